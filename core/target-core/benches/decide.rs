@@ -46,8 +46,9 @@ fn busy(sequences: usize) -> Scheduler {
         };
         let chosen = step.parts.iter().filter(|part| part.chooses).map(choose).collect();
         scheduler.on_step(&step.parts, chosen, 10_000 + 40 * rows as u64);
-        let plan = scheduler
-            .plan(false, |_, _| Some(DrafterReadiness { unread: 2, can: true, beyond: false }));
+        let plan = scheduler.plan(false, |_, _| {
+            Some(DrafterReadiness { unread_rows: 2, can_draft: true, beyond_context: false })
+        });
         for (key, length) in plan.ask {
             scheduler.asked(key, Millis(u64::MAX));
             scheduler.speculation.drafted(keys.len(), 16 * keys.len(), 2_000.0, 0);
@@ -72,7 +73,11 @@ fn decide(criterion: &mut Criterion) {
         criterion.bench_function(&name, |bench| {
             bench.iter(|| {
                 scheduler.plan(false, |_, _| {
-                    Some(DrafterReadiness { unread: 2, can: true, beyond: false })
+                    Some(DrafterReadiness {
+                        unread_rows: 2,
+                        can_draft: true,
+                        beyond_context: false,
+                    })
                 })
             });
         });

@@ -14,10 +14,15 @@ impl ExponentialMean {
         Self { weight, value: None }
     }
 
+    /// A mean that starts at `assumed`: the first observation counts with `weight`, too.
+    pub const fn starting_at(assumed: f64, weight: f64) -> Self {
+        Self { weight, value: Some(assumed) }
+    }
+
     /// Adds an observation.
     pub fn add(&mut self, observation: f64) {
         self.value = Some(match self.value {
-            Some(mean) => mean + self.weight * (observation - mean),
+            Some(mean) => moved(mean, observation, self.weight),
             None => observation,
         });
     }
@@ -26,6 +31,12 @@ impl ExponentialMean {
     pub const fn get(&self) -> Option<f64> {
         self.value
     }
+}
+
+/// `mean` moved by `weight` of the difference towards `observation`: one step of an exponential
+/// mean whose weight is not the same for all observations.
+pub fn moved(mean: f64, observation: f64, weight: f64) -> f64 {
+    mean + weight * (observation - mean)
 }
 
 #[cfg(test)]
@@ -38,6 +49,13 @@ mod tests {
         assert_eq!(mean.get(), None);
         mean.add(8.0);
         assert_eq!(mean.get(), Some(8.0));
+        mean.add(4.0);
+        assert_eq!(mean.get(), Some(7.0));
+    }
+
+    #[test]
+    fn an_assumed_start_counts_as_an_earlier_observation() {
+        let mut mean = ExponentialMean::starting_at(8.0, 0.25);
         mean.add(4.0);
         assert_eq!(mean.get(), Some(7.0));
     }

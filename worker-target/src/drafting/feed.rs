@@ -148,7 +148,11 @@ impl Drafting {
             && session.progress.could_ask(committed, &session.window);
         // The shortest block is the bonus token and a draft.
         let beyond = context.is_some_and(|context| committed + 2 > context);
-        Some(DrafterReadiness { unread: session.progress.unread(&session.window), can, beyond })
+        Some(DrafterReadiness {
+            unread_rows: session.progress.unread(&session.window),
+            can_draft: can,
+            beyond_context: beyond,
+        })
     }
 
     /// The rows to send, as many as one message may have.

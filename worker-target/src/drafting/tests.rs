@@ -50,7 +50,7 @@ fn a_report_about_dropped_hidden_states_is_stale_and_no_fault() {
     // it had read.
     drafting.session(KEY).window.push(30, &[0; 2 * ROW_BYTES]);
     assert!(report(&mut drafting, 20).is_ok());
-    let unread = drafting.readiness(KEY, 32, None).expect("there").unread;
+    let unread = drafting.readiness(KEY, 32, None).expect("there").unread_rows;
     assert_eq!(unread, 2, "nothing of the new session was read");
     assert!(report(&mut drafting, 21).is_err(), "that position was never sent");
 }

@@ -252,7 +252,7 @@ impl Scheduler {
         self.ledger.set_extra_bytes(key, beside);
         let sequence = Sequence::new(request);
         if sequence.past_end {
-            self.speculation.continues_past_end(key, sequence.generated());
+            self.speculation.continue_past_end(key, sequence.generated());
         }
         self.sequences.insert(key, sequence);
         Ok(key)
@@ -435,7 +435,7 @@ impl Scheduler {
                 sequence.commit(tokens.len());
             }
             if sequence.past_end && !past_end && finish.is_none() {
-                self.speculation.continues_past_end(key, sequence.generated());
+                self.speculation.continue_past_end(key, sequence.generated());
             }
             let served = Service::of(&self.speculation, key, sequence);
             let end = finish.map(|(finish, count)| {

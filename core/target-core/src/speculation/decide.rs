@@ -1,151 +1,74 @@
-//! The decision at a cycle border: who drafts now, who rests, who is tried again.
+//! The decision at a cycle border: which sequences draft now, and how many tokens.
 
 use std::collections::BTreeMap;
 
-use paceline_vocabulary::{Permit, RouteReason};
+use paceline_vocabulary::{Force, Permit, RouteReason};
 
-use super::choose::{Candidate, Load, best_cycle, choice_of, trial};
-use super::survival::{self, KINDS, MOST};
-use super::{
-    Course, DraftPlan, DrafterReadiness, Force, LOADS, LaneEvent, Policy, Speculation, Why,
-    expected,
-};
+use super::choose::{Candidate, Choice, Load, best_cycle, choice_of};
+use super::staleness::CLEAR_GAIN;
+use super::state::{DraftCause, PendingCycle, SequenceState};
+use super::survival::{self, LONGEST_DRAFT};
+use super::{DraftPlan, DrafterReadiness, LaneEvent, Policy, Speculation};
 use crate::{Draft, Phase, Sequence, SequenceKey};
 
-/// Drafting begins where it promises so much more than plain steps, and goes on while it promises
-/// no less than them.
-const BEGIN: f64 = 1.02;
-/// Other lengths than the last are taken where they promise so much more.
-const OTHER_LENGTHS: f64 = 1.02;
-/// Blocks accepted to their end after which one is drafted twice as long: how far drafts survive
-/// there, and what they cost, is known only by trying.
-const STRETCH: u32 = 5;
-/// Cycles behind which plain steps of all are taken, so that what drafting is held against is known
-/// as well: until it was measured a few times at that load, and then. The first of them is not
-/// measured, and one more is taken if the second cannot be.
-const FIRST_CHECK: u32 = 3;
-const CHECK: u32 = 96;
-const CHECKED: u32 = 3;
-const STEPS_OF_CHECK: u32 = 3;
-/// Blocks from one look at plain steps to the next where drafting promises less than `CLEAR` times
-/// them: at first, and twice as many each time that they take what was expected. From blocks alone
-/// a machine that is slower and blocks that are dearer look the same, and what plain steps cost
-/// goes by the first: behind fifty blocks they were taken for 1.6 times what they took.
-const LOOK: u32 = 8;
-const CLEAR: f64 = 2.0;
-/// Plain steps of such a look at most, if they go on taking something else than was expected.
-const STEPS_OF_LOOK: u32 = 6;
-/// A plain step that took so many times what was expected, at least and at most, says that it was
-/// known.
-const AS_EXPECTED: (f64, f64) = (0.8, 1.25);
-/// Tokens between two trials of a sequence that does not pay: at first, and at most.
-const FIRST_PAUSE: u32 = 10;
-const LONGEST_PAUSE: u32 = 1_024;
-/// Tokens until a trial that was not worth its price is thought of again.
-const LATER: u32 = 8;
-/// Gain by what the target's doubt says at which a sequence does not rest any longer.
-const AGAIN: f64 = 1.1;
-/// A trial must promise so many times its price.
-const TRIAL: f64 = 2.0;
-/// Of those that are due one in so many is tried for others like it, and what one must say of
-/// another to be that.
-const TRIED: usize = 4;
-const ALIKE: f64 = 0.03;
-/// Trials of a sequence may cost this share of its time, and so many tokens' time at once: one
-/// cycle with nothing accepted is common in text that pays, and short answers would have no second.
-const TRIAL_SHARE: f64 = 0.015;
-const TRIAL_TOKENS: f64 = 2.0;
-/// What drafting may have cost a sequence, as a share of its time so far and expected, before more
-/// than a small gain is needed to go on.
-const LOSS_SHARE: f64 = 0.02;
-const SURE: f64 = 1.25;
-/// Borders from one decision to the next as long as nobody drafts: beside a small model a decision
+/// Gain over plain steps from which on drafting begins. It continues while the gain is above 1, so
+/// that noise does not switch it on and off.
+const BEGIN_GAIN: f64 = 1.02;
+/// Gain over the last lengths from which on other lengths are taken.
+const OTHER_LENGTHS_GAIN: f64 = 1.02;
+/// Fully accepted blocks after which one draft is twice as long. Only such a try shows how far
+/// drafts survive there, and what they cost.
+const STRETCH_BLOCKS: u32 = 5;
+/// Borders from one decision to the next while no sequence drafts. Beside a small model a decision
 /// costs some hundredths of a step.
-const EVERY: u32 = 4;
-/// What may have changed in a resting sequence's text, a token.
-const DRIFT: f64 = 0.002;
-const MOST_DRIFT: f64 = 0.2;
-/// As many tokens as a sequence has had, and so many more, are expected of it, if it may have them.
-const EXPECTED: u32 = 64;
+const IDLE_BORDERS: u32 = 4;
+/// A sequence is expected to have as many further tokens as it has, and so many more, if its limit
+/// allows them.
+const EXPECTED_TOKENS: u32 = 64;
 
-/// A sequence that may draft, as a decision sees it.
-struct Eligible {
-    key: SequenceKey,
+/// A sequence that may draft, as a decision considers it.
+pub(super) struct Eligible {
+    pub(super) key: SequenceKey,
     /// Most drafted tokens.
-    most: usize,
-    /// Tokens it has, and that are still expected.
-    had: u32,
-    expected: f64,
-    context: f64,
-    /// What reading the drafter in costs, microseconds.
-    read_us: f64,
-    /// It can be asked now, and what it has to read first takes it no longer than a plain step:
-    /// more is read beside plain steps first.
-    ready: bool,
+    pub(super) most: usize,
+    /// Tokens that it has.
+    pub(super) had: u32,
+    /// Tokens that are still expected.
+    pub(super) expected: f64,
+    /// Positions of its context.
+    pub(super) context: f64,
+    /// What it costs that the drafter reads its context, in microseconds.
+    pub(super) read_us: f64,
+    /// A draft may be requested now, and the drafter first reads no longer than a plain step takes.
+    /// More is read beside plain steps before that.
+    pub(super) ready: bool,
 }
 
-/// How long nothing but blocks was seen, and when plain steps are looked at for it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Blind {
-    /// Blocks since a plain step took what was expected.
-    blocks: u32,
-    /// So many of them are too many.
-    look: u32,
-    /// Plain steps that were taken to see.
-    steps: u32,
-}
-
-impl Default for Blind {
-    fn default() -> Self {
-        Self { blocks: 0, look: LOOK, steps: 0 }
-    }
-}
-
-impl Blind {
-    /// A step with blocks.
-    pub(super) fn block(&mut self) {
-        self.blocks += 1;
-    }
-
-    /// A plain step behind another took so many times what was expected; whether that says that
-    /// what was known is old.
-    pub(super) fn plain(&mut self, ratio: f64) -> bool {
-        let is_known = (AS_EXPECTED.0..=AS_EXPECTED.1).contains(&ratio);
-        let was_long = self.blocks >= self.look;
-        if is_known {
-            self.seen();
-        } else if was_long {
-            self.look = LOOK;
-        }
-        was_long && !is_known
-    }
-
-    fn seen(&mut self) {
-        if self.blocks >= self.look {
-            self.look = (2 * self.look).min(CHECK);
-        }
-        (self.blocks, self.steps) = (0, 0);
-    }
+/// A draft that a decision requests.
+struct Asked<'a> {
+    one: &'a Eligible,
+    length: usize,
+    cause: DraftCause,
 }
 
 impl Speculation {
-    /// What to do at this step border. `reading` says how far the drafter is with a sequence;
-    /// `pressed`: the ledger is above the policy's pressure.
+    /// What to do at this step border. `readiness` returns how far the drafter is with a sequence.
+    /// `pressed`: the KV memory is above the policy's pressure.
     pub fn plan(
         &mut self,
         sequences: &BTreeMap<SequenceKey, Sequence>,
         pressed: bool,
-        reading: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
+        readiness: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
     ) -> DraftPlan {
         self.pressed = pressed;
-        let plan = self.planned(sequences, &reading);
+        let plan = self.planned(sequences, &readiness);
         let only_read =
             plan.feed.iter().filter(|key| !plan.ask.iter().any(|(asked, _)| asked == *key));
-        self.reads = only_read.into_iter().any(|key| {
+        self.drafter_reads = only_read.into_iter().any(|key| {
             sequences
                 .get(key)
-                .and_then(|sequence| reading(*key, sequence))
-                .is_some_and(|reading| reading.unread > 0)
+                .and_then(|sequence| readiness(*key, sequence))
+                .is_some_and(|readiness| readiness.unread_rows > 0)
         });
         plan
     }
@@ -153,61 +76,25 @@ impl Speculation {
     fn planned(
         &mut self,
         sequences: &BTreeMap<SequenceKey, Sequence>,
-        reading: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
+        readiness: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
     ) -> DraftPlan {
         let mut plan = DraftPlan::default();
         let (mut eligible, mut at_border) = (vec![], true);
         for (key, sequence) in sequences {
-            let Some(course) = self.courses.get_mut(key) else { continue };
-            if !sequence.permit.may_draft() || self.pressed || self.policy.force == Force::Plain {
-                course.fed = false;
-                continue;
+            let readiness = || readiness(*key, sequence).unwrap_or_default();
+            if let Some(one) = self.eligible(*key, sequence, readiness, &mut plan) {
+                at_border &= sequence.draft == Draft::None;
+                eligible.push(one);
             }
-            let reading = reading(*key, sequence).unwrap_or_default();
-            let (most, decodes) = (sequence.draft_most(), sequence.phase == Phase::Decoding);
-            let forced = is_forced(&sequence.permit, &self.policy);
-            let longest = self.policy.max_context.filter(|_| !forced);
-            course.beyond = reading.beyond
-                || longest.is_some_and(|longest| sequence.committed > longest as usize);
-            if course.beyond {
-                course.fed = false;
-                continue;
-            }
-            if forced {
-                (course.fed, course.chosen) = (true, true);
-                plan.feed.push(*key);
-                if sequence.draft == Draft::None && decodes && reading.can && most > 0 {
-                    course.cycle = Some((Why::Forced, 0.0, 0.0));
-                    plan.ask.push((*key, most));
-                }
-                continue;
-            }
-            at_border &= sequence.draft == Draft::None;
-            let had = sequence.generated();
-            let read_us = self.costs.read_us(reading.unread);
-            let soon = read_us <= self.costs.step_us(1.0, 1.0, 0.0);
-            eligible.push(Eligible {
-                key: *key,
-                most: most.min(MOST),
-                had,
-                expected: f64::from(sequence.left().min(had + EXPECTED)),
-                context: sequence.committed as f64,
-                read_us: if soon { read_us } else { self.costs.read_beside_us(reading.unread) },
-                ready: decodes && reading.can && soon,
-            });
         }
         let context = sequences.values().map(|sequence| sequence.committed).sum::<usize>() as f64;
         let load = Load { sequences: sequences.len(), context };
         if !at_border {
-            self.welcome(load, &eligible);
-            plan.feed
-                .extend(eligible.iter().map(|one| one.key).filter(|key| self.courses[key].fed));
-            return plan;
-        }
-        if !eligible.is_empty() {
-            if self.nothing_new(&eligible) {
-                plan.feed
-                    .extend(eligible.iter().map(|one| one.key).filter(|key| self.courses[key].fed));
+            self.prepare_new(load, &eligible);
+            self.keep_feeding(&eligible, &mut plan);
+        } else if !eligible.is_empty() {
+            if self.is_unchanged(&eligible) {
+                self.keep_feeding(&eligible, &mut plan);
             } else {
                 self.decide(load, &eligible, &mut plan);
             }
@@ -215,79 +102,106 @@ impl Speculation {
         plan
     }
 
-    /// Whether nobody was to draft at the last decision, and nothing has changed since that speaks
-    /// for another: what the target doubts, what steps cost and whose pause is over is looked at
-    /// again after a few.
-    fn nothing_new(&mut self, eligible: &[Eligible]) -> bool {
-        let is_same = eligible.iter().map(|one| (one.key, one.ready)).eq(self.last.iter().copied());
-        let old = !self.drafts && !self.seen && is_same && self.borders < EVERY;
-        if old {
+    /// The sequence, if this decision is to consider it. A forced one is put into the plan at once.
+    fn eligible(
+        &mut self,
+        key: SequenceKey,
+        sequence: &Sequence,
+        readiness: impl FnOnce() -> DrafterReadiness,
+        plan: &mut DraftPlan,
+    ) -> Option<Eligible> {
+        let state = self.states.get_mut(&key)?;
+        if !sequence.permit.may_draft() || self.pressed || self.policy.force == Force::Plain {
+            state.fed = false;
+            return None;
+        }
+        let readiness = readiness();
+        let (most, decodes) = (sequence.draft_most(), sequence.phase == Phase::Decoding);
+        let forced = is_forced(&sequence.permit, &self.policy);
+        let longest = self.policy.max_context.filter(|_| !forced);
+        state.beyond_context = readiness.beyond_context
+            || longest.is_some_and(|longest| sequence.committed > longest as usize);
+        if state.beyond_context {
+            state.fed = false;
+            return None;
+        }
+        if forced {
+            (state.fed, state.chosen) = (true, true);
+            plan.feed.push(key);
+            if sequence.draft == Draft::None && decodes && readiness.can_draft && most > 0 {
+                let cause = DraftCause::Forced;
+                state.cycle = Some(PendingCycle { cause, share_us: 0.0, token_us: 0.0 });
+                plan.ask.push((key, most));
+            }
+            return None;
+        }
+        let had = sequence.generated();
+        let unread = readiness.unread_rows;
+        let read_us = self.costs.read_us(unread);
+        let soon = read_us <= self.costs.one_row_us();
+        Some(Eligible {
+            key,
+            most: most.min(LONGEST_DRAFT),
+            had,
+            expected: f64::from(sequence.left().min(had + EXPECTED_TOKENS)),
+            context: sequence.committed as f64,
+            read_us: if soon { read_us } else { self.costs.read_beside_us(unread) },
+            ready: decodes && readiness.can_draft && soon,
+        })
+    }
+
+    fn keep_feeding(&self, eligible: &[Eligible], plan: &mut DraftPlan) {
+        plan.feed.extend(eligible.iter().map(|one| one.key).filter(|key| self.states[key].fed));
+    }
+
+    /// Whether the last decision was not to draft and nothing that could change it happened since.
+    /// Entropy, costs and ended back-offs are considered again after [`IDLE_BORDERS`].
+    fn is_unchanged(&mut self, eligible: &[Eligible]) -> bool {
+        let now = || eligible.iter().map(|one| (one.key, one.ready));
+        let is_same = now().eq(self.last_eligible.iter().copied());
+        let unchanged =
+            !self.drafts && !self.verified_since && is_same && self.borders < IDLE_BORDERS;
+        if unchanged {
             self.borders += 1;
         } else {
-            (self.borders, self.seen) = (1, false);
-            self.last.clear();
-            self.last.extend(eligible.iter().map(|one| (one.key, one.ready)));
+            (self.borders, self.verified_since) = (1, false);
+            self.last_eligible.clear();
+            self.last_eligible.extend(now());
         }
-        old
+        unchanged
     }
 
     fn decide(&mut self, load: Load, eligible: &[Eligible], plan: &mut DraftPlan) {
         let token_us = 1.0 / load.plain(&self.costs).rate();
-        self.teach();
+        self.share_lessons();
         for one in eligible {
             self.reconsider(one, token_us);
         }
         let (mut open, poor): (Vec<&Eligible>, Vec<&Eligible>) = eligible
             .iter()
-            .filter(|one| self.courses[&one.key].rests.is_none())
+            .filter(|one| self.states[&one.key].rests_until.is_none())
             .partition(|one| !self.disappoints(one, token_us));
         poor.into_iter().for_each(|one| self.rest(one));
         open.retain(|one| one.most > 0);
         let lengths = self.lengths(load, &open);
         self.drafts = lengths.iter().any(|length| *length > 0);
-        if self.looks(load, &open, &lengths) {
+        if self.takes_plain_step(load, &open, &lengths)
+            || self.drafts && self.plain_checks.is_due(load.sequences)
+        {
             return;
         }
-        if self.drafts {
-            let (measured, since) = &mut self.plain[load.sequences.min(LOADS - 1)];
-            *since += 1;
-            let due = if *measured < CHECKED { FIRST_CHECK } else { CHECK };
-            if *since > due + STEPS_OF_CHECK {
-                // None of them could be measured: others began or ended, or draft all the while.
-                // That counts as one that was, else it would be tried for ever.
-                (*measured, *since) = (measured.saturating_add(1), 0);
-            } else if *since > due {
-                return;
-            }
-        }
-        let mut fed = vec![];
         let chosen: Vec<&Eligible> = open
             .iter()
             .zip(&lengths)
             .filter(|(_, length)| **length > 0)
             .map(|(one, _)| *one)
             .collect();
-        let mut asked: Vec<(&Eligible, usize, Why)> = vec![];
-        if self.drafts {
-            // Where some have to be read in first, it must pay for the others meanwhile.
-            let now: Vec<&Eligible> = chosen.iter().copied().filter(|one| one.ready).collect();
-            let lengths = if now.len() < chosen.len() {
-                self.lengths(load, &now)
-            } else {
-                lengths.iter().copied().filter(|length| *length > 0).collect()
-            };
-            for (one, length) in now.into_iter().zip(lengths).filter(|(_, length)| *length > 0) {
-                let course =
-                    self.courses.get_mut(&one.key).expect("each eligible one has a course");
-                let why = if course.belief.cycles() == 0 { Why::Prior } else { Why::Benefit };
-                asked.push((one, stretched(course, length, one.most), why));
-            }
-            fed.extend(chosen.iter().map(|one| one.key));
-        }
+        let mut asked = if self.drafts { self.ask(load, &chosen, &lengths) } else { vec![] };
+        let mut fed: Vec<SequenceKey> = chosen.iter().map(|one| one.key).collect();
         for (one, length) in open.iter().zip(&lengths) {
-            // One of which nothing was seen is tried where it would not pay among so many by what
-            // its class is, too: its class is a mean.
-            let unseen = self.courses[&one.key].belief.cycles() == 0;
+            // A sequence without a cycle rests as well, and is tried, if its class does not make it
+            // pay in this batch: its class is a mean.
+            let unseen = self.states[&one.key].belief.cycles() == 0;
             if *length == 0 && (unseen || !self.pays_alone(one, 1.0)) {
                 self.rest(one);
             }
@@ -295,234 +209,151 @@ impl Speculation {
         for (one, length) in self.trials(load, eligible) {
             fed.push(one.key);
             if one.ready {
-                let draft_tokens = length;
-                self.lane_events.push(LaneEvent::Probed { key: one.key, draft_tokens });
-                asked.push((one, length, Why::Probe));
+                self.lane_events.push(LaneEvent::Probed { key: one.key, draft_tokens: length });
+                asked.push(Asked { one, length, cause: DraftCause::Probe });
             }
         }
         for one in eligible {
-            let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-            (course.fed, course.decided) = (fed.contains(&one.key), true);
-            course.chosen |= course.fed;
-            course.length = lengths_of(&asked, one.key);
+            let length = asked.iter().find(|asked| asked.one.key == one.key);
+            let length = length.map_or(0, |asked| asked.length);
+            let state = self.state(one);
+            (state.fed, state.considered) = (fed.contains(&one.key), true);
+            state.chosen |= state.fed;
+            state.length = length;
         }
-        self.account(load, &asked);
+        self.expect_cycle(load, &asked);
         plan.feed.extend(fed);
-        plan.ask.extend(asked.into_iter().map(|(one, length, _)| (one.key, length)));
+        plan.ask.extend(asked.into_iter().map(|asked| (asked.one.key, asked.length)));
     }
 
-    /// Whether plain steps are taken first, to see what they cost now.
-    fn looks(&mut self, load: Load, open: &[&Eligible], lengths: &[usize]) -> bool {
-        if self.blind.blocks < self.blind.look {
+    /// The drafts to request of the chosen sequences. If the drafter has to read some contexts
+    /// first, the lengths are computed for the others alone: it must pay for them meanwhile.
+    fn ask<'a>(
+        &mut self,
+        load: Load,
+        chosen: &[&'a Eligible],
+        lengths: &[usize],
+    ) -> Vec<Asked<'a>> {
+        let now: Vec<&Eligible> = chosen.iter().copied().filter(|one| one.ready).collect();
+        let lengths: Vec<usize> = if now.len() < chosen.len() {
+            self.lengths(load, &now)
+        } else {
+            lengths.iter().copied().filter(|length| *length > 0).collect()
+        };
+        let mut asked = vec![];
+        for (one, length) in now.into_iter().zip(lengths).filter(|(_, length)| *length > 0) {
+            let state = self.state(one);
+            let unseen = state.belief.cycles() == 0;
+            let cause = if unseen { DraftCause::Prior } else { DraftCause::Benefit };
+            asked.push(Asked { one, length: stretched(state, length, one.most), cause });
+        }
+        asked
+    }
+
+    /// The state of an eligible sequence.
+    pub(super) fn state(&mut self, one: &Eligible) -> &mut SequenceState {
+        self.states.get_mut(&one.key).expect("only sequences with a state are eligible")
+    }
+
+    /// Whether a plain step is taken first, because the cost of plain steps is stale.
+    fn takes_plain_step(&mut self, load: Load, open: &[&Eligible], lengths: &[usize]) -> bool {
+        if !self.staleness.is_stale() {
             return false;
         }
-        let candidates: Vec<Candidate<'_>> = open.iter().map(|one| self.candidate(one)).collect();
         let is_clear = self.drafts
-            && choice_of(&self.costs, load, &candidates, lengths).rate
-                > CLEAR / load.plain(&self.costs).us;
-        if is_clear {
-            return false;
-        }
-        if self.blind.steps >= STEPS_OF_LOOK {
-            self.blind.seen();
-            return false;
-        }
-        self.blind.steps += 1;
-        true
+            && self.choice(load, open, lengths).rate > CLEAR_GAIN / load.plain(&self.costs).us;
+        !is_clear && self.staleness.take_step()
     }
 
-    /// One that begins while a cycle is under way is read in meanwhile if it would be chosen for
-    /// the next. (Not if drafting pays for it alone: among many that is no reason, and what the
-    /// drafter reads slows all of them.)
-    fn welcome(&mut self, load: Load, eligible: &[Eligible]) {
-        let is_new = |course: &Course| !course.decided && !course.fed;
-        if !eligible.iter().any(|one| is_new(&self.courses[&one.key])) {
+    /// Feeds the drafter a sequence that begins while a cycle is under way, if it would be chosen
+    /// for the next one. That drafting would pay for it alone is not enough: in a large batch the
+    /// drafter's reading slows all sequences.
+    fn prepare_new(&mut self, load: Load, eligible: &[Eligible]) {
+        let is_new = |state: &SequenceState| !state.considered && !state.fed;
+        if !eligible.iter().any(|one| is_new(&self.states[&one.key])) {
             return;
         }
-        self.teach();
+        self.share_lessons();
         let open: Vec<&Eligible> = eligible
             .iter()
-            .filter(|one| one.most > 0 && self.courses[&one.key].rests.is_none())
+            .filter(|one| one.most > 0 && self.states[&one.key].rests_until.is_none())
             .collect();
         for (one, length) in open.iter().zip(self.lengths(load, &open)) {
-            let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-            if is_new(course) {
-                (course.fed, course.decided) = (length > 0, true);
+            let state = self.state(one);
+            if is_new(state) {
+                (state.fed, state.considered) = (length > 0, true);
             }
         }
-    }
-
-    /// A sequence that rests, and of which the target's own words or one like it speak well
-    /// meanwhile, is open again, unless drafting has cost it too much already.
-    fn reconsider(&mut self, one: &Eligible, token_us: f64) {
-        let course = &self.courses[&one.key];
-        let again = course.rests.is_some()
-            && course.news
-            && course.lost_us <= TRIAL_TOKENS * token_us
-            && one.most > 0
-            && self.pays_alone(one, AGAIN);
-        let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-        course.news = false;
-        if again {
-            course.rests = None;
-            self.lane_events.push(LaneEvent::BackoffEnded { key: one.key });
-        }
-    }
-
-    fn rest(&mut self, one: &Eligible) {
-        let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-        if course.belief.cycles() > 0 {
-            course.pause = (2 * course.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        }
-        let until_tokens = one.had + course.pause;
-        course.rests = Some(until_tokens);
-        self.lane_events.push(LaneEvent::BackoffBegan { key: one.key, until_tokens });
     }
 
     fn candidate<'a>(&'a self, one: &Eligible) -> Candidate<'a> {
         let read_us = one.read_us / one.expected.max(1.0);
-        Candidate { survival: &self.courses[&one.key].survival, most: one.most, read_us }
+        Candidate { survival: &self.states[&one.key].survival, most: one.most, read_us }
     }
 
-    /// The lengths for these sequences; all 0 where plain steps are better.
+    fn choice(&self, load: Load, some: &[&Eligible], lengths: &[usize]) -> Choice {
+        let candidates: Vec<Candidate<'_>> = some.iter().map(|one| self.candidate(one)).collect();
+        choice_of(&self.costs, load, &candidates, lengths)
+    }
+
+    /// The lengths for these sequences; all 0 if plain steps are better.
     fn lengths(&self, load: Load, some: &[&Eligible]) -> Vec<usize> {
         let candidates: Vec<Candidate<'_>> = some.iter().map(|one| self.candidate(one)).collect();
         // Of one sequence.
-        let plain = 1.0 / load.plain(&self.costs).us;
-        let needed = if self.drafts { plain } else { BEGIN * plain };
+        let plain_rate = 1.0 / load.plain(&self.costs).us;
+        let needed = if self.drafts { plain_rate } else { BEGIN_GAIN * plain_rate };
         match best_cycle(&self.costs, load, &candidates) {
             Some(best) if best.rate > needed => {
                 let last: Vec<usize> =
-                    some.iter().map(|one| self.courses[&one.key].length.min(one.most)).collect();
+                    some.iter().map(|one| self.states[&one.key].length.min(one.most)).collect();
                 let same_set =
                     last.iter().zip(&best.lengths).all(|(one, other)| (*one > 0) == (*other > 0));
-                let enough = || {
-                    OTHER_LENGTHS * choice_of(&self.costs, load, &candidates, &last).rate
+                let is_close = || {
+                    OTHER_LENGTHS_GAIN * choice_of(&self.costs, load, &candidates, &last).rate
                         >= best.rate
                 };
-                if same_set && enough() { last } else { best.lengths }
+                if same_set && is_close() { last } else { best.lengths }
             }
             _ => vec![0; some.len()],
         }
     }
 
-    /// Whether a sequence has lost by drafting, and by what is believed of it would not win enough
-    /// to make that good.
-    fn disappoints(&self, one: &Eligible, token_us: f64) -> bool {
-        let may_us = LOSS_SHARE * (f64::from(one.had) + one.expected) * token_us;
-        self.courses[&one.key].lost_us > may_us && !self.pays_alone(one, SURE)
-    }
-
-    /// Whether drafting would pay so many times for a sequence that had the machine for itself.
-    fn pays_alone(&self, one: &Eligible, times: f64) -> bool {
+    /// Whether drafting would gain so many times for a sequence that had the machine for itself.
+    pub(super) fn pays_alone(&self, one: &Eligible, times: f64) -> bool {
         let load = Load { sequences: 1, context: one.context };
         let best = best_cycle(&self.costs, load, &[self.candidate(one)]);
-        best.is_some_and(|best| best.pace.rate() > times * load.plain(&self.costs).rate())
+        best.is_some_and(|best| best.throughput.rate() > times * load.plain(&self.costs).rate())
     }
 
-    /// Resting sequences whose pause is over, where one cycle of trial is worth its price. Of many
-    /// that are alike a few are tried first, which tell what the others are; those that are not
-    /// alike are tried at once, as they share what it costs.
-    fn trials<'a>(&mut self, load: Load, eligible: &'a [Eligible]) -> Vec<(&'a Eligible, usize)> {
-        let due: Vec<&Eligible> = eligible
-            .iter()
-            .filter(|one| {
-                one.most > 0 && self.courses[&one.key].rests.is_some_and(|until| one.had >= until)
-            })
-            .collect();
-        let Some(first) = due.first() else { return vec![] };
-        let table = *self.classes[self.courses[&first.key].class].1.table();
-        let (mut kinds, mut left, mut most) = ([0.0; KINDS], 0.0, MOST);
-        for one in &due {
-            let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-            let class = &self.classes[course.class].1;
-            let drift = (DRIFT * f64::from(one.had - course.as_of.min(one.had))).min(MOST_DRIFT);
-            course.belief.drift(drift);
-            (course.survival, course.as_of) = (expected(&course.belief, class), one.had);
-            kinds
-                .iter_mut()
-                .zip(course.belief.kinds())
-                .for_each(|(sum, share)| *sum += share / due.len() as f64);
-            left += one.expected;
-            most = most.min(one.most);
-        }
-        let mut tried: Vec<&Eligible> = vec![];
-        for one in &due {
-            let near = &self.courses[&one.key].near;
-            let like = |other: &&&Eligible| {
-                near.iter().any(|(key, alike)| *key == other.key && *alike >= ALIKE)
-            };
-            if tried.iter().filter(like).count() < due.len().div_ceil(TRIED) {
-                tried.push(one);
-            }
-        }
-        let read_us = tried.iter().map(|one| one.read_us).sum();
-        let token_us = 1.0 / load.plain(&self.costs).rate();
-        let worth = trial(
-            &self.costs,
-            load,
-            (tried.len(), due.len()),
-            &kinds,
-            &table,
-            most,
-            (left, read_us),
-        )
-        .filter(|trial| trial.value_us > TRIAL * trial.cost_us);
-        let Some(trial) = worth else {
-            due.iter().for_each(|one| self.later(one));
-            return vec![];
-        };
-        let share_us = trial.cost_us.max(0.0) / tried.len() as f64;
-        let (tried, dear): (Vec<_>, Vec<_>) = tried.into_iter().partition(|one| {
-            let course = &self.courses[&one.key];
-            let may_us = (TRIAL_SHARE * f64::from(one.had) + TRIAL_TOKENS) * token_us;
-            course.belief.cycles() == 0 || course.lost_us + share_us <= may_us
-        });
-        dear.into_iter().for_each(|one| self.later(one));
-        tried.into_iter().map(|one| (one, trial.length)).collect()
-    }
-
-    /// A trial is thought of again after a few tokens.
-    fn later(&mut self, one: &Eligible) {
-        self.courses.get_mut(&one.key).expect("each eligible one has a course").rests =
-            Some(one.had + LATER);
-    }
-
-    /// Notes what the cycle that is asked for is expected to take, so that its end tells what it
-    /// cost.
-    fn account(&mut self, load: Load, asked: &[(&Eligible, usize, Why)]) {
+    /// Notes the expected time of the cycle, so that its end shows what it gained or lost.
+    fn expect_cycle(&mut self, load: Load, asked: &[Asked<'_>]) {
         if asked.is_empty() {
             return;
         }
         let token_us = 1.0 / load.plain(&self.costs).rate();
-        let candidates: Vec<Candidate<'_>> =
-            asked.iter().map(|(one, ..)| self.candidate(one)).collect();
-        let lengths: Vec<usize> = asked.iter().map(|(_, length, _)| *length).collect();
-        let pace = choice_of(&self.costs, load, &candidates, &lengths).pace;
-        let own: f64 = candidates
+        let some: Vec<&Eligible> = asked.iter().map(|asked| asked.one).collect();
+        let lengths: Vec<usize> = asked.iter().map(|asked| asked.length).collect();
+        let cycle = self.choice(load, &some, &lengths).throughput;
+        let own: f64 = asked
             .iter()
-            .zip(&lengths)
-            .map(|(one, length)| 1.0 + survival::accepted(one.survival, *length))
+            .map(|asked| {
+                let survival = &self.states[&asked.one.key].survival;
+                1.0 + survival::accepted(survival, asked.length)
+            })
             .sum();
-        let share_us = (pace.us - (pace.tokens - own) * token_us) / asked.len() as f64;
-        for (one, _, why) in asked {
-            self.courses.get_mut(&one.key).expect("each eligible one has a course").cycle =
-                Some((*why, share_us, token_us));
+        let share_us = (cycle.us - (cycle.tokens - own) * token_us) / asked.len() as f64;
+        for Asked { one, cause, .. } in asked {
+            self.state(one).cycle = Some(PendingCycle { cause: *cause, share_us, token_us });
         }
     }
 }
 
-fn lengths_of(asked: &[(&Eligible, usize, Why)], key: SequenceKey) -> usize {
-    asked.iter().find(|(one, ..)| one.key == key).map_or(0, |(_, length, _)| *length)
-}
-
-/// A length, or now and then twice as much, where drafts of it are accepted to their end again and
-/// again.
-fn stretched(course: &mut Course, length: usize, most: usize) -> usize {
-    if course.whole < STRETCH {
+/// A length, or twice the length for one draft after enough fully accepted ones.
+fn stretched(state: &mut SequenceState, length: usize, most: usize) -> usize {
+    if state.fully_accepted < STRETCH_BLOCKS {
         return length;
     }
-    course.whole = 0;
+    state.fully_accepted = 0;
     (2 * length).min(most)
 }
 

@@ -1,55 +1,71 @@
-//! What the supervisor is told: what work costs, what drafts are worth, and what speculation gains
-//! by load and by length.
+//! What the target reports of speculation: costs, acceptance by class, and the gain by number of
+//! sequences and by length of context.
 
+use paceline_vocabulary::ExponentialMean;
 use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFigures};
 
-use super::choose::{Costs, Load};
-use super::survival::{Class, KINDS, MOST};
-use super::{Speculation, gain_of_kind};
+use super::Speculation;
+use super::choose::{Load, gain_of_kind};
+use super::costs::Costs;
+use super::survival::{KINDS, LONGEST_DRAFT, TrafficClass};
 
-/// Upper ends of the ranges: sequences at once, and positions of a sequence. The last holds what is
-/// beyond it too.
+/// Upper ends of the ranges by sequences. The last range also holds what is beyond it.
 const SEQUENCES: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// Upper ends of the ranges by positions of one sequence. The last range also holds what is beyond.
 const CONTEXT: [u32; 9] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072];
-/// Weight of the newest cycle in a range's mixture of kinds.
-const NEWEST: f64 = 0.01;
-/// Length of the drafts that are thought of.
-const LENGTH: usize = 15;
+/// Weight of the newest step or cycle in a mean: about the last hundred count.
+const NEWEST_WEIGHT: f64 = 0.01;
+/// Longest draft whose gain is reported, in tokens.
+const REPORTED_LENGTH: usize = 15;
 
-/// What was seen by range.
-#[derive(Clone, Debug, Default)]
+/// Kinds of text in a range, as means over cycles.
+type KindMeans = [ExponentialMean; KINDS];
+
+/// Steps and cycles by range.
+#[derive(Clone, Debug)]
 pub(super) struct Ranges {
     by_sequences: [u64; SEQUENCES.len()],
     by_context: [u64; CONTEXT.len()],
-    /// Which kinds of text were met at that length; `None`: no draft was verified there.
-    kinds: [Option<[f64; KINDS]>; CONTEXT.len()],
-    /// Positions of a sequence, as a running mean.
-    context: f64,
+    /// Kinds of text by length of context; without a value if no draft was verified there.
+    kinds: [KindMeans; CONTEXT.len()],
+    /// Mean positions of a sequence.
+    context: ExponentialMean,
 }
 
-fn place(ends: &[u32], amount: f64) -> usize {
+impl Default for Ranges {
+    fn default() -> Self {
+        Self {
+            by_sequences: [0; SEQUENCES.len()],
+            by_context: [0; CONTEXT.len()],
+            kinds: [[ExponentialMean::new(NEWEST_WEIGHT); KINDS]; CONTEXT.len()],
+            context: ExponentialMean::starting_at(0.0, NEWEST_WEIGHT),
+        }
+    }
+}
+
+fn range(ends: &[u32], amount: f64) -> usize {
     ends.partition_point(|end| f64::from(*end) < amount).min(ends.len() - 1)
 }
 
 impl Ranges {
-    /// A step with so many sequences in the engine, of so many positions each.
-    pub(super) fn stepped(&mut self, sequences: usize, context: f64) {
-        self.by_sequences[place(&SEQUENCES, sequences as f64)] += 1;
-        self.by_context[place(&CONTEXT, context)] += 1;
-        self.context += NEWEST * (context - self.context);
+    /// Counts a step with so many sequences in the engine, with `context` positions each.
+    pub(super) fn count_step(&mut self, sequences: usize, context: f64) {
+        self.by_sequences[range(&SEQUENCES, sequences as f64)] += 1;
+        self.by_context[range(&CONTEXT, context)] += 1;
+        self.context.add(context);
     }
 
-    /// A cycle of a sequence of so many positions, which is believed to be of these kinds.
-    pub(super) fn saw(&mut self, context: f64, kinds: &[f64; KINDS]) {
-        let range = self.kinds[place(&CONTEXT, context)].get_or_insert(*kinds);
-        range.iter_mut().zip(kinds).for_each(|(old, new)| *old += NEWEST * (new - *old));
+    /// Counts a cycle of a sequence of so many positions, with these probabilities of its kinds.
+    pub(super) fn count_cycle(&mut self, context: f64, kinds: &[f64; KINDS]) {
+        let means = &mut self.kinds[range(&CONTEXT, context)];
+        means.iter_mut().zip(kinds).for_each(|(mean, newest)| mean.add(*newest));
     }
 }
 
-/// Tokens per second as it is decided, over plain steps: kind by kind the better of the two.
-fn gain(costs: &Costs, load: Load, class: &Class, kinds: &[f64; KINDS]) -> f64 {
-    let of_kind =
-        |survival| gain_of_kind(costs, load, load.sequences, survival, LENGTH.min(MOST)).0.max(1.0);
+/// Throughput with drafts over plain steps. For each kind of text the better of both lanes counts.
+fn gain(costs: &Costs, load: Load, class: &TrafficClass, kinds: &[f64; KINDS]) -> f64 {
+    let most = REPORTED_LENGTH.min(LONGEST_DRAFT);
+    let of_kind = |survival| gain_of_kind(costs, load, load.sequences, survival, most).max(1.0);
     kinds.iter().zip(class.table()).map(|(share, survival)| share * of_kind(survival)).sum()
 }
 
@@ -59,21 +75,19 @@ impl Speculation {
         let (costs, ranges) = (&self.costs, &self.ranges);
         let busiest =
             self.classes.iter().map(|(_, class)| class).max_by_key(|class| class.cycles());
-        let class = busiest.expect("the first class is always there");
+        let class = busiest.expect("the default class is always there");
         let mixture = class.mixture();
+        let mean_context = ranges.context.get().unwrap_or(0.0);
         let sequences = SEQUENCES.iter().zip(ranges.by_sequences).map(|(up_to, steps)| {
-            let load =
-                Load { sequences: *up_to as usize, context: ranges.context * f64::from(*up_to) };
+            let context = mean_context * f64::from(*up_to);
+            let load = Load { sequences: *up_to as usize, context };
             SpeculationBucket { up_to: *up_to, steps, gain: gain(costs, load, class, &mixture) }
         });
         let context = CONTEXT.iter().zip(ranges.by_context).zip(&ranges.kinds).map(
-            |((up_to, steps), kinds)| {
+            |((up_to, steps), means)| {
                 let load = Load { sequences: 1, context: f64::from(*up_to) };
-                SpeculationBucket {
-                    up_to: *up_to,
-                    steps,
-                    gain: gain(costs, load, class, kinds.as_ref().unwrap_or(&mixture)),
-                }
+                let kinds = std::array::from_fn(|kind| means[kind].get().unwrap_or(mixture[kind]));
+                SpeculationBucket { up_to: *up_to, steps, gain: gain(costs, load, class, &kinds) }
             },
         );
         let classes =

@@ -1,54 +1,73 @@
-//! How far drafts survive: P(the first i + 1 drafted tokens are all accepted).
+//! How far drafts survive: the probability that the first i + 1 drafted tokens are all accepted.
 //!
-//! A few *kinds* of text are held against what is seen: in kind k a drafted token behind accepted
-//! ones is accepted with probability `ACCEPT[k]`, to the power of how hard its position is. A class
-//! of traffic is a mixture of kinds, learnt from its sequences and with a shape over positions; a
-//! sequence is a belief over kinds that begins as its class and is sharpened by each of its cycles.
-//! One cycle with nothing accepted says nearly all there is to say: that is why it is not a mean
-//! per position, which would need many. Text changes within a sequence, so a little of the class is
-//! mixed in at every cycle.
+//! The algorithm: a Bayesian mixture of a few *kinds* of text. In kind k a drafted token after
+//! accepted ones is accepted with probability `ACCEPTANCE[k]`, raised to the power of how hard its
+//! position is. A traffic class is a mixture of kinds. It learns the mixture from its sequences,
+//! and the hardness of positions from its drafts. A sequence is a belief over kinds: it starts as
+//! the mixture of its class and each of its cycles sharpens it. One cycle in which nothing is
+//! accepted already decides much, so this needs fewer cycles than a mean for each position. Text
+//! changes within a sequence, so each cycle moves the belief a little back to the class.
 
-/// Acceptance of a token, kind by kind.
-const ACCEPT: [f64; KINDS] =
+use paceline_vocabulary::mean::moved;
+
+/// Probability that a token is accepted, kind by kind. The steps become finer towards 1, because
+/// there the expected length of an accepted draft changes fastest.
+const ACCEPTANCE: [f64; KINDS] =
     [0.08, 0.22, 0.36, 0.48, 0.58, 0.67, 0.75, 0.82, 0.87, 0.91, 0.945, 0.97, 0.988];
-/// Kinds of text.
+/// Number of kinds of text.
 pub const KINDS: usize = 13;
-/// The kind that stands for text whose drafts cost more than they bring on most machines.
-pub const POOR: usize = 3;
-/// Longest draft that is planned.
-pub const MOST: usize = 31;
-/// Share of the even mixture in every class: nothing is ever held to be impossible.
-const EVEN: f64 = 0.06;
-/// Weight of one sequence's end in its class.
-const NEWEST: f64 = 0.08;
-/// Share of a belief that goes back to its class at every cycle: text changes.
-const CHANGE: f64 = 0.04;
-/// Figures of a position decay so that about this many cycles count.
-const CYCLES: f64 = 500.0;
-/// Rejections that are assumed at every position, where they were expected.
-const ASSUMED: f64 = 8.0;
+/// The kind that stands for text whose drafts cost more than they save on most machines.
+pub const POOR_KIND: usize = 3;
+/// Longest draft that is planned, in tokens. A block of 32 rows is a draft and its bonus token.
+pub const LONGEST_DRAFT: usize = 31;
+/// Share of the even mixture in every class. No kind ever becomes impossible.
+const EVEN_SHARE: f64 = 0.06;
+/// Least weight of one ended sequence in the mixture of its class. About the last twelve sequences
+/// count.
+const SEQUENCE_WEIGHT: f64 = 0.08;
+/// Sequences that the even mixture counts as when the first ones of a class end.
+const ASSUMED_SEQUENCES: f64 = 3.0;
+/// Share of a belief that returns to its prior in each cycle, because text changes.
+const CHANGE_PER_CYCLE: f64 = 0.04;
+/// Cycles that the counts of a position remember.
+const REMEMBERED_CYCLES: f64 = 500.0;
+/// Rejections, expected and found, that every position starts with. With them a few cycles do not
+/// change how hard a position is.
+const ASSUMED_REJECTIONS: f64 = 8.0;
+/// Bounds of how hard a position is. A few accidents cannot make it impossible or free.
+const HARDNESS: Bounds = Bounds { least: 0.25, most: 4.0 };
+/// Cycles of a class from one calculation of its survival tables to the next.
+const TABLE_INTERVAL: u64 = 32;
+/// Least probability of an observation. Above 0, so that one observation excludes no kind.
+const LEAST_LIKELIHOOD: f64 = 1e-9;
+
+struct Bounds {
+    least: f64,
+    most: f64,
+}
 
 /// Probabilities by drafted position.
-pub type Survival = [f32; MOST];
+pub type Survival = [f32; LONGEST_DRAFT];
 
-/// What is known of a class of traffic.
+/// The mixture and the survival tables of one traffic class.
 #[derive(Clone, Debug)]
-pub struct Class {
+pub struct TrafficClass {
     mixture: [f64; KINDS],
     sequences: u64,
     cycles: u64,
-    /// Drafts that were as long as this position and accepted before it, those of them that were
-    /// rejected at it, and how many were expected to be.
-    tested: [f64; MOST],
-    rejected: [f64; MOST],
-    expected: [f64; MOST],
-    /// Survival of each kind, from the shape.
+    /// Drafts that reached this position: long enough, and accepted before it.
+    tested: [f64; LONGEST_DRAFT],
+    /// Those of them that were rejected at this position.
+    rejected: [f64; LONGEST_DRAFT],
+    /// Rejections that the beliefs predicted at this position.
+    expected: [f64; LONGEST_DRAFT],
+    /// Survival in each kind, with the hardness of positions.
     table: [Survival; KINDS],
 }
 
-impl Default for Class {
+impl Default for TrafficClass {
     fn default() -> Self {
-        let zero = [0.0; MOST];
+        let zero = [0.0; LONGEST_DRAFT];
         let mixture = [1.0 / KINDS as f64; KINDS];
         let mut class = Self {
             mixture,
@@ -57,17 +76,17 @@ impl Default for Class {
             tested: zero,
             rejected: zero,
             expected: zero,
-            table: [[0.0; MOST]; KINDS],
+            table: [[0.0; LONGEST_DRAFT]; KINDS],
         };
         class.tabulate();
         class
     }
 }
 
-impl Class {
-    /// How likely a new sequence is of each kind.
+impl TrafficClass {
+    /// Probability of each kind for a new sequence.
     pub fn mixture(&self) -> [f64; KINDS] {
-        self.mixture.map(|share| (1.0 - EVEN) * share + EVEN / KINDS as f64)
+        self.mixture.map(|share| (1.0 - EVEN_SHARE) * share + EVEN_SHARE / KINDS as f64)
     }
 
     /// Survival in each kind.
@@ -75,13 +94,13 @@ impl Class {
         &self.table
     }
 
-    /// Cycles seen.
+    /// Cycles that were counted.
     pub fn cycles(&self) -> u64 {
         self.cycles
     }
 
-    /// Share of drafts whose first i + 1 tokens were all accepted, where there were any of that
-    /// length.
+    /// Share of drafts whose first i + 1 tokens were all accepted. Ends before the first position
+    /// that no recent draft reached.
     pub fn measured(&self) -> Vec<f32> {
         let mut alive = 1.0;
         let mut all = vec![];
@@ -95,171 +114,176 @@ impl Class {
         all
     }
 
-    /// A cycle of one of its sequences, which was believed to be as `belief` says.
-    fn saw(&mut self, belief: &[f64; KINDS], drafted: usize, accepted: usize) {
+    /// Counts a cycle of one of its sequences, whose kinds were believed to be `kinds`.
+    fn count(&mut self, kinds: &[f64; KINDS], drafted: usize, accepted: usize) {
         self.cycles += 1;
         let reject: f64 =
-            belief.iter().zip(ACCEPT).map(|(share, accept)| share * (1.0 - accept)).sum();
-        for at in 0..drafted.min(accepted + 1).min(MOST) {
-            let keep = 1.0 - 1.0 / CYCLES;
+            kinds.iter().zip(ACCEPTANCE).map(|(share, accept)| share * (1.0 - accept)).sum();
+        for at in 0..drafted.min(accepted + 1).min(LONGEST_DRAFT) {
+            let keep = 1.0 - 1.0 / REMEMBERED_CYCLES;
             self.tested[at] = keep * self.tested[at] + 1.0;
             self.rejected[at] = keep * self.rejected[at] + if at == accepted { 1.0 } else { 0.0 };
             self.expected[at] = keep * self.expected[at] + reject;
         }
-        if self.cycles.is_multiple_of(32) {
+        if self.cycles.is_multiple_of(TABLE_INTERVAL) {
             self.tabulate();
         }
     }
 
-    /// A sequence of it is over, and was of these kinds.
-    fn ended(&mut self, belief: &[f64; KINDS]) {
+    /// Learns from a sequence that ended, with these probabilities of its kinds.
+    fn learn(&mut self, kinds: &[f64; KINDS]) {
         self.sequences += 1;
-        // The first sequences count as much as later ones.
-        let share = (1.0 / (self.sequences as f64 + 3.0)).max(NEWEST);
-        self.mixture.iter_mut().zip(belief).for_each(|(old, new)| *old += share * (new - *old));
+        // Until the least weight is reached all sequences count the same.
+        let weight = (1.0 / (self.sequences as f64 + ASSUMED_SEQUENCES)).max(SEQUENCE_WEIGHT);
+        self.mixture
+            .iter_mut()
+            .zip(kinds)
+            .for_each(|(mean, newest)| *mean = moved(*mean, *newest, weight));
     }
 
     fn tabulate(&mut self) {
-        for (accept, survival) in ACCEPT.iter().zip(&mut self.table) {
+        for (accept, survival) in ACCEPTANCE.iter().zip(&mut self.table) {
             let mut alive = 0.0;
             for (at, place) in survival.iter_mut().enumerate() {
-                let hard = (self.rejected[at] + ASSUMED) / (self.expected[at] + ASSUMED);
-                alive += hard.clamp(0.25, 4.0) * accept.ln();
+                let hard = (self.rejected[at] + ASSUMED_REJECTIONS)
+                    / (self.expected[at] + ASSUMED_REJECTIONS);
+                alive += hard.clamp(HARDNESS.least, HARDNESS.most) * accept.ln();
                 *place = alive.exp() as f32;
             }
         }
     }
 }
 
-/// What is believed of one sequence: how likely each kind was before anything of itself was seen,
-/// times what was seen.
+/// The belief about one sequence: the probability of each kind before the sequence was observed,
+/// times the likelihood of the observations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Belief {
     prior: [f64; KINDS],
-    /// How well each kind goes with what was seen.
-    likely: [f64; KINDS],
-    /// Both together, with the sum 1.
+    /// Likelihood of the observations in each kind.
+    likelihood: [f64; KINDS],
+    /// Prior times likelihood, with the sum 1.
     kinds: [f64; KINDS],
     cycles: u64,
 }
 
 impl Belief {
-    /// A sequence of which nothing was seen, and that is of each kind as likely as `prior` says.
+    /// The belief about a sequence without observations.
     pub fn new(prior: [f64; KINDS]) -> Self {
-        let mut belief = Self { prior, likely: [1.0; KINDS], kinds: prior, cycles: 0 };
+        let mut belief = Self { prior, likelihood: [1.0; KINDS], kinds: prior, cycles: 0 };
         belief.combine();
         belief
     }
 
-    /// How likely it is of each kind.
+    /// Probability of each kind.
     pub fn kinds(&self) -> &[f64; KINDS] {
         &self.kinds
     }
 
-    /// Cycles seen.
+    /// Cycles that were observed.
     pub fn cycles(&self) -> u64 {
         self.cycles
     }
 
-    /// Something else is likely of such a sequence than was thought; what was seen of itself stays.
-    pub fn expect(&mut self, prior: [f64; KINDS]) {
+    /// Replaces the prior. The observations stay.
+    pub fn set_prior(&mut self, prior: [f64; KINDS]) {
         self.prior = prior;
         self.combine();
     }
 
-    /// Of a draft of `drafted` tokens the first `accepted` were accepted.
-    pub fn saw(&mut self, class: &mut Class, drafted: usize, accepted: usize) {
+    /// Observes a cycle: of `drafted` tokens the first `accepted` were accepted. The class counts
+    /// it, too.
+    pub fn observe(&mut self, class: &mut TrafficClass, drafted: usize, accepted: usize) {
         if drafted > 0 {
-            class.saw(&self.kinds, drafted, accepted);
-            self.told(class, drafted, accepted);
+            class.count(&self.kinds, drafted, accepted);
+            self.observe_uncounted(class, drafted, accepted);
         }
     }
 
-    /// As [`Belief::saw`], of which the class has heard already.
-    pub fn told(&mut self, class: &Class, drafted: usize, accepted: usize) {
-        self.drift(CHANGE);
+    /// [`Belief::observe`] of a cycle that the class has already counted.
+    pub fn observe_uncounted(&mut self, class: &TrafficClass, drafted: usize, accepted: usize) {
+        self.drift(CHANGE_PER_CYCLE);
         let before = |length: usize| {
-            move |survival: &Survival| match length.min(MOST) {
+            move |survival: &Survival| match length.min(LONGEST_DRAFT) {
                 0 => 1.0,
                 length => f64::from(survival[length - 1]),
             }
         };
         let table = &class.table;
-        for (kind, likely) in self.likely.iter_mut().enumerate() {
+        for (kind, likelihood) in self.likelihood.iter_mut().enumerate() {
             let reached = before(accepted)(&table[kind]);
             let chance = if accepted < drafted {
                 reached - before(accepted + 1)(&table[kind])
             } else {
                 reached
             };
-            *likely *= chance.max(1e-9);
+            *likelihood *= chance.max(LEAST_LIKELIHOOD);
         }
         self.combine();
         self.cycles += 1;
     }
 
-    /// How far this is from what is believed of any sequence of the class: 0 is not at all, 1 is as
-    /// far as can be.
-    pub fn is_own(&self, class: &Class) -> f64 {
+    /// How far the belief is from the mixture of the class, by relative entropy: 0 is equal, 1 is
+    /// as far as possible.
+    pub fn distance_from(&self, class: &TrafficClass) -> f64 {
         let of_class = class.mixture();
-        let bits: f64 = self
+        let nats: f64 = self
             .kinds
             .iter()
             .zip(of_class)
             .filter(|(own, _)| **own > 0.0)
             .map(|(own, of)| own * (own / of).ln())
             .sum();
-        1.0 - (-2.0 * bits.max(0.0)).exp()
+        1.0 - (-2.0 * nats.max(0.0)).exp()
     }
 
-    /// Something speaks so many times for each kind.
-    pub fn weigh(&mut self, times: &[f64; KINDS]) {
-        self.likely.iter_mut().zip(times).for_each(|(likely, times)| *likely *= times);
+    /// Observes evidence with this likelihood in each kind.
+    pub fn multiply(&mut self, likelihoods: &[f64; KINDS]) {
+        self.likelihood.iter_mut().zip(likelihoods).for_each(|(own, times)| *own *= times);
         self.combine();
     }
 
-    /// So much of what was believed may have changed: it is as likely again as before anything was
-    /// seen.
+    /// Moves the belief by `share` back to its prior, because the text may have changed.
     pub fn drift(&mut self, share: f64) {
-        // What was seen is scaled to a mean of 1, weighed by the prior; so is nothing.
-        self.likely.iter_mut().for_each(|likely| *likely += share * (1.0 - *likely));
+        // Likelihoods are scaled to a mean of 1, weighted by the prior. No observation is 1, too.
+        self.likelihood.iter_mut().for_each(|own| *own = moved(*own, 1.0, share));
         self.combine();
     }
 
     fn combine(&mut self) {
         let sum: f64 =
-            self.prior.iter().zip(&self.likely).map(|(prior, likely)| prior * likely).sum();
-        // Never 0 in practice; what goes with nothing is forgotten.
+            self.prior.iter().zip(&self.likelihood).map(|(one, other)| one * other).sum();
+        // Observations that no kind could make are dropped. With the least likelihood above this
+        // does not happen in practice.
         if sum.is_normal() {
-            self.likely.iter_mut().for_each(|likely| *likely /= sum);
+            self.likelihood.iter_mut().for_each(|own| *own /= sum);
         } else {
-            self.likely = [1.0; KINDS];
+            self.likelihood = [1.0; KINDS];
         }
-        for ((kind, prior), likely) in self.kinds.iter_mut().zip(&self.prior).zip(&self.likely) {
-            *kind = prior * likely;
+        for ((kind, prior), own) in self.kinds.iter_mut().zip(&self.prior).zip(&self.likelihood) {
+            *kind = prior * own;
         }
     }
 
-    /// What is expected of its next draft.
-    pub fn survival(&self, class: &Class) -> Survival {
-        let mut survival = [0.0; MOST];
+    /// The expected survival of the sequence's next draft.
+    pub fn survival(&self, class: &TrafficClass) -> Survival {
+        let mut survival = [0.0; LONGEST_DRAFT];
         for (share, of_kind) in self.kinds.iter().zip(&class.table) {
             survival.iter_mut().zip(of_kind).for_each(|(sum, alive)| *sum += *share as f32 * alive);
         }
         survival
     }
 
-    /// It is over: its class learns of it.
-    pub fn end(&self, class: &mut Class) {
+    /// The sequence ended: its class learns from it.
+    pub fn end(&self, class: &mut TrafficClass) {
         if self.cycles > 0 {
-            class.ended(&self.kinds);
+            class.learn(&self.kinds);
         }
     }
 }
 
-/// Accepted tokens of a draft of `length`.
+/// Expected number of accepted tokens of a draft of `length`.
 pub fn accepted(survival: &Survival, length: usize) -> f64 {
-    survival[..length.min(MOST)].iter().map(|alive| f64::from(*alive)).sum()
+    survival[..length.min(LONGEST_DRAFT)].iter().map(|alive| f64::from(*alive)).sum()
 }
 
 #[cfg(test)]
@@ -278,15 +302,15 @@ mod tests {
     }
 
     #[test]
-    fn a_few_cycles_tell_a_sequence_that_pays_from_one_that_does_not() {
+    fn eight_cycles_tell_good_text_from_poor_text() {
         let mut seed = 5;
         for _ in 0..50 {
             for (accept, low, high) in [(0.45, 0.0, 3.0), (0.93, 3.0, 15.0)] {
-                let mut class = Class::default();
+                let mut class = TrafficClass::default();
                 let mut belief = Belief::new(class.mixture());
                 for _ in 0..8 {
                     let accepted = play(&mut seed, accept, 15);
-                    belief.saw(&mut class, 15, accepted);
+                    belief.observe(&mut class, 15, accepted);
                 }
                 let expected = accepted(&belief.survival(&class), 15);
                 assert!((low..high).contains(&expected), "{accept}: {expected} tokens expected");
@@ -295,13 +319,13 @@ mod tests {
     }
 
     #[test]
-    fn a_class_learns_its_mixture_and_a_sequence_begins_with_it() {
-        let (mut class, mut seed) = (Class::default(), 9);
+    fn a_sequence_starts_with_the_mixture_that_its_class_learned() {
+        let (mut class, mut seed) = (TrafficClass::default(), 9);
         let begin = accepted(&Belief::new(class.mixture()).survival(&class), 15);
         for _ in 0..30 {
             let mut belief = Belief::new(class.mixture());
             for _ in 0..10 {
-                belief.saw(&mut class, 15, play(&mut seed, 0.3, 15));
+                belief.observe(&mut class, 15, play(&mut seed, 0.3, 15));
             }
             belief.end(&mut class);
         }
@@ -309,7 +333,7 @@ mod tests {
         assert!(learnt < begin / 2.0, "{begin} at first, {learnt} after thirty that do not pay");
         // And is not stuck with it.
         let mut other = Belief::new(class.mixture());
-        (0..3).for_each(|_| other.saw(&mut class, 7, 7));
+        (0..3).for_each(|_| other.observe(&mut class, 7, 7));
         assert!(accepted(&other.survival(&class), 15) > 7.0);
         let measured = class.measured();
         assert!(
@@ -319,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn survival_falls_and_a_hard_position_is_learnt() {
-        let (mut class, mut seed) = (Class::default(), 3);
+    fn survival_never_rises_and_a_hard_position_is_learned() {
+        let (mut class, mut seed) = (TrafficClass::default(), 3);
         for _ in 0..200 {
             let mut belief = Belief::new(class.mixture());
             for _ in 0..5 {
                 // From the fifth position on nothing is ever accepted.
                 let accepted = play(&mut seed, 0.9, 15).min(4);
-                belief.saw(&mut class, 15, accepted);
+                belief.observe(&mut class, 15, accepted);
             }
             belief.end(&mut class);
         }
@@ -337,10 +361,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_drafted_says_nothing() {
-        let mut class = Class::default();
+    fn an_empty_draft_changes_nothing() {
+        let mut class = TrafficClass::default();
         let mut belief = Belief::new(class.mixture());
-        belief.saw(&mut class, 0, 0);
+        belief.observe(&mut class, 0, 0);
         assert_eq!((belief.cycles(), belief == Belief::new(class.mixture())), (0, true));
     }
 }

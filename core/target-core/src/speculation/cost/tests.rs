@@ -12,7 +12,7 @@ fn near(found: f64, expected: f64, share: f64) {
 }
 
 #[test]
-fn before_the_first_figure_nothing_is_said_and_behind_it_something_sane() {
+fn the_cost_is_zero_before_the_first_time_and_plausible_after_it() {
     let mut cost = Cost::default();
     assert_eq!((cost.us(size(1, 1, 0)), cost.is_known()), (0.0, false));
     cost.observe(size(1, 1, 50), 4000.0);
@@ -24,10 +24,10 @@ fn before_the_first_figure_nothing_is_said_and_behind_it_something_sane() {
 }
 
 #[test]
-fn a_plain_step_is_known_by_its_number_of_sequences_and_guessed_by_its_neighbours() {
+fn a_plain_step_is_measured_by_its_number_of_sequences_and_estimated_from_its_neighbours() {
     // A batch is not a line: the line through all is 20 % off at some.
     let truth = |n: u32| 700.0 + 400.0 * f64::from(n).sqrt();
-    let (mut step, mut plain) = (Cost::default(), Plain::default());
+    let (mut step, mut plain) = (Cost::default(), PlainCost::default());
     for _ in 0..20 {
         for n in [1, 2, 4, 8, 16] {
             let size = size(n, n, 100 * n);
@@ -43,13 +43,13 @@ fn a_plain_step_is_known_by_its_number_of_sequences_and_guessed_by_its_neighbour
     }
     // Beyond what is told apart, and before anything is known.
     assert!(plain.us(size(100, 100, 0), &step) > truth(16));
-    near(Plain::default().us(size(4, 4, 400), &step), step.us(size(4, 4, 400)), 0.001);
+    near(PlainCost::default().us(size(4, 4, 400), &step), step.us(size(4, 4, 400)), 0.001);
     plain.observe(size(4, 4, 400), f64::NAN, &step);
     near(plain.us(size(4, 4, 400), &step), truth(4), 0.001);
 }
 
 #[test]
-fn one_pause_among_the_first_figures_is_none() {
+fn one_pause_among_the_first_times_does_not_count() {
     let mut cost = Cost::default();
     for us in [1_000.0, 9_000.0, 1_100.0] {
         cost.observe(size(4, 4, 0), us);
@@ -58,7 +58,7 @@ fn one_pause_among_the_first_figures_is_none() {
 }
 
 #[test]
-fn a_line_is_found_and_carried_on() {
+fn the_regression_extrapolates_a_linear_cost() {
     let mut cost = Cost::default();
     let truth =
         |s: Size| 3000.0 + 250.0 * s.rows + 100.0 * s.sequences + 400.0 * s.context / 1000.0;
@@ -76,7 +76,7 @@ fn a_line_is_found_and_carried_on() {
 }
 
 #[test]
-fn a_bend_is_kept_where_it_was_measured() {
+fn a_bend_in_the_cost_is_kept_where_it_was_measured() {
     // As on a CPU: one row is cheap, the second costs a lot, further ones little.
     let truth = |rows: f64| if rows == 1.0 { 4000.0 } else { 6000.0 + 130.0 * rows };
     let mut cost = Cost::default();
@@ -93,7 +93,7 @@ fn a_bend_is_kept_where_it_was_measured() {
 }
 
 #[test]
-fn pauses_of_the_machine_move_it_little_and_a_change_is_followed() {
+fn pauses_hardly_move_the_cost_and_a_lasting_change_does() {
     let mut cost = Cost::default();
     (0..50).for_each(|_| cost.observe(size(1, 1, 100), 4000.0));
     for at in 0..200 {
@@ -121,12 +121,12 @@ fn an_amount_falls_in_the_cell_whose_upper_end_is_next() {
         (1e30, 512),
     ];
     for (rows, end) in cells.into_iter().chain([(-3.0, 1), (f64::NAN, 1), (f64::INFINITY, 512)]) {
-        assert_eq!(ROWS[place(&ROW_PLACES, rows)], end, "{rows} rows");
+        assert_eq!(ROWS[cell_at(&ROW_CELLS, rows)], end, "{rows} rows");
     }
     for sequences in 1..40 {
         let end = SEQUENCES.into_iter().find(|end| *end >= sequences).unwrap_or(32);
         assert_eq!(
-            SEQUENCES[place(&SEQUENCE_PLACES, f64::from(sequences))],
+            SEQUENCES[cell_at(&SEQUENCE_CELLS, f64::from(sequences))],
             end,
             "{sequences} sequences"
         );

@@ -1,16 +1,16 @@
-//! What the log is told of a sequence whose drafts do not pay.
+//! The events of a sequence whose drafts do not pay.
 
-use super::*;
-use crate::speculation::LaneEvent;
+use super::super::*;
+use super::simulation::*;
 
 #[test]
 fn a_sequence_that_does_not_pay_backs_off_before_its_first_probe_and_after_each() {
-    let mut house = House::new(CPU, 21);
-    house.scheduler.speculation.set_linked(true);
-    house.run(&[|_| FACTS], ROUTED, 3, 100);
-    house.scheduler.speculation.take_lane_events();
-    house.run(&[|_| 0.15], ROUTED, 1, 1000);
-    let events = house.scheduler.speculation.take_lane_events();
+    let mut simulation = Simulation::new(CPU, 21);
+    simulation.scheduler.speculation.set_linked(true);
+    simulation.run(&[|_| FACTS], ROUTED, 3, 100);
+    simulation.scheduler.speculation.take_lane_events();
+    simulation.run(&[|_| 0.15], ROUTED, 1, 1000);
+    let events = simulation.scheduler.speculation.take_lane_events();
     let mut in_backoff = false;
     let (mut backoffs, mut probes, mut last_until) = (0, 0, 0);
     for event in &events {
@@ -30,5 +30,5 @@ fn a_sequence_that_does_not_pay_backs_off_before_its_first_probe_and_after_each(
         }
     }
     assert!(backoffs > 1 && probes > 1, "{events:?}");
-    assert_eq!(house.scheduler.speculation.take_lane_events(), []);
+    assert_eq!(simulation.scheduler.speculation.take_lane_events(), []);
 }
