@@ -49,7 +49,7 @@ pub(crate) fn numerics() -> Status {
 /// A sequence that ended without its answer.
 pub(crate) fn ended(ended: EndReason) -> Option<Status> {
     match ended {
-        EndReason::Well(_) => None,
+        EndReason::Completed(_) => None,
         EndReason::DeadlinePassed => Some(deadline_passed()),
         EndReason::Cancelled => Some(cancelled()),
     }

@@ -1,5 +1,5 @@
-//! Hidden states of a sequence's newest positions, as bytes: what a drafter is shown that attaches in the
-//! middle of a stream, and what is still to be sent to the one that is there.
+//! Hidden states of a sequence's newest positions, as bytes. A drafter that is attached in the middle
+//! of a stream gets them, and the present drafter gets those that were not sent yet.
 
 /// Hidden states of neighbouring positions, the newest last.
 #[derive(Clone, Debug)]
@@ -9,12 +9,12 @@ pub struct HiddenStateWindow {
     /// Position of the first row.
     first: usize,
     bytes: Vec<u8>,
-    /// Bytes in front that are dropped; taken out together, so that a row is seldom moved.
+    /// Bytes at the front that are dropped. They are removed together, so that rows seldom move.
     dropped: usize,
 }
 
-/// Share of a window's rows that may be dropped and still there.
-const DROPPED_SHARE: usize = 4;
+/// One in so many rows of a window may be dropped and not yet removed.
+const DROPPED_PART: usize = 4;
 
 impl HiddenStateWindow {
     /// A window that keeps `keep` rows of `row_bytes` bytes.
@@ -22,12 +22,12 @@ impl HiddenStateWindow {
         Self { keep, row_bytes, first: 0, bytes: vec![], dropped: 0 }
     }
 
-    /// Adds rows whose first has `position`. Rows that do not follow what is there replace it.
+    /// Adds rows, the first of them at `position`. Rows that do not continue the window replace it.
     pub fn push(&mut self, position: usize, rows: &[u8]) {
         self.write(position, |bytes| bytes.extend_from_slice(rows));
     }
 
-    /// As [`HiddenStateWindow::push`] of the rows that `append` puts behind what is there.
+    /// [`HiddenStateWindow::push`] of the rows that `append` appends.
     pub fn write(&mut self, position: usize, append: impl FnOnce(&mut Vec<u8>)) {
         if position != self.end() {
             (self.first, self.dropped) = (position, 0);
@@ -46,12 +46,12 @@ impl HiddenStateWindow {
         self.first
     }
 
-    /// Position behind the last row.
+    /// Position after the last row.
     pub fn end(&self) -> usize {
         self.first + (self.bytes.len() - self.dropped).checked_div(self.row_bytes).unwrap_or(0)
     }
 
-    /// Rows from `position` on, at most `count`. Outside of what is there: none.
+    /// Rows from `position` on, at most `count`; none if `position` is outside the window.
     pub fn rows(&self, position: usize, count: usize) -> &[u8] {
         let end = (position + count).min(self.end());
         if position < self.first || position >= end {
@@ -61,24 +61,24 @@ impl HiddenStateWindow {
         &self.bytes[at(position)..at(end)]
     }
 
-    /// Drops what is older than the window.
+    /// Drops rows that are older than the window.
     pub fn trim(&mut self) {
         let old = (self.end() - self.first).saturating_sub(self.keep);
         self.first += old;
         self.dropped += old * self.row_bytes;
-        if self.dropped > self.keep / DROPPED_SHARE * self.row_bytes {
+        if self.dropped > self.keep / DROPPED_PART * self.row_bytes {
             self.bytes.drain(..self.dropped);
             self.dropped = 0;
         }
     }
 
-    /// Rows for which a window that keeps so many has memory at most, beside those that came since
-    /// it was last trimmed.
+    /// Rows for which a window of `keep` rows has memory at most, besides the rows that were added
+    /// since the last trim.
     pub fn most_rows(keep: usize) -> usize {
-        keep + keep / DROPPED_SHARE
+        keep + keep / DROPPED_PART
     }
 
-    /// Bytes it holds.
+    /// Bytes that it holds.
     pub fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_rows_are_kept_at_their_positions() {
+    fn the_newest_rows_stay_at_their_positions() {
         let mut window = HiddenStateWindow::new(5, 2);
         for (from, count) in [(0, 3), (3, 1), (4, 9), (13, 1), (14, 2)] {
             window.push(from, &rows(from, count));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_starts_it_again() {
+    fn a_gap_starts_the_window_again() {
         let mut window = HiddenStateWindow::new(5, 2);
         window.push(0, &rows(0, 3));
         window.push(7, &rows(7, 2));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_nothing_holds_nothing() {
+    fn a_window_of_no_rows_holds_no_bytes() {
         let mut window = HiddenStateWindow::new(0, 2);
         window.push(0, &rows(0, 3));
         window.trim();

@@ -1,17 +1,17 @@
-//! Pictures of a sequence, as numbers: which they are and which rows they take. Pixels and features
-//! are the shell's.
+//! Images of a sequence as the core knows them: a key, and the rows that they take. The shell has
+//! the pixels and the features.
 
 use sha2::{Digest as _, Sha256};
 
-/// Name of a picture within a cache scope: a hash of the scope and of the picture's content. 256
-/// bits, as of a page: who could make two of them equal could read what is in another's picture.
+/// Key of an image within a cache scope: a hash of the scope and of the image's content. It has 256
+/// bits, as a page's key: a client that could make two keys equal could read another client's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageKey(pub [u8; 32]);
 
 impl ImageKey {
-    /// Of a picture with this digest; scopes never share one (I9).
+    /// The key of an image with this digest. Two scopes never share a key (I9).
     pub fn new(scope: &str, digest: &[u8; 32]) -> Self {
-        // The digest comes first: it has one length, so that no two pairs are written alike.
+        // The digest has a fixed length and comes first, so two pairs never give the same bytes.
         Self(
             Sha256::new()
                 .chain_update(b"paceline picture")
@@ -23,10 +23,10 @@ impl ImageKey {
     }
 }
 
-/// A picture in a sequence.
+/// An image in a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Which.
+    /// Its key.
     pub key: ImageKey,
     /// Place of its first row in the ids.
     pub first: usize,
@@ -34,7 +34,7 @@ pub struct Image {
     pub grid_rows: usize,
     /// Rows of the prompt from left to right.
     pub grid_columns: usize,
-    /// Patches the tower goes through.
+    /// Patches that the tower computes.
     pub patches: u32,
 }
 
@@ -44,18 +44,18 @@ impl Image {
         self.grid_rows * self.grid_columns
     }
 
-    /// Place behind its last row.
+    /// Place after its last row.
     pub fn end(&self) -> usize {
         self.first + self.rows()
     }
 
-    /// Whether a sequence that ends before `place` would have a part of it and not all.
+    /// Whether a sequence that ends before `place` has a part of the image.
     pub fn is_cut_at(&self, place: usize) -> bool {
         self.first < place && place < self.end()
     }
 }
 
-/// The largest place, at most `place`, before which no picture is cut.
+/// The largest place, at most `place`, at which no image is cut.
 pub fn uncut(images: &[Image], place: usize) -> usize {
     images.iter().find(|image| image.is_cut_at(place)).map_or(place, |image| image.first)
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_and_contents_have_names_of_their_own() {
+    fn every_scope_and_content_has_its_own_key() {
         let [a, b] = [[1; 32], [2; 32]];
         let keys = [
             ImageKey::new("", &a),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_goes_back_to_where_the_picture_begins() {
+    fn a_cut_moves_back_to_the_start_of_the_image() {
         let image = |first, grid_rows, grid_columns| Image {
             key: ImageKey([0; 32]),
             first,

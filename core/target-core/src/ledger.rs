@@ -1,7 +1,7 @@
-//! Memory in bytes (I11): free + held + cached = budget. A sequence holds what the class of its
-//! positions takes, and what is kept for a drafter, and what its pictures take, beside it; it comes
-//! to hold more as it grows, so all running ones together may run out of room, and who gives way
-//! then is the scheduler's to say. What the prefix cache holds is given up before anything else.
+//! Memory in bytes (I11): free + held + cached = budget. A sequence holds the keys and values of its
+//! class of positions, its hidden states for a drafter, and extra bytes for its images. It holds
+//! more as it grows, so all running sequences together may run out of memory. The scheduler then
+//! decides which one is preempted. The prefix cache is evicted first.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ pub enum LedgerError {
     },
 }
 
-/// What a sequence of up to so many positions holds.
+/// Bytes of a sequence of up to so many positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassBytes {
     /// Positions.
     pub positions: usize,
     /// Keys and values.
     pub kv: u64,
-    /// Hidden states kept for a drafter.
+    /// Hidden states for a drafter.
     pub hidden: u64,
 }
 
@@ -44,7 +44,7 @@ struct Holding {
     class: usize,
     kv: u64,
     hidden: u64,
-    /// What its pictures take.
+    /// Bytes of its images.
     extra: u64,
 }
 
@@ -54,16 +54,16 @@ impl Holding {
     }
 }
 
-/// Who holds how much.
+/// The bytes that each sequence holds.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     budget: u64,
     classes: Vec<ClassBytes>,
     held: BTreeMap<SequenceKey, Holding>,
     held_bytes: u64,
-    /// Of them hidden states.
+    /// The part of `held_bytes` that is hidden states.
     hidden_bytes: u64,
-    /// What a sequence holds beside its class from when it holds anything; 0 where it is not here.
+    /// Bytes that a sequence holds in addition to its class, once it holds anything; 0 if absent.
     extra: BTreeMap<SequenceKey, u64>,
     cached_bytes: u64,
 }
@@ -84,13 +84,14 @@ impl Ledger {
         self.held_bytes
     }
 
-    /// Bytes of hidden states that sequences hold, which are given up before any sequence waits or gives
-    /// way.
+    /// Bytes of hidden states that sequences hold. They are released before any sequence waits or is
+    /// preempted.
     pub fn hidden_bytes(&self) -> u64 {
         self.hidden_bytes
     }
 
-    /// Bytes that keys and values may take: all but what is held beside them and the prefix cache.
+    /// Bytes that keys and values may take: the budget without the cache and without other held
+    /// bytes.
     pub fn for_kv(&self) -> u64 {
         let others: u64 = self.held.values().map(|held| held.hidden + held.extra).sum();
         self.budget - self.cached_bytes - others
@@ -106,12 +107,12 @@ impl Ledger {
         self.cached_bytes
     }
 
-    /// Bytes nobody holds.
+    /// Bytes that are not held.
     pub fn free(&self) -> u64 {
         self.budget - self.held_bytes - self.cached_bytes
     }
 
-    /// Share of the budget that sequences hold: what the cache holds presses nobody.
+    /// Share of the budget that sequences hold. The prefix cache does not count: it is evictable.
     pub fn pressure(&self) -> f64 {
         self.held_bytes as f64 / self.budget.max(1) as f64
     }
@@ -121,19 +122,18 @@ impl Ledger {
         self.held.contains_key(&key)
     }
 
-    /// Positions a sequence has room for.
+    /// Positions for which a sequence holds memory.
     pub fn room_of(&self, key: SequenceKey) -> usize {
         self.held.get(&key).map_or(0, |held| self.classes[held.class].positions)
     }
 
-    /// Whether a sequence of up to so many positions, with so many bytes beside them, could run if
-    /// it had all memory for itself.
+    /// Whether a sequence of so many positions and extra bytes could run if it had all memory.
     ///
     /// # Errors
     /// It could not.
     pub fn could_hold(&self, positions: usize, extra: u64) -> Result<(), LedgerError> {
         let class = self.class_of(positions)?;
-        // Without hidden states: they are given up before a sequence is.
+        // Without hidden states, because they are released first.
         let needed = self.classes[class].kv.saturating_add(extra);
         if needed > self.budget {
             return Err(LedgerError::Never { needed, budget: self.budget });
@@ -149,8 +149,8 @@ impl Ledger {
             .ok_or(LedgerError::TooLong { positions, longest })
     }
 
-    /// Bytes that are missing for a sequence to have room for so many positions, with hidden states or
-    /// without; 0: there are enough.
+    /// Bytes that are missing for so many positions of a sequence; 0 if they fit. `hidden`: with
+    /// hidden states.
     ///
     /// # Errors
     /// No sequence is that long.
@@ -177,8 +177,8 @@ impl Ledger {
         Ok(Holding { class, kv, hidden: if hidden { hidden_of_class } else { 0 }, extra })
     }
 
-    /// What a sequence holds beside its class from when it holds anything. One that holds something
-    /// already may give back of it, and never comes to hold more by it.
+    /// Sets the bytes that a sequence holds in addition to its class, once it holds anything. A
+    /// sequence that already holds memory may release some of it so, and never gets more.
     pub fn set_extra_bytes(&mut self, key: SequenceKey, bytes: u64) {
         let bytes = self.held.get(&key).map_or(bytes, |held| bytes.min(held.extra));
         if let Some(held) = self.held.get_mut(&key) {
@@ -191,12 +191,12 @@ impl Ledger {
         };
     }
 
-    /// Gives a sequence room for so many positions; it never shrinks.
+    /// Gives a sequence memory for so many positions. It never shrinks.
     ///
     /// # Errors
-    /// Bytes that are missing. Nothing is changed.
+    /// The bytes that are missing. Nothing is changed then.
     pub fn hold(&mut self, key: SequenceKey, positions: usize, hidden: bool) -> Result<(), u64> {
-        // A length no class has was refused when the sequence was admitted.
+        // A length beyond all classes was refused when the sequence arrived.
         match self.missing(key, positions, hidden) {
             Ok(0) => {}
             Ok(missing) => return Err(missing),
@@ -210,7 +210,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns what a sequence holds; returning twice returns nothing.
+    /// Releases the memory of a sequence and returns the bytes; 0 if it holds none.
     pub fn release(&mut self, key: SequenceKey) -> u64 {
         let held = self.held.remove(&key).unwrap_or_default();
         self.held_bytes -= held.bytes();
@@ -218,7 +218,7 @@ impl Ledger {
         held.bytes()
     }
 
-    /// Returns what a sequence's hidden states hold.
+    /// Releases the hidden states of a sequence and returns the bytes.
     pub fn release_hidden(&mut self, key: SequenceKey) -> u64 {
         let bytes = self.held.get_mut(&key).map_or(0, |held| std::mem::take(&mut held.hidden));
         self.held_bytes -= bytes;
@@ -226,8 +226,8 @@ impl Ledger {
         bytes
     }
 
-    /// Another drafter reads other layers: what hidden states take of a sequence of up to so many positions.
-    /// Whose hidden states were held gives them back; says who that is.
+    /// Sets the bytes of hidden states of a sequence of so many positions, because another drafter
+    /// uses other layers. Releases those that are held, and returns their sequences.
     pub fn set_hidden_bytes(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
         self.classes.iter_mut().for_each(|class| class.hidden = bytes(class.positions));
         let keys: Vec<_> = self.held.keys().copied().collect();
@@ -235,10 +235,10 @@ impl Ledger {
         keys
     }
 
-    /// The prefix cache holds so many bytes now.
+    /// Sets the bytes of the prefix cache.
     ///
     /// # Errors
-    /// They are more than there is room for, by so many; nothing is changed.
+    /// The bytes that are missing. Nothing is changed then.
     pub fn set_cached_bytes(&mut self, bytes: u64) -> Result<(), u64> {
         match (self.held_bytes + bytes).saturating_sub(self.budget) {
             0 => {
@@ -272,7 +272,7 @@ mod tests {
     const B: SequenceKey = SequenceKey(2);
 
     #[test]
-    fn a_sequence_holds_its_class_and_grows_with_it() {
+    fn a_sequence_holds_the_bytes_of_its_class_and_never_shrinks() {
         let mut ledger = ledger();
         assert_eq!(ledger.hold(A, 256, true), Ok(()));
         assert_eq!((ledger.free(), ledger.room_of(A)), (900, 256));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_never_be_held_is_refused() {
+    fn a_sequence_that_could_never_run_is_refused() {
         let ledger = ledger();
         assert_eq!(ledger.could_hold(1_024, 0), Ok(()));
         assert_eq!(ledger.could_hold(1_024, 640), Ok(()));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_beside_is_given_back_in_parts_and_held_again() {
+    fn extra_bytes_are_released_in_parts_and_held_again() {
         let mut ledger = ledger();
         ledger.set_extra_bytes(A, 300);
         assert_eq!((ledger.held(), ledger.hold(A, 256, true), ledger.held()), (0, Ok(()), 400));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_has_what_sequences_leave() {
+    fn the_cache_may_use_what_sequences_leave() {
         let mut ledger = ledger();
         ledger.hold(A, 1_000, true).expect("room");
         assert_eq!(ledger.set_cached_bytes(700), Err(100));
@@ -339,7 +339,7 @@ mod tests {
         // 250 runs of up to 800 operations: 100,000 of them.
         #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
         #[test]
-        fn free_held_and_cached_are_all(steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..8), 0..=800)) {
+        fn free_held_and_cached_add_up_to_the_budget(steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..8), 0..=800)) {
             let mut ledger = ledger();
             for (key, positions, what) in steps {
                 let key = SequenceKey(key);

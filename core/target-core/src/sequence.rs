@@ -1,6 +1,6 @@
-//! One generation's life: Waiting → Prefilling → Decoding → Finished. While it decodes it may have
-//! a draft: asked for, then there, then verified in one step. A lane is changed between two steps
-//! and at no other moment.
+//! The life of one generation: Waiting → Prefilling → Decoding → Finished. A preempted one is Waiting
+//! again. While it decodes it may have a draft: requested, then ready, then verified in one step. A
+//! lane changes between two steps and at no other moment.
 
 use std::sync::Arc;
 
@@ -13,29 +13,28 @@ use super::image::uncut;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceKey(pub u64);
 
-/// What the scheduler needs to know of a request.
+/// The part of a request that the scheduler uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The prompt.
     pub prompt: Vec<u32>,
     /// Tokens of the stream that the client has already.
     pub continuation: Vec<u32>,
-    /// Tokens behind the prompt, continuation included.
+    /// Most tokens after the prompt, continuation included.
     pub max_tokens: u32,
-    /// Generation ends behind one of these.
+    /// Generation ends after one of these.
     pub stop_ids: Vec<u32>,
-    /// Ids that end the model's answers and that the client has it go on behind.
+    /// Ids that end the model's answers, and that the client ignores.
     pub ignored_ids: Vec<u32>,
-    /// When it must be over.
+    /// Time at which it is ended.
     pub deadline: Option<Millis>,
     /// The supervisor's route.
     pub permit: Permit,
     /// Label of its traffic class; empty is "default".
     pub class: String,
-    /// Cache scope: what one request leaves behind, pages and what its prompt taught, is for
-    /// requests of the same scope.
+    /// Cache scope. Pages and evidence of one request serve requests of the same scope alone.
     pub cache_scope: String,
-    /// Pictures in the prompt, in the order of their places.
+    /// Images in the prompt, in the order of their places.
     pub images: Arc<[Image]>,
 }
 
@@ -45,54 +44,54 @@ pub enum Draft {
     /// None: the next step is plain.
     #[default]
     None,
-    /// On its way; waited for until then.
+    /// Requested; waited for until then.
     Asked {
-        /// When the next step is plain all the same.
+        /// From then on the sequence steps plainly.
         until: Millis,
     },
-    /// There: the next step verifies it.
+    /// It arrived: the next step verifies it.
     Ready {
         /// Drafted tokens.
         drafted: usize,
     },
 }
 
-/// What speculation did for one sequence.
+/// What became of the drafts of one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftCounts {
     /// Blocks verified.
     pub cycles: u64,
     /// Tokens drafted.
     pub drafted: u64,
-    /// Of them, equal to the target's choice.
+    /// Drafted tokens that equal the target's choice.
     pub accepted: u64,
 }
 
-/// Where a sequence stands.
+/// The phase of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No row read yet.
+    /// No row is computed yet.
     Waiting,
-    /// Some rows of prompt and continuation read.
+    /// Some rows of prompt and continuation are computed.
     Prefilling,
     /// One row a step.
     Decoding,
-    /// Nothing more will be chosen.
+    /// No more tokens will be chosen.
     Finished(EndReason),
 }
 
-/// Why nothing more will be chosen.
+/// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// It went well.
-    Well(Finish),
+    /// It is complete.
+    Completed(Finish),
     /// Its deadline passed.
     DeadlinePassed,
     /// The client or an operator cancelled, or the engine stops.
     Cancelled,
 }
 
-/// How a stream that went well ended.
+/// How a complete stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// A stop id was chosen.
@@ -106,29 +105,29 @@ pub enum Finish {
 pub struct Sequence {
     /// Prompt, continuation, chosen tokens.
     pub ids: Vec<u32>,
-    /// How many of `ids` are prompt.
+    /// Number of `ids` that are prompt.
     pub prompt_len: usize,
     /// Rows in the KV store.
     pub committed: usize,
-    /// Of them the first ones, which were found in the prefix cache.
+    /// The first of these rows, which came from the prefix cache.
     pub cached: usize,
-    /// Where it stands.
+    /// Its phase.
     pub phase: Phase,
     /// Its route.
     pub permit: Permit,
     /// Its draft.
     pub draft: Draft,
-    /// What drafts did for it.
+    /// What became of its drafts.
     pub counts: DraftCounts,
-    /// Hidden states of its rows are kept for a drafter, if there is one or will be.
+    /// It has memory for hidden states, which a drafter uses now or later.
     pub retains_hidden: bool,
-    /// Steps in a row in which its prompt could have been read on and was not.
-    pub passed: u32,
-    /// How often it gave its memory up.
+    /// Steps in a row in which its prompt could have been prefilled and was not.
+    pub skipped_steps: u32,
+    /// How often it was preempted.
     pub preemptions: u32,
-    /// Pictures in its prompt, in the order of their places.
+    /// Images in its prompt, in the order of their places.
     pub images: Arc<[Image]>,
-    /// One of the ids that would have ended it was chosen: what follows is another text.
+    /// An ignored id was chosen: the text after it is another one.
     pub past_end: bool,
     max_tokens: u32,
     stop_ids: Vec<u32>,
@@ -164,7 +163,7 @@ impl Sequence {
             draft,
             counts,
             retains_hidden: true,
-            passed: 0,
+            skipped_steps: 0,
             preemptions: 0,
             images,
             past_end,
@@ -175,7 +174,7 @@ impl Sequence {
         }
     }
 
-    /// Whether its hidden states are kept: a drafter may read them now, or once it is there.
+    /// Whether its hidden states are kept: a drafter uses them now, or may be attached later.
     pub fn keeps_hidden_states(&self) -> bool {
         use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
         let drafter_may_come = matches!(
@@ -185,8 +184,8 @@ impl Sequence {
         self.retains_hidden && (self.permit.may_draft() || drafter_may_come)
     }
 
-    /// How long a draft may be; 0 where none may be made. A verified block gives one token more
-    /// than were drafted, so the last token is never worth one.
+    /// Longest draft in tokens; 0 if none is allowed. A verified block gives one token more than
+    /// was drafted, so the last token is never drafted.
     pub fn draft_most(&self) -> usize {
         if !self.permit.may_draft() || !self.retains_hidden {
             return 0;
@@ -194,17 +193,17 @@ impl Sequence {
         self.permit.max_draft.min(self.left().saturating_sub(1)) as usize
     }
 
-    /// Tokens that may still come.
+    /// Tokens that it may still get.
     pub fn left(&self) -> u32 {
         self.max_tokens.saturating_sub(self.generated())
     }
 
-    /// Positions it may come to have.
+    /// Most positions that it may have.
     pub fn most_positions(&self) -> usize {
         self.prompt_len + self.max_tokens as usize
     }
 
-    /// Its rows are gone; its tokens stay, and it is read again from them.
+    /// It lost its rows. They are recomputed from its tokens.
     pub fn preempt(&mut self) {
         (self.committed, self.cached, self.phase, self.draft) = (0, 0, Phase::Waiting, Draft::None);
         self.preemptions += 1;
@@ -215,19 +214,19 @@ impl Sequence {
         self.ids.len() - self.committed
     }
 
-    /// Pictures of which not all rows are read, and their numbers.
+    /// Images of which not all rows are prefilled, and their numbers.
     pub fn unread_images(&self) -> impl Iterator<Item = (usize, &Image)> {
         self.images.iter().enumerate().filter(|(_, image)| image.end() > self.committed)
     }
 
-    /// The most of its first pages, at most `pages` of `page` rows, that do not end inside a
-    /// picture.
+    /// The largest number of its first pages, at most `pages` of `page` rows, whose end is not
+    /// inside an image.
     pub fn uncut_pages(&self, pages: usize, page: usize) -> usize {
         let whole = uncut(&self.images, pages * page) / page;
         if whole == pages { pages } else { self.uncut_pages(whole, page) }
     }
 
-    /// Tokens behind the prompt.
+    /// Tokens after the prompt.
     pub fn generated(&self) -> u32 {
         (self.ids.len() - self.prompt_len) as u32
     }
@@ -237,7 +236,7 @@ impl Sequence {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Its first rows are in the store without having been read.
+    /// Its first `rows` rows came from the prefix cache.
     pub fn found(&mut self, rows: usize) {
         (self.committed, self.cached, self.phase) = (rows, rows, Phase::Prefilling);
     }
@@ -267,9 +266,9 @@ impl Sequence {
         self.ids.push(token);
         self.past_end |= self.ignored_ids.contains(&token);
         self.phase = if self.stop_ids.contains(&token) {
-            Phase::Finished(EndReason::Well(Finish::Stop))
+            Phase::Finished(EndReason::Completed(Finish::Stop))
         } else if self.generated() >= self.max_tokens {
-            Phase::Finished(EndReason::Well(Finish::Length))
+            Phase::Finished(EndReason::Completed(Finish::Length))
         } else {
             Phase::Decoding
         };

@@ -1,15 +1,15 @@
-//! Which beginnings of sequences are kept: an index of pages, each named by a hash over everything
-//! before and in it.
+//! The prefix cache's index: pages of sequences, each with a hash over all ids before and in it as
+//! its key. The least recently used page without a page after it is evicted first.
 //!
 //! ```text
 //! root(scope) ──▶ page 0 ──▶ page 1 ──▶ page 2      a conversation
-//!                      └───▶ page 1' ─▶ page 2'     another one that begins alike
+//!                      └───▶ page 1' ─▶ page 2'     another one with the same first page
 //! ```
-//! A page's key hashes its parent's key and its ids, the root the cache scope. A picture's rows are
-//! hashed by what the picture is and which of its rows they are, as all pictures have the same id:
-//! equal keys mean equal beginnings of one scope, so whoever finds a page may read all before it,
-//! and scopes never meet (I9). A page is dropped only when none is behind it; of those the one that
-//! was used longest ago. What is in a page is the shell's; here are its bytes.
+//! A page's key hashes its parent's key and its ids; the root's key hashes the cache scope. Rows of
+//! an image are hashed by the image's key and the row's number, because all images have the same
+//! id. Equal keys mean equal beginnings in one scope, so a request that finds a page may use all
+//! pages before it, and two scopes never share a page (I9). The shell has the content of the pages;
+//! this index knows their bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -22,25 +22,25 @@ use super::Image;
 /// Positions of a page.
 pub const PAGE: usize = 64;
 
-/// Name of a page: a hash of cache scope, all ids before it, and its own. 256 bits, because who
-/// could make two of them equal could read another's answers.
+/// Key of a page: a hash of the cache scope, all ids before it, and its own ids. It has 256 bits: a
+/// client that could make two keys equal could read another client's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageKey(pub [u8; 32]);
 
 impl PageKey {
-    /// What all chains of a scope begin with.
+    /// The key before the first page of every sequence of a scope.
     pub fn root(scope: &str) -> Self {
         Self(Sha256::new().chain_update(b"paceline prefix").chain_update(scope).finalize().into())
     }
 
-    /// The page with these ids behind this one; the first is the sequence's id at `first`, and
-    /// `images` are its pictures.
+    /// The key of the page with these ids after this one. The first id is at place `first` of the
+    /// sequence, whose images are `images`.
     pub fn child(&self, first: usize, ids: &[u32], images: &[Image]) -> Self {
         let mut hash = Sha256::new_with_prefix(self.0);
         for (place, id) in (first..).zip(ids) {
             match images.iter().find(|image| (image.first..image.end()).contains(&place)) {
                 None => hash.update(id.to_le_bytes()),
-                // No vocabulary has this id, so nothing that is text is written like it.
+                // No vocabulary has this id, so no text gives the same bytes.
                 Some(image) => {
                     hash.update(u32::MAX.to_le_bytes());
                     hash.update(image.key.0);
@@ -61,12 +61,12 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Of a sequence in this scope with these pictures.
+    /// The chain of a sequence in this scope with these images.
     pub fn new(scope: &str, images: Arc<[Image]>) -> Self {
         Self { root: PageKey::root(scope), images, keys: vec![] }
     }
 
-    /// The keys of all whole pages of `ids`, which begin as they did at the last call.
+    /// The keys of all whole pages of `ids`. The ids of the last call must be a prefix of them.
     pub fn of(&mut self, ids: &[u32]) -> &[PageKey] {
         for (at, page) in ids.chunks_exact(PAGE).enumerate().skip(self.keys.len()) {
             let parent = self.keys.last().unwrap_or(&self.root);
@@ -75,15 +75,15 @@ impl Chain {
         &self.keys[..ids.len() / PAGE]
     }
 
-    /// With how many pages both begin, of those worked out so far.
+    /// Number of first pages that both share, of those computed so far.
     pub fn common(&self, other: &Self) -> usize {
-        // A key names all before it too.
+        // A key depends on all pages before it, so equal keys mean equal chains up to them.
         let shorter = self.keys.len().min(other.keys.len());
         (0..shorter).rev().find(|at| self.keys[*at] == other.keys[*at]).map_or(0, |at| at + 1)
     }
 }
 
-/// Number of a kept page; never used twice.
+/// Number of a stored page; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageId(pub u64);
 
@@ -94,7 +94,7 @@ struct Page {
     children: usize,
     bytes: u64,
     hidden_bytes: u64,
-    /// When it was last used, as `PrefixIndex::now` counts; no two pages share a number.
+    /// Time of its last use, as `PrefixIndex::now` counts. No two pages share one.
     used: u64,
 }
 
@@ -102,7 +102,7 @@ struct Page {
 #[derive(Clone, Debug, Default)]
 pub struct PrefixIndex {
     pages: HashMap<PageKey, Page>,
-    /// Pages without one behind them, by when they were used.
+    /// Pages without a page after them, by their last use.
     leaves: BTreeMap<u64, PageKey>,
     bytes: u64,
     now: u64,
@@ -115,7 +115,7 @@ impl PrefixIndex {
         self.bytes
     }
 
-    /// Pages there are.
+    /// Number of pages.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
@@ -125,19 +125,18 @@ impl PrefixIndex {
         self.pages.is_empty()
     }
 
-    /// How many of the first pages of a chain are there.
+    /// Number of first pages of a chain that are stored.
     pub fn known(&self, keys: &[PageKey]) -> usize {
-        // A page is never there without those before it.
+        // A page is never stored without the pages before it.
         keys.partition_point(|key| self.pages.contains_key(key))
     }
 
-    /// The pages a sequence of `length` ids need not read: the longest beginning of its chain that
-    /// is there, never all of its ids, as the last one's row says what comes next.
+    /// The pages that a sequence of `length` ids need not compute: the longest stored beginning of
+    /// its chain. Never all of its ids, because the row of the last one gives the next token.
     ///
-    /// `hidden_pages`: for a sequence that is to be drafted for, the pages whose hidden states its drafter
-    /// would be shown. Where most of these pages have none (they were read by requests that no
-    /// drafter followed, or lie in the middle of a longer one), so many fewer pages are found:
-    /// reading them once more gives the drafter its view, and the next such request all of it.
+    /// `hidden_pages`: the last pages whose hidden states a drafter needs for this sequence. If more
+    /// than half of these have none, so many fewer pages are found. Computing them once more
+    /// gives the drafter its hidden states, and the next such request finds all pages.
     pub fn find(&mut self, keys: &[PageKey], length: usize, hidden_pages: usize) -> Vec<PageId> {
         let most = keys.len().min(length.saturating_sub(1) / PAGE);
         let mut found = self.known(&keys[..most]);
@@ -155,7 +154,7 @@ impl PrefixIndex {
         keys[..found].iter().map(|key| self.pages[key].id).collect()
     }
 
-    /// Counts the first pages of a chain as used now, the farthest as the first to go again.
+    /// Marks the first pages of a chain as used now, the last of them as the least recent.
     fn touch(&mut self, keys: &[PageKey]) {
         for key in keys.iter().rev() {
             self.now += 1;
@@ -168,9 +167,9 @@ impl PrefixIndex {
         }
     }
 
-    /// Adds up to `most` pages of a chain behind those that are there, with so many bytes each, at
-    /// most `limit` in all: others go for them, and are added to `dropped`. How many were there,
-    /// and the new ones; they are fewer where they find no room.
+    /// Adds up to `most` pages of a chain after the stored ones, with `bytes` bytes each. Evicts
+    /// others to stay within `limit` bytes, and adds them to `dropped`. Returns the number of pages
+    /// that were stored before, and the new ones: fewer if no more fit.
     pub fn extend(
         &mut self,
         keys: &[PageKey],
@@ -204,8 +203,9 @@ impl PrefixIndex {
         (known, added)
     }
 
-    /// Adds hidden states of so many bytes to those pages of a chain that are there without, the last first;
-    /// as [`PrefixIndex::extend`]. The places in the chain of those that got them.
+    /// Adds hidden states of `bytes` bytes to the stored pages of a chain that have none, the last
+    /// page first; as [`PrefixIndex::extend`]. Returns the places in the chain of the pages that got
+    /// them.
     pub fn extend_hidden(
         &mut self,
         keys: &[PageKey],
@@ -235,9 +235,9 @@ impl PrefixIndex {
         added
     }
 
-    /// Drops pages until so many bytes more stay under the limit; `false` if for that one would
-    /// have to go that was used later than `since`. As those before a page count as used with it,
-    /// no chain that is being extended loses a part.
+    /// Evicts pages until `bytes` more fit the limit. Returns false if that would need a page that
+    /// was used later than `since`. The pages before a page count as used with it, so a chain that
+    /// is being extended loses no page.
     fn make_room(&mut self, bytes: u64, limit: u64, since: u64, dropped: &mut Vec<PageId>) -> bool {
         while self.bytes + bytes > limit {
             match self.leaves.first_key_value() {
@@ -263,7 +263,7 @@ impl PrefixIndex {
         Some(page.id)
     }
 
-    /// Drops at least so many bytes, or all there are; what was dropped.
+    /// Evicts at least so many bytes, or all. Returns the evicted pages.
     pub fn evict(&mut self, at_least: u64) -> Vec<PageId> {
         let (before, mut dropped) = (self.bytes, vec![]);
         while before - self.bytes < at_least {
@@ -275,9 +275,9 @@ impl PrefixIndex {
         dropped
     }
 
-    /// Removes the pages of a chain and all pages behind them, which were computed from them; what
-    /// was removed. For a sequence whose rows cannot be trusted: which of its pages spoiled the
-    /// others is not known.
+    /// Removes the pages of a chain and all pages after them, which were computed from them, and
+    /// returns them. For a sequence whose rows are not finite: it is unknown which of its pages is
+    /// the cause.
     pub fn remove(&mut self, keys: &[PageKey]) -> Vec<PageId> {
         let mut children = HashMap::<PageKey, Vec<PageKey>>::new();
         for (key, page) in &self.pages {
@@ -297,7 +297,7 @@ impl PrefixIndex {
         removed
     }
 
-    /// Takes the hidden states off all pages: they are of other layers than are wanted now.
+    /// Removes the hidden states of all pages, because another drafter uses other layers.
     pub fn forget_hidden(&mut self) {
         for page in self.pages.values_mut() {
             self.bytes -= page.hidden_bytes;

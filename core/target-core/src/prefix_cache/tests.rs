@@ -20,7 +20,7 @@ fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> (usize, Vec<P
 }
 
 #[test]
-fn a_key_says_everything_before_it() {
+fn a_key_depends_on_everything_before_it() {
     let long = ids(4, 7);
     let chain = keys("a", &long);
     assert_eq!(chain.len(), 4);
@@ -46,7 +46,7 @@ fn a_key_says_everything_before_it() {
 }
 
 #[test]
-fn the_last_id_is_always_left_to_read() {
+fn the_last_id_is_always_computed() {
     let mut prefix = PrefixIndex::default();
     let chain = keys("", &ids(3, 1));
     assert_eq!(keep(&mut prefix, &chain, 1000).0, 3);
@@ -65,7 +65,7 @@ fn the_last_id_is_always_left_to_read() {
 }
 
 #[test]
-fn the_least_recently_used_ends_of_chains_go_first() {
+fn the_least_recently_used_leaves_are_evicted_first() {
     let mut prefix = PrefixIndex::default();
     let (a, b) = (keys("", &ids(4, 1)), keys("", &ids(4, 2)));
     keep(&mut prefix, &a, 80);
@@ -88,7 +88,7 @@ fn the_least_recently_used_ends_of_chains_go_first() {
 }
 
 #[test]
-fn pages_are_found_again_where_most_have_taps() {
+fn pages_are_found_if_most_of_them_have_hidden_states() {
     let mut prefix = PrefixIndex::default();
     let (chain, mut dropped) = (keys("", &ids(10, 1)), vec![]);
     keep(&mut prefix, &chain, 1000);
@@ -133,7 +133,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 #[test]
-fn chains_are_common_as_far_as_all_ids_are() {
+fn chains_share_pages_as_far_as_all_ids_are_equal() {
     let chain = |scope, ids: &[u32]| {
         let mut chain = Chain::new(scope, Arc::default());
         chain.of(ids);
@@ -160,7 +160,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn bytes_are_exact_and_a_hit_is_a_true_beginning(ops in prop::collection::vec(op(), 0..120)) {
+    fn bytes_are_exact_and_every_hit_is_a_true_prefix(ops in prop::collection::vec(op(), 0..120)) {
         let mut prefix = PrefixIndex::default();
         // What the shell would hold: of each page its scope and all ids up to its end, and its
         // bytes.
@@ -243,7 +243,7 @@ proptest! {
 }
 
 #[test]
-fn a_chain_is_removed_with_everything_behind_it() {
+fn a_chain_is_removed_with_all_pages_after_it() {
     let mut prefix = PrefixIndex::default();
     let (a, other) = (keys("", &ids(4, 1)), keys("", &ids(3, 2)));
     // Another conversation that begins like the first.
@@ -264,7 +264,7 @@ fn a_chain_is_removed_with_everything_behind_it() {
 }
 
 #[test]
-fn pages_of_pictures_are_named_by_what_they_show() {
+fn keys_of_pages_with_images_depend_on_the_image() {
     use crate::{Image, ImageKey};
     let ids = vec![9; 4 * PAGE];
     let image = |name: u8, first, rows| Image {

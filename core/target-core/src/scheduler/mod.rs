@@ -1,8 +1,22 @@
-//! What the next step reads: one row of every decoding sequence, or the block of one whose draft is
-//! there, and chunks of prompts that are not read yet (`batch`). A sequence whose draft is on its
-//! way is left out until it comes or is late: the others go on meanwhile. Who runs, and who gives
-//! way when memory is short: `preemption`. A picture goes through the vision tower in steps of their own,
-//! in turn with these (`vision_turns`).
+//! What the next step does: one row of every decoding sequence, or the block of one whose draft has
+//! arrived, and chunks of prompts (`batch`). A sequence whose draft is under way is left out until
+//! the draft arrives or is late; the others continue meanwhile. `preemption` decides which
+//! sequences have memory. Images go through the vision tower in steps of their own
+//! (`vision_turns`).
+//!
+//! [`Scheduler`] has methods of four types:
+//! - a sequence's life: [`admit`](Scheduler::admit), [`start`](Scheduler::start),
+//!   [`found`](Scheduler::found), [`set_permit`](Scheduler::set_permit),
+//!   [`remove`](Scheduler::remove);
+//! - the loop: [`next_step`](Scheduler::next_step), [`on_step`](Scheduler::on_step),
+//!   [`plan`](Scheduler::plan), [`waits_until`](Scheduler::waits_until);
+//! - events of drafts and memory: [`asked`](Scheduler::asked), [`proposed`](Scheduler::proposed),
+//!   [`give_up_draft`](Scheduler::give_up_draft),
+//!   [`set_cached_bytes`](Scheduler::set_cached_bytes),
+//!   [`set_hidden_bytes`](Scheduler::set_hidden_bytes);
+//! - reads: [`get`](Scheduler::get), [`iter`](Scheduler::iter), [`len`](Scheduler::len),
+//!   [`is_empty`](Scheduler::is_empty), [`max_sequences`](Scheduler::max_sequences),
+//!   [`unread`](Scheduler::unread), [`ledger`](Scheduler::ledger).
 
 mod batch;
 mod preemption;
@@ -14,6 +28,7 @@ use std::collections::BTreeMap;
 use paceline_vocabulary::{Millis, Permit, Route};
 
 use prices::RowPrice;
+use vision_turns::{StepPurpose, VisionTurn};
 
 use super::{
     Draft, DraftCounts, DraftPlan, DrafterReadiness, EndReason, Finish, Ledger, LedgerError, Phase,
@@ -31,62 +46,62 @@ pub enum SchedulerError {
     Full(usize),
 }
 
-/// Rows of one sequence in a step.
+/// One sequence's rows in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepPart {
-    /// Whose.
+    /// The sequence.
     pub key: SequenceKey,
     /// Place of the first row in its ids.
     pub start: usize,
     /// Rows.
     pub rows: usize,
-    /// The last row is the newest id: a token is chosen behind it.
+    /// The last row is the newest id: the target chooses a token after it.
     pub chooses: bool,
     /// Prompt (or continuation) rows, not a decode step.
     pub prefill: bool,
-    /// Of the rows the last ones, which are drafted and not in its ids.
+    /// Last rows that are drafted and not in its ids.
     pub drafted: usize,
 }
 
 /// What to do next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Rows to read; empty when there is nothing to do.
+    /// Rows to compute; empty when there is nothing to do.
     pub parts: Vec<StepPart>,
-    /// Work for the vision tower; no rows are read then.
+    /// Work for the vision tower. The step has no rows then.
     pub tower: Option<TowerSlice>,
     /// Sequences that ended without a step: their deadline passed.
     pub ended: Vec<(SequenceKey, EndReason)>,
-    /// Sequences whose draft did not come in time; they step plainly.
+    /// Sequences whose draft was late. They step plainly.
     pub late: Vec<SequenceKey>,
-    /// Sequences whose draft is there and for which there is no room; they step plainly.
+    /// Sequences whose draft was dropped for want of memory. They step plainly.
     pub dropped_drafts: Vec<SequenceKey>,
-    /// Prompts that get no row in this step, and how many steps in a row that is now.
-    pub passed: Vec<(SequenceKey, u32)>,
-    /// Who gave something up, so that the others have room.
+    /// Prompts without a row in this step, and the number of such steps in a row.
+    pub skipped: Vec<(SequenceKey, u32)>,
+    /// Sequences that lost memory to others.
     pub preempted: Preempted,
 }
 
-/// Who has memory now.
+/// Sequences that have memory now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Started {
-    /// Sequences that begin, in the order of their admission.
+    /// Sequences that begin, in the order of their arrival.
     pub keys: Vec<SequenceKey>,
-    /// Sequences of which no hidden states are kept any more, so that these can.
+    /// Sequences whose hidden states were released for them.
     pub lost_hidden: Vec<SequenceKey>,
 }
 
-/// What was given up for want of memory.
+/// Sequences that lost memory to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preempted {
-    /// Sequences of which no hidden states are kept any more.
+    /// Sequences that lost their hidden states.
     pub lost_hidden: Vec<SequenceKey>,
-    /// Sequences that hold nothing any more, and begin again, with the tokens they have, when there
-    /// is room.
+    /// Sequences that lost all memory. Their rows are recomputed from their tokens when there is
+    /// room.
     pub sequences: Vec<SequenceKey>,
 }
 
-/// A token the target chose.
+/// A token that the target chose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Token {
     /// Its id.
@@ -99,7 +114,7 @@ pub struct Token {
 /// more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
-    /// For which.
+    /// The sequence.
     pub key: SequenceKey,
     /// In order.
     pub tokens: Vec<Token>,
@@ -108,26 +123,26 @@ pub struct Chosen {
 /// What a step gave one sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Emission {
-    /// Which.
+    /// The sequence.
     pub key: SequenceKey,
-    /// Place of the first token behind the prompt.
+    /// Place of the first token, counted from the end of the prompt.
     pub index: u32,
     /// The tokens, up to the one that ends the stream.
     pub tokens: Vec<Token>,
     /// How it was served so far.
     pub served: Service,
-    /// Set with the last token. The sequence is forgotten then.
+    /// Set with the last token. The sequence is removed then.
     pub end: Option<End>,
 }
 
 /// How a sequence was served.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Service {
-    /// In which lane, and why.
+    /// The lane, and why.
     pub route: Route,
-    /// What speculation did for it.
+    /// What became of its drafts.
     pub counts: DraftCounts,
-    /// Prompt tokens that were not read, as they were found in the prefix cache.
+    /// Prompt tokens whose rows came from the prefix cache.
     pub cached_tokens: u32,
 }
 
@@ -138,7 +153,7 @@ impl Service {
     }
 }
 
-/// The end of a sequence that went well.
+/// The end of a sequence that completed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct End {
     /// How it ended.
@@ -149,13 +164,12 @@ pub struct End {
     pub ids: Vec<u32>,
 }
 
-/// A prompt that begins like another one that is being read waits for what the prefix cache gets of
-/// it.
+/// A prompt that begins like another one waits until that one's rows are in the prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixWait {
-    /// The other one.
+    /// The other sequence.
     pub leader: SequenceKey,
-    /// Rows with which both begin.
+    /// Rows that both share.
     pub rows: usize,
 }
 
@@ -166,36 +180,35 @@ pub struct Scheduler {
     ledger: Ledger,
     max_sequences: usize,
     next_key: u64,
-    /// Of prompt rows, measured.
+    /// Measured cost of prompt rows.
     price: RowPrice,
-    /// Who drafts, and how far.
+    /// Which sequences draft, and how many tokens.
     pub speculation: Speculation,
-    /// Which unread prompts the next step leaves out, as they wait for what others read.
+    /// Prompts that the next step leaves out, because they wait for the rows of others.
     pub prefix_waits: BTreeMap<SequenceKey, PrefixWait>,
-    /// What the vision tower has done and is doing.
+    /// What the vision tower has computed and is computing.
     pub tower: Tower,
-    turn: vision_turns::Turn,
-    /// Time of steps that streams have good for the tower's, µs.
-    owed_us: f64,
-    /// Bytes of the prefix cache, by what was last said of it.
+    turn: VisionTurn,
+    /// Time that is reserved for decoding streams before the tower's next slice, in microseconds.
+    reserved_us: f64,
+    /// Bytes of the prefix cache, as last reported.
     prefix_bytes: u64,
 }
 
 impl Scheduler {
     /// A scheduler for up to `max_sequences` sequences over `ledger`.
     pub fn new(ledger: Ledger, max_sequences: usize) -> Self {
-        let (speculation, prefix_waits) = (Speculation::default(), BTreeMap::new());
         Self {
             sequences: BTreeMap::new(),
             ledger,
             max_sequences,
             next_key: 0,
             price: RowPrice::default(),
-            speculation,
-            prefix_waits,
+            speculation: Speculation::default(),
+            prefix_waits: BTreeMap::new(),
             tower: Tower::default(),
-            turn: vision_turns::Turn::default(),
-            owed_us: 0.0,
+            turn: VisionTurn::default(),
+            reserved_us: 0.0,
             prefix_bytes: 0,
         }
     }
@@ -205,7 +218,7 @@ impl Scheduler {
         Self { tower, ..self }
     }
 
-    /// The same on a machine where a prompt row is known to cost so much.
+    /// The same on a machine where a prompt row is known to cost `us`.
     #[cfg(test)]
     pub(crate) fn with_row_us(self, us: f64) -> Self {
         Self { price: RowPrice::flat(us), ..self }
@@ -221,7 +234,7 @@ impl Scheduler {
         self.sequences.len()
     }
 
-    /// Sequences that may be in it at once.
+    /// Most sequences at once.
     pub fn max_sequences(&self) -> usize {
         self.max_sequences
     }
@@ -236,7 +249,7 @@ impl Scheduler {
         self.sequences.get(&key)
     }
 
-    /// Takes a request. It has memory, and is read, from [`Scheduler::start`] on.
+    /// Takes a request. It gets memory from [`Scheduler::start`].
     ///
     /// # Errors
     /// It is too large to ever run, or there are as many sequences as run at once.
@@ -244,12 +257,13 @@ impl Scheduler {
         if self.sequences.len() >= self.max_sequences {
             return Err(SchedulerError::Full(self.sequences.len()));
         }
-        let beside = self.beside(&request.images, 0);
-        self.ledger.could_hold(request.prompt.len() + request.max_tokens as usize, beside)?;
+        let extra_bytes = self.image_bytes(&request.images, 0);
+        let positions = request.prompt.len() + request.max_tokens as usize;
+        self.ledger.could_hold(positions, extra_bytes)?;
         let key = SequenceKey(self.next_key);
         self.next_key += 1;
         self.speculation.open(key, &request);
-        self.ledger.set_extra_bytes(key, beside);
+        self.ledger.set_extra_bytes(key, extra_bytes);
         let sequence = Sequence::new(request);
         if sequence.past_end {
             self.speculation.continue_past_end(key, sequence.generated());
@@ -258,7 +272,7 @@ impl Scheduler {
         Ok(key)
     }
 
-    /// Forgets a sequence and returns its memory. Unknown ones are none.
+    /// Removes a sequence and releases its memory. Does nothing for an unknown one.
     pub fn remove(&mut self, key: SequenceKey) -> Option<Sequence> {
         self.ledger.release(key);
         self.ledger.set_extra_bytes(key, 0);
@@ -266,75 +280,79 @@ impl Scheduler {
         self.sequences.remove(&key)
     }
 
-    /// The next step. Sequences it names as ended are forgotten already. `evict` frees at least so
-    /// many bytes of the prefix cache, or all it has, and says how many.
+    /// The next step. Sequences that it names as ended are removed already. `evict` frees at least
+    /// so many bytes of the prefix cache, or all it has, and returns how many.
     pub fn next_step(&mut self, now: Millis, mut evict: impl FnMut(u64) -> u64) -> Step {
         let mut step = Step::default();
         for key in self.keys(|sequence| sequence.is_late(now)) {
             self.remove(key);
             step.ended.push((key, EndReason::DeadlinePassed));
         }
-        let prompts = match self.take_turn(now) {
-            vision_turns::Taken::Tower(slice) => return Step { tower: Some(slice), ..step },
-            vision_turns::Taken::Text { prompts } => prompts,
+        let prompts = match self.choose_purpose(now) {
+            StepPurpose::Tower(slice) => return Step { tower: Some(slice), ..step },
+            StepPurpose::Text { prompts } => prompts,
         };
         let mut decodes = false;
         for key in self.keys(|sequence| sequence.phase == Phase::Decoding) {
-            // Somebody older may have taken its room meanwhile.
-            let Some(sequence) =
-                self.sequences.get_mut(&key).filter(|sequence| sequence.phase == Phase::Decoding)
-            else {
-                continue;
-            };
-            decodes = true;
-            let mut drafted = match sequence.draft {
-                Draft::Asked { until } if until > now => continue,
-                Draft::Asked { .. } => {
-                    sequence.draft = Draft::None;
-                    step.late.push(key);
-                    0
-                }
-                Draft::Ready { drafted } => drafted,
-                Draft::None => 0,
-            };
-            let start = sequence.committed;
-            if drafted > 0 && !self.has_room(key, start + 1 + drafted, &mut evict) {
-                // A block is not worth somebody's place.
-                self.give_up_draft(key);
-                step.dropped_drafts.push(key);
-                drafted = 0;
-            }
-            if self.make_room(key, start + 1 + drafted, &mut evict, &mut step.preempted) {
-                step.parts.push(StepPart {
-                    key,
-                    start,
-                    rows: 1 + drafted,
-                    chooses: true,
-                    prefill: false,
-                    drafted,
-                });
+            // An older sequence may have preempted it in this loop.
+            if self.sequences.get(&key).is_some_and(|one| one.phase == Phase::Decoding) {
+                decodes = true;
+                self.add_decode(key, now, &mut evict, &mut step);
             }
         }
-        // Who gave its hidden states up for a younger one's room has lost the draft that was to be verified.
-        for part in step
-            .parts
-            .iter_mut()
-            .filter(|part| part.drafted > 0 && step.preempted.lost_hidden.contains(&part.key))
+        // A sequence whose hidden states were released in this loop has lost its draft.
+        let lost = &step.preempted.lost_hidden;
+        for part in
+            step.parts.iter_mut().filter(|part| part.drafted > 0 && lost.contains(&part.key))
         {
             (part.rows, part.drafted) = (part.rows - part.drafted, 0);
         }
         if prompts {
-            self.fill(decodes, &mut step);
+            self.add_prompts(decodes, &mut step);
         }
         step
+    }
+
+    /// Adds a decoding sequence's row, or block, to a step. Adds nothing while its draft is waited
+    /// for, or if it is preempted.
+    fn add_decode(
+        &mut self,
+        key: SequenceKey,
+        now: Millis,
+        evict: &mut impl FnMut(u64) -> u64,
+        step: &mut Step,
+    ) {
+        let Some(sequence) = self.sequences.get_mut(&key) else { return };
+        let mut drafted = match sequence.draft {
+            Draft::Asked { until } if until > now => return,
+            Draft::Asked { .. } => {
+                sequence.draft = Draft::None;
+                step.late.push(key);
+                0
+            }
+            Draft::Ready { drafted } => drafted,
+            Draft::None => 0,
+        };
+        let start = sequence.committed;
+        if drafted > 0 && !self.has_room(key, start + 1 + drafted, evict) {
+            // No sequence is preempted for a block.
+            self.give_up_draft(key);
+            step.dropped_drafts.push(key);
+            drafted = 0;
+        }
+        if self.make_room(key, start + 1 + drafted, evict, &mut step.preempted) {
+            let rows = 1 + drafted;
+            let part = StepPart { key, start, rows, chooses: true, prefill: false, drafted };
+            step.parts.push(part);
+        }
     }
 
     fn keys(&self, such: impl Fn(&Sequence) -> bool) -> Vec<SequenceKey> {
         self.sequences.iter().filter(|(_, sequence)| such(sequence)).map(|(key, _)| *key).collect()
     }
 
-    /// Until when a draft is waited for, where nothing else is to be done: the earliest. `None` if
-    /// none is on its way.
+    /// Earliest deadline of the drafts under way, for an engine with nothing else to do. `None` if
+    /// none is under way.
     pub fn waits_until(&self) -> Option<Millis> {
         let until = |sequence: &Sequence| match sequence.draft {
             Draft::Asked { until } => Some(until),
@@ -343,23 +361,23 @@ impl Scheduler {
         self.sequences.values().filter_map(until).min()
     }
 
-    /// What to show the drafter and what to ask it for: see [`Speculation::plan`].
+    /// What to send the drafter and which drafts to request: see [`Speculation::plan`].
     pub fn plan(
         &mut self,
         pressed: bool,
-        reading: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
+        readiness: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
     ) -> DraftPlan {
-        self.speculation.plan(&self.sequences, pressed, reading)
+        self.speculation.plan(&self.sequences, pressed, readiness)
     }
 
-    /// A draft of this sequence was asked for.
+    /// A draft of this sequence was requested, and is waited for until then.
     pub fn asked(&mut self, key: SequenceKey, until: Millis) {
         if let Some(sequence) = self.sequences.get_mut(&key) {
             sequence.draft = Draft::Asked { until };
         }
     }
 
-    /// A draft of so many tokens came; says whether somebody waits for it.
+    /// A draft of so many tokens arrived. Returns whether the sequence waits for it.
     pub fn proposed(&mut self, key: SequenceKey, drafted: usize) -> bool {
         let waiting = self
             .sequences
@@ -370,15 +388,15 @@ impl Scheduler {
         true
     }
 
-    /// No draft will come for this sequence.
+    /// No draft will arrive for this sequence.
     pub fn give_up_draft(&mut self, key: SequenceKey) {
         if let Some(sequence) = self.sequences.get_mut(&key) {
             sequence.draft = Draft::None;
         }
     }
 
-    /// Another permit, from the next step on. A draft under way is not waited for where none may be
-    /// made any more.
+    /// Changes the permit from the next step on. If it allows no drafts, a draft under way is not
+    /// waited for.
     pub fn set_permit(&mut self, key: SequenceKey, permit: Permit) {
         if let Some(sequence) = self.sequences.get_mut(&key) {
             sequence.permit = permit;
@@ -388,13 +406,13 @@ impl Scheduler {
         }
     }
 
-    /// All sequences, in the order of their admission.
+    /// All sequences, in the order of their arrival.
     pub fn iter(&self) -> impl Iterator<Item = (SequenceKey, &Sequence)> {
         self.sequences.iter().map(|(key, sequence)| (*key, sequence))
     }
 
-    /// A step is done: its rows are in the store, and these tokens were chosen. Finished sequences
-    /// are forgotten.
+    /// A step is done: its rows are in the store, and these tokens were chosen. Sequences that
+    /// completed are removed.
     pub fn on_step(
         &mut self,
         parts: &[StepPart],
@@ -414,41 +432,44 @@ impl Scheduler {
             .collect();
         let beside = self.waits_until().is_some();
         self.speculation.stepped(parts, &accepted, took_us as f64, beside);
-        let mut emissions = Vec::with_capacity(chosen.len());
-        for Chosen { key, mut tokens } in chosen {
-            let drafted = parts.iter().find(|part| part.key == key).map_or(0, |part| part.drafted);
-            let Some(sequence) = self.sequences.get_mut(&key) else { continue };
-            if drafted > 0 {
-                sequence.verified(drafted, tokens.len());
-            }
-            let (index, past_end) = (sequence.generated(), sequence.past_end);
-            let mut finish = None;
-            for (at, token) in tokens.iter().enumerate() {
-                sequence.push(token.id);
-                if let Phase::Finished(EndReason::Well(how)) = sequence.phase {
-                    finish = Some((how, at + 1));
-                    break;
-                }
-            }
-            if drafted > 0 && finish.is_none() {
-                // The bonus token's row, and those of the accepted drafts.
-                sequence.commit(tokens.len());
-            }
-            if sequence.past_end && !past_end && finish.is_none() {
-                self.speculation.continue_past_end(key, sequence.generated());
-            }
-            let served = Service::of(&self.speculation, key, sequence);
-            let end = finish.map(|(finish, count)| {
-                tokens.truncate(count);
-                // It is forgotten below.
-                End { finish, served, ids: std::mem::take(&mut sequence.ids) }
-            });
-            if end.is_some() {
-                self.remove(key);
-            }
-            emissions.push(Emission { key, index, tokens, served, end });
+        let drafted =
+            |key| parts.iter().find(|part| part.key == key).map_or(0, |part| part.drafted);
+        chosen.into_iter().filter_map(|one| self.emit(drafted(one.key), one)).collect()
+    }
+
+    /// Appends the chosen tokens to their sequence, up to the one that ends it. `drafted`: tokens of
+    /// the block that was verified.
+    fn emit(&mut self, drafted: usize, Chosen { key, mut tokens }: Chosen) -> Option<Emission> {
+        let sequence = self.sequences.get_mut(&key)?;
+        if drafted > 0 {
+            sequence.verified(drafted, tokens.len());
         }
-        emissions
+        let (index, past_end) = (sequence.generated(), sequence.past_end);
+        let mut finish = None;
+        for (at, token) in tokens.iter().enumerate() {
+            sequence.push(token.id);
+            if let Phase::Finished(EndReason::Completed(how)) = sequence.phase {
+                finish = Some((how, at + 1));
+                break;
+            }
+        }
+        if drafted > 0 && finish.is_none() {
+            // The bonus token's row, and those of the accepted drafts.
+            sequence.commit(tokens.len());
+        }
+        if sequence.past_end && !past_end && finish.is_none() {
+            self.speculation.continue_past_end(key, sequence.generated());
+        }
+        let served = Service::of(&self.speculation, key, sequence);
+        let end = finish.map(|(finish, count)| {
+            tokens.truncate(count);
+            // The sequence is removed below.
+            End { finish, served, ids: std::mem::take(&mut sequence.ids) }
+        });
+        if end.is_some() {
+            self.remove(key);
+        }
+        Some(Emission { key, index, tokens, served, end })
     }
 }
 

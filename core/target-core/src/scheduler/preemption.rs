@@ -1,22 +1,27 @@
-//! Who has memory. A sequence begins when what it is made of so far fits, and grows from class to
-//! class. Where there is no room, in this order: the prefix cache gives up what it needs, then
-//! sequences their hidden states and with them their drafts, for one that begins as for one that grows;
-//! then, for one that grows, the youngest sequence all it holds: its tokens are what it begins
-//! again from, when there is room. The oldest never gives way, and could run alone, so some
-//! sequence always comes to its end.
+//! Which sequences have memory.
+//!
+//! The algorithm: a sequence begins when its present rows fit, and grows from class to class.
+//! If memory is short, it is freed in this order:
+//!
+//! 1. the prefix cache, as much as is missing;
+//! 2. hidden states of sequences, and with them their drafts, the youngest sequence first;
+//! 3. for a sequence that grows, not for one that begins: all memory of the youngest sequence. It
+//!    is preempted: its rows are recomputed from its tokens when there is room.
+//!
+//! The oldest sequence is never preempted and could run alone, so some sequence always completes.
 
 use super::{Preempted, Scheduler, Started};
 use crate::{Draft, Phase, SequenceKey};
 
-/// Positions beyond its own for which there must be room before a sequence that gave way begins
-/// again: what little is free would soon be taken from it once more.
-const AHEAD: usize = 64;
-/// Share of the budget that must stay free when a sequence's hidden states are kept again.
-const SPARE: f64 = 0.25;
+/// Positions beyond its own that must fit before a preempted sequence begins again. With less room
+/// it would soon be preempted once more.
+const RESTART_POSITIONS: usize = 64;
+/// Share of the budget that must be free before a sequence's hidden states are retained again.
+const SPARE_SHARE: f64 = 0.25;
 
 impl Scheduler {
-    /// Gives memory to sequences that wait for it, in order of admission, and says which have some
-    /// now. `evict` as in [`Scheduler::next_step`].
+    /// Gives memory to waiting sequences, in the order of their arrival. Returns those that have
+    /// memory now. `evict` as in [`Scheduler::next_step`].
     pub fn start(&mut self, mut evict: impl FnMut(u64) -> u64) -> Started {
         let mut started = Started::default();
         for key in self.keys(|sequence| sequence.phase == Phase::Waiting) {
@@ -24,18 +29,17 @@ impl Scheduler {
                 continue;
             }
             let Some(sequence) = self.sequences.get_mut(&key) else { continue };
-            let ahead = if sequence.preemptions > 0 { AHEAD } else { 1 };
+            let ahead = if sequence.preemptions > 0 { RESTART_POSITIONS } else { 1 };
             let positions = (sequence.ids.len() + ahead).min(sequence.most_positions());
             sequence.retains_hidden = true;
             if !self.has_room(key, positions, &mut evict) {
                 self.forget_hidden(key);
-                if !self.make_room_from_hidden(key, positions, &mut evict, &mut started.lost_hidden)
-                {
+                let lost = &mut started.lost_hidden;
+                if !self.make_room_from_hidden(key, positions, &mut evict, lost) {
                     break;
                 }
             }
-            let hidden = self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden);
-            if self.ledger.hold(key, positions, hidden).is_err() {
+            if self.ledger.hold(key, positions, self.retains_hidden(key)).is_err() {
                 break;
             }
             started.keys.push(key);
@@ -48,7 +52,7 @@ impl Scheduler {
         started
     }
 
-    /// Sequences that have memory and of which nothing is read yet.
+    /// Sequences that have memory and no rows yet.
     pub fn unread(&self) -> Vec<SequenceKey> {
         self.keys(|sequence| sequence.phase == Phase::Waiting)
             .into_iter()
@@ -56,42 +60,48 @@ impl Scheduler {
             .collect()
     }
 
-    /// The first rows of a sequence are in the store: they were found in the prefix cache.
+    /// The first `rows` rows of a sequence came from the prefix cache.
     pub fn found(&mut self, key: SequenceKey, rows: usize) {
         if let Some(sequence) = self.sequences.get_mut(&key) {
             sequence.found(rows);
         }
     }
 
-    /// The prefix cache holds so many bytes now.
+    /// The prefix cache holds `bytes` now.
     ///
     /// # Errors
-    /// There is no room for so many: by how many bytes too few.
+    /// The bytes that are missing.
     pub fn set_cached_bytes(&mut self, bytes: u64) -> Result<(), u64> {
         self.prefix_bytes = bytes;
         self.count_cached()
     }
 
-    /// What is kept for later: the prefix cache, and features of pictures that nobody reads now,
-    /// which go first.
+    /// Tells the ledger what is evictable: the prefix cache, and image features that no sequence
+    /// needs now. Features are evicted first.
     pub(super) fn count_cached(&mut self) -> Result<(), u64> {
-        self.ledger.set_cached_bytes(self.prefix_bytes + self.tower.loose_bytes()).or_else(|over| {
-            self.tower.evict(over);
-            self.ledger.set_cached_bytes(self.prefix_bytes + self.tower.loose_bytes())
-        })
+        self.ledger.set_cached_bytes(self.prefix_bytes + self.tower.evictable_bytes()).or_else(
+            |over| {
+                self.tower.evict(over);
+                self.ledger.set_cached_bytes(self.prefix_bytes + self.tower.evictable_bytes())
+            },
+        )
     }
 
-    /// Whether there is room for so many positions of a sequence, at the prefix cache's expense and
-    /// nobody else's.
+    fn retains_hidden(&self, key: SequenceKey) -> bool {
+        self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden)
+    }
+
+    /// Whether `positions` positions of a sequence fit. Evicts from the prefix cache for them, and
+    /// takes nothing from other sequences.
     pub(super) fn has_room(
         &mut self,
         key: SequenceKey,
         positions: usize,
         evict: &mut impl FnMut(u64) -> u64,
     ) -> bool {
-        let hidden = self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden);
+        let hidden = self.retains_hidden(key);
         let missing = self.ledger.missing(key, positions, hidden).unwrap_or(u64::MAX);
-        // All of the cache would not do: it stays.
+        // If the whole cache is too small, it stays.
         if missing == 0 || missing > self.ledger.cached() {
             return missing == 0;
         }
@@ -99,8 +109,8 @@ impl Scheduler {
         self.ledger.missing(key, positions, hidden) == Ok(0)
     }
 
-    /// The same at the expense of others' hidden states, too, which they lose, the youngest's first; nobody
-    /// loses any if all would not do.
+    /// [`Scheduler::has_room`] that also releases hidden states of other sequences, the youngest
+    /// first, and adds them to `lost`. Releases none if all of them are too few.
     fn make_room_from_hidden(
         &mut self,
         key: SequenceKey,
@@ -127,16 +137,16 @@ impl Scheduler {
     }
 
     fn evict(&mut self, bytes: u64, evict: &mut impl FnMut(u64) -> u64) {
-        let of_pictures = self.tower.evict(bytes);
-        let of_pages = if of_pictures < bytes { evict(bytes - of_pictures) } else { 0 };
+        let of_features = self.tower.evict(bytes);
+        let of_pages = if of_features < bytes { evict(bytes - of_features) } else { 0 };
         self.prefix_bytes = self.prefix_bytes.saturating_sub(of_pages);
-        let left = self.ledger.cached().saturating_sub(of_pictures + of_pages);
+        let left = self.ledger.cached().saturating_sub(of_features + of_pages);
         // Less than before always fits.
         let _ = self.ledger.set_cached_bytes(left);
     }
 
-    /// Gives a running sequence room for so many positions, whoever has to give way; `false` if
-    /// that was the sequence itself.
+    /// Makes room for `positions` positions of a running sequence, by preemption if needed. Returns
+    /// false if the sequence itself was preempted.
     pub(super) fn make_room(
         &mut self,
         key: SequenceKey,
@@ -145,7 +155,7 @@ impl Scheduler {
         preempted: &mut Preempted,
     ) -> bool {
         loop {
-            let hidden = self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden);
+            let hidden = self.retains_hidden(key);
             let Err(missing) = self.ledger.hold(key, positions, hidden) else { return true };
             if self.ledger.cached() > 0 {
                 let before = self.ledger.cached();
@@ -168,12 +178,14 @@ impl Scheduler {
                         return false;
                     }
                 }
-                // Nobody holds anything, and it does not fit: it was admitted because it would.
+                // No sequence holds memory, and this one does not fit: it was refused at its
+                // arrival.
                 None => return false,
             }
         }
     }
 
+    /// The youngest sequence with memory that matches.
     fn youngest(&self, such: impl Fn(&Self, SequenceKey) -> bool) -> Option<SequenceKey> {
         self.sequences.keys().rev().copied().find(|key| self.ledger.holds(*key) && such(self, *key))
     }
@@ -186,14 +198,13 @@ impl Scheduler {
         }
     }
 
-    /// Another drafter reads other layers: what hidden states take of a sequence of up to so many positions.
-    /// They go on to be kept where there is room; says of whom they are not.
+    /// Sets the bytes of hidden states that a sequence of so many positions has, because another
+    /// drafter uses other layers. They stay retained where they fit. Returns the sequences that
+    /// lost theirs.
     pub fn set_hidden_bytes(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
         let mut lost = vec![];
         for key in self.ledger.set_hidden_bytes(bytes) {
-            if self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden)
-                && !self.retain_hidden(key)
-            {
+            if self.retains_hidden(key) && !self.retain_hidden(key) {
                 self.forget_hidden(key);
                 lost.push(key);
             }
@@ -202,11 +213,11 @@ impl Scheduler {
     }
 
     fn retain_hidden(&mut self, key: SequenceKey) -> bool {
-        let room = self.ledger.hold(key, self.ledger.room_of(key), true).is_ok();
-        if let Some(sequence) = self.sequences.get_mut(&key).filter(|_| room) {
+        let fits = self.ledger.hold(key, self.ledger.room_of(key), true).is_ok();
+        if let Some(sequence) = self.sequences.get_mut(&key).filter(|_| fits) {
             sequence.retains_hidden = true;
         }
-        room
+        fits
     }
 
     fn preempt(&mut self, key: SequenceKey) {
@@ -214,17 +225,16 @@ impl Scheduler {
         if let Some(sequence) = self.sequences.get_mut(&key) {
             sequence.preempt();
             let images = sequence.images.clone();
-            self.ledger.set_extra_bytes(key, self.beside(&images, 0));
+            self.ledger.set_extra_bytes(key, self.image_bytes(&images, 0));
         }
     }
 
-    /// Sequences whose hidden states were given up keep them again once there is room for all that happens
-    /// meanwhile.
+    /// Retains hidden states of running sequences again while enough memory is free.
     fn retain_hidden_again(&mut self) {
         for key in
             self.keys(|sequence| !sequence.retains_hidden && sequence.phase != Phase::Waiting)
         {
-            if self.ledger.free() > (SPARE * self.ledger.budget() as f64) as u64 {
+            if self.ledger.free() > (SPARE_SHARE * self.ledger.budget() as f64) as u64 {
                 self.retain_hidden(key);
             }
         }

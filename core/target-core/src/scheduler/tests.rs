@@ -68,7 +68,7 @@ fn finish(emission: &Emission) -> Option<Finish> {
 }
 
 #[test]
-fn a_request_is_read_then_decoded_then_gone() {
+fn a_request_is_prefilled_then_decoded_then_removed() {
     let mut scheduler = scheduler();
     scheduler.admit(request(10, 3)).expect("room");
     assert_eq!(step(&mut scheduler, 0, 50).0, [(0, 10, true)]);
@@ -83,7 +83,7 @@ fn a_request_is_read_then_decoded_then_gone() {
 }
 
 #[test]
-fn a_stop_id_ends_it() {
+fn a_stop_id_ends_a_sequence() {
     let mut scheduler = scheduler();
     scheduler.admit(request(1, 100)).expect("room");
     assert_eq!(finish(&step(&mut scheduler, 0, 2).1[0]), Some(Finish::Stop));
@@ -91,7 +91,7 @@ fn a_stop_id_ends_it() {
 }
 
 #[test]
-fn long_prompts_are_read_in_chunks_beside_decoding() {
+fn long_prompts_are_prefilled_in_chunks_beside_decoding() {
     let mut scheduler = scheduler();
     scheduler.price = RowPrice::flat(2_000.0);
     scheduler.admit(request(5, 50)).expect("room");
@@ -118,7 +118,7 @@ fn a_slow_machine_gets_small_chunks() {
 }
 
 #[test]
-fn a_prompt_on_an_unknown_machine_is_read_without_a_step_that_counts_as_hung() {
+fn on_an_unmeasured_machine_no_prefill_step_counts_as_hung() {
     const HANG_US: u64 = 10_000_000;
     // What a step costs whatever its rows are, and what a row costs.
     let machines = [
@@ -158,7 +158,7 @@ fn a_prompt_on_an_unknown_machine_is_read_without_a_step_that_counts_as_hung() {
 }
 
 #[test]
-fn a_continuation_is_read_like_a_prompt_and_counted_as_stream() {
+fn a_continuation_is_prefilled_like_a_prompt_and_counts_as_generated() {
     let mut scheduler = scheduler();
     scheduler.admit(Request { continuation: vec![8, 9], ..request(4, 3) }).expect("room");
     let (rows, emissions) = step(&mut scheduler, 0, 60);
@@ -167,7 +167,7 @@ fn a_continuation_is_read_like_a_prompt_and_counted_as_stream() {
 }
 
 #[test]
-fn what_was_found_is_not_read_and_of_it_the_prompt_is_counted() {
+fn cached_rows_are_not_prefilled_and_count_as_cached_prompt_tokens() {
     let mut scheduler = scheduler();
     let resumed = Request { continuation: vec![8; 100], ..request(100, 101) };
     for (at, request, cached) in [(0, request(200, 1), 192), (1, resumed, 100)] {
@@ -197,7 +197,7 @@ fn deadlines_end_a_sequence_at_the_step_border() {
 }
 
 #[test]
-fn no_more_sequences_than_may_and_none_that_could_never_run() {
+fn a_full_engine_and_a_request_too_large_are_refused() {
     let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100), (512, 300)])), 2)
         .with_row_us(1_000.0);
     assert!(matches!(
@@ -214,7 +214,7 @@ fn no_more_sequences_than_may_and_none_that_could_never_run() {
 }
 
 #[test]
-fn who_finds_no_room_waits_for_it() {
+fn a_sequence_without_room_waits() {
     let mut scheduler =
         Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4).with_row_us(1_000.0);
     (0..3).for_each(|_| _ = scheduler.admit(request(10, 2)).expect("taken"));
@@ -261,7 +261,7 @@ fn a_draft_is_waited_for_verified_and_counted() {
 }
 
 #[test]
-fn a_late_draft_is_not_waited_for_and_not_taken() {
+fn a_late_draft_is_neither_waited_for_nor_used() {
     let (mut scheduler, key) = drafting(100);
     scheduler.asked(key, Millis(20));
     let step = next(&mut scheduler, 20);
@@ -274,7 +274,7 @@ fn a_late_draft_is_not_waited_for_and_not_taken() {
 }
 
 #[test]
-fn others_step_while_a_draft_is_out() {
+fn others_step_while_a_draft_is_under_way() {
     let (mut scheduler, key) = drafting(100);
     scheduler.admit(request(4, 10)).expect("room");
     scheduler.asked(key, Millis(20));
@@ -312,7 +312,7 @@ fn a_permit_changes_the_lane_at_the_next_step() {
 }
 
 #[test]
-fn a_long_prompt_is_passed_over_by_short_ones_and_not_for_ever() {
+fn short_prompts_overtake_a_long_one_for_four_steps_at_most() {
     let mut scheduler =
         Scheduler::new(Ledger::new(100_000, classes(&[(256, 100), (4096, 1600)])), 32);
     let long = scheduler.admit(request(2_000, 2)).expect("room");
@@ -326,7 +326,7 @@ fn a_long_prompt_is_passed_over_by_short_ones_and_not_for_ever() {
         let rows: usize = step.parts.iter().map(|part| part.rows).sum();
         assert!(rows <= 64, "{step:?}");
         let passed =
-            step.passed.iter().find(|(key, _)| *key == long).map_or(0, |(_, steps)| *steps);
+            step.skipped.iter().find(|(key, _)| *key == long).map_or(0, |(_, steps)| *steps);
         assert!(passed == 0 || passed == waited + 1, "{passed} after {waited}");
         waited = passed;
         assert!(waited <= 4, "{waited} steps without a row");
@@ -354,7 +354,7 @@ fn beside_streams_a_chunk_takes_half_the_time() {
 }
 
 #[test]
-fn who_begins_like_another_waits_for_it_and_it_goes_first() {
+fn a_prompt_waits_for_one_with_the_same_beginning_which_goes_first() {
     let mut scheduler = scheduler();
     let [a, b, c] = [1000, 900, 500].map(|rows| scheduler.admit(request(rows, 5)).expect("room"));
     scheduler.price = RowPrice::flat(250_000.0 / 64.0);
@@ -362,7 +362,7 @@ fn who_begins_like_another_waits_for_it_and_it_goes_first() {
     let first = next(&mut scheduler, 0);
     // Of the first 200 rows of A two have use, so it is read before C, which is shorter.
     assert_eq!(first.parts.iter().map(|part| (part.key, part.rows)).collect::<Vec<_>>(), [(a, 64)]);
-    assert_eq!(first.passed, [(c, 1), (b, 1)]);
+    assert_eq!(first.skipped_steps, [(c, 1), (b, 1)]);
     scheduler.on_step(&first.parts, vec![], 64_000);
     scheduler.prefix_waits.clear();
     scheduler.found(b, 192);

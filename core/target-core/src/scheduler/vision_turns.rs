@@ -1,113 +1,119 @@
-//! When the vision tower works: in steps of its own, in turn with those that read and decode.
+//! When the vision tower works: in steps of its own, in turn with steps that prefill and decode.
 //!
 //! ```text
-//! beside streams that decode:     slice ─▶ decode, decode, … ─▶ decode and prompts ─▶ slice ─▶ …
-//! beside prompts alone:           slice ─▶ prompts ─▶ slice ─▶ …
+//! beside decoding streams:   slice ─▶ decode, decode, … ─▶ decode and prompts ─▶ slice ─▶ …
+//! beside prompts alone:      slice ─▶ prompts ─▶ slice ─▶ …
 //! ```
-//! So a stream's tokens come with gaps of one slice or one chunk and never of both, and neither
-//! pictures nor prompts wait for each other for ever. A slice is as long as a chunk would be.
-//! Streams decode for as long as the slice took before it goes on: beside pictures they run at
-//! about half their pace, however large the pictures are, and lose no more time in all.
+//!
+//! The algorithm: after a slice, streams decode for as long as the slice took; then prompts get one
+//! step; then the tower gets the next slice. A slice takes as long as a chunk. So the gap between a
+//! stream's tokens is one slice or one chunk and never both, and neither images nor prompts starve.
+//! Beside images, streams run at about half their speed, however large the images are.
 
 use std::collections::BTreeSet;
 
 use paceline_vocabulary::Millis;
 
 use super::Scheduler;
-use super::batch::{BESIDE_US, CHUNK_US};
+use super::batch::{CHUNK_BESIDE_US, CHUNK_US};
 use crate::{Draft, Image, Phase, Sequence, StepPart, TowerSlice, WantedImage};
 
-/// Who is next where both have work.
+/// Whose turn is next if the tower and text both have work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// The tower.
+pub(super) enum VisionTurn {
+    /// A slice of the tower.
     #[default]
     Tower,
-    /// Streams that decode, as the tower has just worked.
+    /// Decoding streams, because the tower has just worked.
     Decode,
-    /// Prompts.
+    /// Prompts, and decoding streams beside them.
     Prompts,
 }
 
 /// What a step is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// The tower.
+pub(super) enum StepPurpose {
+    /// A slice of the tower.
     Tower(TowerSlice),
-    /// Rows.
+    /// Rows of sequences.
     Text {
-        /// Of prompts too.
+        /// Prompts are prefilled, too.
         prompts: bool,
     },
 }
 
-/// Of the tower's time, as much more is the streams' that decode beside it.
-const STREAMS: f64 = 1.0;
-/// More than this they are never owed: one block of a huge picture must not stop the next for as
-/// long.
-const MOST_OWED_US: f64 = 500_000.0;
+/// Time for decoding streams per time of the tower.
+const STREAM_SHARE: f64 = 1.0;
+/// Longest time that is reserved for decoding streams, in microseconds. One block of a huge image
+/// must not stop the next slice for as long.
+const MAX_RESERVED_US: f64 = 500_000.0;
 
 impl Scheduler {
-    /// Says what the next step is for.
-    pub(super) fn take_turn(&mut self, now: Millis) -> Taken {
-        let wanted = self.settle_pictures();
-        self.owed_us = (self.owed_us + STREAMS * self.tower.take_spent()).min(MOST_OWED_US);
+    /// Decides what the next step is for.
+    pub(super) fn choose_purpose(&mut self, now: Millis) -> StepPurpose {
+        let wanted = self.update_tower();
+        let reserved_us = self.reserved_us + STREAM_SHARE * self.tower.take_spent();
+        self.reserved_us = reserved_us.min(MAX_RESERVED_US);
         if wanted.is_empty() {
-            (self.turn, self.owed_us) = (Turn::Tower, 0.0);
-            return Taken::Text { prompts: true };
+            (self.turn, self.reserved_us) = (VisionTurn::Tower, 0.0);
+            return StepPurpose::Text { prompts: true };
         }
-        let waits = |one: &Sequence| matches!(one.draft, Draft::Asked { until } if until > now);
         let decodes = self.sequences.values().any(|one| one.phase == Phase::Decoding);
+        if !decodes {
+            self.reserved_us = 0.0;
+        }
+        let turn = self.next_turn(now);
+        self.turn = match turn {
+            VisionTurn::Tower => VisionTurn::Decode,
+            VisionTurn::Decode => VisionTurn::Prompts,
+            VisionTurn::Prompts => VisionTurn::Tower,
+        };
+        let slice_us = if decodes { CHUNK_BESIDE_US } else { CHUNK_US };
+        if turn == VisionTurn::Tower
+            && let Some(slice) = self.tower.next_slice(&wanted, slice_us)
+        {
+            return StepPurpose::Tower(slice);
+        }
+        StepPurpose::Text { prompts: turn != VisionTurn::Decode }
+    }
+
+    fn next_turn(&self, now: Millis) -> VisionTurn {
+        let waits = |one: &Sequence| matches!(one.draft, Draft::Asked { until } if until > now);
         let decodes_now =
             self.sequences.values().any(|one| one.phase == Phase::Decoding && !waits(one));
-        let reads = self.sequences.iter().any(|(key, one)| {
-            self.is_reading(*key, one)
+        let prefills = self.sequences.iter().any(|(key, one)| {
+            self.is_prefilling(*key, one)
                 && !self.prefix_waits.contains_key(key)
                 && self.prefill_limit(one) > one.committed
         });
-        if !decodes {
-            self.owed_us = 0.0;
+        match self.turn {
+            // Also while all of them wait for drafts, which arrive before a slice would end.
+            VisionTurn::Prompts if self.reserved_us > 0.0 => VisionTurn::Decode,
+            VisionTurn::Decode if decodes_now => VisionTurn::Decode,
+            VisionTurn::Decode | VisionTurn::Prompts if prefills => VisionTurn::Prompts,
+            VisionTurn::Tower | VisionTurn::Decode | VisionTurn::Prompts => VisionTurn::Tower,
         }
-        let turn = match self.turn {
-            // Also when all of them wait for their drafts: they come sooner than a slice would end.
-            Turn::Prompts if self.owed_us > 0.0 => Turn::Decode,
-            Turn::Decode if decodes_now => Turn::Decode,
-            Turn::Decode | Turn::Prompts if reads => Turn::Prompts,
-            Turn::Tower | Turn::Decode | Turn::Prompts => Turn::Tower,
-        };
-        self.turn = match turn {
-            Turn::Tower => Turn::Decode,
-            Turn::Decode => Turn::Prompts,
-            Turn::Prompts => Turn::Tower,
-        };
-        if turn == Turn::Tower
-            && let Some(slice) =
-                self.tower.next_slice(&wanted, if decodes { BESIDE_US } else { CHUNK_US })
-        {
-            return Taken::Tower(slice);
-        }
-        Taken::Text { prompts: turn != Turn::Decode }
     }
 
-    /// A step took so long; what streams decoded in it they are not owed any more.
+    /// Subtracts a decode step from the time that is reserved for decoding streams.
     pub(super) fn repay(&mut self, parts: &[StepPart], took_us: u64) {
         if parts.iter().all(|part| !part.prefill) {
-            self.owed_us = (self.owed_us - took_us as f64).max(0.0);
+            self.reserved_us = (self.reserved_us - took_us as f64).max(0.0);
         }
     }
 
-    /// Brings the tower's books in line with what sequences have read; the pictures they come to
-    /// and cannot see yet.
-    fn settle_pictures(&mut self) -> Vec<WantedImage> {
+    /// Updates the tower with the images that sequences need. Returns the images whose features are
+    /// needed next and are missing.
+    fn update_tower(&mut self) -> Vec<WantedImage> {
         let (mut needed, mut wanted) = (BTreeSet::new(), Vec::<WantedImage>::new());
-        let mut beside = vec![];
+        let mut extra_bytes = vec![];
         for (key, one) in self
             .sequences
             .iter()
             .filter(|(key, one)| !one.images.is_empty() && self.ledger.holds(**key))
         {
-            beside.push((*key, self.beside(&one.images, one.committed)));
-            // What another one reads for it may be all of its pictures.
+            extra_bytes.push((*key, self.image_bytes(&one.images, one.committed)));
+            // The sequence that it waits for may prefill all of its images.
             if self.prefix_waits.contains_key(key) {
                 continue;
             }
@@ -124,25 +130,25 @@ impl Scheduler {
                         patches: image.patches,
                     });
                 }
-                // The next one's turn comes when this one is there: what lies before it can be read
-                // meanwhile.
+                // Its next image is wanted after this one. The rows before this one can be
+                // prefilled meanwhile.
                 break;
             }
         }
-        for (key, bytes) in beside {
+        for (key, bytes) in extra_bytes {
             self.ledger.set_extra_bytes(key, bytes);
         }
         if !self.tower.is_empty() || !wanted.is_empty() {
-            self.tower.settle(needed, &wanted);
-            // What is too much has gone.
+            self.tower.update(needed, &wanted);
+            // Features beyond the budget were evicted.
             let _ = self.count_cached();
         }
         wanted
     }
 
-    /// What a sequence's pictures take beside its rows: their pixels as long as it runs, as it may
-    /// have to begin again, and their features until they are read.
-    pub(super) fn beside(&self, images: &[Image], committed: usize) -> u64 {
+    /// Bytes of a sequence's images beside its rows: the pixels while it runs, because it may be
+    /// preempted and begin again, and the features until they are prefilled.
+    pub(super) fn image_bytes(&self, images: &[Image], committed: usize) -> u64 {
         let info = self.tower.info();
         let bytes = |image: &Image| {
             let features = if image.end() > committed { info.feature_bytes } else { 0 };

@@ -1,4 +1,4 @@
-//! Where memory is short: who gives way, and that no stream is changed by it.
+//! Preemption: which sequence loses its memory, and that no stream changes by it.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn decoding(budget: u64, count: usize) -> Scheduler {
 }
 
 #[test]
-fn the_cache_goes_first_then_taps_then_the_youngest() {
+fn memory_comes_from_the_cache_then_hidden_states_then_the_youngest() {
     let mut scheduler = decoding(400, 3);
     scheduler.set_cached_bytes(100).expect("room");
     // Each has 7 rows and a token: this step fills its class, the next wants another.
@@ -55,7 +55,7 @@ fn the_cache_goes_first_then_taps_then_the_youngest() {
 }
 
 #[test]
-fn a_block_is_not_worth_a_place() {
+fn no_sequence_is_preempted_for_a_block() {
     let mut scheduler = decoding(200, 2);
     scheduler.asked(SequenceKey(1), Millis(9));
     scheduler.proposed(SequenceKey(1), 3);
@@ -65,7 +65,7 @@ fn a_block_is_not_worth_a_place() {
 }
 
 #[test]
-fn who_gave_way_begins_again_where_it_was_and_keeps_taps_again_when_there_is_room() {
+fn a_preempted_sequence_resumes_and_retains_hidden_states_again_when_they_fit() {
     let mut scheduler = decoding(260, 2);
     step(&mut scheduler, 1, 9);
     let preempted = next(&mut scheduler, 2).preempted;
@@ -99,7 +99,7 @@ fn who_gave_way_begins_again_where_it_was_and_keeps_taps_again_when_there_is_roo
 }
 
 #[test]
-fn taps_go_before_a_request_waits() {
+fn hidden_states_are_released_before_a_request_waits() {
     // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without hidden states if the cache and one
     // of them give theirs up.
     let mut scheduler = decoding(260, 2);
@@ -126,7 +126,7 @@ fn taps_go_before_a_request_waits() {
 }
 
 #[test]
-fn one_that_is_alone_begins_though_the_cache_has_what_it_needs_without_taps() {
+fn a_sequence_alone_evicts_the_cache_and_runs_without_hidden_states() {
     let mut scheduler =
         Scheduler::new(Ledger::new(100, with_hidden(&[(16, 80, 40)])), 8).with_row_us(1_000.0);
     scheduler.set_cached_bytes(40).expect("room");
@@ -136,7 +136,7 @@ fn one_that_is_alone_begins_though_the_cache_has_what_it_needs_without_taps() {
 }
 
 #[test]
-fn another_drafters_taps_are_kept_where_there_is_room() {
+fn hidden_states_of_another_drafter_are_retained_where_they_fit() {
     let mut scheduler = decoding(260, 2);
     assert_eq!(scheduler.set_hidden_bytes(|positions| positions as u64 * 8), [SequenceKey(1)]);
     assert_eq!((scheduler.ledger().held(), scheduler.ledger().hidden_bytes()), (224, 64));
@@ -175,7 +175,7 @@ fn alone(request: &Request) -> Vec<u32> {
 /// exactly the rows it was given: each stream is what it is alone, the store and the ledger agree,
 /// and all comes to its end.
 #[test]
-fn streams_are_what_they_are_alone_whoever_gives_way() {
+fn preemption_never_changes_a_stream() {
     let (mut preemptions, mut lost_hidden, mut evicted, mut cycles) = (0, 0, 0, 0);
     for seed in 0..500 {
         let mut dice = Dice(seed);

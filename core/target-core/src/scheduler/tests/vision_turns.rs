@@ -121,7 +121,7 @@ impl Engine {
 }
 
 #[test]
-fn a_prompt_is_read_up_to_what_is_not_seen_yet() {
+fn a_prompt_is_prefilled_up_to_the_first_image_without_features() {
     let mut engine = Engine::new(seeing(INFO, 10_000));
     let key =
         engine.scheduler.admit(with(&[picture(1, 10, 20), picture(2, 40, 5)], 60)).expect("room");
@@ -132,7 +132,7 @@ fn a_prompt_is_read_up_to_what_is_not_seen_yet() {
 }
 
 #[test]
-fn streams_prompts_and_pictures_take_turns() {
+fn streams_prompts_and_images_take_turns() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
     engine.scheduler.admit(request(5, 200)).expect("room");
     assert_eq!(engine.step(), "P0+5");
@@ -158,7 +158,7 @@ fn streams_prompts_and_pictures_take_turns() {
 }
 
 #[test]
-fn what_streams_are_owed_is_bounded_and_ends_with_them() {
+fn the_time_reserved_for_streams_is_bounded_and_ends_with_them() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
     let stream = engine.scheduler.admit(request(5, 200)).expect("room");
     engine.step();
@@ -195,7 +195,7 @@ fn a_slice_is_no_longer_than_a_chunk() {
 }
 
 #[test]
-fn a_picture_in_two_places_goes_through_once_and_is_kept_for_later_turns() {
+fn an_image_in_two_places_is_computed_once_and_stored_for_later() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
     let twice =
         engine.scheduler.admit(with(&[picture(1, 2, 30), picture(1, 40, 30)], 80)).expect("room");
@@ -204,9 +204,9 @@ fn a_picture_in_two_places_goes_through_once_and_is_kept_for_later_turns() {
     all.extend(engine.until(other, 50));
     let blocks = all.iter().filter(|step| step.starts_with('T')).count();
     assert!(blocks < BLOCKS, "{all:?}");
-    assert_eq!(engine.scheduler.tower.loose_bytes(), 0, "nobody has looked who needs it");
+    assert_eq!(engine.scheduler.tower.evictable_bytes(), 0, "nobody has looked who needs it");
     engine.step();
-    assert_eq!(engine.scheduler.tower.loose_bytes(), 60);
+    assert_eq!(engine.scheduler.tower.evictable_bytes(), 60);
     // Another one finds it, and what is kept counts.
     assert_eq!(engine.scheduler.ledger().cached(), 60);
     let later = engine.scheduler.admit(with(&[picture(1, 0, 30)], 40)).expect("room");
@@ -214,7 +214,7 @@ fn a_picture_in_two_places_goes_through_once_and_is_kept_for_later_turns() {
 }
 
 #[test]
-fn rows_that_see_one_another_are_read_together() {
+fn rows_that_attend_to_one_another_are_prefilled_together() {
     let whole = TowerInfo { whole: true, ..INFO };
     let mut engine = Engine::new(seeing(whole, 100_000));
     engine.scheduler.admit(request(5, 200)).expect("room");
@@ -237,7 +237,7 @@ fn rows_that_see_one_another_are_read_together() {
 }
 
 #[test]
-fn what_nobody_wants_any_more_stops_where_it_is() {
+fn an_image_that_no_sequence_wants_stops() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
     let gone = engine.scheduler.admit(with(&[picture(1, 0, 200)], 210)).expect("room");
     assert_eq!(engine.steps(2), ["T1", "T1"]);
@@ -259,7 +259,7 @@ fn what_nobody_wants_any_more_stops_where_it_is() {
 }
 
 #[test]
-fn features_are_held_until_they_are_read_and_pixels_to_the_end() {
+fn features_are_held_until_prefilled_and_pixels_until_the_end() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
     let key =
         engine.scheduler.admit(with(&[picture(1, 0, 50), picture(2, 60, 50)], 120)).expect("room");
@@ -277,7 +277,7 @@ fn features_are_held_until_they_are_read_and_pixels_to_the_end() {
 }
 
 #[test]
-fn features_go_before_pages_and_before_anybody_gives_way() {
+fn features_are_evicted_before_pages_and_before_a_preemption() {
     // Room for three sequences of the first class, or two and what is kept of a picture.
     let mut engine = Engine::new(seeing(INFO, 400));
     let first = engine.scheduler.admit(with(&[picture(1, 0, 40)], 50)).expect("room");
@@ -295,7 +295,7 @@ fn features_go_before_pages_and_before_anybody_gives_way() {
 }
 
 #[test]
-fn who_gave_way_is_seen_and_read_again() {
+fn images_of_a_preempted_sequence_are_computed_and_prefilled_again() {
     let mut engine = Engine::new(
         Scheduler::new(Ledger::new(450, classes(&[(64, 100), (128, 200), (256, 400)])), 4)
             .with_row_us(1_000.0),
@@ -328,7 +328,7 @@ fn who_gave_way_is_seen_and_read_again() {
 }
 
 #[test]
-fn a_request_whose_pictures_can_never_be_held_is_refused() {
+fn a_request_whose_images_can_never_fit_is_refused() {
     let mut scheduler = seeing(INFO, 400);
     scheduler
         .admit(Request { max_tokens: 20, ..with(&[picture(1, 0, 100)], 120) })
@@ -343,7 +343,7 @@ fn a_request_whose_pictures_can_never_be_held_is_refused() {
 /// Whatever comes and goes: nothing is read before it is seen, every request comes to its end, and
 /// all memory comes back.
 #[test]
-fn any_mixture_comes_to_its_end() {
+fn any_mixture_of_requests_completes() {
     let mut state = 5_u64;
     let mut roll = move |below: u64| {
         state ^= state << 13;
@@ -385,7 +385,7 @@ fn any_mixture_comes_to_its_end() {
             assert!(engine.through.len() <= 2);
         }
         engine.step();
-        assert!(engine.scheduler.tower.loose_bytes() <= keep_bytes);
+        assert!(engine.scheduler.tower.evictable_bytes() <= keep_bytes);
         assert_eq!((engine.scheduler.ledger().held(), engine.through.len()), (0, 0));
     }
 }
