@@ -362,7 +362,7 @@ fn a_prompt_waits_for_one_with_the_same_beginning_which_goes_first() {
     let first = next(&mut scheduler, 0);
     // Of the first 200 rows of A two have use, so it is read before C, which is shorter.
     assert_eq!(first.parts.iter().map(|part| (part.key, part.rows)).collect::<Vec<_>>(), [(a, 64)]);
-    assert_eq!(first.skipped_steps, [(c, 1), (b, 1)]);
+    assert_eq!(first.skipped, [(c, 1), (b, 1)]);
     scheduler.on_step(&first.parts, vec![], 64_000);
     scheduler.prefix_waits.clear();
     scheduler.found(b, 192);
