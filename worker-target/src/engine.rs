@@ -28,6 +28,7 @@ mod speed;
 mod step;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -48,6 +49,7 @@ use crate::outlet::TokenOutlet;
 use crate::page_store::PageStore;
 use crate::running::RunningRequest;
 pub(crate) use command::{EngineCommand, PermitChange};
+use requests::RequestEnd;
 
 /// What an engine is made of.
 pub(crate) struct EngineParts {
@@ -83,6 +85,8 @@ pub(crate) struct Engine {
     totals: SpeculationTotals,
     /// The link report that was sent last.
     sent_link: Option<LinkReport>,
+    /// End of the drafter's cool-down that was logged last.
+    cooldown_until: Option<Millis>,
     stop: Option<Millis>,
     /// MLX failed: the contents of the store are unknown.
     broken: bool,
@@ -117,6 +121,7 @@ impl Engine {
             clock,
             totals: SpeculationTotals::default(),
             sent_link: None,
+            cooldown_until: None,
             stop: None,
             broken: false,
             is_trimmed: false,
@@ -186,6 +191,7 @@ impl Engine {
     fn draft(&mut self) {
         self.receive_drafts();
         self.request_drafts();
+        self.log_lane_events();
     }
 
     /// Copies pages to the prefix cache, sends what is pending, and writes figures. It is the last
@@ -210,7 +216,7 @@ impl Engine {
                 .status("the target was asked to stop before the request was finished"),
         };
         for key in self.running.keys().copied().collect::<Vec<_>>() {
-            self.end(key, Some(status.clone()));
+            self.end(key, RequestEnd::Failed(status.clone()));
         }
         for arrival in std::mem::take(&mut self.arrivals) {
             self.refuse(arrival.outlet, status.clone());

@@ -1,5 +1,9 @@
-//! A request while the engine runs it: the request, its stream, and what its first token cost.
+//! A request while the engine runs it: the request, its stream, what its first token cost, and the
+//! figures of its last log line.
 
+use paceline_process::clock::monotonic_ns;
+
+use crate::core::DraftCounts;
 use crate::outlet::TokenOutlet;
 use crate::request::ValidRequest;
 
@@ -9,18 +13,64 @@ pub(crate) struct RunningRequest {
     pub(crate) request: ValidRequest,
     pub(crate) outlet: TokenOutlet,
     pub(crate) first_token: FirstTokenTimes,
+    pub(crate) figures: RequestFigures,
 }
 
 impl RunningRequest {
     /// A request that has not started.
     pub(crate) fn new(request: ValidRequest, outlet: TokenOutlet) -> Self {
-        Self { request, outlet, first_token: FirstTokenTimes::default() }
+        let figures = RequestFigures { arrived_ns: monotonic_ns(), ..RequestFigures::default() };
+        Self { request, outlet, first_token: FirstTokenTimes::default(), figures }
     }
 
     /// The request's id as text.
     pub(crate) fn id(&self) -> &str {
         self.request.id.as_str()
     }
+}
+
+/// Figures of a request for its last log line: they answer why its stream was slow. Counting them
+/// costs nothing measurable, so they do not depend on the log level.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestFigures {
+    /// When the engine got the request.
+    pub(crate) arrived_ns: i64,
+    /// When its sequence got memory for the first time.
+    pub(crate) started_ns: Option<i64>,
+    /// End of the step that chose its first token.
+    pub(crate) first_token_ns: Option<i64>,
+    /// Tokens after the prompt, continuation included.
+    pub(crate) tokens: u32,
+    pub(crate) cached_tokens: u32,
+    pub(crate) counts: DraftCounts,
+    /// How often the sequence lost its memory and recomputed its rows.
+    pub(crate) preemptions: u32,
+    /// Drafts that missed their deadline.
+    pub(crate) late_drafts: u32,
+    /// Drafts that were requested to measure whether drafts pay.
+    pub(crate) probes: u32,
+    /// How often the sequence stopped requesting drafts because they did not pay.
+    pub(crate) backoffs: u32,
+    /// Longest step with rows of the sequence after its first token, counted from the end of the
+    /// step before or of the wait after that.
+    pub(crate) slowest_step_us: u64,
+}
+
+impl RequestFigures {
+    /// Time from the arrival until the sequence got memory, or until `now_ns`.
+    pub(crate) fn queue_ms(&self, now_ns: i64) -> f64 {
+        ms(self.started_ns.unwrap_or(now_ns) - self.arrived_ns)
+    }
+
+    /// Time from the first token until `now_ns`; 0 before it.
+    pub(crate) fn decode_ms(&self, now_ns: i64) -> f64 {
+        self.first_token_ns.map_or(0.0, |first_ns| ms(now_ns - first_ns))
+    }
+}
+
+/// Milliseconds with one decimal: log lines need no more.
+fn ms(ns: i64) -> f64 {
+    (ns as f64 / 1e5).round() / 10.0
 }
 
 /// What a request's first token cost: steps of the vision tower for its images, and steps with rows

@@ -97,6 +97,11 @@ impl DraftDeadline {
         self.pauses > 0
     }
 
+    /// End of the cool-down that began last; `None` once drafts come in time again.
+    pub fn cooldown_until(&self) -> Option<Millis> {
+        self.paused_until
+    }
+
     /// Another drafter is attached. What was measured of the target stays.
     pub fn restart(&mut self) {
         *self = Self { plain_ms: self.plain_ms, ..Self::default() };

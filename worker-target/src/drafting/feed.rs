@@ -65,7 +65,7 @@ impl Drafting {
     ) -> Result<Vec<DraftEvent>, ModelError> {
         let mut events = vec![];
         if let Some(mut link) = self.link.take() {
-            let fed = self.feed_link(&mut link, scheduler, running, inputs);
+            let fed = self.feed_link(&mut link, scheduler, running, inputs, &mut events);
             self.link = Some(link);
             match fed {
                 Ok(()) => {}
@@ -83,6 +83,7 @@ impl Drafting {
         scheduler: &mut Scheduler,
         running: impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
         inputs: FeedInputs<'_>,
+        events: &mut Vec<DraftEvent>,
     ) -> Result<(), FeedError> {
         let plan = self.plan(link, scheduler, inputs);
         let mut pieces = self.pieces(link, &plan.feed);
@@ -103,6 +104,10 @@ impl Drafting {
             return Ok(link.end.flush()?);
         }
         let round = self.open_round(link, scheduler, &requests, inputs.border);
+        events.extend(requests.iter().map(|request| DraftEvent::Requested {
+            key: SequenceKey(request.session),
+            tokens: request.block as usize - 1,
+        }));
         let feed = Feed {
             closed: std::mem::take(&mut self.closed),
             contexts: pieces.iter().map(|piece| context(piece, &running)).collect(),

@@ -52,6 +52,13 @@ pub(crate) enum DraftEvent {
         /// Drafted tokens.
         tokens: usize,
     },
+    /// A draft of at most this many tokens was requested for a sequence.
+    Requested {
+        /// The sequence.
+        key: SequenceKey,
+        /// Tokens at most.
+        tokens: usize,
+    },
     /// A sequence gets no draft, although one was requested.
     NoDraft(SequenceKey),
     /// Time until drafts came, or until they were given up as late.
@@ -171,6 +178,11 @@ impl Drafting {
     pub(crate) fn totals(&self) -> LinkTotals {
         let bytes = self.link.as_ref().map_or(0, |link| link.end.bytes());
         LinkTotals { late: self.late, bytes: self.past_bytes + bytes }
+    }
+
+    /// End of the cool-down of a drafter whose drafts were late; `None` once they come in time.
+    pub(crate) fn cooldown_until(&self) -> Option<Millis> {
+        self.deadline.cooldown_until()
     }
 
     /// Whether drafts may come at this moment.

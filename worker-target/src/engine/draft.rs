@@ -15,6 +15,7 @@ impl Engine {
             Ok(events) => self.apply(&events),
             Err(error) => self.fail(&error),
         }
+        self.log_cooldown();
         self.follow_feature_layers();
     }
 
@@ -37,6 +38,10 @@ impl Engine {
             match *event {
                 DraftEvent::Arrived { key, tokens } => {
                     self.scheduler.proposed(key, tokens);
+                }
+                DraftEvent::Requested { key, tokens } => {
+                    let (request_id, sequence) = (self.request_id(key), key.0);
+                    tracing::debug!(request_id, sequence, draft_tokens = tokens, "draft requested");
                 }
                 DraftEvent::NoDraft(key) => self.scheduler.give_up_draft(key),
                 DraftEvent::Took(took) if took.tower => self.scheduler.speculation.answered(),

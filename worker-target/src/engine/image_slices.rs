@@ -29,7 +29,9 @@ impl Engine {
         self.drafting.tower_stepped();
         let took_us = ((ended_ns - started_ns) / 1000) as u64;
         self.progress.tower_done(took_us);
-        for key in self.waiting_for(&slice.image) {
+        let waiting = self.waiting_for(&slice.image);
+        self.log_slice(slice, &waiting, took_us);
+        for key in waiting {
             if let Some(running) = self.running.get_mut(&key) {
                 running.first_token.add_tower(took_us);
             }
@@ -50,7 +52,7 @@ impl Engine {
     /// Ends the requests with an image that the tower cannot take.
     fn refuse_image(&mut self, slice: TowerSlice, error: &ModelError) {
         for key in self.having(&slice.image) {
-            let request_id = self.running.get(&key).map_or("", |running| running.id());
+            let request_id = self.request_id(key);
             tracing::error!(
                 error = paceline_process::chain(error),
                 request_id,

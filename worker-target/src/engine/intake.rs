@@ -11,8 +11,8 @@ use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use tonic::Status;
 
-use super::{Engine, EngineCommand, PermitChange};
-use crate::core::{EndReason, Policy, Request, SequenceKey};
+use super::{Engine, EngineCommand, PermitChange, RequestEnd};
+use crate::core::{Policy, Request, SequenceKey};
 use crate::error;
 use crate::request::ValidRequest;
 use crate::running::RunningRequest;
@@ -97,7 +97,7 @@ impl Engine {
 
     fn cancel(&mut self, request_id: &str) -> bool {
         if let Some(key) = self.key_of(request_id) {
-            self.end_early(key, Some(EndReason::Cancelled));
+            self.end_early(key, RequestEnd::Failed(error::cancelled()));
             return true;
         }
         let arrived = self.arrivals.iter().position(|arrival| arrival.id() == request_id);
@@ -147,7 +147,7 @@ impl Engine {
     pub(super) fn drop_abandoned(&mut self) {
         let abandoned = self.running.iter().filter(|(_, running)| running.outlet.is_gone());
         for key in abandoned.map(|(key, _)| *key).collect::<Vec<_>>() {
-            self.end_early(key, None);
+            self.end_early(key, RequestEnd::Abandoned);
         }
     }
 
@@ -165,6 +165,7 @@ impl Engine {
             match self.admit(&arrival.request) {
                 Admission::Admitted(key) => {
                     self.running.insert(key, arrival);
+                    self.log_admitted(key);
                 }
                 Admission::Refused(status) => self.refuse(arrival.outlet, status),
                 Admission::Full => return self.arrivals.push_front(arrival),

@@ -5,13 +5,35 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use tonic::Status;
 
 use super::Engine;
-use crate::core::{EndReason, SequenceKey};
+use crate::core::SequenceKey;
 use crate::error;
 use crate::outlet::{SendState, TokenOutlet};
 
+/// How a request ends.
+#[derive(Debug)]
+pub(super) enum RequestEnd {
+    /// Its last token was sent.
+    Finished,
+    /// Its reader has gone.
+    Abandoned,
+    /// Its stream ends with this error.
+    Failed(Status),
+}
+
+impl RequestEnd {
+    /// A word for the log.
+    fn word(&self) -> &'static str {
+        match self {
+            RequestEnd::Finished => "finished",
+            RequestEnd::Abandoned => "abandoned",
+            RequestEnd::Failed(status) => Reason::of(status).map_or("failed", Reason::word),
+        }
+    }
+}
+
 impl Engine {
-    /// Removes a sequence and returns its memory. With a status, its stream ends with that error.
-    pub(super) fn end(&mut self, key: SequenceKey, status: Option<Status>) {
+    /// Removes a sequence and returns its memory.
+    pub(super) fn end(&mut self, key: SequenceKey, end: RequestEnd) {
         self.scheduler.remove(key);
         self.drafting.close(key);
         self.pages.close(key);
@@ -23,19 +45,20 @@ impl Engine {
         if self.running.is_empty() {
             self.pulse.now();
         }
-        if let Some(status) = status {
+        self.log_end(key, &running, end.word());
+        if let RequestEnd::Failed(status) = end {
             running.outlet.fail(status);
         }
         self.close_outlet(running.outlet);
     }
 
-    /// Ends a running request before its time, without an error of its own.
-    pub(super) fn end_early(&mut self, key: SequenceKey, ended: Option<EndReason>) {
+    /// Ends a running request before its time, through no fault of its own.
+    pub(super) fn end_early(&mut self, key: SequenceKey, end: RequestEnd) {
         if let Some(sequence) = self.scheduler.get(key) {
             let ids = sequence.ids.clone();
             self.retain_all(key, &ids);
         }
-        self.end(key, ended.and_then(error::ended));
+        self.end(key, end);
     }
 
     /// Ends a request of which no token can be chosen. Its rows may hold NaN, so nothing of it is
@@ -44,7 +67,7 @@ impl Engine {
     pub(super) fn end_faulty(&mut self, key: SequenceKey) {
         let Some(sequence) = self.scheduler.get(key) else { return };
         let (ids, images) = (sequence.ids.clone(), sequence.images.clone());
-        let request_id = self.running.get(&key).map_or("", |running| running.id());
+        let request_id = self.request_id(key);
         tracing::error!(
             request_id,
             sequence = key.0,
@@ -54,12 +77,12 @@ impl Engine {
         self.pages.remove(key, &ids);
         self.count_retained();
         images.iter().for_each(|image| self.scheduler.tower.forget(&image.key));
-        self.end(key, Some(error::numerics()));
+        self.end(key, RequestEnd::Failed(error::numerics()));
     }
 
     /// Ends a request after a mistake of the engine's own.
     pub(super) fn end_with_bug(&mut self, key: SequenceKey, message: &str) {
-        self.end(key, Some(Reason::Bug.status(message)));
+        self.end(key, RequestEnd::Failed(Reason::Bug.status(message)));
     }
 
     /// Ends a request that was not admitted.

@@ -2,7 +2,7 @@
 
 use paceline_models::SequenceId;
 
-use super::Engine;
+use super::{Engine, RequestEnd};
 use crate::core::{SequenceKey, Step};
 use crate::error;
 
@@ -14,6 +14,7 @@ impl Engine {
         started.lost_hidden.iter().for_each(|key| self.drafting.drop_hidden_states(*key));
         self.bound_kv();
         for key in started.keys {
+            self.log_started(key);
             self.open_in_store(key);
         }
     }
@@ -25,7 +26,8 @@ impl Engine {
             self.kv.open(sequence).and_then(|()| self.kv.reserve(sequence, positions as i32));
         if let Err(error) = opened {
             let error = paceline_process::chain(&error);
-            tracing::error!(error, sequence = key.0, "no place in the store");
+            let request_id = self.request_id(key);
+            tracing::error!(error, request_id, sequence = key.0, "no place in the store");
             self.end_with_bug(
                 key,
                 "the engine found no place for this request; the log has the reason",
@@ -50,8 +52,11 @@ impl Engine {
         if let Some(late) = self.drafting.late(&step.late, &self.border()) {
             self.apply(&[late]);
         }
+        self.log_late_drafts(&step.late);
+        self.log_cooldown();
         for (key, ended) in &step.ended {
-            self.end(*key, error::ended(*ended));
+            let end = error::ended(*ended).map_or(RequestEnd::Finished, RequestEnd::Failed);
+            self.end(*key, end);
         }
         step
     }
@@ -71,8 +76,7 @@ impl Engine {
     }
 
     fn preempt(&mut self, key: SequenceKey) {
-        let request_id = self.running.get(&key).map_or("", |running| running.id());
-        tracing::info!(request_id, sequence = key.0, "preempted; recomputes when there is memory");
+        self.log_preempted(key);
         self.drafting.drop_hidden_states(key);
         self.kv.free(SequenceId(key.0));
         if let Some(running) = self.running.get_mut(&key) {

@@ -7,7 +7,7 @@ use paceline_models::{ModelError, SequenceId};
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{TokenBatch, WorkerPhase};
 
-use super::Engine;
+use super::{Engine, RequestEnd, trace};
 use crate::core::{Chosen, Emission, SequenceKey, Step, StepPart};
 use crate::pass::{self, StepInputs, StepOutcome};
 use crate::wire;
@@ -34,10 +34,11 @@ impl Engine {
         }
         self.progress.set_phase(if prefills { WorkerPhase::Prefill } else { WorkerPhase::Decode });
         self.is_trimmed = false;
+        let span = trace::step_span(&parts, &self.running);
         let started_ns = monotonic_ns();
         let Self { model, kv, scheduler, drafting, running, features, .. } = self;
         let inputs = StepInputs { scheduler, running, features, parts: &parts };
-        match pass::run(model.as_ref(), kv, drafting, inputs) {
+        match span.in_scope(|| pass::run(model.as_ref(), kv, drafting, inputs)) {
             Ok(outcome) => {
                 let ended_ns = monotonic_ns();
                 let us_since = |before: i64| ((ended_ns - before) / 1000) as u64;
@@ -47,6 +48,9 @@ impl Engine {
                     ended_ns,
                 };
                 self.mark_ns = ended_ns;
+                let tokens: usize = outcome.chosen.iter().map(|one| one.tokens.len()).sum();
+                span.record("tokens", tokens);
+                span.in_scope(|| tracing::debug!(took_us = time.took_us, "step done"));
                 self.finish_step(&parts, outcome, time);
             }
             Err(error) => self.step_failed(&parts, &error),
@@ -82,8 +86,13 @@ impl Engine {
             parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum()
         };
         self.progress.step_done(rows(true), rows(false), time.took_us);
-        for part in parts.iter().filter(|part| part.prefill) {
-            if let Some(running) = self.running.get_mut(&part.key) {
+        for part in parts {
+            let Some(running) = self.running.get_mut(&part.key) else { continue };
+            let figures = &mut running.figures;
+            if figures.first_token_ns.is_some() {
+                figures.slowest_step_us = time.since_mark_us.max(figures.slowest_step_us);
+            }
+            if part.prefill {
                 running.first_token.add_prefill(time.took_us);
             }
         }
@@ -114,12 +123,17 @@ impl Engine {
     fn send(&mut self, emission: Emission, logprobs: Vec<Logprobs>, step_end_ns: i64) {
         let Some(running) = self.running.get_mut(&emission.key) else { return };
         running.first_token.set_first_token();
+        let figures = &mut running.figures;
+        figures.first_token_ns.get_or_insert(step_end_ns);
+        figures.tokens = emission.index + emission.tokens.len() as u32;
+        figures.counts = emission.served.counts;
+        figures.cached_tokens = emission.served.cached_tokens;
         let batch = wire::token_batch(&emission, logprobs, &running.request, running.first_token);
         running.outlet.add(TokenBatch { step_end_ns, ..batch });
         match emission.end {
             Some(end) => {
                 self.retain_all(emission.key, &end.ids);
-                self.end(emission.key, None);
+                self.end(emission.key, RequestEnd::Finished);
             }
             None => running.outlet.offer(),
         }

@@ -3,6 +3,7 @@
 mod draft_wait;
 mod faulty;
 mod faulty_target;
+mod log;
 mod test_drafter;
 mod test_engine;
 

@@ -172,6 +172,6 @@ impl House {
     /// How often sequences gave their memory up, as its log has it.
     pub fn gave_way(&self) -> usize {
         let log = std::fs::read_to_string(self.worker.dir.path().join("log")).expect("its log");
-        log.lines().filter(|line| line.contains("gives its memory up")).count()
+        log.lines().filter(|line| line.contains("request preempted")).count()
     }
 }

@@ -25,6 +25,8 @@ pub(super) enum Drafts {
     None,
     /// The right ids, every third draft with a wrong one in it.
     Ids,
+    /// Right ids, but no answer to any request: its drafts are late.
+    Silent,
     /// Hidden rows of noise.
     Rows,
     /// Hidden rows of noise, of which the target's head makes NaN.
@@ -36,14 +38,14 @@ pub(super) enum Drafts {
 impl Drafts {
     /// Whether drafts reach their verification.
     pub(super) fn are_verified(self) -> bool {
-        !matches!(self, Drafts::None | Drafts::NotANumber)
+        !matches!(self, Drafts::None | Drafts::NotANumber | Drafts::Silent)
     }
 }
 
 /// Plays a drafter until the link ends.
 pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &SyncSender<()>) {
     let (mut round, mut kind) = (0, ProposalKind::Hidden);
-    if drafts == Drafts::Ids {
+    if matches!(drafts, Drafts::Ids | Drafts::Silent) {
         kind = ProposalKind::Tokens;
     }
     loop {
@@ -76,6 +78,9 @@ pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &S
                     end.take(tensor).expect("fine");
                 }
                 round += 1;
+                if drafts == Drafts::Silent && feed.round > 0 {
+                    continue;
+                }
                 let answer = match feed.round {
                     0 => Ok(Frame::Progress(read_all(&feed))),
                     _ => proposal(&mut end, &feed, drafts, known, round),
@@ -111,7 +116,7 @@ fn proposal(
             let ids = feed.requests.iter().map(|request| tokens(request, known, round));
             link::Drafts::Tokens(ids.collect())
         }
-        Drafts::None => link::Drafts::none(ProposalKind::Hidden),
+        Drafts::Silent | Drafts::None => link::Drafts::none(ProposalKind::Hidden),
         Drafts::Rows | Drafts::RowsWithoutLogits | Drafts::NotANumber => {
             let shapes: Vec<DraftShape> = feed.requests.iter().map(shape).collect();
             let rows: u32 = shapes.iter().map(|shape| shape.rows).sum();

@@ -15,6 +15,7 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_vocabulary::{Force, Millis};
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
+use tracing::Dispatch;
 
 use super::faulty_target::{Fault, Faults, FaultyTarget};
 use super::test_drafter::{Drafts, FEATURE_LAYERS, LONG, play};
@@ -78,10 +79,17 @@ pub(super) fn engine(faults: Arc<Mutex<Faults>>, progress: Arc<Progress>) -> Eng
 
 impl TestEngine {
     pub(super) fn open() -> Self {
+        Self::open_with_log(Dispatch::none())
+    }
+
+    /// An engine that logs to this subscriber.
+    pub(super) fn open_with_log(log: Dispatch) -> Self {
         let (mail, inbox) = mailbox(64).expect("a mailbox");
         let (faults, progress) = (Arc::<Mutex<Faults>>::default(), Arc::new(Progress::default()));
         let (for_engine, reports) = (faults.clone(), progress.clone());
-        let run = move || engine(for_engine, reports).run(inbox);
+        let run = move || {
+            tracing::dispatcher::with_default(&log, || engine(for_engine, reports).run(inbox))
+        };
         let thread =
             std::thread::Builder::new().name("engine".into()).spawn(run).expect("a thread");
         Self { mail, faults, progress, thread: Some(thread), asked: 0, links: 0 }
@@ -116,11 +124,21 @@ impl TestEngine {
     /// Links a drafter that knows these streams. With [`Drafts::None`], the policy forbids drafts.
     /// The returned receiver is disconnected when the drafter has gone.
     pub(super) fn link(&mut self, drafts: Drafts, known: Vec<Vec<u32>>) -> Receiver<()> {
+        let force = if drafts == Drafts::None { Force::Plain } else { Force::Speculative };
+        self.link_with(force, drafts, known)
+    }
+
+    /// The same, with this policy. Drafts of a played drafter may then be too slow to pay.
+    pub(super) fn link_with(
+        &mut self,
+        force: Force,
+        drafts: Drafts,
+        known: Vec<Vec<u32>>,
+    ) -> Receiver<()> {
         let (greeted, wait) = sync_channel(1);
         self.links += 1;
         let for_drafts = (drafts == Drafts::RowsWithoutLogits).then_some(f32::NAN);
         self.faults.lock().expect("not poisoned").drafts = for_drafts;
-        let force = if drafts == Drafts::None { Force::Plain } else { Force::Speculative };
         let policy =
             Policy { term: 1, epoch: self.links, force, kv_pressure: 1.0, max_context: None };
         self.mail.try_send(EngineCommand::SetPolicy(policy)).expect("there is room");
