@@ -55,7 +55,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn what_was_read_is_found_and_gives_the_same_tokens() {
+async fn cached_pages_give_the_same_tokens() {
     let mut without = Stage::new(&[("PACELINE_KV__PREFIX_CACHE", "false")]).await;
     let mut with = Stage::new(&[]).await;
     let whole = prompt(400, 1);
@@ -102,7 +102,7 @@ async fn scopes_never_share() {
 }
 
 #[tokio::test]
-async fn the_next_turn_begins_with_what_was_generated() {
+async fn the_next_turn_finds_the_generated_pages() {
     let mut stage = Stage::new(&[]).await;
     let first = prompt(100, 3);
     let (answer, _) = stage.ask(&first, 120, "").await;
@@ -119,7 +119,7 @@ async fn the_next_turn_begins_with_what_was_generated() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_up_leaves_what_it_has_read() {
+async fn an_abandoned_request_leaves_its_pages() {
     let mut stage = Stage::new(&[]).await;
     let prompt = prompt(150, 5);
     let request = stage.request(&prompt, 300);
@@ -140,7 +140,7 @@ async fn one_that_hangs_up_leaves_what_it_has_read() {
 }
 
 #[tokio::test]
-async fn those_that_wait_find_what_the_first_of_them_reads() {
+async fn requests_with_one_beginning_compute_it_once() {
     let mut stage = Stage::new(&[]).await;
     let common = prompt(320, 6);
     let requests: Vec<Generation> = (0..6)
@@ -175,7 +175,7 @@ async fn those_that_wait_find_what_the_first_of_them_reads() {
 }
 
 #[tokio::test]
-async fn a_small_budget_serves_everybody() {
+async fn a_small_budget_serves_every_request() {
     // Two of the longest sequences at once, and room for three: whatever is kept goes when it is
     // needed.
     let about = {

@@ -16,7 +16,7 @@ use paceline_proto::v1;
 use stage::{BOUND, STAMP, Worker, cases, generate, generation, ids, tiny};
 
 #[tokio::test]
-async fn it_loads_with_progress_describes_itself_and_generates() {
+async fn loading_reports_progress_and_requests_are_served_after_it() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (beats, _watch) = worker.ready().await;
     let last = beats.last().expect("a beat");
@@ -143,7 +143,7 @@ async fn streams_are_the_same_alone_and_together() {
 }
 
 #[tokio::test]
-async fn who_asks_hears_with_each_batch_what_the_end_would_say() {
+async fn report_so_far_adds_the_figures_of_the_end_to_each_batch() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
     let prompt = cases()[2].0.clone();
@@ -182,7 +182,7 @@ async fn stale_messages_and_bad_requests_are_refused() {
 }
 
 #[tokio::test]
-async fn dropped_cancelled_and_late_requests_give_their_memory_back() {
+async fn dropped_cancelled_and_late_requests_return_their_memory() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
     let prompt = cases()[2].0.clone();
@@ -245,7 +245,7 @@ async fn dropped_cancelled_and_late_requests_give_their_memory_back() {
 }
 
 #[tokio::test]
-async fn asked_to_stop_it_ends_and_leaves_nothing() {
+async fn a_stop_order_ends_the_worker_and_removes_its_files() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
     let stop = StopRequest { stamp: Some(STAMP), grace_ms: 0, cause: "test".into() };
@@ -258,7 +258,7 @@ async fn asked_to_stop_it_ends_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_supervisor_it_ends_when_its_lease_is_over() {
+async fn the_worker_ends_when_its_lease_is_over() {
     let mut worker = Worker::start(&tiny(), &[("PACELINE_SUPERVISOR__LEASE_S", "1")]);
     let (_, watch) = worker.ready().await;
     drop(watch);
@@ -269,7 +269,7 @@ async fn without_a_supervisor_it_ends_when_its_lease_is_over() {
 }
 
 #[tokio::test]
-async fn a_model_that_cannot_be_loaded_is_told_and_ends_it() {
+async fn a_model_that_cannot_be_loaded_is_reported_and_ends_the_worker() {
     let mut worker = Worker::start(Path::new("/tmp"), &[]);
     let (beats, _watch) = worker.ready().await;
     let last = beats.last().expect("a beat");

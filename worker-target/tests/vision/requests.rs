@@ -1,0 +1,192 @@
+//! Requests with images, and the cases of the parity tests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use paceline_proto::internal::v1::{Generation, Picture, SamplingRule};
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::stage::drafter::roll;
+use crate::stage::{GREEDY, generation};
+
+pub const IMAGE: u32 = 261;
+pub const PATCH: usize = 4;
+pub const MERGE: u32 = 2;
+pub const HIDDEN: u32 = 40;
+pub const VOCAB: u64 = 256;
+pub const PAGE: usize = 64;
+
+pub fn vision_model() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden/qwen3-vl-tiny")
+}
+
+/// A picture, sizes in patches.
+#[derive(Clone)]
+pub struct TestImage {
+    pub rows: u32,
+    pub columns: u32,
+    pub pixels: Arc<Vec<u8>>,
+}
+
+impl TestImage {
+    pub fn random(rows: u32, columns: u32, mut seed: u64) -> Self {
+        seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let pixels = (0..rows as usize * columns as usize * PATCH * PATCH * 3)
+            .map(|_| roll(&mut seed) as u8)
+            .collect();
+        Self { rows, columns, pixels: Arc::new(pixels) }
+    }
+
+    /// Rows of a prompt.
+    pub fn places(&self) -> usize {
+        (self.rows * self.columns / MERGE / MERGE) as usize
+    }
+
+    pub fn announced(&self, first: usize) -> Picture {
+        let (scale, bias) = ([2.0_f32 / 255.0; 3], [-1.0_f32; 3]);
+        let mut digest = Sha256::new();
+        [self.rows, self.columns].iter().for_each(|size| digest.update(size.to_le_bytes()));
+        scale.iter().chain(&bias).for_each(|number| digest.update(number.to_le_bytes()));
+        digest.update(&*self.pixels);
+        Picture {
+            file: String::new(),
+            bytes: self.pixels.len() as u64,
+            digest: digest.finalize().to_vec().into(),
+            first: first as u32,
+            rows: self.rows,
+            columns: self.columns,
+            scale: scale.to_vec(),
+            bias: bias.to_vec(),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub enum Piece<'a> {
+    /// So many ids, from this seed.
+    Text(usize, u64),
+    Image(&'a TestImage),
+}
+pub use Piece::{Image, Text};
+
+/// A request and the pictures it needs.
+#[derive(Clone)]
+pub struct ImageRequest {
+    pub generation: Generation,
+    pub images: Vec<TestImage>,
+}
+
+pub fn request(pieces: &[Piece<'_>], max_tokens: u32) -> ImageRequest {
+    let (mut prompt, mut pictures, mut images) = (vec![], vec![], vec![]);
+    for piece in pieces {
+        match piece {
+            Text(length, seed) => {
+                let mut seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+                prompt.extend((0..*length).map(|_| (roll(&mut seed) % VOCAB) as u32));
+            }
+            Image(image) => {
+                pictures.push(image.announced(prompt.len()));
+                prompt.extend(vec![IMAGE; image.places()]);
+                images.push((*image).clone());
+            }
+        }
+    }
+    ImageRequest {
+        generation: Generation { pictures, ..generation("r", &prompt, max_tokens) },
+        images,
+    }
+}
+
+impl ImageRequest {
+    pub fn scope(&self, scope: &str) -> Self {
+        Self {
+            generation: Generation { cache_scope: scope.into(), ..self.generation.clone() },
+            images: self.images.clone(),
+        }
+    }
+
+    pub fn warm(&self, seed: u64) -> Self {
+        let sampling =
+            Some(SamplingRule { temperature: 0.9, top_p: 0.95, repetition_penalty: 1.1, ..GREEDY });
+        Self {
+            generation: Generation { sampling, seed, ..self.generation.clone() },
+            images: self.images.clone(),
+        }
+    }
+
+    pub fn continued(&self, ids: &[u32]) -> Self {
+        Self {
+            generation: Generation { continuation_ids: ids.to_vec(), ..self.generation.clone() },
+            images: self.images.clone(),
+        }
+    }
+
+    pub fn prompt(&self) -> &[u32] {
+        &self.generation.prompt_ids
+    }
+}
+
+/// The cases of the parity tests, with the ids that transformers chooses.
+pub fn golden() -> Vec<(ImageRequest, Vec<u32>)> {
+    #[derive(Deserialize)]
+    struct Golden {
+        pictures: Vec<Taken>,
+        cases: Vec<Case>,
+    }
+    #[derive(Deserialize)]
+    struct Taken {
+        name: String,
+        rows: u32,
+        columns: u32,
+        pixels: String,
+    }
+    #[derive(Deserialize)]
+    struct Case {
+        prompt: Vec<u32>,
+        pictures: Vec<String>,
+        greedy: Vec<u32>,
+    }
+    let text = std::fs::read(vision_model().with_extension("json"))
+        .expect("the golden file is in the repository");
+    let golden: Golden = serde_json::from_slice(&text).expect("it has these fields");
+    let image = |name: &String| {
+        let taken = golden
+            .pictures
+            .iter()
+            .find(|taken| taken.name == *name)
+            .expect("a picture of this name");
+        let digits: Vec<u8> = taken
+            .pixels
+            .bytes()
+            .map(|digit| (digit as char).to_digit(16).expect("hex") as u8)
+            .collect();
+        let pixels = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+        TestImage { rows: taken.rows, columns: taken.columns, pixels: Arc::new(pixels) }
+    };
+    let case = |(at, case): (usize, &Case)| {
+        let images: Vec<TestImage> = case.pictures.iter().map(image).collect();
+        let (mut pictures, mut behind) = (vec![], 0);
+        for image in &images {
+            let first =
+                behind + case.prompt[behind..].iter().position(|id| *id == IMAGE).expect("a place");
+            pictures.push(image.announced(first));
+            behind = first + image.places();
+        }
+        let generation = Generation {
+            pictures,
+            ..generation(&format!("g{at}"), &case.prompt, case.greedy.len() as u32)
+        };
+        (ImageRequest { generation, images }, case.greedy.clone())
+    };
+    golden.cases.iter().enumerate().map(case).collect()
+}
+
+/// Eight streams of text, greedy and warm.
+pub fn texts() -> Vec<ImageRequest> {
+    let text = |at: u64| {
+        let one = request(&[Text(20 + 30 * at as usize, 100 + at)], 60);
+        if at.is_multiple_of(2) { one } else { one.warm(at) }
+    };
+    (0..8).map(text).collect()
+}

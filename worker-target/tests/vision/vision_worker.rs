@@ -1,0 +1,151 @@
+//! The worker with a tiny Qwen3-VL, and its image files.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_proto::internal::v1::{
+    Done, Generation, LinkPhase, Permit, StatsRequest, TargetGenerateRequest, TokenBatch,
+};
+use paceline_proto::v1;
+use paceline_vocabulary::link::{ProposalKind, Welcome};
+use tonic::Status;
+
+use crate::requests::{HIDDEN, ImageRequest, vision_model};
+use crate::stage::drafter::{BLOCK, Script, attach, welcome};
+use crate::stage::{BOUND, STAMP, Worker, ids};
+
+/// Turns of the runtime in which the client's connection writes its requests. Two or three are
+/// enough.
+const TURNS: usize = 100;
+
+pub struct VisionWorker {
+    pub process: Worker,
+    names: AtomicU64,
+}
+
+impl VisionWorker {
+    pub async fn new(environment: &[(&str, &str)]) -> Self {
+        let mut process = Worker::start(&vision_model(), environment);
+        process.ready().await;
+        std::fs::create_dir(process.dir.path().join("pictures")).expect("a folder");
+        Self { process, names: AtomicU64::new(0) }
+    }
+
+    /// As the gateway does before it submits: each picture in a file of its own.
+    pub fn submitted(&self, request: &ImageRequest) -> Generation {
+        let mut generation = request.generation.clone();
+        let number = self.names.fetch_add(1, Ordering::Relaxed);
+        generation.request_id = format!("{}-{number}", generation.request_id);
+        for (at, (picture, image)) in
+            generation.pictures.iter_mut().zip(&request.images).enumerate()
+        {
+            picture.file = format!("p{number}-{at}");
+            std::fs::write(self.folder().join(&picture.file), &*image.pixels).expect("writable");
+        }
+        generation
+    }
+
+    pub fn folder(&self) -> PathBuf {
+        self.process.dir.path().join("pictures")
+    }
+
+    pub fn left_over(&self) -> usize {
+        std::fs::read_dir(self.folder()).expect("a folder").count()
+    }
+
+    pub async fn run(
+        &self,
+        generation: Generation,
+        permit: Option<Permit>,
+    ) -> Result<(Vec<u32>, Done), Status> {
+        let plain = Permit {
+            lane_allowed: v1::Lane::Plain.into(),
+            reason: v1::RouteReason::Modality.into(),
+            ..Permit::default()
+        };
+        let request = TargetGenerateRequest {
+            stamp: Some(STAMP),
+            generation: Some(generation),
+            permit: Some(permit.unwrap_or(plain)),
+        };
+        let mut stream = self.process.client.clone().generate(request).await?.into_inner();
+        let mut batches: Vec<TokenBatch> = vec![];
+        while let Some(batch) =
+            tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")?
+        {
+            batches.push(batch);
+        }
+        let done = batches.last().and_then(|batch| batch.done).expect("the last batch ends it");
+        Ok((ids(&batches), done))
+    }
+
+    pub async fn ask(&self, request: &ImageRequest) -> (Vec<u32>, Done) {
+        self.run(self.submitted(request), None).await.expect("served")
+    }
+
+    /// Both requests reach the worker while it is stopped by a signal, in this order, so that they
+    /// always run together: the worker reads its connection and passes requests on with one thread.
+    pub async fn ask_together(
+        &self,
+        first: &ImageRequest,
+        second: &ImageRequest,
+    ) -> ((Vec<u32>, Done), (Vec<u32>, Done)) {
+        let worker = Pid::from_raw(self.process.child.id() as i32);
+        kill(worker, Signal::SIGSTOP).expect("the worker runs");
+        let resume = async {
+            // Each turn runs whatever is ready on this thread: the client's connection writes both
+            // requests.
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+            kill(worker, Signal::SIGCONT).expect("the worker is stopped");
+        };
+        let (first, second, ()) = tokio::join!(self.ask(first), self.ask(second), resume);
+        (first, second)
+    }
+
+    pub async fn drafted(&self, request: &ImageRequest) -> (Vec<u32>, Done) {
+        let permit = Permit {
+            lane_allowed: v1::Lane::Speculative.into(),
+            max_draft: BLOCK - 1,
+            reason: v1::RouteReason::Forced.into(),
+            policy_epoch: 0,
+        };
+        self.run(self.submitted(request), Some(permit)).await.expect("served")
+    }
+
+    /// Plays a drafter and waits until it is linked.
+    pub async fn attach(&mut self, generation: u64, proposal: ProposalKind, script: Script) {
+        let (_, mut beats) = self.process.ready().await;
+        let welcome = Welcome { hidden_size: HIDDEN, ..welcome(generation, proposal) };
+        attach(&self.process, generation, Some(welcome), script);
+        let up = async {
+            loop {
+                let link =
+                    beats.message().await.expect("beats").expect("goes on").link.expect("reported");
+                if link.generation == generation && link.phase() == LinkPhase::Up {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(BOUND, up).await.expect("linked in time");
+    }
+
+    pub async fn held_bytes(&self) -> u64 {
+        let stats = self
+            .process
+            .client
+            .clone()
+            .stats(StatsRequest { stamp: Some(STAMP) })
+            .await
+            .expect("stats")
+            .into_inner();
+        stats.now.expect("figures").kv.expect("kv").held_bytes
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.process.dir.path().join("log")).expect("a log")
+    }
+}
