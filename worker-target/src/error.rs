@@ -1,11 +1,11 @@
-//! What the core and the engine say, as statuses. The one place.
+//! Errors of requests, as statuses. The only place of this crate that chooses their reasons.
 
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use tonic::Status;
 
 use crate::core::{EndReason, LedgerError, SchedulerError};
 
-/// A request the scheduler can never take; `None` if it only cannot take it now.
+/// The status of a request that the scheduler can never take; `None` if it cannot take it now.
 pub(crate) fn refused(error: &SchedulerError) -> Option<Status> {
     let text = error.to_string();
     match error {
@@ -20,25 +20,25 @@ pub(crate) fn refused(error: &SchedulerError) -> Option<Status> {
     }
 }
 
-/// Its deadline passed.
+/// The request's deadline passed.
 pub(crate) fn deadline_passed() -> Status {
     Reason::DeadlinePassed.status("the request's deadline passed before it was finished")
 }
 
-/// Its reader did not read for so long that there is no more room for its tokens.
+/// The client left more of its answer unread than may be pending.
 pub(crate) fn slow_reader() -> Status {
     let message = "the client did not read its answer and more of it waits than may; read streams as they come";
     Reason::SlowReader.field("limits.unread_s", message)
 }
 
-/// Somebody asked for its end.
+/// An operator cancelled the request.
 pub(crate) fn cancelled() -> Status {
     Refusal::new(Reason::Cancelled, "the request was cancelled by an operator")
         .fact("by", "operator")
         .into()
 }
 
-/// The model gave numbers of which no token can be chosen.
+/// The model's logits are not finite, so no token can be chosen.
 pub(crate) fn numerics() -> Status {
     let message = "the model's numbers for this request were not finite, so no token could be chosen; other requests are not \
                    affected. Change the prompt, the images or the sampling parameters; if it happens with other prompts too, \
@@ -46,7 +46,7 @@ pub(crate) fn numerics() -> Status {
     Reason::Numerics.status(message)
 }
 
-/// A sequence that ended without its answer.
+/// The status of a sequence that the scheduler ended; `None` if it ended well.
 pub(crate) fn ended(ended: EndReason) -> Option<Status> {
     match ended {
         EndReason::Completed(_) => None,

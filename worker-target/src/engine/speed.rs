@@ -1,5 +1,5 @@
-//! What the engine costs beside the model it runs: one stream through it, against a bare loop of
-//! the same calls, in one process. `cargo test --release -p paceline-target --lib -- --ignored
+//! The engine's cost beside the model: one stream through the engine, against a bare loop of the
+//! same calls, in one process. `cargo test --release -p paceline-target --lib -- --ignored
 //! --nocapture one_stream`
 
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::page_store::PageStore;
 
 const TOKENS: usize = 200;
 const PROMPT: usize = 100;
-/// A round differs from the next by a tenth where others use the machine.
+/// On a machine with other load, one round differs from the next by a tenth.
 const ROUNDS: usize = 27;
-/// What the batch engine must reach.
+/// Least speed of the engine, as a share of the bare loop's.
 const LEAST: f64 = 0.97;
 
-/// Of a round; no two have a page in common.
+/// The prompt of a round. No two have a page in common.
 fn prompt(round: usize) -> Vec<u32> {
     (0..PROMPT).map(|at| ((at * 7 + round * 131 + at * at / 3) % 4000) as u32 + 4).collect()
 }
 
-/// Runs prompts as they come; answers with the ids, and the ns of each step behind the first.
+/// Runs prompts as they arrive. Sends the ids, and the time of each step after the first, in ns.
 fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
     let model = fixture::load();
     let mut kv = fixture::store(model.as_ref());
@@ -98,7 +98,7 @@ fn steps(ends_ns: &[i64]) -> Vec<i64> {
     eights.flat_map(|window| [(window[8] - window[0]) / 8; 8]).collect()
 }
 
-/// The step that a fifth of all are faster than: what they cost when nobody else had the cores.
+/// The step time that a fifth of all steps undercut: the cost of a step without other load.
 fn undisturbed(mut steps: Vec<i64>) -> f64 {
     steps.sort_unstable();
     steps[steps.len() / 5] as f64

@@ -71,7 +71,8 @@ impl Engine {
 
     fn step_failed(&mut self, parts: &[StepPart], error: &ModelError) {
         let text = paceline_process::chain(error);
-        tracing::error!(error = text, sequences = parts.len(), "step failed");
+        let requests = trace::request_ids(parts.iter().map(|part| part.key), &self.running);
+        tracing::error!(error = text, requests, sequences = parts.len(), "step failed");
         self.broken = matches!(error, ModelError::Mlx(_));
         if self.broken {
             return;

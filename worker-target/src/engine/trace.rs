@@ -23,7 +23,7 @@ fn kind(parts: &[StepPart]) -> &'static str {
 }
 
 /// Ids of the requests of these sequences, with commas between.
-fn request_ids(
+pub(super) fn request_ids(
     keys: impl Iterator<Item = SequenceKey>,
     running: &HashMap<SequenceKey, RunningRequest>,
 ) -> String {

@@ -10,7 +10,7 @@ use paceline_vocabulary::Millis;
 use super::*;
 use crate::engine::fixture;
 
-/// A model that counts what is asked of it.
+/// A model that counts its forwards.
 struct Counting {
     model: Box<dyn Target>,
     forwards: Cell<usize>,
@@ -48,7 +48,7 @@ impl Target for Counting {
     }
 }
 
-/// Requests of so many tokens each, all at once; one step after the other until all have ended.
+/// Requests that run together, one step after the other until all have ended.
 struct Run {
     model: Counting,
     kv: KvStore,
@@ -83,7 +83,7 @@ impl Run {
         run
     }
 
-    /// A step; how many sequences it had, and whether all of them decoded.
+    /// Runs a step. Returns how many sequences it had, and whether all of them decoded.
     fn step(&mut self) -> (usize, bool) {
         let mut parts = self.scheduler.next_step(Millis(0), |_| 0).parts;
         parts.sort_by_key(|part| self.kv.order(SequenceId(part.key.0)));

@@ -28,14 +28,14 @@ fn tokens_are_sent_before_the_engine_waits_for_a_draft() {
             step_end_ns: monotonic_ns(),
             ..TokenBatch::default()
         });
-        // The first token is on its way, the second is so soon behind it that it is kept.
+        // The first token is sent. The second follows too soon after it and stays pending.
         for index in 0..2 {
             running.outlet.add(batch(index));
             running.outlet.offer();
         }
         let key = engine.scheduler.admit(running.request.scheduling.clone()).expect("room");
         engine.running.insert(key, running);
-        // Until the test says that it has seen enough, or the draft is late.
+        // Until the test sends a command, or the draft is late.
         while inbox.try_recv().is_err() && engine.clock.now() < until {
             engine.wait_for_draft(&mut inbox, until);
         }
