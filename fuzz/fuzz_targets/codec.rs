@@ -8,6 +8,7 @@ use paceline_gateway::front::grpc::{decode_chat, decode_generate};
 use paceline_gateway::images::ReservedTokens;
 use paceline_gateway::inference::error::InferenceError;
 use paceline_gateway::inference::input::RequestInput;
+use paceline_gateway::inference::request;
 use paceline_proto::internal::v1::{SubmitRequest, TokenBatch};
 use paceline_proto::limits::{MAX_TOKEN_IDS, MAX_TOOLS, MAX_TURNS};
 use paceline_proto::strict::decode;
@@ -32,7 +33,7 @@ fn message<M: Message + Name + Default>(wire: &[u8]) -> Option<M> {
 
 /// Checks a request as the gateway does.
 fn check(input: Result<RequestInput, InferenceError>) {
-    let checked = input.and_then(|input| input.check(ReservedTokens::new(None)));
+    let checked = input.and_then(|input| request::check(input, ReservedTokens::new(None)));
     assert!(checked.map_err(|error| error.message).err().is_none_or(|words| !words.is_empty()));
 }
 

@@ -19,9 +19,9 @@ use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 const SETTING: &str = "gateway.api_keys_file";
 /// Largest file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Class of who has none of its own.
+/// Class of requests whose key has none of its own.
 pub const DEFAULT_CLASS: &str = "default";
-/// Class of requests with pictures, of who has none of its own.
+/// Class of requests with images whose key has none of its own.
 pub const IMAGE_CLASS: &str = "image";
 
 /// Who sent a request, by its key.
@@ -40,7 +40,7 @@ pub struct Principal {
 
 /// A file, as far as a change of it can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -49,7 +49,7 @@ struct Stamp {
 }
 
 /// One known key.
-struct Known {
+struct KnownKey {
     digest: keys::Digest,
     principal: Principal,
 }
@@ -58,9 +58,9 @@ struct Known {
 pub struct Keys {
     path: PathBuf,
     classes: BTreeMap<String, String>,
-    known: RwLock<Arc<[Known]>>,
+    known: RwLock<Arc<[KnownKey]>>,
     /// Of the file as it was looked at last, whether it was of use or not.
-    seen: Mutex<Option<Stamp>>,
+    seen: Mutex<Option<FileStamp>>,
 }
 
 /// Secrets have none: where they are from, and how many.
@@ -109,7 +109,7 @@ impl Keys {
 
     /// Reads the file again if it is another than before, or if `asked`.
     pub fn look(&self, asked: bool) {
-        let stamp = std::fs::metadata(&self.path).ok().map(|meta| Stamp::of(&meta));
+        let stamp = std::fs::metadata(&self.path).ok().map(|meta| FileStamp::of(&meta));
         {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             if *seen == stamp && !asked {
@@ -136,7 +136,7 @@ impl Keys {
     }
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(meta: &std::fs::Metadata) -> Self {
         Self {
             device: meta.dev(),
@@ -148,7 +148,7 @@ impl Stamp {
     }
 }
 
-fn known(lines: Vec<KeyLine>, classes: &BTreeMap<String, String>) -> Arc<[Known]> {
+fn known(lines: Vec<KeyLine>, classes: &BTreeMap<String, String>) -> Arc<[KnownKey]> {
     let one = |KeyLine { name, digest }| {
         let class = classes.get(&name).map_or(DEFAULT_CLASS, String::as_str);
         let scope = keys::hex(
@@ -161,7 +161,7 @@ fn known(lines: Vec<KeyLine>, classes: &BTreeMap<String, String>) -> Arc<[Known]
             name: name.into(),
             scope: scope.into(),
         };
-        Known { digest, principal }
+        KnownKey { digest, principal }
     };
     lines.into_iter().map(one).collect()
 }
@@ -177,7 +177,7 @@ fn id_of(name: &str) -> KeyId {
 }
 
 /// The lines of the file, which must be this user's alone.
-fn read(path: &Path) -> Result<(Vec<KeyLine>, Stamp), String> {
+fn read(path: &Path) -> Result<(Vec<KeyLine>, FileStamp), String> {
     let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
     let mut file = File::open(path).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
@@ -206,7 +206,7 @@ fn read(path: &Path) -> Result<(Vec<KeyLine>, Stamp), String> {
     (&mut file).take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
     let lines = keys::parse(&text)
         .map_err(|error| format!("{}: {}", path.display(), paceline_process::chain(&error)))?;
-    Ok((lines, Stamp::of(&meta)))
+    Ok((lines, FileStamp::of(&meta)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::error::{InferenceError, quoted};
 use super::input::{ContentPartInput, ConversationInput, MessageInput, ToolCallInput, ToolInput};
-use super::json::Budget;
+use super::json::JsonBudget;
 use crate::images::{EncodedImage, ImageSource};
 use crate::prompt::OWN_NAMES;
 use crate::prompt::conversation::{
@@ -24,7 +24,7 @@ pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceE
     if messages.is_empty() {
         return Err(InferenceError::invalid("messages", "at least one message", "none"));
     }
-    let (mut images, mut json) = (Vec::new(), Budget::default());
+    let (mut images, mut json) = (Vec::new(), JsonBudget::default());
     let messages = messages
         .into_iter()
         .enumerate()
@@ -58,7 +58,7 @@ fn checked_message(
     at: usize,
     message: MessageInput,
     images: &mut Vec<EncodedImage>,
-    json: &mut Budget,
+    json: &mut JsonBudget,
 ) -> Result<Message, InferenceError> {
     let MessageInput { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
     let field = |name: &str| format!("messages[{at}].{name}");
@@ -120,7 +120,7 @@ fn content_part(
 fn tool_call(
     field: &str,
     call: ToolCallInput,
-    json: &mut Budget,
+    json: &mut JsonBudget,
 ) -> Result<ToolCall, InferenceError> {
     let ToolCallInput { id, name, arguments } = call;
     check_name(&format!("{field}.name"), &name)?;
@@ -128,7 +128,7 @@ fn tool_call(
     Ok(ToolCall { id, name, arguments })
 }
 
-fn offered(tools: Vec<ToolInput>, json: &mut Budget) -> Result<Vec<Tool>, InferenceError> {
+fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, InferenceError> {
     let mut offered: Vec<Tool> = Vec::with_capacity(tools.len());
     for (at, tool) in tools.into_iter().enumerate() {
         let ToolInput { name, description, parameters } = tool;
@@ -180,7 +180,7 @@ fn check_name(field: &str, name: &str) -> Result<(), InferenceError> {
 }
 
 /// The variables a request sets.
-fn arguments(text: &str, json: &mut Budget) -> Result<Map<String, Value>, InferenceError> {
+fn arguments(text: &str, json: &mut JsonBudget) -> Result<Map<String, Value>, InferenceError> {
     const FIELD: &str = "template_arguments";
     let arguments = json.object(FIELD, text)?;
     match arguments.keys().find(|name| OWN_NAMES.contains(&name.as_str())) {

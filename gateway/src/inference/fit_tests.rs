@@ -9,6 +9,7 @@ use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
 };
 use crate::inference::params::{LogitBias, SamplingParams};
+use crate::inference::request;
 use crate::prompt::Source;
 use crate::sampling::SamplingRule;
 
@@ -66,7 +67,7 @@ fn labels(traffic_class: &str) -> RequestLabels {
 /// What the gateway does between decoding a message and submitting the request, with `text`
 /// standing for three tokens.
 fn submit(input: RequestInput, limits: &LimitsConfig) -> Result<Generation, InferenceError> {
-    let request = input.check(ReservedTokens::new(None))?;
+    let request = request::check(input, ReservedTokens::new(None))?;
     check_model(&request.params.model, &model())?;
     let field = request.prompt_field();
     let prompt_ids = match request.source {
@@ -187,7 +188,7 @@ fn images_are_taken_from_any_turn_with_their_fields() {
     let url = || ContentPartInput::ImageUrl("data:,".into());
     let image = || ContentPartInput::Image(vec![1, 2, 3].into());
     let input = chat(vec![("user", vec![text("a"), image()]), ("system", vec![url(), text("b")])]);
-    let mut source = input.check(ReservedTokens::new(None)).expect("well formed").source;
+    let mut source = request::check(input, ReservedTokens::new(None)).expect("well formed").source;
     let found = source.take_images();
     let fields: Vec<&str> = found.iter().map(|image| image.field.as_str()).collect();
     assert_eq!(

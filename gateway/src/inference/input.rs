@@ -1,5 +1,5 @@
 //! What a client asks for, in the gateway's own types: a front makes a [`RequestInput`] of its
-//! protocol's message. [`RequestInput::check`] makes a [`Request`] of it.
+//! protocol's message. [`super::request::check`] makes a request of it that is well formed.
 //!
 //! Errors name fields by their path in this input, such as `messages[0].content[1]` or
 //! `limits.max_tokens`. They are the field names of inference.proto; the front of a protocol with
@@ -7,11 +7,7 @@
 
 use bytes::Bytes;
 
-use super::conversation;
-use super::error::InferenceError;
 use super::params::GenerationParams;
-use crate::images::ReservedTokens;
-use crate::prompt::Source;
 
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,163 +88,4 @@ pub struct ToolCallInput {
     pub name: String,
     /// A JSON object as text, or nothing.
     pub arguments: String,
-}
-
-/// A request that is well formed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    /// What to continue or to answer.
-    pub source: Source,
-    /// How.
-    pub params: GenerationParams,
-}
-
-impl RequestInput {
-    /// Checks everything that does not need to know the served model, but for the tokens that its
-    /// text side reserves.
-    ///
-    /// # Errors
-    /// The first field that cannot be served.
-    pub fn check(self, reserved: ReservedTokens<'_>) -> Result<Request, InferenceError> {
-        let Self { prompt, params } = self;
-        let source = match prompt {
-            PromptInput::Text(text) if text.is_empty() => {
-                return Err(InferenceError::invalid("text", "a prompt", "an empty one"));
-            }
-            PromptInput::Ids(ids) if ids.is_empty() => {
-                return Err(InferenceError::invalid(
-                    "token_ids.ids",
-                    "at least one token id",
-                    "none",
-                ));
-            }
-            PromptInput::Text(text) => {
-                reserved.check_text("text", &text)?;
-                Source::Text(text)
-            }
-            PromptInput::Ids(ids) => {
-                reserved.check_ids("token_ids.ids", &ids)?;
-                Source::Ids(ids)
-            }
-            PromptInput::Conversation(input) => {
-                input.check_reserved(reserved)?;
-                Source::Chat(conversation::check(input)?)
-            }
-        };
-        Ok(Request { source, params: params.check()? })
-    }
-}
-
-impl Request {
-    /// The field of the prompt.
-    pub fn prompt_field(&self) -> &'static str {
-        match self.source {
-            Source::Text(_) => "text",
-            Source::Ids(_) => "token_ids.ids",
-            Source::Chat(_) => "messages",
-        }
-    }
-}
-
-impl ConversationInput {
-    /// Checks all text that a template may show.
-    fn check_reserved(&self, reserved: ReservedTokens<'_>) -> Result<(), InferenceError> {
-        if reserved.is_empty() {
-            return Ok(());
-        }
-        for (at, message) in self.messages.iter().enumerate() {
-            let field = |name: &str| format!("messages[{at}].{name}");
-            for (place, part) in message.content.iter().enumerate() {
-                if let ContentPartInput::Text(text) = part {
-                    reserved.check_text(&field(&format!("content[{place}]")), text)?;
-                }
-            }
-            // Templates show the parts of a message one after the other.
-            let text = |part: &ContentPartInput| match part {
-                ContentPartInput::Text(text) => text.clone(),
-                ContentPartInput::Image(_) | ContentPartInput::ImageUrl(_) => "\n".to_owned(),
-            };
-            if message.content.len() > 1 {
-                let all: String = message.content.iter().map(text).collect();
-                reserved.check_text(&field("content"), &all)?;
-            }
-            reserved.check_text(&field("name"), &message.name)?;
-            reserved.check_text(&field("reasoning"), &message.reasoning)?;
-            reserved.check_text(&field("tool_call_id"), &message.tool_call_id)?;
-            for (place, call) in message.tool_calls.iter().enumerate() {
-                let field = |name: &str| field(&format!("tool_calls[{place}].{name}"));
-                reserved.check_text(&field("arguments"), &call.arguments)?;
-                reserved.check_text(&field("id"), &call.id)?;
-            }
-        }
-        for (at, tool) in self.tools.iter().enumerate() {
-            reserved.check_text(&format!("tools[{at}].description"), &tool.description)?;
-            reserved.check_text(&format!("tools[{at}].parameters"), &tool.parameters)?;
-        }
-        reserved.check_text("template_arguments", &self.template_arguments)?;
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::images::tests::processor;
-
-    #[test]
-    fn the_image_placeholder_is_refused_in_every_field() {
-        let made = processor();
-        let reserved = ReservedTokens::new(Some(&made));
-        let word = format!("a {} b", made.placeholder);
-        let field = |prompt: PromptInput| {
-            let input = RequestInput { prompt, params: GenerationParams::default() };
-            let error = input.check(reserved).expect_err("it has the placeholder");
-            assert_eq!(error.kind, paceline_vocabulary::Reason::InvalidArgument);
-            error.message.split(": ").next().unwrap_or_default().to_owned()
-        };
-        assert_eq!(field(PromptInput::Text(word.clone())), "text");
-        assert_eq!(field(PromptInput::Ids(vec![1, made.token])), "token_ids.ids[1]");
-        let fine = |prompt, reserved| {
-            let input = RequestInput { prompt, params: GenerationParams::default() };
-            assert!(input.check(reserved).is_ok());
-        };
-        fine(PromptInput::Ids(vec![1, made.token]), ReservedTokens::new(None));
-        fine(PromptInput::Text("a <|image| b".into()), reserved);
-
-        let conversation = |input| field(PromptInput::Conversation(input));
-        let of = |message| {
-            let messages = vec![MessageInput::default(), message];
-            conversation(ConversationInput { messages, ..Default::default() })
-        };
-        let part = |text: &str| ContentPartInput::Text(text.into());
-        assert_eq!(
-            of(MessageInput { content: vec![part("x"), part(&word)], ..Default::default() }),
-            "messages[1].content[1]"
-        );
-        let (head, tail) = made.placeholder.split_at(4);
-        assert_eq!(
-            of(MessageInput { content: vec![part(head), part(tail)], ..Default::default() }),
-            "messages[1].content"
-        );
-        assert_eq!(
-            of(MessageInput { name: word.clone(), ..Default::default() }),
-            "messages[1].name"
-        );
-        assert_eq!(
-            of(MessageInput { reasoning: word.clone(), ..Default::default() }),
-            "messages[1].reasoning"
-        );
-        let call = ToolCallInput { arguments: word.clone(), ..Default::default() };
-        assert_eq!(
-            of(MessageInput { tool_calls: vec![call], ..Default::default() }),
-            "messages[1].tool_calls[0].arguments"
-        );
-        let tool = ToolInput { description: word.clone(), ..Default::default() };
-        assert_eq!(
-            conversation(ConversationInput { tools: vec![tool], ..Default::default() }),
-            "tools[0].description"
-        );
-        let arguments = ConversationInput { template_arguments: word, ..Default::default() };
-        assert_eq!(conversation(arguments), "template_arguments");
-    }
 }

@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 64;
 
 /// Why a value is refused.
 #[derive(Clone, Debug)]
-enum Problem {
+enum JsonProblem {
     TooManyValues,
     TooDeep,
     /// An object has this key twice.
@@ -30,13 +30,13 @@ enum Problem {
 
 /// What a request's JSON took so far.
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(super) struct JsonBudget {
     bytes: usize,
     values: usize,
-    problem: Option<Problem>,
+    problem: Option<JsonProblem>,
 }
 
-impl Budget {
+impl JsonBudget {
     /// Bytes of JSON text that were read.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -67,17 +67,17 @@ impl Budget {
         let read = Bounded { budget: self, depth: 1 }.deserialize(&mut reader);
         let read = read.and_then(|value| reader.end().map(|()| value));
         match (read, self.problem.take()) {
-            (_, Some(Problem::TooManyValues)) => {
+            (_, Some(JsonProblem::TooManyValues)) => {
                 let expected =
                     format!("at most {MAX_VALUES} JSON values in all fields of a request");
                 Err(InferenceError::invalid(field, expected, "more"))
             }
-            (_, Some(Problem::TooDeep)) => Err(InferenceError::invalid(
+            (_, Some(JsonProblem::TooDeep)) => Err(InferenceError::invalid(
                 field,
                 format!("JSON of at most {MAX_DEPTH} levels"),
                 "more",
             )),
-            (_, Some(Problem::KeyTwice(key))) => {
+            (_, Some(JsonProblem::KeyTwice(key))) => {
                 let found = format!("{} twice", quoted(&key));
                 Err(InferenceError::invalid(field, "JSON objects with each key once", found))
             }
@@ -94,7 +94,7 @@ impl Budget {
 
 /// Makes one value and counts it and those in it.
 struct Bounded<'a> {
-    budget: &'a mut Budget,
+    budget: &'a mut JsonBudget,
     /// Of the value: 1 for the outermost.
     depth: usize,
 }
@@ -108,7 +108,7 @@ impl Bounded<'_> {
     /// Lists and objects are bounded in depth.
     fn enter<E: serde::de::Error>(&mut self) -> Result<(), E> {
         if self.depth > MAX_DEPTH {
-            self.budget.problem = Some(Problem::TooDeep);
+            self.budget.problem = Some(JsonProblem::TooDeep);
             return Err(E::custom("too deep"));
         }
         Ok(())
@@ -121,7 +121,7 @@ impl<'de> DeserializeSeed<'de> for Bounded<'_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         self.budget.values += 1;
         if self.budget.values > MAX_VALUES {
-            self.budget.problem = Some(Problem::TooManyValues);
+            self.budget.problem = Some(JsonProblem::TooManyValues);
             return Err(D::Error::custom("too many values"));
         }
         deserializer.deserialize_any(self)
@@ -173,7 +173,7 @@ impl<'de> Visitor<'de> for Bounded<'_> {
         let mut members = Map::new();
         while let Some(name) = object.next_key::<String>()? {
             if members.contains_key(&name) {
-                self.budget.problem = Some(Problem::KeyTwice(name));
+                self.budget.problem = Some(JsonProblem::KeyTwice(name));
                 return Err(A::Error::custom("a key twice"));
             }
             let value = object.next_value_seed(self.inner())?;
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Map<String, Value>, String> {
-        Budget::default().object("f", text).map_err(|error| {
+        JsonBudget::default().object("f", text).map_err(|error| {
             assert_eq!((error.kind, error.field.as_deref()), (Reason::InvalidArgument, Some("f")));
             error.message
         })
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn all_json_of_a_request_has_one_budget() {
-        let mut budget = Budget::default();
+        let mut budget = JsonBudget::default();
         let half = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_BYTES / 2 - 8));
         for _ in 0..2 {
             budget.object("f", &half).expect("within");
@@ -273,7 +273,7 @@ mod tests {
         let error = budget.object("g", "{}").expect_err("two bytes more");
         let expected = "g: expected at most 1048576 bytes of JSON in all fields of a request, found 1048578 with this field";
         assert_eq!(error.message, expected);
-        let mut budget = Budget::default();
+        let mut budget = JsonBudget::default();
         let quarter = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES / 4));
         let refused = (0..4)
             .find_map(|at| budget.object(&format!("f[{at}]"), &quarter).err())

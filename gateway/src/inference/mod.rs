@@ -5,7 +5,7 @@
 //! around it, then awaits [`Inference::answer`] or [`Inference::count`]. It encodes the
 //! [`crate::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
 //!
-//! [`input`] what clients ask for · [`params`] how · [`fit`] checks against the served model ·
+//! [`input`] what clients ask for · [`params`] how · [`request`] checks of the fields alone · [`fit`] checks against the served model ·
 //! [`admission`] bounds · [`answer`] the stream of events · [`unread`] readers who do not read ·
 //! [`upstream`] the supervisor, the only module that knows messages between our processes.
 
@@ -22,6 +22,7 @@ mod json;
 pub mod model;
 pub mod params;
 pub mod record;
+pub mod request;
 mod sample;
 pub mod standing;
 pub mod unread;
@@ -51,9 +52,10 @@ use deadline::{BACKSTOP, Deadline};
 use error::InferenceError;
 use fit::{ModelContext, check_model};
 use generation::{Generation, RequestLabels};
-use input::{Request, RequestInput};
+use input::RequestInput;
 use params::GenerationParams;
 use record::{Method, Record};
+use request::Request;
 use standing::{Serving, Standing};
 use unread::AnswerStream;
 use upstream::Upstream;
@@ -131,7 +133,8 @@ impl Inference {
     /// # Errors
     /// The first field that cannot be served.
     pub fn check(&self, input: RequestInput) -> Result<Request, InferenceError> {
-        input.check(ReservedTokens::new(self.processor().map(|processor| &**processor)))
+        let reserved = ReservedTokens::new(self.processor().map(|processor| &**processor));
+        request::check(input, reserved)
     }
 
     /// Serves one call, up to its first tokens, so that an error before them comes without an

@@ -16,7 +16,7 @@ use crate::stream::{Assembler, TokenBatch};
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a sample does.
-enum State {
+enum SampleState {
     /// The upstream has no room for it. It is submitted again when another sample of its request
     /// has ended.
     Waiting,
@@ -33,7 +33,7 @@ enum State {
 
 /// One sample.
 pub(super) struct Sample {
-    state: State,
+    state: SampleState,
     /// Whether another sample of its request has ended since it was submitted.
     outdated: bool,
     pub(super) assembler: Assembler,
@@ -55,11 +55,11 @@ pub(super) enum SampleEvent {
 
 impl Sample {
     pub(super) fn new(assembler: Assembler) -> Self {
-        Self { state: State::Waiting, outdated: false, assembler, ttft_ms: None }
+        Self { state: SampleState::Waiting, outdated: false, assembler, ttft_ms: None }
     }
 
     pub(super) fn submit(&mut self, submission: Submission) {
-        self.state = State::Submitted(submission);
+        self.state = SampleState::Submitted(submission);
         self.outdated = false;
     }
 
@@ -74,35 +74,35 @@ impl Sample {
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting)
+        matches!(self.state, SampleState::Waiting)
     }
 
     /// Whether it runs or waits in the upstream's queue.
     pub(super) fn is_upstream(&self) -> bool {
-        matches!(self.state, State::Submitted(_) | State::Running(_))
+        matches!(self.state, SampleState::Submitted(_) | SampleState::Running(_))
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.state, State::Ended)
+        matches!(self.state, SampleState::Ended)
     }
 
     /// Notes that its last event is out. If it has not `finished` upstream, it is cancelled there.
     pub(super) fn last_is_out(&mut self, finished: bool) {
-        self.state = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Running(batches) if finished => {
-                State::Closing(batches, Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)))
+        self.state = match std::mem::replace(&mut self.state, SampleState::Ended) {
+            SampleState::Running(batches) if finished => {
+                SampleState::Closing(batches, Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)))
             }
-            _ => State::Ended,
+            _ => SampleState::Ended,
         };
     }
 
     /// The next event; pending while it waits, and for ever once it is over.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<SampleEvent> {
-        if let State::Submitted(submission) = &mut self.state {
+        if let SampleState::Submitted(submission) = &mut self.state {
             match ready!(submission.poll_unpin(context)) {
-                Ok(batches) => self.state = State::Running(batches),
+                Ok(batches) => self.state = SampleState::Running(batches),
                 Err(error) => {
-                    self.state = State::Waiting;
+                    self.state = SampleState::Waiting;
                     return Poll::Ready(match error.kind {
                         Reason::QueueFull | Reason::QueueWait => SampleEvent::NoRoom(error),
                         _ => SampleEvent::Failed(error),
@@ -111,14 +111,14 @@ impl Sample {
             }
         }
         match &mut self.state {
-            State::Running(batches) => {
+            SampleState::Running(batches) => {
                 Poll::Ready(match ready!(batches.poll_next_unpin(context)) {
                     Some(Ok(batch)) => SampleEvent::Batch(Box::new(batch)),
                     None => SampleEvent::Failed(target_gone()),
                     Some(Err(error)) => SampleEvent::Failed(error),
                 })
             }
-            State::Closing(batches, timeout) => {
+            SampleState::Closing(batches, timeout) => {
                 let closed = match batches.poll_next_unpin(context) {
                     Poll::Ready(next) => next.is_none(),
                     Poll::Pending => {
@@ -129,10 +129,10 @@ impl Sample {
                 if !closed {
                     tracing::warn!("the stream of the supervisor did not end with its last batch");
                 }
-                self.state = State::Ended;
+                self.state = SampleState::Ended;
                 Poll::Ready(SampleEvent::Closed)
             }
-            State::Waiting | State::Submitted(_) | State::Ended => Poll::Pending,
+            SampleState::Waiting | SampleState::Submitted(_) | SampleState::Ended => Poll::Pending,
         }
     }
 }

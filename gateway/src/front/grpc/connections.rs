@@ -76,11 +76,11 @@ struct Activity {
     open_calls: usize,
     /// Whether there ever was an authenticated call.
     is_used: bool,
-    stage: Stage,
+    stage: ConnectionStage,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum ConnectionStage {
     #[default]
     Open,
     /// GOAWAY was sent. The slot is still the connection's own.
@@ -93,19 +93,19 @@ enum Stage {
 
 /// Why a connection gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum ConnectionLimit {
     /// All slots are taken by connections with open calls.
     All,
     /// The same for the slots of one peer.
     OfPeer,
 }
 
-impl Full {
+impl ConnectionLimit {
     /// The setting that is the bound.
     pub fn setting(self) -> &'static str {
         match self {
-            Full::All => "limits.connections",
-            Full::OfPeer => "limits.connections_per_peer",
+            ConnectionLimit::All => "limits.connections",
+            ConnectionLimit::OfPeer => "limits.connections_per_peer",
         }
     }
 }
@@ -129,19 +129,19 @@ impl Connections {
     ///
     /// # Errors
     /// Every connection in question has an open call.
-    pub fn enter(&self, address: IpAddr) -> Result<ConnectionSlot, Full> {
+    pub fn enter(&self, address: IpAddr) -> Result<ConnectionSlot, ConnectionLimit> {
         let peer = (!address.to_canonical().is_loopback()).then(|| Peer::from(address));
         let mut state = self.0.lock();
         if peer.is_some() {
             let of_peer = state.slots.values().filter(|entry| entry.peer == peer).count();
             if of_peer >= self.0.most_of_peer
-                && !state.shed(Stage::Shed, |entry| entry.peer == peer)
+                && !state.shed(ConnectionStage::Shed, |entry| entry.peer == peer)
             {
-                return Err(Full::OfPeer);
+                return Err(ConnectionLimit::OfPeer);
             }
         }
-        if state.slots.len() >= self.0.most && !state.shed(Stage::Shed, |_| true) {
-            return Err(Full::All);
+        if state.slots.len() >= self.0.most && !state.shed(ConnectionStage::Shed, |_| true) {
+            return Err(ConnectionLimit::All);
         }
         let (id, idle_since) = (state.next_id, state.next_idle);
         (state.next_id, state.next_idle) = (id + 1, idle_since + 1);
@@ -155,7 +155,7 @@ impl Connections {
     /// Closes the longest idle connection at once, without a farewell: nothing can be accepted
     /// without its descriptor.
     pub fn free_descriptor(&self) {
-        self.0.lock().shed(Stage::Cut, |_| true);
+        self.0.lock().shed(ConnectionStage::Cut, |_| true);
     }
 
     /// Resolves when no connection is open.
@@ -175,7 +175,7 @@ impl Table {
 impl State {
     /// Takes the slot of the longest idle connection that `fits`, connections without an
     /// authenticated call first. False if every one has an open call.
-    fn shed(&mut self, stage: Stage, fits: impl Fn(&Entry) -> bool) -> bool {
+    fn shed(&mut self, stage: ConnectionStage, fits: impl Fn(&Entry) -> bool) -> bool {
         let candidates = self.slots.iter().filter_map(|(id, entry)| {
             let Activity { open_calls, is_used, .. } = *entry.activity.borrow();
             (open_calls == 0 && fits(entry)).then_some((is_used, entry.idle_since, *id))
@@ -189,7 +189,7 @@ impl State {
         if self.shed.len() > MAX_SHED
             && let Some((_, oldest)) = self.shed.pop_front()
         {
-            oldest.send_modify(|activity| activity.stage = Stage::Cut);
+            oldest.send_modify(|activity| activity.stage = ConnectionStage::Cut);
         }
         true
     }
@@ -211,7 +211,7 @@ impl ConnectionSlot {
         let mut changes = self.0.activity.subscribe();
         loop {
             let Activity { open_calls, is_used, stage } = *changes.borrow_and_update();
-            if stage != Stage::Open {
+            if stage != ConnectionStage::Open {
                 return;
             }
             tokio::select! {
@@ -228,15 +228,15 @@ impl ConnectionSlot {
         {
             let _ordered = self.0.table.lock();
             self.0.activity.send_modify(|activity| {
-                if activity.stage == Stage::Open {
-                    activity.stage = Stage::Leaving;
+                if activity.stage == ConnectionStage::Open {
+                    activity.stage = ConnectionStage::Leaving;
                 }
             });
         }
         let mut changes = self.0.activity.subscribe();
         loop {
             let Activity { open_calls, stage, .. } = *changes.borrow_and_update();
-            if stage == Stage::Cut {
+            if stage == ConnectionStage::Cut {
                 return;
             }
             tokio::select! {
@@ -275,7 +275,7 @@ impl ConnectionHandle {
         let _ordered = self.table.lock();
         let mut begun = false;
         self.activity.send_if_modified(|activity| {
-            begun = matches!(activity.stage, Stage::Open | Stage::Leaving);
+            begun = matches!(activity.stage, ConnectionStage::Open | ConnectionStage::Leaving);
             if !begun {
                 return false;
             }
@@ -313,7 +313,7 @@ impl Activity {
     /// Whether calls change what the connection's task waits for. Else it is not woken for each of
     /// them.
     fn matters(&self) -> bool {
-        !self.is_used || self.stage != Stage::Open
+        !self.is_used || self.stage != ConnectionStage::Open
     }
 }
 
@@ -336,7 +336,7 @@ mod tests {
 
     const HERE: &str = "127.0.0.1";
 
-    fn enter(connections: &Connections, address: &str) -> Result<ConnectionSlot, Full> {
+    fn enter(connections: &Connections, address: &str) -> Result<ConnectionSlot, ConnectionLimit> {
         connections.enter(address.parse().expect("an address"))
     }
 
@@ -344,13 +344,13 @@ mod tests {
         (0..count).map(|_| enter(connections, HERE).expect("room")).collect()
     }
 
-    fn stage(slot: &ConnectionSlot) -> Stage {
+    fn stage(slot: &ConnectionSlot) -> ConnectionStage {
         slot.0.activity.borrow().stage
     }
 
     /// Places of those that are not open any more.
     fn gone(slots: &[ConnectionSlot]) -> Vec<usize> {
-        (0..slots.len()).filter(|at| stage(&slots[*at]) != Stage::Open).collect()
+        (0..slots.len()).filter(|at| stage(&slots[*at]) != ConnectionStage::Open).collect()
     }
 
     #[test]
@@ -379,7 +379,7 @@ mod tests {
         let slots = some(&connections, 2);
         let first = slots[0].handle().begin(true).expect("open");
         let second = slots[1].handle().begin(false).expect("open");
-        assert_eq!(enter(&connections, HERE).expect_err("all are busy"), Full::All);
+        assert_eq!(enter(&connections, HERE).expect_err("all are busy"), ConnectionLimit::All);
         drop(first);
         let third = enter(&connections, HERE).expect("the first is idle");
         assert_eq!(gone(&slots), [0]);
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(gone(&slots), [0]);
         drop(second);
         connections.free_descriptor();
-        assert_eq!((stage(&slots[1]), connections.0.lock().slots.len()), (Stage::Cut, 1));
+        assert_eq!((stage(&slots[1]), connections.0.lock().slots.len()), (ConnectionStage::Cut, 1));
     }
 
     #[test]
@@ -426,7 +426,10 @@ mod tests {
         ] {
             held.extend([busy(first), busy(second)]);
             let refused = enter(&connections, third).expect_err("both are busy");
-            assert_eq!((refused, refused.setting()), (Full::OfPeer, "limits.connections_per_peer"));
+            assert_eq!(
+                (refused, refused.setting()),
+                (ConnectionLimit::OfPeer, "limits.connections_per_peer")
+            );
         }
         for local in ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"] {
             held.extend([busy(local), busy(local), busy(local)]);
@@ -437,7 +440,7 @@ mod tests {
         let (slot, call) = held.swap_remove(0);
         drop(call);
         assert!(enter(&connections, "192.0.2.1").is_ok());
-        assert_eq!((stage(&slot), stage(&idle)), (Stage::Shed, Stage::Open));
+        assert_eq!((stage(&slot), stage(&idle)), (ConnectionStage::Shed, ConnectionStage::Open));
     }
 
     #[test]
@@ -468,9 +471,12 @@ mod tests {
     fn shed_connections_that_are_not_closed_yet_are_bounded() {
         let connections = Connections::bounded(1, 1);
         let slots = some(&connections, MAX_SHED + 1);
-        assert!(slots.iter().all(|slot| stage(slot) != Stage::Cut));
+        assert!(slots.iter().all(|slot| stage(slot) != ConnectionStage::Cut));
         let _next = some(&connections, 2);
-        assert_eq!([0, 1, 2].map(|at| stage(&slots[at])), [Stage::Cut, Stage::Cut, Stage::Shed]);
+        assert_eq!(
+            [0, 1, 2].map(|at| stage(&slots[at])),
+            [ConnectionStage::Cut, ConnectionStage::Cut, ConnectionStage::Shed]
+        );
         assert!(slots[0].is_overdue().now_or_never().is_some(), "it is not waited for");
         assert_eq!(connections.0.lock().shed.len(), MAX_SHED);
     }

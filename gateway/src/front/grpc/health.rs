@@ -19,7 +19,7 @@ use crate::inference::standing::Standing;
 
 /// What the name of a service means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum ServiceName {
     /// "" and the inference service: a request can be served.
     Inference,
     /// The target worker is ready.
@@ -29,21 +29,21 @@ enum Name {
     Drafter,
 }
 
-impl Name {
+impl ServiceName {
     fn parse(text: &str) -> Option<Self> {
         match text {
-            "" | "paceline.v1.Inference" => Some(Name::Inference),
-            "worker.target" => Some(Name::Target),
-            "worker.drafter" => Some(Name::Drafter),
+            "" | "paceline.v1.Inference" => Some(ServiceName::Inference),
+            "worker.target" => Some(ServiceName::Target),
+            "worker.drafter" => Some(ServiceName::Drafter),
             _ => None,
         }
     }
 
     fn status(self, standing: &Standing) -> ServingStatus {
         let serving = match self {
-            Name::Inference => standing.serving().is_ok(),
-            Name::Target => standing.target_ready(),
-            Name::Drafter => standing.drafter_serves(),
+            ServiceName::Inference => standing.serving().is_ok(),
+            ServiceName::Target => standing.target_ready(),
+            ServiceName::Drafter => standing.drafter_serves(),
         };
         if serving { ServingStatus::Serving } else { ServingStatus::NotServing }
     }
@@ -74,7 +74,7 @@ impl Health for HealthService {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let HealthCheckRequest { service } = request.into_inner();
-        let Some(name) = Name::parse(&service) else {
+        let Some(name) = ServiceName::parse(&service) else {
             let known = "\"\", paceline.v1.Inference, worker.target or worker.drafter";
             return Err(Status::not_found(format!(
                 "service: expected {known}, found {}",
@@ -90,7 +90,7 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let name = Name::parse(&request.into_inner().service);
+        let name = ServiceName::parse(&request.into_inner().service);
         let state = (self.standing.clone(), self.closing.clone(), None);
         let stream =
             futures::stream::unfold(state, move |(mut standing, closing, last)| async move {

@@ -48,13 +48,13 @@ pub struct TimedBody<B> {
     stall: Pin<Box<Sleep>>,
     total: Pin<Box<Sleep>>,
     /// What `total` stands for: `limits.message_s`, or the client's own deadline.
-    limit: Limit,
+    limit: TimeLimit,
     received_bytes: u64,
     is_over: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Limit {
+enum TimeLimit {
     Message(Duration),
     Deadline,
 }
@@ -67,8 +67,8 @@ impl<B> TimedBody<B> {
         timeout: Option<Duration>,
     ) -> Self {
         let (total, limit) = match timeout {
-            Some(timeout) if timeout < limit => (timeout, Limit::Deadline),
-            _ => (limit, Limit::Message(limit)),
+            Some(timeout) if timeout < limit => (timeout, TimeLimit::Deadline),
+            _ => (limit, TimeLimit::Message(limit)),
         };
         let (stall, total) = (Box::pin(sleep(STALL)), Box::pin(sleep(total)));
         Self { inner, arrival, stall, total, limit, received_bytes: 0, is_over: false }
@@ -87,11 +87,11 @@ impl<B> TimedBody<B> {
         };
         if self.total.poll_unpin(context).is_ready() {
             return Some(match self.limit {
-                Limit::Message(limit) => late(format!(
+                TimeLimit::Message(limit) => late(format!(
                     "its end within {} s of the headers (limits.message_s)",
                     limit.as_secs()
                 )),
-                Limit::Deadline => deadline_passed(),
+                TimeLimit::Deadline => deadline_passed(),
             });
         }
         let stalled = self.stall.poll_unpin(context).is_ready();

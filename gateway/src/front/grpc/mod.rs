@@ -38,7 +38,8 @@ use tonic_health::pb::health_server::HealthServer;
 
 use crate::inference::admission::Calls;
 use crate::inference::error::InferenceError;
-use crate::inference::input::{self, RequestInput};
+use crate::inference::input::RequestInput;
+use crate::inference::request;
 use crate::inference::standing::Standing;
 use crate::inference::{Call, Inference};
 
@@ -197,7 +198,7 @@ impl InferenceService {
         timeout_error: Option<InferenceError>,
         message: Deferred<M>,
         decode: D,
-    ) -> Result<(input::Request, T), InferenceError>
+    ) -> Result<(request::Request, T), InferenceError>
     where
         M: Message + Name + Default + 'static,
         T: Send + 'static,

@@ -29,12 +29,12 @@ pub struct Backlog {
     /// How often a request left the queue or the model.
     moves: AtomicU64,
     /// The last refusal of each key, as long as it is fresh.
-    full: Mutex<HashMap<KeyId, Full>>,
+    full: Mutex<HashMap<KeyId, FullQueue>>,
 }
 
 /// A refusal by the supervisor.
 #[derive(Debug)]
-struct Full {
+struct FullQueue {
     error: InferenceError,
     /// The life of the supervisor that refused.
     term: Term,
@@ -43,7 +43,7 @@ struct Full {
     moves: u64,
 }
 
-impl Full {
+impl FullQueue {
     fn is_fresh(&self, now_ns: i64) -> bool {
         now_ns - self.at_ns < FRESH.as_nanos() as i64
     }
@@ -72,7 +72,7 @@ impl Backlog {
         let full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         let moves = self.moves.load(Ordering::Relaxed);
         let holds =
-            |full: &&Full| full.term == term && full.moves == moves && full.is_fresh(now_ns);
+            |full: &&FullQueue| full.term == term && full.moves == moves && full.is_fresh(now_ns);
         full.get(&key).filter(holds).map_or(Ok(()), |full| Err(full.error.clone()))
     }
 
@@ -104,7 +104,7 @@ impl QueuePlace {
         }
         // It never had a place that could come free, or another request has taken it.
         self.refused = true;
-        let full = Full { error: error.clone(), term, at_ns, moves: self.moves };
+        let full = FullQueue { error: error.clone(), term, at_ns, moves: self.moves };
         let mut all = self.backlog.full.lock().unwrap_or_else(PoisonError::into_inner);
         // No more than the refusals of one moment are kept.
         all.retain(|_, full| full.is_fresh(at_ns));

@@ -234,7 +234,7 @@ mod tests {
             (0..calls.most).map(|_| calls.enter(None).expect("room")).collect();
         let error = calls.enter(Some(&"alice".into())).expect_err("full");
         assert_eq!(error.kind, Reason::QueueFull);
-        assert!(calls.of_keys.lock().expect("fine").is_empty(), "who was refused is not counted");
+        assert!(calls.of_keys.lock().expect("fine").is_empty(), "a refused call is not counted");
         drop(slots);
     }
 
