@@ -45,7 +45,8 @@ pub struct Calls {
     pub forwarded: u64,
 }
 
-/// Who computed how many products. All zeros where nobody calls us.
+/// How many products were computed here, and how many forwarded. All zeros on systems where MLX does
+/// not call this crate.
 pub fn calls() -> Calls {
     #[cfg(target_os = "linux")]
     return sgemm::calls();

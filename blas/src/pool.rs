@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::helpers::{Job, Pool};
-use crate::kernel::{COLUMNS, Kernels, Product, ROWS, Room};
+use crate::kernel::{COLUMNS, Kernels, PackBuffer, Product, ROWS};
 
 /// More are not used: the products are bound by memory.
 const MOST_THREADS: usize = 64;
@@ -41,27 +41,27 @@ const BAND: usize = 240;
 struct Multiplication<'a> {
     kernels: &'a Kernels,
     product: &'a Product,
-    cut: Cut,
+    partition: Partition,
 }
 
 impl Multiplication<'_> {
     /// One piece of the product at `work`.
     ///
     /// # Safety
-    /// [`Cut::compute`]'s; `work` is a multiplication.
+    /// [`Partition::compute`]'s; `work` is a multiplication.
     unsafe fn piece(work: *const (), piece: usize) {
         // SAFETY: the caller's.
         unsafe {
-            let Self { kernels, product, cut } = &*work.cast();
-            cut.compute(kernels, product, piece);
+            let Self { kernels, product, partition } = &*work.cast();
+            partition.compute(kernels, product, piece);
         }
     }
 }
 
 /// Work whose pieces any thread may do, once each.
-struct Shared<'a, F>(&'a F);
+struct SharedWork<'a, F>(&'a F);
 
-impl<F: Fn(usize) + Sync> Shared<'_, F> {
+impl<F: Fn(usize) + Sync> SharedWork<'_, F> {
     /// # Safety
     /// `work` is one of these.
     unsafe fn piece(work: *const (), piece: usize) {
@@ -105,7 +105,7 @@ pub(crate) fn fill_rows(
             fill(row, unsafe { std::slice::from_raw_parts_mut(place.0.add(row * length), length) });
         }
     };
-    let work = Shared(&piece);
+    let work = SharedWork(&piece);
     let job = Job { work: (&raw const work).cast(), piece: piece_of(&work), pieces };
     // SAFETY: the work lives until `run` is back.
     if !unsafe { POOL.run(job, threads - 1) } {
@@ -114,8 +114,8 @@ pub(crate) fn fill_rows(
 }
 
 /// How a piece of such work is done; a function of its own because closures' types have no names.
-fn piece_of<F: Fn(usize) + Sync>(_: &Shared<'_, F>) -> unsafe fn(*const (), usize) {
-    Shared::<'_, F>::piece
+fn piece_of<F: Fn(usize) + Sync>(_: &SharedWork<'_, F>) -> unsafe fn(*const (), usize) {
+    SharedWork::<'_, F>::piece
 }
 
 static POOL: LazyLock<Pool> = LazyLock::new(Pool::new);
@@ -151,13 +151,13 @@ fn threads() -> usize {
 /// # Safety
 /// A, B and C are as large as the product says, and C is nobody else's.
 pub(crate) unsafe fn run(kernels: &Kernels, product: &Product) {
-    thread_local!(static ROOM: RefCell<Room> = const { RefCell::new(Room::new()) });
+    thread_local!(static BUFFER: RefCell<PackBuffer> = const { RefCell::new(PackBuffer::new()) });
     let bands = product.m.div_ceil(BAND).max(1);
     let rows = product.m.div_ceil(bands).next_multiple_of(ROWS);
-    ROOM.with_borrow_mut(|room| {
+    BUFFER.with_borrow_mut(|buffer| {
         for from in (0..product.m).step_by(rows) {
             // SAFETY: the caller's, and a band is of the product's rows.
-            unsafe { band(kernels, &product.rows(from, (from + rows).min(product.m)), room) }
+            unsafe { band(kernels, &product.rows(from, (from + rows).min(product.m)), buffer) }
         }
     });
 }
@@ -166,20 +166,24 @@ pub(crate) unsafe fn run(kernels: &Kernels, product: &Product) {
 ///
 /// # Safety
 /// [`run`]'s.
-unsafe fn band(kernels: &Kernels, product: &Product, room: &mut Room) {
+unsafe fn band(kernels: &Kernels, product: &Product, buffer: &mut PackBuffer) {
     let Product { m, n, k, .. } = *product;
     let work = n.saturating_mul(k).saturating_mul(m.max(ROWS_PER_READ)) / ROWS_PER_READ;
     let threads = if work < ALONE { 1 } else { threads() };
-    let cut = if threads == 1 { Cut::none(product) } else { Cut::new(product, work, threads) };
+    let partition = if threads == 1 {
+        Partition::none(product)
+    } else {
+        Partition::new(product, work, threads)
+    };
     // SAFETY: the caller's.
     unsafe {
-        let product = kernels.prepare(product, cut.rows, room);
-        let pieces = cut.pieces(&product);
-        let work = Multiplication { kernels, product: &product, cut };
+        let product = kernels.prepare(product, partition.rows, buffer);
+        let pieces = partition.pieces(&product);
+        let work = Multiplication { kernels, product: &product, partition };
         let job = Job { work: (&raw const work).cast(), piece: Multiplication::piece, pieces };
-        if cut.is_none(&product) || !POOL.run(job, threads - 1) {
+        if partition.is_none(&product) || !POOL.run(job, threads - 1) {
             for piece in 0..pieces {
-                cut.compute(kernels, &product, piece);
+                partition.compute(kernels, &product, piece);
             }
         }
     }
@@ -187,12 +191,12 @@ unsafe fn band(kernels: &Kernels, product: &Product, room: &mut Room) {
 
 /// How a product is cut into pieces: so many columns and rows each.
 #[derive(Clone, Copy)]
-struct Cut {
+struct Partition {
     columns: usize,
     rows: usize,
 }
 
-impl Cut {
+impl Partition {
     fn none(product: &Product) -> Self {
         Self { columns: product.n.max(1), rows: product.m.max(1) }
     }

@@ -7,10 +7,10 @@ use std::ops::Range;
 use crate::pool::fill_rows;
 use crate::sgemm::kernels;
 
-pub use crate::kernel::{Affine, Turn};
+pub use crate::kernel::{Affine, Rotation};
 pub use crate::largest::largest;
 
-/// silu(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one behind the other
+/// silu(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one after another
 /// (arXiv 2002.05202).
 ///
 /// # Panics
@@ -36,6 +36,15 @@ pub fn norm<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, weight: &[f32], eps: f32,
     });
 }
 
+/// The heads of a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// Number of heads.
+    pub count: usize,
+    /// Numbers of a head.
+    pub dim: usize,
+}
+
 /// Heads of `dim` into `out`, rows of `heads` of them: each normed by `weight` (one for all heads,
 /// or one for each), then turned by its row's position, index i with i + dim/2 (arXiv 2104.09864).
 /// `x(row)` begins with the heads.
@@ -46,8 +55,8 @@ pub fn norm_turn<'a>(
     x: impl Fn(usize) -> &'a [f32] + Sync,
     weight: &[f32],
     eps: f32,
-    (heads, dim): (usize, usize),
-    turn: impl Fn(usize) -> Turn<'a> + Sync,
+    Heads { count: heads, dim }: Heads,
+    turn: impl Fn(usize) -> Rotation<'a> + Sync,
     out: &mut [f32],
 ) {
     assert!(
@@ -57,7 +66,7 @@ pub fn norm_turn<'a>(
     let function = kernels().functions.norm_turn;
     fill_rows(out, heads * dim, heads * dim, |row, out| {
         let (x, turn) = (x(row), turn(row));
-        let turn = Turn { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
+        let turn = Rotation { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
         for (head, out) in out.chunks_exact_mut(dim).enumerate() {
             let weight = if weight.len() == dim { weight } else { &weight[head * dim..][..dim] };
             // SAFETY: `kernels` are of this processor.
@@ -73,15 +82,15 @@ pub fn norm_turn<'a>(
 /// A row or a table is shorter, or `dim` is odd.
 pub fn turn<'a>(
     x: impl Fn(usize) -> &'a [f32] + Sync,
-    (heads, dim): (usize, usize),
-    turn: impl Fn(usize) -> Turn<'a> + Sync,
+    Heads { count: heads, dim }: Heads,
+    turn: impl Fn(usize) -> Rotation<'a> + Sync,
     out: &mut [f32],
 ) {
     assert!(dim % 2 == 0, "expected heads of an even size, found {dim}");
     let function = kernels().functions.turn;
     fill_rows(out, heads * dim, heads * dim, |row, out| {
         let (x, turn) = (x(row), turn(row));
-        let turn = Turn { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
+        let turn = Rotation { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
         for (head, out) in out.chunks_exact_mut(dim).enumerate() {
             // SAFETY: `kernels` are of this processor.
             unsafe { function(&x[head * dim..][..dim], turn, out) }
@@ -122,7 +131,8 @@ pub fn surprises<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, length: usize, out: 
     fill_rows(out, 1, length, |row, out| out[0] = unsafe { function(x(row)) });
 }
 
-/// In place, rows of `keys`: softmax(scale · x) over the keys that a row sees, 0 for all others.
+/// In place, rows of `keys`: softmax(scale · x) over the keys that a row attends to, 0 for all
+/// others.
 pub fn softmax(
     x: &mut [f32],
     keys: usize,
@@ -140,7 +150,7 @@ pub fn softmax(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::available;
+    use crate::kernel::{Functions, available};
 
     /// Numbers between -1 and 1 times a size, the same each time.
     fn numbers(count: usize, size: f32) -> Vec<f32> {
@@ -172,138 +182,155 @@ mod tests {
         f64::from(x) / (1.0 + (-f64::from(x)).exp())
     }
 
+    /// One instruction set's functions, and rows of one length to compute.
+    struct Rows {
+        functions: Functions,
+        what: String,
+        length: usize,
+        /// `length` numbers.
+        x: Vec<f32>,
+        /// Twice as many.
+        y: Vec<f32>,
+    }
+
+    impl Rows {
+        /// Every instruction set with rows of many lengths.
+        fn all() -> impl Iterator<Item = Rows> {
+            available().flat_map(|kernels| {
+                [1, 2, 7, 8, 15, 16, 17, 33, 64, 100, 768].into_iter().map(move |length| Rows {
+                    functions: kernels.functions,
+                    what: format!("{}, {length}", kernels.name),
+                    length,
+                    x: numbers(length, 20.0),
+                    y: numbers(2 * length, 3.0),
+                })
+            })
+        }
+
+        /// √(mean of x² + 1e-6).
+        fn rms(&self) -> f64 {
+            let squares = self.x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            (squares / self.length as f64 + 1e-6).sqrt()
+        }
+
+        /// The largest of some numbers of x.
+        fn largest(&self, range: Range<usize>) -> f64 {
+            f64::from(self.x[range].iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x)))
+        }
+    }
+
     #[test]
-    fn every_instruction_set_computes_what_the_formulas_say() {
-        for kernels in available() {
-            let (all, name) = (kernels.functions, kernels.name);
-            for length in [1, 2, 7, 8, 15, 16, 17, 33, 64, 100, 768] {
-                let what = format!("{name}, {length}");
-                let (x, y) = (numbers(length, 20.0), numbers(2 * length, 3.0));
-                let mut out = vec![f32::NAN; length];
-                // SAFETY: `available` are of this processor.
-                unsafe { (all.gated)(&x, &y[..length], &mut out) };
-                check(
-                    &out,
-                    x.iter().zip(&y).map(|(gate, up)| silu(*gate) * f64::from(*up)),
-                    1e-6,
-                    &what,
-                );
+    fn gates_and_activations_equal_their_formulas() {
+        for rows in Rows::all() {
+            let Rows { functions, what, length, x, y } = &rows;
+            let mut out = vec![f32::NAN; *length];
+            // SAFETY: `available` are of this processor.
+            unsafe { (functions.gated)(x, &y[..*length], &mut out) };
+            let expected = x.iter().zip(y).map(|(gate, up)| silu(*gate) * f64::from(*up));
+            check(&out, expected, 1e-6, what);
 
-                let rms = (x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / length as f64
-                    + 1e-6)
-                    .sqrt();
-                // SAFETY: as above.
-                unsafe { (all.norm)(&x, &y[..length], 1e-6, &mut out) };
-                check(
-                    &out,
-                    x.iter().zip(&y).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)),
-                    1e-5,
-                    &what,
-                );
-
-                let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / length as f64;
-                let spread = (x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>()
-                    / length as f64
-                    + 1e-2)
-                    .sqrt();
-                // SAFETY: as above.
-                unsafe {
-                    (all.layer_norm)(
-                        &x,
-                        Affine { weight: &y[..length], bias: &y[length..] },
-                        1e-2,
-                        &mut out,
-                    )
-                };
-                for (at, found) in out.iter().enumerate() {
-                    let expected = (f64::from(x[at]) - mean) / spread * f64::from(y[at])
-                        + f64::from(y[length + at]);
-                    assert!(
-                        (f64::from(*found) - expected).abs() < 1e-5,
-                        "{what}: at {at} expected {expected}, found {found}"
-                    );
-                }
-
-                let mut gelus: Vec<f32> = x.iter().map(|x| x / 3.0).collect();
-                let expected: Vec<f64> = gelus.iter().map(|x| gelu_of(f64::from(*x))).collect();
-                // SAFETY: as above.
-                unsafe { (all.gelu)(&mut gelus) };
-                // Where little is left of x, 1 + e^… has lost what the power lacks.
-                for (at, (found, expected)) in gelus.iter().zip(&expected).enumerate() {
-                    let far = (f64::from(*found) - expected).abs();
-                    assert!(
-                        far < 3e-6 * expected.abs() + 1e-7,
-                        "{what}: at {at} expected {expected}, found {found}"
-                    );
-                }
-
-                // SAFETY: as above.
-                let surprise = unsafe { (all.surprise)(&x) };
-                let most = x.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
-                let total: f64 = x.iter().map(|x| (f64::from(*x) - f64::from(most)).exp()).sum();
+            let mut gelus: Vec<f32> = x.iter().map(|x| x / 3.0).collect();
+            let expected: Vec<f64> = gelus.iter().map(|x| gelu_of(f64::from(*x))).collect();
+            // SAFETY: as above.
+            unsafe { (functions.gelu)(&mut gelus) };
+            // Where little is left of x, 1 + e^… has lost what the power lacks.
+            for (at, (found, expected)) in gelus.iter().zip(&expected).enumerate() {
+                let far = (f64::from(*found) - expected).abs();
                 assert!(
-                    (f64::from(surprise) - total.ln()).abs() < 1e-6,
-                    "{what}: expected {}, found {surprise}",
-                    total.ln()
+                    far < 3e-6 * expected.abs() + 1e-7,
+                    "{what}: at {at} expected {expected}, found {found}"
                 );
-
-                // Scaled so that the least powers are no longer normal numbers.
-                for (from, to) in [
-                    (0, length),
-                    (length / 3, length),
-                    (0, length - length / 3),
-                    (length / 2, length / 2),
-                ] {
-                    let mut shares = x.clone();
-                    // SAFETY: as above.
-                    unsafe { (all.softmax)(&mut shares, 1.7, from, to) };
-                    let most = x[from..to].iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
-                    let power = |x: &f32| ((f64::from(*x) - f64::from(most)) * 1.7).exp();
-                    let total: f64 = x[from..to].iter().map(power).sum();
-                    let share = |(at, x): (usize, &f32)| {
-                        if (from..to).contains(&at) { power(x) / total } else { 0.0 }
-                    };
-                    check(&shares, x.iter().enumerate().map(share), 1e-4, &what);
-                    assert!(
-                        shares[..from].iter().chain(&shares[to..]).all(|share| *share == 0.0),
-                        "{what}"
-                    );
-                }
-                if length % 2 == 0 {
-                    let turn = Turn { cos: &y[..length], sin: &y[length..] };
-                    let weight = numbers(length, 2.0);
-                    // SAFETY: as above.
-                    unsafe { (all.norm_turn)(&x, &weight, 1e-6, turn, &mut out) };
-                    let n: Vec<f64> = x
-                        .iter()
-                        .zip(&weight)
-                        .map(|(x, w)| f64::from(*x) / rms * f64::from(*w))
-                        .collect();
-                    for (at, found) in out.iter().enumerate() {
-                        let (own, other) = (n[at], n[(at + length / 2) % length]);
-                        let expected =
-                            own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
-                        assert!(
-                            (f64::from(*found) - expected).abs()
-                                < 1e-5 * (own.abs() + other.abs() + 1.0) * 6.0,
-                            "{what}: {at}"
-                        );
-                    }
-                    // SAFETY: as above.
-                    unsafe { (all.turn)(&x, turn, &mut out) };
-                    for (at, found) in out.iter().enumerate() {
-                        let (own, other) =
-                            (f64::from(x[at]), f64::from(x[(at + length / 2) % length]));
-                        let expected =
-                            own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
-                        assert!(
-                            (f64::from(*found) - expected).abs()
-                                < 1e-5 * (own.abs() + other.abs() + 1.0),
-                            "{what}: {at}"
-                        );
-                    }
-                }
             }
+        }
+    }
+
+    #[test]
+    fn norms_equal_their_formulas() {
+        for rows in Rows::all() {
+            let rms = rows.rms();
+            let Rows { functions, what, length, x, y } = &rows;
+            let mut out = vec![f32::NAN; *length];
+            // SAFETY: `available` are of this processor.
+            unsafe { (functions.norm)(x, &y[..*length], 1e-6, &mut out) };
+            let expected = x.iter().zip(y).map(|(x, w)| f64::from(*x) / rms * f64::from(*w));
+            check(&out, expected, 1e-5, what);
+
+            let count = *length as f64;
+            let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
+            let squares = x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>();
+            let spread = (squares / count + 1e-2).sqrt();
+            let affine = Affine { weight: &y[..*length], bias: &y[*length..] };
+            // SAFETY: as above.
+            unsafe { (functions.layer_norm)(x, affine, 1e-2, &mut out) };
+            for (at, found) in out.iter().enumerate() {
+                let expected = (f64::from(x[at]) - mean) / spread * f64::from(y[at])
+                    + f64::from(y[length + at]);
+                assert!(
+                    (f64::from(*found) - expected).abs() < 1e-5,
+                    "{what}: at {at} expected {expected}, found {found}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn softmax_and_surprise_equal_their_formulas() {
+        for rows in Rows::all() {
+            let Rows { functions, what, length, x, .. } = &rows;
+            // SAFETY: `available` are of this processor.
+            let surprise = unsafe { (functions.surprise)(x) };
+            let most = rows.largest(0..*length);
+            let total: f64 = x.iter().map(|x| (f64::from(*x) - most).exp()).sum();
+            assert!(
+                (f64::from(surprise) - total.ln()).abs() < 1e-6,
+                "{what}: expected {}, found {surprise}",
+                total.ln()
+            );
+
+            // Scaled so that the least powers are no longer normal numbers.
+            let (third, half) = (length / 3, length / 2);
+            for range in [0..*length, third..*length, 0..length - third, half..half] {
+                let mut shares = x.clone();
+                // SAFETY: as above.
+                unsafe { (functions.softmax)(&mut shares, 1.7, range.start, range.end) };
+                let most = rows.largest(range.clone());
+                let power = |x: &f32| ((f64::from(*x) - most) * 1.7).exp();
+                let total: f64 = x[range.clone()].iter().map(power).sum();
+                let share = |(at, x): (usize, &f32)| {
+                    if range.contains(&at) { power(x) / total } else { 0.0 }
+                };
+                check(&shares, x.iter().enumerate().map(share), 1e-4, what);
+                let outside = shares[..range.start].iter().chain(&shares[range.end..]);
+                assert!(outside.into_iter().all(|share| *share == 0.0), "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn rotations_equal_their_formulas() {
+        for rows in Rows::all().filter(|rows| rows.length % 2 == 0) {
+            let rms = rows.rms();
+            let Rows { functions, what, length, x, y } = &rows;
+            let half = length / 2;
+            let turn = Rotation { cos: &y[..*length], sin: &y[*length..] };
+            // A rotation of `n` by the tables, and the bound of its error.
+            let close = |out: &[f32], n: &[f64], factor: f64| {
+                for (at, found) in out.iter().enumerate() {
+                    let (own, other) = (n[at], n[(at + half) % length]);
+                    let expected = own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
+                    let bound = 1e-5 * (own.abs() + other.abs() + 1.0) * factor;
+                    assert!((f64::from(*found) - expected).abs() < bound, "{what}: {at}");
+                }
+            };
+            let weight = numbers(*length, 2.0);
+            let mut out = vec![f32::NAN; *length];
+            // SAFETY: `available` are of this processor.
+            unsafe { (functions.norm_turn)(x, &weight, 1e-6, turn, &mut out) };
+            let normed = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) / rms * f64::from(*w));
+            close(&out, &normed.collect::<Vec<_>>(), 6.0);
+            // SAFETY: as above.
+            unsafe { (functions.turn)(x, turn, &mut out) };
+            close(&out, &x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), 1.0);
         }
     }
 
@@ -349,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_hidden() {
+    fn a_nan_is_kept_where_it_is_visible() {
         for kernels in available() {
             for at in [0, 3, 17] {
                 let mut x = numbers(18, 1.0);
@@ -368,7 +395,7 @@ mod tests {
                     "{}",
                     kernels.name
                 );
-                // But nobody looks at what is not seen.
+                // A key outside of the range is not read.
                 let mut shares = x.clone();
                 // SAFETY: as above.
                 unsafe { (kernels.functions.softmax)(&mut shares, 1.0, at + 1, 18) };
@@ -383,7 +410,7 @@ mod tests {
         let (x, weight) = (numbers(2 * rows * width, 4.0), numbers(width, 1.0));
         let row = |at: usize| &x[at * 2 * width..][..2 * width];
         let angles = numbers(rows * 128, 1.0);
-        let turn = |at: usize| Turn {
+        let turn = |at: usize| Rotation {
             cos: &angles[at * 128..][..64],
             sin: &angles[at * 128 + 64..][..64],
         };
@@ -396,7 +423,7 @@ mod tests {
                 |at| row(first + at),
                 &weight,
                 1e-6,
-                (12, 64),
+                Heads { count: 12, dim: 64 },
                 |at| turn(first + at),
                 &mut out[2],
             );
@@ -412,7 +439,8 @@ mod tests {
                 1e-6,
                 &mut out[5],
             );
-            super::turn(|at| row(first + at), (12, 64), |at| turn(first + at), &mut out[6]);
+            let heads = Heads { count: 12, dim: 64 };
+            super::turn(|at| row(first + at), heads, |at| turn(first + at), &mut out[6]);
             out
         };
         crate::set_threads(3);

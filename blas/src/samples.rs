@@ -3,7 +3,7 @@
 use crate::kernel::Product;
 
 /// A product that owns its matrices. What lies around them is NaN, so that reading it shows.
-pub(crate) struct Sample {
+pub(crate) struct TestProduct {
     a: Vec<f32>,
     b: Vec<f32>,
     c: Vec<f32>,
@@ -38,7 +38,7 @@ fn matrix(seed: u64, (rows, columns): (usize, usize), ld: usize) -> Vec<f32> {
     cells
 }
 
-impl Sample {
+impl TestProduct {
     /// `more`: by how much leading dimensions are larger than they must be.
     pub(crate) fn new(transposed: bool, (m, n, k): (usize, usize, usize), more: usize) -> Self {
         let nothing = (std::ptr::null(), std::ptr::null_mut());

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::kernel::{self, Kernels, Product, size};
+use crate::kernel::{self, Kernels, Product, Sizes, Steps, size};
 use crate::{Calls, openblas, pool};
 
 // cblas.h
@@ -132,12 +132,16 @@ unsafe fn alone(
         return;
     }
     // Elements from row to row and from column to column.
-    let steps = |ld: usize, transposed: bool| if rows != transposed { (ld, 1) } else { (1, ld) };
+    let steps = |ld: usize, transposed: bool| {
+        if rows != transposed { Steps { row: ld, column: 1 } } else { Steps { row: 1, column: ld } }
+    };
     let [a_steps, b_steps] =
         [(lda, trans[0]), (ldb, trans[1])].map(|(ld, trans)| steps(ld, trans != PLAIN));
     let c_steps = steps(ldc, columns && rows);
     // SAFETY: the caller's.
-    unsafe { kernel::any_layout((m, n, k), alpha, a, a_steps, b, b_steps, beta, c, c_steps) }
+    unsafe {
+        kernel::any_layout(Sizes { m, n, k }, alpha, a, a_steps, b, b_steps, beta, c, c_steps)
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl<'a> HostRows<'a> {
         self.length
     }
 
-    /// All of them, if they lie one behind the other.
+    /// All of them, if they lie one after another.
     pub fn all(&self) -> Option<&'a [f32]> {
         (self.stride == self.length || self.rows <= 1).then_some(self.data)
     }
@@ -103,7 +103,7 @@ unsafe extern "C" fn drop_context(context: *mut c_void) {
 pub enum HostOutput {
     /// New memory, of any content.
     Fresh,
-    /// It begins as the first input's values, in its memory where nobody else needs it; the
+    /// It begins as the first input's values, in its memory where no other node needs it; the
     /// function sees the other inputs only.
     First,
 }

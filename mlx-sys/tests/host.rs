@@ -112,7 +112,7 @@ fn row_sums(inputs: &[HostRows<'_>], output: &mut [f32]) {
 }
 
 #[test]
-fn it_stands_between_mlx_nodes_and_sees_rows_however_they_lie() {
+fn a_host_node_reads_rows_of_any_layout_between_mlx_nodes() {
     let mut graph = Graph::new();
     let a = graph.matrix(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2);
     let double = graph.sum(a, a);
@@ -125,7 +125,7 @@ fn it_stands_between_mlx_nodes_and_sees_rows_however_they_lie() {
 }
 
 #[test]
-fn in_place_never_changes_what_somebody_else_holds() {
+fn a_node_in_place_never_changes_an_array_that_has_another_handle() {
     let mut graph = Graph::new();
     let a = graph.matrix(&[1.0, 2.0, 3.0, 4.0], 2);
     let plus = |inputs: &[HostRows<'_>], output: &mut [f32]| {
@@ -179,7 +179,7 @@ fn memory_that_runs_out_is_an_error_of_the_evaluation() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_the_function_is_given_back_each_time() {
+fn impossible_nodes_are_refused_and_free_their_function() {
     let lives = Arc::new(AtomicUsize::new(0));
     struct Life(Arc<AtomicUsize>);
     impl Drop for Life {

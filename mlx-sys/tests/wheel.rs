@@ -111,7 +111,7 @@ fn an_unexpected_layout_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_damaged_cache_says_what_to_delete() {
+fn a_damaged_cache_is_reported_with_what_to_delete() {
     let cache = empty_cache("damaged");
     let wheel = wheel_of(&cache, LAYOUT);
     let mlx =
@@ -124,7 +124,7 @@ fn a_damaged_cache_says_what_to_delete() {
 }
 
 #[test]
-fn builds_at_the_same_time_end_with_one_whole_copy() {
+fn concurrent_builds_end_with_one_whole_copy() {
     let cache = empty_cache("same-time");
     let wheel = wheel_of(&cache, LAYOUT);
     let (all_fetched, fetches) = (Barrier::new(4), AtomicUsize::new(0));

@@ -122,7 +122,7 @@ unsafe fn norm_turn<L: Lanes>(
     x: &[f32],
     weight: &[f32],
     eps: f32,
-    turn: Turn<'_>,
+    turn: Rotation<'_>,
     out: &mut [f32],
 ) {
     let length = out.len().min(x.len()).min(weight.len());
@@ -139,7 +139,7 @@ unsafe fn norm_turn<L: Lanes>(
 
 /// A head turned, x · cos + (x with its halves exchanged) · sin.
 #[inline(always)]
-unsafe fn turn<L: Lanes>(x: &[f32], turn: Turn<'_>, out: &mut [f32]) {
+unsafe fn turn<L: Lanes>(x: &[f32], turn: Rotation<'_>, out: &mut [f32]) {
     let length = out.len().min(x.len());
     // SAFETY: the places are below the length.
     unsafe {
@@ -151,7 +151,7 @@ unsafe fn turn<L: Lanes>(x: &[f32], turn: Turn<'_>, out: &mut [f32]) {
 #[inline(always)]
 unsafe fn turned<L: Lanes>(
     value: impl Fn(usize, usize) -> L::Vector,
-    turn: Turn<'_>,
+    turn: Rotation<'_>,
     out: &mut [f32],
 ) {
     let half = out.len().min(turn.cos.len()).min(turn.sin.len()) / 2;
@@ -285,7 +285,7 @@ unsafe fn surprise<L: Lanes>(x: &[f32]) -> f32 {
 
 /// cos and sin of a row's position, one for each number of a head; sin of the first half negated.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn<'a> {
+pub struct Rotation<'a> {
     /// cos.
     pub cos: &'a [f32],
     /// sin.
@@ -306,8 +306,8 @@ pub struct Affine<'a> {
 pub(crate) struct Functions {
     pub(crate) gated: unsafe fn(&[f32], &[f32], &mut [f32]),
     pub(crate) norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
-    pub(crate) norm_turn: unsafe fn(&[f32], &[f32], f32, Turn<'_>, &mut [f32]),
-    pub(crate) turn: unsafe fn(&[f32], Turn<'_>, &mut [f32]),
+    pub(crate) norm_turn: unsafe fn(&[f32], &[f32], f32, Rotation<'_>, &mut [f32]),
+    pub(crate) turn: unsafe fn(&[f32], Rotation<'_>, &mut [f32]),
     pub(crate) layer_norm: unsafe fn(&[f32], Affine<'_>, f32, &mut [f32]),
     pub(crate) gelu: unsafe fn(&mut [f32]),
     pub(crate) softmax: unsafe fn(&mut [f32], f32, usize, usize),
@@ -318,7 +318,7 @@ pub(crate) struct Functions {
 macro_rules! functions {
     ($(#[$attribute:meta])* $name:ident, $lanes:ty) => {
         pub(super) mod $name {
-            use super::{Affine, Functions, Turn};
+            use super::{Affine, Functions, Rotation};
 
             $(#[$attribute])*
             unsafe fn gated(gate: &[f32], up: &[f32], out: &mut [f32]) {
@@ -333,13 +333,13 @@ macro_rules! functions {
             }
 
             $(#[$attribute])*
-            unsafe fn norm_turn(x: &[f32], weight: &[f32], eps: f32, turn: Turn<'_>, out: &mut [f32]) {
+            unsafe fn norm_turn(x: &[f32], weight: &[f32], eps: f32, turn: Rotation<'_>, out: &mut [f32]) {
                 // SAFETY: as above.
                 unsafe { super::norm_turn::<$lanes>(x, weight, eps, turn, out) }
             }
 
             $(#[$attribute])*
-            unsafe fn turn(x: &[f32], turn: Turn<'_>, out: &mut [f32]) {
+            unsafe fn turn(x: &[f32], turn: Rotation<'_>, out: &mut [f32]) {
                 // SAFETY: as above.
                 unsafe { super::turn::<$lanes>(x, turn, out) }
             }

@@ -17,7 +17,7 @@ mod lanes;
 use std::ffi::c_int;
 
 pub(crate) use functions::Functions;
-pub use functions::{Affine, Turn};
+pub use functions::{Affine, Rotation};
 
 /// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n ×
 /// k (`transposed`) or k × n.
@@ -100,11 +100,11 @@ pub(crate) struct Kernels {
     pub(crate) functions: Functions,
 }
 
-/// Room for packed rows, kept from product to product.
+/// PackBuffer for packed rows, kept from product to product.
 #[derive(Default)]
-pub(crate) struct Room(Vec<Line>);
+pub(crate) struct PackBuffer(Vec<PackedLine>);
 
-impl Room {
+impl PackBuffer {
     /// None yet.
     pub(crate) const fn new() -> Self {
         Self(Vec::new())
@@ -114,7 +114,7 @@ impl Room {
 /// A cache line, so that no vector of a packed row lies across two.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([f32; 16]);
+struct PackedLine([f32; 16]);
 
 /// Columns are given out in multiples of this: no block is cut then, for any instruction set's
 /// kernels.
@@ -129,7 +129,7 @@ const fn packed_row(k: usize) -> usize {
 }
 
 impl Kernels {
-    /// The product, ready for [`Kernels::columns`] for as long as `room` is not touched, whole or
+    /// The product, ready for [`Kernels::columns`] for as long as `buffer` is not touched, whole or
     /// in parts of `tile` rows.
     ///
     /// # Safety
@@ -139,16 +139,16 @@ impl Kernels {
         &self,
         product: &Product,
         tile: usize,
-        room: &mut Room,
+        buffer: &mut PackBuffer,
     ) -> Product {
         if !product.transposed {
             return *product;
         }
         let lines = product.m * packed_row(product.k) / 16;
-        if room.0.len() < lines {
-            room.0.resize(lines, Line([0.0; 16]));
+        if buffer.0.len() < lines {
+            buffer.0.resize(lines, PackedLine([0.0; 16]));
         }
-        let packed: *mut f32 = room.0.as_mut_ptr().cast();
+        let packed: *mut f32 = buffer.0.as_mut_ptr().cast();
         for from in (0..product.m).step_by(tile) {
             // SAFETY: the rows are the product's and there is room for them.
             unsafe {
@@ -217,23 +217,39 @@ pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     all
 }
 
+/// Sizes of a product: A is m × k, B is k × n.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+/// How far the elements of a matrix lie apart, as it is multiplied.
+#[derive(Clone, Copy)]
+pub(crate) struct Steps {
+    /// From one row to the next.
+    pub(crate) row: usize,
+    /// From one column to the next.
+    pub(crate) column: usize,
+}
+
 /// Any product in any layout, one element after the other: for a process without OpenBLAS, so that
 /// it is slow and not dead.
 ///
 /// # Safety
-/// The three matrices are as large as the arguments say. `a_steps`, `b_steps`: elements from row to
-/// row and from column to column of A and B as they are multiplied.
+/// The three matrices are as large as the arguments say.
 #[expect(clippy::too_many_arguments, reason = "a product has as many")]
 pub(crate) unsafe fn any_layout(
-    (m, n, k): (usize, usize, usize),
+    Sizes { m, n, k }: Sizes,
     alpha: f32,
     a: *const f32,
-    a_steps: (usize, usize),
+    a_steps: Steps,
     b: *const f32,
-    b_steps: (usize, usize),
+    b_steps: Steps,
     beta: f32,
     c: *mut f32,
-    c_steps: (usize, usize),
+    c_steps: Steps,
 ) {
     for i in 0..m {
         for j in 0..n {
@@ -243,11 +259,11 @@ pub(crate) unsafe fn any_layout(
                 // As in BLAS: α = 0 reads neither A nor B.
                 if alpha != 0.0 {
                     for p in 0..k {
-                        sum += *a.add(i * a_steps.0 + p * a_steps.1)
-                            * *b.add(p * b_steps.0 + j * b_steps.1);
+                        sum += *a.add(i * a_steps.row + p * a_steps.column)
+                            * *b.add(p * b_steps.row + j * b_steps.column);
                     }
                 }
-                let place = c.add(i * c_steps.0 + j * c_steps.1);
+                let place = c.add(i * c_steps.row + j * c_steps.column);
                 *place = if beta == 0.0 { alpha * sum } else { alpha * sum + beta * *place };
             }
         }

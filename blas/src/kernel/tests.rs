@@ -1,5 +1,5 @@
 use super::*;
-use crate::samples::{Sample, bits};
+use crate::samples::{TestProduct, bits};
 
 impl Kernels {
     /// Computes a product.
@@ -7,9 +7,9 @@ impl Kernels {
     /// # Safety
     /// A, B and C are as large as the product says.
     pub(crate) unsafe fn whole(&self, product: &Product) {
-        let mut room = Room::new();
+        let mut buffer = PackBuffer::new();
         // SAFETY: the caller's.
-        unsafe { self.columns(&self.prepare(product, product.m, &mut room), 0, product.n) }
+        unsafe { self.columns(&self.prepare(product, product.m, &mut buffer), 0, product.n) }
     }
 }
 
@@ -25,7 +25,7 @@ fn every_shape_is_as_a_sum_in_double_precision() {
             for m in 1..=33 {
                 for (n, k) in [(1, 1), (3, 7), (17, 16), (64, 33), (71, 64), (130, 129)] {
                     for more in [0, 5] {
-                        let sample = Sample::new(transposed, (m, n, k), more);
+                        let sample = TestProduct::new(transposed, (m, n, k), more);
                         sample.check(&sample.compute(whole(kernels)), kernels.name);
                     }
                 }
@@ -40,7 +40,7 @@ fn every_length_of_a_row_and_of_a_column_has_its_tail() {
         for transposed in [true, false] {
             for length in 1..=80 {
                 for (n, k) in [(length, 19), (19, length)] {
-                    let sample = Sample::new(transposed, (3, n, k), 1);
+                    let sample = TestProduct::new(transposed, (3, n, k), 1);
                     sample.check(&sample.compute(whole(kernels)), kernels.name);
                 }
             }
@@ -56,7 +56,7 @@ fn blocks_at_the_ends_of_c_stay_inside_its_allocation() {
         for transposed in [true, false] {
             for m in [1, 2, 3, 7] {
                 for n in [1, 2, 4, 5, 8, 9, 12] {
-                    let sample = Sample::new(transposed, (m, n, 9), 0);
+                    let sample = TestProduct::new(transposed, (m, n, 9), 0);
                     sample.check(&sample.compute(whole(kernels)), kernels.name);
                 }
             }
@@ -70,7 +70,7 @@ fn factors_are_applied_and_c_is_not_read_without_one() {
         for transposed in [true, false] {
             for alpha in [0.0, 1.0, -0.75] {
                 for beta in [0.0, 1.0, 2.5] {
-                    let sample = Sample::new(transposed, (5, 37, 41), 3).scaled(alpha, beta);
+                    let sample = TestProduct::new(transposed, (5, 37, 41), 3).scaled(alpha, beta);
                     sample.check(&sample.compute(whole(kernels)), kernels.name);
                 }
             }
@@ -86,7 +86,7 @@ fn a_row_has_the_same_bits_among_any_others() {
             for (n, k) in [(70, 100), (129, 256), (9, 1)] {
                 // More than any border between ways of computing.
                 let most = 300;
-                let sample = Sample::new(transposed, (most, n, k), 2);
+                let sample = TestProduct::new(transposed, (most, n, k), 2);
                 let all = bits(&sample.compute(whole(kernels)));
                 for m in (1..=52).chain([95, 96, 97, 239, 240, 241, most]) {
                     for from in [0, (most - m) / 2, most - m] {
@@ -110,7 +110,7 @@ fn an_element_has_the_same_bits_in_any_column() {
         for transposed in [true, false] {
             for m in [1, 2, 3, 7, 16] {
                 let (n, k) = (93, 77);
-                let sample = Sample::new(transposed, (m, n, k), 0);
+                let sample = TestProduct::new(transposed, (m, n, k), 0);
                 let all = bits(&sample.compute(whole(kernels)));
                 for (from, to) in [(0, 1), (1, 2), (5, 93), (64, 80), (13, 30), (92, 93)] {
                     let part = bits(&sample.part(0..m, from..to).compute(whole(kernels)));
@@ -127,7 +127,7 @@ fn an_element_has_the_same_bits_in_any_column() {
 #[test]
 fn zeros_behind_the_last_probability_change_nothing() {
     for kernels in available() {
-        let mut sample = Sample::new(false, (2, 64, 90), 0);
+        let mut sample = TestProduct::new(false, (2, 64, 90), 0);
         for row in 0..2 {
             (50..90).for_each(|p| sample.set_a(row, p, 0.0));
         }
@@ -140,12 +140,12 @@ fn zeros_behind_the_last_probability_change_nothing() {
 }
 
 #[test]
-fn what_is_no_number_stays_none_and_in_its_row() {
+fn a_nan_stays_in_its_row() {
     for kernels in available() {
         for transposed in [true, false] {
             for (value, k) in [(f32::NAN, 40), (f32::INFINITY, 40), (f32::NAN, 16)] {
-                let clean = Sample::new(transposed, (7, 21, k), 1);
-                let mut sample = Sample::new(transposed, (7, 21, k), 1);
+                let clean = TestProduct::new(transposed, (7, 21, k), 1);
+                let mut sample = TestProduct::new(transposed, (7, 21, k), 1);
                 sample.set_a(3, k - 1, value);
                 let (clean, found) =
                     (clean.compute(whole(kernels)), sample.compute(whole(kernels)));

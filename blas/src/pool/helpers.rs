@@ -28,7 +28,7 @@ use super::sync::{self, AtomicBool, AtomicU32, AtomicUsize, UnsafeCell, fence};
 /// A cache line of its own, so that writers of this value do not slow the readers of its
 /// neighbours.
 #[repr(align(128))]
-pub(super) struct Line<T>(pub(super) T);
+pub(super) struct CacheAligned<T>(pub(super) T);
 
 pub(super) struct Job {
     /// First argument of `piece`. It belongs to the caller and lives until [`Pool::run`] returns.
@@ -40,16 +40,16 @@ pub(super) struct Job {
 
 pub(super) struct Pool {
     /// Whether a caller has the pool.
-    pub(super) taken: Line<AtomicBool>,
+    pub(super) taken: CacheAligned<AtomicBool>,
     /// `OPEN`, `WAITED_FOR`, how many helpers may be inside (bits 8 to 15), how many are (bits 0 to
     /// 7). A futex for the caller that waits.
-    pub(super) state: Line<AtomicU32>,
+    pub(super) state: CacheAligned<AtomicU32>,
     /// Changes with each job. A futex for the helpers.
-    pub(super) bell: Line<AtomicU32>,
+    pub(super) bell: CacheAligned<AtomicU32>,
     /// Helpers that sleep, or are about to.
-    pub(super) asleep: Line<AtomicU32>,
+    pub(super) asleep: CacheAligned<AtomicU32>,
     /// The next piece to give out.
-    next: Line<AtomicUsize>,
+    next: CacheAligned<AtomicUsize>,
     /// Written by the caller that has the pool while the job is closed and no helper is inside.
     /// Read by the threads inside.
     job: UnsafeCell<Job>,
@@ -85,11 +85,11 @@ impl Pool {
         /// No thread asks for a piece before there is a job.
         unsafe fn nothing(_: *const (), _: usize) {}
         Self {
-            taken: Line(AtomicBool::new(false)),
-            state: Line(AtomicU32::new(0)),
-            bell: Line(AtomicU32::new(0)),
-            asleep: Line(AtomicU32::new(0)),
-            next: Line(AtomicUsize::new(0)),
+            taken: CacheAligned(AtomicBool::new(false)),
+            state: CacheAligned(AtomicU32::new(0)),
+            bell: CacheAligned(AtomicU32::new(0)),
+            asleep: CacheAligned(AtomicU32::new(0)),
+            next: CacheAligned(AtomicUsize::new(0)),
             job: UnsafeCell::new(Job { work: std::ptr::null(), piece: nothing, pieces: 0 }),
             helpers: AtomicUsize::new(0),
         }

@@ -7,7 +7,7 @@ use super::helpers::{INSIDE, OPEN};
 
 use super::*;
 use crate::kernel::{PORTABLE, available};
-use crate::samples::{Sample, bits};
+use crate::samples::{TestProduct, bits};
 
 /// A pool of its own, with its helpers for the rest of the test process.
 fn pool() -> &'static Pool {
@@ -26,17 +26,17 @@ impl Pool {
         work: usize,
         helpers: usize,
     ) -> bool {
-        let mut room = Room::new();
+        let mut buffer = PackBuffer::new();
         // SAFETY: the caller's.
         unsafe {
-            let cut = Cut::new(product, work, helpers + 1);
+            let partition = Partition::new(product, work, helpers + 1);
             {
-                let product = &kernels.prepare(product, cut.rows, &mut room);
-                let work = Multiplication { kernels, product, cut };
+                let product = &kernels.prepare(product, partition.rows, &mut buffer);
+                let work = Multiplication { kernels, product, partition };
                 let job = Job {
                     work: (&raw const work).cast(),
                     piece: Multiplication::piece,
-                    pieces: cut.pieces(product),
+                    pieces: partition.pieces(product),
                 };
                 self.run(job, helpers)
             }
@@ -61,7 +61,7 @@ fn any_number_of_threads_gives_the_same_bits() {
                 (16, 64, 600),
                 (100, 130, 70),
             ] {
-                let sample = Sample::new(transposed, (m, n, k), 1);
+                let sample = TestProduct::new(transposed, (m, n, k), 1);
                 // SAFETY: the sample owns its matrices.
                 let alone = sample.compute(|product| unsafe { kernels.whole(product) });
                 sample.check(&alone, kernels.name);
@@ -95,7 +95,8 @@ fn callers_at_once_are_each_served() {
         for caller in 0..4 {
             let refused = &refused;
             scope.spawn(move || {
-                let sample = Sample::new(caller % 2 == 0, (1 + caller * 5, 600 + caller, 200), 0);
+                let sample =
+                    TestProduct::new(caller % 2 == 0, (1 + caller * 5, 600 + caller, 200), 0);
                 // SAFETY: the sample owns its matrices.
                 let right = sample.compute(|product| unsafe { kernels.whole(product) });
                 for _ in 0..300 {
@@ -120,7 +121,7 @@ fn callers_at_once_are_each_served() {
 #[test]
 fn helpers_wake_from_sleep() {
     let (pool, kernels) = (pool(), best());
-    let sample = Sample::new(true, (4, 640, 256), 0);
+    let sample = TestProduct::new(true, (4, 640, 256), 0);
     // SAFETY: the sample owns its matrices.
     let right = sample.compute(|product| unsafe { kernels.whole(product) });
     for _ in 0..50 {
@@ -146,13 +147,13 @@ fn a_product_of_every_size_goes_through_the_shared_pool() {
     for (m, n, k) in
         [(1, 1, 1), (1, 64, 4096), (1, 4096, 64), (32, 65, 2049), (3, 300, 300), (500, 70, 90)]
     {
-        let sample = Sample::new(true, (m, n, k), 0);
+        let sample = TestProduct::new(true, (m, n, k), 0);
         // SAFETY: the sample owns its matrices.
         sample.check(&sample.compute(|product| unsafe { run(&best(), product) }), "shared");
     }
     // A prompt's rows go through in bands, each of them cut; a row alone has the same bits.
     for transposed in [true, false] {
-        let sample = Sample::new(transposed, (2 * BAND + 5, 200, 64), 0);
+        let sample = TestProduct::new(transposed, (2 * BAND + 5, 200, 64), 0);
         // SAFETY: as above.
         let all = bits(&sample.compute(|product| unsafe { run(&best(), product) }));
         for row in [0, 5, BAND - 1, BAND, 2 * BAND + 4] {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::samples::{Sample, bits};
+use crate::samples::{TestProduct, bits};
 
 // So that there is one behind us. Nothing else in this executable asks for it.
 #[link(name = "openblas")]
@@ -27,11 +27,11 @@ fn call(product: &Product) {
 }
 
 #[test]
-fn what_is_called_is_right() {
+fn every_exported_product_is_right() {
     for transposed in [true, false] {
         for m in [1, 2, 31, 49, 64, 500] {
             for (alpha, beta) in [(1.0, 0.0), (1.0, 1.0), (-0.5, 0.25), (0.0, 2.0), (0.0, 0.0)] {
-                let sample = Sample::new(transposed, (m, 77, 130), 2).scaled(alpha, beta);
+                let sample = TestProduct::new(transposed, (m, 77, 130), 2).scaled(alpha, beta);
                 let found = sample.compute(call);
                 sample.check(&found, "called");
                 let across = sample.across().compute(call);
@@ -42,7 +42,7 @@ fn what_is_called_is_right() {
 }
 
 #[test]
-fn what_is_ours_and_what_is_not() {
+fn products_are_counted_as_own_or_forwarded() {
     let sizes = [4, 8, 16, 16, 8, 8];
     assert!(ours(ROW_MAJOR, PLAIN, PLAIN, sizes).is_some());
     let by_rows = [4, 8, 16, 16, 16, 8];
@@ -170,7 +170,7 @@ fn without_openblas_every_layout_is_computed() {
 
 #[test]
 fn callers_at_once_get_what_a_lone_one_gets() {
-    let sample = || Sample::new(true, (4, 512, 600), 0);
+    let sample = || TestProduct::new(true, (4, 512, 600), 0);
     let right = bits(&sample().compute(call));
     std::thread::scope(|scope| {
         for _ in 0..3 {

@@ -1,6 +1,6 @@
-//! What lies between a model's products, as single nodes of the graph: computed by the crate `blas`
-//! where that is faster than MLX, which is on the CPU of Linux, in float32. Everywhere else `None`:
-//! the caller has MLX do it.
+//! The functions between a model's products, as single nodes of the graph. The crate `blas` computes
+//! them where it is faster than MLX: on the CPU of Linux, in float32. Everywhere else they return
+//! `None`, and the caller uses MLX.
 
 use mlx_rs::{Array, Dtype};
 use mlx_sys::{HostOutput as Output, HostRows};
@@ -60,9 +60,9 @@ pub(crate) fn norm_turn(
         return Ok(None);
     }
     let (rows, dim) = (x.dim(0), x.dim(2));
-    let sizes = (heads as usize, dim as usize);
+    let sizes = rows::Heads { count: heads as usize, dim: dim as usize };
     node(&[x, weight, cos, sin], &[rows, heads, dim], Output::Fresh, move |inputs, out| {
-        let turn = |row| rows::Turn { cos: inputs[2].row(row), sin: inputs[3].row(row) };
+        let turn = |row| rows::Rotation { cos: inputs[2].row(row), sin: inputs[3].row(row) };
         rows::norm_turn(|row| inputs[0].row(row), &whole(&inputs[1]), eps, sizes, turn, out);
     })
     .map(Some)
@@ -79,9 +79,9 @@ pub(crate) fn turn(x: &Array, heads: i32, turn: &RopeTables) -> Result<Option<Ar
         return Ok(None);
     }
     let (rows, dim) = (x.dim(0), x.dim(2));
-    let sizes = (heads as usize, dim as usize);
+    let sizes = rows::Heads { count: heads as usize, dim: dim as usize };
     node(&[x, cos, sin], &[rows, heads, dim], Output::Fresh, move |inputs, out| {
-        let turn = |row| rows::Turn { cos: inputs[1].row(row), sin: inputs[2].row(row) };
+        let turn = |row| rows::Rotation { cos: inputs[1].row(row), sin: inputs[2].row(row) };
         rows::turn(|row| inputs[0].row(row), sizes, turn, out);
     })
     .map(Some)
@@ -111,8 +111,8 @@ pub(crate) fn layer_norm(
     .map(Some)
 }
 
-/// The Gaussian error linear unit by tanh of `x` `[rows, size]`, in its memory if nobody else needs
-/// it.
+/// The Gaussian error linear unit by tanh of `x` `[rows, size]`, in its memory if no other
+/// node needs it.
 ///
 /// # Errors
 /// Memory is out.
@@ -160,13 +160,13 @@ pub(crate) fn largest(logits: &Array, limit: usize) -> Result<Option<Array>> {
             (places[row], verdicts[row]) = (pair[0], pair[1]);
         }
     })?;
-    // Bits of integers: they are only to be called so.
+    // The numbers are the bits of integers.
     Ok(Some(both.view_dtype(Dtype::Uint32)?))
 }
 
-/// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else
-/// needs it. `scores` `[N, Hkv, group · T, keys]`; `visible` has N · T ranges. Only where [`computes`]
-/// says so.
+/// softmax(scale · scores) over the keys that each row attends to, in the scores' memory if no other
+/// node needs it. `scores` `[N, Hkv, group · T, keys]`; `visible` has N · T ranges. Only where
+/// [`computes`] allows it.
 ///
 /// # Errors
 /// Scores are not computed here, or memory is out.
@@ -197,7 +197,7 @@ fn node(
     function: impl Fn(&[HostRows<'_>], &mut [f32]) + Send + Sync + 'static,
 ) -> Result<Array> {
     let handles: Vec<mlx_sys::mlx_array> = inputs.iter().map(|input| input.as_ptr()).collect();
-    // SAFETY: the handles are of arrays that live; the result is owned by nobody else.
+    // SAFETY: the handles are of arrays that live; the result has no other owner.
     let made = unsafe {
         mlx_sys::host_array(&handles, shape, output, function).map(|handle| Array::from_ptr(handle))
     };
