@@ -74,7 +74,7 @@ impl Pair {
         (best as u32, sum.ln() as f32, taps)
     }
 
-    /// Drafts behind `bonus`, once `taps` from `position` on are read.
+    /// Drafts after `bonus`, once `taps` from `position` on are read.
     fn draft(&mut self, position: i32, taps: &Array, bonus: u32) -> Vec<u32> {
         let (block, mask) = (self.drafter.info().block, self.drafter.info().mask_id);
         let mut ids = vec![mask; block as usize];

@@ -94,8 +94,8 @@ impl<'a> HostHiddenStates<'a> {
         Ok(Self { layers, columns: columns as usize, rows })
     }
 
-    /// Puts the wanted rows with these numbers, the first wanted one being 0, behind what is in
-    /// `bytes`: each row's part of the first layer, of the second, and so on.
+    /// Appends the wanted rows with these numbers to `bytes`, the first wanted one being 0: each
+    /// row's numbers of the first layer, of the second, and so on.
     ///
     /// # Panics
     /// Fewer rows were wanted.
@@ -144,7 +144,7 @@ mod tests {
     use crate::transfer::to_bytes;
 
     #[test]
-    fn rows_of_layers_side_by_side() {
+    fn rows_are_appended_layer_by_layer() {
         let layer =
             |at: i32| Array::from_iter((0..12).map(|number| (100 * at + number) as f32), &[4, 3]);
         // The last one is a view whose numbers lie in another order.

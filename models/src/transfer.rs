@@ -1,4 +1,4 @@
-//! Arrays as bytes and back: what crosses a process border.
+//! Arrays as bytes and back, for process borders.
 
 use std::borrow::Cow;
 
@@ -69,7 +69,7 @@ pub fn stack(parts: &[Array]) -> Result<Array> {
     Ok(mlx_rs::ops::concatenate(parts, 0)?)
 }
 
-/// Whether an evaluated array's numbers are one behind the other in the order of their indices.
+/// Whether an evaluated array's numbers are one after another in the order of their indices.
 fn lies_in_order(array: &Array) -> bool {
     let axes = array.shape().iter().zip(array.strides()).rev();
     let mut next = 1;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_back() {
+    fn an_array_survives_its_bytes() {
         let rows = Array::from_slice(&[1.5f32, -2.0, 3.25, 0.0, f32::MAX, 1e-30], &[3, 2]);
         for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
             let array = rows.as_dtype(dtype).expect("a float type");

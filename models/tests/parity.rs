@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use mlx_rs::transforms::eval;
 use paceline_models::sample::noise::{NoiseKey, gumbel, philox};
-use paceline_models::sample::{Block, Drafts, RowRule, SamplingRule, choose, verify};
+use paceline_models::sample::{Block, DraftedIds, RowRule, SamplingRule, choose, verify};
 use paceline_models::{
     Array, Batch, DeviceChoice, FeatureLayers, KvStore, Segment, SequenceId, Target, Wants, device,
     load_target,
@@ -75,9 +75,13 @@ fn check_model(name: &str) {
     })
     .expect("loads");
     assert_eq!(loaded, model.info().weight_bytes);
+    check_prompts(name, &*model, &expected);
+    check_answers(name, &*model, &expected);
+}
 
+/// Each prompt in one pass: logits and hidden states.
+fn check_prompts(name: &str, model: &dyn Target, expected: &Model) {
     for case in &expected.cases {
-        // The whole prompt in one pass.
         let last = case.prompt.len() as i32 - 1;
         let wants = Wants {
             logit_rows: vec![last],
@@ -87,7 +91,7 @@ fn check_model(name: &str) {
             }),
             final_hidden: vec![last],
         };
-        let mut kv = store(&*model);
+        let mut kv = store(model);
         kv.open(SequenceId(0)).expect("new");
         let batch = Batch::text(case.prompt.clone(), vec![segment(0, 0, case.prompt.len())]);
         let forward = model.forward(&batch, &mut kv, &wants).expect("a forward");
@@ -115,9 +119,11 @@ fn check_model(name: &str) {
             1e-3,
         );
     }
+}
 
-    // All prompts side by side, read in chunks of 20, then decoded together.
-    let mut kv = store(&*model);
+/// All prompts side by side, read in chunks of 20, then decoded together.
+fn check_answers(name: &str, model: &dyn Target, expected: &Model) {
+    let mut kv = store(model);
     let mut ids: Vec<Vec<u32>> = expected.cases.iter().map(|case| case.prompt.clone()).collect();
     for sequence in 0..ids.len() {
         kv.open(SequenceId(sequence as u64)).expect("new");
@@ -253,7 +259,7 @@ struct ProcessedCase {
 }
 
 #[test]
-fn noise_is_the_contract() {
+fn noise_equals_the_golden_numbers() {
     let golden: SamplingGolden = read("sampling.json");
     for case in &golden.philox {
         assert_eq!(philox(case.counter, case.key), case.out);
@@ -277,7 +283,7 @@ fn noise_is_the_contract() {
 }
 
 #[test]
-fn choices_are_the_contract() {
+fn choices_equal_the_golden_ids() {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let golden: SamplingGolden = read("sampling.json");
     for (at, case) in golden.choices.iter().enumerate() {
@@ -316,7 +322,7 @@ fn choices_are_the_contract() {
 }
 
 #[test]
-fn processors_and_log_probabilities_are_the_contract() {
+fn processors_and_log_probabilities_equal_the_golden_numbers() {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let golden: SamplingGolden = read("sampling.json");
     assert!(golden.processed.len() >= 40);
@@ -349,9 +355,13 @@ fn processors_and_log_probabilities_are_the_contract() {
             &[2, vocab as i32],
         );
         let beside = Block { rule: RowRule { logprobs: None, ..rule }, drafted: 0 };
-        let verdicts =
-            verify(&logits, &[Block { rule, drafted: 0 }, beside], &Drafts::OnHost(vec![]), &[])
-                .expect("choices");
+        let verdicts = verify(
+            &logits,
+            &[Block { rule, drafted: 0 }, beside],
+            &DraftedIds::OnHost(vec![]),
+            &[],
+        )
+        .expect("choices");
         let tokens: Vec<u32> = verdicts.iter().map(|verdict| verdict.choices[0].token).collect();
         assert_eq!(tokens, [case.choice.token; 2], "case {at}");
         assert!(verdicts[1].logprobs.is_empty(), "case {at}: none were asked for");

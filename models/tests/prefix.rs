@@ -52,7 +52,7 @@ fn check(model: &str, prompt: i32) {
 }
 
 #[test]
-fn logits_behind_copied_pages_are_the_readers_own() {
+fn logits_after_copied_pages_equal_those_of_the_original() {
     check("tests/golden/qwen3-tiny", 200);
     check("../demo/target", 700);
 }

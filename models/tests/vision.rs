@@ -120,27 +120,27 @@ fn check_prompts(name: &str) {
 }
 
 #[test]
-fn pictures_become_the_reference_s_features() {
+fn features_equal_the_reference() {
     check_features("qwen3-vl-tiny");
 }
 
 #[test]
-fn pictures_become_the_reference_s_features_in_the_layout_of_mlx() {
+fn features_equal_the_reference_in_the_layout_of_mlx() {
     check_features("qwen3-vl-tiny-mlx");
 }
 
 #[test]
-fn prompts_with_pictures_go_on_as_the_reference_s() {
+fn answers_to_images_equal_the_reference() {
     check_prompts("qwen3-vl-tiny");
 }
 
 #[test]
-fn prompts_with_pictures_go_on_as_the_reference_s_in_the_layout_of_mlx() {
+fn answers_to_images_equal_the_reference_in_the_layout_of_mlx() {
     check_prompts("qwen3-vl-tiny-mlx");
 }
 
 #[test]
-fn another_picture_gives_other_features_and_another_answer() {
+fn another_image_gives_other_features_and_another_answer() {
     let (model, golden) = load("qwen3-vl-tiny");
     let tower = model.vision().expect("it sees");
     let mut known = known(&*model, &golden);

@@ -6,7 +6,7 @@ mod rows;
 
 use std::collections::HashMap;
 
-use paceline_models::sample::{Drafts, Logprobs, TokenSelection, Verdict};
+use paceline_models::sample::{DraftedIds, Logprobs, TokenSelection, VerifiedBlock};
 use paceline_models::{
     Array, Forward, HiddenStates, KvStore, ModelError, PreparedStep, SequenceId, Target,
     prepare_next, take_prepared,
@@ -103,7 +103,7 @@ fn compute(
     model: &dyn Target,
     kv: &mut KvStore,
     rows: &StepRows<'_>,
-    drafts: &Drafts,
+    drafts: &DraftedIds,
 ) -> Result<Computed, ModelError> {
     let prepared =
         take_prepared(kv, &rows.segments, &rows.wants, |selection| selection.serve(&rows.blocks));
@@ -120,7 +120,7 @@ fn compute(
 }
 
 impl StepOutcome {
-    fn add(&mut self, key: SequenceKey, verdict: Verdict) {
+    fn add(&mut self, key: SequenceKey, verdict: VerifiedBlock) {
         if verdict.faulty {
             self.faulty.push(key);
         }
@@ -190,7 +190,8 @@ fn prepare_step(
         kv.commit(SequenceId(part.key.0), (part.start + part.rows) as i32)?;
     }
     prepare_next(kv, &next.segments, &next.wants, |kv| {
-        let forward = model.forward(&next.batch(&Drafts::InGraph(ids.clone())), kv, &next.wants)?;
+        let forward =
+            model.forward(&next.batch(&DraftedIds::InGraph(ids.clone())), kv, &next.wants)?;
         let logits = forward
             .logits
             .as_ref()

@@ -55,7 +55,7 @@ impl CapacityClass {
         self.owners.len() as u64 * self.slot_bytes()
     }
 
-    /// Bytes of slots nobody uses.
+    /// Bytes of slots without an owner.
     pub(super) fn idle_bytes(&self) -> u64 {
         self.owners.iter().filter(|owner| owner.is_none()).count() as u64 * self.slot_bytes()
     }
@@ -65,7 +65,7 @@ impl CapacityClass {
     pub(super) fn take_slot(&mut self, owner: SequenceId, spare: u64) -> Result<usize> {
         if let Some(free) = self.owners.iter().position(Option::is_none) {
             if self.used[free] {
-                // As below: what another sequence left may be anything.
+                // As below: another sequence may have left any number.
                 self.fill(free, 0.0)?;
             }
             (self.owners[free], self.used[free]) = (Some(owner), true);
@@ -76,7 +76,7 @@ impl CapacityClass {
             (slot as u64).min(spare.checked_div(self.slot_bytes()).unwrap_or(0)).max(1) as usize;
         for (at, LayerKv { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
             let rows = more as i32 * n_kv * self.capacity;
-            // Zeros and not garbage: rows behind a length are masked, and a masked NaN would still
+            // Zeros and not garbage: rows after a length are masked, and a masked NaN would still
             // be a NaN.
             let (keys, values) = (
                 zeros_dtype(&[rows, *key_dim], self.dtype)?,
@@ -98,7 +98,8 @@ impl CapacityClass {
         Ok(slot)
     }
 
-    /// Frees a slot; a class nobody uses gives its memory back. Else see [`super::POISONS`].
+    /// Frees a slot. A class whose slots are all free gives its memory back. Otherwise see
+    /// [`super::POISONS`].
     pub(super) fn give_back(&mut self, slot: usize) {
         self.owners[slot] = None;
         if self.owners.iter().all(Option::is_none) {
@@ -106,12 +107,12 @@ impl CapacityClass {
             self.used.clear();
             self.arrays.clear();
         } else if super::POISONS {
-            // Only MLX itself can fail here, and says so at the next step.
+            // Only MLX itself can fail here, and it then fails at the next step.
             let _ = self.fill(slot, f32::NAN);
         }
     }
 
-    /// Gives the memory of slots nobody uses back; says where the others are now.
+    /// Gives the memory of slots without an owner back. Returns where the others are now.
     pub(super) fn compact(&mut self) -> Result<Vec<(SequenceId, usize)>> {
         let kept: Vec<i32> = (0..)
             .zip(&self.owners)
@@ -174,7 +175,7 @@ impl CapacityClass {
     ) -> Result<()> {
         let arrays = &mut self.arrays[layer];
         let flat = |new: &Array| new.reshape(&[new.dim(0) * new.dim(1), 1, new.dim(2)]);
-        // The old handle is gone before anything is evaluated, so MLX writes in place.
+        // The old handle is dropped before anything is evaluated, so MLX writes in place.
         arrays.keys = scatter_single(&arrays.keys, indices, flat(keys)?, 0)?;
         arrays.values = scatter_single(&arrays.values, indices, flat(values)?, 0)?;
         Ok(())

@@ -3,8 +3,8 @@
 //!
 //! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per
 //! layer for its keys and one for its values. A step writes all rows of a class by one scatter and
-//! attends once per run of neighbouring slots with the same number of asking rows. Committing is a
-//! host integer: rows behind a sequence's length are dead and will be overwritten.
+//! attends once per run of neighbouring slots with the same number of query rows. Committing is a
+//! host integer: rows after a sequence's length are dead and will be overwritten.
 
 mod access;
 mod class;
@@ -63,8 +63,8 @@ const FIRST_CLASS: i32 = 256;
 /// Positions of a page, the unit in which capacities are counted.
 pub const PAGE: i32 = 64;
 
-/// Whether rows that are given back are filled with NaN, so that whatever reads them shows it: in
-/// debug builds.
+/// Whether freed rows are filled with NaN, so that a result that depends on them shows it: in debug
+/// builds.
 pub const POISONS: bool = cfg!(debug_assertions);
 
 /// Where a sequence lies.
@@ -123,15 +123,15 @@ impl KvStore {
         })
     }
 
-    /// What a sequence of up to so many positions comes to hold, by class: (positions, bytes),
+    /// Most positions of a sequence in each class, and the bytes it then holds: (positions, bytes),
     /// ascending.
     pub fn class_bytes(&self) -> Vec<(i32, u64)> {
         self.classes.iter().map(|class| (class.capacity, class.slot_bytes())).collect()
     }
 
-    /// All arrays together may take so many bytes from now on. As long as they take less, slots
-    /// that sequences leave stay for the next ones; what would be more is given back. (What
-    /// sequences hold may be more all the same: that is for the caller to see to.)
+    /// Sets the most bytes that all arrays together may take. While they take less, the slots of
+    /// freed sequences stay for the next ones; more than that is given back. The caller must bound
+    /// what sequences hold, which may be more.
     ///
     /// # Errors
     /// MLX's own.
@@ -140,7 +140,7 @@ impl KvStore {
         self.fit(0)
     }
 
-    /// Gives slots back that nobody uses until so many more bytes fit.
+    /// Gives slots without an owner back until so many more bytes fit.
     fn fit(&mut self, more: u64) -> Result<()> {
         while self.allocated_bytes().saturating_add(more) > self.limit {
             let Some(class) = self
@@ -314,7 +314,7 @@ impl KvStore {
         Ok(())
     }
 
-    /// After a step: the sequence has `length` rows, what lies behind is dropped.
+    /// After a step: the sequence has `length` rows, all rows after them are dropped.
     ///
     /// # Errors
     /// An unknown sequence, or more rows than it has room for.

@@ -1,6 +1,7 @@
-//! Rows out of the store and in again: what outlives a sequence, kept by whoever owns the store.
+//! Copies rows out of the store and in again. The owner of the store keeps the copies, which outlive
+//! their sequence.
 //!
-//! A piece is one array, all layers one behind the other: so it is one handle to keep, one buffer
+//! A piece is one array, all layers one after another: so it is one handle to keep, one buffer
 //! that is free the moment the piece is dropped, and pieces of equal size are joined by a single
 //! primitive on their way back. Per layer and kind there is one cut, however many pieces are taken
 //! or given.
@@ -92,7 +93,7 @@ impl KvStore {
     }
 
     /// Gives a sequence that has no rows yet the first `length` rows of `pieces`, which hold as
-    /// many rows each, one behind the other, and commits them. It gets a slot for at least `room`
+    /// many rows each, one after another, and commits them. It gets a slot for at least `room`
     /// positions at once, so that what it will soon read does not move it again.
     ///
     /// # Errors

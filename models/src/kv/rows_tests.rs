@@ -68,7 +68,7 @@ fn pages_come_back_bit_by_bit_in_another_class() {
 }
 
 #[test]
-fn copies_outlive_their_sequence_and_what_is_written_in_its_place() {
+fn copies_survive_their_sequence_and_the_reuse_of_its_slot() {
     let mut store = store(2);
     step(&mut store, &[(0, 130), (1, 3)]);
     let pages = store.copy_out(SequenceId(0), 0, PAGE, 2).expect("copied");
@@ -80,7 +80,7 @@ fn copies_outlive_their_sequence_and_what_is_written_in_its_place() {
 }
 
 #[test]
-fn rows_from_anywhere_in_any_number() {
+fn rows_are_copied_from_any_position_in_any_number() {
     let mut store = store(1);
     step(&mut store, &[(0, 90)]);
     let odd = store.copy_out(SequenceId(0), 0, 83, 1).expect("copied");

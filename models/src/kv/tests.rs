@@ -33,7 +33,7 @@ fn sequences_outgrow_their_class() {
 }
 
 #[test]
-fn dropped_rows_are_written_again() {
+fn dropped_rows_are_overwritten() {
     let mut store = store(2);
     step(&mut store, &[(0, 10), (1, 4)]);
     store.commit(SequenceId(0), 6).expect("rewinds");
@@ -42,7 +42,7 @@ fn dropped_rows_are_written_again() {
 }
 
 #[test]
-fn a_freed_slot_is_used_again_and_nothing_of_it_is_seen() {
+fn a_freed_slot_is_reused_and_its_old_rows_are_invisible() {
     let mut store = store(3);
     step(&mut store, &[(0, 30), (1, 3), (2, 9)]);
     store.free(SequenceId(1));
@@ -51,7 +51,7 @@ fn a_freed_slot_is_used_again_and_nothing_of_it_is_seen() {
 }
 
 #[test]
-fn what_nobody_uses_is_given_back_where_memory_is_short() {
+fn idle_slots_are_given_back_when_memory_is_short() {
     let mut store = store(5);
     let [small, middle, ..] = store.class_bytes()[..] else { panic!("expected two classes") };
     step(&mut store, &[(0, 5), (1, 6), (2, 7), (3, 8), (4, 9)]);
@@ -86,14 +86,14 @@ fn what_nobody_uses_is_given_back_where_memory_is_short() {
         (Some(290), small.1 + 2 * middle.1)
     );
     step(&mut store, &[(4, 1), (8, 1)]);
-    // What is held may be more than the limit: nothing that is held goes.
+    // Sequences may hold more than the limit: their slots stay.
     store.set_limit(0).expect("as far as it goes");
     step(&mut store, &[(4, 1), (8, 1)]);
     assert_eq!(store.idle_bytes(), 0);
 }
 
 #[test]
-fn a_copy_is_the_same_and_its_own() {
+fn a_forked_sequence_has_the_same_rows_and_changes_alone() {
     let mut store = store(1);
     step(&mut store, &[(0, 20)]);
     // Sequence 0's rows under another name would not equal their definition, so compare what both

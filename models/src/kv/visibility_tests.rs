@@ -113,7 +113,7 @@ fn store(sequences: u64) -> KvStore {
 }
 
 #[test]
-fn blocks_behind_silent_rows_see_what_their_layer_lets_them() {
+fn query_rows_attend_as_their_layer_allows() {
     for both_ways in [false, true] {
         let mut store = store(1);
         step(&mut store, &[(0, 7, 4)], both_ways);
@@ -126,7 +126,7 @@ fn blocks_behind_silent_rows_see_what_their_layer_lets_them() {
 }
 
 #[test]
-fn parts_that_ask_and_parts_that_only_write_go_together() {
+fn segments_with_and_without_queries_share_a_batch() {
     for both_ways in [false, true] {
         let mut store = store(4);
         step(&mut store, &[(0, 5, 3), (1, 9, 0), (2, 2, 3), (3, 1, 3)], both_ways);
@@ -137,7 +137,7 @@ fn parts_that_ask_and_parts_that_only_write_go_together() {
 }
 
 #[test]
-fn classes_may_differ() {
+fn segments_of_several_classes_share_a_batch() {
     let mut store = store(3);
     step(&mut store, &[(0, 310, 0), (1, 3, 0), (2, 5, 0)], true);
     step(&mut store, &[(0, 2, 5), (1, 3, 5), (2, 1, 0)], true);
@@ -145,7 +145,7 @@ fn classes_may_differ() {
 }
 
 #[test]
-fn a_session_that_outgrows_its_class_may_stand_between_others() {
+fn a_sequence_may_outgrow_its_class_between_others() {
     let mut store = store(5);
     step(&mut store, &[(0, 250, 0), (1, 20, 0), (2, 300, 0)], true);
     // In the order before it moves, 0 comes first and is of 2's class behind 1's; 3 and 4 are new,

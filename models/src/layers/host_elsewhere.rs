@@ -57,7 +57,7 @@ pub(crate) fn largest(_: &Array, _: usize) -> Result<Option<Array>> {
     Ok(None)
 }
 
-/// Nobody asks: [`computes`] says no.
+/// Never called, because [`computes`] returns false.
 ///
 /// # Errors
 /// Always.

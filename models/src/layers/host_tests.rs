@@ -52,7 +52,7 @@ fn gates_norms_and_softmax_are_mlx_s() {
             &expected,
             &what,
         );
-        // Held by somebody else too: not to be written over.
+        // Another handle holds it too: it must not be overwritten.
         let found = host::gelu(&x).expect("made").expect("on the CPU");
         let cubed = x
             .multiply(x.square().expect("lazy"))
@@ -83,7 +83,7 @@ fn gates_norms_and_softmax_are_mlx_s() {
         let seen = (0..rows).map(|_| 0..width as usize).collect();
         let scaled = scores.multiply(Array::from_f32(0.3)).expect("lazy");
         let expected = ops::softmax_axis(&scaled, -1, true).expect("lazy");
-        // Held by somebody else too: not to be written over.
+        // Another handle holds it too: it must not be overwritten.
         same(&host::softmax(scores.clone(), 0.3, &seen).expect("made"), &expected, &what);
         same(&scores, &wave(&[1, 2, rows, width], 0.21), &what);
     }
@@ -109,7 +109,7 @@ fn each_row_of_a_group_sees_its_own_keys() {
                 .expect("lazy");
             assert!(
                 (all.try_item_exact::<f32>().expect("a number") - 2.0).abs() < 1e-5,
-                "keys that are not seen have no share"
+                "keys outside of the range have no share"
             );
         }
     }

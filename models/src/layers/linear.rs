@@ -15,12 +15,12 @@ const GROUP: i32 = 64;
 /// y = x·Wᵀ (+ b). `weight` is stored `[out, in]`, as in checkpoints.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    weight: Kept,
+    weight: WeightForm,
     bias: Option<Array>,
 }
 
 #[derive(Debug)]
-enum Kept {
+enum WeightForm {
     /// `[in, out]`: a view, so that a forward is one primitive.
     Transposed(Array),
     /// Affine by groups of inputs: w = scale · q + bias. `packed` `[out, in · bits / 32]`, `scales`
@@ -28,7 +28,7 @@ enum Kept {
     Quantized { packed: Array, scales: Array, biases: Array, bits: i32 },
 }
 
-impl Kept {
+impl WeightForm {
     /// `matrix` `[out, in]` in groups of inputs. Evaluated now and not at the first forward, so
     /// that the float weight is gone before the next one is read.
     fn pack(matrix: &Array, bits: i32) -> Result<Self, LoadError> {
@@ -96,28 +96,28 @@ impl Linear {
         let transposed = matrix.transpose()?;
         transposed.eval()?;
         let bias = if bias { Some(join(biases)?) } else { None };
-        Ok(Self { weight: Kept::Transposed(transposed), bias })
+        Ok(Self { weight: WeightForm::Transposed(transposed), bias })
     }
 
     /// From a weight `[out, in]` and a bias `[out]`.
     pub(crate) fn new(weight: &Array, bias: Array) -> Result<Self, LoadError> {
         let transposed = weight.transpose()?;
         transposed.eval()?;
-        Ok(Self { weight: Kept::Transposed(transposed), bias: Some(bias) })
+        Ok(Self { weight: WeightForm::Transposed(transposed), bias: Some(bias) })
     }
 
     /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One
     /// whose input is not made of whole groups stays as it is. On the CPU the quantized values are
-    /// kept as floats: MLX's quantized product goes row by row there, on one thread (measured: a
+    /// kept as floats: MLX computes the quantized product row by row there, on one thread (measured: a
     /// draft block of 16 rows took ten times as long).
     pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
-        let (Kept::Transposed(transposed), Some(bits)) = (&self.weight, bits) else {
+        let (WeightForm::Transposed(transposed), Some(bits)) = (&self.weight, bits) else {
             return Ok(self);
         };
         if transposed.dim(0) % GROUP != 0 {
             return Ok(self);
         }
-        let packed = Kept::pack(&transposed.transpose()?, bits)?;
+        let packed = WeightForm::pack(&transposed.transpose()?, bits)?;
         Ok(Self { weight: if on_gpu() { packed } else { packed.expand()? }, bias: self.bias })
     }
 
@@ -190,7 +190,7 @@ mod tests {
         let exact = numbers(x.matmul(matrix.transpose().expect("a view")).expect("a product"));
         let size = exact.iter().map(|value| value.abs()).fold(0.0, f32::max);
         for (bits, share) in [(8, 0.02), (4, 0.2)] {
-            let packed = Kept::pack(&matrix, bits).expect("packs");
+            let packed = WeightForm::pack(&matrix, bits).expect("packs");
             let found = numbers(packed.product(&x).expect("a product"));
             let expanded =
                 numbers(packed.expand().expect("expands").product(&x).expect("a product"));
@@ -210,8 +210,10 @@ mod tests {
     fn inputs_without_whole_groups_stay_as_they_are() {
         choose(DeviceChoice::Cpu).expect("there is a CPU");
         let matrix = wave(8, 96, 0.37);
-        let linear =
-            Linear { weight: Kept::Transposed(matrix.transpose().expect("a view")), bias: None };
+        let linear = Linear {
+            weight: WeightForm::Transposed(matrix.transpose().expect("a view")),
+            bias: None,
+        };
         let (before, x) =
             (numbers(linear.forward(&wave(3, 96, 0.2)).expect("a product")), wave(3, 96, 0.2));
         assert_eq!(

@@ -32,84 +32,115 @@ pub(crate) struct RopeTables {
     sin: Array,
 }
 
-impl Rope {
-    /// Reads the rotary keys of `config` for heads of `head_dim`.
-    pub(crate) fn load(config: &ModelConfig, head_dim: i32) -> Result<Self, LoadError> {
-        let wrong = |key: &str, what: String| LoadError::Config { key: key.to_owned(), what };
+/// The rotary keys of a config, from the groups where checkpoints keep them.
+struct RotaryKeys<'a> {
+    config: &'a ModelConfig,
+    keys: Map<String, Value>,
+}
+
+impl<'a> RotaryKeys<'a> {
+    fn read(config: &'a ModelConfig) -> Result<Self, LoadError> {
         let mut keys: Map<String, Value> = Map::new();
         for group in ["rope_scaling", "rope_parameters"] {
             keys.extend(config.optional::<Map<String, Value>>(group)?.unwrap_or_default());
         }
         keys.retain(|_, value| !value.is_null());
-        let number = |key: &str| -> Result<Option<f64>, LoadError> {
-            let Some(value) = keys.get(key) else { return Ok(None) };
-            value
-                .as_f64()
-                .map(Some)
-                .ok_or_else(|| wrong(key, format!("expected a number, found {value}")))
-        };
-        let theta = match number("rope_theta")? {
-            Some(theta) => theta,
-            None => config.optional("rope_theta")?.unwrap_or(10_000.0),
-        };
-        if !(theta > 0.0 && theta.is_finite()) {
-            return Err(wrong("rope_theta", format!("expected above 0, found {theta}")));
+        Ok(Self { config, keys })
+    }
+
+    fn wrong(&self, key: &str, what: String) -> LoadError {
+        LoadError::Config { key: key.to_owned(), what }
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>, LoadError> {
+        let Some(value) = self.keys.get(key) else { return Ok(None) };
+        let wrong = || self.wrong(key, format!("expected a number, found {value}"));
+        value.as_f64().map(Some).ok_or_else(wrong)
+    }
+
+    /// A number that some checkpoints keep in a group and others at the top.
+    fn number_anywhere(&self, key: &str) -> Result<Option<f64>, LoadError> {
+        match self.number(key)? {
+            Some(number) => Ok(Some(number)),
+            None => self.config.optional(key),
         }
-        let partial = number("partial_rotary_factor")?
-            .map_or_else(|| config.optional("partial_rotary_factor"), |p| Ok(Some(p)))?;
-        if partial.is_some_and(|partial| partial != 1.0) {
-            return Err(wrong(
-                "partial_rotary_factor",
-                format!("expected 1: all of a head turns; found {partial:?}"),
-            ));
+    }
+
+    /// The base of the frequencies.
+    fn theta(&self) -> Result<f64, LoadError> {
+        let theta = self.number_anywhere("rope_theta")?.unwrap_or(10_000.0);
+        if theta > 0.0 && theta.is_finite() {
+            return Ok(theta);
         }
-        let half = head_dim / 2;
-        let plain: Vec<f64> =
-            (0..half).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
-        let kind = keys
-            .get("rope_type")
-            .or_else(|| keys.get("type"))
-            .and_then(Value::as_str)
-            .unwrap_or("default");
-        let (frequencies, magnitude) = match kind {
-            "default" => (plain, 1.0),
-            "yarn" => {
-                let factor = number("factor")?.ok_or_else(|| {
-                    wrong("rope_scaling.factor", "YaRN needs it, found none".into())
-                })?;
-                let original = match number("original_max_position_embeddings")? {
-                    Some(original) => original,
-                    None => f64::from(config.size("max_position_embeddings")?),
-                };
-                let (fast, slow) =
-                    (number("beta_fast")?.unwrap_or(32.0), number("beta_slow")?.unwrap_or(1.0));
-                let truncate = keys.get("truncate").and_then(Value::as_bool).unwrap_or(true);
-                let dims = f64::from(head_dim);
-                let at = |turns: f64| {
-                    dims * (original / (turns * 2.0 * f64::from(PI))).ln() / (2.0 * theta.ln())
-                };
-                let (mut low, mut high) = (at(fast), at(slow));
-                if truncate {
-                    (low, high) = (low.floor(), high.ceil());
-                }
-                (low, high) = (low.max(0.0), high.min(dims - 1.0));
-                if low == high {
-                    high += 0.001; // as published, against a division by zero
-                }
-                let ramp = |i: usize| ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-                let mixed = plain
-                    .iter()
-                    .enumerate()
-                    .map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i)))
-                    .collect();
-                let temperature = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
-                (mixed, number("attention_factor")?.unwrap_or(temperature))
+        Err(self.wrong("rope_theta", format!("expected above 0, found {theta}")))
+    }
+
+    /// Refuses heads of which only a part turns.
+    fn check_whole_heads(&self) -> Result<(), LoadError> {
+        let key = "partial_rotary_factor";
+        match self.number_anywhere(key)? {
+            None | Some(1.0) => Ok(()),
+            partial => {
+                let what = format!("expected 1: all of a head turns; found {partial:?}");
+                Err(self.wrong(key, what))
             }
+        }
+    }
+
+    fn kind(&self) -> &str {
+        let kind = self.keys.get("rope_type").or_else(|| self.keys.get("type"));
+        kind.and_then(Value::as_str).unwrap_or("default")
+    }
+
+    /// YaRN's frequencies from the plain ones, and its factor on cos and sin.
+    fn yarn(&self, plain: &[f64], head_dim: i32, theta: f64) -> Result<(Vec<f64>, f64), LoadError> {
+        let missing = || self.wrong("rope_scaling.factor", "YaRN needs it, found none".into());
+        let factor = self.number("factor")?.ok_or_else(missing)?;
+        let original = match self.number("original_max_position_embeddings")? {
+            Some(original) => original,
+            None => f64::from(self.config.size("max_position_embeddings")?),
+        };
+        let fast = self.number("beta_fast")?.unwrap_or(32.0);
+        let slow = self.number("beta_slow")?.unwrap_or(1.0);
+        let truncate = self.keys.get("truncate").and_then(Value::as_bool).unwrap_or(true);
+        let dims = f64::from(head_dim);
+        let at = |turns: f64| {
+            dims * (original / (turns * 2.0 * f64::from(PI))).ln() / (2.0 * theta.ln())
+        };
+        let (mut low, mut high) = (at(fast), at(slow));
+        if truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        (low, high) = (low.max(0.0), high.min(dims - 1.0));
+        if low == high {
+            high += 0.001; // as published, against a division by zero
+        }
+        let ramp = |i: usize| ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+        let mixed = plain
+            .iter()
+            .enumerate()
+            .map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i)))
+            .collect();
+        let temperature = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+        Ok((mixed, self.number("attention_factor")?.unwrap_or(temperature)))
+    }
+}
+
+impl Rope {
+    /// Reads the rotary keys of `config` for heads of `head_dim`.
+    pub(crate) fn load(config: &ModelConfig, head_dim: i32) -> Result<Self, LoadError> {
+        let keys = RotaryKeys::read(config)?;
+        let theta = keys.theta()?;
+        keys.check_whole_heads()?;
+        let plain: Vec<f64> = (0..head_dim / 2)
+            .map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(head_dim)))
+            .collect();
+        let (frequencies, magnitude) = match keys.kind() {
+            "default" => (plain, 1.0),
+            "yarn" => keys.yarn(&plain, head_dim, theta)?,
             other => {
-                return Err(wrong(
-                    "rope_scaling.rope_type",
-                    format!("expected default or yarn, found {other}"),
-                ));
+                let what = format!("expected default or yarn, found {other}");
+                return Err(keys.wrong("rope_scaling.rope_type", what));
             }
         };
         Ok(Self {
@@ -123,13 +154,10 @@ impl Rope {
     /// is 1 and j < 3 · section\[1\], by width where j % 3 is 2 and j < 3 · section\[2\], else by
     /// time. Source: Qwen3-VL in transformers, `recomposition_frequencies`.
     pub(crate) fn on_three_axes(self, config: &ModelConfig) -> Result<Self, LoadError> {
-        let mut keys: Map<String, Value> = Map::new();
-        for group in ["rope_scaling", "rope_parameters"] {
-            keys.extend(config.optional::<Map<String, Value>>(group)?.unwrap_or_default());
-        }
+        let RotaryKeys { keys, .. } = RotaryKeys::read(config)?;
         let half = self.frequencies.len();
         let key = "rope_parameters.mrope_section";
-        let found = keys.get("mrope_section").filter(|value| !value.is_null());
+        let found = keys.get("mrope_section");
         let section: [usize; 3] = match found {
             None => [24, 20, 20], // as the reference has it
             Some(value) => serde_json::from_value(value.clone()).map_err(|error| {
@@ -147,7 +175,7 @@ impl Rope {
         }
         if keys.get("mrope_interleaved").is_some_and(|value| *value == Value::Bool(false)) {
             let what =
-                "expected true: this version has no rotary sections one behind the other".into();
+                "expected true: this version has no rotary sections one after another".into();
             return Err(config.wrong("rope_parameters.mrope_interleaved", what));
         }
         let axis = |j: usize| if j < 3 * section[j % 3] { j % 3 } else { 0 };

@@ -16,8 +16,8 @@ pub struct ModelConfig {
     values: Map<String, Value>,
 }
 
-/// Keys that a wrapper says of the whole model; what its `text_config` says of them is a default of
-/// the class that wrote it (transformers ties a head by the wrapper's word, too).
+/// Keys whose value at the top level counts for the whole model. In `text_config` they hold a
+/// default of the class that wrote it. Transformers also ties a head by the top level's value.
 const OF_THE_WHOLE: [&str; 2] = ["model_type", "tie_word_embeddings"];
 
 impl ModelConfig {
@@ -37,9 +37,9 @@ impl ModelConfig {
         match values.remove("text_config") {
             None => {}
             Some(Value::Object(mut text)) => {
-                let said =
+                let at_top =
                     |key: &String| OF_THE_WHOLE.contains(&key.as_str()) && values.contains_key(key);
-                text.retain(|key, value| !(value.is_null() || said(key)));
+                text.retain(|key, value| !(value.is_null() || at_top(key)));
                 values.extend(text);
             }
             Some(other) => {

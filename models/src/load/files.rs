@@ -87,46 +87,18 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// Reads the header of a shard and enters its tensors.
     fn add(&mut self, dir: &Path, name: &str) -> Result<(), LoadError> {
         let path = dir.join(name);
         let read = |cause| LoadError::Read { path: path.clone(), cause };
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
-        // A shard's name is data: it must not lead out of the directory, not by "..", not by a
-        // link.
-        let home = dir
-            .canonicalize()
-            .map_err(|cause| LoadError::Read { path: dir.to_path_buf(), cause })?;
-        let plain = Path::new(name)
-            .components()
-            .all(|part| matches!(part, std::path::Component::Normal(_)));
-        if !plain {
-            return Err(broken(
-                "expected a shard inside the model directory, found a path that leads out of it"
-                    .into(),
-            ));
-        }
-        let real = path.canonicalize().map_err(read)?;
-        // The layout of the Hugging Face cache: snapshots/<commit>/file → ../../blobs/<digest>, of
-        // the same model.
-        let blobs = home
-            .parent()
-            .filter(|up| up.ends_with("snapshots"))
-            .and_then(Path::parent)
-            .map(|model| model.join("blobs"));
-        if !real.starts_with(&home) && !blobs.is_some_and(|blobs| real.starts_with(blobs)) {
-            return Err(broken(format!(
-                "expected a shard inside the model directory, found a link to {}",
-                real.display()
-            )));
-        }
-
-        let mut file = File::open(&real).map_err(read)?;
+        let header_error = |cause| LoadError::Header { path: path.clone(), cause };
+        let mut file = File::open(inside(dir, name)?).map_err(read)?;
         let length = file.metadata().map_err(read)?.len();
         let mut size = [0u8; 8];
         file.read_exact(&mut size).map_err(|_| {
             broken(format!("expected a safetensors file, found only {length} bytes"))
         })?;
-        let header_error = |cause| LoadError::Header { path: path.clone(), cause };
         let header_bytes = header::length(size, length).map_err(header_error)?;
         let mut head = vec![0; header_bytes];
         file.read_exact(&mut head).map_err(read)?;
@@ -162,6 +134,38 @@ impl Checkpoint {
             .map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
         Ok(bytes)
     }
+}
+
+/// Where a shard really lies. Its name is data: it must not lead out of the model directory, not by
+/// "..", not by a link.
+fn inside(dir: &Path, name: &str) -> Result<PathBuf, LoadError> {
+    let path = dir.join(name);
+    let broken = |what: String| LoadError::Broken { path: path.clone(), what };
+    let canonical = |path: &Path| {
+        path.canonicalize().map_err(|cause| LoadError::Read { path: path.to_path_buf(), cause })
+    };
+    let home = canonical(dir)?;
+    let is_plain = |part| matches!(part, std::path::Component::Normal(_));
+    if !Path::new(name).components().all(is_plain) {
+        return Err(broken(
+            "expected a shard inside the model directory, found a path that leads out of it".into(),
+        ));
+    }
+    let real = canonical(&path)?;
+    // The layout of the Hugging Face cache: snapshots/<commit>/file → ../../blobs/<digest>, of the
+    // same model.
+    let blobs = home
+        .parent()
+        .filter(|up| up.ends_with("snapshots"))
+        .and_then(Path::parent)
+        .map(|model| model.join("blobs"));
+    if !real.starts_with(&home) && !blobs.is_some_and(|blobs| real.starts_with(blobs)) {
+        return Err(broken(format!(
+            "expected a shard inside the model directory, found a link to {}",
+            real.display()
+        )));
+    }
+    Ok(real)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Named tensors become arrays, each taken once, with the shape the config says. What is left over
-//! is an error.
+//! Named tensors become arrays, each taken once, with the shape that the config requires. A tensor
+//! that is left over is an error.
 
 use half::{bf16, f16};
 use mlx_rs::{Array, Dtype as MlxDtype};
@@ -106,7 +106,7 @@ impl<'a> Weights<'a> {
     /// Ends loading.
     ///
     /// # Errors
-    /// Tensors are left that nobody took: the files are of another model.
+    /// Tensors are left that no part of the model took: the files are of another model.
     pub fn finish(self) -> Result<(), LoadError> {
         match self.checkpoint.entries.keys().next() {
             None => Ok(()),

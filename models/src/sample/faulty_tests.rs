@@ -45,13 +45,13 @@ fn rules() -> Vec<(&'static str, RowRule<'static>)> {
     ]
 }
 
-fn run(rows: &[Vec<f32>], blocks: &[Block<'_>], drafts: &[u32]) -> Vec<Verdict> {
+fn run(rows: &[Vec<f32>], blocks: &[Block<'_>], drafts: &[u32]) -> Vec<VerifiedBlock> {
     let logits = Array::from_slice(&rows.concat(), &[rows.len() as i32, V as i32]);
-    verify(&logits, blocks, &Drafts::OnHost(drafts.to_vec()), &[])
+    verify(&logits, blocks, &DraftedIds::OnHost(drafts.to_vec()), &[])
         .expect("a verdict for each block")
 }
 
-fn tokens(verdict: &Verdict) -> Vec<u32> {
+fn tokens(verdict: &VerifiedBlock) -> Vec<u32> {
     verdict.choices.iter().map(|choice| choice.token).collect()
 }
 
@@ -60,7 +60,7 @@ fn a_faulty_row_ends_its_own_block_and_no_other() {
     let blocks: Vec<Block<'_>> =
         rules().into_iter().map(|(_, rule)| Block { rule, drafted: 0 }).collect();
     let sound: Vec<Vec<f32>> = (0..blocks.len() as u32).map(|at| row(at + 3)).collect();
-    let alone: Vec<Verdict> = sound
+    let alone: Vec<VerifiedBlock> = sound
         .iter()
         .zip(&blocks)
         .map(|(row, block)| run(std::slice::from_ref(row), &[*block], &[]).remove(0))
@@ -72,7 +72,7 @@ fn a_faulty_row_ends_its_own_block_and_no_other() {
                 rows[poisoned][id] = fault;
                 for (at, verdict) in run(&rows, &blocks, &[]).into_iter().enumerate() {
                     let expected = match at == poisoned {
-                        true => Verdict { faulty: true, ..Verdict::default() },
+                        true => VerifiedBlock { faulty: true, ..VerifiedBlock::default() },
                         false => alone[at].clone(),
                     };
                     assert_eq!(verdict, expected, "{what} at id {id} of \"{name}\": block {at}");
@@ -83,7 +83,7 @@ fn a_faulty_row_ends_its_own_block_and_no_other() {
 }
 
 #[test]
-fn what_lies_behind_the_tokenizers_ids_is_no_fault() {
+fn a_nan_in_the_padding_of_the_vocabulary_is_no_fault() {
     for (_, fault) in FAULTS {
         for (name, rule) in rules() {
             let mut padded = row(3);
@@ -124,7 +124,7 @@ fn a_penalty_or_bias_that_overflows_is_a_fault_and_never_an_arbitrary_id() {
 }
 
 #[test]
-fn of_a_verified_block_the_tokens_before_the_faulty_row_are_kept() {
+fn a_verified_block_keeps_the_tokens_before_its_faulty_row() {
     for (name, rule) in rules() {
         // What is chosen, row by row, with what was chosen before in the history.
         let mut history = rule.history.to_vec();
@@ -180,7 +180,7 @@ fn of_a_verified_block_the_tokens_before_the_faulty_row_are_kept() {
 }
 
 #[test]
-fn drafts_from_rows_that_are_no_numbers_are_ids_of_the_vocabulary() {
+fn drafts_from_nan_rows_are_ids_of_the_vocabulary() {
     let wide = 3000;
     let limit = 2990;
     for (what, fault) in FAULTS.into_iter().chain([("minus infinity", f32::NEG_INFINITY)]) {

@@ -1,7 +1,7 @@
 //! The largest logit of every row, and whether a choice can be made of the row: the part of a
 //! greedy choice that is in the graph. A row with a NaN, or whose maximum is not finite, is not
 //! sound: its id is some id below the limit, so that a graph that was built on it reads no foreign
-//! memory, and the verdict says that it is no choice.
+//! memory, and the second number marks it as no choice.
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
@@ -73,16 +73,16 @@ impl Largest {
     ///
     /// # Errors
     /// They are not evaluated.
-    pub(super) fn read(&self) -> Result<Read<'_>> {
+    pub(super) fn read(&self) -> Result<LargestOnHost<'_>> {
         match self {
             Self::Joined(joined) => {
                 let both: &[u32] = on_host(Some(joined))?;
                 let (ids, verdicts) = both.split_at(both.len() / 2);
-                Ok(Read { ids, verdicts: Verdicts::Flags(verdicts) })
+                Ok(LargestOnHost { ids, verdicts: Soundness::Flags(verdicts) })
             }
-            Self::Apart { ids, sums } => Ok(Read {
+            Self::Apart { ids, sums } => Ok(LargestOnHost {
                 ids: on_host(Some(ids))?,
-                verdicts: Verdicts::Sums(on_host(Some(sums))?),
+                verdicts: Soundness::Sums(on_host(Some(sums))?),
             }),
         }
     }
@@ -90,23 +90,23 @@ impl Largest {
 
 /// The numbers of a [`Largest`] on the host.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Read<'a> {
+pub(super) struct LargestOnHost<'a> {
     ids: &'a [u32],
-    verdicts: Verdicts<'a>,
+    verdicts: Soundness<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Verdicts<'a> {
+enum Soundness<'a> {
     Flags(&'a [u32]),
     Sums(&'a [f32]),
 }
 
-impl Read<'_> {
+impl LargestOnHost<'_> {
     /// The id that a row's choice takes; `None` if the row is not sound, or there is no such row.
     pub(super) fn id(&self, row: usize) -> Option<u32> {
         let is_sound = match self.verdicts {
-            Verdicts::Flags(flags) => *flags.get(row)? == 1,
-            Verdicts::Sums(sums) => sums.get(row)?.is_finite(),
+            Soundness::Flags(flags) => *flags.get(row)? == 1,
+            Soundness::Sums(sums) => sums.get(row)?.is_finite(),
         };
         is_sound.then(|| self.ids.get(row).copied())?
     }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_not_sound_gives_no_id_and_an_id_of_the_vocabulary_for_the_graph() {
+    fn an_unsound_row_has_no_choice_and_a_valid_id_in_the_graph() {
         let infinite = f32::INFINITY;
         let padding: Vec<usize> = (LIMIT..VOCAB).collect();
         let all: Vec<usize> = (0..VOCAB).collect();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_vocabulary_and_a_single_row_are_no_exceptions() {
+    fn a_limit_of_the_whole_vocabulary_and_a_single_row_work() {
         for row in [with(1, &[VOCAB - 1], 99.0), with(1, &[0], 99.0)] {
             let logits = Array::from_slice(&row, &[1, VOCAB as i32]);
             for largest in both(&logits, VOCAB) {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_do_not_lie_in_one_piece_are_read_right() {
+    fn rows_with_strides_are_read_right() {
         let numbers = [row(1), with(2, &[9], f32::NAN), row(3)].concat();
         let logits = Array::from_slice(&numbers, &[3, VOCAB as i32]);
         let across = logits

@@ -1,4 +1,4 @@
-//! How probable a token was under the distribution it was chosen from: behind penalties, bias and
+//! How probable a token was under the distribution it was chosen from: after penalties, bias and
 //! bans, divided by the temperature (1 where it is 0), before top-k, top-p and min-p. In float64
 //! and in the order of ids, so that it does not depend on which rows come together.
 
@@ -23,7 +23,7 @@ pub(super) fn of(row: &[f32], rule: &RowRule<'_>, chosen: u32, count: usize) -> 
     let allowed = || {
         row.iter()
             .enumerate()
-            .filter(|(id, logit)| rule.allows(*id as u32, **logit))
+            .filter(|(_, logit)| **logit > f32::NEG_INFINITY)
             .map(|(id, l)| (id as u32, *l))
     };
     let mut top: Vec<(u32, f32)> = Vec::with_capacity(count + 1);

@@ -1,7 +1,7 @@
 //! From logit rows to tokens. The contract, in full in `docs/sampling.md`:
 //!
-//! 1. Each row has a rule of its own: the history behind it, sampling, which ids are allowed.
-//! 2. Order: penalties → bias → bans (stop ids before `min_tokens`, mask) → temperature → top-k →
+//! 1. Each row has a rule of its own: the history before it, sampling, which ids are allowed.
+//! 2. Order: penalties → bias → bans (stop ids before `min_tokens`) → temperature → top-k →
 //!    top-p → min-p → choice. A row with a NaN, or without a finite maximum, gives no token and
 //!    ends its sequence.
 //! 3. Temperature 0 takes the largest logit; above it the largest of logit / T + noise among the
@@ -13,16 +13,16 @@
 //! first that is not what was drafted. How drafts themselves are chosen ([`propose`]) changes how
 //! many are accepted, never which tokens come.
 
-mod adjust;
 mod largest;
 mod logprobs;
 pub mod noise;
+mod processors;
 mod propose;
 mod row;
 mod selection;
 
 pub use logprobs::Logprobs;
-pub use propose::{Drafts, propose, softcap};
+pub use propose::{DraftedIds, propose, softcap};
 pub use selection::TokenSelection;
 
 use mlx_rs::Array;
@@ -57,56 +57,53 @@ pub struct RowRule<'a> {
     pub position: u32,
     /// Ids from here on are padding of the vocabulary.
     pub id_limit: u32,
-    /// Bit per id, low bits first: which ids are allowed. `None` means all.
-    pub mask: Option<&'a [u32]>,
     /// Compute the deciding margin.
     pub wants_margin: bool,
     /// Compute log-probabilities, of the chosen token and of so many most probable ones:
-    /// [`Verdict::logprobs`].
+    /// [`VerifiedBlock::logprobs`].
     pub logprobs: Option<u32>,
-    /// Compute how sure the model is of what comes next: [`Verdict::surprises`].
+    /// Compute how sure the model is of what comes next: [`VerifiedBlock::surprises`].
     pub wants_surprise: bool,
 }
 
 /// A chosen token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct TokenChoice {
     /// Its id.
     pub token: u32,
-    /// How far from another outcome (I1); infinite if not asked for.
+    /// How far the row was from another outcome (I1); infinite if not wanted.
     pub margin: f32,
 }
 
 /// Rows of one sequence that are chosen together: one, or a block to be verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    /// The rule of its first row; further rows have it with the drafted ids behind the history, one
+    /// The rule of its first row; further rows have it with the drafted ids after the history, one
     /// position each.
     pub rule: RowRule<'a>,
-    /// Drafted ids behind the first row; rows are one more.
+    /// Number of drafted ids. The block has one row more.
     pub drafted: usize,
 }
 
 /// What became of a block.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Verdict {
+pub struct VerifiedBlock {
     /// Choices in order: those that equal their draft, and one more. The drafts accepted are one
     /// less. Of a faulty block only those that equal their draft, up to the faulty row.
-    pub choices: Vec<Choice>,
-    /// No token can be chosen behind these choices: the row has a NaN, its largest logit is not
+    pub choices: Vec<TokenChoice>,
+    /// No token can be chosen after these choices: the row has a NaN, its largest logit is not
     /// finite, or no id with a finite logit is allowed. Other blocks of the same step have their
     /// own verdicts.
     pub faulty: bool,
     /// For each choice −ln of the probability of the likeliest token, in nats, before any sampling
-    /// rule; empty if not asked for. How far a text can be foretold shows in it, whether or not
-    /// anybody drafts.
+    /// rule; empty if not wanted. It shows how predictable the text is, with or without a drafter.
     pub surprises: Vec<f32>,
-    /// One for each choice; empty if not asked for.
+    /// One for each choice; empty if not wanted.
     pub logprobs: Vec<Logprobs>,
 }
 
 impl<'a> RowRule<'a> {
-    /// The rule of the largest logit behind `history`, of which the first `prompt_len` are the
+    /// The rule of the largest logit after `history`, of which the first `prompt_len` are the
     /// prompt.
     pub fn greedy(history: &'a [u32], prompt_len: usize) -> Self {
         Self {
@@ -119,37 +116,27 @@ impl<'a> RowRule<'a> {
             noise: NoiseKey { seed: 0, sample: 0 },
             position: history.len() as u32,
             id_limit: u32::MAX,
-            mask: None,
             wants_margin: false,
             logprobs: None,
             wants_surprise: false,
         }
     }
 
-    /// Nothing but the largest logit is asked for: that is settled inside the graph.
+    /// Whether only the largest logit is wanted: the graph alone then chooses.
     fn in_graph(&self) -> bool {
         let reports = self.wants_margin || self.logprobs.is_some();
-        // Rows behind the first are later ones.
         let waits = (self.generated().len() as u64) < u64::from(self.min_tokens)
             && !self.stop_ids.is_empty();
         let changed = self.sampling.repetition_penalty != 1.0
             || counts_ids(&self.sampling)
             || !self.bias.is_empty()
             || waits;
-        self.sampling.temperature == 0.0 && !changed && self.mask.is_none() && !reports
+        self.sampling.temperature == 0.0 && !changed && !reports
     }
 
-    /// The ids behind the prompt.
+    /// The ids after the prompt.
     fn generated(&self) -> &'a [u32] {
         self.history.get(self.prompt_len..).unwrap_or_default()
-    }
-
-    /// Whether an id may be chosen; its logit is the adjusted one.
-    fn allows(&self, id: u32, logit: f32) -> bool {
-        logit > f32::NEG_INFINITY
-            && self.mask.is_none_or(|mask| {
-                mask.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
-            })
     }
 
     fn limit(&self, vocab: i32) -> usize {
@@ -161,17 +148,17 @@ impl<'a> RowRule<'a> {
 /// step's graph runs. Arrays in `with` are evaluated in the same pass.
 ///
 /// # Errors
-/// A row of which no token can be chosen (see [`Verdict::faulty`]); MLX's own.
-pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<Vec<Choice>> {
+/// A row of which no token can be chosen (see [`VerifiedBlock::faulty`]); MLX's own.
+pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<Vec<TokenChoice>> {
     let blocks: Vec<Block<'_>> =
         rules.iter().map(|rule| Block { rule: *rule, drafted: 0 }).collect();
-    let verdicts = verify(logits, &blocks, &Drafts::OnHost(vec![]), with)?;
+    let verdicts = verify(logits, &blocks, &DraftedIds::OnHost(vec![]), with)?;
     let none = |row| {
         ModelError::Batch(format!(
             "row {row}: expected a finite largest logit and no NaN, found another row"
         ))
     };
-    let chosen = |(row, verdict): (usize, &Verdict)| {
+    let chosen = |(row, verdict): (usize, &VerifiedBlock)| {
         verdict.choices.first().copied().ok_or_else(|| none(row))
     };
     verdicts.iter().enumerate().map(chosen).collect()
@@ -180,16 +167,16 @@ pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<
 /// Chooses the tokens of every block's rows in `logits` `[rows, vocab]`, float32, the blocks' rows
 /// one after another, and holds them against `drafts`, the blocks' drafted ids one after another.
 /// Evaluates, with `with` in the same pass. A row of which no token can be chosen ends its own
-/// block alone: [`Verdict::faulty`].
+/// block alone: [`VerifiedBlock::faulty`].
 ///
 /// # Errors
 /// Another number of rows or drafts; MLX's own.
 pub fn verify(
     logits: &Array,
     blocks: &[Block<'_>],
-    drafts: &Drafts,
+    drafts: &DraftedIds,
     with: &[&Array],
-) -> Result<Vec<Verdict>> {
+) -> Result<Vec<VerifiedBlock>> {
     TokenSelection::of(logits, blocks)?.verdicts(blocks, drafts, with)
 }
 

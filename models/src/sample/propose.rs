@@ -8,8 +8,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{argpartition_axis, indexing::take_along_axis};
 use mlx_rs::transforms::eval;
 
-use super::adjust::Adjust;
 use super::largest::Largest;
+use super::processors::LogitProcessors;
 use super::{Block, RowRule};
 use crate::error::{ModelError, Result};
 
@@ -19,19 +19,19 @@ const CANDIDATES: i32 = 64;
 
 /// Drafted ids of all blocks, one after another.
 #[derive(Clone, Debug)]
-pub enum Drafts {
+pub enum DraftedIds {
     /// Known on the host.
     OnHost(Vec<u32>),
     /// `[ids]`, part of the graph that verifies them.
     InGraph(Array),
 }
 
-impl Drafts {
+impl DraftedIds {
     /// How many there are.
     pub fn len(&self) -> usize {
         match self {
-            Drafts::OnHost(ids) => ids.len(),
-            Drafts::InGraph(ids) => ids.dim(0) as usize,
+            DraftedIds::OnHost(ids) => ids.len(),
+            DraftedIds::InGraph(ids) => ids.dim(0) as usize,
         }
     }
 
@@ -45,7 +45,7 @@ impl Drafts {
     /// # Errors
     /// MLX's own.
     pub fn on_host(&self) -> Result<Vec<u32>> {
-        if let Drafts::InGraph(ids) = self {
+        if let DraftedIds::InGraph(ids) = self {
             ids.eval()?;
         }
         self.ids().map(<[u32]>::to_vec)
@@ -53,16 +53,16 @@ impl Drafts {
 
     pub(super) fn array(&self) -> Option<&Array> {
         match self {
-            Drafts::OnHost(_) => None,
-            Drafts::InGraph(ids) => Some(ids),
+            DraftedIds::OnHost(_) => None,
+            DraftedIds::InGraph(ids) => Some(ids),
         }
     }
 
     /// The ids; those of a graph must have been evaluated.
     pub(super) fn ids(&self) -> Result<&[u32]> {
         match self {
-            Drafts::OnHost(ids) => Ok(ids),
-            Drafts::InGraph(ids) => Ok(ids.try_as_slice()?),
+            DraftedIds::OnHost(ids) => Ok(ids),
+            DraftedIds::InGraph(ids) => Ok(ids.try_as_slice()?),
         }
     }
 }
@@ -78,12 +78,12 @@ pub fn softcap(logits: &Array, cap: f32) -> Result<Array> {
 
 /// Chooses the drafts of `blocks` from `logits` `[drafted ids, vocab]`, float32, the blocks' rows
 /// one after another. A block's rule is that of its first row: the first draft stands at its
-/// position, behind its history. Every draft is an id below the limit of its rule, also where a row
+/// position, after its history. Every draft is an id below the limit of its rule, also where a row
 /// has NaN or infinite logits: such a draft is bad and is not accepted, which is all.
 ///
 /// # Errors
 /// MLX's own.
-pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
+pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<DraftedIds> {
     let wanted: usize = blocks.iter().map(|block| block.drafted).sum();
     if logits.dim(0) as usize != wanted {
         return Err(ModelError::Batch(format!(
@@ -99,10 +99,17 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
         let vocab = logits.dim(1);
         let limit =
             blocks.iter().map(|block| block.rule.limit(vocab)).min().unwrap_or(vocab as usize);
-        return Ok(Drafts::InGraph(Largest::of(logits, limit)?.ids()?));
+        return Ok(DraftedIds::InGraph(Largest::of(logits, limit)?.ids()?));
     }
+    sampled(logits, blocks).map(DraftedIds::OnHost)
+}
+
+/// The drafts of `blocks` by their sampling rules, chosen on the host from each row's best
+/// candidates.
+fn sampled(logits: &Array, blocks: &[Block<'_>]) -> Result<Vec<u32>> {
     let vocab = logits.dim(1);
-    // What a rule raises may not be among the best before it is raised: then whole rows come.
+    // A logit that a rule raises may not be among the best before it is raised: then whole rows
+    // are read.
     let whole = vocab <= CANDIDATES || blocks.iter().any(|block| raises(&block.rule));
     let count = if whole { vocab } else { CANDIDATES };
     let ids = match whole {
@@ -120,22 +127,22 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
     eval(ids.iter().chain([&values]))?;
     let values: &[f32] = values.try_as_slice()?;
     let ids: Option<&[u32]> = ids.as_ref().map(|ids| ids.try_as_slice()).transpose()?;
-    let (mut drafts, mut row) = (Vec::with_capacity(wanted), 0);
+    let (mut drafts, mut row) = (vec![], 0);
     for block in blocks {
-        let mut adjust = Adjust::new(&block.rule, vocab as usize);
+        let mut processors = LogitProcessors::new(&block.rule, vocab as usize);
         let first = drafts.len();
         for at in 0..block.drafted {
             let cells = row * count as usize..(row + 1) * count as usize;
-            adjust.extend(&drafts[first..]);
+            processors.extend(&drafts[first..]);
             let candidates = match ids {
                 Some(ids) => ids[cells.clone()]
                     .iter()
                     .copied()
                     .zip(&values[cells])
-                    .map(|(id, l)| (id, adjust.of(id, *l)))
+                    .map(|(id, l)| (id, processors.of(id, *l)))
                     .collect(),
                 None => (0..)
-                    .zip(adjust.apply(&values[cells]))
+                    .zip(processors.apply(&values[cells]))
                     .map(|(id, logit)| (id, *logit))
                     .collect(),
             };
@@ -143,7 +150,7 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
             row += 1;
         }
     }
-    Ok(Drafts::OnHost(drafts))
+    Ok(drafts)
 }
 
 /// Whether a rule makes any logit larger.

@@ -2,7 +2,7 @@
 //! are.
 
 use super::noise::{gumbel, gumbel_bound};
-use super::{Choice, RowRule};
+use super::{RowRule, TokenChoice};
 
 /// Candidates taken first when the whole set need not be sorted; grows eightfold.
 const FIRST_SORTED: usize = 128;
@@ -37,9 +37,9 @@ pub(super) fn is_sound(row: &[f32]) -> bool {
 
 /// The token of one row, adjusted, ids beyond it being padding already cut off. `None` if the
 /// largest allowed logit is not finite. The row as the model gave it must be sound ([`is_sound`]).
-pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<Choice> {
+pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<TokenChoice> {
     let ids: Vec<u32> =
-        (0..row.len() as u32).filter(|id| rule.allows(*id, row[*id as usize])).collect();
+        (0..row.len() as u32).filter(|id| row[*id as usize] > f32::NEG_INFINITY).collect();
     if rule.sampling.temperature == 0.0 {
         return greedy(row, &ids, rule.wants_margin);
     }
@@ -60,7 +60,7 @@ pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<Choice> {
     survivors.draw()
 }
 
-fn greedy(row: &[f32], ids: &[u32], wants_margin: bool) -> Option<Choice> {
+fn greedy(row: &[f32], ids: &[u32], wants_margin: bool) -> Option<TokenChoice> {
     let (mut best, mut second) = (None::<u32>, f32::NEG_INFINITY);
     for &id in ids {
         let value = row[id as usize];
@@ -75,7 +75,7 @@ fn greedy(row: &[f32], ids: &[u32], wants_margin: bool) -> Option<Choice> {
         }
     }
     let best = best.filter(|token| row[*token as usize].is_finite());
-    best.map(|token| Choice {
+    best.map(|token| TokenChoice {
         token,
         margin: if wants_margin { row[token as usize] - second } else { f32::INFINITY },
     })
@@ -126,7 +126,7 @@ impl Survivors<'_> {
                 })
                 .collect();
             let kept = before.iter().take_while(|mass| **mass < p).count();
-            // One beyond the edge must be seen for the margin, unless there is none.
+            // The margin needs one id beyond the edge, unless there is none.
             if kept < sorted || sorted == self.count {
                 self.count = kept;
                 self.mass_before = before;
@@ -148,7 +148,7 @@ impl Survivors<'_> {
 
     /// The survivor with the largest logit / T + noise. The noise's logarithms are only taken where
     /// its bound could win.
-    fn draw(&self) -> Option<Choice> {
+    fn draw(&self) -> Option<TokenChoice> {
         let (key, position) = (self.rule.noise, self.rule.position);
         let mut best: Option<(f32, u32)> = None;
         let mut second = f32::NEG_INFINITY;
@@ -187,7 +187,7 @@ impl Survivors<'_> {
         } else {
             f32::INFINITY
         };
-        Some(Choice { token, margin })
+        Some(TokenChoice { token, margin })
     }
 
     /// How near the outcome is to an edge of top-k, top-p or min-p: the winner's own distance, and
@@ -326,12 +326,12 @@ mod tests {
     fn ties_go_to_the_lowest_id() {
         assert_eq!(
             choose(&[1.0, 3.0, 3.0], &rule(SamplingRule::GREEDY, 0)),
-            Some(Choice { token: 1, margin: 0.0 })
+            Some(TokenChoice { token: 1, margin: 0.0 })
         );
     }
 
     #[test]
-    fn a_margin_tells_how_close_it_was() {
+    fn a_margin_is_the_distance_to_another_outcome() {
         assert!(
             (choose(&[1.0, 3.0, 2.5], &rule(SamplingRule::GREEDY, 0)).expect("a choice").margin
                 - 0.5)
@@ -346,14 +346,14 @@ mod tests {
             .collect();
         assert!(
             margins.iter().any(|margin| *margin < 1e-6),
-            "an id shut out at the edge would have won sometimes"
+            "an id excluded at the edge would have won sometimes"
         );
     }
 
     #[test]
-    fn masks_and_broken_rows() {
-        let masked = RowRule { mask: Some(&[0b101]), ..rule(SamplingRule::GREEDY, 0) };
-        assert_eq!(choose(&[1.0, 9.0, 2.0], &masked).expect("a choice").token, 2);
+    fn a_row_without_a_finite_maximum_gives_no_choice() {
+        let banned = [1.0, f32::NEG_INFINITY, 2.0];
+        assert_eq!(choose(&banned, &rule(SamplingRule::GREEDY, 0)).expect("a choice").token, 2);
         assert_eq!(choose(&[f32::NAN, f32::NEG_INFINITY], &rule(SamplingRule::GREEDY, 0)), None);
         let warm = SamplingRule { temperature: 1.0, ..SamplingRule::GREEDY };
         assert_eq!(choose(&[f32::NAN], &rule(warm, 0)), None);
@@ -362,7 +362,6 @@ mod tests {
             assert_eq!(choose(&[1.0, f32::INFINITY], &rule(sampling, 0)), None, "{sampling:?}");
             assert_eq!(choose(&[f32::NEG_INFINITY; 2], &rule(sampling, 0)), None, "{sampling:?}");
         }
-        assert_eq!(choose(&[1.0], &RowRule { mask: Some(&[0]), ..rule(warm, 0) }), None);
     }
 
     #[test]
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_does_not_depend_on_ids_behind_the_limit() {
+    fn a_token_does_not_depend_on_ids_beyond_the_limit() {
         let row = random_row(200, 5);
         let longer: Vec<f32> = row.iter().copied().chain([50.0; 8]).collect();
         let warm = SamplingRule { temperature: 0.9, top_p: 0.9, ..SamplingRule::GREEDY };

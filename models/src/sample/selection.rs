@@ -4,9 +4,9 @@
 use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, ArrayElement};
 
-use super::adjust::Adjust;
-use super::largest::{Largest, Read};
-use super::{Block, Choice, Drafts, Logprobs, RowRule, Verdict, logprobs, row};
+use super::largest::{Largest, LargestOnHost};
+use super::processors::LogitProcessors;
+use super::{Block, DraftedIds, Logprobs, RowRule, TokenChoice, VerifiedBlock, logprobs, row};
 use crate::error::{ModelError, Result};
 
 /// What blocks need of their logits: the part of the choice that is in the graph. Lazy.
@@ -50,7 +50,7 @@ impl TokenSelection {
     }
 
     /// The ids `[rows]` that were chosen, a part of the graph, where all are chosen there. The id
-    /// of a row without a choice ([`Verdict::faulty`]) is any id of the vocabulary.
+    /// of a row without a choice ([`VerifiedBlock::faulty`]) is any id of the vocabulary.
     ///
     /// # Errors
     /// MLX's own.
@@ -58,7 +58,7 @@ impl TokenSelection {
         self.best.as_ref().filter(|_| self.in_graph()).map(Largest::ids).transpose()
     }
 
-    /// Whether these say what such blocks ask for, one row each, all of them chosen in the graph.
+    /// Whether this selection has what such blocks need: one row each, all chosen in the graph.
     pub fn serve(&self, blocks: &[Block<'_>]) -> bool {
         let all = self.host.is_none() && blocks.iter().all(|block| block.rule.in_graph());
         all && blocks.len() == self.rows
@@ -85,9 +85,9 @@ impl TokenSelection {
     pub fn verdicts(
         &self,
         blocks: &[Block<'_>],
-        drafts: &Drafts,
+        drafts: &DraftedIds,
         with: &[&Array],
-    ) -> Result<Vec<Verdict>> {
+    ) -> Result<Vec<VerifiedBlock>> {
         let vocab = self.vocab;
         let (expected, drafted) = blocks
             .iter()
@@ -115,14 +115,14 @@ impl TokenSelection {
                 true => (accept(draft, |at| chosen_in_graph(best, first_row + at)), vec![]),
                 false => on_host_path(&block.rule, draft, vocab, row),
             };
-            let Accepted { choices, faulty } = chosen;
+            let AcceptedChoices { choices, faulty } = chosen;
             let mut own = vec![];
             if block.rule.wants_surprise {
                 let (of_block, rest) = surprises.split_at(block.drafted + 1);
                 own.extend_from_slice(&of_block[..choices.len()]);
                 surprises = rest;
             }
-            verdicts.push(Verdict { choices, faulty, surprises: own, logprobs });
+            verdicts.push(VerifiedBlock { choices, faulty, surprises: own, logprobs });
             (first_row, drafts) = (first_row + 1 + block.drafted, rest);
         }
         Ok(verdicts)
@@ -134,29 +134,29 @@ pub(super) fn on_host<T: ArrayElement>(array: Option<&Array>) -> Result<&[T]> {
     Ok(array.map(Array::try_as_slice).transpose()?.unwrap_or_default())
 }
 
-/// Choices of a block, see [`Verdict`].
+/// Choices of a block, see [`VerifiedBlock`].
 #[derive(Debug)]
-struct Accepted {
-    choices: Vec<Choice>,
+struct AcceptedChoices {
+    choices: Vec<TokenChoice>,
     faulty: bool,
 }
 
 /// Choices up to the first that is not what was drafted, or up to a row that has none.
-fn accept(draft: &[u32], mut choose: impl FnMut(usize) -> Option<Choice>) -> Accepted {
+fn accept(draft: &[u32], mut choose: impl FnMut(usize) -> Option<TokenChoice>) -> AcceptedChoices {
     let mut choices = Vec::with_capacity(draft.len() + 1);
     loop {
         let at = choices.len();
-        let Some(choice) = choose(at) else { return Accepted { choices, faulty: true } };
+        let Some(choice) = choose(at) else { return AcceptedChoices { choices, faulty: true } };
         choices.push(choice);
         if draft.get(at) != Some(&choice.token) {
-            return Accepted { choices, faulty: false };
+            return AcceptedChoices { choices, faulty: false };
         }
     }
 }
 
 /// A row's choice by the graph; margins are not computed there.
-fn chosen_in_graph(best: Option<Read<'_>>, row: usize) -> Option<Choice> {
-    Some(Choice { token: best?.id(row)?, margin: f32::INFINITY })
+fn chosen_in_graph(best: Option<LargestOnHost<'_>>, row: usize) -> Option<TokenChoice> {
+    Some(TokenChoice { token: best?.id(row)?, margin: f32::INFINITY })
 }
 
 /// A block's choices on the host, and the log-probabilities of each; `row` gives the logits of its
@@ -166,13 +166,13 @@ fn on_host_path<'a>(
     draft: &[u32],
     vocab: usize,
     row: impl Fn(usize) -> &'a [f32],
-) -> (Accepted, Vec<Logprobs>) {
-    let (mut adjust, mut logprobs) = (Adjust::new(rule, vocab), vec![]);
+) -> (AcceptedChoices, Vec<Logprobs>) {
+    let (mut processors, mut logprobs) = (LogitProcessors::new(rule, vocab), vec![]);
     let accepted = accept(draft, |at| {
-        adjust.extend(&draft[..at]);
+        processors.extend(&draft[..at]);
         let rule = RowRule { position: rule.position + at as u32, ..*rule };
         // Before bans: a banned id with a NaN is a fault of the model like any other.
-        let row = adjust.apply(Some(row(at)).filter(|row| row::is_sound(row))?);
+        let row = processors.apply(Some(row(at)).filter(|row| row::is_sound(row))?);
         let chosen = row::choose(row, &rule)?;
         logprobs.extend(
             rule.logprobs.map(|count| logprobs::of(row, &rule, chosen.token, count as usize)),
@@ -193,7 +193,7 @@ fn limit(vocab: i32, blocks: &[Block<'_>]) -> Option<usize> {
         .min()
 }
 
-/// Rows of blocks that ask how sure the model is.
+/// Rows of blocks that want to know how sure the model is.
 fn asking(blocks: &[Block<'_>]) -> Vec<i32> {
     let mut row = 0;
     let mut rows = Vec::<i32>::new();
@@ -208,7 +208,7 @@ fn asking(blocks: &[Block<'_>]) -> Vec<i32> {
 }
 
 /// −ln of the probability of each asking row's likeliest token, `[asking rows]`; `None` where no
-/// block asks. Lazy.
+/// block wants it. Lazy.
 fn surprises(logits: &Array, rows: &[i32]) -> Result<Option<Array>> {
     if rows.is_empty() {
         return Ok(None);

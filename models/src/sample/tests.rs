@@ -104,8 +104,8 @@ fn a_verified_block_gives_the_tokens_of_single_rows() {
                 let rule =
                     RowRule { wants_margin: reports, logprobs: reports.then_some(3), ..base };
                 for drafts in [
-                    Drafts::OnHost(drafts.clone()),
-                    Drafts::InGraph(Array::from_slice(&drafts, &[6])),
+                    DraftedIds::OnHost(drafts.clone()),
+                    DraftedIds::InGraph(Array::from_slice(&drafts, &[6])),
                 ] {
                     let verdicts = verify(&logits, &[Block { rule, drafted: 6 }], &drafts, &[])
                         .expect("choices");
@@ -120,7 +120,7 @@ fn a_verified_block_gives_the_tokens_of_single_rows() {
                         let alone = verify(
                             &logits,
                             &[Block { rule, drafted: 0 }],
-                            &Drafts::OnHost(vec![]),
+                            &DraftedIds::OnHost(vec![]),
                             &[],
                         )
                         .expect("a choice");
@@ -134,7 +134,7 @@ fn a_verified_block_gives_the_tokens_of_single_rows() {
 }
 
 #[test]
-fn processors_do_what_they_are_for() {
+fn penalties_bias_and_bans_change_their_logits_alone() {
     let prompt = [5, 9, 5];
     let plain = stream(&Way::of(SamplingRule::GREEDY), &prompt, 12);
     let forced = Way { bias: vec![(7, 100.0)], ..Way::of(SamplingRule::GREEDY) };
@@ -164,14 +164,14 @@ fn processors_do_what_they_are_for() {
 }
 
 #[test]
-fn log_probabilities_are_of_the_whole_distribution() {
+fn log_probabilities_ignore_top_k_top_p_and_min_p() {
     let way = Way::of(SamplingRule { temperature: 0.5, top_k: 1, ..SamplingRule::GREEDY });
     let of = |way: &Way, row: &[f32], count| {
         let rule =
             RowRule { id_limit: row.len() as u32, logprobs: Some(count), ..way.rule(&[], 0) };
         let logits = Array::from_slice(row, &[1, row.len() as i32]);
         let mut verdicts =
-            verify(&logits, &[Block { rule, drafted: 0 }], &Drafts::OnHost(vec![]), &[])
+            verify(&logits, &[Block { rule, drafted: 0 }], &DraftedIds::OnHost(vec![]), &[])
                 .expect("a choice");
         verdicts.remove(0).logprobs.remove(0)
     };
@@ -207,7 +207,7 @@ fn surprise(row: &[f32]) -> f64 {
 }
 
 #[test]
-fn blocks_of_all_kinds_go_together() {
+fn greedy_and_sampled_blocks_share_a_verification() {
     let prompt = [1, 2, 3];
     let ways = ways();
     let all: Vec<Vec<u32>> = ways.iter().map(|way| stream(way, &prompt, 4)).collect();
@@ -220,7 +220,7 @@ fn blocks_of_all_kinds_go_together() {
         blocks.push(Block { rule, drafted });
     }
     let logits = Array::from_slice(&rows, &[rows.len() as i32 / V, V]);
-    let verdicts = verify(&logits, &blocks, &Drafts::OnHost(drafts), &[]).expect("choices");
+    let verdicts = verify(&logits, &blocks, &DraftedIds::OnHost(drafts), &[]).expect("choices");
     for ((verdict, block), tokens) in verdicts.iter().zip(&blocks).zip(&all) {
         let chosen: Vec<u32> = verdict.choices.iter().map(|choice| choice.token).collect();
         assert_eq!(chosen, tokens[..=block.drafted]);
@@ -237,7 +237,7 @@ fn blocks_of_all_kinds_go_together() {
             verdict.surprises
         );
     }
-    assert!(verify(&logits, &blocks, &Drafts::OnHost(vec![1]), &[]).is_err(), "too few drafts");
+    assert!(verify(&logits, &blocks, &DraftedIds::OnHost(vec![1]), &[]).is_err(), "too few drafts");
 }
 
 #[test]

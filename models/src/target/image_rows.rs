@@ -1,4 +1,4 @@
-//! What pictures put into a text model's rows: embeddings instead of the ids', and additions behind
+//! What images put into a text model's rows: embeddings in place of the ids', and additions after
 //! layers.
 
 use mlx_rs::Array;
@@ -19,15 +19,15 @@ pub(super) fn place(x: Array, overrides: &[Override]) -> Result<Array> {
     gather((0..rows).collect(), x, &parts)
 }
 
-/// What is to be added to all rows behind which layer: the overrides' own, and 0 for other rows. A
-/// sum of whole rows and not of chosen ones, because taking rows out and putting them back costs as
-/// much.
+/// For each layer with additions, what is added to all rows after it: the overrides' arrays, and 0
+/// for other rows. Whole rows are summed and not chosen ones, because taking rows out and putting
+/// them back costs as much.
 pub(super) fn additions(x: &Array, overrides: &[Override]) -> Result<Vec<(usize, Array)>> {
     let mut layers: Vec<usize> =
         overrides.iter().flat_map(|part| &part.after_layer).map(|(layer, _)| *layer).collect();
     layers.sort_unstable();
     layers.dedup();
-    let behind = |layer: usize| {
+    let of_layer = |layer: usize| {
         let of =
             |part: &'_ Override| part.after_layer.iter().position(|(other, _)| *other == layer);
         let parts: Vec<_> = overrides
@@ -37,7 +37,7 @@ pub(super) fn additions(x: &Array, overrides: &[Override]) -> Result<Vec<(usize,
         let nothing = zeros_dtype(&[1, x.dim(1)], x.dtype())?;
         Ok((layer, gather(vec![0; x.dim(0) as usize], nothing, &parts)?))
     };
-    layers.into_iter().map(behind).collect()
+    layers.into_iter().map(of_layer).collect()
 }
 
 /// Rows of `base` in this `order`, but for the rows that a part has. One gather from all of them.

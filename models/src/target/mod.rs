@@ -43,7 +43,7 @@ pub trait Target {
     /// An id beyond the vocabulary; MLX's own.
     fn embed(&self, ids: &[u32]) -> Result<Array>;
 
-    /// Logits `[rows, vocab]`, float32, of hidden states behind the final norm `[rows, hidden]`.
+    /// Logits `[rows, vocab]`, float32, of hidden states after the final norm `[rows, hidden]`.
     ///
     /// # Errors
     /// MLX's own.

@@ -7,7 +7,7 @@ use crate::kv::AttentionParams;
 use crate::kv::testing::{
     DIM, HEADS, KV_HEADS, LAYERS, by_definition, keys_address, rows, step, store,
 };
-use crate::sample::{Block, Drafts, RowRule};
+use crate::sample::{Block, DraftedIds, RowRule};
 use crate::segment::SequenceId;
 
 /// The next row of each sequence.
@@ -58,7 +58,7 @@ fn check(step: &PreparedStep, segments: &[Segment]) {
     let found: &[f32] = logits.try_as_slice().expect("floats");
     let verdicts = step
         .selection
-        .verdicts(&blocks(segments.len()), &Drafts::OnHost(vec![]), &[])
+        .verdicts(&blocks(segments.len()), &DraftedIds::OnHost(vec![]), &[])
         .expect("choices");
     for ((segment, found), verdict) in
         segments.iter().zip(found.chunks((HEADS * DIM) as usize)).zip(verdicts)

@@ -20,7 +20,7 @@ pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
     order
 }
 
-/// Numbers of these patches, one patch behind another, each as its pixels lie: from the top, left
+/// Numbers of these patches, one patch after another, each as its pixels lie: from the top, left
 /// to right, red green blue.
 pub(super) fn patches(
     picture: &ImagePixels<'_>,
@@ -51,29 +51,39 @@ pub(super) fn patches(
     numbers
 }
 
-/// A square table of `side` · `side` rows, resampled between its corners to `rows` · `columns`: for
-/// each place four rows of the table and their shares.
-pub(super) fn taps(
+/// For each patch four rows of a table, and the share of each.
+#[derive(Debug, PartialEq)]
+pub(super) struct Interpolation {
+    /// Four for each patch.
+    pub(super) indices: Vec<i32>,
+    /// Four for each patch.
+    pub(super) shares: Vec<f32>,
+}
+
+/// A square table of `side` · `side` rows, resampled between its corners to `rows` · `columns`.
+pub(super) fn interpolation(
     places: &[(i32, i32)],
-    (rows, columns): (i32, i32),
+    rows: i32,
+    columns: i32,
     side: i32,
-) -> (Vec<i32>, Vec<f32>) {
+) -> Interpolation {
     let (mut indices, mut shares) =
         (Vec::with_capacity(places.len() * 4), Vec::with_capacity(places.len() * 4));
     for (row, column) in places {
-        let (up, down) = (tap(*row, rows, side), tap(*column, columns, side));
-        for (row, of_row) in up {
-            for (column, of_column) in down {
+        let (vertical, horizontal) =
+            (neighbours(*row, rows, side), neighbours(*column, columns, side));
+        for (row, of_row) in vertical {
+            for (column, of_column) in horizontal {
                 indices.push(row * side + column);
                 shares.push(of_row * of_column);
             }
         }
     }
-    (indices, shares)
+    Interpolation { indices, shares }
 }
 
 /// Place `at` of `size` on an axis of `side`: its two neighbours and their shares.
-fn tap(at: i32, size: i32, side: i32) -> [(i32, f32); 2] {
+fn neighbours(at: i32, size: i32, side: i32) -> [(i32, f32); 2] {
     let source = at as f32 * (side - 1) as f32 / (size - 1).max(1) as f32;
     let (first, share) = (source.floor() as i32, source - source.floor());
     [(first.min(side - 1), 1.0 - share), ((first + 1).min(side - 1), share)]
@@ -118,7 +128,7 @@ mod tests {
     fn the_table_is_resampled_between_its_corners() {
         // The corners are the table's own, whatever the size.
         let places = order(3, 5, 1);
-        let (indices, shares) = taps(&places, (3, 5), 4);
+        let Interpolation { indices, shares } = interpolation(&places, 3, 5, 4);
         let at = |place: usize| -> Vec<(i32, f32)> {
             let all = indices[place * 4..][..4]
                 .iter()
@@ -133,7 +143,10 @@ mod tests {
         // The middle of 3 rows lies between rows 1 and 2 of 4, column 1 of 5 at 0.75.
         assert_eq!(at(6), [(4, 0.125), (5, 0.375), (8, 0.125), (9, 0.375)]);
         // One patch alone takes the table's first row, and none is beyond the table.
-        assert_eq!(taps(&[(0, 0)], (1, 1), 4), (vec![0, 1, 4, 5], vec![1.0, 0.0, 0.0, 0.0]));
+        assert_eq!(
+            interpolation(&[(0, 0)], 1, 1, 4),
+            Interpolation { indices: vec![0, 1, 4, 5], shares: vec![1.0, 0.0, 0.0, 0.0] }
+        );
         assert!(indices.iter().all(|index| (0..16).contains(index)));
     }
 }

@@ -1,5 +1,5 @@
-//! Vision towers: pixels in, the rows that stand in a prompt at a picture's placeholders out. A
-//! tower belongs to its target's weights; what it computed is the caller's to keep.
+//! Vision towers: from an image's pixels to the rows of a prompt that take its placeholders' place. A
+//! tower belongs to its target's weights. The caller keeps what it computed.
 
 mod grid;
 mod positions;
@@ -13,7 +13,7 @@ use mlx_rs::Array;
 use crate::error::{ModelError, Result};
 use crate::layers::RopeTables;
 
-/// What a caller must know of a tower.
+/// What a caller needs to know of a tower.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VisionInfo {
     /// Pixels of a patch's side.
@@ -22,14 +22,14 @@ pub struct VisionInfo {
     pub merge: u32,
     /// The id that stands in a prompt for each row of a picture.
     pub image_token: u32,
-    /// Blocks that [`Vision::advance`] goes through.
+    /// Number of blocks that [`Vision::advance`] computes.
     pub blocks: usize,
-    /// Rows of a picture see one another, so all of them belong in one forward. Without it they see
-    /// what is before them, as text does, and a chunk may end anywhere.
+    /// Whether an image's rows attend to one another both ways, so that all of them must be in one
+    /// forward. Otherwise they attend to earlier rows, as text does, and a chunk may end anywhere.
     pub whole: bool,
 }
 
-/// A resized picture, patches of its sides even in [`VisionInfo::merge`].
+/// A resized image. The number of patches of each side is a multiple of [`VisionInfo::merge`].
 #[derive(Clone, Copy, Debug)]
 pub struct ImagePixels<'a> {
     /// Rows from the top, columns from the left, red green blue: `rows · columns · patch² · 3`
@@ -39,7 +39,7 @@ pub struct ImagePixels<'a> {
     pub rows: u32,
     /// Patches from left to right.
     pub columns: u32,
-    /// What the tower sees of a byte b of channel c: `b · scale[c] + bias[c]`.
+    /// A byte b of channel c enters the tower as `b · scale[c] + bias[c]`.
     pub scale: [f32; 3],
     /// See `scale`.
     pub bias: [f32; 3],
@@ -77,13 +77,13 @@ impl ImagePixels<'_> {
     }
 }
 
-/// What a tower made of one picture: rows for [`crate::Override`], in the order of the
+/// What a tower computed for one image: rows for [`crate::Override`], in the order of the
 /// placeholders.
 #[derive(Clone, Debug)]
 pub struct Features {
     /// `[rows, hidden]`, in place of the placeholders' embeddings.
     pub embeddings: Array,
-    /// `[rows, hidden]` to be added behind a layer of the target.
+    /// `[rows, hidden]` to be added after a layer of the target.
     pub after_layer: Vec<(usize, Array)>,
 }
 
@@ -100,47 +100,47 @@ impl Features {
     }
 }
 
-/// A picture on its way through a tower.
+/// An image on its way through a tower.
 #[derive(Clone, Debug)]
 pub struct TowerPass {
-    /// Hidden states behind the blocks gone through `[patches, width]`.
+    /// Hidden states after the blocks computed so far `[patches, width]`.
     pub(crate) hidden: Array,
     /// Patches from top to bottom and from left to right.
     pub(crate) grid: (u32, u32),
     /// How heads are turned by their patches' places.
     pub(crate) rope: RopeTables,
-    /// Blocks gone through.
+    /// Number of blocks computed.
     pub(crate) done: usize,
-    /// What is added behind layers of the target, as far as it is known.
+    /// What is added after layers of the target, as far as it is known.
     pub(crate) after_layer: Vec<(usize, Array)>,
 }
 
 impl TowerPass {
-    /// Patches, which is what a block's time goes by.
+    /// Number of patches. The time of a block depends on it.
     pub fn patches(&self) -> u32 {
         self.grid.0 * self.grid.1
     }
 
-    /// Blocks gone through.
+    /// Number of blocks computed.
     pub fn done(&self) -> usize {
         self.done
     }
 }
 
-/// A target's vision tower. Lazy as a forward is, until what comes out is evaluated; `advance`
-/// evaluates, so that its caller can do other work between blocks.
+/// A target's vision tower. `advance` evaluates, so that its caller can do other work between
+/// blocks.
 pub trait Vision {
     /// What is known of it.
     fn info(&self) -> &VisionInfo;
 
-    /// Takes a picture in: patches and their positions.
+    /// Embeds an image: patches and their positions.
     ///
     /// # Errors
     /// A picture that does not fit; MLX's own.
     fn begin(&self, picture: &ImagePixels<'_>) -> Result<TowerPass>;
 
-    /// Goes through at most so many more blocks (at least one) and evaluates; the features when all
-    /// are done.
+    /// Computes at most so many more blocks (at least one) and evaluates. Returns the features when
+    /// all blocks are done.
     ///
     /// # Errors
     /// MLX's own.

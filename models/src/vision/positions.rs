@@ -1,7 +1,7 @@
-//! Where rows of a sequence with pictures stand, for rotary embedding on three axes (time, height,
+//! Positions of the rows of a sequence with images, for rotary embedding on three axes (time, height,
 //! width): Qwen2-VL (arXiv 2409.12191), section 2.1. Host integers only.
 
-/// Where a picture stands in its sequence.
+/// Where an image lies in its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImagePlacement {
     /// Index of its first row in the sequence.
@@ -13,12 +13,12 @@ pub struct ImagePlacement {
 }
 
 impl ImagePlacement {
-    /// Index behind its last row.
+    /// Index after its last row.
     pub fn end(&self) -> i32 {
         self.first + self.rows * self.columns
     }
 
-    /// How much less its rows advance the positions behind it than as many rows of text would.
+    /// How much less its rows advance the positions after it than as many rows of text would.
     fn saved(&self) -> i32 {
         self.rows * self.columns - self.rows.max(self.columns)
     }
@@ -30,17 +30,17 @@ impl ImagePlacement {
 /// Text counts on by one on all axes. A picture that would begin at p has time p, height p + row
 /// and width p + column; what follows it begins at p + the larger of its sides.
 pub fn positions(pictures: &[ImagePlacement], start: i32, length: i32, axes: &mut [Vec<i32>; 3]) {
-    // How far positions are behind indices.
-    let (mut behind, mut next) = (0, 0);
+    // How much smaller positions are than indices.
+    let (mut lag, mut next) = (0, 0);
     for index in start..start + length {
         while next < pictures.len() && pictures[next].end() <= index {
-            behind += pictures[next].saved();
+            lag += pictures[next].saved();
             next += 1;
         }
         let at = match pictures.get(next).filter(|picture| picture.first <= index) {
-            None => [index - behind; 3],
+            None => [index - lag; 3],
             Some(picture) => {
-                let (begin, inside) = (picture.first - behind, index - picture.first);
+                let (begin, inside) = (picture.first - lag, index - picture.first);
                 [begin, begin + inside / picture.columns, begin + inside % picture.columns]
             }
         };
@@ -59,12 +59,12 @@ mod tests {
     }
 
     #[test]
-    fn text_counts_on_all_axes() {
+    fn text_advances_all_axes_by_one() {
         assert_eq!(of(&[], 5, 3), [[5, 6, 7]; 3].map(Vec::from));
     }
 
     #[test]
-    fn a_picture_spans_its_grid_and_text_goes_on_behind_its_larger_side() {
+    fn an_image_spans_its_grid_and_text_continues_after_its_larger_side() {
         let pictures = [ImagePlacement { first: 2, rows: 2, columns: 3 }];
         let [time, height, width] = of(&pictures, 0, 10);
         assert_eq!(time, [0, 1, 2, 2, 2, 2, 2, 2, 5, 6]);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn any_part_is_the_same_as_that_part_of_the_whole() {
+    fn positions_of_a_part_equal_that_part_of_the_whole() {
         let pictures = [
             ImagePlacement { first: 1, rows: 3, columns: 1 },
             ImagePlacement { first: 4, rows: 2, columns: 2 },

@@ -18,8 +18,8 @@ use crate::load::{ModelConfig, Weights};
 
 /// Of every layer norm here.
 const EPS: f32 = 1e-6;
-/// Patches that are taken in at a time.
-const TAKEN_IN: usize = 1024;
+/// Patches that are embedded at a time.
+const EMBEDDED_AT_ONCE: usize = 1024;
 /// Most numbers of one product of queries and keys, all heads: 64 MiB in float32.
 const MAX_SCORES: i64 = 1 << 24;
 /// Most rows that go through a block's second half at a time.
@@ -44,7 +44,7 @@ impl Attention {
         })
     }
 
-    /// Every patch sees all patches. `x` `[N, hidden]` → the same shape.
+    /// Every patch attends to all patches. `x` `[N, hidden]` → the same shape.
     fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
         let Self { heads, dim, .. } = *self;
         let patches = x.dim(0);
@@ -59,8 +59,8 @@ impl Attention {
     }
 }
 
-/// As many queries at a time as make at most so many scores, so that a large picture's are never
-/// all there. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` → `[N, H · D]`.
+/// Computes so many queries at a time that there are never more than `max_scores` scores, because
+/// a large image has too many. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` → `[N, H · D]`.
 fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Result<Array> {
     let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
     let scale = (dim as f32).powf(-0.5);
@@ -82,7 +82,7 @@ fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Res
             false => attention(&part, keys, values, scale, AttentionMask::Additive(None))?,
         };
         if rows < patches {
-            // Now, so that its scores are gone before the next ones come.
+            // Evaluated now, so that its scores are freed before the next ones are made.
             part.eval()?;
         }
         parts.push(part);
@@ -134,7 +134,7 @@ impl TowerBlock {
         let mut parts = Vec::new();
         for first in (0..patches).step_by(MAX_ROWS as usize) {
             let part = self.feed(&x.try_index((first..patches.min(first + MAX_ROWS), ..))?)?;
-            // Now, so that its inner numbers are gone before the next ones come.
+            // Evaluated now, so that its inner numbers are freed before the next ones are made.
             part.eval()?;
             parts.push(part);
         }
@@ -245,16 +245,17 @@ impl QwenTower {
         })
     }
 
-    /// Patches at these places `[places, hidden]`.
-    fn take_in(&self, picture: &ImagePixels<'_>, places: &[(i32, i32)]) -> Result<Array> {
+    /// Embeds the patches at these places: `[places, hidden]`.
+    fn embed_patches(&self, picture: &ImagePixels<'_>, places: &[(i32, i32)]) -> Result<Array> {
         let Config { patch_size, hidden_size, side, .. } = self.config;
         let n = places.len() as i32;
         let pixels = Array::from_slice(
             &grid::patches(picture, &self.info, places),
             &[n, patch_size * patch_size * 3],
         );
-        let (indices, shares) =
-            grid::taps(places, (picture.rows as i32, picture.columns as i32), side);
+        let (rows, columns) = (picture.rows as i32, picture.columns as i32);
+        let grid::Interpolation { indices, shares } =
+            grid::interpolation(places, rows, columns, side);
         let corners = self
             .pos_embed
             .take_axis(Array::from_slice(&indices, &[n * 4]), 0)?
@@ -338,9 +339,9 @@ impl Vision for QwenTower {
         i32::try_from(u64::from(rows) * u64::from(columns)).map_err(too_large)?;
         let places = grid::order(rows as i32, columns as i32, self.config.spatial_merge_size);
         let mut parts = Vec::new();
-        for places in places.chunks(TAKEN_IN) {
-            let part = self.take_in(picture, places)?;
-            // Now, so that what it is made of is gone before the next part comes.
+        for places in places.chunks(EMBEDDED_AT_ONCE) {
+            let part = self.embed_patches(picture, places)?;
+            // Evaluated now, so that its inputs are freed before the next part is made.
             part.eval()?;
             parts.push(part);
         }
@@ -388,7 +389,7 @@ mod tests {
     use crate::device::{DeviceChoice, choose};
 
     #[test]
-    fn queries_in_parts_see_what_all_at_once_see() {
+    fn attention_in_parts_equals_attention_at_once() {
         choose(DeviceChoice::Cpu).expect("there is a CPU");
         let wave = |step: f32, shape: &[i32]| {
             let numbers: Vec<f32> =

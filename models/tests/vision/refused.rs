@@ -19,7 +19,7 @@ fn refusal(model: &dyn Target, batch: &Batch, kv: &mut KvStore) -> String {
 }
 
 #[test]
-fn batches_that_contradict_themselves() {
+fn contradictory_batches_are_refused() {
     let (model, golden) = load("qwen3-vl-tiny");
     let known = known(&*model, &golden);
     let sequences: Vec<Sequence> =
@@ -62,13 +62,13 @@ fn batches_that_contradict_themselves() {
         Override { embeddings: rows(n, hidden + 1), ..part.clone() },
         "expected embeddings of shape",
     );
-    let behind = |layers: &[usize], rows: Array| Override {
+    let after = |layers: &[usize], rows: Array| Override {
         after_layer: layers.iter().map(|layer| (*layer, rows.clone())).collect(),
         ..part.clone()
     };
-    overridden(behind(&[3], rows(n, hidden)), "expected layers below 3, each once, found 3");
-    overridden(behind(&[1, 1], rows(n, hidden)), "each once, found 1");
-    overridden(behind(&[0], rows(1, hidden)), "after layer 0, found [1,");
+    overridden(after(&[3], rows(n, hidden)), "expected layers below 3, each once, found 3");
+    overridden(after(&[1, 1], rows(n, hidden)), "each once, found 1");
+    overridden(after(&[0], rows(1, hidden)), "after layer 0, found [1,");
     check(
         &Batch { overrides: vec![part.clone(), part.clone()], ..good.clone() },
         "override 1: row 6 has another embedding already",
@@ -95,7 +95,7 @@ fn batches_that_contradict_themselves() {
 }
 
 #[test]
-fn pictures_that_do_not_fit() {
+fn images_that_do_not_fit_the_tower_are_refused() {
     let (model, golden) = load("qwen3-vl-tiny");
     let tower = model.vision().expect("it sees");
     let shot = &golden.pictures[0];
@@ -148,101 +148,49 @@ fn with(path: &[&str], value: Value) -> Result<(), String> {
         .map_err(|error| paceline_vocabulary::chain(&error))
 }
 
+/// Loading with another value at `path` fails with this message.
+fn refuses(path: &[&str], value: Value, expected: &str) {
+    let found = with(path, value).expect_err("refused");
+    assert!(found.contains(expected), "{path:?}: expected {expected:?}, found {found:?}");
+}
+
 #[test]
-fn configurations_that_cannot_be() {
+fn impossible_sizes_of_the_tower_are_refused() {
     load("qwen3-vl-tiny");
-    let sight = |key: &str, value: Value, expected: &str| {
+    let tower = |key: &str, value: Value, expected: &str| {
         let found = with(&["vision_config", key], value).expect_err("refused");
         assert!(
             found.contains(&format!("vision_config.{key}")) && found.contains(expected),
             "{key}: {expected:?}, found {found:?}"
         );
     };
-    sight("depth", json!(0), "expected 1 to 16777216, found 0");
-    sight("depth", json!(-3), "found -3");
-    sight("depth", json!("three"), "invalid type");
-    sight("hidden_act", json!("relu"), "expected gelu_pytorch_tanh or gelu, found relu");
-    sight("num_position_embeddings", json!(35), "expected a square number, found 35");
-    sight("num_heads", json!(5), "expected heads of 24 in all, a multiple of 4 each, found 5");
-    sight("num_heads", json!(4), "a multiple of 4 each, found 4");
-    sight(
+    tower("depth", json!(0), "expected 1 to 16777216, found 0");
+    tower("depth", json!(-3), "found -3");
+    tower("depth", json!("three"), "invalid type");
+    tower("hidden_act", json!("relu"), "expected gelu_pytorch_tanh or gelu, found relu");
+    tower("num_position_embeddings", json!(35), "expected a square number, found 35");
+    tower("num_heads", json!(5), "expected heads of 24 in all, a multiple of 4 each, found 5");
+    tower("num_heads", json!(4), "a multiple of 4 each, found 4");
+    tower(
         "deepstack_visual_indexes",
         json!([2, 0]),
         "expected blocks below 3, ascending, found [2, 0]",
     );
-    sight("deepstack_visual_indexes", json!([0, 0]), "ascending");
-    sight("deepstack_visual_indexes", json!([0, 3]), "below 3");
-    sight("deepstack_visual_indexes", json!([-1, 0]), "below 3");
-    sight("deepstack_visual_indexes", json!(null), "[8, 16, 24]");
-    sight("deepstack_visual_indexes", json!(7), "invalid type");
-    sight("out_hidden_size", json!(41), "expected the text model's hidden_size, 40, found 41");
-    sight("in_channels", json!(1), "expected 3 (red, green, blue), found 1");
-    sight("patch_size", json!(1000), "expected at most 256, found 1000");
-    sight("patch_size", json!([4, 4]), "invalid type");
-    sight("temporal_patch_size", json!(17), "expected at most 16");
-    sight("spatial_merge_size", json!(17), "expected at most 16");
-    sight("hidden_size", json!(1 << 20), "expected at most 65536");
-    sight("rope_parameters", json!({"rope_type": "yarn"}), "rope_type: expected axial, found yarn");
-    sight("rope_parameters", json!({"rope_theta": -1.0}), "expected above 0");
+    tower("deepstack_visual_indexes", json!([0, 0]), "ascending");
+    tower("deepstack_visual_indexes", json!([0, 3]), "below 3");
+    tower("deepstack_visual_indexes", json!([-1, 0]), "below 3");
+    tower("deepstack_visual_indexes", json!(null), "[8, 16, 24]");
+    tower("deepstack_visual_indexes", json!(7), "invalid type");
+    tower("out_hidden_size", json!(41), "expected the text model's hidden_size, 40, found 41");
+    tower("in_channels", json!(1), "expected 3 (red, green, blue), found 1");
+    tower("patch_size", json!(1000), "expected at most 256, found 1000");
+    tower("patch_size", json!([4, 4]), "invalid type");
+    tower("temporal_patch_size", json!(17), "expected at most 16");
+    tower("spatial_merge_size", json!(17), "expected at most 16");
+    tower("hidden_size", json!(1 << 20), "expected at most 65536");
+    tower("rope_parameters", json!({"rope_type": "yarn"}), "rope_type: expected axial, found yarn");
+    tower("rope_parameters", json!({"rope_theta": -1.0}), "expected above 0");
 
-    let other = |path: &[&str], value: Value, expected: &str| {
-        let found = with(path, value).expect_err("refused");
-        assert!(found.contains(expected), "{path:?}: expected {expected:?}, found {found:?}");
-    };
-    other(
-        &["vision_config"],
-        json!(null),
-        "vision_config: expected the vision tower's sizes, found none",
-    );
-    other(&["vision_config"], json!(5), "vision_config: invalid type");
-    other(&["text_config"], json!(5), "text_config: expected an object, found 5");
-    other(
-        &["text_config", "hidden_size"],
-        json!(null),
-        "hidden_size: expected a value, found none",
-    );
-    let section = |value: Value, expected: &str| {
-        other(&["text_config", "rope_parameters", "mrope_section"], value, expected);
-    };
-    section(
-        json!([4, 2, 3]),
-        "mrope_section: expected three sizes of 8 in all (head_dim / 2), found [4, 2, 3]",
-    );
-    section(json!([4, 4]), "expected three sizes");
-    section(json!([-4, 6, 6]), "expected three sizes");
-    section(json!(null), "found none, which means [24, 20, 20]");
-    other(
-        &["text_config", "rope_parameters", "mrope_interleaved"],
-        json!(false),
-        "mrope_interleaved: expected true",
-    );
-    other(
-        &["image_token_id"],
-        json!(null),
-        "image_token_id: expected the id of a picture's rows, found none",
-    );
-    other(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
-    other(&["image_token_id"], json!("<image>"), "image_token_id");
-    other(&["model_type"], json!("qwen3_vl_moe"), "expected qwen3 or qwen3_vl, found qwen3_vl_moe");
-
-    // What the tensors say otherwise.
-    other(
-        &["vision_config", "patch_size"],
-        json!(8),
-        "tensor model.visual.patch_embed.proj.weight has shape [24, 3, 2, 4, 4]",
-    );
-    other(&["vision_config", "spatial_merge_size"], json!(3), "tensor model.visual.");
-    other(
-        &["vision_config", "depth"],
-        json!(4),
-        "tensor model.visual.blocks.3.norm1.weight is missing",
-    );
-    other(
-        &["vision_config", "deepstack_visual_indexes"],
-        json!([0]),
-        "tensors the model does not use, the first is model.visual.deepstack_merger_list.1",
-    );
-    other(&["tie_word_embeddings"], json!(false), "tensor lm_head.weight is missing");
     // Null means absent, which means the reference's own value.
     for key in [
         "temporal_patch_size",
@@ -253,5 +201,71 @@ fn configurations_that_cannot_be() {
     ] {
         with(&["vision_config", key], json!(null)).expect(key);
     }
+}
+
+#[test]
+fn impossible_configurations_are_refused() {
+    load("qwen3-vl-tiny");
+    refuses(
+        &["vision_config"],
+        json!(null),
+        "vision_config: expected the vision tower's sizes, found none",
+    );
+    refuses(&["vision_config"], json!(5), "vision_config: invalid type");
+    refuses(&["text_config"], json!(5), "text_config: expected an object, found 5");
+    refuses(
+        &["text_config", "hidden_size"],
+        json!(null),
+        "hidden_size: expected a value, found none",
+    );
+    let section = |value: Value, expected: &str| {
+        refuses(&["text_config", "rope_parameters", "mrope_section"], value, expected);
+    };
+    section(
+        json!([4, 2, 3]),
+        "mrope_section: expected three sizes of 8 in all (head_dim / 2), found [4, 2, 3]",
+    );
+    section(json!([4, 4]), "expected three sizes");
+    section(json!([-4, 6, 6]), "expected three sizes");
+    section(json!(null), "found none, which means [24, 20, 20]");
+    refuses(
+        &["text_config", "rope_parameters", "mrope_interleaved"],
+        json!(false),
+        "mrope_interleaved: expected true",
+    );
+    refuses(
+        &["image_token_id"],
+        json!(null),
+        "image_token_id: expected the id of a picture's rows, found none",
+    );
+    refuses(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
+    refuses(&["image_token_id"], json!("<image>"), "image_token_id");
+    refuses(
+        &["model_type"],
+        json!("qwen3_vl_moe"),
+        "expected qwen3 or qwen3_vl, found qwen3_vl_moe",
+    );
     with(&["text_config", "tie_word_embeddings"], json!(false)).expect("the wrapper's word counts");
+}
+
+#[test]
+fn configurations_that_contradict_the_tensors_are_refused() {
+    load("qwen3-vl-tiny");
+    refuses(
+        &["vision_config", "patch_size"],
+        json!(8),
+        "tensor model.visual.patch_embed.proj.weight has shape [24, 3, 2, 4, 4]",
+    );
+    refuses(&["vision_config", "spatial_merge_size"], json!(3), "tensor model.visual.");
+    refuses(
+        &["vision_config", "depth"],
+        json!(4),
+        "tensor model.visual.blocks.3.norm1.weight is missing",
+    );
+    refuses(
+        &["vision_config", "deepstack_visual_indexes"],
+        json!([0]),
+        "tensors the model does not use, the first is model.visual.deepstack_merger_list.1",
+    );
+    refuses(&["tie_word_embeddings"], json!(false), "tensor lm_head.weight is missing");
 }

@@ -74,11 +74,11 @@ fn check(name: &str, prefix: &str, head: &str) {
 }
 
 #[test]
-fn text_alone_is_qwen3_s() {
+fn text_alone_equals_qwen3() {
     check("qwen3-vl-tiny", "model.language_model", "lm_head");
 }
 
 #[test]
-fn text_alone_is_qwen3_s_in_the_layout_of_mlx() {
+fn text_alone_equals_qwen3_in_the_layout_of_mlx() {
     check("qwen3-vl-tiny-mlx", "language_model.model", "language_model.lm_head");
 }

@@ -1,6 +1,6 @@
 //! Token ids of the drafts that a step verifies. Hidden rows go through the target's own head.
 
-use paceline_models::sample::{Block, Drafts, propose, softcap};
+use paceline_models::sample::{Block, DraftedIds, propose, softcap};
 use paceline_models::{Array, Dtype, ModelError, Target, transfer};
 use paceline_vocabulary::TensorType;
 
@@ -17,7 +17,7 @@ pub(super) fn of_step(
     drafting: &mut Drafting,
     parts: &[StepPart],
     rows: &StepRows<'_>,
-) -> Result<Drafts, ModelError> {
+) -> Result<DraftedIds, ModelError> {
     let proposals = parts.iter().filter(|part| part.drafted > 0).map(|part| {
         let missing =
             || ModelError::Batch(format!("the draft of sequence {} is not there", part.key.0));
@@ -34,7 +34,7 @@ fn of_proposals(
     model: &dyn Target,
     proposals: &[Proposed],
     blocks: &[Block<'_>],
-) -> Result<Drafts, ModelError> {
+) -> Result<DraftedIds, ModelError> {
     // `None` for ids.
     let cap_of = |proposed: &Proposed| match proposed {
         Proposed::Hidden { softcap, .. } => Some(*softcap),
@@ -63,7 +63,7 @@ fn of_proposals(
             }
         }
     }
-    Ok(Drafts::OnHost(ids))
+    Ok(DraftedIds::OnHost(ids))
 }
 
 /// The target's logits of a drafter's hidden rows, capped as the drafter was trained.

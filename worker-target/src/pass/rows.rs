@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use paceline_models::sample::{Block, Drafts, RowRule};
+use paceline_models::sample::{Block, DraftedIds, RowRule};
 use paceline_models::vision::{ImagePlacement, positions};
 use paceline_models::{
     Batch, FeatureLayers, ModelError, Override, PendingIds, Positions, Segment, SequenceId, Wants,
@@ -113,14 +113,14 @@ impl<'a> StepRows<'a> {
     }
 
     /// The batch of these rows, with the drafted ids in their places.
-    pub(super) fn batch(&self, drafts: &Drafts) -> Batch {
+    pub(super) fn batch(&self, drafts: &DraftedIds) -> Batch {
         let mut ids = self.ids.clone();
         let pending = match drafts {
-            Drafts::OnHost(drafts) => {
+            DraftedIds::OnHost(drafts) => {
                 self.drafted.iter().zip(drafts).for_each(|(row, id)| ids[*row as usize] = *id);
                 None
             }
-            Drafts::InGraph(drafts) => {
+            DraftedIds::InGraph(drafts) => {
                 Some(PendingIds { rows: self.drafted.clone(), ids: drafts.clone() })
             }
         };
@@ -152,7 +152,6 @@ fn rule<'a>(
         noise: request.noise,
         position: sequence.ids.len() as u32,
         id_limit: request.id_limit,
-        mask: None,
         wants_margin: request.wants_margins,
         logprobs: request.logprobs,
         wants_surprise: speculation.wants_entropy(part.key, sequence, sequence.generated()),

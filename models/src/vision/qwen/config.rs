@@ -4,7 +4,7 @@ use crate::error::LoadError;
 use crate::layers::Gelu;
 use crate::load::ModelConfig;
 
-/// What a tower must know of the text model beside it.
+/// Sizes of the text model that the tower belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TextModelSizes {
     /// Width of its hidden states.
@@ -26,7 +26,7 @@ pub(super) struct Config {
     /// Rows and columns of the table of positions.
     pub(super) side: i32,
     pub(super) rope_theta: f64,
-    /// Blocks behind which features are taken out, ascending.
+    /// Blocks after which features are taken, ascending.
     pub(super) deepstack_visual_indexes: Vec<i32>,
     pub(super) activation: Gelu,
 }
@@ -34,21 +34,7 @@ pub(super) struct Config {
 impl Config {
     /// Values that are not there are the reference's own.
     pub(super) fn read(config: &ModelConfig, text: TextModelSizes) -> Result<Self, LoadError> {
-        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
-        let activation: String =
-            config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
-        let activation = match activation.as_str() {
-            "gelu_pytorch_tanh" => Gelu::Tanh,
-            "gelu" => Gelu::Exact,
-            other => {
-                return wrong(
-                    "hidden_act",
-                    format!("expected gelu_pytorch_tanh or gelu, found {other}"),
-                );
-            }
-        };
         let positions = config.size_or("num_position_embeddings", 2304)?;
-        let side = positions.isqrt();
         let read = Self {
             depth: config.size_or("depth", 27)?,
             hidden_size: config.size_or("hidden_size", 1152)?,
@@ -57,82 +43,69 @@ impl Config {
             patch_size: config.size_or("patch_size", 16)?,
             temporal_patch_size: config.size_or("temporal_patch_size", 2)?,
             spatial_merge_size: config.size_or("spatial_merge_size", 2)?,
-            side,
-            rope_theta: match config.part("rope_parameters")? {
-                Some(rope) => {
-                    let kind: String =
-                        rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
-                    if !matches!(kind.as_str(), "axial" | "default") {
-                        return Err(
-                            rope.wrong("rope_type", format!("expected axial, found {kind}"))
-                        );
-                    }
-                    rope.optional("rope_theta")?.unwrap_or(10_000.0)
-                }
-                None => 10_000.0,
-            },
+            side: positions.isqrt(),
+            rope_theta: rope_theta(config)?,
             deepstack_visual_indexes: config
                 .optional("deepstack_visual_indexes")?
                 .unwrap_or_else(|| vec![8, 16, 24]),
-            activation,
+            activation: activation(config)?,
         };
-        if side * side != positions {
-            return wrong(
-                "num_position_embeddings",
-                format!("expected a square number, found {positions}"),
-            );
+        if read.side * read.side != positions {
+            let what = format!("expected a square number, found {positions}");
+            return Err(config.wrong("num_position_embeddings", what));
         }
-        if !(read.rope_theta > 0.0 && read.rope_theta.is_finite()) {
-            return wrong(
-                "rope_parameters.rope_theta",
-                format!("expected above 0, found {}", read.rope_theta),
-            );
-        }
+        read.check_sizes(config)?;
+        read.check_against(config, text)?;
+        Ok(read)
+    }
+
+    /// Checks the sizes against each other and against what memory holds.
+    fn check_sizes(&self, config: &ModelConfig) -> Result<(), LoadError> {
+        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
         for (key, size, most) in [
-            ("patch_size", read.patch_size, 256),
-            ("temporal_patch_size", read.temporal_patch_size, 16),
-            ("spatial_merge_size", read.spatial_merge_size, 16),
+            ("patch_size", self.patch_size, 256),
+            ("temporal_patch_size", self.temporal_patch_size, 16),
+            ("spatial_merge_size", self.spatial_merge_size, 16),
         ] {
             if size > most {
                 return wrong(key, format!("expected at most {most}, found {size}"));
             }
         }
-        let Self { hidden_size, num_heads, depth, .. } = read;
+        let Self { hidden_size, num_heads, intermediate_size, .. } = *self;
         if hidden_size % num_heads != 0 || hidden_size / num_heads % 4 != 0 {
             let what = format!(
                 "expected heads of {hidden_size} in all, a multiple of 4 each, found {num_heads}"
             );
             return wrong("num_heads", what);
         }
-        if hidden_size > 1 << 16 || read.intermediate_size > 1 << 20 {
+        if hidden_size > 1 << 16 || intermediate_size > 1 << 20 {
             let what = format!(
-                "expected at most 65536 and an intermediate_size of at most 1048576, found {hidden_size} and {}",
-                read.intermediate_size
+                "expected at most 65536 and an intermediate_size of at most 1048576, found {hidden_size} and {intermediate_size}"
             );
             return wrong("hidden_size", what);
         }
         let channels = config.size_or("in_channels", 3)?;
         if channels != 3 {
-            return wrong(
-                "in_channels",
-                format!("expected 3 (red, green, blue), found {channels}"),
-            );
+            let what = format!("expected 3 (red, green, blue), found {channels}");
+            return wrong("in_channels", what);
         }
+        Ok(())
+    }
+
+    /// Checks the sizes against the text model's.
+    fn check_against(&self, config: &ModelConfig, text: TextModelSizes) -> Result<(), LoadError> {
+        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
         let out = config.size_or("out_hidden_size", text.hidden)?;
         if out != text.hidden {
-            return wrong(
-                "out_hidden_size",
-                format!("expected the text model's hidden_size, {}, found {out}", text.hidden),
-            );
+            let expected = text.hidden;
+            let what = format!("expected the text model's hidden_size, {expected}, found {out}");
+            return wrong("out_hidden_size", what);
         }
-        let indexes = &read.deepstack_visual_indexes;
-        if !indexes.is_sorted_by(|a, b| a < b)
-            || indexes.iter().any(|index| !(0..depth).contains(index))
-        {
-            return wrong(
-                "deepstack_visual_indexes",
-                format!("expected blocks below {depth}, ascending, found {indexes:?}"),
-            );
+        let (indexes, depth) = (&self.deepstack_visual_indexes, self.depth);
+        let below = indexes.iter().all(|index| (0..depth).contains(index));
+        if !indexes.is_sorted_by(|a, b| a < b) || !below {
+            let what = format!("expected blocks below {depth}, ascending, found {indexes:?}");
+            return wrong("deepstack_visual_indexes", what);
         }
         if indexes.len() > text.n_layers as usize {
             let what = format!(
@@ -141,11 +114,36 @@ impl Config {
             );
             return wrong("deepstack_visual_indexes", what);
         }
-        Ok(read)
+        Ok(())
     }
 
     /// Numbers of a head.
     pub(super) fn head_dim(&self) -> i32 {
         self.hidden_size / self.num_heads
     }
+}
+
+fn activation(config: &ModelConfig) -> Result<Gelu, LoadError> {
+    let name: String = config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
+    match name.as_str() {
+        "gelu_pytorch_tanh" => Ok(Gelu::Tanh),
+        "gelu" => Ok(Gelu::Exact),
+        other => {
+            let what = format!("expected gelu_pytorch_tanh or gelu, found {other}");
+            Err(config.wrong("hidden_act", what))
+        }
+    }
+}
+
+fn rope_theta(config: &ModelConfig) -> Result<f64, LoadError> {
+    let Some(rope) = config.part("rope_parameters")? else { return Ok(10_000.0) };
+    let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
+    if !matches!(kind.as_str(), "axial" | "default") {
+        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")));
+    }
+    let theta: f64 = rope.optional("rope_theta")?.unwrap_or(10_000.0);
+    if theta > 0.0 && theta.is_finite() {
+        return Ok(theta);
+    }
+    Err(config.wrong("rope_parameters.rope_theta", format!("expected above 0, found {theta}")))
 }

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 
 use super::{RowRule, counts_ids};
 
-/// The processors of one block; rows are gone through in order.
-pub(super) struct Adjust<'a> {
+/// The processors of one block; rows are processed in order.
+pub(super) struct LogitProcessors<'a> {
     rule: RowRule<'a>,
     /// Bit per id: is in the history. Empty where repetition is not penalized.
     seen: Vec<u64>,
@@ -20,10 +20,10 @@ pub(super) struct Adjust<'a> {
     row: Vec<f32>,
 }
 
-impl<'a> Adjust<'a> {
+impl<'a> LogitProcessors<'a> {
     /// The processors of `rule`, with its history; nothing is kept for those that are off.
     pub(super) fn new(rule: &RowRule<'a>, vocab: usize) -> Self {
-        let mut adjust = Self {
+        let mut processors = Self {
             rule: *rule,
             seen: vec![],
             seen_ids: vec![],
@@ -32,14 +32,14 @@ impl<'a> Adjust<'a> {
             row: vec![],
         };
         if rule.sampling.repetition_penalty != 1.0 {
-            adjust.seen = vec![0; vocab.div_ceil(64)];
-            rule.history.iter().for_each(|id| adjust.see(*id));
+            processors.seen = vec![0; vocab.div_ceil(64)];
+            rule.history.iter().for_each(|id| processors.see(*id));
         }
-        rule.generated().iter().for_each(|id| adjust.count(*id));
-        adjust
+        rule.generated().iter().for_each(|id| processors.count(*id));
+        processors
     }
 
-    /// Takes in what `path`, the ids drafted behind the history, has more than the last time.
+    /// Adds the new ids of `path`, the ids drafted after the history.
     pub(super) fn extend(&mut self, path: &[u32]) {
         for id in &path[self.path..] {
             self.see(*id);
@@ -110,7 +110,7 @@ impl<'a> Adjust<'a> {
         changed.clear();
         changed.extend_from_slice(row);
         let mut set = |id: u32, new: &dyn Fn(f32) -> f32| {
-            // Ids behind the limit are padding; no row has them.
+            // Ids from the limit on are padding; no row has them.
             if let Some(logit) = changed.get_mut(id as usize) {
                 *logit = new(*logit);
             }
