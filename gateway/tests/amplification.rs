@@ -72,7 +72,7 @@ struct Hostile {
     name: &'static str,
     method: &'static str,
     wire: Bytes,
-    /// What its refusal says.
+    /// Words of its refusal.
     words: [&'static str; 2],
 }
 

@@ -45,7 +45,7 @@ async fn hostile_pictures_cost_little_and_are_refused_by_name() {
                 () = std::future::pending() => {}
             }
         };
-        // Until the gateway has heard that there is a model, it says so.
+        // Until the supervisor has reported a model, requests are refused.
         tokio::select! {
             status = asked => assert_eq!(status.expect_err("refused").code(), Code::Unavailable),
             () = async { answered.await; std::future::pending().await } => {}

@@ -112,7 +112,7 @@ async fn a_newcomer_is_served_beside_256_calls_whose_message_never_arrives() {
     }
     attachment.report(|report| report.streams == 256).await;
     assert_eq!(asked(stage.channel.clone(), &mut fake).await.expect("served"), [300, 301, 2]);
-    // One of the oldest made room, and says so.
+    // One of the oldest made room, and its status has the reason.
     let (answers, messages): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
     let (ended, _, others) =
         within(select_all(answers.into_iter().map(|answer| status(answer).boxed()))).await;
@@ -144,7 +144,7 @@ async fn a_call_of_any_service_ends_when_its_message_does_not_arrive_in_time() {
             calls.push(begin(&peer, method, bytes).await);
         }
     }
-    // A whole message whose call says that more is to come.
+    // A whole message of a call that announces more.
     calls.push(begin(&peer, "grpc.health.v1.Health/Check", &[0; 5]).await);
     attachment.report(|report| report.streams == 12).await;
     let (answers, messages): (Vec<_>, Vec<_>) = calls.into_iter().unzip();

@@ -183,7 +183,7 @@ async fn a_key_names_its_owner_and_a_wrong_key_gets_no_details() {
             "no detail about why"
         );
     }
-    assert!(fake.submissions.try_recv().is_err(), "nothing went below");
+    assert!(fake.submissions.try_recv().is_err(), "nothing was submitted");
 }
 
 #[tokio::test]
@@ -402,11 +402,11 @@ async fn only_tls_1_2_and_1_3_are_accepted() {
     );
     let (refused, ()) = within(async {
         tokio::join!(client.generate(text("Hi")), async {
-            fake.submission().await.refuse(Reason::QueueFull.status("below"))
+            fake.submission().await.refuse(Reason::QueueFull.status("upstream"))
         })
     })
     .await;
-    is(&refused.expect_err("refused below"), Code::ResourceExhausted, Reason::QueueFull);
+    is(&refused.expect_err("refused upstream"), Code::ResourceExhausted, Reason::QueueFull);
     assert!(within(trusting(&stranger).connect()).await.is_err(), "another authority");
     // Without TLS: closed without an answer.
     let status = within(stage.client.generate(text("Hi"))).await.expect_err("plain");
@@ -482,7 +482,7 @@ async fn a_reader_that_stops_is_cut_and_gets_the_reason_when_it_returns() {
     })
     .await;
     let mut unread = response.expect("begun").into_inner();
-    // Tokens until it is cut below: each message is of a bounded size, and none is kept here.
+    // Tokens until the stream is cut: each message is of a bounded size, and none is kept here.
     let flood = async {
         let mut at = 1;
         loop {
@@ -573,7 +573,7 @@ async fn a_peer_that_fell_silent_is_cancelled() {
     let submission = fake.submission().await;
     let begun = monotonic_ns();
     // It keeps the connection and answers no ping: 10 s until one is sent, 5 s for its answer.
-    assert!(within(submission.over).await.is_err(), "the call below was dropped");
+    assert!(within(submission.over).await.is_err(), "the submission was dropped");
     let seconds = (monotonic_ns() - begun) / 1_000_000_000;
     assert!((14..25).contains(&seconds), "{seconds} s");
 }

@@ -1,5 +1,5 @@
 //! The error table as clients see it: every row that can be reached at the front has its code, its
-//! reason and the details that its code calls for, whoever below it was that refused.
+//! reason and the details that its code calls for, whichever process refused.
 
 mod stage;
 
@@ -9,7 +9,7 @@ use stage::{Stage, ids, limited, text, within};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Reasons of what operators ask for, and of messages between our own processes: no client is told
+/// Reasons of what operators ask for, and of messages between our own processes: no client gets
 /// them.
 const NOT_OURS: [Reason; 8] = [
     Reason::StaleTerm,
@@ -65,11 +65,11 @@ async fn every_error_of_the_supervisor_arrives_whole() {
     ours.sort_by_key(|reason| *reason == Reason::QueueFull);
     // In the middle of a stream.
     for &reason in &ours {
-        let below: Status = Refusal::new(reason, "expected x, found y").field("a.field").into();
+        let refused: Status = Refusal::new(reason, "expected x, found y").field("a.field").into();
         let answer = async {
             let mut accepted = fake.submission().await.accept();
             accepted.tokens(&[300]).await;
-            accepted.batches.send(Err(below)).await.expect("the stream runs");
+            accepted.batches.send(Err(refused)).await.expect("the stream runs");
         };
         let (response, ()) =
             within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
@@ -86,11 +86,11 @@ async fn every_error_of_the_supervisor_arrives_whole() {
     }
     // Before it.
     for &reason in &ours {
-        let below: Status =
+        let refused: Status =
             Refusal::new(reason, "expected x, found y").field("a.field").fact("limit", 7).into();
         let (refused, ()) = within(async {
             tokio::join!(stage.client.generate(text("Hi")), async {
-                fake.submission().await.refuse(below)
+                fake.submission().await.refuse(refused)
             })
         })
         .await;
@@ -152,6 +152,7 @@ async fn every_error_of_the_gateway_is_whole() {
     stage.send(paceline_gateway::ending::Event::StopAsked).await;
     let _ = stage.ended().await;
     let alone = Stage::new(|_| {});
-    let status = within(alone.client.clone().generate(text("Hi"))).await.expect_err("nobody below");
+    let status =
+        within(alone.client.clone().generate(text("Hi"))).await.expect_err("no supervisor");
     complete(&status, Reason::Restarting);
 }

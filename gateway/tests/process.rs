@@ -86,7 +86,7 @@ fn a_signal_ends_the_gateway_with_exit_code_zero() {
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     assert!(
         lines.any(|line| line.expect("text").contains("gateway listens")),
-        "it says where it listens"
+        "it reports its address"
     );
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("alive");
     // Its standard error ends with it.

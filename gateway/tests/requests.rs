@@ -55,7 +55,7 @@ async fn a_conversation_is_answered() {
     while let Some(message) = within(stream.message()).await.expect("a good stream") {
         messages.push(message);
     }
-    assert!(within(over).await.is_err(), "the stream below ended, too");
+    assert!(within(over).await.is_err(), "the stream of the supervisor ended");
     assert!(messages.iter().all(|message| message.request_id == named));
     assert_eq!(
         messages.iter().map(|message| message.text.as_str()).collect::<String>(),
@@ -128,8 +128,8 @@ async fn an_error_before_the_first_token_comes_without_headers_and_unchanged() {
     assert!(status.metadata().get(REQUEST_ID).is_some());
 }
 
-/// Refused by the gateway itself, for what it heard a moment ago; or refused below. Whether it was
-/// the former.
+/// Sends a request that is refused. Returns whether the gateway refused it itself, because of a
+/// refusal by the supervisor a moment ago.
 async fn refused(stage: &Stage, fake: &mut Fake) -> bool {
     let mut client = stage.client.clone();
     let mut call = std::pin::pin!(client.generate(text("Hi")));
@@ -202,7 +202,7 @@ async fn a_gap_in_the_supervisors_stream_is_a_bug() {
     let mut stream = response.expect("begun").into_inner();
     within(stream.message()).await.expect("fine").expect("tokens");
     is(&within(stream.message()).await.expect_err("a gap"), Code::Internal, Reason::Bug);
-    assert!(within(accepted.over).await.is_err(), "the broken stream below was dropped");
+    assert!(within(accepted.over).await.is_err(), "the broken stream was dropped");
 }
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn broken_requests_are_refused_by_the_gateway() {
         Code::FailedPrecondition,
         Reason::NoVision,
     );
-    assert!(fake.submissions.try_recv().is_err(), "nothing broken went below");
+    assert!(fake.submissions.try_recv().is_err(), "no broken request was submitted");
 }
 
 #[tokio::test]
@@ -314,7 +314,7 @@ async fn the_earlier_deadline_is_submitted_and_kept_by_the_gateway() {
     let second = 1_000_000_000;
     let left = submission.generation().deadline_ns - before;
     assert!((second..10 * second).contains(&left), "{left}");
-    assert!(within(submission.over).await.is_err(), "the call below was dropped");
+    assert!(within(submission.over).await.is_err(), "the submission was dropped");
     // Between two messages likewise.
     let answer = async {
         let mut accepted = fake.submission().await.accept();

@@ -33,10 +33,10 @@ async fn message(stream: &mut Streaming<GenerateResponse>) -> GenerateResponse {
 async fn call<T>(
     stage: &Stage,
     request: GenerateRequest,
-    below: impl Future<Output = T>,
+    upstream: impl Future<Output = T>,
 ) -> (Result<Streaming<GenerateResponse>, tonic::Status>, T) {
     let mut client = stage.client.clone();
-    let (response, done) = within(async { tokio::join!(client.generate(request), below) }).await;
+    let (response, done) = within(async { tokio::join!(client.generate(request), upstream) }).await;
     (response.map(tonic::Response::into_inner), done)
 }
 
@@ -88,7 +88,7 @@ async fn samples_come_interleaved_and_end_each() {
         assert!(within(over).await.is_err());
     }
     assert!(within(stream.message()).await.expect("a good end").is_none());
-    assert!(within(over).await.is_err(), "each stream below was read to its end");
+    assert!(within(over).await.is_err(), "each stream was read to its end");
     attachment.report(|report| report.streams == 0).await;
 }
 
@@ -160,7 +160,7 @@ async fn a_sample_without_room_waits_for_another_sample_of_its_request() {
     assert!(within(stream.message()).await.expect("a good end").is_none());
     assert!(within(over).await.is_err() && within(last).await.is_err());
 
-    // That it had no room may be told when the other one is over, and is old then.
+    // The refusal of the one may arrive after the end of the other one, and is outdated then.
     let begin = async {
         let mut all = submissions(&mut fake, 2).await;
         let other = all.remove(1);

@@ -1,6 +1,6 @@
-//! The keys that open the door: read from a file of digests, compared in constant time, read again
-//! when the file changes. A file that cannot be used any more leaves the keys as they are: nobody
-//! is locked out by a slip of the pen.
+//! The API keys: read from a file of digests, compared in constant time, read again when the file
+//! changes. A changed file that cannot be used leaves the keys as they are, so that a mistake in it
+//! locks no client out.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,21 +24,21 @@ pub const DEFAULT_CLASS: &str = "default";
 /// Class of requests with images whose key has none of its own.
 pub const IMAGE_CLASS: &str = "image";
 
-/// Who sent a request, by its key.
+/// The owner of a request's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// The key's name.
     pub name: Arc<str>,
-    /// What the other processes know the name by: shares and limits go by it.
+    /// The number of the name in the other processes: shares and limits are counted by it.
     pub id: KeyId,
     /// Its traffic class.
     pub class: Arc<str>,
-    /// What its prefixes are shared under: one for each key, and nothing that the key could be told
-    /// from.
+    /// The scope of its prefixes in the prefix cache: one for each key, from which the key cannot
+    /// be computed.
     pub scope: Arc<str>,
 }
 
-/// A file, as far as a change of it can be seen.
+/// The metadata by which a change of a file is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     device: u64,
@@ -59,11 +59,11 @@ pub struct Keys {
     path: PathBuf,
     classes: BTreeMap<String, String>,
     known: RwLock<Arc<[KnownKey]>>,
-    /// Of the file as it was looked at last, whether it was of use or not.
-    seen: Mutex<Option<FileStamp>>,
+    /// Of the file at the last check, whether it could be used or not.
+    last: Mutex<Option<FileStamp>>,
 }
 
-/// Secrets have none: where they are from, and how many.
+/// Shows the path of the file and the number of keys: secrets are never printed.
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Keys({} of {})", self.count(), self.path.display())
@@ -74,7 +74,7 @@ impl Keys {
     /// Reads the file that the configuration names; `None` if it names none.
     ///
     /// # Errors
-    /// It cannot be read, is not this user's alone, or has a line that is none.
+    /// The file cannot be read, others may read or write it, or a line is malformed.
     pub fn configured(config: &Config) -> Result<Option<Self>, ConfigError> {
         if config.gateway.api_keys_file.is_empty() {
             return Ok(None);
@@ -84,11 +84,11 @@ impl Keys {
         let (lines, stamp) = read(&path).map_err(refuse)?;
         let classes = config.classes.clone();
         let known = RwLock::new(known(lines, &classes));
-        Ok(Some(Self { path, classes, known, seen: Mutex::new(Some(stamp)) }))
+        Ok(Some(Self { path, classes, known, last: Mutex::new(Some(stamp)) }))
     }
 
-    /// Whose key this is. Every known key is compared, each in constant time, so that neither which
-    /// one it is nor how much of it is right can be told from how long it takes.
+    /// The owner of this key. Every known key is compared, each in constant time, so that the time
+    /// tells neither which one it is nor how much of it is right.
     pub fn find(&self, key: &str) -> Option<Principal> {
         if key.len() > keys::MAX_KEY_BYTES {
             return None;
@@ -107,15 +107,15 @@ impl Keys {
             .map(|one| one.principal.clone())
     }
 
-    /// Reads the file again if it is another than before, or if `asked`.
-    pub fn look(&self, asked: bool) {
+    /// Reads the file again if it has changed, or if `asked`.
+    pub fn reload(&self, asked: bool) {
         let stamp = std::fs::metadata(&self.path).ok().map(|meta| FileStamp::of(&meta));
         {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if *seen == stamp && !asked {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            if *last == stamp && !asked {
                 return;
             }
-            *seen = stamp;
+            *last = stamp;
         }
         match read(&self.path) {
             Ok((lines, _)) => {
@@ -176,7 +176,7 @@ fn id_of(name: &str) -> KeyId {
     KeyId(number.max(1))
 }
 
-/// The lines of the file, which must be this user's alone.
+/// The lines of the file, which only this user may read or write.
 fn read(path: &Path) -> Result<(Vec<KeyLine>, FileStamp), String> {
     let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
     let mut file = File::open(path).map_err(failed)?;
@@ -202,7 +202,7 @@ fn read(path: &Path) -> Result<(Vec<KeyLine>, FileStamp), String> {
         ));
     }
     let mut text = String::new();
-    // A file that grows meanwhile is read as far as it was promised.
+    // If the file grows meanwhile, no more than the bound is read.
     (&mut file).take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
     let lines = keys::parse(&text)
         .map_err(|error| format!("{}: {}", path.display(), paceline_process::chain(&error)))?;
@@ -310,24 +310,24 @@ mod tests {
         let place = Place::new();
         place.write(&line("alice", ALICE), 0o600);
         let keys = Keys::configured(&place.config).expect("fine").expect("named");
-        keys.look(false);
+        keys.reload(false);
         assert!(keys.find(ALICE).is_some() && keys.find(BOB).is_none());
         place.write(&line("bob", BOB), 0o600);
-        keys.look(false);
+        keys.reload(false);
         assert!(keys.find(ALICE).is_none() && keys.find(BOB).is_some(), "rotated");
         for (text, mode) in
             [(line("alice", ALICE), 0o644), ("alice".into(), 0o600), (String::new(), 0o600)]
         {
             place.write(&text, mode);
-            keys.look(false);
-            keys.look(true);
+            keys.reload(false);
+            keys.reload(true);
             assert!(keys.find(BOB).is_some() && keys.find(ALICE).is_none(), "kept");
         }
         std::fs::remove_file(&place.config.gateway.api_keys_file).expect("there");
-        keys.look(false);
+        keys.reload(false);
         assert!(keys.find(BOB).is_some(), "kept");
         place.write(&line("alice", ALICE), 0o600);
-        keys.look(false);
+        keys.reload(false);
         assert!(keys.find(ALICE).is_some() && keys.find(BOB).is_none(), "there again");
     }
 }

@@ -88,7 +88,7 @@ impl Guard {
                 };
                 let keys = Arc::clone(&keys);
                 // A file system that hangs stops this thread and no other.
-                let _ = tokio::task::spawn_blocking(move || keys.look(asked)).await;
+                let _ = tokio::task::spawn_blocking(move || keys.reload(asked)).await;
             }
         }))
     }

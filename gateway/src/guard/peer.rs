@@ -1,4 +1,4 @@
-//! Whom an address stands for, where peers are counted.
+//! The peers that connections and wrong keys are counted by.
 
 use std::net::IpAddr;
 

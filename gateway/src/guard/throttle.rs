@@ -1,9 +1,9 @@
-//! Wrong keys cost time: five a second of one peer are answered at once, those beyond it later and
-//! later. No clock here (I10).
+//! Wrong keys cost time: five a second of one peer are answered at once, and each further one later
+//! than the one before. No clock here (I10).
 //!
-//! Right keys are never held up: who shares an address with somebody who guesses goes on
-//! undisturbed. A key has 256 random bits; the pause is against floods and against keys that people
-//! made up.
+//! Calls with right keys never wait, so that a client that shares its address with an attacker is
+//! not disturbed. A key has 256 random bits; the pause is against floods and against keys that
+//! people made up.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,20 +17,21 @@ use super::peer::Peer;
 const PER_SECOND: u64 = 5;
 /// One wrong key's share of a second.
 const COST_MS: u64 = 1_000 / PER_SECOND;
-/// Longest pause: calls that wait are calls that are held.
+/// Longest pause in milliseconds. A call that waits occupies memory and a stream.
 const MOST_MS: u64 = 10_000;
-/// Peers that are remembered. Beyond them all others count as one.
+/// Peers that are counted one by one. All others share one count.
 const MAX_PEERS: usize = 4_096;
 
-/// Who guessed how often.
+/// Counts the wrong keys of each peer.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// When each peer's debt is paid. `None` is all peers for which there was no room.
+    /// The time until which each peer has used its share. `None` stands for all peers above
+    /// [`MAX_PEERS`].
     paid: HashMap<Option<Peer>, Millis>,
 }
 
 impl Throttle {
-    /// A wrong key came from `peer`: how long its answer has to wait.
+    /// Counts a wrong key from `peer`. Returns how long its answer has to wait.
     pub fn failed(&mut self, peer: IpAddr, now: Millis) -> Duration {
         let mut peer = Some(Peer::from(peer));
         if !self.paid.contains_key(&peer) && self.paid.len() >= MAX_PEERS {

@@ -1,5 +1,5 @@
-//! TLS 1.2 and 1.3 at the front, by rustls. Clients' certificates are not asked for: keys say who
-//! they are.
+//! TLS 1.2 and 1.3 at the fronts, by rustls. Clients need no certificates: they are known by their
+//! keys.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The protocol spoken inside, as ALPN names it.
+/// The protocol inside TLS, as ALPN names it.
 const ALPN: &[u8] = b"h2";
 
-/// What ends TLS; `None` where none is set.
+/// The TLS settings of the configuration; `None` if it sets none.
 ///
 /// # Errors
-/// A file that cannot be read, has no certificate or no key in it, or a pair that does not go
-/// together.
+/// A file cannot be read, or has no certificate or no key in it; the certificate and the key do not
+/// match.
 pub fn served(settings: &GatewayConfig) -> Result<Option<Arc<ServerConfig>>, ConfigError> {
     if settings.tls_cert.is_empty() {
         return Ok(None);

@@ -98,7 +98,7 @@ impl Stage {
         (stage, fake, attachment)
     }
 
-    /// A supervisor comes and says it serves.
+    /// A supervisor comes and reports that it serves.
     pub async fn attach(&mut self, term: u64) -> (Fake, Attachment) {
         self.attach_with(term, ready()).await
     }
@@ -115,7 +115,7 @@ impl Stage {
         within(self.health.watch(request)).await.expect("a watch").into_inner()
     }
 
-    /// Waits until health says `status`.
+    /// Waits until health answers `status`.
     pub async fn health_until(&mut self, service: &str, status: ServingStatus) {
         let mut watch = self.watch(service).await;
         loop {

@@ -1,4 +1,4 @@
-//! A supervisor that does what the test says: each attachment and each submission is handed to the
+//! A supervisor that does what the test wants: each attachment and each submission is handed to the
 //! test.
 
 use std::path::Path;

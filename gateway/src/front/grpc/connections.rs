@@ -152,7 +152,7 @@ impl Connections {
         Ok(ConnectionSlot(ConnectionHandle { table: Arc::clone(&self.0), id, activity }))
     }
 
-    /// Closes the longest idle connection at once, without a farewell: nothing can be accepted
+    /// Closes the longest idle connection at once, without GOAWAY: no connection can be accepted
     /// without its descriptor.
     pub fn free_descriptor(&self) {
         self.0.lock().shed(ConnectionStage::Cut, |_| true);
@@ -160,7 +160,7 @@ impl Connections {
 
     /// Resolves when no connection is open.
     pub async fn all_closed(&self) {
-        // The sender is ours, so this ends by the condition alone.
+        // This table owns the sender, so the wait ends by the condition alone.
         let _ = self.0.open.subscribe().wait_for(|open| *open == 0).await;
     }
 }
@@ -216,7 +216,7 @@ impl ConnectionSlot {
             }
             tokio::select! {
                 () = tokio::time::sleep(UNUSED), if open_calls == 0 && !is_used => return,
-                // The sender is ours.
+                // This slot owns the sender.
                 _ = changes.changed() => {}
             }
         }
@@ -258,7 +258,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// What the calls of a connection know of it.
+/// The connection, for its calls.
 #[derive(Clone, Debug)]
 pub struct ConnectionHandle {
     table: Arc<Table>,
