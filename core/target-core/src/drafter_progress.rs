@@ -184,8 +184,8 @@ mod tests {
         assert!(progress.may_ask(25) && progress.is_open());
         progress.start_again();
         assert!(!progress.may_ask(25) && !progress.is_open());
-        // News of the session as it was is no fault, and no news of the one that starts again from
-        // farther back.
+        // A report of the session before the restart is no fault. It does not count for the session
+        // that starts again at a smaller position.
         assert_eq!(send(&mut progress, &window(20, 3), 99), Some((20, 3, true)));
         assert_eq!([progress.report(25), progress.report(26)], [Stale, Impossible]);
         assert!(progress.may_ask(23));
@@ -196,7 +196,7 @@ mod tests {
         let mut progress = DrafterProgress::default();
         progress.recall_at(640);
         let mut read = window(300, 340);
-        // Nothing is read behind it yet: nothing can be said.
+        // No row after the retained ones is in the window yet.
         assert_eq!(progress.unread(&read), 340);
         read.push(640, &[0; 20]);
         assert_eq!((progress.unread(&read), progress.could_ask(660, &read)), (20, true));
@@ -208,7 +208,7 @@ mod tests {
         assert!(!progress.could_ask(660, &read));
         let piece = progress.next_piece(&read, 999).expect("rows");
         assert_eq!(piece, FeedPiece { position: 300, rows: 360, fresh: true, recall: false });
-        // What lies before it is gone: it cannot be gone on from there.
+        // The window begins after the retained rows, so they cannot be continued.
         let mut late = DrafterProgress::default();
         late.recall_at(100);
         assert_eq!(
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(progress.report(1), Impossible);
         send(&mut progress, &window(0, 10), 99);
         assert_eq!(progress.report(11), Impossible);
-        // Old news is no fault.
+        // A stale report is no fault.
         assert_eq!(
             [progress.report(10), progress.report(10), progress.report(5)],
             [Advanced, Stale, Stale]

@@ -1,5 +1,5 @@
-//! Hidden states of a sequence's newest positions, as bytes. A drafter that is attached in the middle
-//! of a stream gets them, and the present drafter gets those that were not sent yet.
+//! Hidden states of a sequence's newest positions, as bytes. A drafter that is attached in the
+//! middle of a stream gets them, and the present drafter gets those that were not sent yet.
 
 /// Hidden states of neighbouring positions, the newest last.
 #[derive(Clone, Debug)]

@@ -4,7 +4,8 @@
 use sha2::{Digest as _, Sha256};
 
 /// Key of an image within a cache scope: a hash of the scope and of the image's content. It has 256
-/// bits, as a page's key: a client that could make two keys equal could read another client's image.
+/// bits, as a page's key: a client that could make two keys equal could read another client's
+/// image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageKey(pub [u8; 32]);
 

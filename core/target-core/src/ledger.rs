@@ -1,7 +1,7 @@
-//! Memory in bytes (I11): free + held + cached = budget. A sequence holds the keys and values of its
-//! class of positions, its hidden states for a drafter, and extra bytes for its images. It holds
-//! more as it grows, so all running sequences together may run out of memory. The scheduler then
-//! decides which one is preempted. The prefix cache is evicted first.
+//! Memory in bytes (I11): free + held + cached = budget. A sequence holds the keys and values of
+//! its class of positions, its hidden states for a drafter, and extra bytes for its images. It
+//! holds more as it grows, so all running sequences together may run out of memory. The scheduler
+//! then decides which one is preempted. The prefix cache is evicted first.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub enum LedgerError {
     /// More than there is, ever.
     #[error("needs {needed} bytes of KV memory, the whole budget is {budget}")]
     Never {
-        /// Bytes asked for.
+        /// Bytes that it needs.
         needed: u64,
         /// Bytes in all.
         budget: u64,
@@ -21,7 +21,7 @@ pub enum LedgerError {
     /// Longer than any class.
     #[error("needs {positions} positions, the longest sequence has {longest}")]
     TooLong {
-        /// Positions asked for.
+        /// Positions that it needs.
         positions: usize,
         /// Positions of the largest class.
         longest: usize,
@@ -84,8 +84,8 @@ impl Ledger {
         self.held_bytes
     }
 
-    /// Bytes of hidden states that sequences hold. They are released before any sequence waits or is
-    /// preempted.
+    /// Bytes of hidden states that sequences hold. They are released before any sequence waits or
+    /// is preempted.
     pub fn hidden_bytes(&self) -> u64 {
         self.hidden_bytes
     }
@@ -339,7 +339,9 @@ mod tests {
         // 250 runs of up to 800 operations: 100,000 of them.
         #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
         #[test]
-        fn free_held_and_cached_add_up_to_the_budget(steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..8), 0..=800)) {
+        fn free_held_and_cached_add_up_to_the_budget(
+            steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..8), 0..=800)
+        ) {
             let mut ledger = ledger();
             for (key, positions, what) in steps {
                 let key = SequenceKey(key);
@@ -347,7 +349,8 @@ mod tests {
                 let refused = match what {
                     0 => ledger.release(key) == 0,
                     1 if positions % 16 == 0 => {
-                        ledger.set_hidden_bytes(|of| of as u64 * 20 / 256 * (positions as u64 / 16 % 3));
+                        let times = positions as u64 / 16 % 3;
+                        ledger.set_hidden_bytes(|of| of as u64 * 20 / 256 * times);
                         false
                     }
                     1 => ledger.release_hidden(key) == 0,
@@ -362,9 +365,12 @@ mod tests {
                     prop_assert_eq!((ledger.free(), ledger.held(), ledger.cached()), before);
                 }
                 prop_assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget());
-                prop_assert_eq!(ledger.for_kv(), ledger.free() + ledger.held.values().map(|held| held.kv).sum::<u64>());
-                prop_assert_eq!(ledger.held.values().map(Holding::bytes).sum::<u64>(), ledger.held());
-                prop_assert_eq!(ledger.held.values().map(|held| held.hidden).sum::<u64>(), ledger.hidden_bytes());
+                let held = ledger.held.values();
+                let kv = held.clone().map(|held| held.kv).sum::<u64>();
+                prop_assert_eq!(ledger.for_kv(), ledger.free() + kv);
+                prop_assert_eq!(held.clone().map(Holding::bytes).sum::<u64>(), ledger.held());
+                let hidden = held.map(|held| held.hidden).sum::<u64>();
+                prop_assert_eq!(hidden, ledger.hidden_bytes());
             }
             (0..8).for_each(|key| { ledger.release(SequenceKey(key)); });
             prop_assert_eq!(ledger.free() + ledger.cached(), ledger.budget());

@@ -1,5 +1,11 @@
-//! Decides what the engine does next: no clock, no socket, no array. Time is an argument, sequences
-//! are numbers.
+//! The decisions of the target worker: what each step computes, which sequences have memory, what
+//! the prefix cache keeps, and which sequences draft. No clock, no socket, no array: time is an
+//! argument (I10), sequences are numbers, and the shell in `worker-target` computes the steps.
+//!
+//! [`scheduler`] the next step · [`sequence`] one generation's life · [`ledger`] memory in bytes ·
+//! [`prefix_cache`] its index of pages · [`speculation`] draft lengths · [`vision_tower`] and
+//! [`image`] images · [`hidden_window`], [`drafter_progress`], [`draft_deadline`] one drafter link's
+//! windows, progress and deadlines.
 
 pub mod draft_deadline;
 pub mod drafter_progress;

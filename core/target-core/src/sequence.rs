@@ -1,6 +1,6 @@
-//! The life of one generation: Waiting → Prefilling → Decoding → Finished. A preempted one is Waiting
-//! again. While it decodes it may have a draft: requested, then ready, then verified in one step. A
-//! lane changes between two steps and at no other moment.
+//! The life of one generation: Waiting → Prefilling → Decoding → Finished. A preempted one is
+//! Waiting again. While it decodes it may have a draft: requested, then ready, then verified in one
+//! step. A lane changes between two steps and at no other moment.
 
 use std::sync::Arc;
 

@@ -2,15 +2,16 @@
 //! features stay stored. The shell has the arrays of exactly the images that are named here.
 //!
 //! ```text
-//! a sequence needs an image ──▶ wanted ──▶ in the tower, slice by slice ──▶ stored, needed ──▶ stored, evictable
-//!                                 ▲                                                                  │
-//!                                 └────────────── evicted, the least recently used first ◀───────────┘
+//! a sequence needs an image ──▶ wanted ──▶ in the tower, slice by slice ──▶ stored, needed
+//!                                 ▲                                               │
+//!                                 │                                               ▼
+//!                                 └── evicted, least recently used first ◀── stored, evictable
 //! ```
 //! A slice has as many blocks as fit the time of a prompt chunk. So an image of any size delays
 //! running streams by no more than a chunk and one block. The image with the least work left goes
-//! first; an image that was skipped in [`MAX_SKIPPED_SLICES`] slices goes before it. Features that a
-//! sequence with memory needs are never evicted, and count as held by the sequence. The others are
-//! bounded, and are evicted before anything else.
+//! first; an image that was skipped in [`MAX_SKIPPED_SLICES`] slices goes before it. Features that
+//! a sequence with memory needs are never evicted, and count as held by the sequence. The others
+//! are bounded, and are evicted before anything else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -267,8 +268,8 @@ mod tests {
         WantedImage { image: key(at), owner: SequenceKey(at.into()), index: 0, patches }
     }
 
-    /// Computes slices until no image is wanted, each block and patch in 1 ms. Returns the images of
-    /// the slices.
+    /// Computes slices until no image is wanted, each block and patch in 1 ms. Returns the images
+    /// of the slices.
     fn run(tower: &mut Tower, mut all: Vec<WantedImage>, most_us: f64) -> Vec<(u8, usize)> {
         let mut slices = vec![];
         let mut done = BTreeMap::<ImageKey, usize>::new();

@@ -134,8 +134,8 @@ impl PrefixIndex {
     /// The pages that a sequence of `length` ids need not compute: the longest stored beginning of
     /// its chain. Never all of its ids, because the row of the last one gives the next token.
     ///
-    /// `hidden_pages`: the last pages whose hidden states a drafter needs for this sequence. If more
-    /// than half of these have none, so many fewer pages are found. Computing them once more
+    /// `hidden_pages`: the last pages whose hidden states a drafter needs for this sequence. If
+    /// more than half of these have none, so many fewer pages are found. Computing them once more
     /// gives the drafter its hidden states, and the next such request finds all pages.
     pub fn find(&mut self, keys: &[PageKey], length: usize, hidden_pages: usize) -> Vec<PageId> {
         let most = keys.len().min(length.saturating_sub(1) / PAGE);
@@ -204,8 +204,8 @@ impl PrefixIndex {
     }
 
     /// Adds hidden states of `bytes` bytes to the stored pages of a chain that have none, the last
-    /// page first; as [`PrefixIndex::extend`]. Returns the places in the chain of the pages that got
-    /// them.
+    /// page first; as [`PrefixIndex::extend`]. Returns the places in the chain of the pages that
+    /// got them.
     pub fn extend_hidden(
         &mut self,
         keys: &[PageKey],
@@ -253,8 +253,10 @@ impl PrefixIndex {
         let page = self.pages.remove(&key).expect("a leaf is a page");
         self.bytes -= page.bytes;
         if let Some(parent_key) = page.parent {
-            let parent =
-                self.pages.get_mut(&parent_key).expect("a page is dropped behind those after it");
+            let parent = self
+                .pages
+                .get_mut(&parent_key)
+                .expect("a page is evicted after the pages that follow it");
             parent.children -= 1;
             if parent.children == 0 {
                 self.leaves.insert(parent.used, parent_key);

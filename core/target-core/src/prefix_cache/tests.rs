@@ -92,7 +92,7 @@ fn pages_are_found_if_most_of_them_have_hidden_states() {
     let mut prefix = PrefixIndex::default();
     let (chain, mut dropped) = (keys("", &ids(10, 1)), vec![]);
     keep(&mut prefix, &chain, 1000);
-    // Nobody followed it: the pages a drafter would want are read again, if one will be asked.
+    // No page has hidden states: for a sequence that drafts, the last pages are computed again.
     assert_eq!((prefix.find(&chain, 1000, 0).len(), prefix.find(&chain, 1000, 4).len()), (10, 6));
     let added = prefix.extend_hidden(&chain, 6..10, 5, 1000, &mut dropped);
     assert_eq!(added.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [9, 8, 7, 6]);
@@ -112,21 +112,24 @@ fn pages_are_found_if_most_of_them_have_hidden_states() {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Keep(u8, usize, u64),
-    Taps(u8, usize, u64),
-    Find(u8, usize, usize),
+    Extend { stream: u8, pages: usize, limit: u64 },
+    ExtendHidden { stream: u8, pages: usize, limit: u64 },
+    Find { stream: u8, pages: usize, hidden: usize },
     Evict(u64),
-    Remove(u8, usize),
+    Remove { stream: u8, pages: usize },
     Forget,
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let size = 0..9usize;
+    let chain = || (0..6u8, 0..9usize);
     prop_oneof![
-        6 => (0..6u8, size.clone(), 0..400u64).prop_map(|(who, pages, limit)| Op::Keep(who, pages, limit)),
-        3 => (0..6u8, size.clone(), 0..400u64).prop_map(|(who, pages, limit)| Op::Taps(who, pages, limit)),
-        4 => (0..6u8, size.clone(), 0..5usize).prop_map(|(who, pages, hidden)| Op::Find(who, pages, hidden)),
-        1 => (0..6u8, size).prop_map(|(who, pages)| Op::Remove(who, pages)),
+        6 => (chain(), 0..400u64)
+            .prop_map(|((stream, pages), limit)| Op::Extend { stream, pages, limit }),
+        3 => (chain(), 0..400u64)
+            .prop_map(|((stream, pages), limit)| Op::ExtendHidden { stream, pages, limit }),
+        4 => (chain(), 0..5usize)
+            .prop_map(|((stream, pages), hidden)| Op::Find { stream, pages, hidden }),
+        1 => chain().prop_map(|(stream, pages)| Op::Remove { stream, pages }),
         2 => (0..120u64).prop_map(Op::Evict),
         1 => Just(Op::Forget),
     ]
@@ -147,13 +150,143 @@ fn chains_share_pages_as_far_as_all_ids_are_equal() {
     assert_eq!(Chain::new("a", Arc::default()).common(&chain("a", &one)), 0);
 }
 
-/// Six sequences in two scopes; in each scope two that begin alike and one of its own.
-fn stream(who: u8) -> (&'static str, Vec<u32>) {
-    let mut ids = ids(8, u32::from(who % 3 / 2) * 9);
-    if who % 3 == 1 {
+/// Six sequences in two scopes. In each scope two share their first pages, and one shares none.
+fn stream(number: u8) -> (&'static str, Vec<u32>) {
+    let mut ids = ids(8, u32::from(number % 3 / 2) * 9);
+    if number % 3 == 1 {
         ids[4 * PAGE..].iter_mut().for_each(|id| *id += 5);
     }
-    (if who < 3 { "one" } else { "two" }, ids)
+    (if number < 3 { "one" } else { "two" }, ids)
+}
+
+/// A page as the shell would hold it.
+struct HeldPage {
+    scope: &'static str,
+    /// All ids up to its end.
+    ids: Vec<u32>,
+    bytes: u64,
+    hidden_bytes: u64,
+}
+
+/// An index beside what the shell would hold.
+#[derive(Default)]
+struct Replica {
+    prefix: PrefixIndex,
+    held: HashMap<PageId, HeldPage>,
+}
+
+impl Replica {
+    /// Applies an operation to both, and returns the evicted pages.
+    fn apply(&mut self, op: &Op) -> Result<Vec<PageId>, TestCaseError> {
+        match *op {
+            Op::Extend { stream, pages, limit } => self.extend(stream, pages, limit),
+            Op::ExtendHidden { stream, pages, limit } => self.extend_hidden(stream, pages, limit),
+            Op::Find { stream, pages, hidden } => self.find(stream, pages, hidden),
+            Op::Evict(bytes) => {
+                let before = self.prefix.bytes();
+                let evicted = self.prefix.evict(bytes);
+                prop_assert!(before - self.prefix.bytes() >= bytes.min(before));
+                Ok(evicted)
+            }
+            Op::Remove { stream, pages } => self.remove(stream, pages),
+            Op::Forget => {
+                self.prefix.forget_hidden();
+                self.held.values_mut().for_each(|page| page.hidden_bytes = 0);
+                Ok(vec![])
+            }
+        }
+    }
+
+    fn extend(
+        &mut self,
+        number: u8,
+        pages: usize,
+        limit: u64,
+    ) -> Result<Vec<PageId>, TestCaseError> {
+        let (scope, ids) = stream(number);
+        let chain = keys(scope, &ids[..pages * PAGE]);
+        let (bytes, before) = (10 + u64::from(number), self.prefix.known(&chain));
+        let mut dropped = vec![];
+        let (known, added) = self.prefix.extend(&chain, 5, bytes, limit, &mut dropped);
+        prop_assert!(known == before && added.len() <= 5);
+        prop_assert!(added.is_empty() || self.prefix.bytes() <= limit);
+        let now = self.prefix.known(&chain);
+        prop_assert_eq!(now, known + added.len(), "the chain itself loses no page");
+        for (at, id) in (known..).zip(added) {
+            let ids = ids[..(at + 1) * PAGE].to_vec();
+            let page = HeldPage { scope, ids, bytes, hidden_bytes: 0 };
+            prop_assert!(self.held.insert(id, page).is_none(), "a number is used once");
+        }
+        Ok(dropped)
+    }
+
+    fn extend_hidden(
+        &mut self,
+        number: u8,
+        pages: usize,
+        limit: u64,
+    ) -> Result<Vec<PageId>, TestCaseError> {
+        let (scope, ids) = stream(number);
+        let chain = keys(scope, &ids[..pages * PAGE]);
+        let (bytes, known) = (self.prefix.bytes(), self.prefix.known(&chain));
+        let mut dropped = vec![];
+        let added = self.prefix.extend_hidden(&chain, pages / 2..pages, 7, limit, &mut dropped);
+        prop_assert!(self.prefix.bytes() <= limit.max(bytes));
+        prop_assert_eq!(self.prefix.known(&chain), known);
+        for (at, id) in added {
+            let page = self.held.get_mut(&id).expect("it is held");
+            prop_assert!(page.hidden_bytes == 0 && page.ids == ids[..(at + 1) * PAGE]);
+            page.hidden_bytes = 7;
+        }
+        Ok(dropped)
+    }
+
+    fn find(
+        &mut self,
+        number: u8,
+        pages: usize,
+        hidden: usize,
+    ) -> Result<Vec<PageId>, TestCaseError> {
+        let (scope, ids) = stream(number);
+        let ids = &ids[..pages * PAGE];
+        let found = self.prefix.find(&keys(scope, ids), ids.len(), hidden);
+        prop_assert!(found.len() * PAGE < ids.len().max(1));
+        for (at, id) in found.iter().enumerate() {
+            let page = &self.held[id];
+            prop_assert_eq!((page.scope, &page.ids[..]), (scope, &ids[..(at + 1) * PAGE]));
+        }
+        Ok(vec![])
+    }
+
+    fn remove(&mut self, number: u8, pages: usize) -> Result<Vec<PageId>, TestCaseError> {
+        let (scope, ids) = stream(number);
+        let chain = keys(scope, &ids[..pages * PAGE]);
+        let before = self.prefix.bytes();
+        let removed = self.prefix.remove(&chain);
+        prop_assert_eq!(self.prefix.known(&chain), 0);
+        prop_assert!(pages > 0 || self.prefix.bytes() == before);
+        // All pages after the first one of the chain are removed, and no others.
+        for (id, page) in &self.held {
+            let is_after = pages > 0 && page.scope == scope && page.ids[..PAGE] == ids[..PAGE];
+            prop_assert_eq!(removed.contains(id), is_after);
+        }
+        Ok(removed)
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let bytes: u64 = self.held.values().map(|page| page.bytes + page.hidden_bytes).sum();
+        prop_assert_eq!((self.prefix.bytes(), self.prefix.len()), (bytes, self.held.len()));
+        // No page is stored without the pages before it, and the index knows every leaf.
+        let pages = &self.prefix.pages;
+        for page in pages.values() {
+            prop_assert!(page.parent.is_none_or(|parent| pages.contains_key(&parent)));
+        }
+        let parents: BTreeSet<PageKey> = pages.values().filter_map(|page| page.parent).collect();
+        let leaves: BTreeSet<PageKey> =
+            pages.keys().filter(|key| !parents.contains(key)).copied().collect();
+        prop_assert_eq!(&leaves, &self.prefix.leaves.values().copied().collect::<BTreeSet<_>>());
+        Ok(())
+    }
 }
 
 proptest! {
@@ -161,82 +294,14 @@ proptest! {
 
     #[test]
     fn bytes_are_exact_and_every_hit_is_a_true_prefix(ops in prop::collection::vec(op(), 0..120)) {
-        let mut prefix = PrefixIndex::default();
-        // What the shell would hold: of each page its scope and all ids up to its end, and its
-        // bytes.
-        let mut held: HashMap<PageId, (&'static str, Vec<u32>, u64, u64)> = HashMap::new();
-        for op in ops {
-            let mut dropped = vec![];
-            match op {
-                Op::Keep(who, pages, limit) => {
-                    let (scope, ids) = stream(who);
-                    let chain = keys(scope, &ids[..pages * PAGE]);
-                    let (bytes, before) = (10 + u64::from(who), prefix.known(&chain));
-                    let (known, added) = prefix.extend(&chain, 5, bytes, limit, &mut dropped);
-                    prop_assert!(known == before && added.len() <= 5 && (added.is_empty() || prefix.bytes() <= limit));
-                    prop_assert_eq!(prefix.known(&chain), known + added.len(), "nothing of it went for it");
-                    for (at, id) in (known..).zip(added) {
-                        let ids = ids[..(at + 1) * PAGE].to_vec();
-                        prop_assert!(held.insert(id, (scope, ids, bytes, 0)).is_none(), "a number is used once");
-                    }
-                }
-                Op::Taps(who, pages, limit) => {
-                    let (scope, ids) = stream(who);
-                    let chain = keys(scope, &ids[..pages * PAGE]);
-                    let before = (prefix.bytes(), prefix.known(&chain));
-                    let added = prefix.extend_hidden(&chain, pages / 2..pages, 7, limit, &mut dropped);
-                    prop_assert!(prefix.bytes() <= limit.max(before.0) && prefix.known(&chain) == before.1);
-                    for (at, id) in added {
-                        let page = held.get_mut(&id).expect("it is held");
-                        prop_assert!(page.3 == 0 && page.1 == ids[..(at + 1) * PAGE]);
-                        page.3 = 7;
-                    }
-                }
-                Op::Find(who, pages, hidden) => {
-                    let (scope, ids) = stream(who);
-                    let ids = &ids[..pages * PAGE];
-                    let found = prefix.find(&keys(scope, ids), ids.len(), hidden);
-                    prop_assert!(found.len() * PAGE < ids.len().max(1));
-                    for (at, id) in found.iter().enumerate() {
-                        let (of, whole, ..) = &held[id];
-                        prop_assert_eq!((*of, whole.as_slice()), (scope, &ids[..(at + 1) * PAGE]));
-                    }
-                }
-                Op::Evict(bytes) => {
-                    let before = prefix.bytes();
-                    dropped = prefix.evict(bytes);
-                    prop_assert!(before - prefix.bytes() >= bytes.min(before));
-                }
-                Op::Remove(who, pages) => {
-                    let (scope, ids) = stream(who);
-                    let chain = keys(scope, &ids[..pages * PAGE]);
-                    let before = prefix.bytes();
-                    dropped = prefix.remove(&chain);
-                    prop_assert!(prefix.known(&chain) == 0 && (pages > 0 || prefix.bytes() == before));
-                    // Nothing of the chain and nothing behind it, and nothing else.
-                    for (id, (of, whole, ..)) in &held {
-                        let is_behind = pages > 0 && *of == scope && whole[..PAGE] == ids[..PAGE];
-                        prop_assert_eq!(dropped.contains(id), is_behind);
-                    }
-                }
-                Op::Forget => {
-                    prefix.forget_hidden();
-                    held.values_mut().for_each(|page| page.3 = 0);
-                }
+        let mut replica = Replica::default();
+        for op in &ops {
+            for id in replica.apply(op)? {
+                prop_assert!(replica.held.remove(&id).is_some(), "an evicted page was stored");
             }
-            for id in dropped {
-                prop_assert!(held.remove(&id).is_some(), "what is dropped was there");
-            }
-            let bytes: u64 = held.values().map(|page| page.2 + page.3).sum();
-            prop_assert_eq!((prefix.bytes(), prefix.len()), (bytes, held.len()));
-            // No page without those before it, and each end of a chain is known as one.
-            for page in prefix.pages.values() {
-                prop_assert!(page.parent.is_none_or(|parent| prefix.pages.contains_key(&parent)));
-            }
-            let parents: BTreeSet<PageKey> = prefix.pages.values().filter_map(|page| page.parent).collect();
-            let ends: BTreeSet<PageKey> = prefix.pages.keys().filter(|key| !parents.contains(key)).copied().collect();
-            prop_assert_eq!(&ends, &prefix.leaves.values().copied().collect::<BTreeSet<_>>());
+            replica.check()?;
         }
+        let prefix = &mut replica.prefix;
         prefix.evict(u64::MAX);
         prop_assert_eq!((prefix.bytes(), prefix.len(), prefix.leaves.len()), (0, 0, 0));
     }
@@ -284,21 +349,21 @@ fn keys_of_pages_with_images_depend_on_the_image() {
         );
         common
     };
-    let seen = [image(1, PAGE + 10, 2 * PAGE)];
-    assert_eq!(common(&seen, &seen), 4);
-    // Another picture in its place, the same one a row later, a smaller one, text with the same
+    let shown = [image(1, PAGE + 10, 2 * PAGE)];
+    assert_eq!(common(&shown, &shown), 4);
+    // Another image in its place, the same one a row later, a smaller one, text with the same
     // ids.
-    assert_eq!(common(&seen, &[image(2, PAGE + 10, 2 * PAGE)]), 1);
-    assert_eq!(common(&seen, &[image(1, PAGE + 11, 2 * PAGE)]), 1);
-    assert_eq!(common(&seen, &[image(1, PAGE + 10, PAGE)]), 2);
-    assert_eq!(common(&seen, &[]), 1);
-    // Two pictures in a row that change their places.
+    assert_eq!(common(&shown, &[image(2, PAGE + 10, 2 * PAGE)]), 1);
+    assert_eq!(common(&shown, &[image(1, PAGE + 11, 2 * PAGE)]), 1);
+    assert_eq!(common(&shown, &[image(1, PAGE + 10, PAGE)]), 2);
+    assert_eq!(common(&shown, &[]), 1);
+    // Two images in a row that change their places.
     let (one, other) = ([image(1, 0, 32), image(2, 32, 32)], [image(2, 0, 32), image(1, 32, 32)]);
     assert_eq!((common(&one, &other), common(&one, &one)), (0, 4));
     // Any growth gives the same keys.
-    let mut grown = Chain::new("", seen.as_slice().into());
+    let mut grown = Chain::new("", shown.as_slice().into());
     for length in [10, PAGE, 2 * PAGE + 1, 3 * PAGE, 4 * PAGE] {
         grown.of(&ids[..length]);
     }
-    assert_eq!(grown.of(&ids), keys(&seen));
+    assert_eq!(grown.of(&ids), keys(&shown));
 }

@@ -109,7 +109,8 @@ impl Scheduler {
         missing.map_or(one.ids.len(), |(_, image)| image.first.max(one.committed))
     }
 
-    /// Rows of a prompt for which `left` rows are left. `alone`: it is the first prompt of its step.
+    /// Rows of a prompt for which `left` rows are left. `alone`: it is the first prompt of its
+    /// step.
     fn chunk(&self, one: &Sequence, left: usize, alone: bool) -> usize {
         let (start, ready) = (one.committed, self.prefill_limit(one) - one.committed);
         // While chunks grow to the least size they need not be multiples of it.

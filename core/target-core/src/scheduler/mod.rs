@@ -437,8 +437,8 @@ impl Scheduler {
         chosen.into_iter().filter_map(|one| self.emit(drafted(one.key), one)).collect()
     }
 
-    /// Appends the chosen tokens to their sequence, up to the one that ends it. `drafted`: tokens of
-    /// the block that was verified.
+    /// Appends the chosen tokens to their sequence, up to the one that ends it. `drafted`: tokens
+    /// of the block that was verified.
     fn emit(&mut self, drafted: usize, Chosen { key, mut tokens }: Chosen) -> Option<Emission> {
         let sequence = self.sequences.get_mut(&key)?;
         if drafted > 0 {

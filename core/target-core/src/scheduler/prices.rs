@@ -94,8 +94,9 @@ impl RowPrice {
         ((self.row_us - slope * self.units).max(self.row_us / 4.0), slope)
     }
 
-    /// Least rows of a chunk, however long they take: `least` if the price of a row is known. Before
-    /// that chunks grow step by step, so that no step takes many times as long as the one before.
+    /// Least rows of a chunk, however long they take: `least` if the price of a row is known.
+    /// Before that chunks grow step by step, so that no step takes many times as long as the one
+    /// before.
     pub(super) fn least_rows(&self, least: usize) -> usize {
         match self.small {
             _ if self.weight > 0.0 => least,

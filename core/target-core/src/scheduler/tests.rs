@@ -140,7 +140,7 @@ fn on_an_unmeasured_machine_no_prefill_step_counts_as_hung() {
                 let rows: usize = step.parts.iter().map(|part| part.rows).sum();
                 let took_us = step_us + row_us * rows as u64;
                 let what = format!(
-                    "{step_us} and {row_us} us, step {steps} of {rows} rows: {took_us} us behind {slowest_us}"
+                    "{step_us} and {row_us} us, step {steps} of {rows} rows: {took_us} us after {slowest_us}"
                 );
                 assert!(rows > 0 && took_us <= HANG_US.max(10 * slowest_us), "{what}");
                 let chosen = |part: &StepPart| Chosen {
@@ -319,7 +319,7 @@ fn short_prompts_overtake_a_long_one_for_four_steps_at_most() {
     scheduler.price = RowPrice::flat(250_000.0 / 64.0);
     let mut waited = 0;
     for now in 0..40 {
-        // Every step somebody comes whose prompt fills the chunk.
+        // In every step a request arrives whose prompt fills the chunk.
         scheduler.admit(request(64, 1)).expect("room");
         scheduler.start(|_| 0);
         let step = scheduler.next_step(Millis(now), |_| 0);
@@ -360,7 +360,7 @@ fn a_prompt_waits_for_one_with_the_same_beginning_which_goes_first() {
     scheduler.price = RowPrice::flat(250_000.0 / 64.0);
     scheduler.prefix_waits.insert(b, PrefixWait { leader: a, rows: 200 });
     let first = next(&mut scheduler, 0);
-    // Of the first 200 rows of A two have use, so it is read before C, which is shorter.
+    // Two prompts wait for the first 200 rows of A, so it goes before C, which is shorter.
     assert_eq!(first.parts.iter().map(|part| (part.key, part.rows)).collect::<Vec<_>>(), [(a, 64)]);
     assert_eq!(first.skipped, [(c, 1), (b, 1)]);
     scheduler.on_step(&first.parts, vec![], 64_000);

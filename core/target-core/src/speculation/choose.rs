@@ -127,7 +127,7 @@ pub struct Candidate<'a> {
 pub struct Choice {
     /// Drafted tokens of each candidate; 0 is plain.
     pub lengths: Vec<usize>,
-    /// Throughput of the cycle; of a plain step if nobody drafts.
+    /// Throughput of the cycle; of a plain step if no sequence drafts.
     pub throughput: Throughput,
     /// Geometric mean of the sequences' throughputs, in tokens per microsecond. The best choice
     /// has the largest one.

@@ -56,7 +56,7 @@ impl Default for Costs {
     }
 }
 
-/// The expected costs of a cycle's step and draft beside each other.
+/// Expected costs.
 impl Costs {
     /// Factor on a step while the drafter works.
     pub fn step_beside(&self) -> f64 {
@@ -87,8 +87,8 @@ impl Costs {
     /// `plain_us`.
     pub fn verify_us(&self, size: Size, plain_us: f64) -> f64 {
         match self.step.is_known() {
-            // More rows are never cheaper. A cost that says so was measured at another moment than
-            // the one of plain steps.
+            // More rows are never cheaper. A lower cost was measured at another moment than the
+            // cost of plain steps.
             true => (self.speed.step(true) * self.step.us(size)).max(plain_us),
             false => self.step_us(size),
         }
@@ -135,8 +135,8 @@ impl Costs {
 
 /// Measured times.
 impl Costs {
-    /// Makes drafts look a little cheaper until one is tried. For a drafter that was not asked for
-    /// so long that its measured cost may be an accident, which nothing else would correct.
+    /// Lowers the expected cost of drafts until one is tried. After a long time without drafts the
+    /// measured cost may be an accident, and nothing else would correct it.
     pub fn doubt_draft_cost(&mut self) {
         self.draft.distrust();
         self.optimism = (self.optimism * OPTIMISM_STEP).max(LEAST_OPTIMISM);

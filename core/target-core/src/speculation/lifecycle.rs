@@ -116,7 +116,7 @@ impl Speculation {
         }
         let mut lessons = vec![];
         for (key, state) in &self.states {
-            // Its own drafts say more than those of similar sequences.
+            // Its own drafts are better evidence than those of similar sequences.
             if state.belief.cycles() > KNOWN_CYCLES {
                 continue;
             }

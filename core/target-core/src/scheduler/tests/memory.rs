@@ -14,7 +14,8 @@ fn with_hidden(of: &[(usize, u64, u64)]) -> Vec<ClassBytes> {
         .collect()
 }
 
-/// A scheduler with `count` sequences that decode, with room for 8 positions each and hidden states.
+/// A scheduler with `count` sequences that decode, with room for 8 positions each and hidden
+/// states.
 fn decoding(budget: u64, count: usize) -> Scheduler {
     let mut scheduler =
         Scheduler::new(Ledger::new(budget, with_hidden(&[(8, 80, 20), (16, 160, 40)])), 8)
@@ -38,14 +39,14 @@ fn memory_comes_from_the_cache_then_hidden_states_then_the_youngest() {
         asked += bytes;
         bytes
     });
-    // 0 grows by 100, which the cache has. 1 needs 100: the hidden states of 2, of 1 and of 0 are 80, and
-    // that is not enough.
+    // 0 grows by 100, which the cache has. 1 needs 100: the hidden states of 2, of 1 and of 0 are
+    // 80, and that is not enough.
     assert_eq!(asked, 100);
     assert_eq!(step.preempted.lost_hidden, [SequenceKey(2), SequenceKey(1), SequenceKey(0)]);
     assert_eq!(step.preempted.sequences, [SequenceKey(2)]);
     assert_eq!(step.parts.iter().map(|part| part.key.0).collect::<Vec<_>>(), [0, 1]);
     assert_eq!((scheduler.ledger().held(), scheduler.ledger().free()), (320, 80));
-    // The one that gave way waits, and its tokens are still there.
+    // The preempted one waits, and keeps its tokens.
     let young = scheduler.get(SequenceKey(2)).expect("there");
     assert_eq!(
         (young.phase, young.committed, young.ids.len(), young.preemptions),
@@ -100,8 +101,8 @@ fn a_preempted_sequence_resumes_and_retains_hidden_states_again_when_they_fit() 
 
 #[test]
 fn hidden_states_are_released_before_a_request_waits() {
-    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without hidden states if the cache and one
-    // of them give theirs up.
+    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without hidden states if the cache
+    // and one of them give theirs up.
     let mut scheduler = decoding(260, 2);
     scheduler.set_cached_bytes(30).expect("room");
     scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken");
@@ -120,7 +121,7 @@ fn hidden_states_are_released_before_a_request_waits() {
         (scheduler.ledger().held(), scheduler.ledger().hidden_bytes(), scheduler.ledger().free()),
         (260, 20, 0)
     );
-    // The next would not fit with all that is left of them: nobody loses any for it.
+    // The next would not fit with all of the rest: no sequence loses hidden states for it.
     scheduler.admit(request(7, 9)).expect("taken");
     assert_eq!(scheduler.start(|_| 0), Started::default());
 }
@@ -142,7 +143,7 @@ fn hidden_states_of_another_drafter_are_retained_where_they_fit() {
     assert_eq!((scheduler.ledger().held(), scheduler.ledger().hidden_bytes()), (224, 64));
     let hidden = |key| scheduler.get(SequenceKey(key)).expect("there").retains_hidden;
     assert_eq!((hidden(0), hidden(1)), (true, false));
-    // Of one that has lost its hidden states there are none to go on with.
+    // A sequence that lost its hidden states has none to retain.
     assert_eq!(scheduler.set_hidden_bytes(|_| 1), []);
     assert_eq!(scheduler.ledger().hidden_bytes(), 1);
 }
@@ -157,7 +158,7 @@ impl Dice {
     }
 }
 
-/// What this model says behind these ids: never the stop id before a stream is some tokens long.
+/// The token that this model chooses after these ids. Never a stop id.
 fn model(ids: &[u32]) -> u32 {
     let mixed = ids.iter().fold(17u64, |sum, id| {
         (sum ^ u64::from(*id)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
@@ -171,146 +172,219 @@ fn alone(request: &Request) -> Vec<u32> {
     ids.split_off(request.prompt.len())
 }
 
-/// Random requests, drafts, hang-ups, permits and cache on little memory, on a store that keeps
-/// exactly the rows it was given: each stream is what it is alone, the store and the ledger agree,
-/// and all comes to its end.
-#[test]
-fn preemption_never_changes_a_stream() {
-    let (mut preemptions, mut lost_hidden, mut evicted, mut cycles) = (0, 0, 0, 0);
-    for seed in 0..500 {
+/// A stream, and what it would be if its sequence ran alone.
+struct Stream {
+    expected: Vec<u32>,
+    tokens: Vec<u32>,
+}
+
+/// How often memory was short, in sum.
+#[derive(Debug, Default)]
+struct Pressure {
+    preemptions: u64,
+    lost_hidden: usize,
+    evicted_bytes: u64,
+    cycles: u64,
+}
+
+/// A random run on little memory, with a store that keeps exactly the rows that it was given.
+struct Run {
+    seed: u64,
+    dice: Dice,
+    scheduler: Scheduler,
+    store: BTreeMap<SequenceKey, Vec<u32>>,
+    streams: BTreeMap<SequenceKey, Stream>,
+    requests_to_come: u32,
+    cached: u64,
+    /// No client cancels. Without this a cancellation could hide that the scheduler is stuck.
+    patient: bool,
+    pressure: Pressure,
+}
+
+impl Run {
+    fn new(seed: u64, pressure: Pressure) -> Self {
         let mut dice = Dice(seed);
         let classes = with_hidden(&[(16, 100, 20), (32, 200, 40), (64, 400, 40), (128, 800, 40)]);
         let mut scheduler = Scheduler::new(Ledger::new(800 + dice.roll(8) * 200, classes), 16);
         scheduler.price = RowPrice::flat(2_000.0 + 1_000.0 * dice.roll(5) as f64);
-        let (mut store, mut streams) = (
-            BTreeMap::<SequenceKey, Vec<u32>>::new(),
-            BTreeMap::<SequenceKey, (Vec<u32>, Vec<u32>)>::new(),
+        Self {
+            seed,
+            patient: dice.roll(2) == 0,
+            dice,
+            scheduler,
+            store: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            requests_to_come: 16,
+            cached: 0,
+            pressure,
+        }
+    }
+
+    fn admit_or_cancel(&mut self) {
+        let dice = &mut self.dice;
+        if self.requests_to_come > 0 && dice.roll(3) == 0 {
+            let prompt = (0..1 + dice.roll(50)).map(|_| 3 + dice.roll(100) as u32).collect();
+            let permit = if dice.roll(3) == 0 { PLAIN } else { DRAFTS };
+            let request = Request { prompt, permit, ..request(0, 1 + dice.roll(60) as u32) };
+            let expected = alone(&request);
+            let key = self.scheduler.admit(request).expect("it could run alone");
+            self.streams.insert(key, Stream { expected, tokens: vec![] });
+            self.requests_to_come -= 1;
+        }
+        if !self.patient
+            && dice.roll(40) == 0
+            && let Some(key) = self
+                .streams
+                .keys()
+                .nth(dice.roll(self.streams.len().max(1) as u64) as usize)
+                .copied()
+        {
+            self.scheduler.remove(key);
+            self.store.remove(&key);
+            self.streams.remove(&key);
+        }
+    }
+
+    /// Starts sequences and computes one step.
+    fn step(&mut self, now: u64) {
+        let (cached, evicted) = (&mut self.cached, &mut self.pressure.evicted_bytes);
+        let mut evict = |bytes: u64| {
+            let bytes = bytes.min(*cached);
+            (*cached, *evicted) = (*cached - bytes, *evicted + bytes);
+            bytes
+        };
+        let started = self.scheduler.start(&mut evict);
+        self.pressure.lost_hidden += started.lost_hidden.len();
+        for key in started.keys {
+            assert!(self.store.insert(key, vec![]).is_none(), "it held no memory");
+            let rows = 1 + self.dice.roll(20) as usize;
+            let has_rows =
+                |scheduler: &Scheduler| scheduler.get(key).expect("there").ids.len() > rows;
+            if self.dice.roll(4) == 0 && has_rows(&self.scheduler) {
+                self.scheduler.found(key, rows);
+                let ids = self.scheduler.get(key).expect("there").ids[..rows].to_vec();
+                self.store.insert(key, ids);
+            }
+        }
+        let step = self.scheduler.next_step(Millis(now), &mut evict);
+        for key in &step.preempted.sequences {
+            assert!(self.store.remove(key).is_some(), "it held memory");
+            self.pressure.preemptions += 1;
+        }
+        self.pressure.lost_hidden += step.preempted.lost_hidden.len();
+        let chosen = step.parts.iter().filter_map(|part| self.compute(part, &step)).collect();
+        let took_us = 1 + self.dice.roll(50_000);
+        let emissions = self.scheduler.on_step(&step.parts, chosen, took_us);
+        emissions.into_iter().for_each(|emission| self.receive(emission));
+    }
+
+    /// Computes one sequence's rows of a step.
+    fn compute(&mut self, part: &StepPart, step: &Step) -> Option<Chosen> {
+        let seed = self.seed;
+        let sequence = self.scheduler.get(part.key).expect("there");
+        let rows = self.store.get_mut(&part.key).expect("in the store");
+        assert_eq!(rows.len(), part.start, "seed {seed}: {part:?}");
+        let room = self.scheduler.ledger().room_of(part.key);
+        assert!(part.start + part.rows <= room, "seed {seed}: {part:?} has no room");
+        // A draft is lost together with the hidden states.
+        let lost = &step.preempted.lost_hidden;
+        assert!(
+            part.drafted == 0 || !lost.contains(&part.key),
+            "seed {seed}: {part:?} in {:?}",
+            step.preempted
         );
-        let (mut to_come, mut cached) = (16, 0u64);
-        let patient = dice.roll(2) == 0;
-        for now in 0.. {
-            assert!(now < 20_000, "seed {seed}: it comes to no end");
-            if to_come > 0 && dice.roll(3) == 0 {
-                let prompt = (0..1 + dice.roll(50)).map(|_| 3 + dice.roll(100) as u32).collect();
-                let permit = if dice.roll(3) == 0 { PLAIN } else { DRAFTS };
-                let request = Request { prompt, permit, ..request(0, 1 + dice.roll(60) as u32) };
-                let expected = alone(&request);
-                let key = scheduler.admit(request).expect("it could run alone");
-                streams.insert(key, (expected, vec![]));
-                to_come -= 1;
-            }
-            // Who hangs up must not be what ends a standstill.
-            if !patient
-                && dice.roll(40) == 0
-                && let Some(key) =
-                    streams.keys().nth(dice.roll(streams.len().max(1) as u64) as usize).copied()
-            {
-                scheduler.remove(key);
-                store.remove(&key);
-                streams.remove(&key);
-            }
-            let mut evict = |bytes: u64| {
-                let bytes = bytes.min(cached);
-                (cached, evicted) = (cached - bytes, evicted + bytes);
-                bytes
-            };
-            let started = scheduler.start(&mut evict);
-            lost_hidden += started.lost_hidden.len();
-            for key in started.keys {
-                assert!(store.insert(key, vec![]).is_none(), "it held nothing");
-                let rows = 1 + dice.roll(20) as usize;
-                if dice.roll(4) == 0 && scheduler.get(key).expect("there").ids.len() > rows {
-                    scheduler.found(key, rows);
-                    let ids = scheduler.get(key).expect("there").ids[..rows].to_vec();
-                    store.insert(key, ids);
+        let mut ids = sequence.ids[..part.start + part.rows - part.drafted].to_vec();
+        *rows = ids.clone();
+        if !part.chooses {
+            return None;
+        }
+        // A random number of drafted tokens is accepted.
+        let accepted =
+            if part.drafted > 0 { self.dice.roll(part.drafted as u64 + 1) as usize } else { 0 };
+        let mut tokens = vec![];
+        for _ in 0..=accepted {
+            let id = model(&ids);
+            ids.push(id);
+            tokens.push(Token { id, margin: 1.0 });
+        }
+        rows.extend(tokens[..accepted].iter().map(|token| token.id));
+        self.pressure.cycles += u64::from(part.drafted > 0);
+        Some(Chosen { key: part.key, tokens })
+    }
+
+    fn receive(&mut self, emission: Emission) {
+        let seed = self.seed;
+        let Stream { expected, tokens } = self.streams.get_mut(&emission.key).expect("running");
+        assert_eq!(emission.index as usize, tokens.len());
+        tokens.extend(emission.tokens.iter().map(|token| token.id));
+        assert!(expected.starts_with(tokens), "seed {seed}: sequence {:?}", emission.key);
+        if emission.end.is_some() {
+            assert_eq!(tokens, expected, "seed {seed}");
+            self.store.remove(&emission.key);
+            self.streams.remove(&emission.key);
+        }
+    }
+
+    /// Requests drafts, lets them arrive, and changes permits and the prefix cache.
+    fn draft_and_cache(&mut self, now: u64) {
+        let (scheduler, dice) = (&mut self.scheduler, &mut self.dice);
+        for key in scheduler.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            let sequence = scheduler.get(key).expect("there");
+            let most = sequence.draft_most().min(7);
+            match (sequence.phase, sequence.draft, dice.roll(4)) {
+                (Phase::Decoding, Draft::None, 0) if most > 0 => {
+                    scheduler.asked(key, Millis(now + 3))
                 }
-            }
-            let step = scheduler.next_step(Millis(now), &mut evict);
-            for key in &step.preempted.sequences {
-                assert!(store.remove(key).is_some(), "it held something");
-                preemptions += 1;
-            }
-            lost_hidden += step.preempted.lost_hidden.len();
-            let mut chosen = vec![];
-            for part in &step.parts {
-                let (sequence, rows) = (
-                    scheduler.get(part.key).expect("there"),
-                    store.get_mut(&part.key).expect("in the store"),
-                );
-                assert_eq!(rows.len(), part.start, "seed {seed}: {part:?}");
-                assert!(
-                    part.start + part.rows <= scheduler.ledger().room_of(part.key),
-                    "seed {seed}: {part:?} has no room"
-                );
-                // Its draft went with its hidden states: there is nothing to verify.
-                assert!(
-                    part.drafted == 0 || !step.preempted.lost_hidden.contains(&part.key),
-                    "seed {seed}: {part:?} in {:?}",
-                    step.preempted
-                );
-                let mut ids = sequence.ids[..part.start + part.rows - part.drafted].to_vec();
-                *rows = ids.clone();
-                if !part.chooses {
-                    continue;
+                (Phase::Decoding, Draft::Asked { .. }, 0 | 1) if most > 0 => {
+                    scheduler.proposed(key, 1 + dice.roll(most as u64) as usize);
                 }
-                // Of a draft as many are right as the dice say.
-                let right =
-                    if part.drafted > 0 { dice.roll(part.drafted as u64 + 1) as usize } else { 0 };
-                let mut tokens = vec![];
-                for _ in 0..=right {
-                    let id = model(&ids);
-                    ids.push(id);
-                    tokens.push(Token { id, margin: 1.0 });
+                (_, _, 3) if dice.roll(20) == 0 => {
+                    scheduler.set_permit(key, if dice.roll(2) == 0 { PLAIN } else { DRAFTS })
                 }
-                rows.extend(tokens[..right].iter().map(|token| token.id));
-                cycles += u64::from(part.drafted > 0);
-                chosen.push(Chosen { key: part.key, tokens });
+                _ => {}
             }
-            for emission in scheduler.on_step(&step.parts, chosen, 1 + dice.roll(50_000)) {
-                let (expected, stream) = streams.get_mut(&emission.key).expect("running");
-                assert_eq!(emission.index as usize, stream.len());
-                stream.extend(emission.tokens.iter().map(|token| token.id));
-                assert!(expected.starts_with(stream), "seed {seed}: sequence {:?}", emission.key);
-                if emission.end.is_some() {
-                    assert_eq!(stream, expected, "seed {seed}");
-                    store.remove(&emission.key);
-                    streams.remove(&emission.key);
-                }
-            }
-            for key in scheduler.iter().map(|(key, _)| key).collect::<Vec<_>>() {
-                let sequence = scheduler.get(key).expect("there");
-                let most = sequence.draft_most().min(7);
-                match (sequence.phase, sequence.draft, dice.roll(4)) {
-                    (Phase::Decoding, Draft::None, 0) if most > 0 => {
-                        scheduler.asked(key, Millis(now + 3))
-                    }
-                    (Phase::Decoding, Draft::Asked { .. }, 0 | 1) if most > 0 => {
-                        scheduler.proposed(key, 1 + dice.roll(most as u64) as usize);
-                    }
-                    (_, _, 3) if dice.roll(20) == 0 => {
-                        scheduler.set_permit(key, if dice.roll(2) == 0 { PLAIN } else { DRAFTS })
-                    }
-                    _ => {}
-                }
-            }
-            if dice.roll(5) == 0 {
-                let more = cached + dice.roll(200);
-                if scheduler.set_cached_bytes(more).is_ok() {
-                    cached = more;
-                }
-            }
-            let ledger = scheduler.ledger();
-            assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget(), "I11");
-            assert_eq!(ledger.cached(), cached, "I11");
-            assert!(store.keys().all(|key| ledger.holds(*key)));
-            if to_come == 0 && scheduler.is_empty() {
-                assert_eq!((ledger.held(), streams.len()), (0, 0));
-                break;
+        }
+        if dice.roll(5) == 0 {
+            let more = self.cached + dice.roll(200);
+            if scheduler.set_cached_bytes(more).is_ok() {
+                self.cached = more;
             }
         }
     }
-    println!(
-        "{preemptions} preempted way, {lost_hidden} lost their hidden, {evicted} bytes evicted, {cycles} cycles"
-    );
-    assert!(preemptions > 100 && lost_hidden > 100 && evicted > 1_000 && cycles > 1_000);
+
+    /// The store and the ledger agree. Returns whether all requests are over.
+    fn is_over(&self) -> bool {
+        let ledger = self.scheduler.ledger();
+        assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget(), "I11");
+        assert_eq!(ledger.cached(), self.cached, "I11");
+        assert!(self.store.keys().all(|key| ledger.holds(*key)));
+        let over = self.requests_to_come == 0 && self.scheduler.is_empty();
+        if over {
+            assert_eq!((ledger.held(), self.streams.len()), (0, 0));
+        }
+        over
+    }
+}
+
+/// Random requests, drafts, cancellations, permits and cache sizes on little memory: each stream is
+/// what it is alone, the store and the ledger agree, and all requests complete.
+#[test]
+fn preemption_never_changes_a_stream() {
+    let mut pressure = Pressure::default();
+    for seed in 0..500 {
+        let mut run = Run::new(seed, pressure);
+        for now in 0.. {
+            assert!(now < 20_000, "seed {seed}: the requests do not complete");
+            run.admit_or_cancel();
+            run.step(now);
+            run.draft_and_cache(now);
+            if run.is_over() {
+                break;
+            }
+        }
+        pressure = run.pressure;
+    }
+    println!("{pressure:?}");
+    assert!(pressure.preemptions > 100 && pressure.lost_hidden > 100);
+    assert!(pressure.evicted_bytes > 1_000 && pressure.cycles > 1_000);
 }

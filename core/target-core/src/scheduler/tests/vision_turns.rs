@@ -1,10 +1,10 @@
-//! Pictures: the tower's turns, how far prompts are read, what is kept, and who gives way.
+//! Images: the tower's turns, how far prompts are prefilled, which features stay, and preemption.
 
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::PAGE;
 use crate::{Image, ImageKey, Tower, TowerInfo, TowerSlice};
-use crate::{PAGE, image};
 
 const BLOCKS: usize = 8;
 const INFO: TowerInfo =
@@ -16,7 +16,7 @@ fn seeing(info: TowerInfo, budget: u64) -> Scheduler {
         .with_row_us(1_000.0)
 }
 
-fn picture(name: u8, first: usize, rows: usize) -> Image {
+fn image(name: u8, first: usize, rows: usize) -> Image {
     Image {
         key: ImageKey([name; 32]),
         first,
@@ -30,7 +30,7 @@ fn with(images: &[Image], prompt: usize) -> Request {
     Request { images: images.into(), ..request(prompt, 200) }
 }
 
-/// What an engine does with a scheduler that sees. `T1` is a slice of picture 1, `P0+40` 40 prompt
+/// An engine with a scheduler and a vision tower. `T1` is a slice of picture 1, `P0+40` 40 prompt
 /// rows of sequence 0, `D0` a row it decodes.
 struct Engine {
     scheduler: Scheduler,
@@ -62,7 +62,7 @@ impl Engine {
                 let reads = part.start < image.end() && part.start + part.rows > image.first;
                 assert!(
                     !reads || self.scheduler.tower.has(&image.key),
-                    "{part:?} reads what was not seen"
+                    "{part:?} has rows of an image without features"
                 );
                 if self.scheduler.tower.info().whole {
                     assert!(
@@ -123,9 +123,8 @@ impl Engine {
 #[test]
 fn a_prompt_is_prefilled_up_to_the_first_image_without_features() {
     let mut engine = Engine::new(seeing(INFO, 10_000));
-    let key =
-        engine.scheduler.admit(with(&[picture(1, 10, 20), picture(2, 40, 5)], 60)).expect("room");
-    // Nothing is known of the tower's pace, then 250 ms are 12 blocks of 20 patches.
+    let key = engine.scheduler.admit(with(&[image(1, 10, 20), image(2, 40, 5)], 60)).expect("room");
+    // The first slice measures the tower. After it 250 ms are 12 blocks of 20 patches.
     assert_eq!(engine.steps(4), ["T1", "P0+10", "T1", "P0+30"]);
     assert_eq!(engine.steps(3), ["T2", "P0+20", "D0"]);
     assert_eq!(engine.scheduler.get(key).expect("it runs").committed, 61);
@@ -136,7 +135,7 @@ fn streams_prompts_and_images_take_turns() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
     engine.scheduler.admit(request(5, 200)).expect("room");
     assert_eq!(engine.step(), "P0+5");
-    engine.scheduler.admit(with(&[picture(1, 0, 200)], 210)).expect("room");
+    engine.scheduler.admit(with(&[image(1, 0, 200)], 210)).expect("room");
     // A block of 200 patches takes 200 ms, longer than a slice should: one each. The stream has as
     // much time behind each of them.
     engine.step_us = 50_000;
@@ -164,8 +163,8 @@ fn the_time_reserved_for_streams_is_bounded_and_ends_with_them() {
     engine.step();
     engine.patch_us = 50_000;
     engine.step_us = 100_000;
-    engine.scheduler.admit(with(&[picture(1, 0, 200)], 210)).expect("room");
-    // A block takes ten seconds; half a second is theirs behind it.
+    engine.scheduler.admit(with(&[image(1, 0, 200)], 210)).expect("room");
+    // A block takes ten seconds, and half a second after it is reserved for streams.
     assert_eq!(engine.steps(7), ["T1", "D0", "D0", "D0", "D0", "D0", "T1"]);
     assert_eq!(engine.step(), "D0");
     engine.scheduler.remove(stream);
@@ -183,7 +182,7 @@ fn a_slice_is_no_longer_than_a_chunk() {
         }
         let key = engine
             .scheduler
-            .admit(with(&[picture(1, 0, 100), picture(2, 100, 160)], 300))
+            .admit(with(&[image(1, 0, 100), image(2, 100, 160)], 300))
             .expect("room");
         engine.until(key, 300);
         assert!(
@@ -198,18 +197,22 @@ fn a_slice_is_no_longer_than_a_chunk() {
 fn an_image_in_two_places_is_computed_once_and_stored_for_later() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
     let twice =
-        engine.scheduler.admit(with(&[picture(1, 2, 30), picture(1, 40, 30)], 80)).expect("room");
-    let other = engine.scheduler.admit(with(&[picture(1, 5, 30)], 50)).expect("room");
+        engine.scheduler.admit(with(&[image(1, 2, 30), image(1, 40, 30)], 80)).expect("room");
+    let other = engine.scheduler.admit(with(&[image(1, 5, 30)], 50)).expect("room");
     let mut all = engine.until(twice, 80);
     all.extend(engine.until(other, 50));
     let blocks = all.iter().filter(|step| step.starts_with('T')).count();
     assert!(blocks < BLOCKS, "{all:?}");
-    assert_eq!(engine.scheduler.tower.evictable_bytes(), 0, "nobody has looked who needs it");
+    assert_eq!(
+        engine.scheduler.tower.evictable_bytes(),
+        0,
+        "they count as needed until the next update"
+    );
     engine.step();
     assert_eq!(engine.scheduler.tower.evictable_bytes(), 60);
-    // Another one finds it, and what is kept counts.
+    // Another sequence finds it, and stored features count.
     assert_eq!(engine.scheduler.ledger().cached(), 60);
-    let later = engine.scheduler.admit(with(&[picture(1, 0, 30)], 40)).expect("room");
+    let later = engine.scheduler.admit(with(&[image(1, 0, 30)], 40)).expect("room");
     assert!(engine.until(later, 40).iter().all(|step| !step.contains('T')));
 }
 
@@ -220,26 +223,24 @@ fn rows_that_attend_to_one_another_are_prefilled_together() {
     engine.scheduler.admit(request(5, 200)).expect("room");
     engine.step();
     // 300 rows are more than a chunk ever is here: they make one of their own.
-    let long = engine
-        .scheduler
-        .admit(with(&[picture(1, 10, 300), picture(2, 320, 40)], 400))
-        .expect("room");
+    let long =
+        engine.scheduler.admit(with(&[image(1, 10, 300), image(2, 320, 40)], 400)).expect("room");
     let short = engine.scheduler.admit(request(800, 10)).expect("room");
     let mut all = engine.until(long, 400);
     assert!(all.iter().any(|step| step.contains("P1+300")), "{all:?}");
     all.extend(engine.until(short, 800));
-    // Found pages end before a picture that they would cut.
-    let sequence = Sequence::new(with(&[picture(1, 10, 60), picture(2, 100, 40)], 200));
+    // Cached pages end before an image that they would cut.
+    let sequence = Sequence::new(with(&[image(1, 10, 60), image(2, 100, 40)], 200));
     let found: Vec<_> =
         [0, 1, 2, 3].iter().map(|pages| sequence.uncut_pages(*pages, PAGE)).collect();
     assert_eq!(found, [0, 0, 0, 3]);
-    assert_eq!(image::uncut(&sequence.images, 128), 100);
+    assert_eq!(crate::image::uncut(&sequence.images, 128), 100);
 }
 
 #[test]
 fn an_image_that_no_sequence_wants_stops() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
-    let gone = engine.scheduler.admit(with(&[picture(1, 0, 200)], 210)).expect("room");
+    let gone = engine.scheduler.admit(with(&[image(1, 0, 200)], 210)).expect("room");
     assert_eq!(engine.steps(2), ["T1", "T1"]);
     let held = engine.scheduler.ledger().held();
     assert_eq!(held, 100 + 200 * (INFO.feature_bytes + INFO.pixel_bytes));
@@ -247,9 +248,9 @@ fn an_image_that_no_sequence_wants_stops() {
     assert_eq!(engine.step(), "");
     assert!(engine.scheduler.tower.is_empty() && engine.through.is_empty());
     assert_eq!((engine.scheduler.ledger().held(), engine.scheduler.ledger().cached()), (0, 0));
-    // One of two goes: the other one's picture goes on where it was.
-    let first = engine.scheduler.admit(with(&[picture(2, 0, 200)], 210)).expect("room");
-    let second = engine.scheduler.admit(with(&[picture(2, 0, 200)], 220)).expect("room");
+    // One of two is removed: the image of the other one continues.
+    let first = engine.scheduler.admit(with(&[image(2, 0, 200)], 210)).expect("room");
+    let second = engine.scheduler.admit(with(&[image(2, 0, 200)], 220)).expect("room");
     engine.steps(3);
     let through = engine.through[&ImageKey([2; 32])];
     engine.scheduler.remove(first);
@@ -262,7 +263,7 @@ fn an_image_that_no_sequence_wants_stops() {
 fn features_are_held_until_prefilled_and_pixels_until_the_end() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
     let key =
-        engine.scheduler.admit(with(&[picture(1, 0, 50), picture(2, 60, 50)], 120)).expect("room");
+        engine.scheduler.admit(with(&[image(1, 0, 50), image(2, 60, 50)], 120)).expect("room");
     engine.step();
     assert_eq!(engine.scheduler.ledger().held(), 100 + 2 * 50 * 3);
     engine.until(key, 60);
@@ -278,9 +279,9 @@ fn features_are_held_until_prefilled_and_pixels_until_the_end() {
 
 #[test]
 fn features_are_evicted_before_pages_and_before_a_preemption() {
-    // Room for three sequences of the first class, or two and what is kept of a picture.
+    // Room for three sequences of the first class, or for two and the features of an image.
     let mut engine = Engine::new(seeing(INFO, 400));
-    let first = engine.scheduler.admit(with(&[picture(1, 0, 40)], 50)).expect("room");
+    let first = engine.scheduler.admit(with(&[image(1, 0, 40)], 50)).expect("room");
     engine.until(first, 51);
     engine.step();
     assert_eq!((engine.scheduler.ledger().held(), engine.scheduler.ledger().cached()), (140, 80));
@@ -306,7 +307,7 @@ fn images_of_a_preempted_sequence_are_computed_and_prefilled_again() {
     let old = engine.scheduler.admit(text).expect("room");
     let young = engine
         .scheduler
-        .admit(Request { max_tokens: 80, ..with(&[picture(1, 4, 30)], 40) })
+        .admit(Request { max_tokens: 80, ..with(&[image(1, 4, 30)], 40) })
         .expect("room");
     engine.until(young, 42);
     // The older one grows into all there is, then the younger one has its turn again.
@@ -331,9 +332,9 @@ fn images_of_a_preempted_sequence_are_computed_and_prefilled_again() {
 fn a_request_whose_images_can_never_fit_is_refused() {
     let mut scheduler = seeing(INFO, 400);
     scheduler
-        .admit(Request { max_tokens: 20, ..with(&[picture(1, 0, 100)], 120) })
+        .admit(Request { max_tokens: 20, ..with(&[image(1, 0, 100)], 120) })
         .expect("as much as there is");
-    let refused = scheduler.admit(Request { max_tokens: 20, ..with(&[picture(1, 0, 101)], 120) });
+    let refused = scheduler.admit(Request { max_tokens: 20, ..with(&[image(1, 0, 101)], 120) });
     assert_eq!(
         refused,
         Err(SchedulerError::Ledger(LedgerError::Never { needed: 403, budget: 400 }))
@@ -364,11 +365,11 @@ fn any_mixture_of_requests_completes() {
                 for _ in 0..roll(4) {
                     let rows = 1 + roll(70) as usize;
                     let first = end + roll(20) as usize;
-                    // The same picture again and again, of one size as it is the same.
+                    // The same image several times has the same size.
                     let name = roll(6) as u8;
                     let rows = if name < 3 { 10 + 9 * usize::from(name) } else { rows };
                     let name = if name < 3 { name } else { 10 + (asked * 4 + images.len()) as u8 };
-                    images.push(picture(name, first, rows));
+                    images.push(image(name, first, rows));
                     end = first + rows;
                 }
                 let prompt = end + 1 + roll(200) as usize;

@@ -57,7 +57,7 @@ fn a_slower_machine_raises_all_costs_and_not_only_those_of_the_measured_work() {
     for (before, after) in before.iter().zip(prices(&costs)) {
         assert!((0.8..=1.2).contains(&(after / before)), "{before} {after}");
     }
-    // One pause says little.
+    // One pause changes little.
     costs.observe_step(block, 50.0 * before[1]);
     assert!(prices(&costs)[0] < 1.3 * before[0]);
 }

@@ -102,8 +102,8 @@ fn block(key: SequenceKey, start: usize, drafted: usize) -> StepPart {
     StepPart { key, start, rows: 1 + drafted, chooses: true, prefill: false, drafted }
 }
 
-/// Expected tokens of the first draft of a request in the scope `asks`, after requests with the same
-/// prompt in the scope `taught`.
+/// Expected tokens of the first draft of a request in the scope `asks`, after requests with the
+/// same prompt in the scope `taught`.
 fn expected_after(taught: &str, asks: &str) -> f64 {
     let mut speculation = Speculation::default();
     let of = |scope: &str| Request { cache_scope: scope.into(), ..request(ROUTED, 100) };

@@ -2,8 +2,8 @@
 
 use super::super::*;
 use super::simulation::*;
-/// 20 requests of 150 tokens in each stream, with nothing measured before. The bound is 6 % above the
-/// better lane.
+/// 20 requests of 150 tokens in each stream, with nothing measured before. The bound is 6 % above
+/// the better lane.
 #[test]
 fn the_routed_lane_is_never_much_slower_than_the_better_of_both() {
     let (mut worst, mut lines) = (0.0f64, String::new());

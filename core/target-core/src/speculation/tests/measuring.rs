@@ -34,8 +34,8 @@ const HALF_A_CPU: Machine = Machine {
     ..CPU
 };
 
-/// While all steps are blocks, a machine that recovers looks like blocks that became cheaper, and the
-/// estimate of plain steps stays too high. No decision for a small gain rests on that estimate.
+/// While all steps are blocks, a machine that recovers looks like blocks that became cheaper, and
+/// the estimate of plain steps stays too high. No decision for a small gain rests on that estimate.
 #[test]
 fn after_many_blocks_plain_steps_are_measured_before_a_decision() {
     let text: Text = |_| FACTS;

@@ -71,9 +71,9 @@ fn of_kind(kind: &str, count: usize) -> Vec<&'static Trace> {
 }
 
 impl Simulation {
-    /// Serves these answers, so many at once; seconds from the first to the last. Each stands
-    /// behind the prompt of another of them, so many further: what was seen before is of its kind,
-    /// but not itself.
+    /// Serves these answers, `streams` at once, and returns the seconds from the first to the last.
+    /// Each answer gets the prompt of the answer `further` places after it, so similar prompts are
+    /// of its kind, but never its own.
     fn serve(
         &mut self,
         texts: &[&'static Trace],
@@ -168,9 +168,9 @@ fn on_recorded_texts_the_routed_lane_is_as_fast_as_the_better_one() {
     assert!(worst <= 1.2 && mean <= 0.97, "{worst:.3} {mean:.3}\n{lines}");
 }
 
-/// The same while others use the machine, which is up to twice as slow or as fast for a second. What
-/// that does to all work alike is not counted. Without the estimate of the machine's speed the mean
-/// was 0.983.
+/// The same while others use the machine, which is up to twice as slow or as fast for a second.
+/// What that does to all work alike is not counted. Without the estimate of the machine's speed the
+/// mean was 0.983.
 #[test]
 fn on_a_shared_machine_the_routed_lane_is_as_fast_as_the_better_one() {
     let (worst, mean, lines) = over_the_better(0.35);
@@ -193,17 +193,20 @@ fn after_the_end_of_an_answer_few_drafts_are_made() {
             simulation.blocks.iter().map(|block| block.3).sum::<usize>(),
         )
     };
-    let (told, untold) = (measure(true), measure(false));
+    let (reported, unreported) = (measure(true), measure(false));
     assert!(
-        told.0 <= 0.95 * untold.0,
-        "seconds, blocks, accepted: {told:?}, and {untold:?} where nothing is known of ends"
+        reported.0 <= 0.95 * unreported.0,
+        "seconds, blocks, accepted: {reported:?}, and {unreported:?} without reported ends"
     );
-    assert!(told.1 < untold.1 && told.2 * 10 >= untold.2 * 9, "{told:?} {untold:?}");
+    assert!(
+        reported.1 < unreported.1 && reported.2 * 10 >= unreported.2 * 9,
+        "{reported:?} {unreported:?}"
+    );
 }
 
-/// A service starts with many requests at once on a shared machine, and then gets a single one. When
-/// the regression allowed a negative base, a drafter's row was fifty times too dear, and 17 of 1,000
-/// single requests drafted late or never.
+/// A service starts with many requests at once on a shared machine, and then gets a single one.
+/// When the regression allowed a negative base, a drafter's row was fifty times too dear, and 17 of
+/// 1,000 single requests drafted late or never.
 #[test]
 fn after_a_burst_at_the_start_a_single_sequence_drafts() {
     let mut plain = vec![];

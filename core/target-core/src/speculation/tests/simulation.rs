@@ -55,8 +55,8 @@ pub(super) const FEW_ROWS: Machine = Machine {
     beside: 1.3,
 };
 
-/// As two cores whose vectors do what lies between the products too: everything is cheap, and rows
-/// of a block are what costs.
+/// Two cores with vector instructions also between the products: all is cheap but the rows of a
+/// block.
 pub(super) const VECTORS: Machine = Machine {
     name: "vectors",
     step_us: |rows, sequences| 750.0 + 80.0 * rows + 100.0 * sequences,
@@ -65,7 +65,7 @@ pub(super) const VECTORS: Machine = Machine {
     beside: 1.3,
 };
 
-/// As two cores whose vectors do it all, and the rows of a block cost nearly what they cost alone.
+/// Two cores with vector instructions throughout: a row in a block costs nearly what it costs alone.
 pub(super) const MANY_ROWS: Machine = Machine {
     name: "many rows",
     step_us: |rows, sequences| 700.0 + 130.0 * rows + 90.0 * sequences,
@@ -128,7 +128,7 @@ pub(super) struct Simulation {
     pub(super) streams: Vec<Stream>,
     pub(super) rounds: Vec<Round>,
     pub(super) drafter_free_us: f64,
-    /// Rows it was sent without being asked for anything, and when it has read them.
+    /// Rows that it was sent without a request, and when it has read them.
     pub(super) reading: Vec<(f64, usize)>,
     pub(super) now_us: f64,
     /// Time without the slowdown by others.
