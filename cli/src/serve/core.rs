@@ -7,9 +7,8 @@
 //!   └─ a child died: restart at once, then after pauses, until the budget is spent
 //! ```
 
-use std::collections::VecDeque;
-
 use paceline_process::Exit;
+use paceline_supervisor_core::worker::{Restart, RestartBudget, RestartPauses};
 use paceline_vocabulary::Millis;
 
 /// One of the two children of `serve`.
@@ -113,10 +112,8 @@ pub enum Notice {
 
 /// The gateway lets requests end for 30 s; after this it is stuck.
 const GATEWAY_STOP_MS: u64 = 45_000;
-/// The pause between restarts of a child that lived a while; of one that did not the next ones
-/// double.
-const FIRST_PAUSE_MS: u64 = 250;
-const LONGEST_PAUSE_MS: u64 = 10_000;
+/// Pauses before restarts. Shorter than a worker's: gateway and supervisor load no weights.
+const RESTART_PAUSES: RestartPauses = RestartPauses { first_ms: 250, longest_ms: 10_000 };
 /// A child that ends sooner than this after its start could spin: it spends the budget even if it
 /// asks to be restarted.
 const SETTLED_MS: u64 = 1_000;
@@ -134,8 +131,7 @@ struct ChildState {
     started: Millis,
     /// Restarts nobody asked for, in the service's life.
     restarts: u32,
-    /// Those within the period.
-    recent: VecDeque<Millis>,
+    budget: RestartBudget,
     termed: bool,
 }
 
@@ -152,8 +148,6 @@ struct Stopping {
 pub struct Service {
     children: [ChildState; 2],
     stopping: Option<Stopping>,
-    budget: u32,
-    period_ms: u64,
     supervisor_stop_ms: u64,
 }
 
@@ -166,10 +160,11 @@ impl Service {
             phase: Phase::Ended,
             started: Millis(0),
             restarts: 0,
-            recent: VecDeque::new(),
+            // The restart with number `budget` is the one too many; asked starts do not count.
+            budget: RestartBudget::new(budget.saturating_sub(1), period_ms, RESTART_PAUSES),
             termed: false,
         };
-        Self { children: [child(), child()], stopping: None, budget, period_ms, supervisor_stop_ms }
+        Self { children: [child(), child()], stopping: None, supervisor_stop_ms }
     }
 
     /// Handles an event and returns what to do.
@@ -255,22 +250,15 @@ impl Service {
 
     /// The pause before the next restart; `None` if the budget is spent.
     fn spend(&mut self, member: Member, now: Millis) -> Option<u64> {
-        let (budget, period) = (self.budget as usize, self.period_ms);
-        let lived_ms = now.since(self.child(member).started);
-        let recent = &mut self.child(member).recent;
-        while recent.front().is_some_and(|at| now.since(*at) >= period) {
-            recent.pop_front();
+        let child = self.child(member);
+        let settled = now.since(child.started) >= SETTLED_MS;
+        match child.budget.spend(settled, now) {
+            Restart::At(at) => {
+                child.budget.started(true, now);
+                Some(at.since(now))
+            }
+            Restart::Exhausted { .. } => None,
         }
-        if recent.len() + 1 >= budget {
-            return None;
-        }
-        let pause = match recent.len() {
-            0 => 0,
-            _ if lived_ms >= SETTLED_MS => FIRST_PAUSE_MS,
-            count => (FIRST_PAUSE_MS << (count - 1).min(16)).min(LONGEST_PAUSE_MS),
-        };
-        recent.push_back(now);
-        Some(pause)
     }
 
     fn stop(&mut self, exit: Exit, now: Millis, actions: &mut Vec<Action>) {

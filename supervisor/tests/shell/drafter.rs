@@ -12,8 +12,8 @@ use paceline_process::{Exit, task};
 use paceline_proto::internal::v1::{LinkPhase, Stamp};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{
-    DrafterResponse, Lane, ProcessState, ProcessStatus, RouteReason, StartDrafterRequest,
-    StopDrafterRequest, SwapDrafterRequest,
+    DrafterResponse, Lane, LinkStatus, ProcessState, ProcessStatus, RouteReason,
+    StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
 };
 use paceline_supervisor::mailbox::Stop;
 use paceline_supervisor_core::drafter::{DrafterPlan, DrafterStart};
@@ -61,7 +61,9 @@ impl Stack {
             assert_eq!(handover.generation, generation(n));
         }
         target.link(generation(n), LinkPhase::Up, "");
-        self.link_is("up").await;
+        // The last report may still be of an earlier link.
+        let is_up = |link: LinkStatus| link.state == "up" && link.generation == generation(n);
+        while !is_up(self.status().await.link.expect("always there")) {}
     }
 
     async fn link_is(&mut self, word: &str) {

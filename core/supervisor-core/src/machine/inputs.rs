@@ -28,7 +28,7 @@ impl Machine {
             }
             "freeze" | "hang" => {
                 if let Some(process) = self.processes.get_mut(&who) {
-                    process.blemished = true;
+                    process.was_faulty = true;
                     (process.frozen, process.hung) =
                         (input.word() == "freeze", process.hung || input.word() == "hang");
                     let epoch = process.epoch;
@@ -57,7 +57,7 @@ impl Machine {
             "order" => self.order(first, second),
             "dies" if !self.absent && !self.core.is_stopping() => self.leave(first),
             "free" => {
-                self.post(0, Happening::Told(Event::MemoryRead { available_bytes: Some(first) }))
+                self.post(0, Happening::Message(Event::MemoryRead { available_bytes: Some(first) }))
             }
             "measured" => self.faults.gain = (first > 0).then_some(first),
             "command" => self.command(first, second),
@@ -65,13 +65,13 @@ impl Machine {
             "pressure" => self.faults.pressure = (first, self.now + second),
             "asleep" => self.sleep(first),
             "starved" if !self.absent => {
-                self.deaf_until = self.deaf_until.max(self.now + first);
-                self.starved_ms = self.deaf_until - self.now;
+                self.unresponsive_until = self.unresponsive_until.max(self.now + first);
+                self.starved_ms = self.unresponsive_until - self.now;
             }
             "silence" => {
                 self.faults.silent_until[first as usize] = self.now + second;
                 for (worker, process) in &mut self.processes {
-                    process.blemished |= kind(*worker) == first as usize;
+                    process.was_faulty |= kind(*worker) == first as usize;
                 }
             }
             _ => {}
@@ -85,14 +85,14 @@ impl Machine {
             .map(|((at, number), what)| ((at + ms, number), what))
             .collect();
         for process in self.processes.values_mut() {
-            process.told_at += ms;
+            process.last_message_at += ms;
             process.stepped_at += ms;
             process.loaded_at += ms;
         }
         // The shell sees the gap when it wakes.
-        self.deaf_until += if self.deaf_until > self.now { ms } else { 0 };
+        self.unresponsive_until += if self.unresponsive_until > self.now { ms } else { 0 };
         self.starved_ms = self.starved_ms.max(ms);
-        self.told.behind_since = None;
+        self.delivered.behind_since = None;
         self.now += ms;
     }
 
@@ -117,7 +117,7 @@ impl Machine {
         if hangup > 0 {
             self.post(hangup, Happening::HangsUp(ticket));
         }
-        self.post(0, Happening::Told(Event::Submitted { ticket, summary }));
+        self.post(0, Happening::Message(Event::Submitted { ticket, summary }));
     }
 
     pub(super) fn order(&mut self, verb: u64, model: u64) {
@@ -130,7 +130,7 @@ impl Machine {
             _ => (DrafterOrder::Swap { model }, "swapped"),
         };
         self.calls.insert(call, done);
-        self.post(0, Happening::Told(Event::DrafterOrdered { call, order }));
+        self.post(0, Happening::Message(Event::DrafterOrdered { call, order }));
     }
 
     pub(super) fn command(&mut self, what: u64, now: u64) {
@@ -148,7 +148,7 @@ impl Machine {
             _ => OperatorOrder::Restart { process: parts[what as usize % 4], at_once: now > 0 },
         };
         self.calls.insert(call, "commanded");
-        self.post(0, Happening::Told(Event::Ordered { call, order }));
+        self.post(0, Happening::Message(Event::Ordered { call, order }));
     }
 
     pub(super) fn set_policy(&mut self, setting: u64) {
@@ -166,6 +166,6 @@ impl Machine {
         self.called += 1;
         let call = CallId(self.called);
         self.calls.insert(call, "set");
-        self.post(0, Happening::Told(Event::PolicySet { call, change }));
+        self.post(0, Happening::Message(Event::PolicySet { call, change }));
     }
 }

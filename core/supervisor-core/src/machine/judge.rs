@@ -10,13 +10,13 @@ use crate::testing::*;
 const FRESH_MS: u64 = 1_500;
 /// Longest time until the target has what it was to be told, from the last loss on the way on: the
 /// patience with that call, the longest pause behind it, and late mail.
-const TOLD_MS: u64 = 10_000;
+const DELIVERY_MS: u64 = 10_000;
 /// Requests up to which speculation is allowed before it is measured.
 const FEW: usize = 4;
 
 /// What a process last showed of itself.
 #[derive(Clone, Copy, Debug)]
-struct Shown {
+struct LastHeartbeat {
     at: u64,
     epoch: Epoch,
     /// It has loaded and does not end.
@@ -28,9 +28,9 @@ struct Shown {
 
 /// What the supervisor was told.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct Received {
     /// The last heartbeat of each.
-    heartbeats: BTreeMap<WorkerId, Shown>,
+    heartbeats: BTreeMap<WorkerId, LastHeartbeat>,
     /// By the last heartbeat of the target drafts can come over this link.
     up: Option<u64>,
     /// Share of the KV budget held, by the same.
@@ -39,7 +39,7 @@ pub(super) struct Heard {
     not_worth: bool,
 }
 
-impl Heard {
+impl Received {
     pub(super) fn note(&mut self, event: &Event, now: u64) {
         let Event::Worker(worker, event) = event else { return };
         match event {
@@ -58,7 +58,7 @@ impl Heard {
                 let moved_at = stuck.map_or(now, |before| before.moved_at);
                 self.heartbeats.insert(
                     *worker,
-                    Shown {
+                    LastHeartbeat {
                         at: now,
                         epoch: heartbeat.epoch,
                         works,
@@ -107,9 +107,9 @@ impl Machine {
         let (queued, active, reserved) =
             (admission.queued(), admission.active(), admission.reserved_bytes());
         let late = self.core.next_deadline().is_some_and(|due| due.0 <= self.now);
-        self.hold(!late, "a deadline is left over");
-        self.hold(queued <= self.settings.queue_places, "the queue is bounded (I6)");
-        self.hold(active <= self.capacity.max_sequences, "sequences are bounded (I6)");
+        self.require(!late, "a deadline is left over");
+        self.require(queued <= self.settings.queue_places, "the queue is bounded (I6)");
+        self.require(active <= self.capacity.max_sequences, "sequences are bounded (I6)");
         let held: u64 = self
             .requests
             .values()
@@ -123,38 +123,39 @@ impl Machine {
             .values()
             .filter(|request| matches!(request.fate, Fate::Waiting | Fate::Left))
             .count();
-        self.hold(reserved == held, "the ledger is the sum of what runs (I11)");
-        self.hold(reserved <= BUDGET, "the budget holds (I11)");
-        self.hold(queued == waiting, "who waits is in the queue (I4)");
+        self.require(reserved == held, "the ledger is the sum of what runs (I11)");
+        self.require(reserved <= BUDGET, "the budget holds (I11)");
+        self.require(queued == waiting, "who waits is in the queue (I4)");
         for worker in WORKERS {
             let believed = self.life(worker).map(|life| life.epoch);
             let there = self.processes.get(&worker).map(|process| process.epoch);
-            self.hold(
+            self.require(
                 believed.is_none() || there.is_none() || believed == there,
                 "it believes in another life (I7)",
             );
             // What was just started is told of by the next event.
-            self.hold(
-                answering || self.looks_around || there.is_none() || believed.is_some(),
+            self.require(
+                answering || self.adopting || there.is_none() || believed.is_some(),
                 "a process is forgotten (I7)",
             );
         }
-        self.judge_what_is_told();
+        self.judge_delivery();
     }
 
     /// The target comes to have the permits and the policy that the supervisor thinks it has (I12).
-    pub(super) fn judge_what_is_told(&mut self) {
+    pub(super) fn judge_delivery(&mut self) {
         let target = self.processes.get(&WorkerId::Target);
         let reached = target.filter(|process| {
             !process.frozen && !process.hung && !process.killed && !process.leaving
         });
         let ready = matches!(self.core.target().phase(), Phase::Ready { .. });
-        let calm = ready && self.faults.unreached_until <= self.now && self.deaf_until <= self.now;
+        let calm =
+            ready && self.faults.unreached_until <= self.now && self.unresponsive_until <= self.now;
         let Some(epoch) = reached.map(|process| process.epoch).filter(|_| calm) else {
-            self.told.behind_since = None;
+            self.delivered.behind_since = None;
             return;
         };
-        let policy = self.told.policy == Some((self.term, self.core.routing().policy().epoch));
+        let policy = self.delivered.policy == Some((self.term, self.core.routing().policy().epoch));
         let differs = |(ticket, request): (&Ticket, &super::Request)| {
             let runs = matches!(request.fate, Fate::Running { epoch: of, .. } if of == epoch);
             runs && request.permit.is_some()
@@ -162,16 +163,16 @@ impl Machine {
         };
         let permits = !self.requests.iter().any(differs);
         if policy && permits {
-            self.told.behind_since = None;
+            self.delivered.behind_since = None;
             return;
         }
-        let since = *self.told.behind_since.get_or_insert(self.now);
+        let since = *self.delivered.behind_since.get_or_insert(self.now);
         let what = if permits {
             "the target has an old policy (I12)"
         } else {
             "a request keeps an old permit (I12)"
         };
-        self.hold(self.now - since <= TOLD_MS, what);
+        self.require(self.now - since <= DELIVERY_MS, what);
     }
 
     /// Whether the supervisor knows of a process there.
@@ -187,29 +188,29 @@ impl Machine {
     }
 
     /// Nothing that comes of a drafter reaches the target or a request (I3).
-    pub(super) fn judge_a_guest(&mut self, before: &(Phase, Notice), actions: &[Action]) {
+    pub(super) fn judge_drafter_isolation(&mut self, before: &(Phase, Notice), actions: &[Action]) {
         let same = *before == (self.core.target().phase(), self.core.notice());
-        self.hold(same, "a drafter reaches the target (I3)");
+        self.require(same, "a drafter reaches the target (I3)");
         // That one ends may make room for a request that waits.
         let fate = |action: &Action| {
             matches!(action, Action::Deny { .. } | Action::Abort { .. } | Action::LogService { .. })
         };
         let ends = self.core.is_stopping();
-        self.hold(ends || !actions.iter().any(fate), "a drafter reaches a request (I3)");
+        self.require(ends || !actions.iter().any(fate), "a drafter reaches a request (I3)");
     }
 
     pub(super) fn judge_link(&mut self, slot: WorkerSlot, ends: LinkEnds) {
         let life = |epoch: Option<&worker::Life>| epoch.map(|life| life.epoch);
         let (target, drafter) =
             (life(self.life(WorkerId::Target)), life(self.life(WorkerId::Drafter(slot))));
-        self.hold(
+        self.require(
             (target, drafter) == (Some(ends.target), Some(ends.drafter)),
             "a link between other lives (I7)",
         );
         let ready = |phase| matches!(phase, Phase::Ready { .. });
         let both =
             ready(self.core.target().phase()) && ready(self.core.drafters().slot(slot).phase());
-        self.hold(both, "a link with one that is not ready");
+        self.require(both, "a link with one that is not ready");
     }
 
     /// No key is admitted above its share while another waits that is below it.
@@ -229,17 +230,17 @@ impl Machine {
         let limit = self.settings.streams_per_key;
         fairness.passed(key, limit).into_iter().for_each(|passed| self.tally(true, passed));
         if let Err(why) = fairness.judge(key, limit) {
-            self.hold(false, &format!("r{}: {why}", ticket.0));
+            self.require(false, &format!("r{}: {why}", ticket.0));
         }
     }
 
     /// Drafts are allowed only over a link that the target said is up.
     pub(super) fn judge_permit(&mut self, permit: Permit) {
-        self.hold(
-            permit.lane == Lane::Plain || self.heard.up.is_some(),
+        self.require(
+            permit.lane == Lane::Plain || self.received.up.is_some(),
             "drafts are allowed and there is no link",
         );
-        self.hold(
+        self.require(
             (permit.lane == Lane::Plain) == (permit.max_draft == 0),
             "a permit contradicts itself",
         );
@@ -253,11 +254,11 @@ impl Machine {
         let images = request.summary.images();
         let blind = self.processes.get(&WorkerId::Drafter(self.core.drafters().current_slot()));
         let blind = blind.is_some_and(|process| !serves_images(&process.model));
-        self.hold(
+        self.require(
             permit.reason != RouteReason::Modality || images,
             "a text request is denied drafts for pictures it has not",
         );
-        self.hold(
+        self.require(
             permit.reason != RouteReason::Modality || permit.lane == Lane::Plain,
             "a permit contradicts itself",
         );
@@ -265,9 +266,9 @@ impl Machine {
         let wishes = policy.force == Force::Speculative
             || request.summary.wish != paceline_vocabulary::RouteWish::Plain;
         let slot = WorkerId::Drafter(self.core.drafters().current_slot());
-        let link = self.line.serving.filter(|(generation, of, _)| {
+        let link = self.links.serving.filter(|(generation, of, _)| {
             WorkerId::Drafter(*of) == slot
-                && self.heard.up == Some(*generation)
+                && self.received.up == Some(*generation)
                 && generation >> 32 == self.term
         });
         let calm = wishes
@@ -278,16 +279,16 @@ impl Machine {
                 .processes
                 .get(&slot)
                 .is_some_and(|process| !process.leaving && !process.killed && !process.hung)
-            && self.heard.works(WorkerId::Target, self.now)
-            && self.heard.works(slot, self.now)
-            && !self.heard.not_worth
+            && self.received.works(WorkerId::Target, self.now)
+            && self.received.works(slot, self.now)
+            && !self.received.not_worth
             && policy.force != Force::Plain
             && policy.max_concurrent == Limit::Auto
-            && self.heard.pressure <= policy.kv_pressure
+            && self.received.pressure <= policy.kv_pressure
             && self.core.admission().active() <= FEW;
         let allowed = permit.lane == Lane::Speculative;
         self.tally(calm, "calm");
-        self.hold(
+        self.require(
             !calm || allowed,
             &format!("nothing speaks against drafts, and the permit is {permit:?} (I12)"),
         );
@@ -312,7 +313,7 @@ impl Machine {
             .get(&WorkerId::Target)
             .is_some_and(|process| !process.hung && !process.frozen);
         let ready = matches!(self.core.target().phase(), Phase::Ready { .. })
-            && self.now >= self.deaf_until;
+            && self.now >= self.unresponsive_until;
         works
             && ready
             && !self.absent

@@ -15,6 +15,7 @@
 //! never silent or stuck. Behind each schedule comes peace: everything that is wanted runs again,
 //! by itself.
 
+mod heartbeats;
 mod inputs;
 mod judge;
 mod process;
@@ -26,17 +27,17 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use crate::testing::*;
-use judge::Heard;
+use heartbeats::serves_images;
+use judge::Received;
 use process::{Faults, Process, kind};
 use schedule::{Input, Size, draw, shrink};
 
 /// Bytes of KV in all.
 const BUDGET: u64 = 1_000;
 /// Longest virtual time from the end of all faults until everything runs.
-const PEACE_MS: u64 = 40 * 60_000;
+const RECOVERY_MS: u64 = 40 * 60_000;
 
 /// Something that happens on the machine.
 #[derive(Clone, Debug)]
@@ -44,11 +45,11 @@ enum Happening {
     /// A line of the schedule.
     Input(usize),
     /// A message reaches the supervisor.
-    Told(Event),
+    Message(Event),
     /// A process shows itself, and will again.
-    Pulse(WorkerId, Epoch),
+    HeartbeatTimer(WorkerId, Epoch),
     /// A process shows itself because something changed.
-    Shows(WorkerId, Epoch),
+    HeartbeatNow(WorkerId, Epoch),
     /// A process ends.
     Dies(WorkerId, Epoch, WorkerExit),
     Thaws(WorkerId, Epoch),
@@ -83,7 +84,7 @@ enum Fate {
         /// It was let in then.
         since: u64,
     },
-    /// Told its outcome. Until its end is reported to the core it holds what it held.
+    /// Delivered its outcome. Until its end is reported to the core it holds what it held.
     Over {
         cost_bytes: u64,
     },
@@ -103,7 +104,7 @@ struct Request {
 
 /// What the target was told, and how far it is behind.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Delivered {
     /// The newest policy that is on its way.
     newest: u64,
     /// The supervisor's term and policy that arrived last.
@@ -115,13 +116,13 @@ struct Told {
 
 /// The links as the target has them.
 #[derive(Clone, Debug)]
-struct Line {
+struct TargetLinks {
     newest: Option<(u64, WorkerSlot, LinkEnds)>,
     phase: LinkPhase,
     serving: Option<(u64, WorkerSlot, LinkEnds)>,
 }
 
-impl Line {
+impl TargetLinks {
     const ABSENT: Self = Self { newest: None, phase: LinkPhase::Absent, serving: None };
 }
 
@@ -139,7 +140,7 @@ struct Machine {
     term: u64,
     absent: bool,
     /// It has not found everything yet that the one before it left.
-    looks_around: bool,
+    adopting: bool,
     /// `Attach` streams of gateways so far.
     gateways: u64,
     capacity: Capacity,
@@ -150,15 +151,15 @@ struct Machine {
     agenda: BTreeMap<(u64, u64), Happening>,
     numbered: u64,
     /// The supervisor is not run until then.
-    deaf_until: u64,
+    unresponsive_until: u64,
     /// It was starved, and does not know yet for how long.
     starved_ms: u64,
     processes: BTreeMap<WorkerId, Process>,
     epochs: [u64; 2],
     faults: Faults,
-    line: Line,
-    told: Told,
-    heard: Heard,
+    links: TargetLinks,
+    delivered: Delivered,
+    received: Received,
     requests: BTreeMap<Ticket, Request>,
     submitted: u64,
     outcomes: u64,
@@ -196,7 +197,7 @@ impl Machine {
             plan,
             term: 1,
             absent: false,
-            looks_around: false,
+            adopting: false,
             gateways: 1,
             random,
             capacity: Capacity {
@@ -212,14 +213,14 @@ impl Machine {
             numbered: inputs.len() as u64,
             to_come: inputs.len(),
             inputs,
-            deaf_until: 0,
+            unresponsive_until: 0,
             starved_ms: 0,
             processes: BTreeMap::new(),
             epochs: [0; 2],
             faults: Faults::default(),
-            line: Line::ABSENT,
-            told: Told::default(),
-            heard: Heard::default(),
+            links: TargetLinks::ABSENT,
+            delivered: Delivered::default(),
+            received: Received::default(),
             requests: BTreeMap::new(),
             submitted: 0,
             outcomes: 0,
@@ -234,11 +235,11 @@ impl Machine {
 
     /// Runs the schedule, then a time of peace, then the end.
     fn run(mut self) -> Outcome {
-        self.tell(Event::Begun);
-        self.tell_gateway(GatewayState::Ready);
+        self.deliver(Event::Begun);
+        self.send_gateway_report(GatewayState::Ready);
         while self.failure.is_none() && self.to_come > 0 && self.turn() {}
-        self.come_to_peace();
-        self.come_to_an_end();
+        self.recover();
+        self.shut_down();
         match self.failure {
             None => Ok(self.seen),
             Some(what) => {
@@ -253,20 +254,20 @@ impl Machine {
         let due = self
             .core
             .next_deadline()
-            .map(|due| due.0.max(self.deaf_until))
+            .map(|due| due.0.max(self.unresponsive_until))
             .filter(|_| !self.absent);
         let next = self.agenda.first_key_value().map(|((at, _), _)| *at);
         match (next, due) {
             (None, None) => return false,
             (next, Some(due)) if next.is_none_or(|next| due <= next) => {
                 self.now = self.now.max(due);
-                self.tell(Event::TimePassed);
+                self.deliver(Event::TimePassed);
             }
             _ => {
                 let Some(((at, number), happening)) = self.agenda.pop_first() else { return false };
-                if matches!(happening, Happening::Told(_)) && at < self.deaf_until {
+                if matches!(happening, Happening::Message(_)) && at < self.unresponsive_until {
                     // It waits in the mailbox, in its order.
-                    self.agenda.insert((self.deaf_until, number), happening);
+                    self.agenda.insert((self.unresponsive_until, number), happening);
                 } else {
                     self.now = self.now.max(at);
                     self.happen(happening);
@@ -276,12 +277,12 @@ impl Machine {
         true
     }
 
-    fn come_to_peace(&mut self) {
+    fn recover(&mut self) {
         self.faults = Faults::default();
         // What operators have ordered stays until they undo it.
         self.command(5, 0);
         self.set_policy(0);
-        self.post(0, Happening::Told(Event::MemoryRead { available_bytes: Some(1 << 30) }));
+        self.post(0, Happening::Message(Event::MemoryRead { available_bytes: Some(1 << 30) }));
         for worker in WORKERS {
             if let Some(process) = self.processes.get_mut(&worker) {
                 process.frozen = false;
@@ -289,7 +290,7 @@ impl Machine {
         }
         let begun = self.now;
         while self.failure.is_none() && !self.is_well() && self.turn() {
-            if self.now - begun >= PEACE_MS {
+            if self.now - begun >= RECOVERY_MS {
                 let state = (
                     self.core.target().phase(),
                     self.core.drafters().state(),
@@ -297,13 +298,13 @@ impl Machine {
                     self.core.drafters().reason(Millis(self.now)),
                 );
                 let what = format!("it does not recover by itself: {state:?}");
-                self.hold(false, &what);
+                self.require(false, &what);
             }
         }
         while self.failure.is_none() && !self.requests.is_empty() && self.turn() {
-            self.hold(self.now - begun < 2 * PEACE_MS, "a request has no end");
+            self.require(self.now - begun < 2 * RECOVERY_MS, "a request has no end");
         }
-        self.hold(self.calls.is_empty(), "an order has no answer");
+        self.require(self.calls.is_empty(), "an order has no answer");
         let before = self.count("admit");
         let ticket = Ticket(self.submitted);
         self.submit([100, 50, 0, 0, 0]);
@@ -313,23 +314,23 @@ impl Machine {
             && self.now - sent < 1_000
             && self.turn()
         {}
-        self.hold(self.count("admit") > before, "in peace a request waits");
+        self.require(self.count("admit") > before, "in peace a request waits");
     }
 
-    fn come_to_an_end(&mut self) {
+    fn shut_down(&mut self) {
         if self.failure.is_some() {
             return;
         }
-        self.tell(Event::StopAsked);
+        self.deliver(Event::StopAsked);
         let begun = self.now;
         while self.failure.is_none() && !self.exited && self.turn() {
-            self.hold(self.now - begun < 600_000, "it does not end (I6)");
+            self.require(self.now - begun < 600_000, "it does not end (I6)");
         }
         while self.failure.is_none() && !self.requests.is_empty() && self.turn() {}
-        self.hold(self.outcomes == self.submitted, "each request has one outcome (I4)");
-        self.hold(self.core.admission().reserved_bytes() == 0, "all bytes came back (I11)");
-        self.hold(self.processes.is_empty(), "a process is left");
-        self.hold(self.calls.is_empty(), "an order has no answer");
+        self.require(self.outcomes == self.submitted, "each request has one outcome (I4)");
+        self.require(self.core.admission().reserved_bytes() == 0, "all bytes came back (I11)");
+        self.require(self.processes.is_empty(), "a process is left");
+        self.require(self.calls.is_empty(), "an order has no answer");
     }
 
     fn count(&self, first: &str) -> u64 {
@@ -340,7 +341,7 @@ impl Machine {
             .sum()
     }
 
-    fn hold(&mut self, holds: bool, what: &str) {
+    fn require(&mut self, holds: bool, what: &str) {
         if !holds && self.failure.is_none() {
             self.failure =
                 Some(format!("seed {}, t={:.3}: {what}", self.seed, self.now as f64 / 1e3));
@@ -354,7 +355,7 @@ impl Machine {
 
     /// A message to the supervisor: now and then late, never lost. `twice`: now and then a second
     /// time.
-    fn mail(&mut self, event: Event, twice: bool) {
+    fn send(&mut self, event: Event, twice: bool) {
         let delay = if self.random.below(40) == 0 {
             self.random.below(1_500)
         } else {
@@ -362,9 +363,9 @@ impl Machine {
         };
         if twice && self.random.below(30) == 0 {
             let again = delay + self.random.below(5_000);
-            self.post(again, Happening::Told(event.clone()));
+            self.post(again, Happening::Message(event.clone()));
         }
-        self.post(delay, Happening::Told(event));
+        self.post(delay, Happening::Message(event));
     }
 
     fn alive(&self, worker: WorkerId, epoch: Epoch) -> bool {
@@ -377,19 +378,21 @@ impl Machine {
                 self.to_come -= 1;
                 self.take_input(self.inputs[idx]);
             }
-            Happening::Told(event) if self.absent => self.lose(&event),
-            Happening::Told(event) => self.tell(event),
-            Happening::Returns => self.succeed(),
+            Happening::Message(event) if self.absent => self.lose(&event),
+            Happening::Message(event) => self.deliver(event),
+            Happening::Returns => self.take_over(),
             Happening::Lease(worker, epoch) => {
                 if self.absent && self.alive(worker, epoch) {
                     self.die(worker, WorkerExit::Code(0));
                 }
             }
-            Happening::Pulse(worker, epoch) if self.alive(worker, epoch) => {
-                self.show(worker);
-                self.post(250, Happening::Pulse(worker, epoch));
+            Happening::HeartbeatTimer(worker, epoch) if self.alive(worker, epoch) => {
+                self.send_heartbeat(worker);
+                self.post(250, Happening::HeartbeatTimer(worker, epoch));
             }
-            Happening::Shows(worker, epoch) if self.alive(worker, epoch) => self.show(worker),
+            Happening::HeartbeatNow(worker, epoch) if self.alive(worker, epoch) => {
+                self.send_heartbeat(worker)
+            }
             Happening::Dies(worker, epoch, exit) if self.alive(worker, epoch) => {
                 self.die(worker, exit)
             }
@@ -400,7 +403,7 @@ impl Machine {
             Happening::HangsUp(ticket) => {
                 let waits =
                     self.requests.get(&ticket).is_some_and(|request| request.fate == Fate::Waiting);
-                self.is_told(ticket);
+                self.end_request(ticket);
                 if let (true, Some(request)) = (waits, self.requests.get_mut(&ticket)) {
                     request.fate = Fate::Left;
                 }
@@ -411,15 +414,15 @@ impl Machine {
             Happening::Permits(term, epoch, changes) => self.take_permits(term, epoch, changes),
             Happening::Policy(term, epoch, policy) => self.take_policy(term, epoch, policy),
             // Of a process that is gone.
-            Happening::Pulse(..)
-            | Happening::Shows(..)
+            Happening::HeartbeatTimer(..)
+            | Happening::HeartbeatNow(..)
             | Happening::Dies(..)
             | Happening::Thaws(..) => {}
         }
     }
 
     /// One event, those by which the shell answers its actions, and what is to hold then.
-    fn tell(&mut self, event: Event) {
+    fn deliver(&mut self, event: Event) {
         // The shell notices, and says so before anything else.
         let starved = std::mem::take(&mut self.starved_ms);
         // How it was served, then that it is over: the shell's order.
@@ -451,7 +454,7 @@ impl Machine {
                 Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
                 _ => {}
             }
-            self.heard.note(&event, self.now);
+            self.received.note(&event, self.now);
             let line = format!("{event:?}");
             let before = (self.core.target().phase(), self.core.notice());
             let of_a_drafter = matches!(
@@ -464,12 +467,12 @@ impl Machine {
             let named: Vec<String> = actions.iter().map(name_of).collect();
             self.note(&line, &named);
             if of_a_drafter {
-                self.judge_a_guest(&before, &actions);
+                self.judge_drafter_isolation(&before, &actions);
             }
             for action in actions {
                 // Behind its end nobody carries anything out.
                 if !self.absent {
-                    events.extend(self.obey(action));
+                    events.extend(self.perform(action));
                 }
             }
             if !self.absent {
@@ -502,108 +505,10 @@ impl Machine {
         self.log.push_back(format!("t={:.3} {line}", self.now as f64 / 1e3));
     }
 
-    fn tell_gateway(&mut self, state: GatewayState) {
+    fn send_gateway_report(&mut self, state: GatewayState) {
         let attachment = self.gateways;
         let report = gateway_report(attachment, state);
-        self.post(0, Happening::Told(Event::Reported { attachment, report }));
-    }
-
-    /// A process sends a heartbeat.
-    fn show(&mut self, worker: WorkerId) {
-        let silent = self.faults.silent_until[kind(worker)] > self.now;
-        let busy = worker == WorkerId::Target
-            && self.requests.values().any(|request| matches!(request.fate, Fate::Running { .. }));
-        let slow = self.faults.slow_until > self.now;
-        let pressure = self.faults.pressure;
-        let held =
-            if pressure.1 > self.now { BUDGET * pressure.0 / 100 } else { self.held_bytes() };
-        let (report, gain) = (self.report(), self.faults.gain);
-        let (now, dropped, delay) = (self.now, self.random.below(50) == 0, self.random.below(6));
-        let Some(process) = self.processes.get_mut(&worker) else { return };
-        if process.frozen || process.killed {
-            return;
-        }
-        // A step of the slowest machine that is not hung takes 8 s.
-        if !process.hung && now - process.stepped_at >= if slow { 8_000 } else { 1 } {
-            process.steps += 1;
-            process.stepped_at = now;
-        }
-        let phase = process.phase(now, busy, slow);
-        let loaded_bytes = now.min(process.loaded_at);
-        let mut heartbeat = Heartbeat {
-            steps: process.steps,
-            loaded_bytes,
-            ..Heartbeat::new(process.epoch, phase)
-        };
-        if phase == WorkerPhase::Loading {
-            heartbeat.steps = 0;
-        } else if worker == WorkerId::Target {
-            heartbeat.kv =
-                Some(KvUse { budget_bytes: BUDGET, held_bytes: held, ..Default::default() });
-            heartbeat.figures = gain.map(figures);
-        }
-        if worker == WorkerId::Target {
-            heartbeat.link = Some(report);
-        }
-        let at = (now + delay).max(process.told_at);
-        process.told_at = at;
-        if !silent && !dropped {
-            self.post(
-                at - now,
-                Happening::Told(Event::Worker(
-                    worker,
-                    worker::Event::Heartbeat(Box::new(heartbeat)),
-                )),
-            );
-        }
-    }
-
-    fn report(&self) -> LinkReport {
-        let number = |link: &Option<(u64, WorkerSlot, LinkEnds)>| {
-            link.map_or(0, |(generation, _, _)| generation)
-        };
-        let (generation, serving) = (number(&self.line.newest), number(&self.line.serving));
-        LinkReport { generation, phase: self.line.phase, reason: String::new(), serving }
-    }
-
-    fn describe(&self, worker: WorkerId) -> Arc<WorkerDescription> {
-        Arc::new(match worker {
-            WorkerId::Target => WorkerDescription::Target {
-                model: ModelInfo::default(),
-                capacity: self.capacity.clone(),
-            },
-            WorkerId::Drafter(_) => {
-                let path = self
-                    .processes
-                    .get(&worker)
-                    .map(|process| process.model.clone())
-                    .unwrap_or_default();
-                let images = serves_images(&path);
-                WorkerDescription::Drafter(DrafterInfo {
-                    path,
-                    block_size: 8,
-                    images,
-                    ..Default::default()
-                })
-            }
-        })
-    }
-}
-
-/// Of the drafters there are one does not draft behind pictures.
-fn serves_images(model: &str) -> bool {
-    model != "/e"
-}
-
-/// Speculation is worth the same wherever it was measured.
-fn figures(percent: u64) -> SpeculationFigures {
-    let bucket =
-        |up_to: u32| SpeculationBucket { up_to, steps: 1_000, gain: percent as f64 / 100.0 };
-    SpeculationFigures {
-        draft: Some(CostModel { observations: 1_000, ..Default::default() }),
-        by_sequences: [1, 2, 4, 8, 16, 32].map(bucket).to_vec(),
-        by_context: [512, 1_024, 2_048, 4_096].map(bucket).to_vec(),
-        ..Default::default()
+        self.post(0, Happening::Message(Event::Reported { attachment, report }));
     }
 }
 

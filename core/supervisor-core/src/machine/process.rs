@@ -16,11 +16,11 @@ pub(super) struct Process {
     /// It was asked to end and does.
     pub(super) leaving: bool,
     /// It was, at some time, not what a worker should be: whoever ends it as hung may be right.
-    pub(super) blemished: bool,
+    pub(super) was_faulty: bool,
     pub(super) steps: u64,
     pub(super) stepped_at: u64,
     /// Heartbeats of a process arrive in their order.
-    pub(super) told_at: u64,
+    pub(super) last_message_at: u64,
 }
 
 impl Process {
@@ -33,10 +33,10 @@ impl Process {
             hung: false,
             killed: false,
             leaving: false,
-            blemished: load_ms > 25_000,
+            was_faulty: load_ms > 25_000,
             steps: 0,
             stepped_at: now,
-            told_at: now,
+            last_message_at: now,
         }
     }
 

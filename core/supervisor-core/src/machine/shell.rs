@@ -1,15 +1,15 @@
 //! What the machine does when the core orders something: the shell's part, processes, the target's
 //! links.
 
-use super::{Fate, Happening, Line, Machine, Process, Told, kind, target};
+use super::{Delivered, Fate, Happening, Machine, Process, TargetLinks, kind, target};
 use crate::testing::*;
 
 impl Machine {
     /// Carries an action out; some are answered at once.
-    pub(super) fn obey(&mut self, action: Action) -> Option<Event> {
+    pub(super) fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Worker(worker, action) => {
-                return self.obey_for(worker, action).map(|event| Event::Worker(worker, event));
+                return self.perform_on(worker, action).map(|event| Event::Worker(worker, event));
             }
             Action::Connect { generation, slot, ends } => {
                 self.judge_link(slot, ends);
@@ -22,7 +22,7 @@ impl Machine {
                         .requests
                         .get(ticket)
                         .is_some_and(|request| request.fate != Fate::Waiting);
-                    self.hold(runs, "a permit for a request that does not run");
+                    self.require(runs, "a permit for a request that does not run");
                     self.judge_permit(*permit);
                 }
                 let delay = self.random.below(4);
@@ -30,7 +30,7 @@ impl Machine {
             }
             Action::Answer { call, outcome } => {
                 let done = self.calls.remove(&call);
-                self.hold(done.is_some() || self.absent, "an order is answered twice");
+                self.require(done.is_some() || self.absent, "an order is answered twice");
                 if let (Some(done), true) = (done, outcome.is_ok()) {
                     *self.seen.entry(done.to_owned()).or_default() += 1;
                 }
@@ -40,8 +40,8 @@ impl Machine {
                 Some(request) if request.fate == Fate::Left => {
                     request.fate = Fate::Over { cost_bytes: 0 }
                 }
-                Some(request) if request.fate == Fate::Waiting => self.is_told(ticket),
-                _ => self.hold(false, "a request that does not wait is denied"),
+                Some(request) if request.fate == Fate::Waiting => self.end_request(ticket),
+                _ => self.require(false, "a request that does not wait is denied"),
             },
             Action::Abort { epoch, denial } => self.cut(epoch, &denial),
             Action::Exit { restart } => self.end(restart),
@@ -49,15 +49,15 @@ impl Machine {
                 if attachment == self.gateways {
                     self.gateways += 1;
                     let report = gateway_report(self.gateways, GatewayState::Ready);
-                    self.mail(Event::Detached { attachment }, true);
+                    self.send(Event::Detached { attachment }, true);
                     self.post(
                         700,
-                        Happening::Told(Event::Reported { attachment: self.gateways, report }),
+                        Happening::Message(Event::Reported { attachment: self.gateways, report }),
                     );
                 }
             }
             Action::PushPolicy { epoch, policy } => {
-                self.told.newest = policy.epoch;
+                self.delivered.newest = policy.epoch;
                 let delay = self.random.below(4);
                 self.post(delay, Happening::Policy(self.term, epoch, policy.epoch));
             }
@@ -80,7 +80,7 @@ impl Machine {
                     .requests
                     .values()
                     .any(|request| matches!(request.fate, Fate::Running { .. }));
-                self.hold(!running, "a supervisor leaves and cuts a request nobody cut");
+                self.require(!running, "a supervisor leaves and cuts a request nobody cut");
                 let gap = 20 + self.random.below(500);
                 self.leave(gap);
             }
@@ -88,11 +88,11 @@ impl Machine {
         }
     }
 
-    fn obey_for(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
+    fn perform_on(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
         match action {
             worker::Action::Spawn { model } => return Some(self.spawn(worker, model)),
             worker::Action::AskStop { epoch, .. } => {
-                self.judge_an_end(worker, epoch);
+                self.judge_hang(worker, epoch);
                 let process =
                     self.processes.get_mut(&worker).filter(|process| process.epoch == epoch)?;
                 if process.frozen {
@@ -106,7 +106,7 @@ impl Machine {
                 }
                 self.post(
                     delay,
-                    Happening::Told(Event::Worker(
+                    Happening::Message(Event::Worker(
                         worker,
                         worker::Event::StopAnswered { epoch, reached },
                     )),
@@ -142,14 +142,16 @@ impl Machine {
                     true => worker::Event::Described { epoch, described: self.describe(worker) },
                     false => worker::Event::DescribeFailed { epoch },
                 };
-                self.mail(Event::Worker(worker, event), true);
+                self.send(Event::Worker(worker, event), true);
             }
-            worker::Action::Clear => self
-                .hold(!self.processes.contains_key(&worker), "cleared under a living process (I7)"),
+            worker::Action::Clear => self.require(
+                !self.processes.contains_key(&worker),
+                "cleared under a living process (I7)",
+            ),
             worker::Action::Surprise { phase, event } => {
-                self.hold(false, &format!("surprise {phase}/{event}"))
+                self.require(false, &format!("surprise {phase}/{event}"))
             }
-            worker::Action::Abandon { .. } => self.hold(false, "an Abandon left the core"),
+            worker::Action::Abandon { .. } => self.require(false, "an Abandon left the core"),
             worker::Action::LogPhase { .. } => {}
         }
         None
@@ -159,7 +161,7 @@ impl Machine {
         if self.processes.contains_key(&worker) {
             // Only what an earlier supervisor left.
             let known = self.believes(worker);
-            self.hold(self.term > 1 && !known, "a second process is started");
+            self.require(self.term > 1 && !known, "a second process is started");
             return worker::Event::Found { epoch: self.processes[&worker].epoch, pid: 9 };
         }
         if worker == WorkerId::Target {
@@ -189,8 +191,8 @@ impl Machine {
             );
             self.post(delay, Happening::Dies(worker, epoch, exit));
         }
-        self.post(5, Happening::Pulse(worker, epoch));
-        self.post(load_ms, Happening::Shows(worker, epoch));
+        self.post(5, Happening::HeartbeatTimer(worker, epoch));
+        self.post(load_ms, Happening::HeartbeatNow(worker, epoch));
         worker::Event::Spawned { epoch, pid: 9 }
     }
 
@@ -201,8 +203,8 @@ impl Machine {
         let epoch = process.epoch;
         match worker {
             WorkerId::Target => {
-                self.line = Line::ABSENT;
-                self.told = Told::default();
+                self.links = TargetLinks::ABSENT;
+                self.delivered = Delivered::default();
                 let running =
                     |fate: Fate| matches!(fate, Fate::Running { epoch: of, .. } if of == epoch);
                 let broken: Vec<Ticket> = self
@@ -211,21 +213,21 @@ impl Machine {
                     .filter(|(_, request)| running(request.fate))
                     .map(|(ticket, _)| *ticket)
                     .collect();
-                broken.into_iter().for_each(|ticket| self.is_told(ticket));
+                broken.into_iter().for_each(|ticket| self.end_request(ticket));
             }
             WorkerId::Drafter(_) => {
                 let of_it = |link: &Option<(u64, WorkerSlot, LinkEnds)>| {
                     link.is_some_and(|(_, _, ends)| ends.drafter == epoch)
                 };
-                if of_it(&self.line.serving) {
-                    self.line.serving = None;
+                if of_it(&self.links.serving) {
+                    self.links.serving = None;
                 }
-                if of_it(&self.line.newest) {
+                if of_it(&self.links.newest) {
                     self.move_link(LinkPhase::Lost);
                 }
             }
         }
-        self.mail(
+        self.send(
             Event::Worker(worker, worker::Event::Exited { epoch, exit, log: "last words".into() }),
             true,
         );
@@ -241,23 +243,23 @@ impl Machine {
             self.capacity.cost_of(&request.summary, request.summary.expected_positions(typical))
         });
         let (Some(request), Some(cost_bytes)) = (request, cost) else {
-            return self.hold(false, "admitted, unknown or too long");
+            return self.require(false, "admitted, unknown or too long");
         };
         let least =
             self.capacity.cost_of(&request.summary, u64::from(request.summary.context_tokens) + 1);
-        self.hold(
+        self.require(
             Some(cost_bytes) >= least,
             "a request is counted below what it begins with (I11)",
         );
-        self.hold(
+        self.require(
             matches!(request.fate, Fate::Waiting | Fate::Left),
             "a request that does not wait is admitted",
         );
-        self.hold(
+        self.require(
             self.core.target().life().is_some_and(|life| life.epoch == epoch),
             "admitted to another life (I7)",
         );
-        self.hold(
+        self.require(
             matches!(self.core.target().phase(), Phase::Ready { .. }),
             "admitted to one that is not ready",
         );
@@ -288,7 +290,7 @@ impl Machine {
                 );
             }
             // It died a moment ago, and the news is on its way: the stream cannot be opened.
-            false => self.is_told(ticket),
+            false => self.end_request(ticket),
         }
     }
 
@@ -311,13 +313,13 @@ impl Machine {
             }
             _ => {
                 self.requests.entry(ticket).and_modify(|request| request.served = true);
-                self.is_told(ticket);
+                self.end_request(ticket);
             }
         }
     }
 
     /// A request gets its outcome, if it has none, and its end is reported.
-    pub(super) fn is_told(&mut self, ticket: Ticket) {
+    pub(super) fn end_request(&mut self, ticket: Ticket) {
         let Some(request) = self.requests.get_mut(&ticket) else { return };
         let cost_bytes = match request.fate {
             Fate::Over { .. } | Fate::Left => return,
@@ -326,7 +328,7 @@ impl Machine {
         };
         request.fate = Fate::Over { cost_bytes };
         self.outcomes += 1;
-        self.mail(Event::Ended { ticket }, false);
+        self.send(Event::Ended { ticket }, false);
     }
 
     fn cut(&mut self, epoch: Epoch, denial: &Denial) {
@@ -334,7 +336,7 @@ impl Machine {
         let tickets: Vec<Ticket> = self.requests.keys().copied().collect();
         for ticket in tickets {
             match self.requests[&ticket].fate {
-                Fate::Running { epoch: of, .. } if of <= epoch => self.is_told(ticket),
+                Fate::Running { epoch: of, .. } if of <= epoch => self.end_request(ticket),
                 _ => {}
             }
             // The core has forgotten what the dead life held.
@@ -357,27 +359,27 @@ impl Machine {
             awake(WorkerId::Target, ends.target) && awake(WorkerId::Drafter(slot), ends.drafter);
         let failure = (!there).then(|| "nobody listens".to_owned());
         if there {
-            self.line.newest = Some((generation, slot, ends));
-            self.line.phase = LinkPhase::Greeting;
+            self.links.newest = Some((generation, slot, ends));
+            self.links.phase = LinkPhase::Greeting;
             let delay = 5 + self.random.below(40);
             self.post(delay, Happening::Greeted(generation));
         }
         // Now and then the answer is lost, and the bound behind it has to do.
         if self.random.below(40) > 0 {
-            self.mail(Event::Connected { generation, failure }, true);
+            self.send(Event::Connected { generation, failure }, true);
         }
     }
 
     pub(super) fn greet(&mut self, generation: u64) {
-        if !matches!(self.line.newest, Some((newest, _, _)) if newest == generation)
-            || self.line.phase != LinkPhase::Greeting
+        if !matches!(self.links.newest, Some((newest, _, _)) if newest == generation)
+            || self.links.phase != LinkPhase::Greeting
         {
             return;
         }
         if std::mem::take(&mut self.faults.refuses) {
             return self.move_link(LinkPhase::Refused);
         }
-        self.line.serving = self.line.newest;
+        self.links.serving = self.links.newest;
         self.move_link(LinkPhase::Up);
         if self.faults.late_until > self.now {
             self.move_link(LinkPhase::Suspect);
@@ -386,9 +388,9 @@ impl Machine {
 
     /// The newest link changes; the target shows itself at once.
     pub(super) fn move_link(&mut self, to: LinkPhase) {
-        let from = self.line.phase;
+        let from = self.links.phase;
         let (Some(newest), true) = (
-            self.line.newest,
+            self.links.newest,
             matches!(from, LinkPhase::Greeting | LinkPhase::Up | LinkPhase::Suspect),
         ) else {
             return;
@@ -396,17 +398,17 @@ impl Machine {
         if to == LinkPhase::Suspect && from != LinkPhase::Up {
             return;
         }
-        self.line.phase = to;
+        self.links.phase = to;
         if !matches!(to, LinkPhase::Up | LinkPhase::Suspect) {
-            self.line.serving = self.line.serving.filter(|serving| serving.0 != newest.0);
+            self.links.serving = self.links.serving.filter(|serving| serving.0 != newest.0);
         }
         if let Some(epoch) = self.processes.get(&WorkerId::Target).map(|process| process.epoch) {
-            self.post(0, Happening::Shows(WorkerId::Target, epoch));
+            self.post(0, Happening::HeartbeatNow(WorkerId::Target, epoch));
         }
     }
 
     /// No worker is ended as hung that was never silent or stuck.
-    fn judge_an_end(&mut self, worker: WorkerId, epoch: Epoch) {
+    fn judge_hang(&mut self, worker: WorkerId, epoch: Epoch) {
         let phase = match worker {
             WorkerId::Target => self.core.target().phase(),
             WorkerId::Drafter(slot) => self.core.drafters().slot(slot).phase(),
@@ -415,7 +417,7 @@ impl Machine {
         let healthy = self
             .processes
             .get(&worker)
-            .is_some_and(|process| process.epoch == epoch && !process.blemished);
-        self.hold(!(hung && healthy), "a worker is ended as hung that never was");
+            .is_some_and(|process| process.epoch == epoch && !process.was_faulty);
+        self.require(!(hung && healthy), "a worker is ended as hung that never was");
     }
 }

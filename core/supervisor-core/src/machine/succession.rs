@@ -1,6 +1,6 @@
 //! A supervisor that dies, and the one that takes over what it finds.
 
-use super::judge::Heard;
+use super::judge::Received;
 use super::{Fate, Happening, Machine};
 use crate::testing::*;
 
@@ -8,7 +8,7 @@ impl Machine {
     /// The supervisor is gone, and with it its mail and the streams that passed it.
     pub(super) fn leave(&mut self, gap_ms: u64) {
         self.absent = true;
-        (self.deaf_until, self.starved_ms) = (self.now, 0);
+        (self.unresponsive_until, self.starved_ms) = (self.now, 0);
         self.outcomes += self
             .requests
             .values()
@@ -16,11 +16,11 @@ impl Machine {
             .count() as u64;
         self.requests.clear();
         self.calls.clear();
-        let told = |happening: &Happening| matches!(happening, Happening::Told(_));
+        let delivered = |happening: &Happening| matches!(happening, Happening::Message(_));
         let lost: Vec<(u64, u64)> =
-            self.agenda.iter().filter(|(_, what)| told(what)).map(|(at, _)| *at).collect();
+            self.agenda.iter().filter(|(_, what)| delivered(what)).map(|(at, _)| *at).collect();
         for at in lost {
-            if let Some(Happening::Told(event)) = self.agenda.remove(&at) {
+            if let Some(Happening::Message(event)) = self.agenda.remove(&at) {
                 self.lose(&event);
             }
         }
@@ -46,24 +46,24 @@ impl Machine {
     }
 
     /// Another supervisor takes over what it finds.
-    pub(super) fn succeed(&mut self) {
+    pub(super) fn take_over(&mut self) {
         self.term += 1;
-        (self.absent, self.looks_around) = (false, true);
+        (self.absent, self.adopting) = (false, true);
         let bug = self.core.bug();
         self.core = FaultySupervisor::new(self.settings, self.plan.clone(), Term(self.term), bug);
-        self.heard = Heard::default();
+        self.received = Received::default();
         self.write(format!("> supervisor of term {}", self.term));
         *self.seen.entry("succeeded".to_owned()).or_default() += 1;
         for worker in [WorkerId::Drafter(WorkerSlot::First), WorkerId::Drafter(WorkerSlot::Second)]
         {
             if let Some(process) = self.processes.get(&worker) {
                 let found = worker::Event::Found { epoch: process.epoch, pid: 9 };
-                self.tell(Event::Worker(worker, found));
+                self.deliver(Event::Worker(worker, found));
             }
         }
-        self.tell(Event::Begun);
-        self.looks_around = false;
+        self.deliver(Event::Begun);
+        self.adopting = false;
         self.gateways += 1;
-        self.tell_gateway(GatewayState::Ready);
+        self.send_gateway_report(GatewayState::Ready);
     }
 }

@@ -75,7 +75,7 @@ impl Machine {
         let lost =
             self.random.below(if self.faults.unreached_until > self.now { 2 } else { 20 }) == 0;
         if lost {
-            self.told.behind_since = None;
+            self.delivered.behind_since = None;
         }
         lost
     }
@@ -115,7 +115,7 @@ impl Machine {
         self.tally(!answered, "permits are lost");
         self.post(
             if answered { 0 } else { ANSWER_MS },
-            Happening::Told(Event::Repermitted { epoch, missed }),
+            Happening::Message(Event::Repermitted { epoch, missed }),
         );
     }
 
@@ -124,12 +124,12 @@ impl Machine {
         if self.absent
             || term != self.term
             || !self.alive(WorkerId::Target, epoch)
-            || policy != self.told.newest
+            || policy != self.delivered.newest
         {
             return;
         }
         if self.is_reached(epoch) {
-            self.told.policy = Some((term, policy));
+            self.delivered.policy = Some((term, policy));
             if !self.is_lost() {
                 return;
             }

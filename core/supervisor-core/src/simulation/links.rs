@@ -25,7 +25,7 @@ pub(super) struct Links {
     serving: Option<(u64, WorkerSlot, LinkEnds)>,
     pairs: BTreeMap<(Epoch, Epoch), (Fate, Millis)>,
     /// What the last heartbeat said is up.
-    said: Option<(WorkerSlot, Epoch)>,
+    reported: Option<(WorkerSlot, Epoch)>,
 }
 
 impl Links {
@@ -38,7 +38,7 @@ impl Links {
             phase: LinkPhase::Absent,
             serving: None,
             pairs: BTreeMap::new(),
-            said: None,
+            reported: None,
         }
     }
 
@@ -59,7 +59,7 @@ impl Links {
             None | Some((Fate::Lost, _)) => Ok(()),
             // No said in time what became of it.
             Some((Fate::Open, since))
-                if now.since(since) >= 10_000 && self.said != Some((slot, ends.drafter)) =>
+                if now.since(since) >= 10_000 && self.reported != Some((slot, ends.drafter)) =>
             {
                 Ok(())
             }
@@ -72,11 +72,11 @@ impl Links {
     /// is lost. Between two that were linked, or did not go together, it may try again.
     pub(super) fn orphaned(&mut self, last: u64) {
         self.pairs.values_mut().for_each(|(fate, _)| *fate = Fate::Lost);
-        (self.last, self.earlier, self.handing, self.said) = (last, last, None, None);
+        (self.last, self.earlier, self.handing, self.reported) = (last, last, None, None);
     }
 
-    pub(super) fn said_up(&self) -> Option<(WorkerSlot, Epoch)> {
-        self.said
+    pub(super) fn reported_up(&self) -> Option<(WorkerSlot, Epoch)> {
+        self.reported
     }
 
     /// A worker is gone, and its ends with it.
@@ -109,7 +109,7 @@ impl Links {
         let place = |link: Option<(u64, WorkerSlot, LinkEnds)>| {
             link.map(|(_, slot, ends)| (slot, ends.drafter))
         };
-        self.said = if up { place(self.newest) } else { place(self.serving) };
+        self.reported = if up { place(self.newest) } else { place(self.serving) };
         // From what it is told the core may make another link between the same two.
         match (self.newest.filter(|(generation, ..)| *generation > self.earlier), self.phase) {
             (Some((_, _, ends)), LinkPhase::Lost) => self.mark(ends, Fate::Lost),
@@ -157,7 +157,7 @@ impl World {
             }
             // Now and then the answer is lost, and the bound behind it has to do.
             if what > 2 {
-                self.tell(Event::Connected { generation, failure: None });
+                self.deliver(Event::Connected { generation, failure: None });
             }
             return;
         }
@@ -185,6 +185,6 @@ impl World {
 
     fn fail(&mut self, generation: u64, ends: LinkEnds) {
         self.links.mark(ends, Fate::Lost);
-        self.tell(Event::Connected { generation, failure: Some("nobody listens".into()) });
+        self.deliver(Event::Connected { generation, failure: Some("nobody listens".into()) });
     }
 }

@@ -13,7 +13,7 @@
 //! of each order: exactly one outcome (I4). At the end of all: no process.
 
 mod links;
-mod obey;
+mod perform;
 mod steps;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,7 +28,7 @@ enum Fate {
         epoch: Epoch,
         cost_bytes: u64,
     },
-    /// Told its outcome; until its end is reported to the core it holds what a living target still
+    /// Delivered its outcome; until its end is reported to the core it holds what a living target still
     /// holds for it.
     Over {
         reported: bool,
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// One event, and those by which the shell answers its actions.
-    fn tell(&mut self, event: Event) {
+    fn deliver(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let line = format!("{event:?}");
@@ -207,7 +207,7 @@ impl World {
                 self.assert(ends || !actions.iter().any(fates), "a drafter reaches a request (I3)");
             }
             for action in actions {
-                events.extend(self.obey(action));
+                events.extend(self.perform(action));
             }
             let deadline = self.core.next_deadline();
             self.assert(deadline.is_none_or(|due| due > self.now), "a deadline is left over");
@@ -249,9 +249,9 @@ impl World {
             let crowd = permit.lane == Lane::Plain && permit.reason == RouteReason::Concurrency;
             let elsewise = self.unmeasured
                 && self.core.kv_pressure() <= self.core.routing().policy().kv_pressure;
-            let told = !self.missed.contains(ticket);
+            let delivered = !self.missed.contains(ticket);
             self.assert(
-                answering || !told || !elsewise || !crowd,
+                answering || !delivered || !elsewise || !crowd,
                 &format!("r{} is alone and held back by load (I12)", ticket.0),
             );
         }
@@ -278,9 +278,9 @@ impl World {
 
     /// Relays that were told report their ends.
     fn settle(&mut self) {
-        let told: Vec<Ticket> =
+        let delivered: Vec<Ticket> =
             self.tickets(|fate| matches!(fate, Fate::Over { reported: false, .. }));
-        for ticket in told {
+        for ticket in delivered {
             self.report(ticket);
         }
     }
@@ -288,7 +288,7 @@ impl World {
     fn report(&mut self, ticket: Ticket) {
         self.requests.get_mut(&ticket).expect("known").1 =
             Fate::Over { reported: true, cost_bytes: 0 };
-        self.tell(Event::Ended { ticket });
+        self.deliver(Event::Ended { ticket });
     }
 
     fn tickets(&self, which: impl Fn(&Fate) -> bool) -> Vec<Ticket> {
@@ -305,14 +305,14 @@ impl World {
             // Now and then we are the ones who sleep.
             let late = if self.random.below(50) == 0 { self.random.below(90_000) } else { 0 };
             self.now = due + late;
-            self.tell(Event::TimePassed);
-            self.bury();
+            self.deliver(Event::TimePassed);
+            self.reap();
         }
         self.now = until.max(self.now);
     }
 
     /// Who is doomed dies some time.
-    fn bury(&mut self) {
+    fn reap(&mut self) {
         for worker in WORKERS {
             if self.processes[&worker].doomed && self.random.below(2) == 0 {
                 self.die(worker, WorkerExit::Signal(9));
@@ -324,7 +324,7 @@ impl World {
         if let Some(epoch) = self.at(worker).epoch.take() {
             self.at(worker).doomed = false;
             self.links.died(worker, epoch);
-            self.tell(Event::Worker(
+            self.deliver(Event::Worker(
                 worker,
                 worker::Event::Exited { epoch, exit, log: String::new() },
             ));
@@ -358,9 +358,9 @@ impl World {
             heartbeat.figures = self.figures();
             let free =
                 [None, Some(0), Some(300), Some(5_000), Some(5_000)][self.random.below(5) as usize];
-            self.tell(Event::MemoryRead { available_bytes: free });
+            self.deliver(Event::MemoryRead { available_bytes: free });
         }
-        self.tell(Event::Worker(worker, worker::Event::Heartbeat(Box::new(heartbeat))));
+        self.deliver(Event::Worker(worker, worker::Event::Heartbeat(Box::new(heartbeat))));
     }
 
     /// What the target says it has measured: at first nothing, then one thing or the other.
@@ -388,10 +388,10 @@ impl World {
                     earlier: true,
                     ..Default::default()
                 };
-                self.tell(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
+                self.deliver(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
             }
         }
-        self.tell(Event::Begun);
+        self.deliver(Event::Begun);
         for _ in 0..self.random.below(500) {
             self.step();
             if self.exited && self.leaving {
@@ -405,14 +405,14 @@ impl World {
         // The end is bounded, whatever went before and however the processes behave (I6).
         let begun = self.now;
         for _ in 0..4 {
-            self.tell(Event::StopAsked);
+            self.deliver(Event::StopAsked);
         }
         while !self.exited {
             self.settle();
             self.assert(self.now.since(begun) < 3_600_000, "it does not end");
             let running = self.tickets(|fate| matches!(fate, Fate::Running { .. }));
             self.assert(running.is_empty(), "cancelled requests are told");
-            self.bury();
+            self.reap();
             self.sleep(1_000);
         }
         self.settle();

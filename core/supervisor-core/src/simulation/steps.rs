@@ -29,7 +29,7 @@ impl World {
                     {
                         let tokens = 1 + self.random.below(600);
                         let served = served_plainly(tokens);
-                        self.tell(Event::Served { ticket, served });
+                        self.deliver(Event::Served { ticket, served });
                     }
                     self.report(ticket);
                 }
@@ -71,7 +71,7 @@ impl World {
             21 if self.random.below(8) == 0 => self.set_policy(),
             21 if self.random.below(60) == 0 => {
                 let stop = self.random.below(2) == 0;
-                self.tell(if stop { Event::StopAsked } else { Event::ParentGone });
+                self.deliver(if stop { Event::StopAsked } else { Event::ParentGone });
             }
             _ => {
                 let longest = if self.calm { 6 } else { 8 };
@@ -87,7 +87,7 @@ impl World {
                 }
             }
         }
-        self.bury();
+        self.reap();
         if self.random.below(3) > 0 {
             self.settle();
         }
@@ -110,7 +110,7 @@ impl World {
         let ticket = Ticket(self.requests.len() as u64);
         self.requests.insert(ticket, (summary, Fate::Waiting));
         self.submitted.push(self.now);
-        self.tell(Event::Submitted { ticket, summary });
+        self.deliver(Event::Submitted { ticket, summary });
     }
 
     fn describe(&mut self, worker: WorkerId) {
@@ -136,13 +136,13 @@ impl World {
         };
         let failed = self.random.below(4) == 0;
         if self.processes[&worker].earlier && self.random.below(4) == 0 {
-            return self.tell(Event::Worker(
+            return self.deliver(Event::Worker(
                 worker,
                 worker::Event::Foreign { epoch, cause: "another version".into() },
             ));
         }
         let described = worker::Event::Described { epoch, described: Arc::new(described) };
-        self.tell(Event::Worker(
+        self.deliver(Event::Worker(
             worker,
             if failed { worker::Event::DescribeFailed { epoch } } else { described },
         ));
@@ -154,7 +154,7 @@ impl World {
         if Some(epoch) != self.epoch(worker) {
             let exited =
                 worker::Event::Exited { epoch, exit: WorkerExit::Signal(9), log: String::new() };
-            self.tell(Event::Worker(worker, exited));
+            self.deliver(Event::Worker(worker, exited));
             self.heartbeat(worker, epoch);
         }
     }
@@ -172,7 +172,7 @@ impl World {
             PolicyChange::MaxContext(Limit::Auto),
         ][self.random.below(8) as usize];
         self.calls.insert(call, ("set", false, 0));
-        self.tell(Event::PolicySet { call, change });
+        self.deliver(Event::PolicySet { call, change });
     }
 
     fn order(&mut self) {
@@ -191,7 +191,7 @@ impl World {
             DrafterOrder::Renew => "renewed",
         };
         self.calls.insert(call, (kind, false, self.last_target));
-        self.tell(Event::DrafterOrdered { call, order });
+        self.deliver(Event::DrafterOrdered { call, order });
     }
 
     fn command(&mut self) {
@@ -208,7 +208,7 @@ impl World {
         };
         self.leaving |= kind == "supervisor restarts";
         self.calls.insert(call, (kind, false, self.last_target));
-        self.tell(Event::Ordered { call, order });
+        self.deliver(Event::Ordered { call, order });
     }
 
     /// It comes, says something else, or goes.
@@ -218,8 +218,8 @@ impl World {
             [self.random.below(3) as usize];
         let report = gateway_report(attachment, state);
         match self.random.below(6) {
-            0 => self.tell(Event::Detached { attachment }),
-            _ => self.tell(Event::Reported { attachment, report }),
+            0 => self.deliver(Event::Detached { attachment }),
+            _ => self.deliver(Event::Reported { attachment, report }),
         }
     }
 
@@ -249,9 +249,9 @@ impl World {
         for worker in WORKERS {
             if let (WorkerId::Drafter(_), Some(epoch)) = (worker, self.epoch(worker)) {
                 self.at(worker).left = false;
-                self.tell(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
+                self.deliver(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
             }
         }
-        self.tell(Event::Begun);
+        self.deliver(Event::Begun);
     }
 }

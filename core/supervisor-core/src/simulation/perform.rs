@@ -4,10 +4,10 @@ use super::{Fate, WORKERS, World};
 use crate::testing::*;
 
 impl World {
-    pub(super) fn obey(&mut self, action: Action) -> Option<Event> {
+    pub(super) fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Worker(worker, action) => {
-                return self.obey_for(worker, action).map(|event| Event::Worker(worker, event));
+                return self.perform_on(worker, action).map(|event| Event::Worker(worker, event));
             }
             Action::Connect { generation, slot, ends } => {
                 self.assert(
@@ -60,7 +60,7 @@ impl World {
                 self.calls.insert(call, (kind, true, target));
                 if outcome.is_ok() {
                     *self.seen.entry(kind.to_owned()).or_default() += 1;
-                    self.obey_answer(kind, target);
+                    self.check_answer(kind, target);
                     let gone = WorkerSlot::ALL
                         .iter()
                         .all(|slot| self.epoch(WorkerId::Drafter(*slot)).is_none());
@@ -69,7 +69,7 @@ impl World {
                         "a stop is answered and a process is left",
                     );
                     // At the moment of the answer; it may fall in the next.
-                    let up = self.links.said_up().is_some();
+                    let up = self.links.reported_up().is_some();
                     self.assert(
                         kind != "started" || up,
                         "a start is answered and there is no link",
@@ -151,7 +151,7 @@ impl World {
         None
     }
 
-    fn obey_for(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
+    fn perform_on(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
         match action {
             worker::Action::Spawn { model } => {
                 if let (true, Some(epoch)) = (self.processes[&worker].left, self.epoch(worker)) {
@@ -229,7 +229,7 @@ impl World {
     }
 
     /// A command was answered: it is so.
-    fn obey_answer(&self, kind: &str, target: u64) {
+    fn check_answer(&self, kind: &str, target: u64) {
         match kind {
             "target restarted" => {
                 let fresh = self.epoch(WorkerId::Target) > Some(Epoch(target));
@@ -276,7 +276,7 @@ impl World {
     fn judge(&self, permit: Permit) {
         let linked = self
             .links
-            .said_up()
+            .reported_up()
             .is_some_and(|(slot, epoch)| self.epoch(WorkerId::Drafter(slot)) == Some(epoch));
         self.assert(
             permit.lane == Lane::Plain || linked,
