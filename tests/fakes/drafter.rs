@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use paceline_link::{End, Frame, Handover, LinkError, Side, frame, handshake};
 use paceline_process::Exit;
-use paceline_process::worker::{self, Gate, Parts, Post, Progress};
+use paceline_process::worker::{self, Gate, Progress, WorkerContext, WorkerParts};
 use paceline_proto::internal::v1::drafter_server::{Drafter, DrafterServer};
 use paceline_proto::internal::v1::{
     DescribeDrafterRequest, DescribeDrafterResponse, DrafterInfo, LinkPhase, LinkReport,
@@ -64,7 +64,7 @@ fn main() -> std::process::ExitCode {
     let Args { epoch, term, config, name, model } = Args::parse();
     let model = model.unwrap_or_default();
     let worker = worker::Args { name: name.clone(), epoch, term, config };
-    worker::run(&worker, |post| parts(&name, model, post)).into()
+    worker::run(&worker, |context| parts(&name, model, context)).into()
 }
 
 struct Service {
@@ -78,7 +78,7 @@ impl Drafter for Service {
         &self,
         request: Request<DescribeDrafterRequest>,
     ) -> Result<Response<DescribeDrafterResponse>, Status> {
-        self.gate.admit(request.into_inner().stamp)?;
+        self.gate.check_stamp(request.into_inner().stamp)?;
         let drafter = DrafterInfo {
             name: "fake".into(),
             path: self.model.display().to_string(),
@@ -96,32 +96,32 @@ impl Drafter for Service {
     }
 }
 
-fn parts(name: &str, model: PathBuf, post: &Post) -> Result<Parts, Exit> {
+fn parts(name: &str, model: PathBuf, context: &WorkerContext) -> Result<WorkerParts, Exit> {
     let (orders, inbox) = sync_channel(16);
     let links = orders.clone();
     let listener =
-        paceline_link::listen(&post.dir.socket(&format!("{name}.link")), move |handover| {
+        paceline_link::listen(&context.dir.socket(&format!("{name}.link")), move |handover| {
             let _ = links.try_send(Order::Link(handover));
         })
         .map_err(|_| Exit::Unavailable)?;
     let mut services = RoutesBuilder::default();
-    services.add_service(DrafterServer::new(Service { gate: post.gate.clone(), model }));
-    let post = post.clone();
-    Ok(Parts {
+    services.add_service(DrafterServer::new(Service { gate: context.gate.clone(), model }));
+    let context = context.clone();
+    Ok(WorkerParts {
         services,
         stop: Arc::new(move |_| orders.try_send(Order::Stop).is_ok()),
         engine: Box::new(move || {
-            post.progress.set_load(1, 1);
-            post.progress.set_phase(WorkerPhase::Idle);
-            post.pulse.now();
-            let exit = live(&post, &inbox);
+            context.progress.set_load(1, 1);
+            context.progress.set_phase(WorkerPhase::Idle);
+            context.pulse.now();
+            let exit = live(&context, &inbox);
             drop(listener);
             exit
         }),
     })
 }
 
-fn live(post: &Post, inbox: &Receiver<Order>) -> Exit {
+fn live(context: &WorkerContext, inbox: &Receiver<Order>) -> Exit {
     let mut link: Option<Play> = None;
     loop {
         match inbox.recv_timeout(if link.is_some() { Duration::ZERO } else { LOOK }) {
@@ -130,11 +130,11 @@ fn live(post: &Post, inbox: &Receiver<Order>) -> Exit {
                 let generation = handover.generation;
                 link = End::open(handover, Side::Drafter)
                     .ok()
-                    .map(|end| Play::new(end, Arc::clone(&post.progress)));
+                    .map(|end| Play::new(end, Arc::clone(&context.progress)));
                 let report =
                     LinkReport { generation, phase: LinkPhase::Up.into(), ..LinkReport::default() };
-                post.progress.set_link(report);
-                post.pulse.now();
+                context.progress.set_link(report);
+                context.pulse.now();
             }
             Err(RecvTimeoutError::Timeout) => {}
         }

@@ -8,7 +8,7 @@ use paceline_link::{Listener, handshake};
 use paceline_models::{DeviceChoice, Quantize, device};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
 use paceline_process::config::{Device, DrafterQuantize};
-use paceline_process::worker::{self, Gate, Inbox, Mail, Parts, Post, mailbox};
+use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
 use paceline_process::{Config, Exit, digest, platform};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
 use paceline_vocabulary::chain;
@@ -59,37 +59,43 @@ pub fn run(args: &Args) -> Exit {
         term: args.term,
         config: args.config.clone(),
     };
-    worker::run(&worker, |post| parts(args, post))
+    worker::run(&worker, |context| parts(args, context))
 }
 
-fn parts(args: &Args, post: &Post) -> Result<Parts, Exit> {
+fn parts(args: &Args, context: &WorkerContext) -> Result<WorkerParts, Exit> {
     let unavailable = |error: std::io::Error| {
         tracing::error!(%error, "no mailbox, or no socket for the link");
         Exit::Unavailable
     };
     let (commands, inbox) = mailbox(COMMANDS).map_err(unavailable)?;
     let loaded = Arc::new(OnceLock::new());
-    let listener = listen(&args.name, post, commands.clone()).map_err(unavailable)?;
+    let listener = listen(&args.name, context, commands.clone()).map_err(unavailable)?;
     let mut services = RoutesBuilder::default();
     services.add_service(DrafterServer::new(DrafterService {
-        gate: post.gate.clone(),
-        config_digest: post.config.drafter_digest(),
+        gate: context.gate.clone(),
+        config_digest: context.config.drafter_digest(),
         loaded: loaded.clone(),
     }));
-    let (post, model) = (post.clone(), args.model.clone());
-    Ok(Parts {
+    let (context, model) = (context.clone(), args.model.clone());
+    Ok(WorkerParts {
         services,
         // No client waits for a drafter: it needs no grace period.
         stop: Arc::new(move |_grace_ms| commands.try_send(DrafterCommand::Stop).is_ok()),
-        engine: Box::new(move || engine_thread(&post, model.as_deref(), &loaded, inbox, listener)),
+        engine: Box::new(move || {
+            engine_thread(&context, model.as_deref(), &loaded, inbox, listener)
+        }),
     })
 }
 
-fn listen(name: &str, post: &Post, commands: Mail<DrafterCommand>) -> std::io::Result<Listener> {
-    let gate: Gate = post.gate.clone();
-    paceline_link::listen(&post.dir.socket(&format!("{name}.link")), move |handover| {
+fn listen(
+    name: &str,
+    context: &WorkerContext,
+    commands: Mail<DrafterCommand>,
+) -> std::io::Result<Listener> {
+    let gate: Gate = context.gate.clone();
+    paceline_link::listen(&context.dir.socket(&format!("{name}.link")), move |handover| {
         let generation = handover.generation;
-        match gate.admit(Some(handover.stamp)) {
+        match gate.check_stamp(Some(handover.stamp)) {
             Ok(_) if commands.try_send(DrafterCommand::Link(handover)).is_ok() => {}
             Ok(_) => tracing::warn!(generation, "the engine takes no more links at the moment"),
             Err(status) => tracing::warn!(generation, why = status.message(), "a link was refused"),
@@ -100,23 +106,23 @@ fn listen(name: &str, post: &Post, commands: Mail<DrafterCommand>) -> std::io::R
 /// Loads, then runs the engine. The only thread that touches an array (I8). `listener` goes with
 /// it.
 fn engine_thread(
-    post: &Post,
+    context: &WorkerContext,
     model: Option<&Path>,
     loaded: &OnceLock<DrafterInfo>,
     inbox: Inbox<DrafterCommand>,
     listener: Listener,
 ) -> Exit {
-    let exit = match load(post, model, loaded) {
+    let exit = match load(context, model, loaded) {
         Ok(engine) => {
-            post.progress.set_phase(WorkerPhase::Idle.into());
-            post.pulse.now();
+            context.progress.set_phase(WorkerPhase::Idle.into());
+            context.pulse.now();
             engine.run(inbox)
         }
         Err(error) => {
             let cause = chain(&error);
             tracing::error!(cause, "cannot load the drafter");
-            post.progress.fail(cause);
-            post.pulse.now();
+            context.progress.fail(cause);
+            context.pulse.now();
             Exit::Unavailable
         }
     };
@@ -125,11 +131,11 @@ fn engine_thread(
 }
 
 fn load(
-    post: &Post,
+    context: &WorkerContext,
     model: Option<&Path>,
     loaded: &OnceLock<DrafterInfo>,
 ) -> Result<Engine, StartError> {
-    let Post { config, progress, pulse, .. } = post;
+    let WorkerContext { config, progress, pulse, .. } = context;
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,

@@ -24,7 +24,7 @@ impl Drafter for DrafterService {
         &self,
         request: Request<DescribeDrafterRequest>,
     ) -> Result<Response<DescribeDrafterResponse>, Status> {
-        self.gate.admit(request.into_inner().stamp)?;
+        self.gate.check_stamp(request.into_inner().stamp)?;
         let loading = || Reason::DrafterLoading.status("the drafter is loading its weights");
         let drafter = self.loaded.get().ok_or_else(loading)?;
         Ok(Response::new(DescribeDrafterResponse {

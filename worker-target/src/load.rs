@@ -9,7 +9,7 @@ use paceline_models::{
 };
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, ConfigError, Device};
-use paceline_process::worker::Post;
+use paceline_process::worker::WorkerContext;
 use paceline_process::{digest, platform};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
@@ -71,9 +71,12 @@ pub(crate) struct LoadedModel {
 ///
 /// # Errors
 /// See [`StartError`].
-pub(crate) fn load(post: &Post, known: &OnceLock<LoadedModel>) -> Result<Engine, StartError> {
-    let Post { config, progress, pulse, clock, .. } = post;
-    let model = load_weights(post)?;
+pub(crate) fn load(
+    context: &WorkerContext,
+    known: &OnceLock<LoadedModel>,
+) -> Result<Engine, StartError> {
+    let WorkerContext { config, progress, pulse, clock, .. } = context;
+    let model = load_weights(context)?;
     let info = model.info();
     let kv =
         KvStore::new(&model.kv_layers(), model.dtype(), info.context).map_err(StartError::Store)?;
@@ -122,8 +125,8 @@ pub(crate) fn load(post: &Post, known: &OnceLock<LoadedModel>) -> Result<Engine,
     }))
 }
 
-fn load_weights(post: &Post) -> Result<Box<dyn Target>, StartError> {
-    let Post { config, progress, .. } = post;
+fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> {
+    let WorkerContext { config, progress, .. } = context;
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
 use paceline_process::Exit;
-use paceline_process::worker::{self, Inbox, Parts, Post, mailbox};
+use paceline_process::worker::{self, Inbox, WorkerContext, WorkerParts, mailbox};
 use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::internal::v1::target_server::TargetServer;
 use paceline_vocabulary::chain;
@@ -47,56 +47,60 @@ pub fn run(args: &Args) -> Exit {
     worker::run(&worker::Args { name: NAME.into(), epoch, term, config }, parts)
 }
 
-fn parts(post: &Post) -> Result<Parts, Exit> {
+fn parts(context: &WorkerContext) -> Result<WorkerParts, Exit> {
     let unavailable = |error: std::io::Error| {
         tracing::error!(%error, "no mailbox, or no socket for the link");
         Exit::Unavailable
     };
     let commands =
-        (COMMANDS_PER_SEQUENCE * post.config.target.max_sequences as usize).max(MIN_COMMANDS);
+        (COMMANDS_PER_SEQUENCE * context.config.target.max_sequences as usize).max(MIN_COMMANDS);
     let (mail, inbox) = mailbox(commands).map_err(unavailable)?;
     let links = {
-        let (mail, gate) = (mail.clone(), post.gate.clone());
+        let (mail, gate) = (mail.clone(), context.gate.clone());
         let on_handover = move |handover: paceline_link::Handover| {
-            if let Err(status) = gate.admit(Some(handover.stamp)) {
+            if let Err(status) = gate.check_stamp(Some(handover.stamp)) {
                 tracing::warn!(%status, "a link was handed over and is dropped (I7)");
             } else if let Err(why) = mail.try_send(EngineCommand::Link(handover)) {
                 tracing::warn!(?why, "a link was handed over, and the engine does not take it");
             }
         };
-        paceline_link::listen(&post.dir.socket(&format!("{NAME}.link")), on_handover)
+        paceline_link::listen(&context.dir.socket(&format!("{NAME}.link")), on_handover)
             .map_err(unavailable)?
     };
     let known = Arc::new(OnceLock::new());
     let service = TargetService {
-        gate: post.gate.clone(),
-        config_digest: post.config.target_digest(),
+        gate: context.gate.clone(),
+        config_digest: context.config.target_digest(),
         loaded: known.clone(),
-        progress: post.progress.clone(),
+        progress: context.progress.clone(),
         commands: mail.clone(),
-        clock: post.clock,
-        image_files: ImageFiles::new(post.dir.pictures()),
+        clock: context.clock,
+        image_files: ImageFiles::new(context.dir.pictures()),
     };
     let mut services = RoutesBuilder::default();
     services.add_service(TargetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES));
-    let clock = post.clock;
+    let clock = context.clock;
     let stop = move |grace_ms| {
         mail.try_send(EngineCommand::Stop { until: clock.now() + grace_ms }).is_ok()
     };
-    let post = post.clone();
+    let context = context.clone();
     let engine = move || {
-        let exit = engine_thread(&post, inbox, &known);
+        let exit = engine_thread(&context, inbox, &known);
         // The socket accepts links until the engine has ended.
         drop(links);
         exit
     };
-    Ok(Parts { services, stop: Arc::new(stop), engine: Box::new(engine) })
+    Ok(WorkerParts { services, stop: Arc::new(stop), engine: Box::new(engine) })
 }
 
 /// Loads, then runs the engine. The only thread that touches an array (I8).
-fn engine_thread(post: &Post, inbox: Inbox<EngineCommand>, known: &OnceLock<LoadedModel>) -> Exit {
-    let Post { progress, pulse, .. } = post;
-    let engine = match load(post, known) {
+fn engine_thread(
+    context: &WorkerContext,
+    inbox: Inbox<EngineCommand>,
+    known: &OnceLock<LoadedModel>,
+) -> Exit {
+    let WorkerContext { progress, pulse, .. } = context;
+    let engine = match load(context, known) {
         Ok(engine) => engine,
         Err(error) => {
             let failure = chain(&error);

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use paceline_models::device;
 use paceline_process::Clock;
-use paceline_process::worker::{Gate, Mail, Progress, Refused};
+use paceline_process::worker::{Gate, Mail, Progress, SendRefused};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
     CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, RepermitRequest,
@@ -66,10 +66,10 @@ impl TargetService {
 
     fn send(&self, command: EngineCommand) -> Result<(), Status> {
         self.commands.try_send(command).map_err(|error| match error {
-            Refused::Full => {
+            SendRefused::Full => {
                 Reason::QueueFull.status("the engine has more commands waiting than it takes")
             }
-            Refused::Ended => Reason::Draining.status("the target is stopping"),
+            SendRefused::Ended => Reason::Draining.status("the target is stopping"),
         })
     }
 }
@@ -83,7 +83,7 @@ impl Target for TargetService {
         request: Request<TargetGenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
         let message = request.into_inner();
-        let stamp = self.gate.admit(message.stamp)?;
+        let stamp = self.gate.check_stamp(message.stamp)?;
         let loaded = self.loaded()?;
         let context = RequestContext {
             model: &loaded.info,
@@ -108,7 +108,7 @@ impl Target for TargetService {
         request: Request<CancelRequest>,
     ) -> Result<Response<CancelResponse>, Status> {
         let message = request.into_inner();
-        self.gate.admit(message.stamp)?;
+        self.gate.check_stamp(message.stamp)?;
         let (found, answered) = oneshot::channel();
         self.send(EngineCommand::Cancel { request_id: message.request_id, found })?;
         Ok(Response::new(CancelResponse { found: answered.await.unwrap_or(false) }))
@@ -118,7 +118,7 @@ impl Target for TargetService {
         &self,
         request: Request<StatsRequest>,
     ) -> Result<Response<StatsResponse>, Status> {
-        self.gate.admit(request.into_inner().stamp)?;
+        self.gate.check_stamp(request.into_inner().stamp)?;
         let (prefill_tokens, decode_tokens) = self.progress.tokens();
         let (step_p50_us, step_p99_us) = self.progress.step_us();
         let (mlx_active_bytes, mlx_cache_bytes) = device::memory();
@@ -138,7 +138,7 @@ impl Target for TargetService {
         &self,
         request: Request<DescribeRequest>,
     ) -> Result<Response<DescribeResponse>, Status> {
-        self.gate.admit(request.into_inner().stamp)?;
+        self.gate.check_stamp(request.into_inner().stamp)?;
         let loaded = self.loaded()?;
         Ok(Response::new(DescribeResponse {
             epoch: self.gate.epoch(),
@@ -157,7 +157,7 @@ impl Target for TargetService {
         request: Request<RepermitRequest>,
     ) -> Result<Response<RepermitResponse>, Status> {
         let message = request.into_inner();
-        self.gate.admit(message.stamp)?;
+        self.gate.check_stamp(message.stamp)?;
         let changes = message.changes.into_iter().map(|change| {
             let permit = wire::permit(change.permit)?;
             Ok(PermitChange { request_id: change.request_id, permit })
@@ -174,7 +174,7 @@ impl Target for TargetService {
         request: Request<SetPolicyRequest>,
     ) -> Result<Response<SetPolicyResponse>, Status> {
         let message = request.into_inner();
-        let stamp = self.gate.admit(message.stamp)?;
+        let stamp = self.gate.check_stamp(message.stamp)?;
         self.send(EngineCommand::SetPolicy(wire::policy(message.policy, stamp.term)?))?;
         Ok(Response::new(SetPolicyResponse {}))
     }

@@ -27,14 +27,6 @@ impl Gate {
         Self { epoch, term: Arc::new(AtomicU64::new(term)) }
     }
 
-    /// See [`Gate::check_stamp`]; for the workers, until they use the new name.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn admit(&self, stamp: Option<Stamp>) -> Result<Stamp, Status> {
-        self.check_stamp(stamp)
-    }
-
     /// Number of this life.
     pub fn epoch(&self) -> u64 {
         self.epoch

@@ -14,9 +14,6 @@ mod pulse;
 
 pub use gate::{Gate, StopOrder, WorkerService};
 pub use life::{Args, Engine, WorkerContext, WorkerParts, run};
-// For the workers, until they use the new names.
-pub use life::{WorkerContext as Post, WorkerParts as Parts};
-pub use mailbox::SendRefused as Refused;
 pub use mailbox::{Inbox, Mail, SendRefused, mailbox};
 pub use progress::Progress;
 pub use pulse::Pulse;
