@@ -34,7 +34,7 @@ fn busy(sequences: usize) -> Scheduler {
         images: Default::default(),
     };
     let keys: Vec<SequenceKey> =
-        (0..sequences).map(|_| scheduler.admit(request.clone()).expect("room")).collect();
+        (0..sequences).map(|_| scheduler.add(request.clone()).expect("room")).collect();
     let token = Token { id: 1, margin: 1.0 };
     for round in 0..60 {
         scheduler.start(|_| 0);

@@ -4,8 +4,8 @@
 //!
 //! [`scheduler`] the next step · [`sequence`] one generation's life · [`ledger`] memory in bytes ·
 //! [`prefix_cache`] its index of pages · [`speculation`] draft lengths · [`vision_tower`] and
-//! [`image`] images · [`hidden_window`], [`drafter_progress`], [`draft_deadline`] one drafter link's
-//! windows, progress and deadlines.
+//! [`image`] images · [`hidden_window`], [`drafter_progress`], [`draft_deadline`] one drafter
+//! link's windows, progress and deadlines.
 
 pub mod draft_deadline;
 pub mod drafter_progress;
@@ -25,7 +25,7 @@ pub use image::{Image, ImageKey};
 pub use ledger::{ClassBytes, Ledger, LedgerError};
 pub use prefix_cache::{Chain, PAGE, PageId, PageKey, PrefixIndex};
 pub use scheduler::{
-    Chosen, Emission, End, Preempted, PrefixWait, Scheduler, SchedulerError, Started, Step,
+    Chosen, Completion, Emission, Preempted, PrefixWait, Scheduler, SchedulerError, Started, Step,
     StepPart, Token,
 };
 pub use sequence::{Draft, DraftCounts, EndReason, Finish, Phase, Request, Sequence, SequenceKey};

@@ -214,7 +214,7 @@ impl Sequence {
         self.ids.len() - self.committed
     }
 
-    /// Images of which not all rows are prefilled, and their numbers.
+    /// Images that are not prefilled to their end, and their numbers.
     pub fn unread_images(&self) -> impl Iterator<Item = (usize, &Image)> {
         self.images.iter().enumerate().filter(|(_, image)| image.end() > self.committed)
     }

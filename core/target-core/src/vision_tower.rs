@@ -9,7 +9,7 @@
 //! ```
 //! A slice has as many blocks as fit the time of a prompt chunk. So an image of any size delays
 //! running streams by no more than a chunk and one block. The image with the least work left goes
-//! first; an image that was skipped in [`MAX_SKIPPED_SLICES`] slices goes before it. Features that
+//! first; an image that was skipped in `MAX_SKIPPED_SLICES` slices goes before it. Features that
 //! a sequence with memory needs are never evicted, and count as held by the sequence. The others
 //! are bounded, and are evicted before anything else.
 
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn slices_follow_the_measured_time_of_blocks() {
         let mut tower = Tower::new(INFO);
-        // Nothing is known: one block. Then what fits 30 ms, and of a larger one a block at least.
+        // Before a measurement: one block. Then what fits 30 ms, and at least one block.
         assert_eq!(
             run(&mut tower, vec![wanted(1, 10)], 30_000.0),
             [(1, 1), (1, 3), (1, 3), (1, 1)]

@@ -178,7 +178,7 @@ impl Engine {
             let message = "the target was asked to stop and takes nothing new";
             return Admission::Refused(Reason::Draining.status(message));
         }
-        match self.scheduler.admit(request.scheduling.clone()) {
+        match self.scheduler.add(request.scheduling.clone()) {
             Ok(key) => {
                 let Request { cache_scope, images, .. } = &request.scheduling;
                 self.pages.open(key, cache_scope, images.clone());

@@ -68,10 +68,8 @@ impl Run {
             let prompt =
                 (0..20 + at as u32).map(|place| 4 + (place * 7 + 131 * at as u32) % 4000).collect();
             let (one, _) = fixture::request(&format!("r{at}"), prompt, *tokens, *sampling);
-            running.insert(
-                scheduler.admit(one.request.scheduling.clone()).expect("there is room"),
-                one,
-            );
+            running
+                .insert(scheduler.add(one.request.scheduling.clone()).expect("there is room"), one);
         }
         let mut run = Self { model, kv, scheduler, drafting, running, answers: HashMap::new() };
         for key in run.scheduler.start(|_| 0).keys {

@@ -12,7 +12,7 @@ fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
     Chain::new(scope, Arc::default()).of(ids).to_vec()
 }
 
-/// Adds all pages of a chain, of 10 bytes each; how many are new.
+/// Adds all pages of a chain, of 10 bytes each. Returns the number of stored and the new pages.
 fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> (usize, Vec<PageId>) {
     let mut dropped = vec![];
     let (_, new) = prefix.extend(keys, usize::MAX, 10, limit, &mut dropped);
@@ -72,7 +72,7 @@ fn the_least_recently_used_leaves_are_evicted_first() {
     keep(&mut prefix, &b, 80);
     assert_eq!((prefix.bytes(), prefix.len()), (80, 8));
     prefix.find(&a, 1000, 0);
-    // Two pages of `b` go for two more: its last.
+    // The last two pages of `b` are evicted for two more.
     let c = keys("", &ids(2, 3));
     assert_eq!(
         (keep(&mut prefix, &c, 80).0, prefix.known(&a), prefix.known(&b), prefix.known(&c)),
@@ -80,7 +80,7 @@ fn the_least_recently_used_leaves_are_evicted_first() {
     );
     assert_eq!(prefix.evict(11).len(), 2);
     assert_eq!((prefix.known(&a), prefix.known(&b), prefix.bytes()), (4, 0, 60));
-    // The pages before a new one never go for it.
+    // The pages before a new one are never evicted for it.
     let a = keys("", &ids(9, 1));
     assert_eq!((keep(&mut prefix, &a, 45).0, prefix.bytes(), prefix.known(&a)), (0, 40, 4));
     assert_eq!(prefix.evict(u64::MAX).len(), 4);
@@ -311,7 +311,7 @@ proptest! {
 fn a_chain_is_removed_with_all_pages_after_it() {
     let mut prefix = PrefixIndex::default();
     let (a, other) = (keys("", &ids(4, 1)), keys("", &ids(3, 2)));
-    // Another conversation that begins like the first.
+    // Another conversation with the same first pages.
     let mut ids = ids(5, 1);
     ids[2 * PAGE..].iter_mut().for_each(|id| *id += 9);
     let branch = keys("", &ids);

@@ -5,7 +5,7 @@
 //! (`vision_turns`).
 //!
 //! [`Scheduler`] has methods of four types:
-//! - a sequence's life: [`admit`](Scheduler::admit), [`start`](Scheduler::start),
+//! - a sequence's life: [`add`](Scheduler::add), [`start`](Scheduler::start),
 //!   [`found`](Scheduler::found), [`set_permit`](Scheduler::set_permit),
 //!   [`remove`](Scheduler::remove);
 //! - the loop: [`next_step`](Scheduler::next_step), [`on_step`](Scheduler::on_step),
@@ -132,7 +132,7 @@ pub struct Emission {
     /// How it was served so far.
     pub served: Service,
     /// Set with the last token. The sequence is removed then.
-    pub end: Option<End>,
+    pub end: Option<Completion>,
 }
 
 /// How a sequence was served.
@@ -155,7 +155,7 @@ impl Service {
 
 /// The end of a sequence that completed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct End {
+pub struct Completion {
     /// How it ended.
     pub finish: Finish,
     /// How it was served.
@@ -253,7 +253,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// It is too large to ever run, or there are as many sequences as run at once.
-    pub fn admit(&mut self, request: Request) -> Result<SequenceKey, SchedulerError> {
+    pub fn add(&mut self, request: Request) -> Result<SequenceKey, SchedulerError> {
         if self.sequences.len() >= self.max_sequences {
             return Err(SchedulerError::Full(self.sequences.len()));
         }
@@ -464,7 +464,7 @@ impl Scheduler {
         let end = finish.map(|(finish, count)| {
             tokens.truncate(count);
             // The sequence is removed below.
-            End { finish, served, ids: std::mem::take(&mut sequence.ids) }
+            Completion { finish, served, ids: std::mem::take(&mut sequence.ids) }
         });
         if end.is_some() {
             self.remove(key);

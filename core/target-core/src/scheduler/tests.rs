@@ -13,7 +13,7 @@ fn classes(of: &[(usize, u64)]) -> Vec<ClassBytes> {
         .collect()
 }
 
-/// On a machine of which nothing is known yet.
+/// On a machine without measurements.
 fn unmeasured() -> Scheduler {
     Scheduler::new(Ledger::new(10_000, classes(&[(256, 100), (4096, 1600)])), 4)
 }
@@ -44,8 +44,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
     }
 }
 
-/// Does a step and chooses `token` wherever one is chosen; says which rows were read and what came
-/// out.
+/// Computes a step and chooses `token` wherever one is chosen. Returns the rows and the emissions.
 fn step(
     scheduler: &mut Scheduler,
     now: u64,
@@ -70,7 +69,7 @@ fn finish(emission: &Emission) -> Option<Finish> {
 #[test]
 fn a_request_is_prefilled_then_decoded_then_removed() {
     let mut scheduler = scheduler();
-    scheduler.admit(request(10, 3)).expect("room");
+    scheduler.add(request(10, 3)).expect("room");
     assert_eq!(step(&mut scheduler, 0, 50).0, [(0, 10, true)]);
     assert_eq!(step(&mut scheduler, 1, 51).0, [(0, 1, true)]);
     let (_, last) = step(&mut scheduler, 2, 52);
@@ -85,7 +84,7 @@ fn a_request_is_prefilled_then_decoded_then_removed() {
 #[test]
 fn a_stop_id_ends_a_sequence() {
     let mut scheduler = scheduler();
-    scheduler.admit(request(1, 100)).expect("room");
+    scheduler.add(request(1, 100)).expect("room");
     assert_eq!(finish(&step(&mut scheduler, 0, 2).1[0]), Some(Finish::Stop));
     assert!(scheduler.is_empty());
 }
@@ -94,11 +93,11 @@ fn a_stop_id_ends_a_sequence() {
 fn long_prompts_are_prefilled_in_chunks_beside_decoding() {
     let mut scheduler = scheduler();
     scheduler.price = RowPrice::flat(2_000.0);
-    scheduler.admit(request(5, 50)).expect("room");
+    scheduler.add(request(5, 50)).expect("room");
     step(&mut scheduler, 0, 9);
-    scheduler.admit(request(300, 5)).expect("room");
-    scheduler.admit(request(20, 5)).expect("room");
-    // The short prompt first, and of the long one what the chunk has left.
+    scheduler.add(request(300, 5)).expect("room");
+    scheduler.add(request(20, 5)).expect("room");
+    // The short prompt goes first, and the long one gets the rest of the chunk.
     assert_eq!(step(&mut scheduler, 1, 9).0, [(0, 1, true), (2, 20, true), (1, 32, false)]);
     scheduler.price = RowPrice::flat(200.0);
     assert_eq!(step(&mut scheduler, 2, 9).0, [(0, 1, true), (2, 1, true), (1, 268, true)]);
@@ -108,7 +107,7 @@ fn long_prompts_are_prefilled_in_chunks_beside_decoding() {
 #[test]
 fn a_slow_machine_gets_small_chunks() {
     let mut scheduler = unmeasured();
-    scheduler.admit(request(2000, 5)).expect("room");
+    scheduler.add(request(2000, 5)).expect("room");
     // 5 ms a row: 50 rows in 250 ms, 32 as a multiple of 32.
     for (now, rows) in [1, 32, 32, 32].into_iter().enumerate() {
         let step = next(&mut scheduler, now as u64);
@@ -120,7 +119,7 @@ fn a_slow_machine_gets_small_chunks() {
 #[test]
 fn on_an_unmeasured_machine_no_prefill_step_counts_as_hung() {
     const HANG_US: u64 = 10_000_000;
-    // What a step costs whatever its rows are, and what a row costs.
+    // The fixed cost of a step, and the cost of a row.
     let machines = [
         (1_000, 10),
         (30_000, 500),
@@ -133,7 +132,7 @@ fn on_an_unmeasured_machine_no_prefill_step_counts_as_hung() {
     for (step_us, row_us) in machines {
         for prompts in [1, 3] {
             let mut scheduler = unmeasured();
-            (0..prompts).for_each(|_| _ = scheduler.admit(request(1_000, 1)).expect("room"));
+            (0..prompts).for_each(|_| _ = scheduler.add(request(1_000, 1)).expect("room"));
             let (mut slowest_us, mut steps) = (0, 0);
             while !scheduler.is_empty() {
                 let step = next(&mut scheduler, steps);
@@ -151,7 +150,7 @@ fn on_an_unmeasured_machine_no_prefill_step_counts_as_hung() {
                 scheduler.on_step(&step.parts, chosen, took_us);
                 (slowest_us, steps) = (slowest_us.max(took_us), steps + 1);
             }
-            // Small chunks are for the beginning alone.
+            // Only the first chunks are small.
             assert!(steps <= prompts * 32 + 6, "{step_us} and {row_us} us: {steps} steps");
         }
     }
@@ -160,7 +159,7 @@ fn on_an_unmeasured_machine_no_prefill_step_counts_as_hung() {
 #[test]
 fn a_continuation_is_prefilled_like_a_prompt_and_counts_as_generated() {
     let mut scheduler = scheduler();
-    scheduler.admit(Request { continuation: vec![8, 9], ..request(4, 3) }).expect("room");
+    scheduler.add(Request { continuation: vec![8, 9], ..request(4, 3) }).expect("room");
     let (rows, emissions) = step(&mut scheduler, 0, 60);
     assert_eq!(rows, [(0, 6, true)]);
     assert_eq!((emissions[0].index, finish(&emissions[0])), (2, Some(Finish::Length)));
@@ -171,7 +170,7 @@ fn cached_rows_are_not_prefilled_and_count_as_cached_prompt_tokens() {
     let mut scheduler = scheduler();
     let resumed = Request { continuation: vec![8; 100], ..request(100, 101) };
     for (at, request, cached) in [(0, request(200, 1), 192), (1, resumed, 100)] {
-        let key = scheduler.admit(request).expect("room");
+        let key = scheduler.add(request).expect("room");
         assert_eq!(scheduler.start(|_| 0).keys, [key]);
         assert_eq!(scheduler.unread(), [key]);
         scheduler.found(key, 192);
@@ -186,7 +185,7 @@ fn cached_rows_are_not_prefilled_and_count_as_cached_prompt_tokens() {
 #[test]
 fn deadlines_end_a_sequence_at_the_step_border() {
     let mut scheduler = scheduler();
-    scheduler.admit(Request { deadline: Some(Millis(5)), ..request(4, 30) }).expect("room");
+    scheduler.add(Request { deadline: Some(Millis(5)), ..request(4, 30) }).expect("room");
     step(&mut scheduler, 4, 60);
     let late = next(&mut scheduler, 5);
     assert_eq!(
@@ -201,23 +200,23 @@ fn a_full_engine_and_a_request_too_large_are_refused() {
     let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100), (512, 300)])), 2)
         .with_row_us(1_000.0);
     assert!(matches!(
-        scheduler.admit(request(10, 300)),
+        scheduler.add(request(10, 300)),
         Err(SchedulerError::Ledger(LedgerError::Never { .. }))
     ));
     assert!(matches!(
-        scheduler.admit(request(10, 600)),
+        scheduler.add(request(10, 600)),
         Err(SchedulerError::Ledger(LedgerError::TooLong { .. }))
     ));
-    scheduler.admit(request(10, 10)).expect("room");
-    scheduler.admit(request(10, 10)).expect("room");
-    assert_eq!(scheduler.admit(request(10, 10)), Err(SchedulerError::Full(2)));
+    scheduler.add(request(10, 10)).expect("room");
+    scheduler.add(request(10, 10)).expect("room");
+    assert_eq!(scheduler.add(request(10, 10)), Err(SchedulerError::Full(2)));
 }
 
 #[test]
 fn a_sequence_without_room_waits() {
     let mut scheduler =
         Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4).with_row_us(1_000.0);
-    (0..3).for_each(|_| _ = scheduler.admit(request(10, 2)).expect("taken"));
+    (0..3).for_each(|_| _ = scheduler.add(request(10, 2)).expect("taken"));
     assert_eq!(scheduler.start(|_| 0).keys, [SequenceKey(0), SequenceKey(1)]);
     assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 10, true), (1, 10, true)]);
     step(&mut scheduler, 1, 9);
@@ -227,7 +226,7 @@ fn a_sequence_without_room_waits() {
 /// A speculative sequence of `max_tokens` that has its first token.
 fn drafting(max_tokens: u32) -> (Scheduler, SequenceKey) {
     let mut scheduler = scheduler();
-    let key = scheduler.admit(Request { permit: DRAFTS, ..request(10, max_tokens) }).expect("room");
+    let key = scheduler.add(Request { permit: DRAFTS, ..request(10, max_tokens) }).expect("room");
     step(&mut scheduler, 0, 50);
     (scheduler, key)
 }
@@ -276,7 +275,7 @@ fn a_late_draft_is_neither_waited_for_nor_used() {
 #[test]
 fn others_step_while_a_draft_is_under_way() {
     let (mut scheduler, key) = drafting(100);
-    scheduler.admit(request(4, 10)).expect("room");
+    scheduler.add(request(4, 10)).expect("room");
     scheduler.asked(key, Millis(20));
     assert_eq!(step(&mut scheduler, 1, 60).0, [(1, 4, true)]);
     assert_eq!(step(&mut scheduler, 2, 60).0, [(1, 1, true)]);
@@ -315,12 +314,12 @@ fn a_permit_changes_the_lane_at_the_next_step() {
 fn short_prompts_overtake_a_long_one_for_four_steps_at_most() {
     let mut scheduler =
         Scheduler::new(Ledger::new(100_000, classes(&[(256, 100), (4096, 1600)])), 32);
-    let long = scheduler.admit(request(2_000, 2)).expect("room");
+    let long = scheduler.add(request(2_000, 2)).expect("room");
     scheduler.price = RowPrice::flat(250_000.0 / 64.0);
     let mut waited = 0;
     for now in 0..40 {
         // In every step a request arrives whose prompt fills the chunk.
-        scheduler.admit(request(64, 1)).expect("room");
+        scheduler.add(request(64, 1)).expect("room");
         scheduler.start(|_| 0);
         let step = scheduler.next_step(Millis(now), |_| 0);
         let rows: usize = step.parts.iter().map(|part| part.rows).sum();
@@ -343,10 +342,10 @@ fn short_prompts_overtake_a_long_one_for_four_steps_at_most() {
 fn beside_streams_a_chunk_takes_half_the_time() {
     let mut scheduler = scheduler();
     scheduler.price = RowPrice::flat(1_000.0);
-    scheduler.admit(request(600, 5)).expect("room");
+    scheduler.add(request(600, 5)).expect("room");
     assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 224, false)]);
     scheduler.price = RowPrice::flat(1_000.0);
-    let key = scheduler.admit(request(1, 50)).expect("room");
+    let key = scheduler.add(request(1, 50)).expect("room");
     step(&mut scheduler, 1, 9);
     scheduler.price = RowPrice::flat(1_000.0);
     assert_eq!(scheduler.get(key).expect("there").phase, Phase::Decoding);
@@ -356,7 +355,7 @@ fn beside_streams_a_chunk_takes_half_the_time() {
 #[test]
 fn a_prompt_waits_for_one_with_the_same_beginning_which_goes_first() {
     let mut scheduler = scheduler();
-    let [a, b, c] = [1000, 900, 500].map(|rows| scheduler.admit(request(rows, 5)).expect("room"));
+    let [a, b, c] = [1000, 900, 500].map(|rows| scheduler.add(request(rows, 5)).expect("room"));
     scheduler.price = RowPrice::flat(250_000.0 / 64.0);
     scheduler.prefix_waits.insert(b, PrefixWait { leader: a, rows: 200 });
     let first = next(&mut scheduler, 0);

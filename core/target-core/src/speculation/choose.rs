@@ -25,7 +25,7 @@ const LENGTHS: [usize; 10] = [2, 3, 4, 5, 7, 9, 11, 15, 22, 31];
 
 /// All sequences that step together.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct BatchLoad {
     /// Their number.
     pub sequences: usize,
     /// Positions of context of all of them.
@@ -65,7 +65,7 @@ struct DraftSums {
     accepted: f64,
 }
 
-impl Load {
+impl BatchLoad {
     /// One plain step of all.
     pub fn plain(&self, costs: &Costs) -> Throughput {
         let count = self.sequences as f64;
@@ -136,7 +136,7 @@ pub struct Choice {
 
 /// The geometric mean of all throughputs. `logs` is the sum of the logarithms of the drafting
 /// sequences' tokens, `own` the sum of those tokens.
-fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, cycle: Throughput) -> f64 {
+fn fair_rate(load: BatchLoad, drafting: usize, logs: f64, own: f64, cycle: Throughput) -> f64 {
     let others = load.sequences - drafting;
     let plain =
         if others == 0 { 0.0 } else { others as f64 * ((cycle.tokens - own) / others as f64).ln() };
@@ -144,7 +144,7 @@ fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, cycle: Throughput
 }
 
 /// The product of the tokens of the sequences that do not draft.
-fn plain_product(load: Load, drafting: usize, own: f64, cycle: Throughput) -> f64 {
+fn plain_product(load: BatchLoad, drafting: usize, own: f64, cycle: Throughput) -> f64 {
     match load.sequences - drafting {
         0 => 1.0,
         others => {
@@ -157,7 +157,7 @@ fn plain_product(load: Load, drafting: usize, own: f64, cycle: Throughput) -> f6
 #[derive(Clone, Copy, Debug)]
 struct Growth {
     survival: f32,
-    /// Place of the candidate in [`Search::order`].
+    /// Place of the candidate in `Search::order`.
     rank: usize,
 }
 
@@ -184,7 +184,7 @@ struct Point {
 /// The search over numbers of drafting sequences and lengths.
 struct Search<'a> {
     costs: &'a Costs,
-    load: Load,
+    load: BatchLoad,
     candidates: &'a [Candidate<'a>],
     /// Candidates that may draft, the ones with the most accepted tokens first.
     order: Vec<usize>,
@@ -195,7 +195,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(costs: &'a Costs, load: Load, candidates: &'a [Candidate<'a>]) -> Self {
+    fn new(costs: &'a Costs, load: BatchLoad, candidates: &'a [Candidate<'a>]) -> Self {
         let mut order: Vec<(usize, f64)> = candidates
             .iter()
             .enumerate()
@@ -282,7 +282,7 @@ impl<'a> Search<'a> {
 
 /// The best cycle in which at least one candidate drafts; `None` if none may. The caller compares
 /// it with a plain step, because the caller knows what a change costs.
-pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Option<Choice> {
+pub fn best_cycle(costs: &Costs, load: BatchLoad, candidates: &[Candidate<'_>]) -> Option<Choice> {
     let mut search = Search::new(costs, load, candidates);
     for drafting in drafting_counts(search.order.len()) {
         search.grow(drafting);
@@ -301,7 +301,7 @@ fn drafting_counts(all: usize) -> impl Iterator<Item = usize> {
 /// Given lengths as a choice.
 pub fn choice_of(
     costs: &Costs,
-    load: Load,
+    load: BatchLoad,
     candidates: &[Candidate<'_>],
     lengths: &[usize],
 ) -> Choice {
@@ -328,7 +328,7 @@ pub fn lengths_up_to(most: usize) -> impl Iterator<Item = usize> {
 /// kind; 0 if no draft is possible.
 pub fn gain_of_kind(
     costs: &Costs,
-    load: Load,
+    load: BatchLoad,
     drafting: usize,
     survival: &Survival,
     most: usize,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use paceline_vocabulary::{Force, Permit, RouteReason};
 
-use super::choose::{Candidate, Choice, Load, best_cycle, choice_of};
+use super::choose::{BatchLoad, Candidate, Choice, best_cycle, choice_of};
 use super::staleness::CLEAR_GAIN;
 use super::state::{DraftCause, PendingCycle, SequenceState};
 use super::survival::{self, LONGEST_DRAFT};
@@ -88,7 +88,7 @@ impl Speculation {
             }
         }
         let context = sequences.values().map(|sequence| sequence.committed).sum::<usize>() as f64;
-        let load = Load { sequences: sequences.len(), context };
+        let load = BatchLoad { sequences: sequences.len(), context };
         if !at_border {
             self.prepare_new(load, &eligible);
             self.keep_feeding(&eligible, &mut plan);
@@ -171,7 +171,7 @@ impl Speculation {
         unchanged
     }
 
-    fn decide(&mut self, load: Load, eligible: &[Eligible], plan: &mut DraftPlan) {
+    fn decide(&mut self, load: BatchLoad, eligible: &[Eligible], plan: &mut DraftPlan) {
         let token_us = 1.0 / load.plain(&self.costs).rate();
         self.share_lessons();
         for one in eligible {
@@ -230,7 +230,7 @@ impl Speculation {
     /// first, the lengths are computed for the others alone: it must pay for them meanwhile.
     fn ask<'a>(
         &mut self,
-        load: Load,
+        load: BatchLoad,
         chosen: &[&'a Eligible],
         lengths: &[usize],
     ) -> Vec<Asked<'a>> {
@@ -256,7 +256,7 @@ impl Speculation {
     }
 
     /// Whether a plain step is taken first, because the cost of plain steps is stale.
-    fn takes_plain_step(&mut self, load: Load, open: &[&Eligible], lengths: &[usize]) -> bool {
+    fn takes_plain_step(&mut self, load: BatchLoad, open: &[&Eligible], lengths: &[usize]) -> bool {
         if !self.staleness.is_stale() {
             return false;
         }
@@ -268,7 +268,7 @@ impl Speculation {
     /// Feeds the drafter a sequence that begins while a cycle is under way, if it would be chosen
     /// for the next one. That drafting would pay for it alone is not enough: in a large batch the
     /// drafter's reading slows all sequences.
-    fn prepare_new(&mut self, load: Load, eligible: &[Eligible]) {
+    fn prepare_new(&mut self, load: BatchLoad, eligible: &[Eligible]) {
         let is_new = |state: &SequenceState| !state.considered && !state.fed;
         if !eligible.iter().any(|one| is_new(&self.states[&one.key])) {
             return;
@@ -291,13 +291,13 @@ impl Speculation {
         Candidate { survival: &self.states[&one.key].survival, most: one.most, read_us }
     }
 
-    fn choice(&self, load: Load, some: &[&Eligible], lengths: &[usize]) -> Choice {
+    fn choice(&self, load: BatchLoad, some: &[&Eligible], lengths: &[usize]) -> Choice {
         let candidates: Vec<Candidate<'_>> = some.iter().map(|one| self.candidate(one)).collect();
         choice_of(&self.costs, load, &candidates, lengths)
     }
 
     /// The lengths for these sequences; all 0 if plain steps are better.
-    fn lengths(&self, load: Load, some: &[&Eligible]) -> Vec<usize> {
+    fn lengths(&self, load: BatchLoad, some: &[&Eligible]) -> Vec<usize> {
         let candidates: Vec<Candidate<'_>> = some.iter().map(|one| self.candidate(one)).collect();
         // Of one sequence.
         let plain_rate = 1.0 / load.plain(&self.costs).us;
@@ -320,13 +320,13 @@ impl Speculation {
 
     /// Whether drafting would gain so many times for a sequence that had the machine for itself.
     pub(super) fn pays_alone(&self, one: &Eligible, times: f64) -> bool {
-        let load = Load { sequences: 1, context: one.context };
+        let load = BatchLoad { sequences: 1, context: one.context };
         let best = best_cycle(&self.costs, load, &[self.candidate(one)]);
         best.is_some_and(|best| best.throughput.rate() > times * load.plain(&self.costs).rate())
     }
 
     /// Notes the expected time of the cycle, so that its end shows what it gained or lost.
-    fn expect_cycle(&mut self, load: Load, asked: &[Asked<'_>]) {
+    fn expect_cycle(&mut self, load: BatchLoad, asked: &[Asked<'_>]) {
         if asked.is_empty() {
             return;
         }

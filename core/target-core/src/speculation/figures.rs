@@ -5,7 +5,7 @@ use paceline_vocabulary::ExponentialMean;
 use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFigures};
 
 use super::Speculation;
-use super::choose::{Load, gain_of_kind};
+use super::choose::{BatchLoad, gain_of_kind};
 use super::costs::Costs;
 use super::survival::{KINDS, LONGEST_DRAFT, TrafficClass};
 
@@ -63,7 +63,7 @@ impl Ranges {
 }
 
 /// Throughput with drafts over plain steps. For each kind of text the better of both lanes counts.
-fn gain(costs: &Costs, load: Load, class: &TrafficClass, kinds: &[f64; KINDS]) -> f64 {
+fn gain(costs: &Costs, load: BatchLoad, class: &TrafficClass, kinds: &[f64; KINDS]) -> f64 {
     let most = REPORTED_LENGTH.min(LONGEST_DRAFT);
     let of_kind = |survival| gain_of_kind(costs, load, load.sequences, survival, most).max(1.0);
     kinds.iter().zip(class.table()).map(|(share, survival)| share * of_kind(survival)).sum()
@@ -80,12 +80,12 @@ impl Speculation {
         let mean_context = ranges.context.get().unwrap_or(0.0);
         let sequences = SEQUENCES.iter().zip(ranges.by_sequences).map(|(up_to, steps)| {
             let context = mean_context * f64::from(*up_to);
-            let load = Load { sequences: *up_to as usize, context };
+            let load = BatchLoad { sequences: *up_to as usize, context };
             SpeculationBucket { up_to: *up_to, steps, gain: gain(costs, load, class, &mixture) }
         });
         let context = CONTEXT.iter().zip(ranges.by_context).zip(&ranges.kinds).map(
             |((up_to, steps), means)| {
-                let load = Load { sequences: 1, context: f64::from(*up_to) };
+                let load = BatchLoad { sequences: 1, context: f64::from(*up_to) };
                 let kinds = std::array::from_fn(|kind| means[kind].get().unwrap_or(mixture[kind]));
                 SpeculationBucket { up_to: *up_to, steps, gain: gain(costs, load, class, &kinds) }
             },

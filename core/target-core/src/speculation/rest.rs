@@ -1,6 +1,6 @@
 //! Resting sequences: drafting does not pay for them, and they are tried again after a back-off.
 
-use super::choose::Load;
+use super::choose::BatchLoad;
 use super::decide::Eligible;
 use super::state::expected_survival;
 use super::survival::{KINDS, LONGEST_DRAFT};
@@ -87,7 +87,7 @@ impl Speculation {
     /// Those that are not similar are tried at once, because they share the cost.
     pub(super) fn trials<'a>(
         &mut self,
-        load: Load,
+        load: BatchLoad,
         eligible: &'a [Eligible],
     ) -> Vec<(&'a Eligible, usize)> {
         let due: Vec<&Eligible> = eligible

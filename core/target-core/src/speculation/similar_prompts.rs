@@ -131,7 +131,7 @@ impl PromptMemory {
         evidence
     }
 
-    /// Similarity of two prompts, from 0 to [`MAX_SIMILARITY`].
+    /// Similarity of two prompts, from 0 to `MAX_SIMILARITY`.
     pub fn similarity(&self, one: &TokenSet, other: &TokenSet) -> f64 {
         let weight = |tokens: &[u16]| tokens.iter().map(|token| self.rarity(*token)).sum::<f64>();
         let (mut both, mut rest) = (0.0, other.0.as_slice());

@@ -329,8 +329,8 @@ mod tests {
             }
             belief.end(&mut class);
         }
-        let learnt = accepted(&Belief::new(class.mixture()).survival(&class), 15);
-        assert!(learnt < begin / 2.0, "{begin} at first, {learnt} after thirty that do not pay");
+        let learned = accepted(&Belief::new(class.mixture()).survival(&class), 15);
+        assert!(learned < begin / 2.0, "{begin} at first, {learned} after thirty that do not pay");
         // And is not stuck with it.
         let mut other = Belief::new(class.mixture());
         (0..3).for_each(|_| other.observe(&mut class, 7, 7));

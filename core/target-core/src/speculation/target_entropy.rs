@@ -4,7 +4,7 @@
 //!
 //! The algorithm: count, for each kind of text, how often each bin of entropy occurs. The counts
 //! come from sequences whose drafts showed their kind. The bin of a new token multiplies the
-//! probability of each kind by the bin's likelihood in that kind. Before anything is learnt each
+//! probability of each kind by the bin's likelihood in that kind. Before anything is learned each
 //! likelihood is 1.
 
 use super::survival::KINDS;
@@ -15,7 +15,7 @@ const BIN_ENDS: [f32; BINS - 1] = [0.001, 0.01, 0.05, 0.15, 0.4, 0.9, 1.6];
 /// Number of bins.
 pub const BINS: usize = 8;
 /// Tokens with the distribution of all kinds together that are added to the counts of each kind.
-/// With them a kind of which few tokens were counted has likelihoods near 1.
+/// With them a kind with few counted tokens has likelihoods near 1.
 const PRIOR_TOKENS: f64 = 30.0;
 /// Exponent of each likelihood, because neighbouring tokens are not independent: the second one
 /// repeats a part of what the first one showed.

@@ -4,7 +4,7 @@
 //! The algorithm: the value is the time that drafting would save if the text were of a kind that
 //! pays, times the probability of that kind. The cost is what the cycle takes beyond plain steps.
 
-use super::choose::{Load, gain_of_kind, lengths_up_to};
+use super::choose::{BatchLoad, gain_of_kind, lengths_up_to};
 use super::costs::Costs;
 use super::survival::{KINDS, Survival, accepted};
 
@@ -39,7 +39,7 @@ pub struct Trial {
 }
 
 /// The cheapest trial of this group; `None` if no draft is possible.
-pub fn trial(costs: &Costs, load: Load, group: TrialGroup<'_>) -> Option<Trial> {
+pub fn trial(costs: &Costs, load: BatchLoad, group: TrialGroup<'_>) -> Option<Trial> {
     let plain_us = 1.0 / load.plain(costs).rate();
     let mut value_us = 0.0;
     for (share, survival) in group.kinds.iter().zip(group.table) {
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_trial_is_worth_its_cost_only_while_much_can_be_gained() {
         let (costs, class) = (cpu(), TrafficClass::default());
-        let load = Load { sequences: 1, context: 0.0 };
+        let load = BatchLoad { sequences: 1, context: 0.0 };
         let unknown = *Belief::new(class.mixture()).kinds();
         let ask = |kinds: &[f64; KINDS], left, read| {
             let group = TrialGroup {

@@ -33,7 +33,7 @@ fn tokens_are_sent_before_the_engine_waits_for_a_draft() {
             running.outlet.add(batch(index));
             running.outlet.offer();
         }
-        let key = engine.scheduler.admit(running.request.scheduling.clone()).expect("room");
+        let key = engine.scheduler.add(running.request.scheduling.clone()).expect("room");
         engine.running.insert(key, running);
         // Until the test sends a command, or the draft is late.
         while inbox.try_recv().is_err() && engine.clock.now() < until {

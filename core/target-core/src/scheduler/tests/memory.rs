@@ -21,7 +21,7 @@ fn decoding(budget: u64, count: usize) -> Scheduler {
         Scheduler::new(Ledger::new(budget, with_hidden(&[(8, 80, 20), (16, 160, 40)])), 8)
             .with_row_us(1_000.0);
     (0..count).for_each(|_| {
-        _ = scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken")
+        _ = scheduler.add(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken")
     });
     step(&mut scheduler, 0, 9);
     scheduler
@@ -101,11 +101,11 @@ fn a_preempted_sequence_resumes_and_retains_hidden_states_again_when_they_fit() 
 
 #[test]
 fn hidden_states_are_released_before_a_request_waits() {
-    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without hidden states if the cache
-    // and one of them give theirs up.
+    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 fits without hidden states if the cache
+    // is evicted and one of them loses its hidden states.
     let mut scheduler = decoding(260, 2);
     scheduler.set_cached_bytes(30).expect("room");
-    scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken");
+    scheduler.add(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken");
     let mut evicted = 0;
     let started = scheduler.start(|bytes| {
         evicted += bytes;
@@ -122,7 +122,7 @@ fn hidden_states_are_released_before_a_request_waits() {
         (260, 20, 0)
     );
     // The next would not fit with all of the rest: no sequence loses hidden states for it.
-    scheduler.admit(request(7, 9)).expect("taken");
+    scheduler.add(request(7, 9)).expect("taken");
     assert_eq!(scheduler.start(|_| 0), Started::default());
 }
 
@@ -131,7 +131,7 @@ fn a_sequence_alone_evicts_the_cache_and_runs_without_hidden_states() {
     let mut scheduler =
         Scheduler::new(Ledger::new(100, with_hidden(&[(16, 80, 40)])), 8).with_row_us(1_000.0);
     scheduler.set_cached_bytes(40).expect("room");
-    scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("it could run alone");
+    scheduler.add(Request { permit: DRAFTS, ..request(7, 9) }).expect("it could run alone");
     assert_eq!(scheduler.start(|bytes| bytes).keys, [SequenceKey(0)]);
     assert_eq!((scheduler.ledger().held(), scheduler.ledger().cached()), (80, 20));
 }
@@ -220,14 +220,14 @@ impl Run {
         }
     }
 
-    fn admit_or_cancel(&mut self) {
+    fn add_or_cancel(&mut self) {
         let dice = &mut self.dice;
         if self.requests_to_come > 0 && dice.roll(3) == 0 {
             let prompt = (0..1 + dice.roll(50)).map(|_| 3 + dice.roll(100) as u32).collect();
             let permit = if dice.roll(3) == 0 { PLAIN } else { DRAFTS };
             let request = Request { prompt, permit, ..request(0, 1 + dice.roll(60) as u32) };
             let expected = alone(&request);
-            let key = self.scheduler.admit(request).expect("it could run alone");
+            let key = self.scheduler.add(request).expect("it could run alone");
             self.streams.insert(key, Stream { expected, tokens: vec![] });
             self.requests_to_come -= 1;
         }
@@ -375,7 +375,7 @@ fn preemption_never_changes_a_stream() {
         let mut run = Run::new(seed, pressure);
         for now in 0.. {
             assert!(now < 20_000, "seed {seed}: the requests do not complete");
-            run.admit_or_cancel();
+            run.add_or_cancel();
             run.step(now);
             run.draft_and_cache(now);
             if run.is_over() {

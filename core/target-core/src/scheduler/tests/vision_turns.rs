@@ -30,7 +30,7 @@ fn with(images: &[Image], prompt: usize) -> Request {
     Request { images: images.into(), ..request(prompt, 200) }
 }
 
-/// An engine with a scheduler and a vision tower. `T1` is a slice of picture 1, `P0+40` 40 prompt
+/// An engine with a scheduler and a vision tower. `T1` is a slice of image 1, `P0+40` 40 prompt
 /// rows of sequence 0, `D0` a row it decodes.
 struct Engine {
     scheduler: Scheduler,
@@ -50,7 +50,7 @@ impl Engine {
     fn step(&mut self) -> String {
         self.scheduler.start(|_| 0);
         let step = self.scheduler.next_step(Millis(0), |_| 0);
-        // As the engine's arrays: gone with what the core does not name.
+        // Like the engine's arrays: an image that the core no longer names is dropped.
         self.through.retain(|image, _| self.scheduler.tower.is_under_way(image));
         if let Some(slice) = step.tower {
             assert!(step.parts.is_empty());
@@ -123,7 +123,7 @@ impl Engine {
 #[test]
 fn a_prompt_is_prefilled_up_to_the_first_image_without_features() {
     let mut engine = Engine::new(seeing(INFO, 10_000));
-    let key = engine.scheduler.admit(with(&[image(1, 10, 20), image(2, 40, 5)], 60)).expect("room");
+    let key = engine.scheduler.add(with(&[image(1, 10, 20), image(2, 40, 5)], 60)).expect("room");
     // The first slice measures the tower. After it 250 ms are 12 blocks of 20 patches.
     assert_eq!(engine.steps(4), ["T1", "P0+10", "T1", "P0+30"]);
     assert_eq!(engine.steps(3), ["T2", "P0+20", "D0"]);
@@ -133,17 +133,17 @@ fn a_prompt_is_prefilled_up_to_the_first_image_without_features() {
 #[test]
 fn streams_prompts_and_images_take_turns() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
-    engine.scheduler.admit(request(5, 200)).expect("room");
+    engine.scheduler.add(request(5, 200)).expect("room");
     assert_eq!(engine.step(), "P0+5");
-    engine.scheduler.admit(with(&[image(1, 0, 200)], 210)).expect("room");
+    engine.scheduler.add(with(&[image(1, 0, 200)], 210)).expect("room");
     // A block of 200 patches takes 200 ms, longer than a slice should: one each. The stream has as
-    // much time behind each of them.
+    // much time after each of them.
     engine.step_us = 50_000;
     assert_eq!(
         engine.steps(11),
         ["T1", "D0", "D0", "D0", "D0", "T1", "D0", "D0", "D0", "D0", "T1"]
     );
-    engine.scheduler.admit(request(900, 200)).expect("room");
+    engine.scheduler.add(request(900, 200)).expect("room");
     let turns: String = engine.steps(18).join(",");
     assert!(turns.starts_with("D0,D0,D0,D0,D0 P2+"), "{turns}");
     let turns: Vec<&str> = turns.split("T1,").map(|turn| turn.trim_end_matches(',')).collect();
@@ -159,11 +159,11 @@ fn streams_prompts_and_images_take_turns() {
 #[test]
 fn the_time_reserved_for_streams_is_bounded_and_ends_with_them() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
-    let stream = engine.scheduler.admit(request(5, 200)).expect("room");
+    let stream = engine.scheduler.add(request(5, 200)).expect("room");
     engine.step();
     engine.patch_us = 50_000;
     engine.step_us = 100_000;
-    engine.scheduler.admit(with(&[image(1, 0, 200)], 210)).expect("room");
+    engine.scheduler.add(with(&[image(1, 0, 200)], 210)).expect("room");
     // A block takes ten seconds, and half a second after it is reserved for streams.
     assert_eq!(engine.steps(7), ["T1", "D0", "D0", "D0", "D0", "D0", "T1"]);
     assert_eq!(engine.step(), "D0");
@@ -177,13 +177,11 @@ fn a_slice_is_no_longer_than_a_chunk() {
         let mut engine = Engine::new(seeing(INFO, 100_000));
         (engine.patch_us, engine.step_us) = (500, 50_000);
         if decodes {
-            engine.scheduler.admit(request(5, 200)).expect("room");
+            engine.scheduler.add(request(5, 200)).expect("room");
             engine.step();
         }
-        let key = engine
-            .scheduler
-            .admit(with(&[image(1, 0, 100), image(2, 100, 160)], 300))
-            .expect("room");
+        let key =
+            engine.scheduler.add(with(&[image(1, 0, 100), image(2, 100, 160)], 300)).expect("room");
         engine.until(key, 300);
         assert!(
             engine.longest_us <= most_us && engine.longest_us > most_us / 3,
@@ -196,9 +194,8 @@ fn a_slice_is_no_longer_than_a_chunk() {
 #[test]
 fn an_image_in_two_places_is_computed_once_and_stored_for_later() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
-    let twice =
-        engine.scheduler.admit(with(&[image(1, 2, 30), image(1, 40, 30)], 80)).expect("room");
-    let other = engine.scheduler.admit(with(&[image(1, 5, 30)], 50)).expect("room");
+    let twice = engine.scheduler.add(with(&[image(1, 2, 30), image(1, 40, 30)], 80)).expect("room");
+    let other = engine.scheduler.add(with(&[image(1, 5, 30)], 50)).expect("room");
     let mut all = engine.until(twice, 80);
     all.extend(engine.until(other, 50));
     let blocks = all.iter().filter(|step| step.starts_with('T')).count();
@@ -212,7 +209,7 @@ fn an_image_in_two_places_is_computed_once_and_stored_for_later() {
     assert_eq!(engine.scheduler.tower.evictable_bytes(), 60);
     // Another sequence finds it, and stored features count.
     assert_eq!(engine.scheduler.ledger().cached(), 60);
-    let later = engine.scheduler.admit(with(&[image(1, 0, 30)], 40)).expect("room");
+    let later = engine.scheduler.add(with(&[image(1, 0, 30)], 40)).expect("room");
     assert!(engine.until(later, 40).iter().all(|step| !step.contains('T')));
 }
 
@@ -220,12 +217,12 @@ fn an_image_in_two_places_is_computed_once_and_stored_for_later() {
 fn rows_that_attend_to_one_another_are_prefilled_together() {
     let whole = TowerInfo { whole: true, ..INFO };
     let mut engine = Engine::new(seeing(whole, 100_000));
-    engine.scheduler.admit(request(5, 200)).expect("room");
+    engine.scheduler.add(request(5, 200)).expect("room");
     engine.step();
     // 300 rows are more than a chunk ever is here: they make one of their own.
     let long =
-        engine.scheduler.admit(with(&[image(1, 10, 300), image(2, 320, 40)], 400)).expect("room");
-    let short = engine.scheduler.admit(request(800, 10)).expect("room");
+        engine.scheduler.add(with(&[image(1, 10, 300), image(2, 320, 40)], 400)).expect("room");
+    let short = engine.scheduler.add(request(800, 10)).expect("room");
     let mut all = engine.until(long, 400);
     assert!(all.iter().any(|step| step.contains("P1+300")), "{all:?}");
     all.extend(engine.until(short, 800));
@@ -240,7 +237,7 @@ fn rows_that_attend_to_one_another_are_prefilled_together() {
 #[test]
 fn an_image_that_no_sequence_wants_stops() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
-    let gone = engine.scheduler.admit(with(&[image(1, 0, 200)], 210)).expect("room");
+    let gone = engine.scheduler.add(with(&[image(1, 0, 200)], 210)).expect("room");
     assert_eq!(engine.steps(2), ["T1", "T1"]);
     let held = engine.scheduler.ledger().held();
     assert_eq!(held, 100 + 200 * (INFO.feature_bytes + INFO.pixel_bytes));
@@ -249,8 +246,8 @@ fn an_image_that_no_sequence_wants_stops() {
     assert!(engine.scheduler.tower.is_empty() && engine.through.is_empty());
     assert_eq!((engine.scheduler.ledger().held(), engine.scheduler.ledger().cached()), (0, 0));
     // One of two is removed: the image of the other one continues.
-    let first = engine.scheduler.admit(with(&[image(2, 0, 200)], 210)).expect("room");
-    let second = engine.scheduler.admit(with(&[image(2, 0, 200)], 220)).expect("room");
+    let first = engine.scheduler.add(with(&[image(2, 0, 200)], 210)).expect("room");
+    let second = engine.scheduler.add(with(&[image(2, 0, 200)], 220)).expect("room");
     engine.steps(3);
     let through = engine.through[&ImageKey([2; 32])];
     engine.scheduler.remove(first);
@@ -262,8 +259,7 @@ fn an_image_that_no_sequence_wants_stops() {
 #[test]
 fn features_are_held_until_prefilled_and_pixels_until_the_end() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
-    let key =
-        engine.scheduler.admit(with(&[image(1, 0, 50), image(2, 60, 50)], 120)).expect("room");
+    let key = engine.scheduler.add(with(&[image(1, 0, 50), image(2, 60, 50)], 120)).expect("room");
     engine.step();
     assert_eq!(engine.scheduler.ledger().held(), 100 + 2 * 50 * 3);
     engine.until(key, 60);
@@ -281,12 +277,12 @@ fn features_are_held_until_prefilled_and_pixels_until_the_end() {
 fn features_are_evicted_before_pages_and_before_a_preemption() {
     // Room for three sequences of the first class, or for two and the features of an image.
     let mut engine = Engine::new(seeing(INFO, 400));
-    let first = engine.scheduler.admit(with(&[image(1, 0, 40)], 50)).expect("room");
+    let first = engine.scheduler.add(with(&[image(1, 0, 40)], 50)).expect("room");
     engine.until(first, 51);
     engine.step();
     assert_eq!((engine.scheduler.ledger().held(), engine.scheduler.ledger().cached()), (140, 80));
     let others: Vec<_> =
-        (0..2).map(|_| engine.scheduler.admit(request(5, 20)).expect("taken")).collect();
+        (0..2).map(|_| engine.scheduler.add(request(5, 20)).expect("taken")).collect();
     engine.step();
     // Bytes are missing for the third: the features make room.
     assert_eq!((engine.scheduler.ledger().held(), engine.scheduler.ledger().cached()), (340, 0));
@@ -304,13 +300,13 @@ fn images_of_a_preempted_sequence_are_computed_and_prefilled_again() {
     engine.scheduler = engine.scheduler.with_tower(Tower::new(TowerInfo { keep_bytes: 0, ..INFO }));
     engine.step_us = 250_000;
     let text = Request { max_tokens: 190, ..request(60, 190) };
-    let old = engine.scheduler.admit(text).expect("room");
+    let old = engine.scheduler.add(text).expect("room");
     let young = engine
         .scheduler
-        .admit(Request { max_tokens: 80, ..with(&[image(1, 4, 30)], 40) })
+        .add(Request { max_tokens: 80, ..with(&[image(1, 4, 30)], 40) })
         .expect("room");
     engine.until(young, 42);
-    // The older one grows into all there is, then the younger one has its turn again.
+    // The older one grows into all memory. After its end the younger one begins again.
     while engine.scheduler.get(young).is_some_and(|one| one.preemptions == 0) {
         engine.step();
     }
@@ -332,17 +328,17 @@ fn images_of_a_preempted_sequence_are_computed_and_prefilled_again() {
 fn a_request_whose_images_can_never_fit_is_refused() {
     let mut scheduler = seeing(INFO, 400);
     scheduler
-        .admit(Request { max_tokens: 20, ..with(&[image(1, 0, 100)], 120) })
+        .add(Request { max_tokens: 20, ..with(&[image(1, 0, 100)], 120) })
         .expect("as much as there is");
-    let refused = scheduler.admit(Request { max_tokens: 20, ..with(&[image(1, 0, 101)], 120) });
+    let refused = scheduler.add(Request { max_tokens: 20, ..with(&[image(1, 0, 101)], 120) });
     assert_eq!(
         refused,
         Err(SchedulerError::Ledger(LedgerError::Never { needed: 403, budget: 400 }))
     );
 }
 
-/// Whatever comes and goes: nothing is read before it is seen, every request comes to its end, and
-/// all memory comes back.
+/// Random requests with images: no row of an image is prefilled before its features are there, every
+/// request completes, and all memory is released.
 #[test]
 fn any_mixture_of_requests_completes() {
     let mut state = 5_u64;
@@ -374,7 +370,7 @@ fn any_mixture_of_requests_completes() {
                 }
                 let prompt = end + 1 + roll(200) as usize;
                 let request = Request { max_tokens: 1 + roll(40) as u32, ..with(&images, prompt) };
-                asked += usize::from(engine.scheduler.admit(request).is_ok());
+                asked += usize::from(engine.scheduler.add(request).is_ok());
             }
             if roll(60) == 0 {
                 let gone = engine.scheduler.iter().nth(roll(8) as usize).map(|(key, _)| key);

@@ -44,7 +44,7 @@ fn best(costs: &Costs, accepts: &[f32]) -> (Vec<usize>, f64) {
     let survivals: Vec<Survival> = accepts.iter().map(|accept| survival(*accept)).collect();
     let candidates: Vec<Candidate<'_>> =
         survivals.iter().map(|survival| Candidate { survival, most: 15, read_us: 0.0 }).collect();
-    let load = Load { sequences: accepts.len(), context: 0.0 };
+    let load = BatchLoad { sequences: accepts.len(), context: 0.0 };
     let choice = best_cycle(costs, load, &candidates).expect("some can");
     assert_eq!(
         choice_of(costs, load, &candidates, &choice.lengths).throughput.us.round(),
@@ -62,7 +62,7 @@ fn good_text_drafts_long_and_poor_text_does_not_pay() {
     assert!(lengths[0] >= 8 && gain > 1.8, "{lengths:?} {gain}");
     let (_, gain) = best(&cpu(), &[0.3]);
     assert!(gain < 1.0, "{gain}");
-    // What hardly costs pays with little.
+    // If a row is nearly free, even poor text gains.
     assert!(best(&gpu(), &[0.45]).1 > 1.2);
 }
 
@@ -79,7 +79,7 @@ fn in_a_batch_only_the_sequences_draft_that_gain() {
 #[test]
 fn the_time_of_reading_the_context_counts_against_drafting() {
     let (costs, survival) = (cpu(), survival(0.8));
-    let load = Load { sequences: 1, context: 0.0 };
+    let load = BatchLoad { sequences: 1, context: 0.0 };
     let rate = |read_us| {
         let candidate = Candidate { survival: &survival, most: 15, read_us };
         best_cycle(&costs, load, &[candidate]).expect("it can").throughput.rate()
@@ -92,8 +92,8 @@ fn the_time_of_reading_the_context_counts_against_drafting() {
 fn a_candidate_with_no_allowed_length_never_drafts() {
     let survival = survival(0.9);
     let none = Candidate { survival: &survival, most: 0, read_us: 0.0 };
-    assert_eq!(best_cycle(&cpu(), Load { sequences: 1, context: 0.0 }, &[none]), None);
-    assert_eq!(best_cycle(&cpu(), Load { sequences: 1, context: 0.0 }, &[]), None);
+    assert_eq!(best_cycle(&cpu(), BatchLoad { sequences: 1, context: 0.0 }, &[none]), None);
+    assert_eq!(best_cycle(&cpu(), BatchLoad { sequences: 1, context: 0.0 }, &[]), None);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn assumed_costs_allow_drafting() {
     let class = TrafficClass::default();
     let open = Belief::new(class.mixture()).survival(&class);
     let candidate = Candidate { survival: &open, most: 15, read_us: costs.read_us(30) / 100.0 };
-    let load = Load { sequences: 1, context: 0.0 };
+    let load = BatchLoad { sequences: 1, context: 0.0 };
     let choice = best_cycle(&costs, load, &[candidate]).expect("it can");
     assert!(choice.lengths[0] >= 1 && choice.throughput.rate() > 0.5 * load.plain(&costs).rate());
 }

@@ -41,7 +41,7 @@ fn a_plain_step_is_measured_by_its_number_of_sequences_and_estimated_from_its_ne
     for n in [3, 6, 12, 20] {
         near(plain.us(size(n, n, 100 * n), &step), truth(n), 0.15);
     }
-    // Beyond what is told apart, and before anything is known.
+    // More sequences than have a cell of their own, and a cost without times.
     assert!(plain.us(size(100, 100, 0), &step) > truth(16));
     near(PlainCost::default().us(size(4, 4, 400), &step), step.us(size(4, 4, 400)), 0.001);
     plain.observe(size(4, 4, 400), f64::NAN, &step);

@@ -20,12 +20,12 @@ fn a_pause_among_the_first_drafts_is_corrected_after_doubts() {
     );
     (1..FEW_DRAFTS).for_each(|_| costs.observe_draft(draft, 8_000.0, 0));
     assert!(believed(&costs) > 6_000.0);
-    // Nothing is drafted at that price, so nothing would ever correct it.
+    // At that cost no sequence drafts, so only a doubt can correct it.
     (0..4).for_each(|_| costs.doubt_draft_cost());
     assert!(believed(&costs) < 2_000.0, "{}", believed(&costs));
     costs.observe_draft(draft, 1_500.0, 0);
     assert!((believed(&costs) - 1_500.0).abs() < 200.0, "{}", believed(&costs));
-    // What is dear is dear again once it was tried.
+    // After a try the measured cost counts again.
     (0..4).for_each(|_| costs.doubt_draft_cost());
     costs.observe_draft(draft, 1_500.0, 0);
     assert!((believed(&costs) - 1_500.0).abs() < 200.0, "{}", believed(&costs));
@@ -70,12 +70,11 @@ fn dearer_blocks_are_distinguished_from_a_slower_machine() {
         Size { rows: 1.0, sequences: 1.0, context: 0.0 },
     );
     let before = [costs.plain_us(1.0, 0.0), costs.step_us(size(16.0, 1.0))];
-    // A long time of blocks alone, which could be either, and a few plain steps, by which it is
-    // known.
+    // After many blocks alone both causes are possible. A few plain steps decide.
     (0..200).for_each(|_| costs.observe_step(block, 1.3 * before[1]));
     (0..10).for_each(|_| costs.observe_step(plain, before[0]));
     let after = [costs.plain_us(1.0, 0.0) / before[0], costs.step_us(size(16.0, 1.0)) / before[1]];
-    // (With one factor for all work it was 1.04 and 1.14.)
+    // With one factor for all work it was 1.04 and 1.14.
     assert!((0.97..=1.03).contains(&after[0]) && (1.18..=1.35).contains(&after[1]), "{after:?}");
 }
 
@@ -85,8 +84,7 @@ fn errors_of_other_sizes_do_not_raise_the_cost_of_a_seldom_size() {
     let plain = |sequences: f64| Size { rows: sequences, sequences, context: 0.0 };
     let [eight, seven] = [8.0, 7.0].map(|count| costs.plain_us(count, 0.0));
     (0..20).for_each(|_| costs.observe_step(plain(7.0), seven));
-    // Blocks of each size take longer than was believed when they are first met, between plain
-    // steps of eight.
+    // The first blocks of each size take longer than expected, between plain steps of eight.
     for round in 0..20 {
         let rows = 12.0 + 12.0 * f64::from(round);
         let block = Size { rows, sequences: 8.0, context: 0.0 };

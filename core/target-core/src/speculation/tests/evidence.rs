@@ -9,12 +9,11 @@ use crate::{Chosen, Request, StepPart, Token};
 #[test]
 fn after_an_ignored_end_a_sequence_belongs_to_another_class() {
     let mut scheduler = Simulation::new(CPU, 1).scheduler;
-    let mut admit = |request: Request| scheduler.admit(request).expect("room");
-    let answer = admit(request(ROUTED, 50));
-    let asked_about = admit(Request { prompt: vec![7, END, 7], ..request(ROUTED, 50) });
-    let resumed = admit(Request { continuation: vec![7, END], ..request(ROUTED, 50) });
-    let of_another =
-        admit(Request { stop_ids: vec![], ignored_ids: vec![], ..request(ROUTED, 50) });
+    let mut add = |request: Request| scheduler.add(request).expect("room");
+    let answer = add(request(ROUTED, 50));
+    let asked_about = add(Request { prompt: vec![7, END, 7], ..request(ROUTED, 50) });
+    let resumed = add(Request { continuation: vec![7, END], ..request(ROUTED, 50) });
+    let of_another = add(Request { stop_ids: vec![], ignored_ids: vec![], ..request(ROUTED, 50) });
     let mut lives = |token: u32| {
         scheduler.start(|_| 0);
         let step = scheduler.next_step(Millis(0), |_| 0);

@@ -56,10 +56,8 @@ fn after_many_blocks_plain_steps_are_measured_before_a_decision() {
         before += over(&simulation) / 32.0;
         for at in 0..8 {
             let prompt = vec![1_000 + at; 60];
-            let key = simulation
-                .scheduler
-                .admit(Request { prompt, ..request(ROUTED, 60) })
-                .expect("room");
+            let key =
+                simulation.scheduler.add(Request { prompt, ..request(ROUTED, 60) }).expect("room");
             simulation.streams.push(Stream {
                 text,
                 trace: None,

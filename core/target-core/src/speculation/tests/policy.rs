@@ -45,7 +45,7 @@ fn under_memory_pressure_no_sequence_drafts() {
     )
     .with_row_us(1_000.0);
     scheduler.speculation.set_linked(true);
-    let key = scheduler.admit(request(FORCED, 50)).expect("room");
+    let key = scheduler.add(request(FORCED, 50)).expect("room");
     scheduler.start(|_| 0);
     let step = scheduler.next_step(Millis(0), |_| 0);
     scheduler.on_step(
@@ -71,7 +71,7 @@ fn a_sequence_beyond_the_longest_context_does_not_draft() {
     .with_row_us(1_000.0);
     scheduler.speculation.set_linked(true);
     let brief = |permit| Request { prompt: vec![7; 20], ..request(permit, 50) };
-    let keys = [FORCED, ROUTED].map(|permit| scheduler.admit(brief(permit)).expect("room"));
+    let keys = [FORCED, ROUTED].map(|permit| scheduler.add(brief(permit)).expect("room"));
     scheduler.start(|_| 0);
     let step = scheduler.next_step(Millis(0), |_| 0);
     let token = |key| Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] };
@@ -114,7 +114,7 @@ fn the_route_names_why_a_sequence_was_plain() {
     assert!(simulation.routes.contains(&RouteReason::NotWorth), "{:?}", simulation.routes);
     assert!(simulation.routes.iter().all(|reason| *reason != RouteReason::Behind));
     // A sequence that was chosen, and never ready.
-    let key = simulation.scheduler.admit(Request { class: "other".into(), ..request(ROUTED, 50) });
+    let key = simulation.scheduler.add(Request { class: "other".into(), ..request(ROUTED, 50) });
     let key = key.expect("room");
     simulation.scheduler.plan(false, |_, _| {
         Some(DrafterReadiness { unread_rows: 500, can_draft: false, beyond_context: false })
@@ -129,15 +129,15 @@ fn the_route_names_why_a_sequence_was_plain() {
     assert_eq!(reason(&simulation), RouteReason::Behind);
     simulation.scheduler.speculation.set_linked(false);
     assert_eq!(reason(&simulation), RouteReason::DrafterAbsent);
-    // No draft is requested of a drafter that is paused for being late. A forced sequence names
-    // that as its reason.
+    // No draft is requested of a drafter that is paused for being late. A forced sequence is
+    // plain for that reason alone.
     simulation.scheduler.speculation.set_linked(true);
     for (permit, expected) in [
         (FORCED, RouteReason::Behind),
         (Permit { reason: RouteReason::DrafterSuspect, ..ROUTED }, RouteReason::DrafterSuspect),
         (ROUTED, RouteReason::NotWorth),
     ] {
-        let key = simulation.scheduler.admit(request(permit, 50)).expect("room");
+        let key = simulation.scheduler.add(request(permit, 50)).expect("room");
         let sequence = simulation.scheduler.get(key).expect("there");
         assert_eq!(simulation.scheduler.speculation.route(key, sequence).reason, expected);
     }

@@ -23,7 +23,7 @@ pub(super) struct Trace {
     end: Option<u32>,
 }
 
-/// A entropy within each bin, nats.
+/// An entropy within each bin, nats.
 const NATS: [f32; target_entropy::BINS] = [0.0005, 0.005, 0.03, 0.1, 0.25, 0.6, 1.2, 3.0];
 
 static TRACES: LazyLock<Vec<Trace>> = LazyLock::new(|| {
@@ -93,7 +93,7 @@ impl Simulation {
                 let prompt = texts[(at + further) % texts.len()].prompt.clone();
                 let key = Some(
                     self.scheduler
-                        .admit(Request { prompt, ..request(permit, tokens) })
+                        .add(Request { prompt, ..request(permit, tokens) })
                         .expect("room"),
                 );
                 self.streams.push(Stream {

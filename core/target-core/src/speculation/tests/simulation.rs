@@ -65,7 +65,8 @@ pub(super) const VECTORS: Machine = Machine {
     beside: 1.3,
 };
 
-/// Two cores with vector instructions throughout: a row in a block costs nearly what it costs alone.
+/// Two cores with vector instructions throughout: a row in a block costs nearly what it costs
+/// alone.
 pub(super) const MANY_ROWS: Machine = Machine {
     name: "many rows",
     step_us: |rows, sequences| 700.0 + 130.0 * rows + 90.0 * sequences,
@@ -239,7 +240,7 @@ impl Simulation {
                 self.asked += 1;
                 stream.key = Some(
                     self.scheduler
-                        .admit(Request { prompt, ..request(permit, tokens) })
+                        .add(Request { prompt, ..request(permit, tokens) })
                         .expect("room"),
                 );
                 (stream.requests, stream.read) = (stream.requests - 1, 0);
