@@ -38,20 +38,20 @@ pub use sgemm::cblas_sgemm;
 
 /// Products since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
+pub struct ProductCounts {
     /// Computed here.
     pub own: u64,
     /// Handed on.
     pub forwarded: u64,
 }
 
-/// How many products were computed here, and how many forwarded. All zeros on systems where MLX does
-/// not call this crate.
-pub fn calls() -> Calls {
+/// How many products were computed here, and how many forwarded. All zeros on systems where MLX
+/// does not call this crate.
+pub fn calls() -> ProductCounts {
     #[cfg(target_os = "linux")]
     return sgemm::calls();
     #[cfg(not(target_os = "linux"))]
-    Calls::default()
+    ProductCounts::default()
 }
 
 /// The instruction set the kernels use here; `None` where there are none.

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::kernel::{self, Kernels, Product, Sizes, Steps, size};
-use crate::{Calls, openblas, pool};
+use crate::kernel::{self, Kernels, Product, ProductSizes, Steps, size};
+use crate::{ProductCounts, openblas, pool};
 
 // cblas.h
 const ROW_MAJOR: c_int = 101;
@@ -17,8 +17,8 @@ const CONJUGATED: c_int = 113;
 static OWN: AtomicU64 = AtomicU64::new(0);
 static FORWARDED: AtomicU64 = AtomicU64::new(0);
 
-pub(crate) fn calls() -> Calls {
-    Calls { own: OWN.load(Ordering::Relaxed), forwarded: FORWARDED.load(Ordering::Relaxed) }
+pub(crate) fn calls() -> ProductCounts {
+    ProductCounts { own: OWN.load(Ordering::Relaxed), forwarded: FORWARDED.load(Ordering::Relaxed) }
 }
 
 /// Chosen once.
@@ -140,7 +140,17 @@ unsafe fn alone(
     let c_steps = steps(ldc, columns && rows);
     // SAFETY: the caller's.
     unsafe {
-        kernel::any_layout(Sizes { m, n, k }, alpha, a, a_steps, b, b_steps, beta, c, c_steps)
+        kernel::any_layout(
+            ProductSizes { m, n, k },
+            alpha,
+            a,
+            a_steps,
+            b,
+            b_steps,
+            beta,
+            c,
+            c_steps,
+        )
     }
 }
 

@@ -18,6 +18,7 @@ use paceline_models::{
     load_target,
 };
 
+// More than 60 lines: a tool's steps in order, with nothing to share.
 #[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
 fn main() {
     let mut arguments = std::env::args().skip(1);

@@ -14,6 +14,7 @@ use paceline_models::{
 /// Rows committed a cycle: what a middling acceptance gives.
 const COMMITTED: i32 = 6;
 
+// More than 60 lines: a tool's steps in order, with nothing to share.
 #[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -5,15 +5,15 @@
 //! weights serves many sequences and rewinds. MLX belongs to one thread of a process (I8): models
 //! and stores are not `Send`.
 //!
-//! A module imports only modules of the lines above its own, and of its own line only those to its
-//! left (`tests/arrows.rs`):
+//! A module imports only modules of the lines above its own; in the second line `hidden_states` also
+//! imports `transfer` (`tests/arrows.rs`):
 //!
 //! ```text
-//!  error · device · info · segment       results, the device, a target's sizes, rows of a sequence
-//!  load · transfer · hidden_states       checkpoints; arrays and hidden states as bytes
-//!  layers                                what model families share; masks and positions
-//!  batch · kv · sample · vision          a forward's input and output; the KV store; tokens; images
-//!  target · draft                        one file per architecture or drafter kind
+//!  error · device · info · segment    results, the device, a target's sizes, rows of a sequence
+//!  load · transfer · hidden_states    checkpoints; arrays and hidden states as bytes
+//!  layers                             what model families share; masks and positions
+//!  batch · kv · sample · vision       a forward's input and output; the KV store; tokens; images
+//!  target · draft                     one file per architecture or drafter kind
 //! ```
 
 pub mod batch;
@@ -34,11 +34,12 @@ pub mod vision;
 pub use batch::{Batch, FeatureLayers, Forward, Override, PendingIds, Wants};
 pub use device::{DeviceChoice, DeviceError};
 pub use draft::{Draft, DraftBatch, DraftInfo, DraftPart, Quantize, load_draft};
-pub use error::{LoadError, ModelError};
+pub use error::ModelError;
 pub use hidden_states::{HiddenStates, HostHiddenStates};
 pub use info::TargetInfo;
 pub use kv::{KvRows, KvStore, LayerKv};
 pub use layers::Positions;
+pub use load::LoadError;
 pub use mlx_rs::{Array, Dtype};
 pub use segment::{Segment, SequenceId};
 pub use target::{PreparedStep, Target, load_target, prepare_next, take_prepared};

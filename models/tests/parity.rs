@@ -321,6 +321,7 @@ fn choices_equal_the_golden_ids() {
     }
 }
 
+// More than 60 lines: the golden fields in their order.
 #[test]
 fn processors_and_log_probabilities_equal_the_golden_numbers() {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use paceline_models::vision::{Features, TowerPass};
+use paceline_models::vision::{Features, ImageEncoding};
 use paceline_models::{Array, ModelError, Override};
 
 use crate::core::{ImageKey, Scheduler};
@@ -12,7 +12,7 @@ use crate::core::{ImageKey, Scheduler};
 /// Arrays of images, by the core's name of each image. Not `Send`, because arrays are not.
 #[derive(Debug, Default)]
 pub(crate) struct ImageFeatures {
-    passes: HashMap<ImageKey, TowerPass>,
+    passes: HashMap<ImageKey, ImageEncoding>,
     finished: HashMap<ImageKey, Features>,
 }
 
@@ -49,12 +49,12 @@ impl ImageFeatures {
     }
 
     /// Removes the pass of an image from the passes under way, in order to continue it.
-    pub(crate) fn take_pass(&mut self, image: &ImageKey) -> Option<TowerPass> {
+    pub(crate) fn take_pass(&mut self, image: &ImageKey) -> Option<ImageEncoding> {
         self.passes.remove(image)
     }
 
     /// Stores a pass that is not finished.
-    pub(crate) fn put_pass(&mut self, image: ImageKey, pass: TowerPass) {
+    pub(crate) fn put_pass(&mut self, image: ImageKey, pass: ImageEncoding) {
         self.passes.insert(image, pass);
     }
 

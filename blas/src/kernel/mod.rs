@@ -217,9 +217,9 @@ pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     all
 }
 
-/// Sizes of a product: A is m × k, B is k × n.
+/// ProductSizes of a product: A is m × k, B is k × n.
 #[derive(Clone, Copy)]
-pub(crate) struct Sizes {
+pub(crate) struct ProductSizes {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
@@ -241,7 +241,7 @@ pub(crate) struct Steps {
 /// The three matrices are as large as the arguments say.
 #[expect(clippy::too_many_arguments, reason = "a product has as many")]
 pub(crate) unsafe fn any_layout(
-    Sizes { m, n, k }: Sizes,
+    ProductSizes { m, n, k }: ProductSizes,
     alpha: f32,
     a: *const f32,
     a_steps: Steps,

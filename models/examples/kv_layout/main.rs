@@ -149,6 +149,7 @@ impl Layout {
         (0..layers).map(|layer| self.layer(layer, q, kv, lengths, mask.as_ref(), shape)).collect()
     }
 
+    // More than 60 lines: one layout an arm.
     fn layer(
         &mut self,
         layer: usize,

@@ -5,8 +5,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::error::LoadError;
-use crate::load::ModelConfig;
+use crate::load::{ConfigJson, LoadError};
 
 /// What a layer's block rows see beside all the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +54,7 @@ const FOREIGN: [(&str, &str); 9] = [
 ];
 
 impl Config {
-    pub(super) fn read(config: &ModelConfig) -> Result<Self, LoadError> {
+    pub(super) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
         let mut inner = config.optional::<Map<String, Value>>("dflash_config")?;
         if let Some(inner) = &mut inner {
             inner.retain(|_, value| !value.is_null());
@@ -119,7 +118,7 @@ fn wrong(key: &str, what: String) -> LoadError {
 
 /// Where a key may stand.
 struct Keys<'a> {
-    config: &'a ModelConfig,
+    config: &'a ConfigJson,
     /// `dflash_config`.
     inner: Option<Map<String, Value>>,
 }

@@ -11,10 +11,10 @@ use mlx_rs::{Array, Dtype};
 
 use super::config::{Config, Sight};
 use super::{Draft, DraftBatch, DraftInfo, Quantize};
-use crate::error::{LoadError, ModelError, Result};
+use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
-use crate::load::{ModelConfig, Weights};
+use crate::load::{ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
 
 /// What every layer of one forward needs. Keys and values are of all context rows, then of all
@@ -171,7 +171,7 @@ pub(super) struct Dflash {
 impl Dflash {
     pub(super) fn load(
         dir: &Path,
-        config: &ModelConfig,
+        config: &ConfigJson,
         sizes: Config,
         weights: Weights,
         weight_bytes: u64,

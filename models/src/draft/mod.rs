@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use mlx_rs::{Array, Dtype};
 
 use crate::device::on_gpu;
-use crate::error::{LoadError, ModelError, Result};
+use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
-use crate::load::{Checkpoint, ModelConfig, Precision, Weights};
+use crate::load::{ConfigJson, LoadError, Precision, TensorFiles, Weights};
 use crate::segment::SequenceId;
 
 /// How a drafter's weights are kept (`drafter.quantize`). Changes what is proposed, never what a
@@ -178,9 +178,9 @@ pub fn load_draft(
     quantize: Quantize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Draft>, LoadError> {
-    let config = ModelConfig::read(dir)?;
+    let config = ConfigJson::read(dir)?;
     let sizes = config::Config::read(&config)?;
-    let checkpoint = Checkpoint::open(dir)?;
+    let checkpoint = TensorFiles::open(dir)?;
     let weight_bytes = checkpoint.total_bytes();
     let precision = if on_gpu() { Precision::AsStored } else { Precision::Float32 };
     progress(0, weight_bytes);
@@ -195,5 +195,5 @@ pub fn load_draft(
 /// # Errors
 /// As [`load_draft`] for what concerns the config.
 pub fn tap_layers(dir: &Path) -> Result<Vec<usize>, LoadError> {
-    Ok(config::Config::read(&ModelConfig::read(dir)?)?.tap_layers)
+    Ok(config::Config::read(&ConfigJson::read(dir)?)?.tap_layers)
 }

@@ -1,4 +1,4 @@
-//! Copies rows out of the store and in again. The owner of the store keeps the copies, which outlive
+//! Copies rows out of the store and in again. The owner of the store keeps the copies. They outlive
 //! their sequence.
 //!
 //! A piece is one array, all layers one after another: so it is one handle to keep, one buffer

@@ -1,6 +1,6 @@
-//! The functions between a model's products, as single nodes of the graph. The crate `blas` computes
-//! them where it is faster than MLX: on the CPU of Linux, in float32. Everywhere else they return
-//! `None`, and the caller uses MLX.
+//! The functions between a model's products, as single nodes of the graph. The crate `blas`
+//! computes them where it is faster than MLX: on the CPU of Linux, in float32. Everywhere else they
+//! return `None`, and the caller uses MLX.
 
 use mlx_rs::{Array, Dtype};
 use mlx_sys::{HostOutput as Output, HostRows};
@@ -164,8 +164,8 @@ pub(crate) fn largest(logits: &Array, limit: usize) -> Result<Option<Array>> {
     Ok(Some(both.view_dtype(Dtype::Uint32)?))
 }
 
-/// softmax(scale · scores) over the keys that each row attends to, in the scores' memory if no other
-/// node needs it. `scores` `[N, Hkv, group · T, keys]`; `visible` has N · T ranges. Only where
+/// softmax(scale · scores) over the keys that each row attends to, in the scores' memory if no
+/// other node needs it. `scores` `[N, Hkv, group · T, keys]`; `visible` has N · T ranges. Only where
 /// [`computes`] allows it.
 ///
 /// # Errors

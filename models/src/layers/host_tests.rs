@@ -23,8 +23,9 @@ fn same(found: &Array, expected: &Array, what: &str) {
     assert!(off < 2e-5, "{what}: off by {off}");
 }
 
+// More than 60 lines: one function after another on the same rows.
 #[test]
-fn gates_norms_and_softmax_are_mlx_s() {
+fn gates_norms_and_softmax_equal_mlx() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
     for (rows, width) in [(1, 1), (1, 768), (3, 17), (16, 100), (200, 96)] {
         let what = format!("{rows} x {width}");

@@ -6,8 +6,8 @@ use mlx_rs::ops::{concatenate, dequantize, quantize, quantized_matmul};
 use mlx_rs::transforms::eval;
 
 use crate::device::on_gpu;
-use crate::error::{LoadError, Result};
-use crate::load::Weights;
+use crate::error::Result;
+use crate::load::{LoadError, Weights};
 
 /// Inputs that share a scale and a bias in a quantized weight.
 const GROUP: i32 = 64;
@@ -108,8 +108,8 @@ impl Linear {
 
     /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One
     /// whose input is not made of whole groups stays as it is. On the CPU the quantized values are
-    /// kept as floats: MLX computes the quantized product row by row there, on one thread (measured: a
-    /// draft block of 16 rows took ten times as long).
+    /// kept as floats: MLX computes the quantized product row by row there, on one thread. Measured:
+    /// a draft block of 16 rows took ten times as long.
     pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
         let (WeightForm::Transposed(transposed), Some(bits)) = (&self.weight, bits) else {
             return Ok(self);

@@ -3,8 +3,8 @@
 use mlx_rs::{Array, ops};
 
 use super::{Linear, host};
-use crate::error::{LoadError, Result};
-use crate::load::Weights;
+use crate::error::Result;
+use crate::load::{LoadError, Weights};
 
 /// The SwiGLU block of Llama and Qwen.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use mlx_rs::ops::{broadcast_to, concatenate};
 use mlx_rs::{Array, fast};
 
 use super::{RopeTables, host};
-use crate::error::{LoadError, Result};
-use crate::load::Weights;
+use crate::error::Result;
+use crate::load::{LoadError, Weights};
 
 /// rms(x) · w over the last axis.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value};
 
 use super::{Positions, host};
-use crate::error::{LoadError, ModelError, Result};
-use crate::load::ModelConfig;
+use crate::error::{ModelError, Result};
+use crate::load::{ConfigJson, LoadError};
 
 /// The angles' frequencies of one model.
 #[derive(Clone, Debug)]
@@ -34,12 +34,12 @@ pub(crate) struct RopeTables {
 
 /// The rotary keys of a config, from the groups where checkpoints keep them.
 struct RotaryKeys<'a> {
-    config: &'a ModelConfig,
+    config: &'a ConfigJson,
     keys: Map<String, Value>,
 }
 
 impl<'a> RotaryKeys<'a> {
-    fn read(config: &'a ModelConfig) -> Result<Self, LoadError> {
+    fn read(config: &'a ConfigJson) -> Result<Self, LoadError> {
         let mut keys: Map<String, Value> = Map::new();
         for group in ["rope_scaling", "rope_parameters"] {
             keys.extend(config.optional::<Map<String, Value>>(group)?.unwrap_or_default());
@@ -128,7 +128,7 @@ impl<'a> RotaryKeys<'a> {
 
 impl Rope {
     /// Reads the rotary keys of `config` for heads of `head_dim`.
-    pub(crate) fn load(config: &ModelConfig, head_dim: i32) -> Result<Self, LoadError> {
+    pub(crate) fn load(config: &ConfigJson, head_dim: i32) -> Result<Self, LoadError> {
         let keys = RotaryKeys::read(config)?;
         let theta = keys.theta()?;
         keys.check_whole_heads()?;
@@ -153,7 +153,7 @@ impl Rope {
     /// The same for positions on three axes, interleaved: frequency j turns by height where j % 3
     /// is 1 and j < 3 · section\[1\], by width where j % 3 is 2 and j < 3 · section\[2\], else by
     /// time. Source: Qwen3-VL in transformers, `recomposition_frequencies`.
-    pub(crate) fn on_three_axes(self, config: &ModelConfig) -> Result<Self, LoadError> {
+    pub(crate) fn on_three_axes(self, config: &ConfigJson) -> Result<Self, LoadError> {
         let RotaryKeys { keys, .. } = RotaryKeys::read(config)?;
         let half = self.frequencies.len();
         let key = "rope_parameters.mrope_section";

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::error::LoadError;
+use super::LoadError;
 
 /// A model's config.json, its `text_config` laid over the top level.
 #[derive(Clone, Debug)]
-pub struct ModelConfig {
+pub struct ConfigJson {
     path: PathBuf,
     /// What stands before a key's name in errors: the part it is of.
     of: String,
@@ -20,7 +20,7 @@ pub struct ModelConfig {
 /// default of the class that wrote it. Transformers also ties a head by the top level's value.
 const OF_THE_WHOLE: [&str; 2] = ["model_type", "tie_word_embeddings"];
 
-impl ModelConfig {
+impl ConfigJson {
     /// Reads `config.json` of a model directory.
     ///
     /// # Errors

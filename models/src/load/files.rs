@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 
-use super::header;
-use crate::error::LoadError;
+use super::{LoadError, header};
 
 /// Where a tensor's bytes are.
 #[derive(Clone, Debug)]
@@ -26,7 +25,7 @@ pub(super) struct TensorEntry {
 
 /// All tensors of a model directory, none of them read yet.
 #[derive(Debug)]
-pub struct Checkpoint {
+pub struct TensorFiles {
     files: Vec<(PathBuf, File)>,
     pub(super) entries: BTreeMap<String, TensorEntry>,
 }
@@ -36,7 +35,7 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-impl Checkpoint {
+impl TensorFiles {
     /// Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names; other
     /// files are left alone.
     ///
@@ -187,7 +186,7 @@ mod tests {
         for (name, bytes) in files {
             std::fs::write(model.join(name), bytes).expect("written");
         }
-        paceline_vocabulary::chain(&Checkpoint::open(&model).expect_err("refused"))
+        paceline_vocabulary::chain(&TensorFiles::open(&model).expect_err("refused"))
     }
 
     const ONE: &str = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
@@ -196,7 +195,7 @@ mod tests {
     fn a_whole_file_opens() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::write(dir.path().join("model.safetensors"), header(ONE, 8)).expect("written");
-        assert_eq!(Checkpoint::open(dir.path()).expect("opens").total_bytes(), 8);
+        assert_eq!(TensorFiles::open(dir.path()).expect("opens").total_bytes(), 8);
     }
 
     #[test]
@@ -248,7 +247,7 @@ mod tests {
         std::os::unix::fs::symlink("../outside.safetensors", model.join("model.safetensors"))
             .expect("linked");
         assert!(
-            Checkpoint::open(&model).expect_err("refused").to_string().contains("found a link to")
+            TensorFiles::open(&model).expect_err("refused").to_string().contains("found a link to")
         );
     }
 }

@@ -5,8 +5,8 @@ use half::{bf16, f16};
 use mlx_rs::{Array, Dtype as MlxDtype};
 use safetensors::tensor::Dtype;
 
-use super::files::Checkpoint;
-use crate::error::LoadError;
+use super::LoadError;
+use super::files::TensorFiles;
 
 /// In which type weights are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Precision {
 
 /// A checkpoint being loaded. `take` every tensor, then `finish`.
 pub struct Weights<'a> {
-    checkpoint: Checkpoint,
+    checkpoint: TensorFiles,
     precision: Precision,
     prefix: String,
     /// Called with the bytes read so far, after each tensor.
@@ -30,7 +30,7 @@ pub struct Weights<'a> {
 impl<'a> Weights<'a> {
     /// Loads from `checkpoint`.
     pub fn new(
-        checkpoint: Checkpoint,
+        checkpoint: TensorFiles,
         precision: Precision,
         progress: &'a mut dyn FnMut(u64),
     ) -> Self {

@@ -11,10 +11,10 @@ use mlx_rs::{Array, Dtype};
 
 use crate::batch::{Batch, Forward, Wants};
 use crate::device::on_gpu;
-use crate::error::{LoadError, Result};
+use crate::error::Result;
 use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv};
-use crate::load::{Checkpoint, ModelConfig, Precision, Weights};
+use crate::load::{ConfigJson, LoadError, Precision, TensorFiles, Weights};
 use crate::vision::Vision;
 
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
@@ -63,7 +63,7 @@ pub fn load_target(
     dir: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Target>, LoadError> {
-    let config = ModelConfig::read(dir)?;
+    let config = ConfigJson::read(dir)?;
     let architecture: String = config.required("model_type")?;
     for key in ["quantization", "quantization_config"] {
         if config.optional::<serde_json::Value>(key)?.is_some() {
@@ -71,7 +71,7 @@ pub fn load_target(
             return Err(LoadError::Config { key: key.to_owned(), what });
         }
     }
-    let checkpoint = Checkpoint::open(dir)?;
+    let checkpoint = TensorFiles::open(dir)?;
     let weight_bytes = checkpoint.total_bytes();
     let precision = if on_gpu() { Precision::AsStored } else { Precision::Float32 };
     progress(0, weight_bytes);

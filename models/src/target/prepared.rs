@@ -21,7 +21,7 @@ pub struct PreparedStep {
 }
 
 /// A prepared step, and the forward it was built for.
-struct Prepared {
+struct StagedStep {
     segments: Vec<Segment>,
     wants: Wants,
     step: PreparedStep,
@@ -39,7 +39,7 @@ pub fn prepare_next(
     build: impl FnOnce(&mut KvStore) -> Result<PreparedStep>,
 ) -> Result<bool> {
     kv.stage(segments, |kv| {
-        Ok(Prepared { segments: segments.to_vec(), wants: wants.clone(), step: build(kv)? })
+        Ok(StagedStep { segments: segments.to_vec(), wants: wants.clone(), step: build(kv)? })
     })
 }
 
@@ -52,7 +52,7 @@ pub fn take_prepared(
     wants: &Wants,
     serves: impl FnOnce(&TokenSelection) -> bool,
 ) -> Option<PreparedStep> {
-    let taken = kv.take_staged(|prepared: &Prepared| {
+    let taken = kv.take_staged(|prepared: &StagedStep| {
         prepared.segments == segments
             && prepared.wants == *wants
             && serves(&prepared.step.selection)

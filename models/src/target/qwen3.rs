@@ -9,12 +9,12 @@ use mlx_rs::{Array, Dtype};
 
 use super::{Target, image_rows};
 use crate::batch::{Batch, Forward, Wants};
-use crate::error::{LoadError, ModelError, Result};
+use crate::error::{ModelError, Result};
 use crate::hidden_states::HiddenStates;
 use crate::info::TargetInfo;
 use crate::kv::{AttentionParams, KvStore, LayerKv};
 use crate::layers::{Embedding, GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
-use crate::load::{ModelConfig, Weights};
+use crate::load::{ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
 use crate::vision::Vision;
 
@@ -35,7 +35,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(config: &ModelConfig) -> Result<Self, LoadError> {
+    pub(super) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
         let refuse = |key: &str, what: String| Err(LoadError::Config { key: key.to_owned(), what });
         let (hidden_size, n_heads) =
             (config.size("hidden_size")?, config.size("num_attention_heads")?);
@@ -211,7 +211,7 @@ pub(super) struct Qwen3 {
 impl Qwen3 {
     pub(super) fn load(
         dir: &Path,
-        config: &ModelConfig,
+        config: &ConfigJson,
         weights: Weights,
         weight_bytes: u64,
     ) -> Result<Self, LoadError> {

@@ -4,15 +4,15 @@
 use std::path::Path;
 
 use super::qwen3::{Config, FamilySpec, Qwen3};
-use crate::error::LoadError;
+
 use crate::layers::Rope;
-use crate::load::{ModelConfig, Weights};
+use crate::load::{ConfigJson, LoadError, Weights};
 use crate::vision::{QwenTower, TextModelSizes};
 
 /// Loads it, in the layout of transformers or of mlx-vlm.
 pub(super) fn load(
     dir: &Path,
-    config: &ModelConfig,
+    config: &ConfigJson,
     mut weights: Weights,
     weight_bytes: u64,
 ) -> Result<Qwen3, LoadError> {

@@ -1,5 +1,5 @@
-//! Vision towers: from an image's pixels to the rows of a prompt that take its placeholders' place. A
-//! tower belongs to its target's weights. The caller keeps what it computed.
+//! Vision towers: from an image's pixels to the rows of a prompt that take the place of its
+//! placeholders. A tower belongs to its target's weights. The caller keeps the features.
 
 mod grid;
 mod positions;
@@ -102,7 +102,7 @@ impl Features {
 
 /// An image on its way through a tower.
 #[derive(Clone, Debug)]
-pub struct TowerPass {
+pub struct ImageEncoding {
     /// Hidden states after the blocks computed so far `[patches, width]`.
     pub(crate) hidden: Array,
     /// Patches from top to bottom and from left to right.
@@ -115,7 +115,7 @@ pub struct TowerPass {
     pub(crate) after_layer: Vec<(usize, Array)>,
 }
 
-impl TowerPass {
+impl ImageEncoding {
     /// Number of patches. The time of a block depends on it.
     pub fn patches(&self) -> u32 {
         self.grid.0 * self.grid.1
@@ -137,12 +137,12 @@ pub trait Vision {
     ///
     /// # Errors
     /// A picture that does not fit; MLX's own.
-    fn begin(&self, picture: &ImagePixels<'_>) -> Result<TowerPass>;
+    fn begin(&self, picture: &ImagePixels<'_>) -> Result<ImageEncoding>;
 
     /// Computes at most so many more blocks (at least one) and evaluates. Returns the features when
     /// all blocks are done.
     ///
     /// # Errors
     /// MLX's own.
-    fn advance(&self, pass: &mut TowerPass, blocks: usize) -> Result<Option<Features>>;
+    fn advance(&self, pass: &mut ImageEncoding, blocks: usize) -> Result<Option<Features>>;
 }

@@ -11,10 +11,10 @@ use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-use super::{Features, ImagePixels, TowerPass, Vision, VisionInfo, grid};
-use crate::error::{LoadError, ModelError, Result};
+use super::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
+use crate::error::{ModelError, Result};
 use crate::layers::{AttentionMask, Gelu, LayerNorm, Linear, RopeTables, attention, computes};
-use crate::load::{ModelConfig, Weights};
+use crate::load::{ConfigJson, LoadError, Weights};
 
 /// Of every layer norm here.
 const EPS: f32 = 1e-6;
@@ -60,7 +60,8 @@ impl Attention {
 }
 
 /// Computes so many queries at a time that there are never more than `max_scores` scores, because
-/// a large image has too many. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` → `[N, H · D]`.
+/// a large image has too many. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` →
+/// `[N, H · D]`.
 fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Result<Array> {
     let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
     let scale = (dim as f32).powf(-0.5);
@@ -206,7 +207,7 @@ pub(crate) struct QwenTower {
 impl QwenTower {
     /// Reads the tensors under `name` by the sizes in `config` (a wrapper's `vision_config`).
     pub(crate) fn load(
-        config: &ModelConfig,
+        config: &ConfigJson,
         weights: &mut Weights,
         name: &str,
         text: TextModelSizes,
@@ -327,7 +328,7 @@ impl Vision for QwenTower {
         &self.info
     }
 
-    fn begin(&self, picture: &ImagePixels<'_>) -> Result<TowerPass> {
+    fn begin(&self, picture: &ImagePixels<'_>) -> Result<ImageEncoding> {
         picture.check(&self.info)?;
         let ImagePixels { rows, columns, .. } = *picture;
         let too_large = |_| {
@@ -347,7 +348,7 @@ impl Vision for QwenTower {
         }
         let hidden = concatenate(&parts, 0)?;
         hidden.eval()?;
-        Ok(TowerPass {
+        Ok(ImageEncoding {
             hidden,
             grid: (rows, columns),
             rope: self.turns(&places)?,
@@ -356,7 +357,7 @@ impl Vision for QwenTower {
         })
     }
 
-    fn advance(&self, pass: &mut TowerPass, blocks: usize) -> Result<Option<Features>> {
+    fn advance(&self, pass: &mut ImageEncoding, blocks: usize) -> Result<Option<Features>> {
         let until = pass.done.saturating_add(blocks.max(1)).min(self.blocks.len());
         while pass.done < until {
             let hidden = self.blocks[pass.done].forward(&pass.hidden, &pass.rope)?;

@@ -18,6 +18,7 @@ fn refusal(model: &dyn Target, batch: &Batch, kv: &mut KvStore) -> String {
     model.forward(batch, kv, &Wants::default()).expect_err("refused").to_string()
 }
 
+// More than 60 lines: a table, one contradiction a statement.
 #[test]
 fn contradictory_batches_are_refused() {
     let (model, golden) = load("qwen3-vl-tiny");

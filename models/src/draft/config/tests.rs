@@ -26,7 +26,7 @@ fn read(changes: Value) -> Result<Config, LoadError> {
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
-    Config::read(&ModelConfig::read(dir.path()).expect("an object"))
+    Config::read(&ConfigJson::read(dir.path()).expect("an object"))
 }
 
 fn sights(changes: Value) -> Vec<(Option<i32>, bool)> {

@@ -1,8 +1,7 @@
 //! The sizes of a Qwen tower, from a wrapper's `vision_config`.
 
-use crate::error::LoadError;
 use crate::layers::Gelu;
-use crate::load::ModelConfig;
+use crate::load::{ConfigJson, LoadError};
 
 /// Sizes of the text model that the tower belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +32,7 @@ pub(super) struct Config {
 
 impl Config {
     /// Values that are not there are the reference's own.
-    pub(super) fn read(config: &ModelConfig, text: TextModelSizes) -> Result<Self, LoadError> {
+    pub(super) fn read(config: &ConfigJson, text: TextModelSizes) -> Result<Self, LoadError> {
         let positions = config.size_or("num_position_embeddings", 2304)?;
         let read = Self {
             depth: config.size_or("depth", 27)?,
@@ -60,7 +59,7 @@ impl Config {
     }
 
     /// Checks the sizes against each other and against what memory holds.
-    fn check_sizes(&self, config: &ModelConfig) -> Result<(), LoadError> {
+    fn check_sizes(&self, config: &ConfigJson) -> Result<(), LoadError> {
         let wrong = |key: &str, what: String| Err(config.wrong(key, what));
         for (key, size, most) in [
             ("patch_size", self.patch_size, 256),
@@ -93,7 +92,7 @@ impl Config {
     }
 
     /// Checks the sizes against the text model's.
-    fn check_against(&self, config: &ModelConfig, text: TextModelSizes) -> Result<(), LoadError> {
+    fn check_against(&self, config: &ConfigJson, text: TextModelSizes) -> Result<(), LoadError> {
         let wrong = |key: &str, what: String| Err(config.wrong(key, what));
         let out = config.size_or("out_hidden_size", text.hidden)?;
         if out != text.hidden {
@@ -123,7 +122,7 @@ impl Config {
     }
 }
 
-fn activation(config: &ModelConfig) -> Result<Gelu, LoadError> {
+fn activation(config: &ConfigJson) -> Result<Gelu, LoadError> {
     let name: String = config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
     match name.as_str() {
         "gelu_pytorch_tanh" => Ok(Gelu::Tanh),
@@ -135,7 +134,7 @@ fn activation(config: &ModelConfig) -> Result<Gelu, LoadError> {
     }
 }
 
-fn rope_theta(config: &ModelConfig) -> Result<f64, LoadError> {
+fn rope_theta(config: &ConfigJson) -> Result<f64, LoadError> {
     let Some(rope) = config.part("rope_parameters")? else { return Ok(10_000.0) };
     let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
     if !matches!(kind.as_str(), "axial" | "default") {

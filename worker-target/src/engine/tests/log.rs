@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use paceline_models::sample::Sampling;
+use paceline_models::sample::SamplingRule;
 use paceline_vocabulary::Force;
 use tracing::Dispatch;
 use tracing::level_filters::LevelFilter;
@@ -58,7 +58,7 @@ impl Log {
 fn two_requests() -> [TestRequest; 2] {
     let request = |at| TestRequest {
         prompt: prompt(at),
-        sampling: Sampling::GREEDY,
+        sampling: SamplingRule::GREEDY,
         margins: false,
         logprobs: None,
     };

@@ -1,0 +1,100 @@
+//! What can go wrong while a checkpoint is loaded. A cause is in the source of an error, not in its text.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::header::HeaderError;
+
+/// A checkpoint that cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file that must be there cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        cause: io::Error,
+    },
+    /// A file has no JSON, or JSON of another form.
+    #[error("{}: expected {expected}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What its JSON must be.
+        expected: &'static str,
+        /// Where the parser stopped.
+        #[source]
+        cause: serde_json::Error,
+    },
+    /// The header of a safetensors file is broken.
+    #[error("{}: the header is broken", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: HeaderError,
+    },
+    /// A file is not what its name promises.
+    #[error("{}: {what}", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// Expected and found.
+        what: String,
+    },
+    /// config.json has a value this version cannot serve.
+    #[error("config.json of the model: {key}: {what}")]
+    Config {
+        /// The key.
+        key: String,
+        /// Expected and found.
+        what: String,
+    },
+    /// config.json has a value of another type.
+    #[error("config.json of the model: {key}")]
+    ConfigType {
+        /// The key.
+        key: String,
+        /// The types expected and found.
+        #[source]
+        cause: serde_json::Error,
+    },
+    /// A tensor the model needs is not in the checkpoint.
+    #[error("tensor {name} is missing from the checkpoint")]
+    Missing {
+        /// Its name.
+        name: String,
+    },
+    /// Tensors that no part of the model took: the checkpoint is of another model than its config.
+    #[error("the checkpoint has {count} tensors the model does not use, the first is {name}")]
+    Unused {
+        /// The first of them.
+        name: String,
+        /// How many.
+        count: usize,
+    },
+    /// A tensor has another shape than the config requires.
+    #[error("tensor {name} has shape {found:?}, the model needs {expected:?}")]
+    Shape {
+        /// Its name.
+        name: String,
+        /// In the file.
+        found: Vec<usize>,
+        /// By the config.
+        expected: Vec<usize>,
+    },
+    /// A tensor has a type this version cannot read.
+    #[error("tensor {name} has type {found}; expected F32, F16 or BF16")]
+    Dtype {
+        /// Its name.
+        name: String,
+        /// In the file.
+        found: String,
+    },
+    /// MLX failed.
+    #[error("MLX failed while loading")]
+    Mlx(#[from] mlx_rs::error::Exception),
+}
