@@ -16,7 +16,7 @@ use paceline_proto::v1;
 use stage::{BOUND, STAMP, Worker, cases, generate, generation, ids, tiny};
 
 #[tokio::test]
-async fn loading_reports_progress_and_requests_are_served_after_it() {
+async fn loading_reports_progress_and_the_worker_describes_itself() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (beats, _watch) = worker.ready().await;
     let last = beats.last().expect("a beat");
@@ -43,7 +43,12 @@ async fn loading_reports_progress_and_requests_are_served_after_it() {
             .windows(2)
             .all(|pair| pair[0].positions < pair[1].positions && pair[0].bytes < pair[1].bytes)
     );
+}
 
+#[tokio::test]
+async fn answers_equal_the_reference_whole_resumed_and_stopped() {
+    let mut worker = Worker::start(&tiny(), &[]);
+    let (_, _watch) = worker.ready().await;
     for (at, (prompt, greedy)) in cases().into_iter().enumerate() {
         let batches = worker
             .generate(generation(&format!("r{at}"), &prompt, greedy.len() as u32))
@@ -60,7 +65,7 @@ async fn loading_reports_progress_and_requests_are_served_after_it() {
         assert_eq!(done.finish_reason(), v1::FinishReason::Length);
         assert_eq!(done.route.expect("a route").reason(), v1::RouteReason::DrafterAbsent);
 
-        // Resumed anywhere, the stream goes on the same.
+        // A resumed stream goes on with the same tokens.
         let resumed = Generation {
             continuation_ids: greedy[..10].to_vec(),
             ..generation("again", &prompt, greedy.len() as u32)
@@ -69,7 +74,7 @@ async fn loading_reports_progress_and_requests_are_served_after_it() {
         assert_eq!(ids(&batches), greedy[10..]);
         assert_eq!(batches[0].first_index, 10);
 
-        // A stop id ends it, and is part of it.
+        // A stop id ends the stream, and is its last token.
         let first = greedy.iter().position(|id| *id == greedy[5]).expect("it is there");
         let stopped =
             Generation { stop_token_ids: vec![greedy[5]], ..generation("stop", &prompt, 32) };

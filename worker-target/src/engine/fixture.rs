@@ -46,9 +46,9 @@ pub(crate) fn hello(model: &dyn Target) -> Hello {
     }
 }
 
-/// With `taps` it keeps hidden states, as where a drafter is configured.
-pub(crate) fn drafting(model: &dyn Target, taps: bool) -> Drafting {
-    Drafting::new(hello(model), if taps { vec![1, 3, 5, 6] } else { vec![] }, 512)
+/// With `keeps_hidden` it keeps hidden states, as where a drafter is configured.
+pub(crate) fn drafting(model: &dyn Target, keeps_hidden: bool) -> Drafting {
+    Drafting::new(hello(model), if keeps_hidden { vec![1, 3, 5, 6] } else { vec![] }, 512)
 }
 
 pub(crate) fn scheduler(kv: &KvStore, drafting: &Drafting) -> Scheduler {

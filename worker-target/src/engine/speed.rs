@@ -60,12 +60,12 @@ fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
 }
 
 /// An engine as `run` makes it; see [`fixture::drafting`].
-fn engine(inbox: Inbox<EngineCommand>, taps: bool) {
+fn engine(inbox: Inbox<EngineCommand>, keeps_hidden: bool) {
     let model = fixture::load();
     let kv = fixture::store(model.as_ref());
     let (progress, clock) = (Arc::new(Progress::default()), Clock::start());
     let pulse = Pulse::start(progress.clone(), 1, Duration::from_secs(3600), || {});
-    let drafting = fixture::drafting(model.as_ref(), taps);
+    let drafting = fixture::drafting(model.as_ref(), keeps_hidden);
     let scheduler = fixture::scheduler(&kv, &drafting);
     let pages = PageStore::new(&kv, true);
     let parts = EngineParts { model, kv, scheduler, drafting, pages, progress, pulse, clock };
@@ -115,12 +115,13 @@ fn one_stream_costs_hardly_more_than_a_bare_loop() {
     let thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread")
     };
-    let ((rounds, asked), (answer, took)) = (sync_channel(1), sync_channel(1));
-    let mut threads = vec![thread("bare", Box::new(move || bare(&asked, &answer)))];
+    let (rounds, prompts) = sync_channel(1);
+    let (answer, took) = sync_channel(1);
+    let mut threads = vec![thread("bare", Box::new(move || bare(&prompts, &answer)))];
     let mut mails = vec![];
-    for taps in [false, true] {
+    for keeps_hidden in [false, true] {
         let (mail, inbox) = mailbox(8).expect("a mailbox");
-        threads.push(thread("engine", Box::new(move || engine(inbox, taps))));
+        threads.push(thread("engine", Box::new(move || engine(inbox, keeps_hidden))));
         mails.push(mail);
     }
     let mut ratios = [vec![], vec![]];
@@ -153,7 +154,7 @@ fn one_stream_costs_hardly_more_than_a_bare_loop() {
         middle(step_us).2
     );
     for (what, ratios) in
-        ["engine over bare loop", "the same with taps kept"].into_iter().zip(&ratios)
+        ["engine over bare loop", "the same with hidden states kept"].into_iter().zip(&ratios)
     {
         let (median, least, most) = middle(ratios.clone());
         println!("{what}: median {median:.3}, {least:.3} to {most:.3}, {} runs", ratios.len());

@@ -330,6 +330,19 @@ mod tests {
             refusal(|g| g.max_tokens = 48),
             (Some(Reason::PromptTooLong), "prompt_ids".into())
         );
+        assert_eq!(
+            refusal(|g| g.stop_token_ids = vec![3, 100]),
+            (invalid, "stop_token_ids".into())
+        );
+        assert_eq!(refusal(|g| g.min_tokens = 11), (invalid, "min_tokens".into()));
+        let stops = |g: &mut Generation| (g.min_tokens, g.stop_token_ids) = (1, (0..100).collect());
+        assert_eq!(refusal(stops), (invalid, "stop_token_ids".into()));
+        assert_eq!(refusal(|g| g.logprobs = Some(21)), (invalid, "logprobs".into()));
+    }
+
+    #[test]
+    fn each_bad_sampling_field_is_named() {
+        let invalid = Some(Reason::InvalidArgument);
         let sampling = |temperature, top_p, min_p| {
             Some(SamplingRule {
                 temperature,
@@ -373,6 +386,11 @@ mod tests {
                 |g: &mut Generation| g.sampling.as_mut().expect("set").frequency_penalty = value;
             assert_eq!(refusal(frequency), (invalid, "sampling.frequency_penalty".into()));
         }
+    }
+
+    #[test]
+    fn each_bad_logit_bias_is_named() {
+        let invalid = Some(Reason::InvalidArgument);
         for broken in [
             vec![(100, 1.0)],
             vec![(3, f32::NAN)],
@@ -387,14 +405,6 @@ mod tests {
             let biased = |g: &mut Generation| g.sampling.as_mut().expect("set").logit_bias = list;
             assert_eq!(refusal(biased), (invalid, "sampling.logit_bias".into()));
         }
-        assert_eq!(
-            refusal(|g| g.stop_token_ids = vec![3, 100]),
-            (invalid, "stop_token_ids".into())
-        );
-        assert_eq!(refusal(|g| g.min_tokens = 11), (invalid, "min_tokens".into()));
-        let stops = |g: &mut Generation| (g.min_tokens, g.stop_token_ids) = (1, (0..100).collect());
-        assert_eq!(refusal(stops), (invalid, "stop_token_ids".into()));
-        assert_eq!(refusal(|g| g.logprobs = Some(21)), (invalid, "logprobs".into()));
     }
 
     #[test]

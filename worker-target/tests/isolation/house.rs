@@ -169,7 +169,7 @@ impl House {
         (now.sequences, now.kv.expect("kv"))
     }
 
-    /// How often sequences gave their memory up, as its log has it.
+    /// Preemptions, according to the log of the worker.
     pub fn gave_way(&self) -> usize {
         let log = std::fs::read_to_string(self.worker.dir.path().join("log")).expect("its log");
         log.lines().filter(|line| line.contains("request preempted")).count()

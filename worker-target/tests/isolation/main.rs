@@ -25,7 +25,7 @@ use futures::future::join_all;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{
     CancelRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce, RepermitRequest,
-    TargetGenerateRequest,
+    TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
@@ -51,7 +51,7 @@ const NEAR: f32 = 1e-4;
 const NEAR_LOG: f32 = 1e-3;
 
 /// What has come of one request.
-struct Seen {
+struct Observed {
     ids: Vec<u32>,
     logprobs: Vec<v1::TokenLogprobs>,
     outcome: Outcome,
@@ -108,22 +108,10 @@ fn permit(lane: v1::Lane, reason: v1::RouteReason) -> Permit {
     Permit { lane_allowed: lane.into(), max_draft, reason: reason.into(), policy_epoch: 0 }
 }
 
-/// Runs one request of an interleaving. `come` counts tokens that have come, and those that will
-/// not come any more.
-async fn ask(
-    (house, at_once): (&House, &AtOnce),
-    name: &str,
-    planned: &Planned,
-    solo: &Solo,
-    come: &watch::Sender<u64>,
-) -> Seen {
-    let until = async |at: u64| {
-        come.subscribe().wait_for(|come| *come >= at).await.expect("its sender is here");
-    };
-    until(planned.joins).await;
-    let mut client = house.worker.client.clone();
+/// The request of a plan.
+fn planned_request(name: &str, planned: &Planned, solo: &Solo) -> Generation {
     let ns = |ms: u64| ms as i64 * 1_000_000;
-    let request = Generation {
+    Generation {
         request_id: name.to_owned(),
         max_tokens: planned.tokens,
         cache_scope: planned.scope.into(),
@@ -138,11 +126,35 @@ async fn ask(
         },
         min_tokens: solo.request.min_tokens.min(planned.tokens),
         ..solo.request.clone()
+    }
+}
+
+/// Checks that a batch has a margin and log-probabilities for each token, if they were requested.
+fn check_reports(name: &str, planned: &Planned, solo: &Solo, batch: &TokenBatch) {
+    let expected = |is_wanted: bool| if is_wanted { batch.ids.len() } else { 0 };
+    assert_eq!(batch.margins.len(), expected(planned.margins), "{name}");
+    assert_eq!(batch.logprobs.len(), expected(solo.request.logprobs.is_some()), "{name}");
+}
+
+/// Runs one request of an interleaving. `come` counts tokens that have come, and those that will
+/// not come any more.
+async fn ask(
+    house: &House,
+    at_once: &AtOnce,
+    name: &str,
+    planned: &Planned,
+    solo: &Solo,
+    come: &watch::Sender<u64>,
+) -> Observed {
+    let until = async |at: u64| {
+        come.subscribe().wait_for(|come| *come >= at).await.expect("its sender is here");
     };
+    until(planned.joins).await;
+    let mut client = house.worker.client.clone();
     let permit = permit(planned.lane, planned.reason);
     let message = TargetGenerateRequest {
         stamp: Some(STAMP),
-        generation: Some(request),
+        generation: Some(planned_request(name, planned, solo)),
         permit: Some(permit),
     };
     let (mut ids, mut logprobs) = (Vec::<u32>::new(), Vec::<v1::TokenLogprobs>::new());
@@ -155,16 +167,7 @@ async fn ask(
                 done.is_none() && batch.first_index as usize == ids.len(),
                 "{name}: a token twice, or behind the last"
             );
-            assert_eq!(
-                batch.margins.len(),
-                if planned.margins { batch.ids.len() } else { 0 },
-                "{name}"
-            );
-            assert_eq!(
-                batch.logprobs.len(),
-                if solo.request.logprobs.is_some() { batch.ids.len() } else { 0 },
-                "{name}"
-            );
+            check_reports(name, planned, solo, &batch);
             if ids.is_empty() {
                 at_once.enter();
             }
@@ -202,7 +205,7 @@ async fn ask(
         at_once.leave();
     }
     come.send_modify(|come| *come += u64::from(planned.tokens) - ids.len() as u64);
-    Seen { ids, logprobs, outcome }
+    Observed { ids, logprobs, outcome }
 }
 
 /// What is done to the worker meanwhile.
@@ -254,7 +257,7 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
     let asks = names
         .iter()
         .zip(&plan.requests)
-        .map(|(name, one)| ask((house, &at_once), name, one, &solos[one.solo], &come));
+        .map(|(name, one)| ask(house, &at_once, name, one, &solos[one.solo], &come));
     let (all, ()) = tokio::join!(join_all(asks), happen(house, seed, &plan, &come));
     for ((seen, planned), name) in all.into_iter().zip(&plan.requests).zip(&names) {
         let solo = &solos[planned.solo];
