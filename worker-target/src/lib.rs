@@ -22,6 +22,8 @@ mod image_files;
 #[cfg(feature = "mlx")]
 mod load;
 #[cfg(feature = "mlx")]
+mod loaded_model;
+#[cfg(feature = "mlx")]
 mod outlet;
 #[cfg(feature = "mlx")]
 mod page_store;

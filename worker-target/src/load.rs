@@ -2,7 +2,6 @@
 
 use std::sync::OnceLock;
 
-use paceline_models::vision::VisionInfo;
 use paceline_models::{
     DeviceChoice, DeviceError, Dtype, KvStore, LoadError, ModelError, Target, TargetInfo, device,
     draft, load_target,
@@ -18,6 +17,7 @@ use paceline_vocabulary::report::KvClass;
 use crate::core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use crate::drafting::Drafting;
 use crate::engine::{Engine, EngineParts};
+use crate::loaded_model::LoadedModel;
 use crate::page_store::PageStore;
 
 /// Share of free memory for the KV when the configuration names none.
@@ -52,19 +52,6 @@ pub(crate) enum StartError {
         "kv.budget_bytes is {budget}, the shortest sequence of this model holds {needed} bytes"
     )]
     Budget { budget: u64, needed: u64 },
-}
-
-/// What is known of the model after loading.
-#[derive(Debug)]
-pub(crate) struct LoadedModel {
-    pub(crate) info: TargetInfo,
-    /// Its vision tower; `None` if it has none.
-    pub(crate) vision: Option<VisionInfo>,
-    /// Bytes that a sequence holds for each patch of its images.
-    pub(crate) patch_bytes: u64,
-    pub(crate) name: String,
-    pub(crate) kv_classes: Vec<KvClass>,
-    pub(crate) max_sequences: usize,
 }
 
 /// Loads the target and makes the engine. Sets `known` once the weights are there.

@@ -13,7 +13,8 @@ use tonic::service::RoutesBuilder;
 
 use crate::engine::EngineCommand;
 use crate::image_files::ImageFiles;
-use crate::load::{LoadedModel, load};
+use crate::load::load;
+use crate::loaded_model::LoadedModel;
 use crate::serve::TargetService;
 
 /// Name of this process in the runtime directory.

@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status};
 
 use crate::engine::{EngineCommand, PermitChange};
 use crate::image_files::{AnnouncedImage, ImageFiles, LoadedImage};
-use crate::load::LoadedModel;
+use crate::loaded_model::LoadedModel;
 use crate::outlet::{STREAM_BACKLOG, TokenOutlet};
 use crate::running::RunningRequest;
 use crate::wire::{self, CheckedRequest, RequestContext};

@@ -11,7 +11,7 @@ use paceline_vocabulary::report;
 
 use crate::core::scheduler::Service;
 use crate::core::{Emission, Finish};
-use crate::load::LoadedModel;
+use crate::loaded_model::LoadedModel;
 use crate::request::ValidRequest;
 use crate::running::FirstTokenTimes;
 

@@ -1,0 +1,18 @@
+//! What is known of the model once its weights are loaded.
+
+use paceline_models::TargetInfo;
+use paceline_models::vision::VisionInfo;
+use paceline_vocabulary::report::KvClass;
+
+/// The served model, for the gRPC service.
+#[derive(Debug)]
+pub(crate) struct LoadedModel {
+    pub(crate) info: TargetInfo,
+    /// Its vision tower; `None` if it has none.
+    pub(crate) vision: Option<VisionInfo>,
+    /// Bytes that a sequence holds for each patch of its images.
+    pub(crate) patch_bytes: u64,
+    pub(crate) name: String,
+    pub(crate) kv_classes: Vec<KvClass>,
+    pub(crate) max_sequences: usize,
+}
