@@ -67,8 +67,9 @@ fn a_late_draft_counts_with_the_time_until_it_was_given_up() {
 #[test]
 fn no_draft_is_requested_after_the_drafters_context() {
     let drafting = fed();
-    let beyond =
-        |committed, context| drafting.readiness(KEY, committed, context).expect("there").beyond;
+    let beyond = |committed, context| {
+        drafting.readiness(KEY, committed, context).expect("there").beyond_context
+    };
     let found = [beyond(98, Some(100)), beyond(99, Some(100)), beyond(5_000, None)];
     assert_eq!(found, [false, true, false]);
 }
