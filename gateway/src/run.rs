@@ -98,7 +98,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
 impl Gateway {
     fn log_address(&self, address: Option<SocketAddr>, guard: &Guard) {
         let Some(address) = address else { return };
-        tracing::info!(%address, epoch = %self.epoch, "gateway listens");
+        tracing::info!(%address, epoch = self.epoch.0, "gateway listens");
         if !address.ip().is_loopback() {
             let (tls, keys) = (guard.tls.is_some(), guard.has_keys());
             tracing::warn!(%address, tls, keys, "the service can be reached from other machines");

@@ -86,7 +86,7 @@ pub struct Answer {
     deadline: Pin<Box<Sleep>>,
     call: Option<CallState>,
     place: Option<QueuePlace>,
-    /// Whether its reader did not read. Set by [`super::unread`] before it drops this.
+    /// Whether its reader did not read. Set by `unread` before it drops this.
     unread: Arc<AtomicBool>,
 }
 

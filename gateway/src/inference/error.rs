@@ -26,8 +26,8 @@ pub struct InferenceError {
     pub kind: Reason,
     /// What was expected, what was found, and what the client can do.
     pub message: String,
-    /// The field or the limit that the error is about, by its path in
-    /// [`crate::inference::input`] or in the configuration.
+    /// The field or the limit that the error is about, by its path in the request's input or in
+    /// the configuration.
     pub field: Option<String>,
     /// Facts for programs, such as a limit and the value found.
     pub facts: BTreeMap<String, String>,

@@ -1,5 +1,5 @@
 //! What a client asks for, in the gateway's own types: a front makes a [`RequestInput`] of its
-//! protocol's message. [`super::request::check`] makes a request of it that is well formed.
+//! protocol's message. `request::check` makes a request of it that is well formed.
 //!
 //! Errors name fields by their path in this input, such as `messages[0].content[1]` or
 //! `limits.max_tokens`. They are the field names of inference.proto; the front of a protocol with

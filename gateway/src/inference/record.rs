@@ -73,7 +73,7 @@ impl Drop for Record {
         tracing::info!(
             request_id = self.request_id,
             method = self.method.name,
-            code = (self.method.code)(reason),
+            code = %(self.method.code)(reason),
             reason = reason.map(Reason::word),
             prompt_tokens = self.prompt_tokens,
             pictures = (self.images > 0).then_some(self.images),

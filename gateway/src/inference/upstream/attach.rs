@@ -87,7 +87,7 @@ impl Attachment {
         let term = Term(term);
         let attached = self.standing.borrow().supervisor.as_ref().map(|supervisor| supervisor.term);
         if attached != Some(term) {
-            tracing::info!(%term, "attached to the supervisor");
+            tracing::info!(term = term.0, "attached to the supervisor");
         }
         let change = |change: &dyn Fn(&mut Attached)| {
             self.standing.send_if_modified(|standing| {
@@ -127,7 +127,7 @@ impl Attachment {
                 let _ = self.orders.send(Event::RestartAsked(grace)).await;
             }
             None => {
-                tracing::warn!(%term, "notice of no known kind");
+                tracing::warn!(term = term.0, "notice of no known kind");
                 change(&|_| {});
             }
         }
