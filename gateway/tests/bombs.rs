@@ -13,7 +13,7 @@ use stage::program::Program;
 use stage::seeing::{chat, file, image, says, text};
 use stage::supervisor::Fake;
 use stage::{is, within};
-use tonic::Code;
+use tonic::{Code, Status};
 
 /// Memory that pictures may add at their worst.
 const MAX_ADDED: u64 = 256 << 20;
@@ -29,16 +29,44 @@ async fn hostile_pictures_cost_little_and_are_refused_by_name() {
     let program = Program::start(dir.path(), &dir.path().join("model"));
     let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
     attachment.service(stage::seeing::ready()).await;
-    let ask = |file: Vec<u8>| {
-        let mut client = program.client.clone();
-        async move {
-            let request = chat(vec![says("user", vec![image(file), text("?")])]);
-            within(client.chat(request)).await.map(|_| ())
-        }
-    };
     // A good one first: what serving takes at all is in use.
+    serve_one(&program, &mut fake).await;
+    let hostile = hostile::all();
+    assert!(hostile.len() >= 40, "{}", hostile.len());
+    let before = program.memory("VmRSS");
+    for one in &hostile {
+        let begun = clock();
+        let status = ask(&program, one.file.clone()).await.expect_err(one.name);
+        let took = begun.elapsed();
+        is(&status, Code::InvalidArgument, Reason::BadImage);
+        assert!(status.message().contains(one.word), "{}: {}", one.name, status.message());
+        assert!(took < PATIENCE, "{}: refused after {took:?}", one.name);
+    }
+    let one_by_one = program.memory("VmHWM").saturating_sub(before);
+    // The worst of them all at once.
+    let worst = hostile.iter().filter(|one| one.word.starts_with("whole")).cycle().take(16);
+    let together =
+        futures::future::join_all(worst.map(|one| ask(&program, one.file.clone()))).await;
+    for refused in together {
+        is(&refused.expect_err("hostile"), Code::InvalidArgument, Reason::BadImage);
+    }
+    let added = program.memory("VmHWM").saturating_sub(before);
+    eprintln!("added one by one {} MiB, together {} MiB", one_by_one >> 20, added >> 20);
+    assert!(added <= MAX_ADDED, "{} MiB more than before", added >> 20);
+    let left = std::fs::read_dir(dir.path().join("run/pictures")).expect("there").count();
+    assert_eq!(left, 0, "files of pictures that were refused");
+    // A hundred good ones in one request are too many.
+    let hundred = chat(vec![says("user", (0..100).map(|_| image(file("dot.png"))).collect())]);
+    let status =
+        within(program.client.clone().chat(hundred)).await.map(|_| ()).expect_err("too many");
+    is(&status, Code::InvalidArgument, Reason::BadImage);
+    assert!(status.message().contains("at most 8 pictures"), "{}", status.message());
+}
+
+/// Sends a good picture until the gateway knows that there is a model, and refuses it upstream.
+async fn serve_one(program: &Program, fake: &mut Fake) {
     loop {
-        let asked = ask(file("up.png"));
+        let asked = ask(program, file("up.png"));
         let answered = async {
             tokio::select! {
                 submission = fake.submission() => submission.refuse(Reason::TargetLoading.status("not yet")),
@@ -57,35 +85,13 @@ async fn hostile_pictures_cost_little_and_are_refused_by_name() {
             break;
         }
     }
-    let hostile = hostile::all();
-    assert!(hostile.len() >= 40, "{}", hostile.len());
-    let before = program.memory("VmRSS");
-    for one in &hostile {
-        let begun = clock();
-        let status = ask(one.file.clone()).await.expect_err(one.name);
-        let took = begun.elapsed();
-        is(&status, Code::InvalidArgument, Reason::BadImage);
-        assert!(status.message().contains(one.word), "{}: {}", one.name, status.message());
-        assert!(took < PATIENCE, "{}: refused after {took:?}", one.name);
-    }
-    let one_by_one = program.memory("VmHWM").saturating_sub(before);
-    // The worst of them all at once.
-    let worst = hostile.iter().filter(|one| one.word.starts_with("whole")).cycle().take(16);
-    let together = futures::future::join_all(worst.map(|one| ask(one.file.clone()))).await;
-    for refused in together {
-        is(&refused.expect_err("hostile"), Code::InvalidArgument, Reason::BadImage);
-    }
-    let added = program.memory("VmHWM").saturating_sub(before);
-    eprintln!("added one by one {} MiB, together {} MiB", one_by_one >> 20, added >> 20);
-    assert!(added <= MAX_ADDED, "{} MiB more than before", added >> 20);
-    let left = std::fs::read_dir(dir.path().join("run/pictures")).expect("there").count();
-    assert_eq!(left, 0, "files of pictures that were refused");
-    // A hundred good ones in one request are too many.
-    let hundred = chat(vec![says("user", (0..100).map(|_| image(file("dot.png"))).collect())]);
-    let status =
-        within(program.client.clone().chat(hundred)).await.map(|_| ()).expect_err("too many");
-    is(&status, Code::InvalidArgument, Reason::BadImage);
-    assert!(status.message().contains("at most 8 pictures"), "{}", status.message());
+}
+
+/// Sends a picture.
+async fn ask(program: &Program, file: Vec<u8>) -> Result<(), Status> {
+    let mut client = program.client.clone();
+    let request = chat(vec![says("user", vec![image(file), text("?")])]);
+    within(client.chat(request)).await.map(|_| ())
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long it took is what is tested")]

@@ -226,20 +226,32 @@ async fn a_picture_is_never_left_out_and_never_made_of_text() {
         Code::InvalidArgument,
         Reason::Template,
     );
-    // Too many, and more than the context holds.
-    let many = chat(vec![says("user", vec![picture(), picture(), picture(), picture()])]);
+    assert!(fake.submissions.try_recv().is_err() && names(&folder(&stage)).is_empty());
+}
+
+#[tokio::test]
+async fn more_pictures_than_allowed_are_refused() {
+    let (stage, mut fake, _attachment) = Stage::seeing(|config| config.limits.max_images = 3).await;
+    let many = chat(vec![says("user", (0..4).map(|_| image(file("up.png"))).collect())]);
     let status = refused(&stage, many).await;
     is(&status, Code::InvalidArgument, Reason::BadImage);
     assert!(status.message().contains("at most 3 pictures"), "{status:?}");
     assert!(fake.submissions.try_recv().is_err() && names(&folder(&stage)).is_empty());
+}
+
+#[tokio::test]
+async fn an_assistants_picture_is_shown_and_text_alone_has_the_default_class() {
+    let (mut stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
     let model = within(stage.client.get_model(GetModelRequest::default()))
         .await
         .expect("served")
         .into_inner();
     assert!(model.vision);
-    // An assistant's picture is shown, and text alone is of the usual class.
     let mut client = stage.client.clone();
-    let answer = chat(vec![says("assistant", vec![picture()]), says("user", vec![text("more")])]);
+    let answer = chat(vec![
+        says("assistant", vec![image(file("up.png"))]),
+        says("user", vec![text("more")]),
+    ]);
     let _call =
         paceline_process::task::spawn("call", async move { client.chat(answer).await.map(|_| ()) });
     assert_eq!(fake.submission().await.generation().pictures.len(), 1);
