@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 /// Memory that pictures may add at their worst.
 const MAX_ADDED: u64 = 256 << 20;
 /// Time that a refusal may take, on a machine that does something else as well.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_pictures_cost_little_and_are_refused_by_name() {
@@ -40,7 +40,7 @@ async fn hostile_pictures_cost_little_and_are_refused_by_name() {
         let took = begun.elapsed();
         is(&status, Code::InvalidArgument, Reason::BadImage);
         assert!(status.message().contains(one.word), "{}: {}", one.name, status.message());
-        assert!(took < PATIENCE, "{}: refused after {took:?}", one.name);
+        assert!(took < REFUSAL_TIMEOUT, "{}: refused after {took:?}", one.name);
     }
     let one_by_one = program.memory("VmHWM").saturating_sub(before);
     // The worst of them all at once.
