@@ -3,8 +3,9 @@
 //! become text again.
 //!
 //! [`front`] the protocols of clients · [`guard`] keys and TLS · [`inference`] requests and their
-//! answers, in no protocol's words · [`prompt`] and [`images`] what the model is given · [`stream`]
-//! token ids to text · [`ending`] how a gateway ends.
+//! answers, in no protocol's words · [`checkpoint`] the files of the model directory · [`prompt`]
+//! and [`images`] what the model is given · [`stream`] token ids to text · [`ending`] how a gateway
+//! ends.
 //!
 //! Not here: which worker serves, restarts of workers, MLX. What runs: one task for each
 //! connection, one for the attachment to the supervisor, and [`run`], which decides when this ends.
