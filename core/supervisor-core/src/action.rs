@@ -84,7 +84,7 @@ impl From<routing::Action> for Action {
     }
 }
 
-/// Whether requests can be served, as the gateway is told.
+/// Whether requests can be served: the notice for the gateway.
 #[derive(Clone, Debug, Default)]
 pub struct Notice {
     /// Why not; `None` if they can.

@@ -1,5 +1,5 @@
-//! The simulations' own count of who waits and who runs, by which the fairness of each admission is
-//! judged. Written apart from the queue that it judges, and slower.
+//! The simulations' own count of waiting and running requests, by which the fairness of each
+//! admission is judged. Written apart from the queue that it judges, and slower.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,7 @@ impl FairnessCheck {
     /// Whether one of this key may be admitted.
     ///
     /// # Errors
-    /// Which rule says no.
+    /// The rule that forbids it.
     pub(super) fn judge(&self, key: KeyId, limit: usize) -> Result<(), String> {
         let (runs, share) = (self.runs(key), self.share());
         if !self.may_run(key, limit) {

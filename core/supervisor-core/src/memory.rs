@@ -92,7 +92,7 @@ impl MachineMemory {
     }
 
     fn reserve_bytes(&self) -> u64 {
-        // Without the drafter's: what a guest says of itself decides nothing for requests (I3).
+        // Without the drafter's memory: a drafter's own report decides nothing for requests (I3).
         let whole = self.target.all().saturating_add(self.available_bytes.unwrap_or(0));
         (whole / RESERVE_SHARE).min(MOST_RESERVE_BYTES)
     }

@@ -1,14 +1,14 @@
-//! How long an answer is likely to become, from how long the last ones were. By it admission counts
-//! what a request will hold: nearly all answers end long before `max_tokens`, which most callers
-//! leave at the rest of the context.
+//! The expected length of an answer, computed from the lengths of the last answers. Admission
+//! reserves memory for it: nearly all answers end long before `max_tokens`, which most clients leave
+//! at the rest of the context.
 
-/// AnswerLengths that are remembered.
+/// Answers that are counted.
 const RECENT: usize = 64;
-/// What is taken for an answer's length as long as nothing is known (tokens).
+/// Expected tokens of an answer before any was measured.
 pub const PRIOR_TOKENS: u32 = 256;
 
-/// Lengths of the last answers. It begins as if all of them had been of the prior's length, so what
-/// is measured takes over one by one.
+/// Lengths of the last answers. At the start all of them have the prior's length, so measured
+/// lengths replace them one by one.
 #[derive(Clone, Debug)]
 pub struct AnswerLengths {
     tokens: [u32; RECENT],
@@ -23,15 +23,15 @@ impl Default for AnswerLengths {
 }
 
 impl AnswerLengths {
-    /// The length that three of four answers do not exceed. Not the middle: a guess that is too
-    /// short costs somebody his memory and a second reading of all he has, one that is too long
-    /// only costs a wait. So 17 long answers raise it, and it takes 48 short ones to lower it.
+    /// The length that three of four answers do not exceed. Not the median: an estimate that is too
+    /// short preempts a sequence and costs its recompute, one that is too long only costs a wait.
+    /// So 17 long answers raise it, and it takes 48 short ones to lower it.
     pub fn typical(&self) -> u32 {
         self.typical
     }
 
-    /// An answer ended after so many tokens; `cut`: by its limit. How long such a one would have
-    /// become is not known, only that it is longer than it is: it counts where that says something.
+    /// An answer ended after `tokens` tokens; `cut`: by its limit. How long it would have become is
+    /// not known, only that it would have been longer: it counts if it exceeds the typical length.
     pub fn learn(&mut self, tokens: u32, cut: bool) {
         if cut && tokens <= self.typical {
             return;
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn long_answers_raise_it_soon_and_short_ones_lower_it_late() {
+    fn seventeen_long_answers_raise_the_length_and_48_short_ones_lower_it() {
         assert_eq!(typical_of([]), PRIOR_TOKENS);
         assert_eq!(typical_of([(900, false); 16]), PRIOR_TOKENS);
         assert_eq!(typical_of([(900, false); 17]), 900);
@@ -64,14 +64,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_answers_count_and_no_others() {
+    fn only_the_last_64_answers_count() {
         let long = [(900, false); 1_000];
         assert_eq!(typical_of(long.into_iter().chain([(50, false); 64])), 50);
         assert_eq!(typical_of((1..=64).map(|tokens| (tokens, false))), 48);
     }
 
     #[test]
-    fn a_limit_says_that_an_answer_is_longer_and_never_that_it_is_short() {
+    fn an_answer_cut_by_its_limit_never_lowers_the_length() {
         assert_eq!(typical_of([(16, true); 200]), PRIOR_TOKENS);
         assert_eq!(typical_of([(2_000, true); 17]), 2_000);
     }

@@ -28,7 +28,7 @@ use queue::{Queue, RunningByKey, WaitingRequest};
 /// The target's memory at this moment.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetMemory<'a> {
-    /// Which life of it.
+    /// Its epoch.
     pub epoch: Epoch,
     /// What it can hold.
     pub capacity: &'a Capacity,

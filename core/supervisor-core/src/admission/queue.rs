@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Keys are served in turn (round robin). A key that begins to wait comes after all that wait;
-//! a key that was served goes to the end. Two rules decide who may be served at all
+//! a key that was served goes to the end. Two rules decide which keys may be served
 //! ([`Queue::next`]):
 //!
 //! - A key that runs as many requests as one may (`limits.streams_per_key`) is passed over until

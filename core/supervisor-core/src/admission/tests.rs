@@ -144,7 +144,7 @@ fn a_high_max_tokens_delays_no_request_and_a_request_that_never_fits_is_refused(
     let capacity = Capacity { max_sequences: 99, ..capacity() };
     let memory = memory(&capacity);
     let mut admission = admission(4);
-    // 400 bytes at worst: by that two would run. 100 + 256 tokens are likely, in a class of 200
+    // 400 bytes at worst: by that two would run. 100 + 256 tokens are expected, in a class of 200
     // bytes.
     assert_eq!(fill(&mut admission, 1, summary(100, 924), &memory), 5);
     assert_eq!(admission.reserved_bytes(), 1_000);
@@ -184,7 +184,7 @@ fn the_length_of_past_answers_decides_the_expected_memory() {
     assert_eq!(admission.typical_tokens(), 40);
     serve(&mut admission, 800, 900);
     assert_eq!(fill(&mut admission, 100, summary(100, 900), &memory), 2);
-    // Who is not there any more says nothing either.
+    // A request that is gone already teaches nothing.
     admission.on_served(Ticket(7), served(1));
     assert_eq!(admission.typical_tokens(), 800);
 }
@@ -200,16 +200,16 @@ fn a_request_beyond_its_expected_memory_counts_by_what_it_holds() {
             .expect("a place");
         assert!(admission.admit(&memory(0), Millis(0)).is_some());
     }
-    // Both were likely to hold 200, and hold all they may.
+    // Both were expected to hold 200 bytes, and hold all they may.
     admission.on_heartbeat();
     admission.submit(Ticket(3), summary(100, 300), &memory(800), Millis(0)).expect("a place");
     assert!(admission.admit(&memory(800), Millis(0)).is_some(), "200 bytes are free");
     admission.submit(Ticket(4), summary(10, 10), &memory(800), Millis(0)).expect("a place");
     assert_eq!(admission.admit(&memory(800), Millis(0)), None, "who was let in since holds them");
-    // Whose end is known gives his back before the target says so.
+    // A request that ended frees its bytes before the next heartbeat reports it.
     admission.on_ended(Ticket(3));
     assert!(admission.admit(&memory(800), Millis(0)).is_some());
-    // What is held by nobody who runs is on its way back.
+    // Bytes without a running request are being freed.
     [1, 2, 4].into_iter().for_each(|ticket| admission.on_ended(Ticket(ticket)));
     admission.on_heartbeat();
     admission.submit(Ticket(5), summary(100, 924), &memory(1_000), Millis(0)).expect("a place");
@@ -241,7 +241,7 @@ fn a_deadline_before_the_measured_first_token_is_refused() {
         Ok(None),
         "without a deadline"
     );
-    // Another life of the target may be faster.
+    // Another epoch of the target may be faster.
     admission.abandon(Epoch(1));
     assert_eq!(admission.submit(Ticket(11), hurried, &memory, Millis(1_000)), Ok(None));
 }
@@ -295,7 +295,7 @@ fn a_key_at_its_limit_waits() {
     submit_all(&mut admission, 4, &[summary_of(1, 10, 10); 2], &memory);
     assert_eq!(admitted(&mut admission, &memory), Vec::<u64>::new());
     assert_eq!((admission.active(), admission.queued()), (3, 2));
-    // Another key is not behind those that wait for their own.
+    // A request of another key does not come after those of the first key.
     submit_all(&mut admission, 6, &[summary_of(2, 10, 10)], &memory);
     assert_eq!(admitted(&mut admission, &memory), [6]);
     admission.on_ended(Ticket(6));

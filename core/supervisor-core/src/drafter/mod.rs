@@ -509,7 +509,7 @@ impl Drafters {
 }
 
 fn pass_on(slot: WorkerSlot, actions: Vec<worker::Action>, out: &mut Vec<Action>) {
-    // No request is served by a drafter alone, so no request has to be told of its end (I3).
+    // No request is served by a drafter alone, so its end changes no request (I3).
     let rest =
         actions.into_iter().filter(|action| !matches!(action, worker::Action::Abandon { .. }));
     out.extend(rest.map(|action| Action::Worker(slot, action)));

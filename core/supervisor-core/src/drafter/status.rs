@@ -47,8 +47,8 @@ impl Drafters {
         matches!(self.state(), DrafterState::Ready { .. })
     }
 
-    /// Whether it drafts behind pictures, by what it says of itself. One that has said nothing yet
-    /// is not denied for that: what it lacks is said of it by its state.
+    /// Whether it drafts for requests with images, by its description. Before its description the
+    /// answer is yes: its state denies drafts anyway.
     pub fn serves_images(&self) -> bool {
         let info = self.current().life().and_then(|life| life.described.as_ref()?.drafter());
         info.is_none_or(|info| info.images)

@@ -11,8 +11,8 @@ impl Drafters {
         let worker = |slot: WorkerSlot| &self.slots[slot.idx()];
         let Phase::Starting { .. } = worker(slot).phase() else { return };
         match &self.takeover {
-            // Two of them: a swap was under way, and its order went with whoever had taken it. The
-            // older one served.
+            // Two drafters: a swap was under way, and its order ended with the earlier supervisor.
+            // The older drafter served.
             Some(other) if worker(other.slot).last_epoch() < worker(slot).last_epoch() => {}
             Some(_) => self.current = slot,
             None => {
@@ -29,7 +29,7 @@ impl Drafters {
         self.slots[self.current.idx()].live_once(true);
     }
 
-    /// Whether the one that was found has shown who it is.
+    /// Whether the drafter that was found has described itself.
     pub(super) fn judge_takeover(&mut self) {
         let Some(takeover) = self.takeover.take() else { return };
         let worker = &mut self.slots[takeover.slot.idx()];
@@ -43,7 +43,7 @@ impl Drafters {
             | Phase::Ending { why: StopReason::Foreign | StopReason::Hung(_), .. } => {
                 (self.wanted, self.model) = (takeover.wanted, takeover.model);
             }
-            // It was sent to rest before it said what it is: nobody could start it again.
+            // It was suspended before it described itself: without its model it cannot be started.
             _ if self.model.is_empty() => self.wanted = takeover.wanted,
             // An operator, or the service's end, was faster: what they want holds.
             _ => {}

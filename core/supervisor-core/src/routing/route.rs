@@ -20,27 +20,27 @@ pub const MEASURED_STEPS: u64 = 64;
 /// whose sum is one bit above 1 are no gain.
 pub const LEAST_GAIN: f64 = 1.000_1;
 
-/// The drafter as routing sees it.
+/// The drafter as routing knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrafterState {
     /// None is configured.
     Absent,
-    /// There is one, and it does not run: stopped, waiting for its first use, or fallen.
+    /// One is configured and does not run: it is stopped, waits for its first use, or failed.
     Stopped,
     /// It is being started, or its link is being made.
     Loading,
-    /// It gives no sign of life, or is being ended.
+    /// It sends no heartbeats, or is being ended.
     Suspect,
     /// The target refused it.
     Incompatible,
-    /// It is linked, and its drafts come too late again and again. Requests keep their permit to
-    /// draft: the target asks rarely now, and only by a draft in time can it see that this is over.
-    /// Without permits the doubt would last for ever (I12).
+    /// It is linked, and its drafts arrive too late again and again. Requests keep their permit to
+    /// draft: the target asks rarely now, and only a draft in time can show that this is over.
+    /// Without permits the drafter would stay suspect for ever (I12).
     Late {
         /// Longest draft it gives, in tokens.
         max_draft: u32,
     },
-    /// Drafts can come from it.
+    /// Drafts can arrive from it.
     Ready {
         /// Longest draft it gives, in tokens.
         max_draft: u32,
@@ -70,9 +70,9 @@ impl Measured {
 pub struct Signals {
     /// The drafter.
     pub drafter: DrafterState,
-    /// The request has pictures.
+    /// The request has images.
     pub images: bool,
-    /// The drafter can serve requests with pictures.
+    /// The drafter drafts for requests with images.
     pub drafter_images: bool,
     /// The request's place among those that run, the longest running first, from 1.
     pub place: u32,
@@ -86,19 +86,21 @@ pub struct Signals {
     pub by_sequences: Measured,
     /// What was measured in contexts of this length.
     pub by_context: Measured,
-    /// It is time to look again whether speculation pays where it was not known to.
+    /// A probe is due: the speculative lane is tried where it is not known to pay.
     pub probe: bool,
 }
 
-/// Chooses the route. Guards in this order: operator's force, the caller's wish, modality, drafter
-/// state, KV pressure, concurrency and context.
+/// Chooses the route. The guards, in this order: the operator's force, the client's wish, modality,
+/// the drafter's state, KV pressure, concurrency and context.
 ///
-/// Priors and measurements bind only requests that leave the choice to us; an operator's numbers
-/// bind callers who wish for speculation too, and an operator's force goes over the operator's
-/// numbers. Memory goes over all: a drafter's goes before any request's. A prior or a cap of n lets
-/// the n longest running draft; a measurement is of the load as a whole and holds for all. What a
-/// prior or a measurement denies is tried again now and then (`probe`), so no verdict lasts for
-/// ever.
+/// - Priors and measurements bind only requests that leave the choice to the service.
+/// - An operator's caps bind also clients that ask for speculation. An operator's force overrides
+///   the caps.
+/// - KV pressure overrides everything: the drafter's memory is given up before any request's.
+/// - A prior or a cap of n lets the n longest running requests draft. A measurement concerns the
+///   load as a whole and holds for all requests.
+/// - A denial by a prior or a measurement is tried again from time to time (`probe`), so none lasts
+///   for ever.
 pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
     let permit =
         |lane, max_draft, reason| Permit { lane, max_draft, reason, policy_epoch: policy.epoch };

@@ -159,7 +159,7 @@ fn measurements_replace_priors_but_not_caps() {
         // An operator's number is a cap whatever was measured; inside it the target decides.
         (auto, load(3, PAYS), capped, "plain concurrency"),
         (auto, load(2, DOES_NOT), capped, "speculative prior"),
-        // Who asks is not held back by what we found.
+        // A request that asks for drafts is not held back by measurements.
         (wished, load(16, DOES_NOT), POLICY, "speculative forced"),
         (wished, load(3, PAYS), capped, "plain concurrency"),
         // Now and then what was denied is tried again; a cap is not.

@@ -11,11 +11,10 @@ use super::life::{WorkerDescription, WorkerExit};
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Event {
-    /// It is to run, with this model (empty: the configuration's). What went wrong before is
-    /// forgotten.
+    /// It is to run with this model; empty is the configuration's. Earlier failures do not count.
     StartAsked { model: String },
-    /// In place of a spawn, or where no drafter was started yet: a process that an earlier
-    /// supervisor left behind.
+    /// A process that an earlier supervisor left, found instead of a spawn, or before a drafter was
+    /// started.
     Found { epoch: Epoch, pid: u32 },
     /// The process was started.
     Spawned { epoch: Epoch, pid: u32 },
@@ -23,11 +22,11 @@ pub enum Event {
     SpawnFailed { cause: String },
     /// A heartbeat.
     Heartbeat(Box<Heartbeat>),
-    /// It said what it serves.
+    /// It described what it serves.
     Described { epoch: Epoch, described: Arc<WorkerDescription> },
-    /// It was found, and is not what we would start.
+    /// It was found, and is not what this supervisor would start.
     Foreign { epoch: Epoch, cause: String },
-    /// It was asked what it serves and did not say.
+    /// It was asked for its description and did not give one.
     DescribeFailed { epoch: Epoch },
     /// The control message to end reached it, or did not.
     StopAnswered { epoch: Epoch, reached: bool },
@@ -35,13 +34,13 @@ pub enum Event {
     Frozen { epoch: Epoch },
     /// The process is gone.
     Exited { epoch: Epoch, exit: WorkerExit, log: String },
-    /// It broke the protocol of its link: it is ended at once, and the end counts as a fall.
+    /// It broke the protocol of its link: it is ended at once, and the end counts as unexpected.
     Condemned { epoch: Epoch, cause: String },
-    /// The service takes nothing new: when this life ends, no other begins.
+    /// The service takes nothing new: no epoch follows the present one.
     DrainAsked,
     /// It is to end, and why.
     EndAsked { cause: &'static str },
-    /// The service stops, and patience is over.
+    /// The service stops, and the time to end is over.
     KillAsked,
 }
 
@@ -86,8 +85,8 @@ impl Event {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Action {
-    /// Start a process with this model and answer `Spawned` or `SpawnFailed`; where one is left,
-    /// answer `Found` instead.
+    /// Start a process with this model and answer `Spawned` or `SpawnFailed`. If an earlier process
+    /// is left, answer `Found` instead.
     Spawn { model: String },
     /// Send the control message to end, at once, and answer `StopAnswered`.
     AskStop { epoch: Epoch, cause: String },
@@ -99,10 +98,10 @@ pub enum Action {
     Describe { epoch: Epoch },
     /// Remove what a dead process left in the runtime directory.
     Clear,
-    /// This life serves nobody any more: whoever is served by it has to be told.
+    /// This epoch serves no request any more: its running requests have to end.
     Abandon { epoch: Epoch, cause: String },
-    /// Say that the phase changed; of the last life that began.
+    /// Log that the phase changed; of the last epoch that began.
     LogPhase { epoch: Epoch, from: &'static str, to: &'static str, cause: String },
-    /// Say that something came that means nothing in this phase.
+    /// Log that an event came that means nothing in this phase.
     Surprise { phase: &'static str, event: &'static str },
 }

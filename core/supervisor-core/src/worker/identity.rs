@@ -15,7 +15,7 @@ pub struct WorkerIdentity {
 /// What a worker claims when it is adopted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerClaim {
-    /// Number of its life.
+    /// Its epoch.
     pub epoch: Epoch,
     /// Its process id.
     pub pid: u32,

@@ -223,7 +223,7 @@ impl Life {
     }
 
     /// What a target has measured of speculation, once it has measured drafts: before, every gain
-    /// is 1 and says nothing.
+    /// is 1 and means nothing.
     pub fn figures(&self) -> Option<&SpeculationFigures> {
         let figures = self.heartbeat.as_ref()?.figures.as_ref()?;
         figures.draft.is_some_and(|draft| draft.observations > 0).then_some(figures)

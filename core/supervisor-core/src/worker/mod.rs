@@ -48,10 +48,10 @@ impl WorkerKind {
     }
 }
 
-/// How the life before this one ended.
+/// How the epoch before the present one ended.
 #[derive(Clone, Debug)]
 pub struct LastEnd {
-    /// Which it was; none if it never began.
+    /// The epoch; `None` if the process never started.
     pub epoch: Option<Epoch>,
     /// How.
     pub cause: String,
@@ -69,16 +69,16 @@ pub struct Worker {
     phase: Phase,
     life: Option<Life>,
     last_end: Option<LastEnd>,
-    /// From spawn to ready, of the last life that got there.
+    /// Milliseconds from spawn to ready, of the last epoch that became ready.
     came_up_ms: Option<u64>,
-    /// The model of the last life that described itself.
+    /// The description of the last epoch that gave one.
     described: Option<Arc<WorkerDescription>>,
     budget: RestartBudget,
     restarts: u32,
     last_epoch: Epoch,
-    /// No further life begins: the service drains.
+    /// No epoch follows: the service drains.
     retired: bool,
-    /// No further life begins by itself: a fall is the end of it.
+    /// No epoch follows by itself: an unexpected end is final.
     once: bool,
     surprises: u64,
 }
@@ -391,12 +391,12 @@ impl Worker {
         self.spawn("it is asked to start", false, now, out);
     }
 
-    /// Earlier falls do not count any more.
+    /// Earlier failures do not count any more.
     pub fn clear_budget(&mut self) {
         self.budget.clear();
     }
 
-    /// From now on a fall is the end of it (`true`), or another life follows within the budget.
+    /// From now on an unexpected end is final (`true`), or the budget allows another start.
     pub fn live_once(&mut self, once: bool) {
         self.once = once;
     }
@@ -505,7 +505,7 @@ impl Worker {
         &self.model
     }
 
-    /// How the life before this one ended, if that was a fall.
+    /// How the epoch before the present one ended, if that was unexpected.
     pub fn last_end(&self) -> Option<&LastEnd> {
         self.last_end.as_ref()
     }
@@ -515,12 +515,12 @@ impl Worker {
         self.life.as_ref()
     }
 
-    /// What the last life that came up said of itself.
+    /// The description of the last epoch that became ready.
     pub fn described(&self) -> Option<&Arc<WorkerDescription>> {
         self.described.as_ref()
     }
 
-    /// Number of the last life, whether it still goes on or not.
+    /// The last epoch, whether it still runs or not.
     pub fn last_epoch(&self) -> Epoch {
         self.last_epoch
     }

@@ -7,9 +7,9 @@ use paceline_vocabulary::{Millis, Reason};
 use super::{HangKind, Phase, StopReason, SuspectReason, Worker, WorkerKind};
 use crate::denial::Outage;
 
-/// Assumed until a life has come up once.
+/// Assumed time from spawn to ready, until it was measured.
 const CAME_UP_MS: u64 = 1_000;
-/// No client is told to come back sooner.
+/// Shortest pause that a client is asked for.
 const SOONEST_RETRY_MS: u64 = 250;
 
 impl Worker {
@@ -104,12 +104,12 @@ impl Worker {
         ms.clamp(SOONEST_RETRY_MS, 3_600_000)
     }
 
-    /// Last lines of the log of a life that fell.
+    /// Last lines of the log of an epoch that ended unexpectedly.
     pub fn last_log(&self) -> &str {
         self.last_end.as_ref().map_or("", |end| &end.log)
     }
 
-    /// Why it is in this state, for operators: the cause, the next try, and after a fall the last
+    /// Why it is in this state, for operators: the cause, the next try, and after an unexpected end the last
     /// lines of the log.
     pub fn reason(&self, now: Millis) -> String {
         let seconds = |at: Millis| at.since(now).div_ceil(1_000);
