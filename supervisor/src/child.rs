@@ -30,7 +30,7 @@ pub const DRAFTER_BIN: &str = "PACELINE_DRAFTER_BIN";
 /// What is kept of a worker's log before it is set aside.
 const LOG_BYTES: u64 = 8 << 20;
 /// How often a process that is not our child is looked at where the system has no better way.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Lines of the log in `status` after a fall.
 const LAST_LINES: usize = 5;
 
@@ -277,7 +277,7 @@ impl Host for ProcessHost {
                     let _ = end.readable().await;
                 }
                 while record.alive() {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 WorkerExit::Unknown
             }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_found_beside_the_program_that_a_link_leads_to() {
+    fn a_worker_is_found_next_to_the_program_behind_a_symbolic_link() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let (real, linked) = (temp.path().join("real"), temp.path().join("linked"));
         for dir in [&real, &linked] {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_drafter_is_told_its_name_and_its_model() {
+    async fn a_drafter_gets_its_name_and_its_model() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut host = host(temp.path(), r#"echo "$@""#);
         host.worker = WorkerId::Drafter(WorkerSlot::Second);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_was_just_started_is_written_down_and_found_by_the_next_supervisor() {
+    async fn a_started_worker_is_recorded_and_found_by_the_next_supervisor() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         // It never writes a record itself.
         let mut first = host(temp.path(), "exec sleep 1000");

@@ -7,7 +7,7 @@ use tonic::Status;
 
 use paceline_supervisor_core::denial::{Denial, OrderRefusal};
 
-/// The status of a denied request.
+/// The status of a denied request. Longer than 60 lines: a table with one row for each denial.
 pub fn denied(denial: Denial) -> Status {
     let reason = denial.reason();
     let refusal = match denial {

@@ -25,18 +25,18 @@ use crate::lines::LineWriter;
 /// Events kept in memory: those the file may not have yet.
 const RECENT: usize = 256;
 /// Events a follower may be behind.
-const BEHIND: usize = 256;
+const MAX_LAG: usize = 256;
 /// Events on their way to one caller.
 const STREAM: usize = 64;
 /// A follower that takes nothing for so long is cut.
-const UNREAD: Duration = Duration::from_secs(10);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Those who may read or follow at once.
 const READERS: usize = 32;
 
 /// Events where a caller names no number.
-const USUAL_LAST: u32 = 100;
+const DEFAULT_LAST: u32 = 100;
 /// The most.
-const MOST_LAST: u32 = 10_000;
+const MAX_LAST: u32 = 10_000;
 
 /// A change of state, before it has its number and its stamp.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,7 @@ impl Journal {
     /// A journal of this life, behind what is in the runtime directory already.
     pub fn new(dir: &RuntimeDir, term: Term) -> (Self, Reader) {
         let recent = Arc::<Mutex<VecDeque<_>>>::default();
-        let (live, _) = broadcast::channel(BEHIND);
+        let (live, _) = broadcast::channel(MAX_LAG);
         let file = LineWriter::start("events", dir.path().join(file::NAME), file::MAX_BYTES);
         let reader = Reader {
             term,
@@ -133,8 +133,8 @@ impl Reader {
     /// # Errors
     /// Too many read already, or the service is about to end.
     pub fn read(&self, request: v1::EventsRequest) -> Result<Events, Status> {
-        let last = request.last.unwrap_or(USUAL_LAST);
-        if last > MOST_LAST {
+        let last = request.last.unwrap_or(DEFAULT_LAST);
+        if last > MAX_LAST {
             return Err(Reason::InvalidArgument
                 .field("last", format!("expected at most {MOST_LAST}, found {last}")));
         }
@@ -224,7 +224,7 @@ async fn put(
     to: &mpsc::Sender<Result<v1::Event, Status>>,
     event: Result<v1::Event, Status>,
 ) -> bool {
-    matches!(tokio::time::timeout(UNREAD, to.send(event)).await, Ok(Ok(())))
+    matches!(tokio::time::timeout(UNREAD_TIMEOUT, to.send(event)).await, Ok(Ok(())))
 }
 
 #[cfg(test)]
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_there_was_is_told_also_of_earlier_supervisors_and_what_comes_once() {
+    async fn past_events_include_earlier_supervisors_and_new_ones_come_once() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let (mut journal, reader) = Journal::new(&dir(&temp), Term(1));
         (0..3).for_each(|to| journal.record(change(to)));
@@ -280,11 +280,11 @@ mod tests {
         }
         drop(journal);
         assert!(follower.next().await.is_none(), "it ends with the supervisor");
-        assert!(reader.read(request(false, Some(MOST_LAST + 1))).is_err());
+        assert!(reader.read(request(false, Some(MAX_LAST + 1))).is_err());
     }
 
     #[tokio::test]
-    async fn who_does_not_read_is_cut_and_holds_nobody_up() {
+    async fn a_follower_that_does_not_read_is_ended_and_delays_no_other() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let (mut journal, reader) = Journal::new(&dir(&temp), Term(1));
         let mut follower = reader.read(request(true, Some(0))).expect("room");

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_takes_nothing_costs_nothing_but_lines() {
+    fn a_full_disk_costs_only_lines() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("missing/lines.jsonl");
         let mut file = LineFile::new(path.clone(), 1_000);

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_links_end_is_a_loss_only_where_a_drafter_is_wanted() {
+    fn a_lost_link_is_shown_as_lost_only_if_a_drafter_is_wanted() {
         let report =
             LinkReport { generation: 3, phase: LinkPhase::Lost, reason: "gone".into(), serving: 0 };
         let heartbeat =
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn before_anything_runs_everything_is_named_all_the_same() {
+    fn before_the_first_start_every_process_has_a_state() {
         let core = Supervisor::new(
             crate::config::settings(&paceline_process::Config::default()),
             DrafterPlan::default(),

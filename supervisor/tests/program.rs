@@ -162,7 +162,7 @@ fn asked_to_stop_it_ends_the_target_and_exits_0() {
 }
 
 #[test]
-fn its_parent_gone_it_ends_too() {
+fn the_supervisor_ends_when_its_parent_is_gone() {
     let rig = Rig::new(SLEEPER);
     let (watched, held) = nix::unistd::pipe().expect("a pipe");
     use std::os::fd::AsRawFd;
@@ -181,7 +181,7 @@ fn its_parent_gone_it_ends_too() {
 }
 
 #[test]
-fn a_second_one_on_the_same_directory_refuses() {
+fn a_second_supervisor_on_the_same_directory_refuses_to_start() {
     let rig = Rig::new(SLEEPER);
     let first = rig.start();
     rig.target();
@@ -194,7 +194,7 @@ fn a_second_one_on_the_same_directory_refuses() {
 }
 
 #[test]
-fn after_a_kill_a_target_that_says_nothing_is_ended_first() {
+fn after_a_kill_a_silent_target_is_ended_first() {
     // Nor does it write its record, as one that is still being linked: the supervisor has done so.
     let rig = Rig::new(SLEEPER);
     let first = rig.start();
@@ -241,7 +241,7 @@ fn on_a_full_disk(command: &mut Command) -> &mut Command {
 }
 
 #[test]
-fn a_term_that_cannot_be_written_is_refused_in_words_and_the_next_start_counts_on() {
+fn a_term_that_cannot_be_written_is_an_error_and_the_next_start_counts_on() {
     let rig = Rig::new(SLEEPER);
     let begin = |expected: &str| {
         let supervisor = rig.start();
@@ -278,7 +278,7 @@ fn a_term_that_cannot_be_written_is_refused_in_words_and_the_next_start_counts_o
 }
 
 #[test]
-fn bytes_in_the_environment_that_are_no_text_matter_only_in_settings() {
+fn environment_bytes_that_are_not_utf8_matter_only_in_settings() {
     use std::os::unix::ffi::OsStringExt as _;
     let rig = Rig::new(SLEEPER);
     let bytes = || std::ffi::OsString::from_vec(vec![0xff, 0xfe]);

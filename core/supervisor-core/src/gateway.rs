@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_wins_and_its_end_is_a_stop() {
+    fn the_newest_attachment_stands_for_the_gateway() {
         let report = |epoch, state| GatewayReport {
             epoch: Epoch(epoch),
             pid: 7,

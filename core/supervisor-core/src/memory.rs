@@ -14,7 +14,7 @@ use crate::worker::Worker;
 /// Share of the whole that is left to everything else on the machine ...
 const RESERVE_SHARE: u64 = 50;
 /// ... and the most of it.
-const MOST_RESERVE_BYTES: u64 = 256 << 20;
+const MAX_RESERVE_BYTES: u64 = 256 << 20;
 /// Bytes of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
@@ -94,7 +94,7 @@ impl MachineMemory {
     fn reserve_bytes(&self) -> u64 {
         // Without the drafter's memory: a drafter's own report decides nothing for requests (I3).
         let whole = self.target.all().saturating_add(self.available_bytes.unwrap_or(0));
-        (whole / RESERVE_SHARE).min(MOST_RESERVE_BYTES)
+        (whole / RESERVE_SHARE).min(MAX_RESERVE_BYTES)
     }
 
     /// What all of ours may hold together; 0 if neither the system nor the GPU bounds it.
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_that_a_worker_invents_do_not_overflow() {
+    fn huge_reported_figures_do_not_overflow() {
         let invented = ProcessMemory { active: u64::MAX, cache: u64::MAX };
         let honest = ProcessMemory { active: 1_000, cache: 100 };
         assert_eq!(honest.plus(invented), invented);
@@ -140,7 +140,7 @@ mod tests {
             available_bytes,
             ..MachineMemory::default()
         };
-        assert_eq!(machine.reserve_bytes(), MOST_RESERVE_BYTES);
+        assert_eq!(machine.reserve_bytes(), MAX_RESERVE_BYTES);
         assert_eq!(machine.spare_bytes(u64::MAX), Some(0));
         // What a drafter reports of itself takes nothing from requests.
         let honest = MachineMemory { target: honest, ..machine };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_promised_and_what_others_need_is_not_there() {
+    fn promised_and_reserved_memory_is_not_spare() {
         let target = ProcessMemory { active: 1_000, cache: 100 };
         let drafter = ProcessMemory { active: 300, cache: 100 };
         let machine = MachineMemory {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(machine.spare_bytes(9_000), Some(0));
         assert_eq!(MachineMemory { available_bytes: None, ..machine }.spare_bytes(0), None);
         let large = MachineMemory { available_bytes: Some(1 << 40), ..machine };
-        assert_eq!(large.reserve_bytes(), MOST_RESERVE_BYTES);
+        assert_eq!(large.reserve_bytes(), MAX_RESERVE_BYTES);
     }
 
     #[test]

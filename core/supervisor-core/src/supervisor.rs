@@ -15,7 +15,7 @@ use crate::denial::{Denial, Outage};
 use crate::drafter::{DrafterInputs, DrafterLoad, DrafterPlan, Drafters, TargetState};
 use crate::event::Event;
 use crate::gateway::{Gateway, GatewayChange};
-use crate::ids::{Ticket, WorkerId, WorkerSlot};
+use crate::ids::{CallId, Ticket, WorkerId, WorkerSlot};
 use crate::memory::MachineMemory;
 use crate::operations::{self, Operations};
 use crate::request::RequestSummary;
@@ -112,10 +112,7 @@ impl Supervisor {
                 self.routing.on_served(served);
                 self.admission.on_served(ticket, served);
             }
-            Event::PolicySet { call, change } => {
-                self.set_policy(change, &mut out);
-                out.push(Action::Answer { call, outcome: Ok(()) });
-            }
+            Event::PolicySet { call, change } => self.set_policy(call, change, &mut out),
             Event::MemoryRead { available_bytes } => self.available_bytes = available_bytes,
             Event::Ended { ticket } => self.admission.on_ended(ticket),
             Event::Reported { attachment, report } => {
@@ -284,9 +281,10 @@ impl Supervisor {
         }
     }
 
-    fn set_policy(&mut self, change: PolicyChange, out: &mut Vec<Action>) {
+    fn set_policy(&mut self, call: CallId, change: PolicyChange, out: &mut Vec<Action>) {
         let routing::PolicyChanged { epoch, key, from, to } = self.routing.set_policy(change);
         out.push(Action::LogPolicy { epoch, key, from, to, cause: "an operator set it" });
+        out.push(Action::Answer { call, outcome: Ok(()) });
     }
 
     fn submitted(

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_passed_over() {
+    fn a_line_that_is_no_event_is_skipped() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let path = temp.path().join(NAME);
         assert!(read(temp.path(), 9).is_empty());

@@ -159,7 +159,7 @@ async fn both_ends_of_a_link_reach_each_other_and_the_same_memory() {
 }
 
 #[tokio::test]
-async fn a_linked_drafter_is_used_and_its_fall_costs_no_request() {
+async fn a_linked_drafter_is_used_and_its_crash_ends_no_request() {
     let (mut stack, mut target, drafter) = Stack::linked().await;
     let answer = stack.submit(request());
     let call = target.call().await;
@@ -207,7 +207,7 @@ async fn a_linked_drafter_is_used_and_its_fall_costs_no_request() {
 }
 
 #[tokio::test]
-async fn orders_return_when_it_is_so() {
+async fn orders_return_when_they_are_carried_out() {
     let mut stack = Stack::with_drafter(|_| {}, Stack::plan(DrafterStart::Manual), None);
     let mut target = stack.life().await;
     target.idle();
@@ -270,7 +270,7 @@ async fn orders_return_when_it_is_so() {
 }
 
 #[tokio::test]
-async fn orders_that_cannot_be_carried_out_say_why() {
+async fn orders_that_cannot_be_carried_out_return_the_reason() {
     let (mut stack, mut target, mut drafter) = Stack::linked().await;
     let status = refused(stack.start_drafter("next", 0)).await;
     assert_eq!(
@@ -344,7 +344,7 @@ async fn orders_that_cannot_be_carried_out_say_why() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_fit_is_ended_and_stays_so_until_an_order() {
+async fn an_incompatible_drafter_stays_stopped_until_an_order() {
     let mut stack = Stack::with_drafter(|_| {}, Stack::plan(DrafterStart::Eager), None);
     let (mut target, mut drafter) = (stack.life().await, stack.drafter().await);
     target.idle();
@@ -374,7 +374,7 @@ async fn one_that_does_not_fit_is_ended_and_stays_so_until_an_order() {
 }
 
 #[tokio::test]
-async fn one_that_breaks_the_protocol_is_killed_and_started_again() {
+async fn a_drafter_that_breaks_the_protocol_is_killed_and_restarted() {
     let (mut stack, mut target, _drafter) = Stack::linked().await;
     target.link(generation(1), LinkPhase::Ejected, "a frame of 4 GiB");
     // The scripted drafter takes no control message here: SIGKILL it is.
@@ -391,7 +391,7 @@ async fn one_that_breaks_the_protocol_is_killed_and_started_again() {
 }
 
 #[tokio::test]
-async fn a_lazy_one_waits_for_its_first_use() {
+async fn a_lazy_drafter_starts_at_its_first_use() {
     let mut stack = Stack::with_drafter(|_| {}, Stack::plan(DrafterStart::Lazy), None);
     let mut target = stack.life().await;
     target.idle();
@@ -408,7 +408,7 @@ async fn a_lazy_one_waits_for_its_first_use() {
 }
 
 #[tokio::test]
-async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
+async fn a_drafter_of_an_earlier_supervisor_is_adopted_and_linked_again() {
     let earlier = (
         WorkerId::Drafter(WorkerSlot::Second),
         WorkerRecord { pid: 98, started: 1, epoch: 30, boot: String::new() },
@@ -442,7 +442,7 @@ async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
 }
 
 #[tokio::test]
-async fn one_left_by_an_earlier_supervisor_that_is_another_is_ended() {
+async fn a_foreign_drafter_of_an_earlier_supervisor_is_ended() {
     let earlier = (
         WorkerId::Drafter(WorkerSlot::Second),
         WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 30, boot: String::new() },
@@ -480,7 +480,7 @@ async fn a_service_that_stops_ends_target_and_drafter() {
 }
 
 #[tokio::test]
-async fn the_gateway_is_told_that_the_drafter_serves_only_while_drafts_can_come_in_time() {
+async fn the_gateways_notice_says_whether_drafts_arrive_in_time() {
     let mut bare = Stack::start(|_| {}, None);
     bare.life().await.idle();
     bare.serving().await;

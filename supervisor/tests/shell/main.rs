@@ -278,7 +278,7 @@ async fn a_target_loads_and_serves() {
 }
 
 #[tokio::test]
-async fn a_target_killed_under_a_stream_is_a_clear_error_and_comes_back() {
+async fn a_target_killed_during_a_stream_ends_it_with_target_gone_and_is_restarted() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
     let waiting_for_the_first =
@@ -314,7 +314,7 @@ async fn a_target_killed_under_a_stream_is_a_clear_error_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_cancels_wherever_its_request_is() {
+async fn a_client_that_leaves_cancels_its_request_in_every_state() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     // Before the first token.
     let answer = stack.submit(request());
@@ -346,7 +346,7 @@ async fn a_client_that_goes_cancels_wherever_its_request_is() {
 }
 
 #[tokio::test]
-async fn who_waits_too_long_is_told_and_who_finds_no_place_too() {
+async fn a_long_wait_and_a_full_queue_are_refused_by_their_reasons() {
     let (mut stack, mut life) =
         Stack::ready(|settings| (settings.queue_wait_ms, settings.queue_places) = (50, 1)).await;
     let _first = stack.running(&mut life).await;
@@ -362,7 +362,7 @@ async fn who_waits_too_long_is_told_and_who_finds_no_place_too() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_served_is_refused_by_name() {
+async fn a_request_that_cannot_be_served_is_refused_by_its_field() {
     let (mut stack, _life) = Stack::ready(|_| {}).await;
     let mut stale = request();
     stale.stamp = Some(Stamp { term: TERM - 1, epoch: 3 });
@@ -401,7 +401,7 @@ async fn what_cannot_be_served_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn the_targets_own_refusal_passes_and_a_foreign_one_does_not() {
+async fn a_targets_status_passes_and_a_foreign_status_does_not() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let answer = stack.submit(request());
     let refusal =
@@ -434,7 +434,7 @@ async fn the_targets_own_refusal_passes_and_a_foreign_one_does_not() {
 }
 
 #[tokio::test]
-async fn asked_to_stop_it_drains_ends_the_target_and_leaves_nothing() {
+async fn a_stop_drains_ends_the_target_and_leaves_no_file() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
     stack.stop.send(Stop::Asked).await.expect("it runs");
@@ -460,7 +460,7 @@ async fn asked_to_stop_it_drains_ends_the_target_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn asked_again_it_cancels_and_a_third_time_it_kills() {
+async fn a_second_stop_cancels_and_a_third_stop_kills() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
     stack.stop.send(Stop::Asked).await.expect("it runs");
@@ -474,7 +474,7 @@ async fn asked_again_it_cancels_and_a_third_time_it_kills() {
 }
 
 #[tokio::test]
-async fn a_target_left_by_an_earlier_supervisor_is_taken_over() {
+async fn a_target_of_an_earlier_supervisor_is_adopted() {
     let earlier = WorkerRecord { pid: 99, started: 1, epoch: 40, boot: String::new() };
     let mut stack = Stack::start(|_| {}, Some(earlier));
     let mut old = stack.life().await;
@@ -530,7 +530,7 @@ async fn ended_and_replaced(pid: u32) {
 }
 
 #[tokio::test]
-async fn a_gateway_is_known_while_it_is_attached() {
+async fn the_gateways_state_is_shown_while_it_is_attached() {
     let (mut stack, _life) = Stack::ready(|_| {}).await;
     let (reports, notices) = stack.attach().await;
     let attached = loop {

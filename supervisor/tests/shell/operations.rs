@@ -11,7 +11,7 @@ use tonic::Code;
 use crate::{Stack, TERM, assert_retryable, batch, failure, request, state, within};
 
 #[tokio::test]
-async fn asked_to_be_started_again_it_leaves_the_workers() {
+async fn a_restarted_supervisor_leaves_its_workers() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
     let attached = stack.attach().await;
@@ -88,7 +88,7 @@ async fn a_target_is_restarted_by_an_operator() {
 }
 
 #[tokio::test]
-async fn a_gateway_is_told_to_restart_and_the_next_one_is_the_answer() {
+async fn a_gateway_restart_is_answered_by_the_next_gateway() {
     let (mut stack, _life) = Stack::ready(|_| {}).await;
     let order = RestartRequest { process: Process::Gateway.into(), now: true, timeout_ms: 0 };
     let (reports, mut notices) = stack.attach().await;
@@ -118,7 +118,7 @@ async fn a_gateway_is_told_to_restart_and_the_next_one_is_the_answer() {
 }
 
 #[tokio::test]
-async fn a_drained_service_takes_nothing_until_that_is_undone() {
+async fn a_drained_service_takes_nothing_until_the_drain_is_undone() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
     let late = within(stack.operations.drain(DrainRequest { undo: false, timeout_ms: 20 }))

@@ -102,7 +102,7 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
 }
 
 #[tokio::test]
-async fn permits_that_the_target_did_not_take_are_told_again() {
+async fn permits_that_the_target_did_not_take_are_sent_again() {
     let (mut stack, mut target, _drafter) = Stack::linked().await;
     let _answer = stack.submit(request());
     let call = target.call().await;
@@ -130,7 +130,7 @@ async fn permits_that_the_target_did_not_take_are_told_again() {
 }
 
 #[tokio::test]
-async fn a_request_that_its_gateway_ends_at_a_stop_string_ended_well() {
+async fn a_request_ended_at_a_stop_string_counts_as_served() {
     let (mut stack, mut target, _drafter) = Stack::linked().await;
     let answer = stack.submit(request());
     let call = target.call().await;
@@ -156,7 +156,7 @@ async fn a_request_that_its_gateway_ends_at_a_stop_string_ended_well() {
 }
 
 #[tokio::test]
-async fn the_route_log_tells_decision_and_end_and_no_text() {
+async fn the_route_log_has_decision_and_end_and_no_text() {
     let mut stack = Stack::with_drafter(
         |settings| settings.log_routes = true,
         Stack::plan(Default::default()),

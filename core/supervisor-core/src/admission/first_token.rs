@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_counts_and_is_forgotten_in_time() {
+    fn the_fastest_measurement_counts_until_64_newer_ones() {
         let mut estimate = FirstTokenEstimate::default();
         for _ in 0..MAX_MEASUREMENTS {
             estimate.first_token(1_000, 1_000);

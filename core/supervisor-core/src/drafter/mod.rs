@@ -279,25 +279,7 @@ impl Drafters {
                 let target = link.ends().map_or(Epoch(0), |ends| ends.target);
                 self.incompatibility = Some(Incompatibility { target, reason });
             }
-            LinkEvent::Ejected(reason) => {
-                if let Some(epoch) = self.slots[slot.idx()].life().map(|life| life.epoch) {
-                    self.worker_event(
-                        slot,
-                        worker::Event::Condemned { epoch, cause: reason.clone() },
-                        now,
-                        out,
-                    );
-                }
-                if takes_over {
-                    self.fail_swap(
-                        OrderRefusal::new(
-                            Reason::DrafterFailed,
-                            format!("it broke the link's protocol: {reason}"),
-                        ),
-                        out,
-                    );
-                }
-            }
+            LinkEvent::Ejected(reason) => self.condemn(slot, reason, takes_over, now, out),
             LinkEvent::Lost(cause) if takes_over && link.losses() >= MAX_SWAP_LOSSES => {
                 self.fail_swap(
                     OrderRefusal::new(
@@ -309,6 +291,25 @@ impl Drafters {
             }
             LinkEvent::Lost(cause) => self.trouble = cause,
             LinkEvent::Late(_) | LinkEvent::InTime => {}
+        }
+    }
+
+    /// The drafter in `slot` broke the link's protocol: it is ended.
+    fn condemn(
+        &mut self,
+        slot: WorkerSlot,
+        reason: String,
+        takes_over: bool,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(epoch) = self.slots[slot.idx()].life().map(|life| life.epoch) {
+            let event = worker::Event::Condemned { epoch, cause: reason.clone() };
+            self.worker_event(slot, event, now, out);
+        }
+        if takes_over {
+            let message = format!("it broke the link's protocol: {reason}");
+            self.fail_swap(OrderRefusal::new(Reason::DrafterFailed, message), out);
         }
     }
 

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_as_it_was_written() {
+    fn a_line_reads_back_as_it_was_written() {
         let size = Size { ms: 600_000, request_ms: 500, fault_ms: 500, order_ms: 2_000 };
         let inputs = draw(&mut Random::new(7), size);
         assert!(inputs.len() > 2_000, "{}", inputs.len());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_matter_is_left_out() {
+    fn inputs_that_do_not_matter_are_left_out() {
         let inputs: Vec<Input> = (0..100).map(|at| Input::new(at, "crash", &[at % 2])).collect();
         let needs = |inputs: &[Input]| {
             [17, 18, 80].iter().all(|at| inputs.iter().any(|input| input.at == *at))

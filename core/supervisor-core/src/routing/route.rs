@@ -101,6 +101,8 @@ pub struct Signals {
 ///   load as a whole and holds for all requests.
 /// - A denial by a prior or a measurement is tried again from time to time (`probe`), so none lasts
 ///   for ever.
+///
+/// Longer than 60 lines, because the order of the guards is the rule and is read in one piece.
 pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
     let permit =
         |lane, max_draft, reason| Permit { lane, max_draft, reason, policy_epoch: policy.epoch };

@@ -45,7 +45,7 @@ fn the_priors_are_those_of_the_configuration() {
 }
 
 #[test]
-fn without_a_drafter_everything_is_plain_and_says_why() {
+fn without_a_drafter_every_route_is_plain_with_its_reason() {
     let states = [
         (DrafterState::Absent, "plain drafter_absent"),
         (DrafterState::Stopped, "plain drafter_absent"),
