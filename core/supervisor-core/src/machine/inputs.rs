@@ -6,6 +6,7 @@ use super::{Happening, Machine};
 use crate::testing::*;
 
 impl Machine {
+    /// Longer than 60 lines: an arm per word of a schedule.
     pub(super) fn take_input(&mut self, input: Input) {
         self.write(format!("> {input}"));
         let numbers = input.numbers();

@@ -5,7 +5,7 @@ use super::{Delivered, Fate, Happening, Machine, Process, TargetLinks, kind, tar
 use crate::testing::*;
 
 impl Machine {
-    /// Carries an action out; some are answered at once.
+    /// Carries out an action; some are answered at once. Longer than 60 lines: an arm per action.
     pub(super) fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Worker(worker, action) => {
@@ -88,6 +88,7 @@ impl Machine {
         }
     }
 
+    /// Longer than 60 lines: an arm per action.
     fn perform_on(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
         match action {
             worker::Action::Spawn { model } => return Some(self.spawn(worker, model)),

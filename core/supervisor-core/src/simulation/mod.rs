@@ -426,6 +426,7 @@ impl World {
     }
 }
 
+/// Longer than 60 lines by the list of what has to be reached.
 #[test]
 fn random_schedules_keep_the_invariants() {
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();

@@ -9,98 +9,10 @@ impl World {
             Action::Worker(worker, action) => {
                 return self.perform_on(worker, action).map(|event| Event::Worker(worker, event));
             }
-            Action::Connect { generation, slot, ends } => {
-                self.assert(
-                    self.epoch(WorkerId::Target) == Some(ends.target),
-                    "a link to a target that is not there",
-                );
-                self.assert(
-                    self.epoch(WorkerId::Drafter(slot)) == Some(ends.drafter),
-                    "a link to a drafter that is not there",
-                );
-                self.assert(
-                    matches!(self.core.target().phase(), Phase::Ready { .. }),
-                    "a link to a target that is not ready",
-                );
-                let drafter = self.core.drafters().slot(slot);
-                self.assert(
-                    matches!(drafter.phase(), Phase::Ready { .. }),
-                    "a link to a drafter that is not ready",
-                );
-                if let Err(what) = self.links.hand(generation, slot, ends, self.now) {
-                    self.assert(false, what);
-                }
-            }
-            Action::Repermit { epoch, changes } => {
-                self.assert(
-                    self.epoch(WorkerId::Target) == Some(epoch),
-                    "permits for a life that is not there",
-                );
-                let lost = self.random.below(6) == 0;
-                let mut missed = Vec::new();
-                for (ticket, permit) in changes {
-                    if lost || self.random.below(12) == 0 {
-                        missed.push(ticket);
-                    } else {
-                        self.permits.insert(ticket, permit);
-                    }
-                    let running = self
-                        .requests
-                        .get(&ticket)
-                        .is_some_and(|(_, fate)| !matches!(fate, Fate::Waiting));
-                    self.assert(running, "a permit for a request that does not run");
-                    self.judge(permit);
-                }
-                self.missed.clone_from(&missed);
-                return Some(Event::Repermitted { epoch, missed });
-            }
-            Action::Answer { call, outcome } => {
-                let (kind, answered, target) = self.calls[&call];
-                self.assert(!answered, "a call is answered twice");
-                self.calls.insert(call, (kind, true, target));
-                if outcome.is_ok() {
-                    *self.seen.entry(kind.to_owned()).or_default() += 1;
-                    self.check_answer(kind, target);
-                    let gone = WorkerSlot::ALL
-                        .iter()
-                        .all(|slot| self.epoch(WorkerId::Drafter(*slot)).is_none());
-                    self.assert(
-                        kind != "stopped" || gone,
-                        "a stop is answered and a process is left",
-                    );
-                    // At the moment of the answer; it may fall in the next.
-                    let up = self.links.reported_up().is_some();
-                    self.assert(
-                        kind != "started" || up,
-                        "a start is answered and there is no link",
-                    );
-                }
-            }
-            Action::Admit { ticket, epoch, permit, .. } => {
-                self.assert(
-                    self.epoch(WorkerId::Target) == Some(epoch),
-                    "admitted to a life that is not there",
-                );
-                self.assert(
-                    matches!(self.core.target().phase(), Phase::Ready { .. }),
-                    "admitted to one that is not ready",
-                );
-                self.judge(permit);
-                self.judge_turn(ticket);
-                self.permits.insert(ticket, permit);
-                let (summary, _) = self.requests[&ticket];
-                let cost = |positions| {
-                    self.capacity.cost_of(&summary, positions).expect("an admitted request fits")
-                };
-                let cost_bytes =
-                    cost(summary.expected_positions(self.core.admission().typical_tokens()));
-                let least = cost(u64::from(summary.context_tokens) + 1);
-                self.assert(
-                    (least..=cost(summary.most_positions())).contains(&cost_bytes),
-                    "counted below what it begins with",
-                );
-                self.turn(ticket, Fate::Waiting, Fate::Running { epoch, cost_bytes });
-            }
+            Action::Connect { generation, slot, ends } => self.connect(generation, slot, ends),
+            Action::Repermit { epoch, changes } => return Some(self.repermit(epoch, changes)),
+            Action::Answer { call, outcome } => self.answer(call, outcome.is_ok()),
+            Action::Admit { ticket, epoch, permit, .. } => self.admit(ticket, epoch, permit),
             Action::Deny { ticket, denial } => {
                 let newest = self.requests.last_key_value().map(|(newest, _)| *newest);
                 if matches!(denial, Denial::QueueFull { .. }) && newest != Some(ticket) {
@@ -151,47 +63,99 @@ impl World {
         None
     }
 
+    /// A link is handed over.
+    fn connect(&mut self, generation: u64, slot: WorkerSlot, ends: LinkEnds) {
+        self.assert(
+            self.epoch(WorkerId::Target) == Some(ends.target),
+            "a link to a target that is not there",
+        );
+        self.assert(
+            self.epoch(WorkerId::Drafter(slot)) == Some(ends.drafter),
+            "a link to a drafter that is not there",
+        );
+        self.assert(
+            matches!(self.core.target().phase(), Phase::Ready { .. }),
+            "a link to a target that is not ready",
+        );
+        let drafter = self.core.drafters().slot(slot);
+        self.assert(
+            matches!(drafter.phase(), Phase::Ready { .. }),
+            "a link to a drafter that is not ready",
+        );
+        if let Err(what) = self.links.hand(generation, slot, ends, self.now) {
+            self.assert(false, what);
+        }
+    }
+
+    /// Other permits reach the target, or are missed.
+    fn repermit(&mut self, epoch: Epoch, changes: Vec<(Ticket, Permit)>) -> Event {
+        self.assert(
+            self.epoch(WorkerId::Target) == Some(epoch),
+            "permits for a life that is not there",
+        );
+        let lost = self.random.below(6) == 0;
+        let mut missed = Vec::new();
+        for (ticket, permit) in changes {
+            if lost || self.random.below(12) == 0 {
+                missed.push(ticket);
+            } else {
+                self.permits.insert(ticket, permit);
+            }
+            let running =
+                self.requests.get(&ticket).is_some_and(|(_, fate)| !matches!(fate, Fate::Waiting));
+            self.assert(running, "a permit for a request that does not run");
+            self.judge(permit);
+        }
+        self.missed.clone_from(&missed);
+        Event::Repermitted { epoch, missed }
+    }
+
+    /// An operator's call is answered.
+    fn answer(&mut self, call: CallId, is_done: bool) {
+        let (kind, answered, target) = self.calls[&call];
+        self.assert(!answered, "a call is answered twice");
+        self.calls.insert(call, (kind, true, target));
+        if is_done {
+            *self.seen.entry(kind.to_owned()).or_default() += 1;
+            self.check_answer(kind, target);
+            let gone =
+                WorkerSlot::ALL.iter().all(|slot| self.epoch(WorkerId::Drafter(*slot)).is_none());
+            self.assert(kind != "stopped" || gone, "a stop is answered and a process is left");
+            // At the moment of the answer; it may fall in the next.
+            let up = self.links.reported_up().is_some();
+            self.assert(kind != "started" || up, "a start is answered and there is no link");
+        }
+    }
+
+    /// A request is admitted.
+    fn admit(&mut self, ticket: Ticket, epoch: Epoch, permit: Permit) {
+        self.assert(
+            self.epoch(WorkerId::Target) == Some(epoch),
+            "admitted to a life that is not there",
+        );
+        self.assert(
+            matches!(self.core.target().phase(), Phase::Ready { .. }),
+            "admitted to one that is not ready",
+        );
+        self.judge(permit);
+        self.judge_turn(ticket);
+        self.permits.insert(ticket, permit);
+        let (summary, _) = self.requests[&ticket];
+        let cost = |positions| {
+            self.capacity.cost_of(&summary, positions).expect("an admitted request fits")
+        };
+        let cost_bytes = cost(summary.expected_positions(self.core.admission().typical_tokens()));
+        let least = cost(u64::from(summary.context_tokens) + 1);
+        self.assert(
+            (least..=cost(summary.most_positions())).contains(&cost_bytes),
+            "counted below what it begins with",
+        );
+        self.turn(ticket, Fate::Waiting, Fate::Running { epoch, cost_bytes });
+    }
+
     fn perform_on(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
         match action {
-            worker::Action::Spawn { model } => {
-                if let (true, Some(epoch)) = (self.processes[&worker].left, self.epoch(worker)) {
-                    self.at(worker).left = false;
-                    *self.seen.entry("taken over".to_owned()).or_default() += 1;
-                    return Some(worker::Event::Found { epoch, pid: 9 });
-                }
-                self.assert(self.epoch(worker).is_none(), "a second process is started");
-                if worker == WorkerId::Target {
-                    for (_, fate) in self.requests.values_mut() {
-                        if let Fate::Over { cost_bytes, .. } = fate {
-                            *cost_bytes = 0; // what held it is gone
-                        }
-                    }
-                }
-                self.assert(
-                    model.is_empty() == (worker == WorkerId::Target),
-                    "a drafter has a model, the target its own",
-                );
-                *self.at(worker) = Default::default();
-                let what = self.random.below(20);
-                if what == 0 {
-                    return Some(worker::Event::SpawnFailed { cause: "no program".into() });
-                }
-                let last = if worker == WorkerId::Target {
-                    &mut self.last_target
-                } else {
-                    &mut self.last_drafter
-                };
-                *last += 1;
-                let epoch = Epoch(*last);
-                (self.at(worker).epoch, self.at(worker).model) = (Some(epoch), model);
-                let spawned = worker::Event::Spawned { epoch, pid: 9 };
-                self.at(worker).earlier = what == 1;
-                return Some(if what == 1 {
-                    worker::Event::Found { epoch, pid: 9 }
-                } else {
-                    spawned
-                });
-            }
+            worker::Action::Spawn { model } => return Some(self.spawn(worker, model)),
             worker::Action::AskStop { epoch, cause } => {
                 if worker != WorkerId::Target
                     && (cause.contains("memory is short") || cause.contains("idle_stop_s"))
@@ -226,6 +190,42 @@ impl World {
             worker::Action::LogPhase { .. } => {}
         }
         None
+    }
+
+    /// A process is started, is found, or cannot be started.
+    fn spawn(&mut self, worker: WorkerId, model: String) -> worker::Event {
+        if let (true, Some(epoch)) = (self.processes[&worker].left, self.epoch(worker)) {
+            self.at(worker).left = false;
+            *self.seen.entry("taken over".to_owned()).or_default() += 1;
+            return worker::Event::Found { epoch, pid: 9 };
+        }
+        self.assert(self.epoch(worker).is_none(), "a second process is started");
+        if worker == WorkerId::Target {
+            for (_, fate) in self.requests.values_mut() {
+                if let Fate::Over { cost_bytes, .. } = fate {
+                    *cost_bytes = 0; // what held it is gone
+                }
+            }
+        }
+        self.assert(
+            model.is_empty() == (worker == WorkerId::Target),
+            "a drafter has a model, the target its own",
+        );
+        *self.at(worker) = Default::default();
+        let what = self.random.below(20);
+        if what == 0 {
+            return worker::Event::SpawnFailed { cause: "no program".into() };
+        }
+        let last =
+            if worker == WorkerId::Target { &mut self.last_target } else { &mut self.last_drafter };
+        *last += 1;
+        let epoch = Epoch(*last);
+        (self.at(worker).epoch, self.at(worker).model) = (Some(epoch), model);
+        self.at(worker).earlier = what == 1;
+        match what {
+            1 => worker::Event::Found { epoch, pid: 9 },
+            _ => worker::Event::Spawned { epoch, pid: 9 },
+        }
     }
 
     /// A command was answered: it is so.

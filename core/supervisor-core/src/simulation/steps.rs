@@ -15,6 +15,7 @@ impl World {
         WORKERS[self.random.below(3) as usize]
     }
 
+    /// One random step. Longer than 60 lines: an arm per kind of step.
     pub(super) fn step(&mut self) {
         match self.random.below(24) {
             0..=3 => self.submit(),
