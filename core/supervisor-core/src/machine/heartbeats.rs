@@ -89,7 +89,7 @@ impl Machine {
     }
 }
 
-/// Of the drafters there are one does not draft behind pictures.
+/// One of the simulated drafters does not draft for requests with images.
 pub(super) fn serves_images(model: &str) -> bool {
     model != "/e"
 }

@@ -1,5 +1,5 @@
-//! What has to hold after each event, judged by the machine's own books and by what the supervisor
-//! was told.
+//! What has to hold after each event, judged by the machine's own state and by the messages that
+//! the supervisor received.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use crate::testing::*;
 
 /// Heartbeats older than this leave a doubt.
 const FRESH_MS: u64 = 1_500;
-/// Longest time until the target has what it was to be told, from the last loss on the way on: the
-/// patience with that call, the longest pause behind it, and late mail.
+/// Longest time until the target has a permit or policy, from the last loss on the way: the timeout
+/// of that call, the longest pause after it, and late messages.
 const DELIVERY_MS: u64 = 10_000;
 /// Requests up to which speculation is allowed before it is measured.
 const FEW: usize = 4;
@@ -26,7 +26,7 @@ struct LastHeartbeat {
     moved_at: u64,
 }
 
-/// What the supervisor was told.
+/// What the supervisor received.
 #[derive(Debug, Default)]
 pub(super) struct Received {
     /// The last heartbeat of each.
@@ -133,7 +133,7 @@ impl Machine {
                 believed.is_none() || there.is_none() || believed == there,
                 "it believes in another life (I7)",
             );
-            // What was just started is told of by the next event.
+            // The next event reports a process that was just started.
             self.require(
                 answering || self.adopting || there.is_none() || believed.is_some(),
                 "a process is forgotten (I7)",
@@ -234,7 +234,7 @@ impl Machine {
         }
     }
 
-    /// Drafts are allowed only over a link that the target said is up.
+    /// Drafts are allowed only over a link that the target reported as up.
     pub(super) fn judge_permit(&mut self, permit: Permit) {
         self.require(
             permit.lane == Lane::Plain || self.received.up.is_some(),

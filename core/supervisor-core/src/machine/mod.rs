@@ -1,19 +1,23 @@
 //! The core on a simulated machine with virtual time: processes that load, work, hang, freeze and
-//! die, a wire that delays, loses and doubles messages, requests that come alone and in bursts,
+//! die, a wire that delays, loses and doubles messages, requests that arrive alone and in bursts,
 //! operators, a clock that jumps. A run is a function of its seed and its schedule ([`schedule`]);
 //! a schedule that fails is shrunk, written down, and can be run again:
 //!
 //! `PACELINE_SIMULATION=FILE cargo test -p paceline-supervisor-core --lib machine::tests::replay -- --ignored --nocapture`
 //!
-//! Beside `simulation`, in which anything happens at any time that the contract does not forbid,
-//! this world is like the real one: causes have effects, so that more can be asserted. After each
-//! event ([`judge`]): one outcome for each request (I4), everything bounded (I6), no belief in
-//! another life (I7), the ledger is the sum of what runs (I11), nothing of a drafter reaches the
-//! target or a request (I3), drafts are allowed only over a link the target said is up, and are
-//! allowed again as soon as nothing measured speaks against them (I12), and the target comes to
-//! have each permit and policy whatever was lost on the way; no worker is ended as hung that was
-//! never silent or stuck. Behind each schedule comes peace: everything that is wanted runs again,
-//! by itself.
+//! In `simulation` anything happens at any time that the contract does not forbid. This world is
+//! like the real one: causes have effects, so that more can be asserted. After each event
+//! ([`judge`]):
+//! - each request has one outcome (I4), and everything is bounded (I6)
+//! - the core believes in no other epoch than the present one (I7)
+//! - the ledger is the sum of what runs (I11)
+//! - no event of a drafter reaches the target or a request (I3)
+//! - drafts are allowed only over a link that the target reported as up, and are allowed again as
+//!   soon as no measurement is against them (I12)
+//! - the target comes to have each permit and policy, whatever was lost on the way
+//! - no worker is ended as hung that was never silent or stuck
+//!
+//! After each schedule the faults end: then everything that is wanted runs again by itself.
 
 mod heartbeats;
 mod inputs;
@@ -102,7 +106,7 @@ struct Request {
     permit: Option<Permit>,
 }
 
-/// What the target was told, and how far it is behind.
+/// Permits and policies on their way to the target.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delivered {
     /// The newest policy that is on its way.
@@ -136,7 +140,7 @@ struct Machine {
     core: FaultySupervisor,
     settings: Settings,
     plan: DrafterPlan,
-    /// Number of the supervisor's life; none while there is no supervisor.
+    /// The supervisor's term.
     term: u64,
     absent: bool,
     /// It has not found everything yet that the one before it left.
@@ -423,7 +427,7 @@ impl Machine {
 
     /// One event, those by which the shell answers its actions, and what is to hold then.
     fn deliver(&mut self, event: Event) {
-        // The shell notices, and says so before anything else.
+        // The shell notices lost time and reports it before anything else.
         let starved = std::mem::take(&mut self.starved_ms);
         // How it was served, then that it is over: the shell's order.
         let served = if let Event::Ended { ticket } = event { self.served(ticket) } else { None };
@@ -470,7 +474,7 @@ impl Machine {
                 self.judge_drafter_isolation(&before, &actions);
             }
             for action in actions {
-                // Behind its end nobody carries anything out.
+                // After its end no action is carried out.
                 if !self.absent {
                     events.extend(self.perform(action));
                 }

@@ -15,7 +15,7 @@ pub(super) struct Process {
     pub(super) killed: bool,
     /// It was asked to end and does.
     pub(super) leaving: bool,
-    /// It was, at some time, not what a worker should be: whoever ends it as hung may be right.
+    /// It was faulty at some time: to end it as hung may be right.
     pub(super) was_faulty: bool,
     pub(super) steps: u64,
     pub(super) stepped_at: u64,

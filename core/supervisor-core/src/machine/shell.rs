@@ -166,7 +166,7 @@ impl Machine {
             return worker::Event::Found { epoch: self.processes[&worker].epoch, pid: 9 };
         }
         if worker == WorkerId::Target {
-            // What its last life held is free, whether its requests have reported their ends or
+            // What its last epoch held is free, whether its requests have reported their ends or
             // not.
             for request in self.requests.values_mut() {
                 if let Fate::Over { cost_bytes } = &mut request.fate {
@@ -197,7 +197,7 @@ impl Machine {
         worker::Event::Spawned { epoch, pid: 9 }
     }
 
-    /// A process ends. Its exit is news of its own and always comes, now and then once more; the
+    /// A process ends. Its exit is an event of its own and always comes, at times twice; the
     /// streams of its requests break.
     pub(super) fn die(&mut self, worker: WorkerId, exit: WorkerExit) {
         let Some(process) = self.processes.remove(&worker) else { return };
@@ -290,7 +290,7 @@ impl Machine {
                     Happening::Finishes(ticket),
                 );
             }
-            // It died a moment ago, and the news is on its way: the stream cannot be opened.
+            // It died a moment ago, and its exit is on the way: the stream cannot be opened.
             false => self.end_request(ticket),
         }
     }
@@ -365,7 +365,7 @@ impl Machine {
             let delay = 5 + self.random.below(40);
             self.post(delay, Happening::Greeted(generation));
         }
-        // Now and then the answer is lost, and the bound behind it has to do.
+        // At times the answer is lost, and the timeout applies.
         if self.random.below(40) > 0 {
             self.send(Event::Connected { generation, failure }, true);
         }

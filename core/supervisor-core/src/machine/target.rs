@@ -25,7 +25,7 @@ impl Machine {
         if self.random.below(2) == 0 { most as u32 } else { 1 + self.random.below(most) as u32 }
     }
 
-    /// Who holds how much at this moment, the oldest first.
+    /// The bytes that each request holds at this moment, the oldest first.
     fn holders(&self) -> impl Iterator<Item = (Ticket, u64)> {
         let mut free = BUDGET;
         let running = self
@@ -62,7 +62,7 @@ impl Machine {
         Some(Event::Served { ticket, served })
     }
 
-    /// Whether a call reaches this life of the target.
+    /// Whether a call reaches this epoch of the target.
     fn is_reached(&mut self, epoch: Epoch) -> bool {
         let awake =
             |process: &super::Process| process.epoch == epoch && !process.frozen && !process.hung;

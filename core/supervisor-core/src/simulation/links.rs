@@ -24,7 +24,7 @@ pub(super) struct Links {
     phase: LinkPhase,
     serving: Option<(u64, WorkerSlot, LinkEnds)>,
     pairs: BTreeMap<(Epoch, Epoch), (Fate, Millis)>,
-    /// What the last heartbeat said is up.
+    /// The link that the last heartbeat reported as up.
     reported: Option<(WorkerSlot, Epoch)>,
 }
 
@@ -57,7 +57,7 @@ impl Links {
         self.handing = Some((generation, slot, ends));
         match before {
             None | Some((Fate::Lost, _)) => Ok(()),
-            // No said in time what became of it.
+            // Its outcome was not reported in time.
             Some((Fate::Open, since))
                 if now.since(since) >= 10_000 && self.reported != Some((slot, ends.drafter)) =>
             {
@@ -68,7 +68,7 @@ impl Links {
         }
     }
 
-    /// The supervisor is another: links are numbered behind `last`, and what was being handed over
+    /// Another supervisor runs: links are numbered after `last`, and what was being handed over
     /// is lost. Between two that were linked, or did not go together, it may try again.
     pub(super) fn orphaned(&mut self, last: u64) {
         self.pairs.values_mut().for_each(|(fate, _)| *fate = Fate::Lost);
@@ -110,7 +110,7 @@ impl Links {
             link.map(|(_, slot, ends)| (slot, ends.drafter))
         };
         self.reported = if up { place(self.newest) } else { place(self.serving) };
-        // From what it is told the core may make another link between the same two.
+        // After this report the core may make another link between the same two.
         match (self.newest.filter(|(generation, ..)| *generation > self.earlier), self.phase) {
             (Some((_, _, ends)), LinkPhase::Lost) => self.mark(ends, Fate::Lost),
             (Some((_, _, ends)), LinkPhase::Refused | LinkPhase::Ejected) => {
@@ -155,7 +155,7 @@ impl World {
                     self.links.phase = LinkPhase::Greeting;
                 }
             }
-            // Now and then the answer is lost, and the bound behind it has to do.
+            // At times the answer is lost, and the timeout applies.
             if what > 2 {
                 self.deliver(Event::Connected { generation, failure: None });
             }

@@ -1,16 +1,20 @@
-//! The core against thousands of seeded random schedules of a world that keeps its side of the
-//! contract and nothing else: processes die, freeze, lie still and come back, requests come and go,
-//! operators start, stop and swap drafters, links go up, are refused, lost and ejected, news
-//! arrives late or from an earlier life; supervisors are killed or restarted and others find what
-//! they left.
+//! The core against thousands of seeded random schedules. The simulated world keeps its side of the
+//! contract and nothing else: processes die, freeze and return, requests come and go, operators
+//! start, stop and swap drafters, links go up, are refused, lost and ejected, events arrive late or
+//! from an earlier epoch, supervisors are killed or restarted and others adopt their workers.
 //!
-//! At each admission: within a key the oldest comes first, no key runs more than it may, and none
-//! is admitted above its share while another waits that is below it. After each event: nobody waits
-//! longer than the queue's time limit, the queue is bounded (I6), the ledger is the sum of what
-//! runs (I11), nobody is admitted to a life that is not there (I7), no second process is started in
-//! a place, nothing that comes of a drafter reaches the target's phase or a request's fate (I3),
-//! drafts are allowed only over a link that the target said is up. At the end of each request and
-//! of each order: exactly one outcome (I4). At the end of all: no process.
+//! Asserted at each admission: within a key the oldest request comes first, no key runs more than
+//! its limit, and no key is admitted above its share while a key below its share waits.
+//!
+//! Asserted after each event:
+//! - no request waits longer than the queue's time limit, and the queue is bounded (I6)
+//! - the ledger is the sum of what runs (I11)
+//! - no request is admitted to an epoch that is not there (I7)
+//! - no second process is started in a slot
+//! - no event of a drafter changes the target's phase or a request's fate (I3)
+//! - drafts are allowed only over a link that the target reported as up
+//!
+//! Asserted at the end of each request and order: exactly one outcome (I4). At the end: no process.
 
 mod links;
 mod perform;
@@ -75,7 +79,7 @@ struct World {
     submitted: Vec<Millis>,
     processes: BTreeMap<WorkerId, Process>,
     links: Links,
-    /// What was ordered, whether it was answered, and the target's last life before it.
+    /// What was ordered, whether it was answered, and the target's last epoch before it.
     calls: BTreeMap<CallId, (&'static str, bool, u64)>,
     /// The routes of those that run.
     permits: BTreeMap<Ticket, Permit>,
@@ -237,8 +241,8 @@ impl World {
         );
         self.assert(overdue.is_none(), "a request waits longer than it may");
         self.assert(admission.reserved_bytes() <= 700, "the budget holds");
-        // Whoever is first draws no consequence from who ran beside it before (I12). Who was told
-        // and holds something is routed until his end is reported; who fell with his target is not.
+        // The longest running request is not held back by requests that ran beside it before (I12).
+        // A request that has its outcome and holds memory is routed until its end is reported.
         let live = |(_, fate): &(RequestSummary, Fate)| match fate {
             Fate::Running { .. } => true,
             Fate::Over { reported, cost_bytes } => !reported && *cost_bytes > 0,
@@ -268,7 +272,7 @@ impl World {
                 believed.is_none() || there.is_none() || believed == there,
                 "it believes in another life",
             );
-            // What was just started is told of by the next event.
+            // The next event reports a process that was just started.
             self.assert(
                 answering || there.is_none() || believed.is_some(),
                 "a process is forgotten",
@@ -276,7 +280,7 @@ impl World {
         }
     }
 
-    /// Relays that were told report their ends.
+    /// Relays of requests with an outcome report their ends.
     fn settle(&mut self) {
         let delivered: Vec<Ticket> =
             self.tickets(|fate| matches!(fate, Fate::Over { reported: false, .. }));
@@ -311,7 +315,7 @@ impl World {
         self.now = until.max(self.now);
     }
 
-    /// Who is doomed dies some time.
+    /// Doomed processes die at some time.
     fn reap(&mut self) {
         for worker in WORKERS {
             if self.processes[&worker].doomed && self.random.below(2) == 0 {
@@ -363,7 +367,7 @@ impl World {
         self.deliver(Event::Worker(worker, worker::Event::Heartbeat(Box::new(heartbeat))));
     }
 
-    /// What the target says it has measured: at first nothing, then one thing or the other.
+    /// What the target reports as measured: at first nothing, then a gain or none.
     fn figures(&mut self) -> Option<SpeculationFigures> {
         let gain = [0.0, 0.0, 1.0, 1.5][self.random.below(4) as usize];
         self.unmeasured = gain == 0.0;

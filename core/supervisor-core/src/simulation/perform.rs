@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// Drafts are allowed only over a link that the target said is up, to a drafter that lives.
+    /// Drafts are allowed only over a link that the target reported as up, to a live drafter.
     fn judge(&self, permit: Permit) {
         let linked = self
             .links

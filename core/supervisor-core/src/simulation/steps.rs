@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Fate, WORKERS, World};
 use crate::testing::*;
 
-/// Of the drafters there are one does not draft behind pictures.
+/// One of the simulated drafters does not draft for requests with images.
 fn serves_images(model: &str) -> bool {
     model != "/e"
 }
@@ -149,7 +149,7 @@ impl World {
         ));
     }
 
-    /// LinkEvent of a life that is over, or never was.
+    /// Events of an epoch that is over, or never was.
     fn stale(&mut self, worker: WorkerId) {
         let epoch = Epoch(self.random.below(self.last_target.max(self.last_drafter) + 2));
         if Some(epoch) != self.epoch(worker) {
@@ -212,7 +212,7 @@ impl World {
         self.deliver(Event::Ordered { call, order });
     }
 
-    /// It comes, says something else, or goes.
+    /// The gateway attaches, reports another state, or detaches.
     fn gateway_moves(&mut self) {
         let attachment = self.attachment;
         let state = [GatewayState::Ready, GatewayState::Ready, GatewayState::Draining]
