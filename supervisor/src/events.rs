@@ -1,4 +1,4 @@
-//! What changed state and why, told in three places: a file that outlives us, the last of it in
+//! What changed state and why, kept in three places: a file that outlives us, the last of it in
 //! memory, and whoever follows.
 //!
 //! The actor puts an event in and goes on. The file is written by a thread of its own: a disk that
@@ -136,7 +136,7 @@ impl Reader {
         let last = request.last.unwrap_or(DEFAULT_LAST);
         if last > MAX_LAST {
             return Err(Reason::InvalidArgument
-                .field("last", format!("expected at most {MOST_LAST}, found {last}")));
+                .field("last", format!("expected at most {MAX_LAST}, found {last}")));
         }
         let full = |_| {
             Reason::QueueFull

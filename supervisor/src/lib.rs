@@ -195,7 +195,7 @@ async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
 }
 
 /// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers
-/// are gone, or to be started again and nothing runs. A service manager that started us is told.
+/// are gone, or to be started again and nothing runs. The service manager is notified.
 pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> Exit {
     let path = setup.dir.socket("supervisor");
     let listener = match socket::bind(&path) {

@@ -72,7 +72,7 @@ impl<T> Drop for LineWriter<T> {
         if let Some((thread, done)) = self.thread.take()
             && done.recv_timeout(FAREWELL).is_ok()
         {
-            // It has said that it is done.
+            // The thread has reported its end.
             let _ = thread.join();
         }
     }

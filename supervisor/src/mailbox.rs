@@ -143,7 +143,7 @@ pub struct ServedEnd {
 pub struct AbortStreams {
     /// The last epoch that is meant.
     pub epoch: Epoch,
-    /// What clients are told.
+    /// The denial that clients get.
     pub denial: Denial,
 }
 

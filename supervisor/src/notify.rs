@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(received(&manager), None, "the actor has not answered yet");
         let requests = Some(paceline_proto::v1::RequestsStatus { active: 2, queued: 1 });
         reply.send(StatusResponse { requests, ..StatusResponse::default() }).expect("awaited");
-        // The next question comes behind what was said.
+        // The next question comes after the notification.
         let Some(Mail::Status { .. }) = mailbox.recv().await else { panic!("it asks again") };
         assert_eq!(received(&manager).as_deref(), Some("WATCHDOG=1"));
         assert!(received(&manager).is_some_and(|words| words.ends_with("2 requests, 1 waiting")));

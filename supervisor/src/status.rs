@@ -1,4 +1,4 @@
-//! What operators and the gateway are told: pure functions of the core's state.
+//! What operators and the gateway receive: pure functions of the core's state.
 
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@
 //! - Serving: requests are admitted.
 //! - Held: an operator drained the service. Running requests go on; nothing new is taken.
 //! - Draining: the service was asked to stop. Running requests have `drain_ms` to end.
-//! - Aborting: all streams were told to end. They have `cancel_ms`.
+//! - Aborting: all streams were ordered to end. They have `cancel_ms`.
 //! - Ending: the workers are being ended.
 //! - Over: the supervisor exits.
 

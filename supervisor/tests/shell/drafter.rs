@@ -108,9 +108,9 @@ impl Stack {
 }
 
 impl Stack {
-    /// Health of the drafter, as a gateway that attaches now is told.
+    /// Health of the drafter, as a gateway that attaches now is notice.
     async fn drafter_serves(&mut self) -> bool {
-        self.told(|_| true).await.drafter_serves
+        self.notice(|_| true).await.drafter_serves
     }
 }
 
@@ -145,9 +145,9 @@ async fn both_ends_of_a_link_reach_each_other_and_the_same_memory() {
     other.set_nonblocking(false).expect("ours");
     other.set_read_timeout(Some(std::time::Duration::from_secs(30))).expect("ours");
     ours.write_all(b"hello").expect("the other end is there");
-    let mut heard = [0; 5];
-    other.read_exact(&mut heard).expect("heard");
-    assert_eq!(&heard, b"hello");
+    let mut received = [0; 5];
+    other.read_exact(&mut received).expect("received");
+    assert_eq!(&received, b"hello");
     use std::os::fd::AsFd as _;
     let mut mine = paceline_link::Segment::map(memory.as_fd(), segment_bytes).expect("mapped");
     let its = paceline_link::Segment::map(its.segment.as_fd(), segment_bytes).expect("mapped");
@@ -155,7 +155,7 @@ async fn both_ends_of_a_link_reach_each_other_and_the_same_memory() {
     assert_eq!(its.read(64, 4), b"taps");
     // Nothing of the link is left with us: one end closed is the end of the other.
     drop(ours);
-    assert_eq!(other.read(&mut heard).expect("an end"), 0);
+    assert_eq!(other.read(&mut received).expect("an end"), 0);
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_linked_drafter_is_used_and_its_crash_ends_no_request() {
     );
 
     drafter.die(worker::WorkerExit::Signal(9)).await;
-    let changes = within(target.permits.recv()).await.expect("told");
+    let changes = within(target.permits.recv()).await.expect("received");
     assert_eq!(changes.len(), 1);
     let permit = changes[0].permit.expect("a permit");
     assert_eq!((changes[0].request_id.as_str(), permit.lane_allowed()), ("r1", Lane::Plain));
@@ -197,7 +197,7 @@ async fn a_linked_drafter_is_used_and_its_crash_ends_no_request() {
     assert_eq!(next.epoch, 2);
     next.idle();
     stack.link_up(&mut target, &mut next, 2).await;
-    let changes = within(target.permits.recv()).await.expect("told");
+    let changes = within(target.permits.recv()).await.expect("received");
     assert_eq!(changes[0].permit.map(|permit| permit.lane_allowed()), Some(Lane::Speculative));
     call.tokens(1, &[8], true).await;
     assert!(batch(&mut answer).await.done.is_some());
@@ -502,8 +502,8 @@ async fn the_gateways_notice_says_whether_drafts_arrive_in_time() {
     stack.drafter_is(ProcessState::Suspect).await;
     assert!(!stack.drafter_serves().await, "its drafts are late");
     target.link(generation(1), LinkPhase::Up, "");
-    let told = stack.told(|state| state.drafter_serves).await;
-    assert!(told.can_serve, "requests are served all the time");
+    let notice = stack.notice(|state| state.drafter_serves).await;
+    assert!(notice.can_serve, "requests are served all the time");
 
     drafter.die(worker::WorkerExit::Signal(9)).await;
     let mut next = stack.drafter().await;
@@ -533,5 +533,5 @@ async fn the_gateways_notice_says_whether_drafts_arrive_in_time() {
     leaves(&mut fourth).await;
     done(stop).await;
     assert!(!stack.drafter_serves().await, "an operator stopped it");
-    assert!(stack.told(|_| true).await.can_serve);
+    assert!(stack.notice(|_| true).await.can_serve);
 }

@@ -309,7 +309,7 @@ pub fn hosts(
         )),
         current: None,
     };
-    let drafter = |seat| host(WorkerId::Drafter(seat), &drafters);
+    let drafter = |slot| host(WorkerId::Drafter(slot), &drafters);
     Hosts {
         target: host(WorkerId::Target, &targets),
         drafters: [drafter(WorkerSlot::First), drafter(WorkerSlot::Second)],

@@ -127,8 +127,8 @@ impl Stack {
         (reports, notices)
     }
 
-    /// Waits until the gateway is told what `wanted` accepts.
-    async fn told(&mut self, wanted: impl Fn(&ServiceState) -> bool) -> ServiceState {
+    /// Waits until the gateway gets a notice that `wanted` accepts.
+    async fn notice(&mut self, wanted: impl Fn(&ServiceState) -> bool) -> ServiceState {
         let (_reports, mut notices) = self.attach().await;
         loop {
             let notice = within(notices.message()).await.expect("a stream").expect("not over");
@@ -142,7 +142,7 @@ impl Stack {
     }
 
     async fn serving(&mut self) {
-        self.told(|state| state.can_serve).await;
+        self.notice(|state| state.can_serve).await;
     }
 
     async fn status(&mut self) -> StatusResponse {
@@ -230,8 +230,8 @@ async fn a_target_loads_and_serves() {
     let mut life = stack.life().await;
     assert_eq!((life.epoch, life.term), (1, TERM));
     life.loading(10, 100);
-    let told = stack.told(|state| state.message.contains("10 %")).await;
-    assert_eq!((told.can_serve, told.reason.as_str()), (false, "TARGET_LOADING"));
+    let notice = stack.notice(|state| state.message.contains("10 %")).await;
+    assert_eq!((notice.can_serve, notice.reason.as_str()), (false, "TARGET_LOADING"));
     let status = stack.status().await;
     assert_eq!(state(&status.target), ProcessState::Loading);
     assert_eq!(
@@ -438,7 +438,7 @@ async fn a_stop_drains_ends_the_target_and_leaves_no_file() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
     stack.stop.send(Stop::Asked).await.expect("it runs");
-    stack.told(|state| state.reason == "DRAINING").await;
+    stack.notice(|state| state.reason == "DRAINING").await;
     assert_retryable(&stack.refused(request()).await, Reason::Draining);
     assert_eq!(state(&stack.status().await.supervisor), ProcessState::Draining);
     call.tokens(1, &[8], true).await;

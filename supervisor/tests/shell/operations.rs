@@ -60,10 +60,10 @@ async fn a_target_is_restarted_by_an_operator() {
         .expect("there");
     assert_eq!((target.state(), target.epoch, target.restarts), (ProcessState::Ready, 2, 0));
 
-    // What was ordered and what came of it is told, in this order.
+    // The order and its outcome are events, in this order.
     let events = within(stack.operations.events(EventsRequest { follow: false, last: None }))
         .await
-        .expect("told")
+        .expect("received")
         .into_inner();
     let events: Vec<_> = futures::StreamExt::collect::<Vec<_>>(events).await;
     let events: Vec<_> = events.into_iter().map(|event| event.expect("an event")).collect();
@@ -95,15 +95,15 @@ async fn a_gateway_restart_is_answered_by_the_next_gateway() {
     while state(&stack.status().await.gateway) != ProcessState::Ready {}
     let mut operations = stack.operations.clone();
     let restart = task::spawn("restart", async move { operations.restart(order).await });
-    let told = loop {
+    let notice = loop {
         let notice = within(notices.message()).await.expect("a stream").expect("not over");
         if let Some(Notice::Restart(order)) = notice.notice {
             break order;
         }
     };
-    assert_eq!(told.grace_ms, Some(0));
+    assert_eq!(notice.grace_ms, Some(0));
     drop((reports, notices));
-    // The next one is not told what was meant for the one before.
+    // The next gateway does not get the order for the one before.
     let (_reports, mut notices) = stack.attach().await;
     let gateway = within(restart)
         .await
@@ -129,7 +129,7 @@ async fn a_drained_service_takes_nothing_until_the_drain_is_undone() {
         (Code::DeadlineExceeded, Some(Reason::DeadlinePassed))
     );
     assert_retryable(&stack.refused(request()).await, Reason::Draining);
-    assert!(!stack.told(|_| true).await.can_serve);
+    assert!(!stack.notice(|_| true).await.can_serve);
     call.tokens(1, &[8], true).await;
     assert!(batch(&mut answer).await.done.is_some());
     let drained = within(stack.operations.drain(DrainRequest::default()))

@@ -1,4 +1,4 @@
-//! Routing end to end but for the models: the policy at run time, what the target is told, and the
+//! Routing end to end but for the models: the policy at run time, what the target receives, and the
 //! route log.
 
 use paceline_process::task;
@@ -20,8 +20,8 @@ impl Stack {
     }
 }
 
-async fn told(target: &mut Life) -> paceline_proto::internal::v1::Policy {
-    within(target.policies.recv()).await.expect("told")
+async fn next_policy(target: &mut Life) -> paceline_proto::internal::v1::Policy {
+    within(target.policies.recv()).await.expect("received")
 }
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
     let (mut stack, mut target, _drafter) = Stack::linked().await;
     assert_eq!(
         (
-            told(&mut target).await.epoch,
+            next_policy(&mut target).await.epoch,
             stack.status().await.routing.unwrap_or_default().policy_epoch
         ),
         (0, 0)
@@ -48,12 +48,12 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
         (set.epoch, changed.len(), changed[0].key.as_str(), changed[0].value.as_str()),
         (1, 1, "routing.force", "plain")
     );
-    let policy = told(&mut target).await;
+    let policy = next_policy(&mut target).await;
     assert_eq!(
         (policy.epoch, policy.force(), policy.max_concurrent),
         (1, PolicyForce::Plain, None)
     );
-    let changes = within(target.permits.recv()).await.expect("told");
+    let changes = within(target.permits.recv()).await.expect("received");
     let permit = changes[0].permit.expect("a permit");
     assert_eq!(
         (permit.lane_allowed(), permit.reason(), permit.policy_epoch),
@@ -88,17 +88,17 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
         (3, "auto=operator 1=operator auto=configuration 0.85=configuration")
     );
     // Those between may be passed over, the last one never.
-    while told(&mut target).await.epoch < 3 {}
+    while next_policy(&mut target).await.epoch < 3 {}
     call.tokens(0, &[1], true).await;
     assert!(
         batch(&mut within(answer).await.expect("no panic").expect("served")).await.done.is_some()
     );
 
-    // The next life of the target is told at its start.
+    // The next epoch of the target gets the policy at its start.
     target.die(paceline_supervisor_core::worker::WorkerExit::Signal(9)).await;
     let mut target = stack.life().await;
     target.idle();
-    assert_eq!(told(&mut target).await.epoch, 3);
+    assert_eq!(next_policy(&mut target).await.epoch, 3);
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn permits_that_the_target_did_not_take_are_sent_again() {
     target.permit_answers.lock().expect("not poisoned").extend([refused, unknown]);
     stack.set("routing.force", "plain").await.expect("set");
     for _ in 0..3 {
-        let changes = within(target.permits.recv()).await.expect("told");
+        let changes = within(target.permits.recv()).await.expect("received");
         let permit = changes[0].permit.expect("a permit");
         assert_eq!(
             (changes.len(), changes[0].request_id.as_str(), permit.policy_epoch),
@@ -121,7 +121,7 @@ async fn permits_that_the_target_did_not_take_are_sent_again() {
     }
     // It is taken now; what comes next is new.
     stack.set("routing.force", "auto").await.expect("set");
-    let changes = within(target.permits.recv()).await.expect("told");
+    let changes = within(target.permits.recv()).await.expect("received");
     assert_eq!(
         changes[0].permit.map(|permit| (permit.lane_allowed(), permit.policy_epoch)),
         Some((Lane::Speculative, 2))

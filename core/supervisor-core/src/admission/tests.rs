@@ -88,9 +88,9 @@ fn a_request_costs_the_first_class_that_holds_it() {
 fn expected_positions_are_the_context_and_at_most_a_typical_answer() {
     let positions = |prompt, max, context, typical| {
         let summary = RequestSummary { context_tokens: context, ..summary(prompt, max) };
-        let likely = summary.expected_positions(typical);
-        assert!(likely <= summary.most_positions(), "{summary:?}");
-        likely
+        let expected = summary.expected_positions(typical);
+        assert!(expected <= summary.most_positions(), "{summary:?}");
+        expected
     };
     assert_eq!(positions(100, 4_000, 100, 256), 356);
     assert_eq!(positions(100, 50, 100, 256), 150);
@@ -425,12 +425,12 @@ struct Plain {
 
 impl Plain {
     fn fits(&self, summary: &RequestSummary, memory: &TargetMemory<'_>) -> bool {
-        let likely = memory
+        let expected = memory
             .capacity
             .cost_of(summary, summary.expected_positions(PRIOR_TOKENS))
             .expect("it is short enough");
         self.running.len() < memory.capacity.max_sequences
-            && self.running.values().sum::<u64>() + likely <= memory.budget_bytes
+            && self.running.values().sum::<u64>() + expected <= memory.budget_bytes
     }
 
     fn submit(

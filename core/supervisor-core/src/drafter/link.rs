@@ -189,12 +189,12 @@ impl Link {
             ) => {
                 let late = phase == LinkPhase::Suspect;
                 self.stage = LinkStage::Up { since, suspect: late };
-                let news = if late {
+                let event = if late {
                     LinkEvent::Late(reason_or("drafts come too late again and again"))
                 } else {
                     LinkEvent::InTime
                 };
-                (late != before).then_some(news)
+                (late != before).then_some(event)
             }
             (phase @ (LinkPhase::Up | LinkPhase::Suspect), _) => {
                 let late = phase == LinkPhase::Suspect;
@@ -311,7 +311,11 @@ mod tests {
         );
         assert_eq!(link.reported(&report(7, LinkPhase::Suspect, 7), Millis(3)), Some(late));
         assert!(link.is_suspect());
-        assert_eq!(link.reported(&report(7, LinkPhase::Suspect, 7), Millis(3)), None, "said once");
+        assert_eq!(
+            link.reported(&report(7, LinkPhase::Suspect, 7), Millis(3)),
+            None,
+            "reported once"
+        );
         assert_eq!(link.reported(&report(7, LinkPhase::Up, 7), Millis(3)), Some(LinkEvent::InTime));
         // A newer one greets; this one still serves, then it does not.
         assert_eq!(link.reported(&report(8, LinkPhase::Greeting, 7), Millis(4)), None);

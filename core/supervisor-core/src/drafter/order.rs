@@ -7,7 +7,7 @@ use crate::ids::{CallId, WorkerSlot};
 /// What an operator orders. Directories are absolute; an empty one is that of the current drafter,
 /// or of the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields are as said above")]
+#[expect(missing_docs, reason = "`model` is as above")]
 pub enum DrafterOrder {
     /// One is to run.
     Start { model: String },

@@ -8,7 +8,7 @@ use crate::testing::*;
 /// Until the first token, and between two.
 const FIRST_MS: u64 = 20;
 const TOKEN_MS: u64 = 5;
-/// The shell's patience with a call, and its pause before a policy is sent again.
+/// The shell's timeout of a call, and its pause before a policy is sent again.
 const ANSWER_MS: u64 = 2_000;
 const POLICY_AGAIN_MS: u64 = 1_000;
 

@@ -415,7 +415,7 @@ impl World {
             self.settle();
             self.assert(self.now.since(begun) < 3_600_000, "it does not end");
             let running = self.tickets(|fate| matches!(fate, Fate::Running { .. }));
-            self.assert(running.is_empty(), "cancelled requests are told");
+            self.assert(running.is_empty(), "cancelled requests have their outcome");
             self.reap();
             self.sleep(1_000);
         }

@@ -1,4 +1,4 @@
-//! What may happen next, by the dice.
+//! What may happen next, at random.
 
 use std::sync::Arc;
 

@@ -412,7 +412,7 @@ impl Worker {
         let leaving = matches!(life.phase(), Some(WorkerPhase::Stopping | WorkerPhase::Failed));
         let epoch = life.epoch;
         if let Phase::Starting { .. } = self.phase {
-            self.enter(Phase::Loading { since: now }, "it shows itself", out);
+            self.enter(Phase::Loading { since: now }, "its first heartbeat", out);
         }
         match self.phase {
             Phase::Loading { .. } => {
@@ -442,7 +442,7 @@ impl Worker {
                 );
             }
             Phase::Suspect { reason: SuspectReason::Silent } => {
-                self.enter(Phase::Ready { since: now }, "heard again", out)
+                self.enter(Phase::Ready { since: now }, "heartbeats again", out)
             }
             _ => {}
         }
