@@ -33,10 +33,10 @@ use crate::mailbox::{
     Stop,
 };
 use crate::route_log::{self, DecidedLine, EndedLine, RouteLogLine};
+use crate::setup::{Setup, WorkerIdentities};
 use crate::status::{self, OwnProcess};
 use crate::wire::{permit_message, policy_message};
 use crate::worker_client::WorkerClient;
-use crate::{Setup, WorkerIdentities};
 
 /// Messages that the mailbox takes.
 const MAILBOX: usize = 1_024;

@@ -27,6 +27,7 @@ pub mod relay;
 pub mod replay;
 pub mod route_log;
 pub mod serve;
+mod setup;
 pub mod status;
 pub mod wire;
 pub mod worker_client;
@@ -36,14 +37,9 @@ use std::time::Duration;
 
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
 use paceline_process::runtime_dir::RuntimeDirError;
-use paceline_process::{
-    Config, Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry,
-};
+use paceline_process::{Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry};
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
-use paceline_supervisor_core::drafter::DrafterPlan;
-use paceline_supervisor_core::worker::WorkerIdentity;
-use paceline_supervisor_core::{Settings, WorkerId};
 use paceline_vocabulary::Term;
 use tokio::sync::{mpsc, oneshot};
 
@@ -51,6 +47,7 @@ use crate::actor::Actor;
 use crate::child::{Host, Hosts, ProcessHost};
 use crate::mailbox::Stop;
 use crate::serve::Services;
+pub use crate::setup::{Setup, WorkerIdentities};
 use crate::status::OwnProcess;
 use crate::worker_client::MAX_MESSAGE_BYTES;
 
@@ -77,52 +74,6 @@ pub fn start(flag: Option<&Path>) -> Exit {
             exit
         }
         Err(exit) => exit,
-    }
-}
-
-/// What [`run`] needs beside processes and orders to stop.
-#[derive(Debug)]
-pub struct Setup {
-    /// Bounds of the core.
-    pub settings: Settings,
-    /// The configured drafter.
-    pub plan: DrafterPlan,
-    /// The runtime directory, prepared and locked.
-    pub dir: RuntimeDir,
-    /// Number of this life.
-    pub term: Term,
-    /// What `status` says of this process.
-    pub own: OwnProcess,
-    /// File of the route log; `None` is none.
-    pub route_log: Option<std::path::PathBuf>,
-    /// What workers of an earlier supervisor have to be to be taken over.
-    pub identities: WorkerIdentities,
-}
-
-/// What this supervisor would start.
-#[derive(Clone, Debug)]
-pub struct WorkerIdentities {
-    /// As the target.
-    pub target: WorkerIdentity,
-    /// As a drafter.
-    pub drafter: WorkerIdentity,
-}
-
-impl WorkerIdentities {
-    fn new(config: &Config) -> Self {
-        let of = |config_digest| WorkerIdentity {
-            build: paceline_proto::BUILD.to_owned(),
-            config_digest,
-        };
-        Self { target: of(config.target_digest()), drafter: of(config.drafter_digest()) }
-    }
-
-    /// As this worker.
-    pub fn of(&self, worker: WorkerId) -> &WorkerIdentity {
-        match worker {
-            WorkerId::Target => &self.target,
-            WorkerId::Drafter(_) => &self.drafter,
-        }
     }
 }
 
