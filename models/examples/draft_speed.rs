@@ -7,8 +7,8 @@ use std::path::Path;
 
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, DeviceChoice, DraftBatch, DraftPart, KvStore, Quantize, SequenceId, device, load_draft,
-    load_target,
+    Array, BlockRequest, DeviceChoice, DraftBatch, DraftPart, KvStore, Proposal, Quantize,
+    SequenceId, device, load_draft, load_target,
 };
 
 /// Rows committed a cycle: what a middling acceptance gives.
@@ -33,9 +33,9 @@ fn main() {
     let (sessions, cycles) = (number(3, 1), number(4, 100));
     device::choose(DeviceChoice::Auto).expect("a device");
     let target = load_target(Path::new(target), &mut |_, _| {}).expect("loads");
-    let drafter = load_draft(Path::new(drafter), quantize, &mut |_, _| {}).expect("loads");
+    let drafter = load_draft(Path::new(drafter), "auto", quantize, &mut |_, _| {}).expect("loads");
     let info = drafter.info();
-    let width = info.tap_layers.len() as i32 * info.hidden;
+    let width = info.feature_width();
     let row: Vec<f32> = (0..width).map(|at| ((at * 37 % 101) as f32 - 50.0) / 50.0).collect();
     let taps = |rows: i32| {
         Array::from_slice(
@@ -43,7 +43,7 @@ fn main() {
             &[rows * sessions as i32, width],
         )
     };
-    let mut ids = vec![info.mask_id; info.block as usize];
+    let mut ids = vec![info.mask_id.expect("a mask token"); info.block as usize];
     ids[0] = 1;
     for context in [100, 1000] {
         let mut kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), info.context + info.block)
@@ -55,14 +55,17 @@ fn main() {
                     sequence: SequenceId(session),
                     position,
                     context,
-                    block,
+                    block: BlockRequest::greedy(block, 1),
                 })
                 .collect::<Vec<_>>()
         };
         let began = std::time::Instant::now();
-        let read =
-            DraftBatch { parts: parts(0, context, 0), taps: Some(taps(context)), embeddings: None };
-        drafter.forward(&read, &mut kv).expect("a forward");
+        let read = DraftBatch {
+            parts: parts(0, context, 0),
+            hidden_states: Some(taps(context)),
+            embeddings: None,
+        };
+        drafter.propose(&read, &mut kv).expect("a forward");
         kv.evaluate().expect("evaluates");
         let reading = began.elapsed().as_secs_f64() * 1e3;
         let mut took = vec![];
@@ -73,11 +76,13 @@ fn main() {
             let began = std::time::Instant::now();
             let batch = DraftBatch {
                 parts: parts(context, COMMITTED, info.block),
-                taps: Some(new.clone()),
+                hidden_states: Some(new.clone()),
                 embeddings: Some(block.clone()),
             };
-            eval([&drafter.forward(&batch, &mut kv).expect("a forward").expect("a block")])
-                .expect("evaluates");
+            match drafter.propose(&batch, &mut kv).expect("a forward") {
+                Some(Proposal::Hidden(rows)) => eval([&rows]).expect("evaluates"),
+                other => panic!("expected hidden rows, found {other:?}"),
+            }
             took.push(began.elapsed().as_secs_f64() * 1e3);
             // Always the same context length.
             (0..sessions)

@@ -16,8 +16,9 @@ use std::path::Path;
 use mlx_rs::ops::{concatenate, indexing};
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, FeatureLayers, KvStore, Quantize,
-    Segment, SequenceId, Target, Wants, device, load_draft, load_target,
+    Array, Batch, BlockRequest, DeviceChoice, DraftBatch, DraftPart, Drafter, FeatureLayers,
+    KvStore, Proposal, Quantize, Segment, SequenceId, Target, Wants, device, load_draft,
+    load_target,
 };
 use serde::Deserialize;
 
@@ -32,7 +33,7 @@ struct Line {
 
 struct Pair {
     target: Box<dyn Target>,
-    drafter: Box<dyn Draft>,
+    drafter: Box<dyn Drafter>,
     target_kv: KvStore,
     draft_kv: KvStore,
 }
@@ -45,7 +46,7 @@ impl Pair {
         let start = self.target_kv.length(sequence).expect("open");
         let segment = Segment { sequence, start, length };
         let features = FeatureLayers {
-            layers: self.drafter.info().tap_layers.clone(),
+            layers: self.drafter.info().feature_layers.clone(),
             rows: (0..length).collect(),
         };
         let wants = Wants {
@@ -76,14 +77,17 @@ impl Pair {
 
     /// Drafts after `bonus`, once `taps` from `position` on are read.
     fn draft(&mut self, position: i32, taps: &Array, bonus: u32) -> Vec<u32> {
-        let (block, mask) = (self.drafter.info().block, self.drafter.info().mask_id);
+        let (block, mask) =
+            (self.drafter.info().block, self.drafter.info().mask_id.expect("a mask token"));
         let mut ids = vec![mask; block as usize];
         ids[0] = bonus;
-        let part = DraftPart { sequence: SequenceId(0), position, context: taps.dim(0), block };
+        let request = BlockRequest::greedy(block, bonus);
+        let (sequence, context) = (SequenceId(0), taps.dim(0));
+        let part = DraftPart { sequence, position, context, block: request };
         let embeddings = Some(self.target.embed(&ids).expect("embeds"));
-        let batch = DraftBatch { parts: vec![part], taps: Some(taps.clone()), embeddings };
-        let hidden =
-            self.drafter.forward(&batch, &mut self.draft_kv).expect("runs").expect("a block");
+        let batch = DraftBatch { parts: vec![part], hidden_states: Some(taps.clone()), embeddings };
+        let proposal = self.drafter.propose(&batch, &mut self.draft_kv).expect("runs");
+        let Some(Proposal::Hidden(hidden)) = proposal else { panic!("expected hidden rows") };
         let chosen = indexing::argmax_axis(self.target.head(&hidden).expect("a head"), -1, false)
             .expect("argmax");
         let chosen = concatenate(&[chosen], 0).expect("a copy");
@@ -102,7 +106,8 @@ fn main() {
         (tokens.parse().expect("a number"), end.parse().expect("an id"));
     device::choose(DeviceChoice::Auto).expect("a device");
     let target = load_target(Path::new(target), &mut |_, _| {}).expect("loads");
-    let drafter = load_draft(Path::new(drafter), Quantize::None, &mut |_, _| {}).expect("loads");
+    let drafter =
+        load_draft(Path::new(drafter), "auto", Quantize::None, &mut |_, _| {}).expect("loads");
     let target_kv =
         KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
     let room = drafter.info().context + drafter.info().block;

@@ -33,7 +33,10 @@ pub mod vision;
 
 pub use batch::{Batch, FeatureLayers, Forward, Override, PendingIds, Wants};
 pub use device::{DeviceChoice, DeviceError};
-pub use draft::{Draft, DraftBatch, DraftInfo, DraftPart, Quantize, load_draft};
+pub use draft::{
+    BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, Proposal, ProposalForm, Quantize,
+    TokenDraft, load_draft,
+};
 pub use error::ModelError;
 pub use hidden_states::{HiddenStates, HostHiddenStates};
 pub use info::TargetInfo;

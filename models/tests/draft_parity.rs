@@ -7,7 +7,8 @@ mod pair;
 
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use paceline_models::{
-    Array, DeviceChoice, DraftBatch, DraftPart, Quantize, SequenceId, device, draft, load_draft,
+    Array, BlockRequest, DeviceChoice, DraftBatch, DraftPart, Quantize, SequenceId, device, draft,
+    load_draft,
 };
 use pair::{Pair, best, demo, floats, golden, ids, read, worst};
 use serde::Deserialize;
@@ -99,6 +100,7 @@ fn prompt(length: usize, seed: u32) -> Vec<u32> {
 }
 
 fn part(session: u64, position: i32, context: i32, block: i32) -> DraftPart {
+    let block = BlockRequest::greedy(block, 0);
     DraftPart { sequence: SequenceId(session), position, context, block }
 }
 
@@ -248,9 +250,10 @@ fn contradictions_are_refused_and_leave_the_session_usable() {
     let block = pair.block(bonus, 8);
     let mut refused =
         |parts: Vec<DraftPart>, taps: Option<&Array>, embeddings: Option<&Array>, says: &str| {
-            let batch = DraftBatch { parts, taps: taps.cloned(), embeddings: embeddings.cloned() };
+            let batch =
+                DraftBatch { parts, hidden_states: taps.cloned(), embeddings: embeddings.cloned() };
             let error =
-                pair.drafter.forward(&batch, &mut pair.draft_kv).expect_err(says).to_string();
+                pair.drafter.propose(&batch, &mut pair.draft_kv).expect_err(says).to_string();
             assert!(error.contains(says), "{error}");
         };
     refused(vec![], None, None, "at least one part");
@@ -258,7 +261,12 @@ fn contradictions_are_refused_and_leave_the_session_usable() {
     refused(vec![part(0, -1, 5, 0)], Some(&taps), None, "expected rows");
     refused(vec![part(0, 0, 5, 9)], Some(&taps), Some(&block), "2 to 8 rows, found 9");
     refused(vec![part(0, 0, 5, 1)], Some(&taps), Some(&block), "found 1");
-    refused(vec![part(0, 0, 4, 8)], Some(&taps), Some(&block), "expected taps of shape [4, 64]");
+    refused(
+        vec![part(0, 0, 4, 8)],
+        Some(&taps),
+        Some(&block),
+        "expected hidden states of shape [4, 64]",
+    );
     refused(
         vec![part(0, 0, 5, 7)],
         Some(&taps),
@@ -266,7 +274,7 @@ fn contradictions_are_refused_and_leave_the_session_usable() {
         "expected embeddings of shape [7, 32]",
     );
     refused(vec![part(0, 0, 5, 0)], Some(&taps), Some(&block), "none for no rows");
-    refused(vec![part(0, 0, 5, 8)], None, Some(&block), "expected taps");
+    refused(vec![part(0, 0, 5, 8)], None, Some(&block), "expected hidden states");
     refused(vec![part(9, 0, 5, 8)], Some(&taps), Some(&block), "sequence 9 is not in the store");
     refused(vec![part(0, 0, 3, 0), part(0, 3, 2, 0)], Some(&taps), None, "in the batch already");
     assert_eq!(pair.draft_kv.length(SequenceId(0)), Some(0));
@@ -283,7 +291,7 @@ fn refusal(rename: impl Fn(&str) -> Option<String>) -> String {
         tensors.iter().filter_map(|(name, view)| Some((rename(name)?, view))).collect();
     let file = safetensors::serialize(renamed, None).expect("serialized");
     std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
-    load_draft(dir.path(), Quantize::None, &mut |_, _| {})
+    load_draft(dir.path(), "auto", Quantize::None, &mut |_, _| {})
         .err()
         .map_or("loads".into(), |error| error.to_string())
 }
@@ -308,11 +316,22 @@ fn every_tensor_is_used_and_none_is_missing() {
         config["num_hidden_layers"] = 1.into();
         config["layer_types"] = vec!["full_attention"].into();
     });
-    let error =
-        load_draft(more.path(), Quantize::None, &mut |_, _| {}).err().expect("refused").to_string();
+    let error = load_draft(more.path(), "auto", Quantize::None, &mut |_, _| {})
+        .err()
+        .expect("refused")
+        .to_string();
     assert!(error.contains("does not use, the first is layers.1."), "{error}");
-    assert_eq!(draft::tap_layers(&golden("dflash-sliding")).expect("read"), [2, 0, 1]);
-    assert!(draft::tap_layers(&golden("dflash-target")).is_err(), "a target is no drafter");
+    assert_eq!(draft::feature_layers(&golden("dflash-sliding"), "auto").expect("read"), [2, 0, 1]);
+    assert!(
+        draft::feature_layers(&golden("dflash-target"), "auto").is_err(),
+        "a target is no drafter"
+    );
+    assert_eq!(
+        draft::feature_layers(&golden("dflash-sliding"), "dflash").expect("read"),
+        [2, 0, 1]
+    );
+    let error = draft::feature_layers(&golden("dflash-sliding"), "medusa").expect_err("unknown");
+    assert!(error.to_string().contains("drafter.kind"), "{error}");
 }
 
 #[derive(Deserialize)]

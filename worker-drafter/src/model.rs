@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use paceline_drafter_core::{SessionWork, Step, StoreCommand};
+use paceline_drafter_core::{Block, SessionWork, Step, StoreCommand};
+use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{
-    Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvRows, KvStore, ModelError, Quantize,
-    SequenceId, load_draft, transfer,
+    Array, BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, Dtype, KvRows, KvStore,
+    ModelError, Proposal, Quantize, SequenceId, TokenDraft, load_draft, transfer,
 };
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::{DraftShape, DraftTokens};
@@ -20,7 +21,7 @@ const WARM_ROWS: i32 = 64;
 
 /// Not `Send`: made on the thread that uses it (I8).
 pub(crate) struct Model {
-    draft: Box<dyn Draft>,
+    draft: Box<dyn Drafter>,
     kv: KvStore,
     /// Retained contexts, by the core's number.
     retained: HashMap<u64, KvRows>,
@@ -40,19 +41,19 @@ pub(crate) enum Proposed {
         bytes: Vec<u8>,
     },
     /// Token ids.
-    #[expect(dead_code, reason = "no drafter of this version proposes ids")]
     Tokens(Vec<DraftTokens>),
 }
 
 impl Model {
-    /// Loads the drafter in `dir`. `progress` is called with (bytes read, bytes in all).
+    /// Loads the drafter in `dir`, of the configured kind. `progress` is called with (bytes read, bytes in all).
     pub(crate) fn load(
         dir: &Path,
+        kind: &str,
         quantize: Quantize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, StartError> {
         let failed = |cause| StartError::Load { dir: dir.to_path_buf(), cause };
-        let draft = load_draft(dir, quantize, progress).map_err(failed)?;
+        let draft = load_draft(dir, kind, quantize, progress).map_err(failed)?;
         let element = element_of(draft.dtype())?;
         let kv = new_store(draft.as_ref()).map_err(StartError::WarmUp)?;
         let capacities = kv.class_bytes().into_iter().map(|(positions, _)| positions).collect();
@@ -115,8 +116,8 @@ impl Model {
     /// MLX's own.
     pub(crate) fn warm_up(&mut self) -> Result<(), ModelError> {
         let info = self.draft.info();
-        let (hidden, tapped, block) =
-            (info.hidden, info.tap_layers.len() as i32 * info.hidden, info.block);
+        let (hidden, features, block) = (info.hidden, info.feature_width(), info.block);
+        let embedded = info.embedding_rows(block);
         let context = WARM_ROWS.min(info.context - block);
         if context < 1 {
             return Ok(());
@@ -127,15 +128,16 @@ impl Model {
             for session in 0..sessions {
                 let sequence = SequenceId(session as u64);
                 self.kv.open(sequence)?;
+                let block = BlockRequest::greedy(block, 0);
                 batch.parts.push(DraftPart { sequence, position: 0, context, block });
             }
             let rows = |rows: i32, columns: i32| {
                 array(&vec![0; (rows * columns * width) as usize], columns, self.element)
             };
-            batch.taps = rows(sessions * context, tapped)?;
-            batch.embeddings = rows(sessions * block, hidden)?;
-            if let Some(hidden) = self.draft.forward(&batch, &mut self.kv)? {
-                transfer::to_bytes(&hidden.as_dtype(self.draft.dtype())?)?;
+            batch.hidden_states = rows(sessions * context, features)?;
+            batch.embeddings = rows(sessions * embedded, hidden)?;
+            if let Some(Proposal::Hidden(rows)) = self.draft.propose(&batch, &mut self.kv)? {
+                transfer::to_bytes(&rows.as_dtype(self.draft.dtype())?)?;
             }
             self.clear()?;
         }
@@ -163,27 +165,43 @@ impl Model {
                 self.kv.open(sequence)?;
             }
             work.hidden.iter().for_each(|rows| hidden.extend_from_slice(rows.bytes()));
-            if let Some((block, bonus)) =
-                work.block.as_ref().and_then(|block| Some((block, block.bonus.as_ref()?)))
-            {
-                embeddings.extend_from_slice(bonus.bytes());
-                (1..block.rows).for_each(|_| embeddings.extend_from_slice(mask));
+            if let Some(block) = &work.block {
+                self.embed(block, mask, &mut embeddings);
             }
-            let (position, context, block) =
-                (work.position as i32, work.context as i32, work.block_rows() as i32);
+            let (position, context) = (work.position as i32, work.context as i32);
+            let block = work.block.as_ref().map(block_request);
             batch.parts.push(DraftPart { sequence, position, context, block });
         }
         let info = self.draft.info();
-        batch.taps = array(&hidden, info.tap_layers.len() as i32 * info.hidden, element)?;
+        batch.hidden_states = array(&hidden, info.feature_width(), element)?;
         batch.embeddings = array(&embeddings, info.hidden, element)?;
-        let Some(hidden) = self.draft.forward(&batch, &mut self.kv)? else { return Ok(None) };
-        let bytes = transfer::to_bytes(&hidden.as_dtype(self.draft.dtype())?)?;
-        let shape = |work: &&SessionWork| {
-            let block = work.block.as_ref()?;
-            let (session, position, rows) = (work.session, work.end(), block.rows - 1);
-            Some(DraftShape { session, position, rows })
-        };
-        Ok(Some(Proposed::Hidden { shapes: sessions.iter().filter_map(shape).collect(), bytes }))
+        let proposal = self.draft.propose(&batch, &mut self.kv)?;
+        let drafted = sessions.into_iter().filter(|work| work.block.is_some());
+        Ok(match proposal {
+            None => None,
+            Some(Proposal::Hidden(rows)) => {
+                let bytes = transfer::to_bytes(&rows.as_dtype(self.draft.dtype())?)?;
+                let shapes = drafted.map(|work| DraftShape {
+                    session: work.session,
+                    position: work.end(),
+                    rows: work.block_rows() - 1,
+                });
+                Some(Proposed::Hidden { shapes: shapes.collect(), bytes })
+            }
+            Some(Proposal::Tokens(drafts)) => {
+                let tokens = drafted.zip(drafts).map(|(work, draft)| token_draft(work, draft));
+                Some(Proposed::Tokens(tokens.filter(|draft| !draft.ids.is_empty()).collect()))
+            }
+        })
+    }
+
+    /// Appends the embeddings of a block's rows: the bonus token's, and the mask token's if the
+    /// drafter names one.
+    fn embed(&self, block: &Block, mask: &[u8], embeddings: &mut Vec<u8>) {
+        let Some(bonus) = &block.bonus else { return };
+        embeddings.extend_from_slice(bonus.bytes());
+        let rows = self.draft.info().embedding_rows(block.rows as i32);
+        (1..rows).for_each(|_| embeddings.extend_from_slice(mask));
     }
 
     /// Computes context that was read and not needed for a draft.
@@ -210,8 +228,22 @@ impl Model {
     }
 }
 
-fn new_store(draft: &dyn Draft) -> Result<KvStore, ModelError> {
+fn new_store(draft: &dyn Drafter) -> Result<KvStore, ModelError> {
     KvStore::new(&draft.kv_layers(), draft.dtype(), draft.info().context)
+}
+
+fn block_request(block: &Block) -> BlockRequest {
+    BlockRequest {
+        rows: block.rows as i32,
+        bonus_id: block.bonus_id,
+        temperature: block.sampling.temperature,
+        noise: NoiseKey { seed: block.sampling.seed, sample: block.sampling.sample_index },
+    }
+}
+
+fn token_draft(work: &SessionWork, draft: TokenDraft) -> DraftTokens {
+    let TokenDraft { ids, logprobs } = draft;
+    DraftTokens { session: work.session, position: work.end(), ids, logprobs }
 }
 
 fn element_of(dtype: Dtype) -> Result<TensorType, StartError> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
 use paceline_link::{Listener, handshake};
-use paceline_models::{DeviceChoice, Quantize, device};
+use paceline_models::{DeviceChoice, ProposalForm, Quantize, device};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
 use paceline_process::config::{Device, DrafterQuantize};
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
@@ -150,7 +150,9 @@ fn load(
         DrafterQuantize::Q8 => Quantize::Q8,
         DrafterQuantize::Q4 => Quantize::Q4,
     };
-    let mut model = Model::load(&dir, quantize, &mut |read, total| progress.set_load(read, total))?;
+    let mut model = Model::load(&dir, &config.drafter.kind, quantize, &mut |read, total| {
+        progress.set_load(read, total)
+    })?;
     // As in the target: what is held, and most of what is usable.
     if let Some(usable) = platform::available_memory().map(device::usable_memory) {
         device::limit_memory(device::memory().0 + (usable as f64 * MLX_SHARE) as u64);
@@ -186,7 +188,7 @@ fn about(model: &Model, dir: &Path) -> DrafterInfo {
     DrafterInfo {
         name: name.unwrap_or_else(|| dir.display().to_string()),
         path: dir.display().to_string(),
-        kind: info.architecture.clone(),
+        kind: info.kind.clone(),
         weight_bytes: info.weight_bytes,
         block_size: info.block as u32,
         images: info.images,
@@ -205,15 +207,18 @@ fn welcome(model: &Model, dir: &Path) -> Result<Welcome, StartError> {
     Ok(Welcome {
         version: handshake::VERSION,
         generation: 0,
-        kind: info.architecture.clone(),
-        proposal: ProposalKind::Hidden,
+        kind: info.kind.clone(),
+        proposal: match info.form {
+            ProposalForm::Hidden => ProposalKind::Hidden,
+            ProposalForm::Tokens => ProposalKind::Tokens,
+        },
         hidden_size: info.hidden as u32,
         vocab_size: info.vocab.map(|rows| rows as u32),
         target_layers: info.target_layers.map(|layers| layers as u32),
-        feature_layers: info.tap_layers.iter().map(|layer| *layer as u32).collect(),
+        feature_layers: info.feature_layers.iter().map(|layer| *layer as u32).collect(),
         block_size: info.block as u32,
-        embeddings: true,
-        mask_id: Some(info.mask_id),
+        embeddings: info.embeddings,
+        mask_id: info.mask_id.filter(|_| info.embeddings),
         element: model.element(),
         tokenizer_sha256,
         logit_softcap: info.logit_softcap,

@@ -176,7 +176,7 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
     let info: &TargetInfo = model.info();
     let feature_layers = match config.drafter_dir() {
         None => vec![],
-        Some(dir) => draft::tap_layers(&dir).unwrap_or_else(|error| {
+        Some(dir) => draft::feature_layers(&dir, &config.drafter.kind).unwrap_or_else(|error| {
             // The drafter's own worker reports the same error to its supervisor.
             let error = paceline_vocabulary::chain(&error);
             tracing::warn!(error, drafter = %dir.display(), "cannot read the drafter's layers");

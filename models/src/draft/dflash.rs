@@ -3,18 +3,21 @@
 //! head_dim. Field names are the checkpoint's tensor names. Source of the arithmetic: z-lab/dflash,
 //! `dflash/model.py`.
 
-use std::path::Path;
+mod config;
 
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-use super::config::{Config, Sight};
-use super::{Draft, DraftBatch, DraftInfo, Quantize};
+use config::{AttentionWindow, Config};
+
+use super::{
+    DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal, ProposalForm,
+};
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
-use crate::load::{ConfigJson, LoadError, Weights};
+use crate::load::{LoadError, Weights};
 use crate::segment::Segment;
 
 /// What every layer of one forward needs. Keys and values are of all context rows, then of all
@@ -45,7 +48,7 @@ impl Attention {
         weights: &mut Weights,
         name: &str,
         config: &Config,
-        sight: Sight,
+        attention: AttentionWindow,
         bits: Option<i32>,
     ) -> Result<Self, LoadError> {
         let Config {
@@ -74,7 +77,7 @@ impl Attention {
             n_heads,
             n_kv_heads,
             head_dim,
-            causal: sight.causal,
+            causal: attention.causal,
         })
     }
 
@@ -122,7 +125,7 @@ impl Layer {
         weights: &mut Weights,
         name: &str,
         config: &Config,
-        sight: Sight,
+        attention: AttentionWindow,
         bits: Option<i32>,
     ) -> Result<Self, LoadError> {
         let norm = |weights: &mut Weights, part: &str| {
@@ -141,7 +144,13 @@ impl Layer {
         )?;
         Ok(Self {
             input_layernorm: norm(weights, "input_layernorm")?,
-            self_attn: Attention::load(weights, &format!("{name}.self_attn"), config, sight, bits)?,
+            self_attn: Attention::load(
+                weights,
+                &format!("{name}.self_attn"),
+                config,
+                attention,
+                bits,
+            )?,
             post_attention_layernorm: norm(weights, "post_attention_layernorm")?,
             mlp: mlp.quantized(bits)?,
         })
@@ -153,6 +162,14 @@ impl Layer {
         Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
     }
 }
+
+/// How DFlash drafters are recognized and loaded.
+pub(super) const KIND: Kind = Kind {
+    name: "dflash",
+    is_config_of: Config::is_dflash,
+    feature_layers: |config| Ok(Config::read(config)?.feature_layers),
+    load: |files| Ok(Box::new(Dflash::load(files)?)),
+};
 
 /// A loaded DFlash drafter.
 pub(super) struct Dflash {
@@ -169,14 +186,9 @@ pub(super) struct Dflash {
 }
 
 impl Dflash {
-    pub(super) fn load(
-        dir: &Path,
-        config: &ConfigJson,
-        sizes: Config,
-        weights: Weights,
-        weight_bytes: u64,
-        quantize: Quantize,
-    ) -> Result<Self, LoadError> {
+    fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
+        let DrafterFiles { dir, config, weights, weight_bytes, quantize } = files;
+        let sizes = Config::read(config)?;
         let bits = quantize.bits();
         let mut weights =
             if weights.has("model.fc.weight") { weights.with_prefix("model.") } else { weights };
@@ -195,19 +207,19 @@ impl Dflash {
         let hidden = sizes.hidden_size;
         let rope = Rope::load(config, sizes.head_dim)?;
         let dtype = weights.dtype_of("fc.weight");
-        // fc reads all taps and every layer reads its output: 8 bits at least. With 4 the demo pair
-        // drafted 3 % fewer tokens a cycle.
+        // fc reads all hidden states and every layer reads its output: 8 bits at least. With 4 the
+        // demo pair drafted 3 % fewer tokens a cycle.
         let fc = Linear::load(
             &mut weights,
             "fc",
             hidden,
-            sizes.tap_layers.len() as i32 * hidden,
+            sizes.feature_layers.len() as i32 * hidden,
             false,
         )?
         .quantized(bits.map(|bits| bits.max(8)))?;
         let hidden_norm = RmsNorm::load(&mut weights, "hidden_norm", hidden, sizes.rms_norm_eps)?;
-        let layer = |(at, sight): (usize, &Sight)| {
-            Layer::load(&mut weights, &format!("layers.{at}"), &sizes, *sight, bits)
+        let layer = |(at, attention): (usize, &AttentionWindow)| {
+            Layer::load(&mut weights, &format!("layers.{at}"), &sizes, *attention, bits)
         };
         let layers = sizes.layers.iter().enumerate().map(layer).collect::<Result<Vec<_>, _>>()?;
         let norm = RmsNorm::load(&mut weights, "norm", hidden, sizes.rms_norm_eps)?;
@@ -215,11 +227,13 @@ impl Dflash {
         let scale = |scale| Array::from_f32(scale).as_dtype(dtype);
         let info = DraftInfo {
             path: dir.to_path_buf(),
-            architecture: "dflash".into(),
+            kind: KIND.name.into(),
+            form: ProposalForm::Hidden,
             hidden,
             block: sizes.block,
-            tap_layers: sizes.tap_layers.clone(),
-            mask_id: sizes.mask_id,
+            feature_layers: sizes.feature_layers.clone(),
+            embeddings: true,
+            mask_id: Some(sizes.mask_id),
             target_layers: sizes.target_layers,
             vocab: sizes.vocab,
             context: sizes.context,
@@ -247,7 +261,7 @@ impl Dflash {
             let unknown =
                 || ModelError::Batch(format!("sequence {} is not in the store", part.sequence.0));
             let start = kv.length(part.sequence).ok_or_else(unknown)?;
-            let length = part.context + part.block;
+            let length = part.context + part.block_rows();
             segments.push(Segment { sequence: part.sequence, start, length });
         }
         let context =
@@ -255,14 +269,14 @@ impl Dflash {
         let block = batch
             .parts
             .iter()
-            .flat_map(|part| (part.position + part.context..).take(part.block as usize));
+            .flat_map(|part| (part.position + part.context..).take(part.block_rows() as usize));
         let positions: Vec<i32> = context.chain(block).collect();
         let key_rope = self.rope.rows(&positions, self.dtype)?;
-        let queries: Vec<i32> = batch.parts.iter().map(|part| part.block).collect();
+        let queries: Vec<i32> = batch.parts.iter().map(DraftPart::block_rows).collect();
         let query_rope = key_rope.last(queries.iter().sum())?;
-        let context = match &batch.taps {
-            Some(taps) => {
-                Some(self.hidden_norm.forward(&self.fc.forward(&taps.as_dtype(self.dtype)?)?)?)
+        let context = match &batch.hidden_states {
+            Some(rows) => {
+                Some(self.hidden_norm.forward(&self.fc.forward(&rows.as_dtype(self.dtype)?)?)?)
             }
             None => None,
         };
@@ -284,18 +298,18 @@ impl Dflash {
     }
 }
 
-impl Draft for Dflash {
+impl Drafter for Dflash {
     fn info(&self) -> &DraftInfo {
         &self.info
     }
 
     fn kv_layers(&self) -> Vec<LayerKv> {
         let Config { n_kv_heads: n_kv, head_dim, .. } = self.config;
-        let layer = |sight: &Sight| LayerKv {
+        let layer = |attention: &AttentionWindow| LayerKv {
             n_kv,
             key_dim: head_dim,
             value_dim: head_dim,
-            window: sight.window,
+            window: attention.window,
         };
         self.config.layers.iter().map(layer).collect()
     }
@@ -304,7 +318,7 @@ impl Draft for Dflash {
         self.dtype
     }
 
-    fn forward(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Array>> {
+    fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
         batch.check(&self.info)?;
         let step = self.step(batch, kv)?;
         let hidden = match (&batch.embeddings, &step.context) {
@@ -332,6 +346,6 @@ impl Draft for Dflash {
         for (segment, part) in step.segments.iter().zip(&batch.parts) {
             kv.commit(segment.sequence, segment.start + part.context)?;
         }
-        Ok(hidden)
+        Ok(hidden.map(Proposal::Hidden))
     }
 }

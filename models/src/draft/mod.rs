@@ -1,11 +1,29 @@
-//! Drafters: models that propose tokens for a target to check. The registry by `architectures`, and
-//! what every kind gives.
+//! Drafters: models that propose tokens for a target to check.
 //!
-//! A drafter here owns no tensor of its target: it is given hidden states of the target (taps) and
-//! embeddings, and gives hidden rows for the target's head. Its context lives in a [`KvStore`] of
-//! the caller, a sequence a session.
+//! A drafter owns no tensor of its target. It reads hidden states of the target and, if it needs
+//! them, embeddings; it proposes hidden rows for the target's output head, or token ids. Its
+//! context lives in a [`KvStore`] of the caller, one sequence for each session.
+//!
+//! # What a new kind needs
+//!
+//! - `models/src/draft/<kind>.rs`: its config, weights and forward, and `impl Drafter` for it. Its
+//!   [`DraftInfo`] declares what it reads and what it proposes: the worker, the handshake and the
+//!   target take these from there.
+//! - [`KINDS`] below: its name, how its config.json is recognized, how it is loaded.
+//! - `process/src/config/drafter.rs`: its name in `DRAFTER_KINDS`.
+//! - `models/tests/`: parity with its reference implementation, with golden files.
+//!
+//! Token ids need nothing else: sampling, seed and bonus token of each sequence are in
+//! [`BlockRequest`], ids and log probabilities cross the link, and the target verifies ids. Two
+//! things have no place yet:
+//!
+//! - A kind that reads token ids of the context in place of hidden states. `Context` in
+//!   `core/vocabulary/src/link.rs` and `link.proto` would carry the ids,
+//!   `worker-target/src/drafting/feed.rs` would fill them in, `link/src/handshake.rs` would allow a
+//!   drafter without feature layers, and `core/drafter-core` would hand the ids on.
+//! - A kind whose weights lie in the target's checkpoint. `drafter.model` would name the target's
+//!   directory, and the loader would take only its own tensors from there.
 
-mod config;
 mod dflash;
 
 use std::path::{Path, PathBuf};
@@ -16,9 +34,58 @@ use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
 use crate::load::{ConfigJson, LoadError, Precision, TensorFiles, Weights};
+use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
 
-/// How a drafter's weights are kept (`drafter.quantize`). Changes what is proposed, never what a
+/// A kind of drafter.
+struct Kind {
+    /// Its name in `drafter.kind`.
+    name: &'static str,
+    /// Whether a config.json is that of this kind.
+    is_config_of: fn(&ConfigJson) -> Result<bool, LoadError>,
+    /// Target layers whose hidden states a drafter with this config reads. Checks the whole config.
+    feature_layers: fn(&ConfigJson) -> Result<Vec<usize>, LoadError>,
+    load: fn(DrafterFiles<'_>) -> Result<Box<dyn Drafter>, LoadError>,
+}
+
+/// All kinds. A checkpoint of no known kind is read as the first one, whose errors name what it
+/// expects.
+const KINDS: [Kind; 1] = [dflash::KIND];
+
+impl Kind {
+    /// The kind with this name, or with `auto` that of the config.
+    fn of(config: &ConfigJson, name: &str) -> Result<&'static Kind, LoadError> {
+        let named = KINDS.iter().find(|kind| kind.name == name);
+        if let (None, true) = (named, name != AUTO) {
+            let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+            let what = format!("expected {AUTO} or one of {known:?}, found {name}");
+            return Err(LoadError::Config { key: "drafter.kind".into(), what });
+        }
+        if let Some(kind) = named {
+            return Ok(kind);
+        }
+        for kind in &KINDS {
+            if (kind.is_config_of)(config)? {
+                return Ok(kind);
+            }
+        }
+        Ok(&KINDS[0])
+    }
+}
+
+/// Value of `drafter.kind` with which the checkpoint's config decides.
+pub const AUTO: &str = "auto";
+
+/// An opened checkpoint of a drafter.
+struct DrafterFiles<'a> {
+    dir: &'a Path,
+    config: &'a ConfigJson,
+    weights: Weights<'a>,
+    weight_bytes: u64,
+    quantize: Quantize,
+}
+
+/// Bits of a drafter's weights (`drafter.quantize`). They change what is proposed, never what a
 /// client gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
@@ -27,7 +94,7 @@ pub enum Quantize {
     None,
     /// 8 bits an element, groups of 64.
     Q8,
-    /// 4 bits an element, groups of 64; the projection of the taps stays at 8.
+    /// 4 bits an element, groups of 64; the projection of the hidden states stays at 8.
     Q4,
 }
 
@@ -42,49 +109,108 @@ impl Quantize {
     }
 }
 
-/// What is known of a loaded drafter.
+/// What is known of a loaded drafter, and what it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftInfo {
     /// Its directory.
     pub path: PathBuf,
-    /// Its kind: "dflash".
-    pub architecture: String,
-    /// Width of its hidden states, of the embeddings it is given and of one tap: the target's.
+    /// Its kind, such as `dflash`.
+    pub kind: String,
+    /// What it proposes.
+    pub form: ProposalForm,
+    /// Hidden size of its target: the width of one layer's hidden states, of embeddings, and of
+    /// proposed hidden rows.
     pub hidden: i32,
     /// Most rows of a block, the bonus token's included; it proposes one token less.
     pub block: i32,
-    /// Target layers whose outputs are its context, in the order in which they are concatenated.
-    pub tap_layers: Vec<usize>,
-    /// Token whose embedding stands in a block's rows behind the first.
-    pub mask_id: u32,
-    /// Layers of the target it was trained for, where its config says.
+    /// Target layers whose hidden states are its context, in the order in which they are
+    /// concatenated.
+    pub feature_layers: Vec<usize>,
+    /// Whether it reads embeddings: those of bonus tokens, and of the mask token if it names one.
+    pub embeddings: bool,
+    /// Token whose embedding fills the rows of a block after the bonus token's.
+    pub mask_id: Option<u32>,
+    /// Layers of the target it was trained for, if its config names them.
     pub target_layers: Option<usize>,
-    /// Vocabulary of its target, where its config says; without the padding rows a target may have.
+    /// Vocabulary of its target, if its config names it; without the padding rows that a target may
+    /// have.
     pub vocab: Option<i32>,
     /// Most positions it was made for.
     pub context: i32,
-    /// c where the target's head should give c·tanh(logits / c).
+    /// c if the target's head should give c·tanh(logits / c).
     pub logit_softcap: Option<f32>,
-    /// Whether it drafts for requests with images: `dflash_config.serves_images` of its config,
-    /// `true` by default.
+    /// Whether it drafts for requests with images.
     pub images: bool,
     /// Bytes of its tensors on disk.
     pub weight_bytes: u64,
 }
 
+impl DraftInfo {
+    /// Width of a context row: the hidden states of all feature layers.
+    pub fn feature_width(&self) -> i32 {
+        self.feature_layers.len() as i32 * self.hidden
+    }
+
+    /// Rows of embeddings that a block of `rows` needs.
+    pub fn embedding_rows(&self, rows: i32) -> i32 {
+        match (self.embeddings, self.mask_id) {
+            (true, Some(_)) => rows,
+            (true, None) => rows.min(1),
+            (false, _) => 0,
+        }
+    }
+}
+
+/// What a drafter proposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProposalForm {
+    /// Hidden rows, to which the target applies its output head.
+    Hidden,
+    /// Token ids.
+    Tokens,
+}
+
 /// One session's rows in a forward.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftPart {
-    /// Whose rows.
+    /// The session's sequence in the store.
     pub sequence: SequenceId,
-    /// Absolute position (the target's) of the first context row, or of the block's first row where
+    /// Absolute position (the target's) of the first context row, or of the block's first row if
     /// `context` is 0. A session may begin anywhere: the store counts its rows from 0, rotary
     /// embedding uses this number.
     pub position: i32,
-    /// Newly committed positions to read in; they follow those read in before without a gap.
+    /// Newly committed positions to read; they follow those read before without a gap.
     pub context: i32,
-    /// Rows of the block behind them: 0 only reads, else 2 to [`DraftInfo::block`].
-    pub block: i32,
+    /// The block after them; `None` only reads.
+    pub block: Option<BlockRequest>,
+}
+
+impl DraftPart {
+    /// Rows of the block; 0 without one.
+    pub fn block_rows(&self) -> i32 {
+        self.block.map_or(0, |block| block.rows)
+    }
+}
+
+/// A block to draft. Noise depends on the absolute position of each token, which the part has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockRequest {
+    /// Rows, the bonus token's included: 2 to [`DraftInfo::block`].
+    pub rows: i32,
+    /// The bonus token.
+    pub bonus_id: u32,
+    /// The sequence's temperature; 0 is greedy.
+    pub temperature: f32,
+    /// The noise with which the target samples the sequence.
+    pub noise: NoiseKey,
+}
+
+impl BlockRequest {
+    /// A block of a greedy sequence; none for no rows.
+    pub fn greedy(rows: i32, bonus_id: u32) -> Option<Self> {
+        let noise = NoiseKey { seed: 0, sample: 0 };
+        (rows != 0).then_some(Self { rows, bonus_id, temperature: 0.0, noise })
+    }
 }
 
 /// One forward's input. Parts in the order of [`KvStore::order`] need the fewest products.
@@ -92,10 +218,10 @@ pub struct DraftPart {
 pub struct DraftBatch {
     /// The sessions, each at most once.
     pub parts: Vec<DraftPart>,
-    /// `[sum of context, taps · hidden]`, part by part; `None` where no part has context.
-    pub taps: Option<Array>,
-    /// `[sum of block, hidden]`, the target's embeddings of bonus, mask, mask…, part by part;
-    /// `None` where no part has a block.
+    /// `[sum of context, feature layers · hidden]`, part by part; `None` without context.
+    pub hidden_states: Option<Array>,
+    /// The target's embeddings, part by part: `[sum of DraftInfo::embedding_rows, hidden]`; `None`
+    /// without rows.
     pub embeddings: Option<Array>,
 }
 
@@ -103,27 +229,28 @@ impl DraftBatch {
     /// Checks that the parts agree with each other and with the drafter.
     fn check(&self, info: &DraftInfo) -> Result<()> {
         let bad = |what: String| Err(ModelError::Batch(what));
-        let (mut context, mut block) = (0i64, 0i64);
+        let (mut context, mut embedded) = (0i64, 0i64);
         for (at, part) in self.parts.iter().enumerate() {
-            if part.position < 0 || part.context < 0 || (part.context == 0 && part.block == 0) {
+            if part.position < 0 || part.context < 0 || (part.context == 0 && part.block.is_none())
+            {
                 return bad(format!("part {at}: expected rows from a position of at least 0"));
             }
-            if part.block != 0 && !(2..=info.block).contains(&part.block) {
+            if let Some(block) = part.block.filter(|block| !(2..=info.block).contains(&block.rows))
+            {
                 return bad(format!(
-                    "part {at}: expected a block of 0 or 2 to {} rows, found {}",
-                    info.block, part.block
+                    "part {at}: expected no block or one of 2 to {} rows, found {}",
+                    info.block, block.rows
                 ));
             }
             if self.parts[..at].iter().any(|other| other.sequence == part.sequence) {
                 return bad(format!("part {at}: its sequence is in the batch already"));
             }
             context += i64::from(part.context);
-            block += i64::from(part.block);
+            embedded += i64::from(info.embedding_rows(part.block_rows()));
         }
-        let width = info.tap_layers.len() as i32 * info.hidden;
         for (name, array, rows, width) in [
-            ("taps", &self.taps, context, width),
-            ("embeddings", &self.embeddings, block, info.hidden),
+            ("hidden states", &self.hidden_states, context, info.feature_width()),
+            ("embeddings", &self.embeddings, embedded, info.hidden),
         ] {
             let found = array.as_ref().map(Array::shape);
             let fits = match found {
@@ -140,8 +267,26 @@ impl DraftBatch {
     }
 }
 
+/// The drafts of all parts with a block, in their order.
+#[derive(Clone, Debug)]
+pub enum Proposal {
+    /// Hidden rows after the final norm, `[sum of (block rows − 1), hidden]`.
+    Hidden(Array),
+    /// Token ids.
+    Tokens(Vec<TokenDraft>),
+}
+
+/// The draft of one part as token ids.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenDraft {
+    /// At most the block's rows without the bonus token.
+    pub ids: Vec<u32>,
+    /// Natural logarithm of the drafter's probability of each id; empty if it computes none.
+    pub logprobs: Vec<f32>,
+}
+
 /// A model that proposes. One set of weights, any number of sessions.
-pub trait Draft {
+pub trait Drafter {
     /// What is known of it.
     fn info(&self) -> &DraftInfo;
 
@@ -149,51 +294,55 @@ pub trait Draft {
     /// and one block.
     fn kv_layers(&self) -> Vec<LayerKv>;
 
-    /// In which type it computes; what it is given is converted.
+    /// The type in which it computes; its inputs are converted.
     fn dtype(&self) -> Dtype;
 
-    /// Reads context in and fills blocks. → hidden states behind the final norm of every block's
-    /// rows 1…, `[sum of (block − 1), hidden]`; `None` if no part has a block.
+    /// Reads context and drafts blocks; `None` if no part has a block.
     ///
     /// The context rows are committed to `kv` here ([`KvStore::commit`]), the block's rows are
-    /// dropped. Lazy: where nothing comes out that the caller evaluates, [`KvStore::evaluate`] does
-    /// the work.
+    /// dropped. Lazy: if the caller evaluates none of the result, [`KvStore::evaluate`] does the
+    /// work.
     ///
     /// # Errors
     /// A batch that contradicts itself or the drafter, a session longer than the store's longest;
-    /// MLX's own. The store is then as before, but for rows behind the committed ones.
-    fn forward(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Array>>;
+    /// MLX's own. The store is then as before, but for rows after the committed ones.
+    fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>>;
 }
 
-/// Loads the drafter in `dir`. `progress` is called with (bytes read, bytes in all).
+/// Loads the drafter in `dir`, of the kind that `kind` names ([`AUTO`]: by its config). `progress`
+/// is called with (bytes read, bytes in all).
 ///
 /// On the CPU weights become float32, and quantized ones are expanded again after rounding: MLX's
 /// quantized product is slow there. `quantize` then saves no memory; it shows what a GPU's drafter
 /// would propose.
 ///
 /// # Errors
-/// Broken or foreign files, kinds other than DFlash; see [`LoadError`].
+/// Broken or foreign files, an unknown kind; see [`LoadError`].
 pub fn load_draft(
     dir: &Path,
+    kind: &str,
     quantize: Quantize,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Box<dyn Draft>, LoadError> {
+) -> Result<Box<dyn Drafter>, LoadError> {
     let config = ConfigJson::read(dir)?;
-    let sizes = config::Config::read(&config)?;
+    let kind = Kind::of(&config, kind)?;
+    // The config is checked before weights are opened.
+    (kind.feature_layers)(&config)?;
     let checkpoint = TensorFiles::open(dir)?;
     let weight_bytes = checkpoint.total_bytes();
     let precision = if on_gpu() { Precision::AsStored } else { Precision::Float32 };
     progress(0, weight_bytes);
     let mut report = |read| progress(read, weight_bytes);
     let weights = Weights::new(checkpoint, precision, &mut report);
-    Ok(Box::new(dflash::Dflash::load(dir, &config, sizes, weights, weight_bytes, quantize)?))
+    (kind.load)(DrafterFiles { dir, config: &config, weights, weight_bytes, quantize })
 }
 
-/// Which target layers the drafter in `dir` taps, from its config.json alone: the target needs it
-/// before the drafter runs.
+/// Target layers whose hidden states the drafter in `dir` reads, from its config.json alone: the
+/// target needs them before the drafter runs. `kind` as in [`load_draft`].
 ///
 /// # Errors
 /// As [`load_draft`] for what concerns the config.
-pub fn tap_layers(dir: &Path) -> Result<Vec<usize>, LoadError> {
-    Ok(config::Config::read(&ConfigJson::read(dir)?)?.tap_layers)
+pub fn feature_layers(dir: &Path, kind: &str) -> Result<Vec<usize>, LoadError> {
+    let config = ConfigJson::read(dir)?;
+    (Kind::of(&config, kind)?.feature_layers)(&config)
 }

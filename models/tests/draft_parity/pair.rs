@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, FeatureLayers, KvStore, Quantize,
-    Segment, SequenceId, Target, Wants, device, load_draft, load_target,
+    Array, Batch, BlockRequest, DeviceChoice, DraftBatch, DraftPart, Drafter, FeatureLayers,
+    KvStore, Proposal, Quantize, Segment, SequenceId, Target, Wants, device, load_draft,
+    load_target,
 };
 use serde::Deserialize;
 
@@ -57,7 +58,7 @@ pub fn worst(a: &Array, b: &Array) -> f32 {
 
 pub struct Pair {
     pub target: Box<dyn Target>,
-    pub drafter: Box<dyn Draft>,
+    pub drafter: Box<dyn Drafter>,
     pub target_kv: KvStore,
     pub draft_kv: KvStore,
 }
@@ -67,7 +68,8 @@ impl Pair {
         device::choose(DeviceChoice::Cpu).expect("there is a CPU");
         let target = load_target(target, &mut |_, _| {}).expect("loads");
         let mut last = 0;
-        let drafter = load_draft(drafter, quantize, &mut |read, _| last = read).expect("loads");
+        let drafter =
+            load_draft(drafter, "auto", quantize, &mut |read, _| last = read).expect("loads");
         assert_eq!(last, drafter.info().weight_bytes);
         let target_kv =
             KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
@@ -93,7 +95,7 @@ impl Pair {
         let segment = Segment { sequence, start, length };
         let all: Vec<i32> = (0..length).collect();
         let features =
-            FeatureLayers { layers: self.drafter.info().tap_layers.clone(), rows: all.clone() };
+            FeatureLayers { layers: self.drafter.info().feature_layers.clone(), rows: all.clone() };
         let wants = Wants { logit_rows: all, hidden_states: Some(features), ..Wants::default() };
         let forward = self.target.forward(
             &Batch::text(rows.to_vec(), vec![segment]),
@@ -115,7 +117,7 @@ impl Pair {
 
     /// The block's input rows: the bonus token and masks.
     pub fn block(&self, bonus: u32, rows: i32) -> Array {
-        let mut block = vec![self.drafter.info().mask_id; rows as usize];
+        let mut block = vec![self.drafter.info().mask_id.expect("a mask token"); rows as usize];
         block[0] = bonus;
         self.target.embed(&block).expect("embeds")
     }
@@ -129,16 +131,27 @@ impl Pair {
         let joined = |arrays: &[Array]| {
             (!arrays.is_empty()).then(|| concatenate(arrays, 0).expect("joined"))
         };
-        let batch =
-            DraftBatch { parts: parts.to_vec(), taps: joined(taps), embeddings: joined(blocks) };
-        self.drafter.forward(&batch, &mut self.draft_kv).expect("a forward")
+        let batch = DraftBatch {
+            parts: parts.to_vec(),
+            hidden_states: joined(taps),
+            embeddings: joined(blocks),
+        };
+        match self.drafter.propose(&batch, &mut self.draft_kv).expect("a forward") {
+            None => None,
+            Some(Proposal::Hidden(rows)) => Some(rows),
+            Some(Proposal::Tokens(_)) => panic!("expected hidden rows"),
+        }
     }
 
     /// One session's context rows, and a block behind them.
     pub fn draft(&mut self, session: u64, position: i32, taps: &Array, bonus: u32) -> Array {
         let block = self.drafter.info().block;
-        let part =
-            DraftPart { sequence: SequenceId(session), position, context: taps.dim(0), block };
+        let part = DraftPart {
+            sequence: SequenceId(session),
+            position,
+            context: taps.dim(0),
+            block: BlockRequest::greedy(block, bonus),
+        };
         let blocks = [self.block(bonus, block)];
         self.draft_rows(&[part], std::slice::from_ref(taps), &blocks)
             .expect("a block was asked for")

@@ -7,14 +7,17 @@ use serde_json::{Map, Value};
 
 use crate::load::{ConfigJson, LoadError};
 
-/// What a layer's block rows see beside all the context.
+/// The rows to which a layer's block rows attend. Without a window they attend to all the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sight {
+pub(super) struct AttentionWindow {
     /// Positions back, the row itself included.
     pub(super) window: Option<i32>,
-    /// Rows of a block do not see those behind them.
+    /// Rows of a block do not attend to later rows of it.
     pub(super) causal: bool,
 }
+
+/// The name in `architectures`.
+const ARCHITECTURE: &str = "DFlashDraftModel";
 
 /// Sizes and rules of one checkpoint.
 #[derive(Clone, Debug)]
@@ -30,17 +33,17 @@ pub(super) struct Config {
     pub(super) attention_bias: bool,
     pub(super) block: i32,
     pub(super) mask_id: u32,
-    pub(super) tap_layers: Vec<usize>,
+    pub(super) feature_layers: Vec<usize>,
     pub(super) target_layers: Option<usize>,
     /// One a layer.
-    pub(super) layers: Vec<Sight>,
+    pub(super) layers: Vec<AttentionWindow>,
     /// Factor on the embeddings given.
     pub(super) embedding_scale: Option<f32>,
     pub(super) logit_softcap: Option<f32>,
     pub(super) images: bool,
 }
 
-/// Keys that say a drafter is of another kind, and which.
+/// Keys of other kinds of drafters, and the kind of each.
 const FOREIGN: [(&str, &str); 9] = [
     ("conv_kernel_size", "DFlash 2"),
     ("conv_group_size", "DFlash 2"),
@@ -54,6 +57,14 @@ const FOREIGN: [(&str, &str); 9] = [
 ];
 
 impl Config {
+    /// Whether a config.json is that of a DFlash drafter.
+    pub(super) fn is_dflash(config: &ConfigJson) -> Result<bool, LoadError> {
+        let architectures: Vec<String> = config.optional("architectures")?.unwrap_or_default();
+        let named = architectures.iter().any(|name| name == ARCHITECTURE);
+        let has_keys = || Ok(config.optional::<Map<String, Value>>("dflash_config")?.is_some());
+        if architectures.is_empty() { has_keys() } else { Ok(named) }
+    }
+
     pub(super) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
         let mut inner = config.optional::<Map<String, Value>>("dflash_config")?;
         if let Some(inner) = &mut inner {
@@ -84,7 +95,7 @@ impl Config {
             attention_bias: config.optional("attention_bias")?.unwrap_or(false),
             block: keys.block()?,
             mask_id,
-            tap_layers: keys.tap_layers(n_layers, target_layers)?,
+            feature_layers: keys.feature_layers(n_layers, target_layers)?,
             target_layers,
             layers: keys.layers(n_layers)?,
             embedding_scale: keys.either("input_embedding_scale")?,
@@ -138,8 +149,7 @@ impl Keys<'_> {
     fn check_kind(&self) -> Result<(), LoadError> {
         let architectures: Vec<String> = self.config.optional("architectures")?.unwrap_or_default();
         let model_type: String = self.config.optional("model_type")?.unwrap_or_default();
-        let named = architectures.iter().any(|name| name == "DFlashDraftModel");
-        if !(named || architectures.is_empty() && self.inner.is_some()) {
+        if !Config::is_dflash(self.config)? {
             let what = format!(
                 "expected [\"DFlashDraftModel\"], found {architectures:?} with model_type {model_type:?}: this version serves no other drafter"
             );
@@ -201,7 +211,7 @@ impl Keys<'_> {
 
     /// The ids given, or as many as there are draft layers, spread over the target's (z-lab/dflash,
     /// `build_target_layer_ids`).
-    fn tap_layers(
+    fn feature_layers(
         &self,
         n_layers: i32,
         target_layers: Option<usize>,
@@ -238,12 +248,12 @@ impl Keys<'_> {
     /// names none, `use_swa` gives all layers a window of `swa_window_size`. Causal: as `is_causal`
     /// or `dflash_config.causal` says for all layers, else those that are sliding by type (vLLM's
     /// rule).
-    fn layers(&self, n_layers: i32) -> Result<Vec<Sight>, LoadError> {
+    fn layers(&self, n_layers: i32) -> Result<Vec<AttentionWindow>, LoadError> {
         let config = self.config;
         let types: Vec<String> = match config.optional::<Vec<String>>("layer_types")? {
             Some(types) => types,
             None => {
-                // Qwen3's own way to say it: layers from max_window_layers on slide.
+                // Qwen3's own keys: layers from max_window_layers on slide.
                 let slides = config.optional("use_sliding_window")?.unwrap_or(false);
                 let first: i32 = config.optional("max_window_layers")?.unwrap_or(0);
                 let sliding = |at: i32| slides && at >= first;
@@ -285,11 +295,11 @@ impl Keys<'_> {
             Some(causal) => Some(causal),
             None => self.either("causal")?,
         };
-        let sight = |slides: &bool| Sight {
+        let attention = |slides: &bool| AttentionWindow {
             window: window.filter(|_| *slides || everywhere),
             causal: causal.unwrap_or(*slides),
         };
-        Ok(sliding.iter().map(sight).collect())
+        Ok(sliding.iter().map(attention).collect())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The shapes published configs have, and what is refused, by what the message says.
+//! The shapes of published configs, and configs that are refused, by their messages.
 
 use serde_json::json;
 
@@ -29,8 +29,8 @@ fn read(changes: Value) -> Result<Config, LoadError> {
     Config::read(&ConfigJson::read(dir.path()).expect("an object"))
 }
 
-fn sights(changes: Value) -> Vec<(Option<i32>, bool)> {
-    read(changes).expect("read").layers.iter().map(|sight| (sight.window, sight.causal)).collect()
+fn windows(changes: Value) -> Vec<(Option<i32>, bool)> {
+    read(changes).expect("read").layers.iter().map(|one| (one.window, one.causal)).collect()
 }
 
 const FULL: (Option<i32>, bool) = (None, false);
@@ -39,7 +39,7 @@ const FULL: (Option<i32>, bool) = (None, false);
 fn keys_are_found_where_publishers_put_them() {
     let plain = read(json!({})).expect("read");
     assert_eq!(
-        (plain.block, plain.mask_id, plain.tap_layers.as_slice()),
+        (plain.block, plain.mask_id, plain.feature_layers.as_slice()),
         (16, 3, [1, 9, 17].as_slice())
     );
     assert_eq!(
@@ -59,7 +59,7 @@ fn keys_are_found_where_publishers_put_them() {
     );
     let flat = json!({"mask_token_id": 7, "target_layer_ids": [5, 2], "dflash_config": {"mask_token_id": null, "target_layer_ids": null}});
     let flat = read(flat).expect("read");
-    assert_eq!((flat.mask_id, flat.tap_layers.as_slice()), (7, [5, 2].as_slice()));
+    assert_eq!((flat.mask_id, flat.feature_layers.as_slice()), (7, [5, 2].as_slice()));
     assert!(read(json!({"architectures": null})).is_ok());
     assert!(read(json!({"num_target_layers": null, "vocab_size": null})).is_ok());
     assert!(
@@ -68,17 +68,17 @@ fn keys_are_found_where_publishers_put_them() {
 }
 
 #[test]
-fn taps_are_derived_as_published() {
-    let taps = |layers: i32, target: i32| {
+fn feature_layers_are_derived_as_published() {
+    let feature_layers = |layers: i32, target: i32| {
         let changes = json!({"num_hidden_layers": layers, "num_target_layers": target, "dflash_config": {"target_layer_ids": null}});
-        read(changes).expect("read").tap_layers
+        read(changes).expect("read").feature_layers
     };
-    assert_eq!(taps(5, 36), [1, 9, 17, 25, 33]);
-    assert_eq!(taps(5, 32), [1, 8, 15, 22, 29]);
-    assert_eq!(taps(5, 64), [1, 16, 31, 46, 61]);
-    assert_eq!(taps(8, 40), [1, 6, 11, 16, 22, 27, 32, 37]);
-    assert_eq!(taps(3, 9), [1, 4, 6], "halves go to the even number: 3.5 is 4");
-    assert_eq!(taps(1, 9), [4]);
+    assert_eq!(feature_layers(5, 36), [1, 9, 17, 25, 33]);
+    assert_eq!(feature_layers(5, 32), [1, 8, 15, 22, 29]);
+    assert_eq!(feature_layers(5, 64), [1, 16, 31, 46, 61]);
+    assert_eq!(feature_layers(8, 40), [1, 6, 11, 16, 22, 27, 32, 37]);
+    assert_eq!(feature_layers(3, 9), [1, 4, 6], "halves go to the even number: 3.5 is 4");
+    assert_eq!(feature_layers(1, 9), [4]);
     assert!(
         read(json!({"num_target_layers": null, "dflash_config": {"target_layer_ids": null}}))
             .is_err()
@@ -88,28 +88,28 @@ fn taps_are_derived_as_published() {
 #[test]
 fn each_layer_sees_what_its_config_says() {
     let types = json!(["sliding_attention", "sliding_attention", "full_attention"]);
-    assert_eq!(sights(json!({})), [FULL; 3]);
+    assert_eq!(windows(json!({})), [FULL; 3]);
     assert_eq!(
-        sights(json!({"layer_types": types, "sliding_window": 8})),
+        windows(json!({"layer_types": types, "sliding_window": 8})),
         [(Some(8), true), (Some(8), true), FULL]
     );
     // Words of is_causal go before dflash_config.causal, which go before the layer's type.
     let both = |causal: bool| json!({"layer_types": types, "sliding_window": 8, "dflash_config": {"causal": causal}});
-    assert_eq!(sights(both(false)), [(Some(8), false), (Some(8), false), FULL]);
-    assert_eq!(sights(both(true)), [(Some(8), true), (Some(8), true), (None, true)]);
+    assert_eq!(windows(both(false)), [(Some(8), false), (Some(8), false), FULL]);
+    assert_eq!(windows(both(true)), [(Some(8), true), (Some(8), true), (None, true)]);
     let mut over = both(true);
     over["is_causal"] = json!(false);
-    assert_eq!(sights(over), [(Some(8), false), (Some(8), false), FULL]);
+    assert_eq!(windows(over), [(Some(8), false), (Some(8), false), FULL]);
     // use_swa: a window on every layer, both ways, unless the types name sliding ones.
     let swa = json!({"use_swa": true, "swa_window_size": 12});
-    assert_eq!(sights(json!({"dflash_config": swa})), [(Some(12), false); 3]);
+    assert_eq!(windows(json!({"dflash_config": swa})), [(Some(12), false); 3]);
     let mixed = json!({"layer_types": types, "sliding_window": 8, "dflash_config": swa});
-    assert_eq!(sights(mixed), [(Some(8), true), (Some(8), true), FULL]);
-    assert_eq!(sights(json!({"layer_types": types, "dflash_config": swa}))[0], (Some(12), true));
+    assert_eq!(windows(mixed), [(Some(8), true), (Some(8), true), FULL]);
+    assert_eq!(windows(json!({"layer_types": types, "dflash_config": swa}))[0], (Some(12), true));
     // Qwen3's own keys; a window nobody is told to use is none.
     let qwen = json!({"use_sliding_window": true, "max_window_layers": 1, "sliding_window": 9});
-    assert_eq!(sights(qwen), [FULL, (Some(9), true), (Some(9), true)]);
-    assert_eq!(sights(json!({"use_sliding_window": false, "sliding_window": 9})), [FULL; 3]);
+    assert_eq!(windows(qwen), [FULL, (Some(9), true), (Some(9), true)]);
+    assert_eq!(windows(json!({"use_sliding_window": false, "sliding_window": 9})), [FULL; 3]);
 }
 
 #[test]
