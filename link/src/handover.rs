@@ -30,7 +30,8 @@ use crate::{descriptors, platform};
 const MAX_HANDOVER_BYTES: usize = 128;
 /// The worker has the link.
 const TAKEN: u8 = 1;
-/// A caller has so long to say everything: it is our own supervisor, on the same machine.
+/// Time in which a caller must send its handover. A second is ample: the caller is the supervisor of
+/// the same user on the same machine.
 const CALLER_BOUND: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: it fails again at once while there are no descriptors.
 const ACCEPT_PAUSE_MS: u16 = 50;
@@ -154,7 +155,7 @@ fn wait(descriptor: BorrowedFd<'_>, event: PollFlags, deadline: Deadline) -> io:
     }
 }
 
-/// A worker's ear for links. Dropping it ends its thread and removes the socket.
+/// A worker's socket for links. Dropping it ends its thread and removes the socket.
 #[derive(Debug)]
 pub struct Listener {
     path: PathBuf,
@@ -178,12 +179,12 @@ impl Drop for Listener {
 }
 
 /// The worker's side: takes links from the supervisor on a thread of its own and gives each to
-/// `on_handover`, which must not wait (callers behind it would). A caller that is not this user, is
-/// slow, or sends anything but a handover with its two descriptors is turned away; the listener
-/// stays.
+/// `on_handover`, which must not wait, because later callers would wait too. A caller of another
+/// user, a slow one, or one that sends anything but a handover with its two descriptors is refused;
+/// the listener stays.
 ///
 /// # Errors
-/// Somebody listens at `path`, or the system says no.
+/// Another process listens at `path`, or the system fails.
 pub fn listen(
     path: &Path,
     mut on_handover: impl FnMut(Handover) + Send + 'static,
@@ -205,7 +206,7 @@ pub fn listen(
         }
         Err(error) => return Err(error),
     }
-    // The directory is 0700, so nobody can come in between bind and chmod.
+    // The directory is 0700, so no other user can connect between bind and chmod.
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;
@@ -259,62 +260,21 @@ fn next_caller(listener: &UnixListener, asleep: &UnixStream) -> Option<UnixStrea
 
 /// Reads one handover and answers it.
 fn take(stream: UnixStream) -> io::Result<Handover> {
-    let refused = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     let deadline = Deadline::after(CALLER_BOUND);
     stream.set_nonblocking(true)?;
     let uid = platform::peer_uid(stream.as_fd())?;
     if uid != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("the caller is user {uid}"),
-        ));
+        let text = format!("the caller is user {uid}");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
-    let mut bytes = Vec::new();
-    let mut received: Option<Vec<OwnedFd>> = None;
-    let message = loop {
-        // The first byte alone: a longer read may join bytes without descriptors to the next with
-        // some.
-        let mut buffer = [0; HEADER_BYTES + MAX_HANDOVER_BYTES];
-        let length = if received.is_none() { 1 } else { buffer.len() };
-        let (count, descriptors) = by(&stream, deadline, PollFlags::POLLIN, |stream| {
-            descriptors::receive(stream.as_fd(), &mut buffer[..length])
-        })?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        match &received {
-            None => received = Some(descriptors),
-            Some(_) if descriptors.is_empty() => {}
-            Some(_) => {
-                return Err(refused(
-                    "expected descriptors with the first byte, found some later".into(),
-                ));
-            }
-        }
-        bytes.extend_from_slice(&buffer[..count]);
-        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { continue };
-        let length = u32::from_le_bytes(*header) as usize;
-        if length > MAX_HANDOVER_BYTES || rest.len() > length {
-            return Err(refused(format!(
-                "expected one handover of {MAX_HANDOVER_BYTES} bytes at most, found more"
-            )));
-        }
-        if rest.len() == length {
-            let message = LinkHandover::decode(rest).map_err(|error| refused(error.to_string()))?;
-            if message.encoded_len() != length {
-                return Err(refused("a handover with fields this version does not know".into()));
-            }
-            break message;
-        }
-    };
-    let received = received.unwrap_or_default();
-    let found = received.len();
-    let Ok([socket, segment]) = <[OwnedFd; 2]>::try_from(received) else {
+    let Taken { message, descriptors } = read_handover(&stream, deadline)?;
+    let found = descriptors.len();
+    let Ok([socket, segment]) = <[OwnedFd; 2]>::try_from(descriptors) else {
         return Err(refused(format!("expected 2 descriptors, found {found}")));
     };
-    let stamp = message.stamp.ok_or_else(|| refused("expected a stamp, found none".into()))?;
+    let stamp = message.stamp.ok_or_else(|| refused("expected a stamp, found none"))?;
     if getsockopt(&socket, sockopt::SockType).ok() != Some(SockType::Stream) {
-        return Err(refused("expected a stream socket first, found something else".into()));
+        return Err(refused("expected a stream socket first, found something else"));
     }
     Segment::check(segment.as_fd(), message.segment_bytes)?;
     // A caller that has given up meanwhile will try again with a newer link, which replaces this
@@ -322,4 +282,59 @@ fn take(stream: UnixStream) -> io::Result<Handover> {
     by(&stream, deadline, PollFlags::POLLOUT, |mut stream| stream.write(&[TAKEN]))?;
     let LinkHandover { generation, segment_bytes, .. } = message;
     Ok(Handover { stamp, generation, socket, segment, segment_bytes })
+}
+
+/// A handover as it came, with the descriptors of its first byte.
+struct Taken {
+    message: LinkHandover,
+    descriptors: Vec<OwnedFd>,
+}
+
+fn read_handover(stream: &UnixStream, deadline: Deadline) -> io::Result<Taken> {
+    let mut bytes = Vec::new();
+    let mut received: Option<Vec<OwnedFd>> = None;
+    loop {
+        // The first byte alone: a longer read may join bytes without descriptors to the next with
+        // some.
+        let mut buffer = [0; HEADER_BYTES + MAX_HANDOVER_BYTES];
+        let length = if received.is_none() { 1 } else { buffer.len() };
+        let (count, descriptors) = by(stream, deadline, PollFlags::POLLIN, |stream| {
+            descriptors::receive(stream.as_fd(), &mut buffer[..length])
+        })?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if received.is_some() && !descriptors.is_empty() {
+            return Err(refused("expected descriptors with the first byte, found some later"));
+        }
+        let descriptors = received.take().unwrap_or(descriptors);
+        bytes.extend_from_slice(&buffer[..count]);
+        if let Some(message) = decode_handover(&bytes)? {
+            return Ok(Taken { message, descriptors });
+        }
+        received = Some(descriptors);
+    }
+}
+
+/// The message in `bytes`; `None` if it is not complete yet.
+fn decode_handover(bytes: &[u8]) -> io::Result<Option<LinkHandover>> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*header) as usize;
+    if length > MAX_HANDOVER_BYTES || rest.len() > length {
+        return Err(refused(format!(
+            "expected one handover of {MAX_HANDOVER_BYTES} bytes at most, found more"
+        )));
+    }
+    if rest.len() < length {
+        return Ok(None);
+    }
+    let message = LinkHandover::decode(rest).map_err(refused)?;
+    if message.encoded_len() != length {
+        return Err(refused("a handover with fields this version does not know"));
+    }
+    Ok(Some(message))
+}
+
+fn refused(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, cause)
 }

@@ -97,7 +97,7 @@ pub struct Segment {
 unsafe impl Send for Segment {}
 
 impl Segment {
-    /// New shared memory of so many bytes, all nought.
+    /// New shared memory of `bytes` bytes, all zero.
     ///
     /// # Errors
     /// A size that cannot be halved into rings, no descriptors, no memory.

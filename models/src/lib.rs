@@ -34,8 +34,8 @@ pub mod vision;
 pub use batch::{Batch, FeatureLayers, Forward, Override, PendingIds, Wants};
 pub use device::{DeviceChoice, DeviceError};
 pub use draft::{
-    BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, Proposal, ProposalForm, Quantize,
-    TokenDraft, load_draft,
+    BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, Proposal, Quantize, TokenDraft,
+    load_draft,
 };
 pub use error::ModelError;
 pub use hidden_states::{HiddenStates, HostHiddenStates};

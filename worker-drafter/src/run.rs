@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
 use paceline_link::{Listener, handshake};
-use paceline_models::{DeviceChoice, ProposalForm, Quantize, device};
+use paceline_models::{DeviceChoice, Quantize, device};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
 use paceline_process::config::{Device, DrafterQuantize};
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
 use paceline_process::{Config, Exit, digest, platform};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
 use paceline_vocabulary::chain;
-use paceline_vocabulary::link::{ProposalKind, Welcome};
+use paceline_vocabulary::link::Welcome;
 use paceline_vocabulary::report::DrafterInfo;
 use paceline_vocabulary::state::WorkerPhase;
 use tonic::service::RoutesBuilder;
@@ -208,10 +208,7 @@ fn welcome(model: &Model, dir: &Path) -> Result<Welcome, StartError> {
         version: handshake::VERSION,
         generation: 0,
         kind: info.kind.clone(),
-        proposal: match info.form {
-            ProposalForm::Hidden => ProposalKind::Hidden,
-            ProposalForm::Tokens => ProposalKind::Tokens,
-        },
+        proposal: info.proposal,
         hidden_size: info.hidden as u32,
         vocab_size: info.vocab.map(|rows| rows as u32),
         target_layers: info.target_layers.map(|layers| layers as u32),

@@ -20,7 +20,7 @@ pub(super) fn create_segment(bytes: u64) -> io::Result<OwnedFd> {
         memfd_create("paceline-link", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let length = i64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
     nix::unistd::ftruncate(&segment, length)?;
-    // The last seal: nobody adds one that would take writing away from the other side.
+    // The last seal: no process can add one that would forbid the other side to write.
     fcntl(&segment, FcntlArg::F_ADD_SEALS(FIXED_SIZE.union(SealFlag::F_SEAL_SEAL)))?;
     Ok(segment)
 }

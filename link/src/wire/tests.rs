@@ -84,83 +84,103 @@ fn every_frame_survives_the_way_there_and_back() {
     }
 }
 
+fn check_refusals(table: Vec<(Message, &str)>) {
+    for (message, expected) in table {
+        let error = Frame::try_from(message).expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+fn changed_welcome(change: fn(&mut proto::Welcome)) -> Message {
+    let mut welcome = from_welcome(welcome());
+    change(&mut welcome);
+    Message::Welcome(welcome)
+}
+
 #[test]
-fn a_message_that_breaks_a_rule_is_no_frame_and_the_error_names_what_was_found() {
-    let feed = |change: fn(&mut proto::Feed)| {
-        let mut feed = from_feed(feed());
-        change(&mut feed);
-        Message::Feed(feed)
-    };
-    let draft = |change: fn(&mut proto::DraftTokens)| {
-        let mut draft = from_tokens(tokens());
-        change(&mut draft);
-        let drafts = proto::TokenDrafts { drafts: vec![draft] };
-        let drafts = Some(proto::proposal::Drafts::Tokens(drafts));
-        Message::Proposal(proto::Proposal { round: 1, drafts })
-    };
-    let welcome = |change: fn(&mut proto::Welcome)| {
-        let mut welcome = from_welcome(welcome());
-        change(&mut welcome);
-        Message::Welcome(welcome)
-    };
-    for (message, expected) in [
+fn a_handshake_with_unknown_kinds_is_no_frame() {
+    check_refusals(vec![
         (
             Message::Hello(proto::Hello { r#type: 0, ..from_hello(hello()) }),
             "type of the target's tensors: expected one of f32, f16, bf16, found 0",
         ),
         (
-            welcome(|welcome| welcome.r#type = 7),
+            changed_welcome(|welcome| welcome.r#type = 7),
             "type of the drafter's tensors: expected one of f32, f16, bf16, found 7",
         ),
         (
-            welcome(|welcome| welcome.proposal = 5),
+            changed_welcome(|welcome| welcome.proposal = 5),
             "proposal kind: expected hidden rows or tokens, found 5",
         ),
         (
-            welcome(|welcome| welcome.proposal = 0),
+            changed_welcome(|welcome| welcome.proposal = 0),
             "proposal kind: expected hidden rows or tokens, found 0",
         ),
         (
             Message::MaskRow(proto::MaskRow { tensor: None }),
             "expected a MaskRow with a tensor, found none",
         ),
+    ]);
+}
+
+fn changed_feed(change: fn(&mut proto::Feed)) -> Message {
+    let mut feed = from_feed(feed());
+    change(&mut feed);
+    Message::Feed(feed)
+}
+
+#[test]
+fn a_feed_with_broken_names_is_no_frame() {
+    check_refusals(vec![
+        (
+            changed_feed(|feed| feed.hidden.iter_mut().for_each(|tensor| tensor.r#type = 9)),
+            "type of a tensor: expected one of f32, f16, bf16, found 9",
+        ),
+        (
+            changed_feed(|feed| feed.contexts[0].request_id = "a b".into()),
+            "session 3: expected a request id or none, found another text",
+        ),
+        (
+            changed_feed(|feed| feed.retained[0].keys = vec![0; 33].into()),
+            "session 1: expected up to 256 names of 32 bytes, found 33 bytes",
+        ),
+        (
+            changed_feed(|feed| feed.retained[0].keys = vec![0; 257 * 32].into()),
+            "session 1: expected up to 256 names of 32 bytes, found 8224 bytes",
+        ),
+        (
+            changed_feed(|feed| feed.restored[0].key = vec![0; 3].into()),
+            "session 3: expected a name of 32 bytes, found 3",
+        ),
+    ]);
+}
+
+fn changed_draft(change: fn(&mut proto::DraftTokens)) -> Message {
+    let mut draft = from_tokens(tokens());
+    change(&mut draft);
+    let drafts = proto::TokenDrafts { drafts: vec![draft] };
+    let drafts = Some(proto::proposal::Drafts::Tokens(drafts));
+    Message::Proposal(proto::Proposal { round: 1, drafts })
+}
+
+#[test]
+fn a_proposal_with_impossible_probabilities_is_no_frame() {
+    check_refusals(vec![
         (
             Message::Proposal(proto::Proposal { round: 1, drafts: None }),
             "expected a Proposal with drafts, found none",
         ),
         (
-            feed(|feed| {
-                feed.hidden = Some(proto::TensorRef { r#type: 9, ..from_tensor(tensor()) })
-            }),
-            "type of a tensor: expected one of f32, f16, bf16, found 9",
-        ),
-        (
-            feed(|feed| feed.contexts[0].request_id = "a b".into()),
-            "session 3: expected a request id or none, found another text",
-        ),
-        (
-            feed(|feed| feed.retained[0].keys = vec![0; 33].into()),
-            "session 1: expected up to 256 names of 32 bytes, found 33 bytes",
-        ),
-        (
-            feed(|feed| feed.retained[0].keys = vec![0; 257 * 32].into()),
-            "session 1: expected up to 256 names of 32 bytes, found 8224 bytes",
-        ),
-        (
-            feed(|feed| feed.restored[0].key = vec![0; 3].into()),
-            "session 3: expected a name of 32 bytes, found 3",
-        ),
-        (
-            draft(|draft| draft.logprobs.truncate(1)),
+            changed_draft(|draft| draft.logprobs.truncate(1)),
             "session 1: expected a logprob for each of 2 ids or none, found 1",
         ),
-        (draft(|draft| draft.logprobs[0] = 0.5), "session 1: expected logprobs up to 0, found 0.5"),
         (
-            draft(|draft| draft.logprobs[0] = f32::NAN),
+            changed_draft(|draft| draft.logprobs[0] = 0.5),
+            "session 1: expected logprobs up to 0, found 0.5",
+        ),
+        (
+            changed_draft(|draft| draft.logprobs[0] = f32::NAN),
             "session 1: expected logprobs up to 0, found NaN",
         ),
-    ] {
-        let error = Frame::try_from(message).expect_err(expected);
-        assert_eq!(error.to_string(), expected);
-    }
+    ]);
 }

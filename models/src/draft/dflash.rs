@@ -8,12 +8,11 @@ mod config;
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
+use paceline_vocabulary::link::ProposalKind;
 
 use config::{AttentionWindow, Config};
 
-use super::{
-    DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal, ProposalForm,
-};
+use super::{DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal};
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
@@ -163,6 +162,24 @@ impl Layer {
     }
 }
 
+/// Refuses a checkpoint with tensors of a related kind.
+fn check_tensors(weights: &Weights<'_>) -> Result<(), LoadError> {
+    for foreign in [
+        "layers.0.attention_conv.base_kernel",
+        "candidate_selector.predecessor_codebook",
+        "layers.0.self_attn.sinks",
+    ] {
+        if weights.has(foreign) {
+            let what = format!(
+                "the checkpoint has tensor {foreign}: not plain DFlash, which is all this version \
+                 serves"
+            );
+            return Err(LoadError::Config { key: "architectures".into(), what });
+        }
+    }
+    Ok(())
+}
+
 /// How DFlash drafters are recognized and loaded.
 pub(super) const KIND: Kind = Kind {
     name: "dflash",
@@ -192,18 +209,7 @@ impl Dflash {
         let bits = quantize.bits();
         let mut weights =
             if weights.has("model.fc.weight") { weights.with_prefix("model.") } else { weights };
-        for foreign in [
-            "layers.0.attention_conv.base_kernel",
-            "candidate_selector.predecessor_codebook",
-            "layers.0.self_attn.sinks",
-        ] {
-            if weights.has(foreign) {
-                let what = format!(
-                    "the checkpoint has tensor {foreign}: not plain DFlash, which is all this version serves"
-                );
-                return Err(LoadError::Config { key: "architectures".into(), what });
-            }
-        }
+        check_tensors(&weights)?;
         let hidden = sizes.hidden_size;
         let rope = Rope::load(config, sizes.head_dim)?;
         let dtype = weights.dtype_of("fc.weight");
@@ -228,7 +234,7 @@ impl Dflash {
         let info = DraftInfo {
             path: dir.to_path_buf(),
             kind: KIND.name.into(),
-            form: ProposalForm::Hidden,
+            proposal: ProposalKind::Hidden,
             hidden,
             block: sizes.block,
             feature_layers: sizes.feature_layers.clone(),

@@ -29,6 +29,7 @@ mod dflash;
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, Dtype};
+use paceline_vocabulary::link::ProposalKind;
 
 use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
@@ -116,8 +117,8 @@ pub struct DraftInfo {
     pub path: PathBuf,
     /// Its kind, such as `dflash`.
     pub kind: String,
-    /// What it proposes.
-    pub form: ProposalForm,
+    /// What its proposals are made of.
+    pub proposal: ProposalKind,
     /// Hidden size of its target: the width of one layer's hidden states, of embeddings, and of
     /// proposed hidden rows.
     pub hidden: i32,
@@ -159,15 +160,6 @@ impl DraftInfo {
             (false, _) => 0,
         }
     }
-}
-
-/// What a drafter proposes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProposalForm {
-    /// Hidden rows, to which the target applies its output head.
-    Hidden,
-    /// Token ids.
-    Tokens,
 }
 
 /// One session's rows in a forward.

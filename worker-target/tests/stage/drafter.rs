@@ -55,7 +55,7 @@ pub fn attach(
     worker: &Worker,
     generation: u64,
     welcome: Option<Welcome>,
-    mut script: Script,
+    script: Script,
 ) -> std::thread::JoinHandle<()> {
     let pair = make_pair(SEGMENT_BYTES).expect("a pair");
     let path = worker.dir.path().join("target.link.sock");
@@ -78,44 +78,44 @@ pub fn attach(
         segment_bytes: SEGMENT_BYTES,
     };
     drop(pair.target);
-    let play = move || {
-        let mut end = End::open(ours, Side::Drafter).expect("a link");
-        let (mut greeted, mut hidden) = (false, 0);
-        loop {
-            match end.receive(BOUND) {
-                Ok(Some(Frame::Hello(hello))) => {
-                    hidden = hello.hidden_size;
-                    match &welcome {
-                        // A newer link may have taken its place.
-                        Some(welcome) if end.send(Frame::Welcome(welcome.clone())).is_err() => {
-                            return;
-                        }
-                        Some(_) => {}
-                        // It leaves in the middle of the handshake.
-                        None => return,
-                    }
-                    greeted = true;
-                }
-                Ok(Some(Frame::MaskRow(row))) => {
-                    let row = end.take(&row).expect("fine");
-                    assert_eq!(row.len(), hidden as usize * 4);
-                }
-                Ok(Some(Frame::Feed(feed))) => {
-                    assert!(greeted);
-                    for tensor in [&feed.hidden, &feed.bonus].into_iter().flatten() {
-                        assert_eq!(end.take(tensor).expect("fine").len() as u64, tensor.length);
-                    }
-                    match script(&mut end, &feed) {
-                        Ok(true) => {}
-                        Ok(false) | Err(_) => return,
-                    }
-                }
-                Ok(other) => panic!("{other:?}"),
-                Err(_) => return,
-            }
-        }
-    };
+    let play = move || play(ours, welcome, script);
     std::thread::Builder::new().name("drafter".into()).spawn(play).expect("a thread")
+}
+
+/// Plays a drafter until the script, or the link, ends. Without a Welcome it leaves in the middle
+/// of the handshake.
+fn play(handover: Handover, welcome: Option<Welcome>, mut script: Script) {
+    let mut end = End::open(handover, Side::Drafter).expect("a link");
+    let (mut greeted, mut hidden) = (false, 0);
+    loop {
+        match end.receive(BOUND) {
+            Ok(Some(Frame::Hello(hello))) => {
+                hidden = hello.hidden_size;
+                let Some(welcome) = &welcome else { return };
+                // A newer link may have taken its place.
+                if end.send(Frame::Welcome(welcome.clone())).is_err() {
+                    return;
+                }
+                greeted = true;
+            }
+            Ok(Some(Frame::MaskRow(row))) => {
+                let row = end.take(&row).expect("fine");
+                assert_eq!(row.len(), hidden as usize * 4);
+            }
+            Ok(Some(Frame::Feed(feed))) => {
+                assert!(greeted);
+                for tensor in [&feed.hidden, &feed.bonus].into_iter().flatten() {
+                    assert_eq!(end.take(tensor).expect("fine").len() as u64, tensor.length);
+                }
+                match script(&mut end, &feed) {
+                    Ok(true) => {}
+                    Ok(false) | Err(_) => return,
+                }
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => return,
+        }
+    }
 }
 
 /// The report that all contexts of a feed were read, as an honest drafter sends it.

@@ -101,7 +101,7 @@ impl Config {
             embedding_scale: keys.either("input_embedding_scale")?,
             logit_softcap: keys.either("final_logit_softcapping")?,
             // Hidden states of an image's rows have the form of any others, so a drafter takes them
-            // unless its maker says otherwise.
+            // unless its config refuses them.
             images: keys.either("serves_images")?.unwrap_or(true),
         };
         if read.n_heads % read.n_kv_heads != 0 || read.head_dim % 2 != 0 {
@@ -156,10 +156,10 @@ impl Keys<'_> {
             return Err(wrong("architectures", what));
         }
         for (key, kind) in FOREIGN {
-            let said = self
+            let found = self
                 .either::<Value>(key)?
                 .filter(|value| *value != Value::Bool(false) && value.as_f64() != Some(0.0));
-            if let Some(value) = said {
+            if let Some(value) = found {
                 return Err(wrong(
                     key,
                     format!("found {value}, a key of {kind}, which this version does not serve"),

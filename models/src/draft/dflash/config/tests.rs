@@ -86,7 +86,7 @@ fn feature_layers_are_derived_as_published() {
 }
 
 #[test]
-fn each_layer_sees_what_its_config_says() {
+fn each_layer_has_the_window_of_its_config() {
     let types = json!(["sliding_attention", "sliding_attention", "full_attention"]);
     assert_eq!(windows(json!({})), [FULL; 3]);
     assert_eq!(
@@ -106,7 +106,7 @@ fn each_layer_sees_what_its_config_says() {
     let mixed = json!({"layer_types": types, "sliding_window": 8, "dflash_config": swa});
     assert_eq!(windows(mixed), [(Some(8), true), (Some(8), true), FULL]);
     assert_eq!(windows(json!({"layer_types": types, "dflash_config": swa}))[0], (Some(12), true));
-    // Qwen3's own keys; a window nobody is told to use is none.
+    // Qwen3's own keys; a window that no key applies is none.
     let qwen = json!({"use_sliding_window": true, "max_window_layers": 1, "sliding_window": 9});
     assert_eq!(windows(qwen), [FULL, (Some(9), true), (Some(9), true)]);
     assert_eq!(windows(json!({"use_sliding_window": false, "sliding_window": 9})), [FULL; 3]);
@@ -114,9 +114,9 @@ fn each_layer_sees_what_its_config_says() {
 
 #[test]
 fn what_is_not_served_is_named() {
-    let refused = |changes: Value, says: &str| {
-        let error = paceline_vocabulary::chain(&read(changes.clone()).expect_err(says));
-        assert!(error.contains(says), "{changes}: {error}");
+    let refused = |changes: Value, expected: &str| {
+        let error = paceline_vocabulary::chain(&read(changes.clone()).expect_err(expected));
+        assert!(error.contains(expected), "{changes}: {error}");
     };
     refused(
         json!({"architectures": ["DFlash2DraftModel"]}),
