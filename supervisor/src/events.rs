@@ -155,6 +155,8 @@ impl Reader {
         Ok(tokio_stream::wrappers::ReceiverStream::new(stream))
     }
 
+    /// Sends past events, then live ones. Longer than 60 lines: one piece, so that no event is lost
+    /// between the two.
     async fn send(
         self,
         follow: bool,

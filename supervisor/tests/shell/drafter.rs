@@ -206,6 +206,7 @@ async fn a_linked_drafter_is_used_and_its_crash_ends_no_request() {
     assert_eq!(status.target.map(|target| (target.restarts, target.epoch)), Some((0, 1)));
 }
 
+/// Longer than 60 lines: one story from start to end.
 #[tokio::test]
 async fn orders_return_when_they_are_carried_out() {
     let mut stack = Stack::with_drafter(|_| {}, Stack::plan(DrafterStart::Manual), None);
@@ -269,6 +270,7 @@ async fn orders_return_when_they_are_carried_out() {
     }
 }
 
+/// Longer than 60 lines: one story from start to end.
 #[tokio::test]
 async fn orders_that_cannot_be_carried_out_return_the_reason() {
     let (mut stack, mut target, mut drafter) = Stack::linked().await;

@@ -24,6 +24,7 @@ async fn next_policy(target: &mut Life) -> paceline_proto::internal::v1::Policy 
     within(target.policies.recv()).await.expect("received")
 }
 
+/// Longer than 60 lines: one story from start to end.
 #[tokio::test]
 async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
     let (mut stack, mut target, _drafter) = Stack::linked().await;
@@ -155,6 +156,7 @@ async fn a_request_ended_at_a_stop_string_counts_as_served() {
     assert_eq!(counts, [(Lane::Speculative, RouteReason::Prior, 1)]);
 }
 
+/// Longer than 60 lines: one story from start to end.
 #[tokio::test]
 async fn the_route_log_has_decision_and_end_and_no_text() {
     let mut stack = Stack::with_drafter(
