@@ -5,8 +5,8 @@
 //! weights serves many sequences and rewinds. MLX belongs to one thread of a process (I8): models
 //! and stores are not `Send`.
 //!
-//! A module imports only modules of the lines above its own. In the second line `hidden_states` also
-//! imports `transfer`. Test: `tests/arrows.rs`.
+//! A module imports only modules of the lines above its own. In the second line `hidden_states`
+//! also imports `transfer`. Test: `tests/arrows.rs`.
 //!
 //! ```text
 //!  error · device · info · segment    results, the device, a target's sizes, rows of a sequence

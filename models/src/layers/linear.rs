@@ -108,8 +108,8 @@ impl Linear {
 
     /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One
     /// whose input is not made of whole groups stays as it is. On the CPU the quantized values are
-    /// kept as floats: MLX computes the quantized product row by row there, on one thread. Measured:
-    /// a draft block of 16 rows took ten times as long.
+    /// kept as floats: MLX computes the quantized product row by row there, on one thread.
+    /// Measured: a draft block of 16 rows took ten times as long.
     pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
         let (WeightForm::Transposed(transposed), Some(bits)) = (&self.weight, bits) else {
             return Ok(self);

@@ -1,4 +1,5 @@
-//! What can go wrong while a checkpoint is loaded. A cause is in the source of an error, not in its text.
+//! What can go wrong while a checkpoint is loaded. A cause is in the source of an error, not in its
+//! text.
 
 use std::io;
 use std::path::PathBuf;
