@@ -173,13 +173,13 @@ fn prefix_hits_survive_changes_of_the_drafter() {
     assert_eq!(check("without a drafter"), 0.0);
     stack.drafter(&["start"]);
     stack.wait_linked();
-    // This drafter has kept nothing: it is shown the tap window.
+    // This drafter has kept nothing: it reads the hidden state window.
     let started = check("with a drafter that was started");
     stack.drafter(&["swap"]);
     stack.wait_linked();
     let swapped = check("with one that took its place");
     println!(
-        "accepted a cycle: {cold:.2} cold, {again:.2} again, {started:.2} and {swapped:.2} from the tap window; {near_ties} near-ties"
+        "accepted a cycle: {cold:.2} cold, {again:.2} again, {started:.2} and {swapped:.2} from the hidden state window; {near_ties} near-ties"
     );
     assert!(again >= 0.9 * cold && started > 0.6 * cold && swapped > 0.6 * cold);
     // A request that no drafter follows leaves nothing for one; the first that one follows reads
@@ -226,8 +226,8 @@ fn a_second_turn_reuses_the_first_turn_and_its_answer() {
 
 #[test]
 fn too_little_memory_costs_prefix_hits_but_no_request() {
-    // The demo pair's longest sequence takes 32 MiB of KV and 2 MiB of taps: room for one of them
-    // and something.
+    // The demo pair's longest sequence takes 32 MiB of KV and 2 MiB of hidden states: room for one
+    // of them and something.
     let stack = Stack::drafting("kv.budget_bytes = 40000000\nlimits.queue_wait_s = 100\n");
     let mut near_ties = 0;
     let prompts: Vec<Ask> = (0..3).map(|number| long_prompt(number).max_tokens(32)).collect();

@@ -211,7 +211,7 @@ impl Prompter {
             let _seat = seat; // free when the work is done, not when the client has gone
             make(&language, source, most_tokens)
         });
-        work.await.unwrap_or_else(|_| Err(PromptError::Bug("a panic while making a prompt")))
+        work.await.unwrap_or(Err(PromptError::Bug("a panic while making a prompt")))
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the link itself costs a cycle: hidden states and an embedding one way, hidden rows back,
 //! without the work of both models.
 //!
-//! `cargo run --release -p paceline-link --example round_trip -- [feature bytes a row] [hidden size]
-//! [committed rows] [drafted rows]`
+//! `cargo run --release -p paceline-link --example round_trip -- [feature bytes a row] [hidden
+//! size] [committed rows] [drafted rows]`
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ const WAIT: Duration = Duration::from_secs(5);
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement for a terminal")]
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u32>().expect("a number"));
-    // Those of the demo pair: four feature layers of 256 in float32, ten rows committed a cycle, fifteen
-    // drafted.
+    // Those of the demo pair: four feature layers of 256 in float32, ten rows committed a cycle,
+    // fifteen drafted.
     let mut number = |default| arguments.next().unwrap_or(default);
     let (feature_bytes, hidden, committed, drafted) =
         (number(4096), number(256), number(10), number(15));

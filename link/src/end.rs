@@ -254,8 +254,8 @@ impl End {
     /// meanwhile. `None` also where [`End::limit_intake`] says no more.
     ///
     /// # Errors
-    /// [`LinkError::Gone`] once everything that the peer sent was returned; [`LinkError::Protocol`];
-    /// [`LinkError::Io`].
+    /// [`LinkError::Gone`] once everything that the peer sent was returned;
+    /// [`LinkError::Protocol`]; [`LinkError::Io`].
     pub fn receive(&mut self, wait: Duration) -> Result<Option<Frame>, LinkError> {
         let deadline = Deadline::after(wait);
         let mut waited = false;

@@ -30,8 +30,8 @@ use crate::{descriptors, platform};
 const MAX_HANDOVER_BYTES: usize = 128;
 /// The worker has the link.
 const TAKEN: u8 = 1;
-/// Time in which a caller must send its handover. A second is ample: the caller is the supervisor of
-/// the same user on the same machine.
+/// Time in which a caller must send its handover. A second is ample: the caller is the supervisor
+/// of the same user on the same machine.
 const CALLER_BOUND: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: it fails again at once while there are no descriptors.
 const ACCEPT_PAUSE_MS: u16 = 50;

@@ -1,4 +1,5 @@
-//! The one place where the link's protobuf messages become types of `paceline_vocabulary`, and back.
+//! The one place where the link's protobuf messages become types of `paceline_vocabulary`, and
+//! back.
 //!
 //! [`Message`] is what protobuf can hold, [`Frame`] what link.proto allows: a frame that breaks a
 //! rule which can be checked without knowing the sessions is refused here. The rules about sessions

@@ -37,7 +37,7 @@ fn main() {
     let info = drafter.info();
     let width = info.feature_width();
     let row: Vec<f32> = (0..width).map(|at| ((at * 37 % 101) as f32 - 50.0) / 50.0).collect();
-    let taps = |rows: i32| {
+    let states = |rows: i32| {
         Array::from_slice(
             &row.repeat((rows * sessions as i32) as usize),
             &[rows * sessions as i32, width],
@@ -62,7 +62,7 @@ fn main() {
         let began = std::time::Instant::now();
         let read = DraftBatch {
             parts: parts(0, context, 0),
-            hidden_states: Some(taps(context)),
+            hidden_states: Some(states(context)),
             embeddings: None,
         };
         drafter.propose(&read, &mut kv).expect("a forward");
@@ -70,7 +70,7 @@ fn main() {
         let reading = began.elapsed().as_secs_f64() * 1e3;
         let mut took = vec![];
         let (new, block) =
-            (taps(COMMITTED), target.embed(&ids.repeat(sessions as usize)).expect("embeds"));
+            (states(COMMITTED), target.embed(&ids.repeat(sessions as usize)).expect("embeds"));
         eval([&new, &block]).expect("evaluates");
         for _ in 0..cycles {
             let began = std::time::Instant::now();

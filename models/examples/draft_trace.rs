@@ -40,7 +40,7 @@ struct Pair {
 
 impl Pair {
     /// Reads `rows` behind what is there: the choice behind the last, the doubt of it, and all
-    /// taps.
+    /// states.
     fn read(&mut self, rows: &[u32]) -> (u32, f32, Array) {
         let (sequence, length) = (SequenceId(0), rows.len() as i32);
         let start = self.target_kv.length(sequence).expect("open");
@@ -58,11 +58,11 @@ impl Pair {
             .target
             .forward(&Batch::text(rows.to_vec(), vec![segment]), &mut self.target_kv, &wants)
             .expect("runs");
-        let (logits, taps) = (
+        let (logits, states) = (
             forward.logits.expect("wanted"),
             forward.hidden_states.expect("wanted").side_by_side().expect("lazy"),
         );
-        eval([&logits, &taps]).expect("evaluates");
+        eval([&logits, &states]).expect("evaluates");
         self.target_kv.commit(sequence, start + length).expect("commits");
         let row = logits.contiguous().expect("a copy");
         eval([&row]).expect("evaluates");
@@ -72,20 +72,21 @@ impl Pair {
             .enumerate()
             .for_each(|(at, value)| best = if *value > row[best] { at } else { best });
         row.iter().for_each(|value| sum += f64::from(value - row[best]).exp());
-        (best as u32, sum.ln() as f32, taps)
+        (best as u32, sum.ln() as f32, states)
     }
 
-    /// Drafts after `bonus`, once `taps` from `position` on are read.
-    fn draft(&mut self, position: i32, taps: &Array, bonus: u32) -> Vec<u32> {
+    /// Drafts after `bonus`, once `states` from `position` on are read.
+    fn draft(&mut self, position: i32, states: &Array, bonus: u32) -> Vec<u32> {
         let (block, mask) =
             (self.drafter.info().block, self.drafter.info().mask_id.expect("a mask token"));
         let mut ids = vec![mask; block as usize];
         ids[0] = bonus;
         let request = BlockRequest::greedy(block, bonus);
-        let (sequence, context) = (SequenceId(0), taps.dim(0));
+        let (sequence, context) = (SequenceId(0), states.dim(0));
         let part = DraftPart { sequence, position, context, block: request };
         let embeddings = Some(self.target.embed(&ids).expect("embeds"));
-        let batch = DraftBatch { parts: vec![part], hidden_states: Some(taps.clone()), embeddings };
+        let batch =
+            DraftBatch { parts: vec![part], hidden_states: Some(states.clone()), embeddings };
         let proposal = self.drafter.propose(&batch, &mut self.draft_kv).expect("runs");
         let Some(Proposal::Hidden(hidden)) = proposal else { panic!("expected hidden rows") };
         let chosen = indexing::argmax_axis(self.target.head(&hidden).expect("a head"), -1, false)
@@ -117,7 +118,7 @@ fn main() {
         let line: Line = serde_json::from_str(&line.expect("reads")).expect("a prompt");
         pair.target_kv.open(SequenceId(0)).expect("new");
         pair.draft_kv.open(SequenceId(0)).expect("new");
-        let (mut next, mut doubt, mut taps) = pair.read(&line.prompt);
+        let (mut next, mut doubt, mut states) = pair.read(&line.prompt);
         let (mut ids, mut doubts, mut drafts, mut position) = (vec![], String::new(), vec![], 0);
         loop {
             ids.push(next);
@@ -125,9 +126,9 @@ fn main() {
             if ids.len() == tokens {
                 break;
             }
-            drafts.push(pair.draft(position, &taps, next));
-            position += taps.dim(0);
-            (next, doubt, taps) = pair.read(&[next]);
+            drafts.push(pair.draft(position, &states, next));
+            position += states.dim(0);
+            (next, doubt, states) = pair.read(&[next]);
         }
         let accepted = drafts.iter().enumerate().map(|(at, draft)| {
             let right =

@@ -46,16 +46,16 @@ fn follow_reference(name: &str) {
     for (session, case) in expected.cases.iter().enumerate() {
         let session = session as u64;
         pair.open(session);
-        let (mut bonus, mut taps) = pair.prefill(session, &case.prompt);
+        let (mut bonus, mut states) = pair.prefill(session, &case.prompt);
         let (mut out, mut position) = (vec![bonus], 0);
         for (at, cycle) in case.cycles.iter().enumerate() {
             let what = format!("{name}, prompt of {}, cycle {at}", case.prompt.len());
-            let hidden = pair.draft(session, position, &taps, bonus);
+            let hidden = pair.draft(session, position, &states, bonus);
             if at == 0 {
                 let off = worst(&hidden, &Array::from_slice(&case.first_hidden, hidden.shape()));
                 assert!(off < 1e-3, "{what}: worst difference of hidden rows {off}");
             }
-            position += taps.dim(0);
+            position += states.dim(0);
             assert_eq!(pair.draft_kv.length(SequenceId(session)), Some(position), "{what}");
             let drafted = ids(&best(&pair.target.head(&hidden).expect("a head")));
             for (row, margin) in cycle.draft_margins.iter().enumerate() {
@@ -67,7 +67,7 @@ fn follow_reference(name: &str) {
             let (accepted, chosen, committed) = pair.verify(session, bonus, &cycle.drafted);
             assert_eq!(accepted, cycle.accepted, "{what}");
             out.extend(ids(&chosen[..=accepted]));
-            (bonus, taps) = (chosen[accepted].0, committed);
+            (bonus, states) = (chosen[accepted].0, committed);
             for margin in cycle.draft_margins.iter().chain(&cycle.target_margins) {
                 least = least.min(*margin);
                 undecided += usize::from(*margin < expected.undecided);
@@ -104,19 +104,19 @@ fn part(session: u64, position: i32, context: i32, block: i32) -> DraftPart {
     DraftPart { sequence: SequenceId(session), position, context, block }
 }
 
-fn some_rows(taps: &Array, rows: std::ops::Range<i32>) -> Array {
-    taps.try_index((rows, ..)).expect("rows")
+fn some_rows(states: &Array, rows: std::ops::Range<i32>) -> Array {
+    states.try_index((rows, ..)).expect("rows")
 }
 
 #[test]
 fn sessions_together_are_sessions_alone() {
     for name in ["dflash-full", "dflash-sliding"] {
         let (mut together, mut alone) = (Pair::golden(name), Pair::golden(name));
-        let mut taps = vec![];
+        let mut states = vec![];
         for session in 0..4 {
             together.open(session);
             alone.open(session);
-            taps.push(together.prefill(session, &prompt(90, session as u32)).1);
+            states.push(together.prefill(session, &prompt(90, session as u32)).1);
         }
         // (session, context, block): ragged, with one that only reads and one that reads nothing
         // new.
@@ -133,7 +133,7 @@ fn sessions_together_are_sessions_alone() {
                 let from = read_in[*session as usize];
                 read_in[*session as usize] += context;
                 let new = (*context > 0)
-                    .then(|| some_rows(&taps[*session as usize], from..from + context));
+                    .then(|| some_rows(&states[*session as usize], from..from + context));
                 let input = (*block > 0).then(|| together.block(20 + *session as u32, *block));
                 parts.push(part(*session, from, *context, *block));
                 let by_itself =
@@ -157,24 +157,24 @@ fn how_the_context_was_cut_does_not_matter() {
     for name in ["dflash-full", "dflash-sliding"] {
         let mut pair = Pair::golden(name);
         (0..3).for_each(|session| pair.open(session));
-        let (bonus, taps) = pair.prefill(0, &prompt(70, 3));
-        let at_once = pair.draft(0, 0, &taps, bonus);
+        let (bonus, states) = pair.prefill(0, &prompt(70, 3));
+        let at_once = pair.draft(0, 0, &states, bonus);
         for rows in [0..1, 1..30, 30..33] {
             assert!(
                 pair.draft_rows(
                     &[part(1, rows.start, rows.len() as i32, 0)],
-                    &[some_rows(&taps, rows)],
+                    &[some_rows(&states, rows)],
                     &[]
                 )
                 .is_none()
             );
         }
         // A block in between leaves nothing behind.
-        pair.draft(1, 33, &some_rows(&taps, 33..40), 11);
-        let chunked = pair.draft(1, 40, &some_rows(&taps, 40..70), bonus);
+        pair.draft(1, 33, &some_rows(&states, 33..40), 11);
+        let chunked = pair.draft(1, 40, &some_rows(&states, 40..70), bonus);
         assert!(worst(&at_once, &chunked) < 1e-4, "{name}: {}", worst(&at_once, &chunked));
         // All read in before, the block later and by itself.
-        pair.draft_rows(&[part(2, 0, 70, 0)], std::slice::from_ref(&taps), &[]);
+        pair.draft_rows(&[part(2, 0, 70, 0)], std::slice::from_ref(&states), &[]);
         let later = pair
             .draft_rows(&[part(2, 70, 0, 8)], &[], &[pair.block(bonus, 8)])
             .expect("a block was asked for");
@@ -202,11 +202,11 @@ fn a_session_may_begin_in_the_middle() {
     });
     let mut pair = Pair::load(&golden("dflash-target"), sliding.path(), Quantize::None);
     (0..3).for_each(|session| pair.open(session));
-    let (bonus, taps) = pair.prefill(0, &prompt(60, 2));
-    let whole = pair.draft(0, 0, &taps, bonus);
-    let recent = pair.draft(1, 50, &some_rows(&taps, 50..60), bonus);
+    let (bonus, states) = pair.prefill(0, &prompt(60, 2));
+    let whole = pair.draft(0, 0, &states, bonus);
+    let recent = pair.draft(1, 50, &some_rows(&states, 50..60), bonus);
     assert!(worst(&whole, &recent) < 1e-4, "{}", worst(&whole, &recent));
-    let fewer = pair.draft(2, 52, &some_rows(&taps, 52..60), bonus);
+    let fewer = pair.draft(2, 52, &some_rows(&states, 52..60), bonus);
     assert!(worst(&whole, &fewer) > 1e-3, "the tenth row back is seen");
     // Later cycles go on at the same positions.
     let (_, next) = pair.target_rows(0, &[bonus, 9, 10]);
@@ -217,8 +217,8 @@ fn a_session_may_begin_in_the_middle() {
     // simply not there.
     let mut pair = Pair::golden("dflash-full");
     (0..2).for_each(|session| pair.open(session));
-    let (bonus, taps) = pair.prefill(0, &prompt(60, 2));
-    let (near, far) = (pair.draft(0, 0, &taps, bonus), pair.draft(1, 150, &taps, bonus));
+    let (bonus, states) = pair.prefill(0, &prompt(60, 2));
+    let (near, far) = (pair.draft(0, 0, &states, bonus), pair.draft(1, 150, &states, bonus));
     assert!(worst(&near, &far) < 1e-3, "{}", worst(&near, &far));
 }
 
@@ -233,12 +233,12 @@ fn embeddings_are_scaled_where_the_config_says() {
     );
     plain.open(0);
     scaled.open(0);
-    let (bonus, taps) = plain.prefill(0, &prompt(20, 1));
+    let (bonus, states) = plain.prefill(0, &prompt(20, 1));
     let parts = [part(0, 0, 20, 8)];
     let doubled = plain.block(bonus, 8).multiply(Array::from_f32(2.0)).expect("scaled");
     let expected =
-        plain.draft_rows(&parts, std::slice::from_ref(&taps), &[doubled]).expect("a block");
-    let found = scaled.draft(0, 0, &taps, bonus);
+        plain.draft_rows(&parts, std::slice::from_ref(&states), &[doubled]).expect("a block");
+    let found = scaled.draft(0, 0, &states, bonus);
     assert!(worst(&expected, &found) < 1e-5);
 }
 
@@ -246,39 +246,40 @@ fn embeddings_are_scaled_where_the_config_says() {
 fn contradictions_are_refused_and_leave_the_session_usable() {
     let mut pair = Pair::golden("dflash-full");
     pair.open(0);
-    let (bonus, taps) = pair.prefill(0, &prompt(5, 1));
+    let (bonus, states) = pair.prefill(0, &prompt(5, 1));
     let block = pair.block(bonus, 8);
-    let mut refused =
-        |parts: Vec<DraftPart>, taps: Option<&Array>, embeddings: Option<&Array>, says: &str| {
-            let batch =
-                DraftBatch { parts, hidden_states: taps.cloned(), embeddings: embeddings.cloned() };
-            let error =
-                pair.drafter.propose(&batch, &mut pair.draft_kv).expect_err(says).to_string();
-            assert!(error.contains(says), "{error}");
-        };
+    let mut refused = |parts: Vec<DraftPart>,
+                       states: Option<&Array>,
+                       embeddings: Option<&Array>,
+                       says: &str| {
+        let batch =
+            DraftBatch { parts, hidden_states: states.cloned(), embeddings: embeddings.cloned() };
+        let error = pair.drafter.propose(&batch, &mut pair.draft_kv).expect_err(says).to_string();
+        assert!(error.contains(says), "{error}");
+    };
     refused(vec![], None, None, "at least one part");
     refused(vec![part(0, 0, 0, 0)], None, None, "expected rows");
-    refused(vec![part(0, -1, 5, 0)], Some(&taps), None, "expected rows");
-    refused(vec![part(0, 0, 5, 9)], Some(&taps), Some(&block), "2 to 8 rows, found 9");
-    refused(vec![part(0, 0, 5, 1)], Some(&taps), Some(&block), "found 1");
+    refused(vec![part(0, -1, 5, 0)], Some(&states), None, "expected rows");
+    refused(vec![part(0, 0, 5, 9)], Some(&states), Some(&block), "2 to 8 rows, found 9");
+    refused(vec![part(0, 0, 5, 1)], Some(&states), Some(&block), "found 1");
     refused(
         vec![part(0, 0, 4, 8)],
-        Some(&taps),
+        Some(&states),
         Some(&block),
         "expected hidden states of shape [4, 64]",
     );
     refused(
         vec![part(0, 0, 5, 7)],
-        Some(&taps),
+        Some(&states),
         Some(&block),
         "expected embeddings of shape [7, 32]",
     );
-    refused(vec![part(0, 0, 5, 0)], Some(&taps), Some(&block), "none for no rows");
+    refused(vec![part(0, 0, 5, 0)], Some(&states), Some(&block), "none for no rows");
     refused(vec![part(0, 0, 5, 8)], None, Some(&block), "expected hidden states");
-    refused(vec![part(9, 0, 5, 8)], Some(&taps), Some(&block), "sequence 9 is not in the store");
-    refused(vec![part(0, 0, 3, 0), part(0, 3, 2, 0)], Some(&taps), None, "in the batch already");
+    refused(vec![part(9, 0, 5, 8)], Some(&states), Some(&block), "sequence 9 is not in the store");
+    refused(vec![part(0, 0, 3, 0), part(0, 3, 2, 0)], Some(&states), None, "in the batch already");
     assert_eq!(pair.draft_kv.length(SequenceId(0)), Some(0));
-    pair.draft(0, 0, &taps, bonus);
+    pair.draft(0, 0, &states, bonus);
     assert_eq!(pair.draft_kv.length(SequenceId(0)), Some(5));
 }
 
@@ -385,8 +386,8 @@ fn quantized_weights_change_little() {
     let rows = |quantize| {
         let mut pair = Pair::load(&demo("target"), &demo("drafter"), quantize);
         pair.open(0);
-        let (bonus, taps) = pair.prefill(0, &case.prompt);
-        floats(&pair.draft(0, 0, &taps, bonus))
+        let (bonus, states) = pair.prefill(0, &case.prompt);
+        floats(&pair.draft(0, 0, &states, bonus))
     };
     let plain = rows(Quantize::None);
     for (quantize, least) in [(Quantize::Q8, 0.999), (Quantize::Q4, 0.95)] {

@@ -103,7 +103,7 @@ fn check_prompts(name: &str, model: &dyn Target, expected: &Model) {
             1e-3,
         );
         assert_close(
-            &format!("{what}: taps"),
+            &format!("{what}: hidden states"),
             &case.taps.concat(),
             &floats(&forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy")),
             1e-3,

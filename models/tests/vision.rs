@@ -89,12 +89,12 @@ fn check_prompts(name: &str) {
         );
         let off = worst(&case.logits, &floats(forward.logits.as_ref().expect("wanted")));
         assert!(off < 1e-3, "{what}: logits are off by {off}");
-        let taps: Vec<f32> = case.taps.concat().concat();
+        let states: Vec<f32> = case.taps.concat().concat();
         let off = worst(
-            &taps,
+            &states,
             &floats(&forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy")),
         );
-        assert!(off < 1e-3, "{what}: taps are off by {off}");
+        assert!(off < 1e-3, "{what}: hidden states are off by {off}");
 
         // Alone, and read in so that chunks end inside pictures: the same ids.
         for chunk in [1000, 7, 3] {

@@ -3,8 +3,8 @@
 //!
 //! Order of reading: exits of workers, orders to stop, ends of requests, mail, time. Exits come
 //! first, so that no request is routed to a dead worker. Ends come before new requests, so that no
-//! request is refused a place that is free. An action starts work and returns; its result comes back
-//! as mail.
+//! request is refused a place that is free. An action starts work and returns; its result comes
+//! back as mail.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -497,8 +497,8 @@ impl<H: Host> Actor<H> {
         self.notices.send_replace(status::service_state(notice, self.core.drafters().serves()));
     }
 
-    /// Announces a change of the drafter's health. The core does not announce it, because no request
-    /// depends on it (I3).
+    /// Announces a change of the drafter's health. The core does not announce it, because no
+    /// request depends on it (I3).
     fn announce_drafter(&self) {
         let serves = self.core.drafters().serves();
         self.notices.send_if_modified(|state| {

@@ -165,9 +165,9 @@ impl ProcessHost {
 impl Host for ProcessHost {
     fn find(&mut self) -> Option<WorkerRecord> {
         let record = self.dir.record(self.worker.name()).filter(WorkerRecord::alive)?;
-        // SAFETY: an owned descriptor stays the same one, and open, for as long as the `AsyncFd`
-        // that owns it lives.
         let watch = |fd| {
+            // SAFETY: an owned descriptor stays the same one, and open, for as long as the
+            // `AsyncFd` that owns it lives.
             unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
                 .map_err(io::Error::from)
         };

@@ -2,8 +2,8 @@
 //! which request is served. Everything here carries out its actions and turns what happens into its
 //! events.
 //!
-//! - A request: [`serve`] checks it and hands it to the [`handle`]. The [`actor`] puts it before the
-//!   core. [`relay`] forwards it to the target and holds its place until its one end.
+//! - A request: [`serve`] checks it and hands it to the [`handle`]. The [`actor`] puts it before
+//!   the core. [`relay`] forwards it to the target and holds its place until its one end.
 //! - A process: [`child`] starts and ends it, [`worker_client`] calls it, [`handover`] links target
 //!   and drafter.
 //! - [`wire`] converts protobuf, [`config`] the configuration; [`mailbox`] has the types that these

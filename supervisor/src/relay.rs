@@ -24,8 +24,8 @@ use crate::handle::{ActorHandle, AdmissionGuard, AdmittedRequest};
 use crate::mailbox::{AbortStreams, AdmissionGrant};
 use crate::wire::permit_message;
 
-/// Batches on their way to a gateway that does not read. After them the target's own bounds hold the
-/// request back.
+/// Batches on their way to a gateway that does not read. After them the target's own bounds hold
+/// the request back.
 const BATCHES: usize = 16;
 /// The target ends requests at their deadline; this much later we do, in case it does not.
 const BACKSTOP_MS: u64 = 2_000;

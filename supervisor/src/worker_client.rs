@@ -1,4 +1,4 @@
-//! Calls to one epoch of a worker: heartheartbeats, its description, the order to end. Each epoch has a
+//! Calls to one epoch of a worker: heartbeats, its description, the order to end. Each epoch has a
 //! channel of its own, so that no call meant for one reaches the next (I7).
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct ExpectedProcess {
     identity: WorkerIdentity,
 }
 
-/// The client of one epoch of a worker. A drop ends its heartheartbeats.
+/// The client of one epoch of a worker. A drop ends its heartbeats.
 #[derive(Debug)]
 pub struct WorkerClient {
     worker: WorkerId,
@@ -86,7 +86,7 @@ impl WorkerClient {
         Some(Stamp { term: self.term.0, epoch: self.epoch.0 })
     }
 
-    /// Follows its heartheartbeats from now on.
+    /// Follows its heartbeats from now on.
     pub fn watch(&mut self) {
         let (mut client, stamp, mail) =
             (WorkerGrpcClient::new(self.channel.clone()), self.stamp(), self.mail.clone());

@@ -17,8 +17,8 @@ use paceline_vocabulary::state::{LinkPhase, WorkerPhase};
 use crate::model::Model;
 use crate::target_link::{LinkEnd, RetentionLimits, TargetLink};
 
-/// Longest wait while bytes to the target wait to be written. It is rare, because the target reads at
-/// every step border.
+/// Longest wait while bytes to the target wait to be written. It is rare, because the target reads
+/// at every step border.
 const UNWRITTEN: Duration = Duration::from_millis(5);
 
 /// After this time without work, freed memory goes back to the system.

@@ -1,5 +1,5 @@
-//! The drafter's weights and the keys and values of its sessions. Steps of the core become forwards,
-//! and bytes of the link become arrays.
+//! The drafter's weights and the keys and values of its sessions. Steps of the core become
+//! forwards, and bytes of the link become arrays.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -45,7 +45,8 @@ pub(crate) enum Proposed {
 }
 
 impl Model {
-    /// Loads the drafter in `dir`, of the configured kind. `progress` is called with (bytes read, bytes in all).
+    /// Loads the drafter in `dir`, of the configured kind. `progress` is called with (bytes read,
+    /// bytes in all).
     pub(crate) fn load(
         dir: &Path,
         kind: &str,
@@ -109,8 +110,8 @@ impl Model {
         Ok(())
     }
 
-    /// Drafts once for one session and once for several, from zeros. The first forwards of a process
-    /// are several times as slow as later ones: too slow for a target that waits.
+    /// Drafts once for one session and once for several, from zeros. The first forwards of a
+    /// process are several times as slow as later ones: too slow for a target that waits.
     ///
     /// # Errors
     /// MLX's own.

@@ -96,8 +96,8 @@ impl TokenOutlet {
         }
     }
 
-    /// Sends the pending tokens if the interval has passed ([`MIN_INTERVAL_NS`]); else a later batch
-    /// takes them along. For streams that go on.
+    /// Sends the pending tokens if the interval has passed ([`MIN_INTERVAL_NS`]); else a later
+    /// batch takes them along. For streams that go on.
     pub(crate) fn offer(&mut self) {
         let due = match (&self.pending, self.sent_ns) {
             (Some(pending), Some(sent_ns)) => pending.step_end_ns - sent_ns >= MIN_INTERVAL_NS,
@@ -110,8 +110,8 @@ impl TokenOutlet {
     }
 
     /// Sends the pending tokens of a stream that goes on if the interval has passed at `now_ns`
-    /// ([`MIN_INTERVAL_NS`]). Returns when to try again, in nanoseconds of the same clock, if tokens
-    /// are still pending.
+    /// ([`MIN_INTERVAL_NS`]). Returns when to try again, in nanoseconds of the same clock, if
+    /// tokens are still pending.
     pub(crate) fn send_due(&mut self, now_ns: i64) -> Option<i64> {
         self.pending.as_ref()?;
         let due_ns = self.sent_ns.map_or(now_ns, |sent_ns| sent_ns + MIN_INTERVAL_NS);

@@ -4,9 +4,9 @@
 //! block of 8 rows at position 3; `-1` closes, `-1@ab` with its first pages named a and b;
 //! `1!128+3@b` goes on from the context that was retained as b.
 //!
-//! Steps: `r1` answers round 1; `1:0+3/8` reads and drafts; `1~MovedOn` is denied; `1=3` is reported
-//! as read up to 3. Commands after them: `free1` slot 1, `retain3=128>5` 128 rows of slot 3 as 5,
-//! `evict5`, `restore5=128>4` into slot 4. `miss1` is a session that could not begin.
+//! Steps: `r1` answers round 1; `1:0+3/8` reads and drafts; `1~MovedOn` is denied; `1=3` is
+//! reported as read up to 3. Commands after them: `free1` slot 1, `retain3=128>5` 128 rows of slot
+//! 3 as 5, `evict5`, `restore5=128>4` into slot 4. `miss1` is a session that could not begin.
 
 use std::collections::HashMap;
 

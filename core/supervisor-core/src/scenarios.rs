@@ -5,8 +5,8 @@
 //! order; none is "nothing follows". `tick` also checks that this very instant is the next
 //! deadline. `t=1s..9s` repeats a line every 500 ms. `d0` and `d1` before a word mean a drafter's
 //! place, else the target is meant; a beat's `link=g:phase:serving` is its report. `goes_on`
-//! repeats the last heartbeat of each worker, one step further. The target takes other permits at once,
-//! unless a scenario says `set permits=by_hand` and how it answers them.
+//! repeats the last heartbeat of each worker, one step further. The target takes other permits at
+//! once, unless a scenario says `set permits=by_hand` and how it answers them.
 
 mod names;
 mod parse;

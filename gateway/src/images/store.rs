@@ -31,7 +31,8 @@ const DIGEST_CHARS: usize = 64;
 /// form are removed. Everything else in the folder stays.
 ///
 /// # Errors
-/// The folder is a link, belongs to another user or is open to others; it cannot be created or read.
+/// The folder is a link, belongs to another user or is open to others; it cannot be created or
+/// read.
 pub fn prepare(runtime_dir: &RuntimeDir) -> Result<(), RuntimeDirError> {
     let path = runtime_dir.pictures();
     private_dir(&path)?;

@@ -1,6 +1,6 @@
 //! ⑧ The answer comes back: batches of token ids become events. An answer is pulled by its reader
-//! and has no task and no queue of its own. A reader that does not read stops the upstream's streams
-//! by flow control; a reader that leaves drops them.
+//! and has no task and no queue of its own. A reader that does not read stops the upstream's
+//! streams by flow control; a reader that leaves drops them.
 //!
 //! A request has one stream for each sample, with an id of its own, its sample index and the same
 //! seed. All are submitted at once, so that the prompt is prefilled once; events go out as they

@@ -5,9 +5,10 @@
 //! around it, then awaits [`Inference::answer`] or [`Inference::count`]. It encodes the
 //! [`crate::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
 //!
-//! [`input`] what clients ask for · [`params`] how · [`request`] checks of the fields alone · [`fit`] checks against the served model ·
-//! [`admission`] bounds · [`answer`] the stream of events · [`unread`] readers who do not read ·
-//! [`upstream`] the supervisor, the only module that knows messages between our processes.
+//! [`input`] what clients ask for · [`params`] how · [`request`] checks of the fields alone ·
+//! [`fit`] checks against the served model · [`admission`] bounds · [`answer`] the stream of events
+//! · [`unread`] readers who do not read · [`upstream`] the supervisor, the only module that knows
+//! messages between our processes.
 
 pub mod admission;
 pub mod answer;

@@ -106,7 +106,6 @@ impl Attention {
             scale: (self.head_dim as f32).powf(-0.5),
             queries: Some(&step.queries),
             both_ways: !self.causal,
-            ..AttentionParams::default()
         };
         self.o_proj.forward(&kv.attend(layer, &queries, &keys, &values, params, &step.segments)?)
     }

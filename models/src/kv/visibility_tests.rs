@@ -72,12 +72,7 @@ fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
     let asking: Vec<(u64, i32)> = place(true).collect();
     let written: Vec<(u64, i32)> = place(false).chain(asking.clone()).collect();
     let (q, k, v) = (rows(0, &asking, HEADS), rows(1, &written, 1), rows(2, &written, 1));
-    let params = AttentionParams {
-        scale: 1.0,
-        queries: Some(&queries),
-        both_ways,
-        ..AttentionParams::default()
-    };
+    let params = AttentionParams { scale: 1.0, queries: Some(&queries), both_ways };
     for (at, LayerKv { window, .. }) in LAYERS.iter().enumerate() {
         if asking.is_empty() {
             store.write(at, &k, &v, Some(&queries), &segments).expect("writes");

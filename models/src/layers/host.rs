@@ -165,8 +165,8 @@ pub(crate) fn largest(logits: &Array, limit: usize) -> Result<Option<Array>> {
 }
 
 /// softmax(scale · scores) over the keys that each row attends to, in the scores' memory if no
-/// other node needs it. `scores` `[N, Hkv, group · T, keys]`; `visible` has N · T ranges. Only where
-/// [`computes`] allows it.
+/// other node needs it. `scores` `[N, Hkv, group · T, keys]`; `visible` has N · T ranges. Only
+/// where [`computes`] allows it.
 ///
 /// # Errors
 /// Scores are not computed here, or memory is out.

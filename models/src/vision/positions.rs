@@ -1,5 +1,5 @@
-//! Positions of the rows of a sequence with images, for rotary embedding on three axes: time, height
-//! and width. Qwen2-VL (arXiv 2409.12191), section 2.1. Host integers only.
+//! Positions of the rows of a sequence with images, for rotary embedding on three axes: time,
+//! height and width. Qwen2-VL (arXiv 2409.12191), section 2.1. Host integers only.
 
 /// Where an image lies in its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,7 +87,7 @@ impl Pair {
         self.draft_kv.open(SequenceId(session)).expect("new");
     }
 
-    /// The target's choice behind each of `rows` at the session's end, and their taps; nothing is
+    /// The target's choice behind each of `rows` at the session's end, and their states; nothing is
     /// committed.
     pub fn target_rows(&mut self, session: u64, rows: &[u32]) -> (Vec<(u32, f32)>, Array) {
         let (sequence, length) = (SequenceId(session), rows.len() as i32);
@@ -103,16 +103,16 @@ impl Pair {
             &wants,
         );
         let forward = forward.expect("a forward");
-        let taps = forward.hidden_states.expect("wanted").side_by_side().expect("lazy");
-        eval([&taps]).expect("evaluates");
-        (best(&forward.logits.expect("wanted")), taps)
+        let states = forward.hidden_states.expect("wanted").side_by_side().expect("lazy");
+        eval([&states]).expect("evaluates");
+        (best(&forward.logits.expect("wanted")), states)
     }
 
-    /// Reads a prompt into the target: its choice behind the last row, and all taps.
+    /// Reads a prompt into the target: its choice behind the last row, and all states.
     pub fn prefill(&mut self, session: u64, prompt: &[u32]) -> (u32, Array) {
-        let (choices, taps) = self.target_rows(session, prompt);
+        let (choices, states) = self.target_rows(session, prompt);
         self.target_kv.commit(SequenceId(session), prompt.len() as i32).expect("commits");
-        (choices[prompt.len() - 1].0, taps)
+        (choices[prompt.len() - 1].0, states)
     }
 
     /// The block's input rows: the bonus token and masks.
@@ -125,7 +125,7 @@ impl Pair {
     pub fn draft_rows(
         &mut self,
         parts: &[DraftPart],
-        taps: &[Array],
+        states: &[Array],
         blocks: &[Array],
     ) -> Option<Array> {
         let joined = |arrays: &[Array]| {
@@ -133,7 +133,7 @@ impl Pair {
         };
         let batch = DraftBatch {
             parts: parts.to_vec(),
-            hidden_states: joined(taps),
+            hidden_states: joined(states),
             embeddings: joined(blocks),
         };
         match self.drafter.propose(&batch, &mut self.draft_kv).expect("a forward") {
@@ -144,28 +144,28 @@ impl Pair {
     }
 
     /// One session's context rows, and a block behind them.
-    pub fn draft(&mut self, session: u64, position: i32, taps: &Array, bonus: u32) -> Array {
+    pub fn draft(&mut self, session: u64, position: i32, states: &Array, bonus: u32) -> Array {
         let block = self.drafter.info().block;
         let part = DraftPart {
             sequence: SequenceId(session),
             position,
-            context: taps.dim(0),
+            context: states.dim(0),
             block: BlockRequest::greedy(block, bonus),
         };
         let blocks = [self.block(bonus, block)];
-        self.draft_rows(&[part], std::slice::from_ref(taps), &blocks)
+        self.draft_rows(&[part], std::slice::from_ref(states), &blocks)
             .expect("a block was asked for")
     }
 
     /// Verifies `drafted` behind `bonus` and commits: how many were accepted, the next bonus token,
-    /// the committed rows' taps.
+    /// the committed rows' states.
     pub fn verify(
         &mut self,
         session: u64,
         bonus: u32,
         drafted: &[u32],
     ) -> (usize, Vec<(u32, f32)>, Array) {
-        let (chosen, taps) = self.target_rows(session, &[&[bonus], drafted].concat());
+        let (chosen, states) = self.target_rows(session, &[&[bonus], drafted].concat());
         let accepted = drafted
             .iter()
             .zip(&chosen)
@@ -174,7 +174,7 @@ impl Pair {
         let sequence = SequenceId(session);
         let length = self.target_kv.length(sequence).expect("open") + accepted as i32 + 1;
         self.target_kv.commit(sequence, length).expect("commits");
-        (accepted, chosen, taps.try_index((..accepted as i32 + 1, ..)).expect("rows"))
+        (accepted, chosen, states.try_index((..accepted as i32 + 1, ..)).expect("rows"))
     }
 
     /// Decodes with drafts until `stop` or `most` ids: the ids behind the prompt, and cycles.
@@ -186,15 +186,15 @@ impl Pair {
         most: usize,
     ) -> (Vec<u32>, usize) {
         self.open(session);
-        let (mut bonus, mut taps) = self.prefill(session, prompt);
+        let (mut bonus, mut states) = self.prefill(session, prompt);
         let (mut out, mut cycles, mut position) = (vec![bonus], 0, 0);
         while out.len() < most && !out.iter().any(|id| stop.contains(id)) {
-            let hidden = self.draft(session, position, &taps, bonus);
-            position += taps.dim(0);
+            let hidden = self.draft(session, position, &states, bonus);
+            position += states.dim(0);
             let drafted = ids(&best(&self.target.head(&hidden).expect("a head")));
             let (accepted, chosen, committed) = self.verify(session, bonus, &drafted);
             out.extend(ids(&chosen[..=accepted]));
-            (bonus, taps) = (chosen[accepted].0, committed);
+            (bonus, states) = (chosen[accepted].0, committed);
             cycles += 1;
         }
         let end = out.iter().position(|id| stop.contains(id)).map_or(most, |at| at + 1).min(most);

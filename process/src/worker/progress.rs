@@ -95,10 +95,10 @@ impl Progress {
 
     /// Sets the ledger's figures, in bytes: the budget, what sequences hold, and of that the hidden
     /// states that are retained for a drafter.
-    pub fn set_kv(&self, budget: u64, held: u64, taps: u64) {
+    pub fn set_kv(&self, budget: u64, held: u64, hidden: u64) {
         self.budget_bytes.store(budget, Relaxed);
         self.held_bytes.store(held, Relaxed);
-        self.tap_bytes.store(taps, Relaxed);
+        self.tap_bytes.store(hidden, Relaxed);
     }
 
     /// Sets what the prefix cache retains of ended sequences, in bytes.

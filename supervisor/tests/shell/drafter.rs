@@ -151,8 +151,8 @@ async fn both_ends_of_a_link_reach_each_other_and_the_same_memory() {
     use std::os::fd::AsFd as _;
     let mut mine = paceline_link::Segment::map(memory.as_fd(), segment_bytes).expect("mapped");
     let its = paceline_link::Segment::map(its.segment.as_fd(), segment_bytes).expect("mapped");
-    mine.write(64, b"taps");
-    assert_eq!(its.read(64, 4), b"taps");
+    mine.write(64, b"rows");
+    assert_eq!(its.read(64, 4), b"rows");
     // Nothing of the link is left with us: one end closed is the end of the other.
     drop(ours);
     assert_eq!(other.read(&mut received).expect("an end"), 0);

@@ -127,8 +127,8 @@ impl Drafting {
         scheduler: &mut Scheduler,
         inputs: FeedInputs<'_>,
     ) -> DraftPlan {
-        // A drafter that is paused for being late, or owes many answers, gets nothing: it has enough
-        // to do.
+        // A drafter that is paused for being late, or owes many answers, gets nothing: it has
+        // enough to do.
         if !self.deadline.may_ask(inputs.border.now) || link.is_clogged() {
             return DraftPlan::default();
         }

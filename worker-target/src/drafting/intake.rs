@@ -9,9 +9,9 @@ use super::proposal::ServedDraft;
 use super::{Border, DraftEvent, Drafting};
 use crate::core::{ReportedPosition, SequenceKey};
 
-/// Most progress reports in a row that report nothing new. An honest drafter reports each step once;
-/// a report is stale only if its sequence ended, or started again, while the report was under way.
-/// That is a handful of steps.
+/// Most progress reports in a row that report nothing new. An honest drafter reports each step
+/// once; a report is stale only if its sequence ended, or started again, while the report was under
+/// way. That is a handful of steps.
 const IDLE_REPORTS: usize = 256;
 
 impl Drafting {

@@ -8,8 +8,8 @@
 //!                            drafter
 //! ```
 //! All of this happens at step borders on the engine's thread. Nothing waits, and a fault ends the
-//! link and nothing else (I3). The handshake of a new link runs beside the link that serves. When it
-//! is over, the new link takes the old one's place.
+//! link and nothing else (I3). The handshake of a new link runs beside the link that serves. When
+//! it is over, the new link takes the old one's place.
 
 mod feed;
 mod intake;
@@ -137,8 +137,8 @@ pub(crate) struct Drafting {
 }
 
 impl Drafting {
-    /// An end without a link. `hello` describes the target to a drafter; `feature_layers` is empty if
-    /// no drafter is configured.
+    /// An end without a link. `hello` describes the target to a drafter; `feature_layers` is empty
+    /// if no drafter is configured.
     pub(crate) fn new(hello: Hello, feature_layers: Vec<usize>, window_rows: usize) -> Self {
         Self {
             hello,
@@ -294,8 +294,8 @@ impl Drafting {
         }
     }
 
-    /// Closes the link that serves, if there is one. Drafts that were requested over it are given up;
-    /// drafts that came stay valid.
+    /// Closes the link that serves, if there is one. Drafts that were requested over it are given
+    /// up; drafts that came stay valid.
     fn leave(&mut self, events: &mut Vec<DraftEvent>) {
         if let Some(link) = self.link.take() {
             self.past_bytes += link.end.bytes();
@@ -399,8 +399,9 @@ impl Drafting {
         }
     }
 
-    /// Drops the hidden states of a sequence that goes on without them. Reports of the drafter about
-    /// it may be under way, and are no fault: the farthest position that was sent is remembered.
+    /// Drops the hidden states of a sequence that goes on without them. Reports of the drafter
+    /// about it may be under way, and are no fault: the farthest position that was sent is
+    /// remembered.
     pub(crate) fn drop_hidden_states(&mut self, key: SequenceKey) {
         let window = self.new_window();
         let Some(session) = self.sessions.get_mut(&key) else { return };

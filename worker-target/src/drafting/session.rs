@@ -1,4 +1,5 @@
-//! One sequence on the link: the hidden states that the drafter gets, and the draft that comes back.
+//! One sequence on the link: the hidden states that the drafter gets, and the draft that comes
+//! back.
 
 use crate::core::{DrafterProgress, HiddenStateWindow, PageKey};
 

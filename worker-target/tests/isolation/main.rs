@@ -371,8 +371,8 @@ fn run(seeds: std::ops::Range<u64>) -> Counts {
             .iter()
             .map(|solo| [solo.request.prompt_ids.clone(), solo.ids.clone()].concat())
             .collect();
-        // Room for all, and for hardly more than the longest: 2 MiB of KV and 1 MiB of taps are the
-        // smallest place.
+        // Room for all, and for hardly more than the longest: 2 MiB of KV and 1 MiB of hidden
+        // states are the smallest place.
         let houses = [House::open(256 << 20, &known).await, House::open(6 << 20, &known).await];
         let mut counts = Counts::default();
         for seed in only().map_or(seeds, |seed| seed..seed + 1) {

@@ -1,6 +1,6 @@
-//! Requests with images through the real worker, on a tiny Qwen3-VL. An answer is a pure function of
-//! the request (I1): other requests, chunks and the cache change no token. An image that cannot be
-//! used fails its own request and no other (I5).
+//! Requests with images through the real worker, on a tiny Qwen3-VL. An answer is a pure function
+//! of the request (I1): other requests, chunks and the cache change no token. An image that cannot
+//! be used fails its own request and no other (I5).
 
 mod requests;
 #[path = "../stage/mod.rs"]
@@ -231,8 +231,8 @@ async fn drafts_after_images_change_no_token() {
             let mut counts = vec![v1::Speculation::default(); all.len()];
             let mut left: Vec<usize> = (0..all.len()).collect();
             let every_one_drafts = async {
-                // On a busy machine all drafts of a short stream may be late. Such a stream runs once
-                // more.
+                // On a busy machine all drafts of a short stream may be late. Such a stream runs
+                // once more.
                 while !left.is_empty() {
                     let answers = join_all(left.iter().map(|at| worker.drafted(&all[*at]))).await;
                     for (at, (found, done)) in left.iter().zip(answers) {

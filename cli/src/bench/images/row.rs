@@ -51,6 +51,7 @@ impl Stages {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct First {
     /// "new", "next turn", "elsewhere".
+    #[serde(rename = "meeting")]
     pub cache: &'static str,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,

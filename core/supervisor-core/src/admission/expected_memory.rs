@@ -1,6 +1,6 @@
 //! The expected length of an answer, computed from the lengths of the last answers. Admission
-//! reserves memory for it: nearly all answers end long before `max_tokens`, which most clients leave
-//! at the rest of the context.
+//! reserves memory for it: nearly all answers end long before `max_tokens`, which most clients
+//! leave at the rest of the context.
 
 /// Answers that are counted.
 const RECENT: usize = 64;

@@ -1,5 +1,6 @@
-//! Whether a first token can arrive before a deadline, by measurements. A request that has no chance
-//! is refused when it arrives: it would cost other requests time, and its client would wait in vain.
+//! Whether a first token can arrive before a deadline, by measurements. A request that has no
+//! chance is refused when it arrives: it would cost other requests time, and its client would wait
+//! in vain.
 //!
 //! A wrong refusal is worse than a request served in vain. So both figures are those of the fastest
 //! recently measured request, less a margin: a prompt in the prefix cache, or a machine that has

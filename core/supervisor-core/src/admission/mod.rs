@@ -1,5 +1,5 @@
-//! Which requests wait and which run: a queue that serves API keys in turn ([`queue`]), and a ledger
-//! of KV memory. A request is admitted when there is memory for what it is expected to hold
+//! Which requests wait and which run: a queue that serves API keys in turn ([`queue`]), and a
+//! ledger of KV memory. A request is admitted when there is memory for what it is expected to hold
 //! ([`expected_memory`]). What it can hold at most is checked once, when it arrives: a request that
 //! could never fit is refused.
 //!

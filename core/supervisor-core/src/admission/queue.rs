@@ -22,11 +22,12 @@
 //!
 //! A passed key keeps its place in the order of turns.
 //!
-//! **No starvation.** The turn stays with a key whose first request does not fit the free memory, and
-//! no request is admitted meanwhile. So a large request gets the memory that running ones give back. A key that comes later can be served before it only while this key is at its share.
-//! At the latest when its own running requests have ended it is not, and those before it in the
-//! order of turns have had theirs. With one key, or without keys, all this is a plain queue in the
-//! order of arrival.
+//! **No starvation.** The turn stays with a key whose first request does not fit the free memory,
+//! and no request is admitted meanwhile. So a large request gets the memory that running ones give
+//! back. A key that comes later can be served before it only while this key is at its share. At the
+//! latest when its own running requests have ended it is not, and those before it in the order of
+//! turns have had theirs. With one key, or without keys, all this is a plain queue in the order of
+//! arrival.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -17,8 +17,8 @@ use paceline_vocabulary::{Epoch, Millis};
 /// For the descriptors to reach both workers, and again for the handshake after it. The shell's own
 /// timeouts are shorter; this one applies if the shell's answer is lost.
 const HANDSHAKE_TIMEOUT_MS: u64 = 10_000;
-/// Pauses before the first tries after a loss. The first is long enough for the event that a process
-/// has ended.
+/// Pauses before the first tries after a loss. The first is long enough for the event that a
+/// process has ended.
 const PAUSES_MS: [u64; 3] = [100, 250, 500];
 /// Later pauses double from here ...
 const LONG_PAUSE_MS: u64 = 1_000;

@@ -3,7 +3,8 @@
 //! operators, a clock that jumps. A run is a function of its seed and its schedule ([`schedule`]);
 //! a schedule that fails is shrunk, written down, and can be run again:
 //!
-//! `PACELINE_SIMULATION=FILE cargo test -p paceline-supervisor-core --lib machine::tests::replay -- --ignored --nocapture`
+//! `PACELINE_SIMULATION=FILE cargo test -p paceline-supervisor-core --lib machine::tests::replay --
+//! --ignored --nocapture`
 //!
 //! In `simulation` anything happens at any time that the contract does not forbid. This world is
 //! like the real one: causes have effects, so that more can be asserted. After each event

@@ -115,8 +115,8 @@ fn a_day_keeps_the_invariants() {
     assert!(sum("admit") > 40_000, "{seen:#?}");
 }
 
-/// Whether what the simulation asserts can be broken: each planted bug (`fault_injection.rs`) is caught,
-/// and soon.
+/// Whether what the simulation asserts can be broken: each planted bug (`fault_injection.rs`) is
+/// caught, and soon.
 #[test]
 fn planted_bugs_are_caught() {
     for (bug, words) in [

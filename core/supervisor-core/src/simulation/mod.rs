@@ -32,8 +32,8 @@ enum Fate {
         epoch: Epoch,
         cost_bytes: u64,
     },
-    /// Delivered its outcome; until its end is reported to the core it holds what a living target still
-    /// holds for it.
+    /// Delivered its outcome; until its end is reported to the core it holds what a living target
+    /// still holds for it.
     Over {
         reported: bool,
         cost_bytes: u64,
@@ -100,10 +100,12 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let mut settings = Settings::default();
-        settings.queue_places = 4;
-        settings.queue_wait_ms = 3_000;
-        settings.streams_per_key = 2;
+        let mut settings = Settings {
+            queue_places: 4,
+            queue_wait_ms: 3_000,
+            streams_per_key: 2,
+            ..Settings::default()
+        };
         if random.below(2) == 0 {
             settings.policy.max_concurrent = Limit::Is(1);
         }

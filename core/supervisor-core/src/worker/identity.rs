@@ -1,5 +1,5 @@
-//! Whether a process that an earlier supervisor left is the one that this supervisor would start. An
-//! adopted process keeps its weights, so it has to be the same program with the same settings.
+//! Whether a process that an earlier supervisor left is the one that this supervisor would start.
+//! An adopted process keeps its weights, so it has to be the same program with the same settings.
 
 use paceline_vocabulary::Epoch;
 
@@ -24,8 +24,8 @@ pub struct WorkerClaim {
 }
 
 impl WorkerClaim {
-    /// Why the process that was recorded as `epoch` and `pid` and makes this claim is not the one that
-    /// `ours` would start; `None` if it is.
+    /// Why the process that was recorded as `epoch` and `pid` and makes this claim is not the one
+    /// that `ours` would start; `None` if it is.
     pub fn differs(&self, epoch: Epoch, pid: u32, ours: &WorkerIdentity) -> Option<String> {
         let theirs = &self.identity;
         if (self.epoch, self.pid) != (epoch, pid) {

@@ -229,8 +229,8 @@ impl Life {
         figures.draft.is_some_and(|draft| draft.observations > 0).then_some(figures)
     }
 
-    /// Bytes that sequences held by the last heartbeat, without hidden states for the drafter: these
-    /// are freed before a request waits.
+    /// Bytes that sequences held by the last heartbeat, without hidden states for the drafter:
+    /// these are freed before a request waits.
     pub fn kv_bytes(&self) -> u64 {
         let kv = self.heartbeat.as_ref().and_then(|heartbeat| heartbeat.kv);
         kv.map_or(0, |kv| kv.held_bytes.saturating_sub(kv.hidden_bytes))

@@ -1,5 +1,5 @@
-//! One worker process from its start to its end. Decides and never acts: only numbers and facts come
-//! in, only actions go out. The states and their transitions are drawn in [`phase`].
+//! One worker process from its start to its end. Decides and never acts: only numbers and facts
+//! come in, only actions go out. The states and their transitions are drawn in [`phase`].
 //!
 //! The next epoch starts only when the process before it is gone: `Spawn` is ordered only if no
 //! process is left. A process that an earlier supervisor left is `Found` and adopted as it is: it

@@ -17,8 +17,8 @@
 //! - Loading → Ready: the worker has loaded and describes itself.
 //! - Ready → Suspect: no heartbeat for `silent_ms`, or the worker ends without being asked.
 //! - Suspect → Ready: a heartbeat arrives again.
-//! - Starting, Loading, Ready, Suspect → Ending: the worker hangs, broke the link's protocol, is not
-//!   the one that this supervisor would start (`Foreign`), or is asked to end.
+//! - Starting, Loading, Ready, Suspect → Ending: the worker hangs, broke the link's protocol, is
+//!   not the one that this supervisor would start (`Foreign`), or is asked to end.
 //! - Ending → Stopped: the process that was asked to end is gone, or is given up after SIGKILL.
 //! - Ending → Starting: the foreign process of a target is gone; the target is started.
 //! - any → BackingOff: the process ended unexpectedly and the restart budget allows a later start.

@@ -28,7 +28,8 @@ pub struct WorkerTimeouts {
     pub ask_ms: u64,
     /// From SIGTERM to SIGKILL, likewise.
     pub term_ms: u64,
-    /// The same two for a process that is hung or does not answer, without progress of its teardown.
+    /// The same two for a process that is hung or does not answer, without progress of its
+    /// teardown.
     pub quiet_ms: u64,
     /// Longest time of one stage for a teardown that makes progress.
     pub teardown_ms: u64,

@@ -109,8 +109,8 @@ impl Worker {
         self.last_end.as_ref().map_or("", |end| &end.log)
     }
 
-    /// Why it is in this state, for operators: the cause, the next try, and after an unexpected end the last
-    /// lines of the log.
+    /// Why it is in this state, for operators: the cause, the next try, and after an unexpected end
+    /// the last lines of the log.
     pub fn reason(&self, now: Millis) -> String {
         let seconds = |at: Millis| at.since(now).div_ceil(1_000);
         let state = match self.phase {

@@ -17,8 +17,8 @@ const STREAMS: usize = 8;
 /// many times at most.
 const RUNS: usize = 20;
 
-/// Requests of all kinds, or only such whose tokens are chosen in the graph, so that a step prepares
-/// the next one.
+/// Requests of all kinds, or only such whose tokens are chosen in the graph, so that a step
+/// prepares the next one.
 fn requests(mixed: bool) -> Vec<TestRequest> {
     let warm = SamplingRule { temperature: 0.8, top_p: 0.95, ..SamplingRule::GREEDY };
     let request = |at: usize| {
@@ -60,8 +60,8 @@ fn whole(requests: &[TestRequest], solos: &[Vec<u32>]) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Runs all requests, one of them with a fault, and checks every stream. Returns the drafted and the
-/// accepted tokens of the sound ones.
+/// Runs all requests, one of them with a fault, and checks every stream. Returns the drafted and
+/// the accepted tokens of the sound ones.
 fn check(
     engine: &mut TestEngine,
     requests: &[TestRequest],

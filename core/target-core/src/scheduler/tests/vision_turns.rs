@@ -337,8 +337,8 @@ fn a_request_whose_images_can_never_fit_is_refused() {
     );
 }
 
-/// Random requests with images: no row of an image is prefilled before its features are there, every
-/// request completes, and all memory is released.
+/// Random requests with images: no row of an image is prefilled before its features are there,
+/// every request completes, and all memory is released.
 #[test]
 fn any_mixture_of_requests_completes() {
     let mut state = 5_u64;
