@@ -119,12 +119,12 @@ pub(super) fn available_memory() -> Option<u64> {
 
 /// Counts of the machine's pages, as the command vm_stat prints them.
 fn vm_statistics() -> Option<libc::vm_statistics64> {
-    // SAFETY: takes nothing and returns the task's own port of the host, which lives as long as the
-    // task.
     #[allow(
         deprecated,
         reason = "libc advises the crate mach2, which would be one more dependency for one function"
     )]
+    // SAFETY: takes nothing and returns the task's own port of the host, which lives as long as the
+    // task.
     let host = unsafe { libc::mach_host_self() };
     let mut count = libc::HOST_VM_INFO64_COUNT;
     // SAFETY: the structure is plain data. host_statistics64 writes at most `count` words into it,
