@@ -68,7 +68,13 @@ fn tensor() -> internal::TensorRef {
 }
 
 fn frames() -> Vec<(&'static str, Frame)> {
-    let contexts = vec![internal::Context { session: 1, position: 0, rows: 4, fresh: true, request_id: "r".into() }];
+    let contexts = vec![internal::Context {
+        session: 1,
+        position: 0,
+        rows: 4,
+        fresh: true,
+        request_id: "r".into(),
+    }];
     let requests = vec![internal::DraftRequest {
         session: 1,
         position: 4,
