@@ -12,7 +12,7 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::RouteWish;
 use paceline_tests::prompts::some_of_each;
 use paceline_tests::stack::Pending;
-use paceline_tests::{Stack, chat, programs, signal, wait};
+use paceline_tests::{Stack, chat, kill_at_once, programs, signal, wait};
 use serde_json::Value;
 use tonic::{Code, Status};
 
@@ -128,14 +128,10 @@ fn when_the_lease_is_over_both_workers_end_in_order() {
     let mut stack = Stack::drafting("supervisor.lease_s = 3\n");
     let status = stack.status().expect("status");
     let workers = ["target", "drafter"].map(|worker| status[worker]["pid"].as_u64());
-    // All stopped first: none sees another die and ends in order, or starts it again.
-    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-        for process in stack.processes() {
-            if !workers.contains(&Some(process.pid.into())) {
-                process.signal(signal);
-            }
-        }
-    }
+    let mut others = stack.processes();
+    others.retain(|process| !workers.contains(&Some(process.pid.into())));
+    // None ends in order because of another one's end, or starts it again.
+    kill_at_once(&others);
     assert_eq!(stack.serve_ended(), None);
     wait("the end of both workers", || stack.processes().is_empty().then_some(()));
     for worker in ["target", "drafter-0"] {

@@ -21,7 +21,7 @@ pub mod usage;
 pub mod wait;
 
 pub use ask::{Answer, Live, chat, continue_ids, continue_text};
-pub use procs::signal;
+pub use procs::{kill_at_once, signal};
 pub use stack::Stack;
 pub use wait::wait;
 

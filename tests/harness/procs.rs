@@ -3,7 +3,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::platform::process_start;
+use paceline_process::platform::{process_start, process_stopped};
 
 /// A living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,20 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(self.pid as i32), signal);
     }
+}
+
+/// Kills these processes so that none of them acts on another one's end: each is stopped first, and
+/// the first is killed when all stand still. A stop that was only sent is no stop yet: on a busy
+/// machine another thread of the process goes on for a while.
+pub fn kill_at_once(processes: &[Process]) {
+    processes.iter().for_each(|process| process.signal(Signal::SIGSTOP));
+    for process in processes {
+        crate::wait("a process to stand still", || {
+            let gone = process_start(process.pid).is_none();
+            (gone || process_stopped(process.pid)).then_some(())
+        });
+    }
+    processes.iter().for_each(|process| process.signal(Signal::SIGKILL));
 }
 
 /// Sends a signal to a process that runs.

@@ -11,7 +11,7 @@ use paceline_tests::picture::{
     about, image, noise, path, seeing, seeing_and_drafting, text, turn, waiting,
 };
 use paceline_tests::stack::Pending;
-use paceline_tests::{Answer, Stack, chat, signal, wait};
+use paceline_tests::{Answer, Stack, chat, kill_at_once, signal, wait};
 use tonic::Code;
 
 use super::{Compared, all_is_over, refused};
@@ -115,10 +115,7 @@ fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
 
     // All processes at once: nothing can remove the files until the next start.
     let pending = stuck(&stack);
-    // Stopped first, so that none sees another one's end.
-    for with in [Signal::SIGSTOP, Signal::SIGKILL] {
-        stack.processes().iter().for_each(|process| process.signal(with));
-    }
+    kill_at_once(&stack.processes());
     assert_eq!(stack.serve_ended(), None);
     pending.finish().expect_err("all are gone");
     wait("all processes gone", || stack.processes().is_empty().then_some(()));
