@@ -241,7 +241,7 @@ mod tests {
         let object = serde_json::to_value(report(8.0)).expect("plain");
         let row = &object["rows"][0];
         assert_eq!(
-            (&row["size"], &row["first"][0]["cache"]),
+            (&row["size"], &row["first"][0]["meeting"]),
             (&"640 x 480".into(), &ImageCache::New.word().into())
         );
         assert_eq!(row["first"][0]["tower_ms"]["values"].as_array().map(Vec::len), Some(7));
