@@ -68,6 +68,7 @@ fn tensor() -> internal::TensorRef {
 }
 
 fn frames() -> Vec<(&'static str, Frame)> {
+    // More than 60 lines: a list, one frame of each kind.
     let contexts = vec![internal::Context {
         session: 1,
         position: 0,

@@ -19,6 +19,7 @@ const WAIT: Duration = Duration::from_secs(5);
 
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement for a terminal")]
 fn main() {
+    // More than 60 lines: a tool's steps in order, with nothing to share.
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u32>().expect("a number"));
     // Those of the demo pair: four feature layers of 256 in float32, ten rows committed a cycle,
     // fifteen drafted.

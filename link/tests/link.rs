@@ -54,6 +54,7 @@ fn protocol<T: std::fmt::Debug>(result: Result<T, LinkError>) -> String {
 
 #[test]
 fn tensors_cross_both_ways_and_space_comes_back() {
+    // More than 60 lines: one story from start to end.
     let (mut target, drafter) = ends();
     let echo = std::thread::spawn(move || {
         let mut drafter = drafter;

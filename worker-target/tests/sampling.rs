@@ -58,6 +58,7 @@ fn bias(list: impl IntoIterator<Item = (u32, f32)>) -> Vec<v1::LogitBias> {
 /// Every sampler alone, and together. Bias and stop ids are about ids that would be chosen without
 /// them.
 fn requests() -> Vec<Generation> {
+    // More than 60 lines: a table, one sampler a row.
     let warm = SamplingRule { temperature: 0.8, ..GREEDY };
     let penalties = SamplingRule {
         repetition_penalty: 1.1,
@@ -182,6 +183,7 @@ async fn link(
 
 #[tokio::test]
 async fn each_sampler_gives_one_stream_and_its_log_probabilities() {
+    // More than 60 lines: one story from start to end.
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, mut beats) = worker.ready().await;
     let requests = requests();

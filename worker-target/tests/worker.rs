@@ -188,6 +188,7 @@ async fn stale_messages_and_bad_requests_are_refused() {
 
 #[tokio::test]
 async fn dropped_cancelled_and_late_requests_return_their_memory() {
+    // More than 60 lines: one story from start to end.
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
     let prompt = cases()[2].0.clone();

@@ -318,6 +318,7 @@ pub fn hosts(
 
 impl FakeHost {
     fn begin(&mut self, epoch: u64, term: u64, model: &str, pid: u32) {
+        // More than 60 lines: one worker process, all its services in order.
         let (calls_tx, calls) = mpsc::channel(16);
         let (stops_tx, stops) = mpsc::channel(4);
         let (permits_tx, permits) = mpsc::channel(16);

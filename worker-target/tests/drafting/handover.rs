@@ -73,6 +73,7 @@ fn a_pair_that_does_not_go_together_is_refused_with_the_reason() {
 
 #[test]
 fn links_and_permits_come_and_go_in_the_middle_of_a_stream() {
+    // More than 60 lines: one story from start to end.
     let mut stage = Stage::new();
     let (request, plain) = (stage.requests[0].clone(), stage.plain[0].clone());
     let known: Known =

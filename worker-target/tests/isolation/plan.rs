@@ -192,6 +192,7 @@ pub fn lane(dice: &mut Dice) -> (v1::Lane, v1::RouteReason) {
 
 /// All of an interleaving that does not depend on the machine.
 pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
+    // More than 60 lines: draws in one order, which the seed must repeat.
     let mut dice = Dice(seed);
     let tight = dice.one_in(6);
     // Half of the others are sixteen requests that come at once.
