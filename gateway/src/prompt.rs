@@ -78,7 +78,7 @@ impl Language {
         };
         let images = match vision {
             None => None,
-            Some(settings) => ImageProcessor::new(settings, |id| tokens.text(id))?.map(Arc::new),
+            Some(settings) => ImageProcessor::new(&settings, |id| tokens.text(id))?.map(Arc::new),
         };
         Ok(Self { tokens, template, stop_ids, sampling, images })
     }

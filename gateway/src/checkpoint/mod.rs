@@ -15,7 +15,7 @@ use tokenizers::Tokenizer;
 use crate::sampling::SamplingRule;
 
 pub use error::LoadError;
-pub use vision::VisionSettings;
+pub use vision::{ProcessorSettings, VisionSettings};
 
 /// The content of a model directory.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Checkpoint {
     pub stop_ids: Vec<u32>,
     /// The model's own sampling.
     pub sampling: SamplingRule,
-    /// What the files say about images, if the model has a vision part.
+    /// The settings for images, if the model has a vision part.
     pub vision: Option<VisionSettings>,
 }
 
@@ -77,7 +77,7 @@ impl Checkpoint {
         }
         stop_ids.sort_unstable();
         stop_ids.dedup();
-        let vision = VisionSettings::of(dir, config)?;
+        let vision = VisionSettings::of(dir, config);
         let files::TokenizerConfig { bos_token, eos_token, .. } = texts;
         Ok(Self { tokenizer, template, bos_token, eos_token, stop_ids, sampling, vision })
     }

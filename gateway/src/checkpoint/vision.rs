@@ -1,4 +1,4 @@
-//! What a model directory says about images: the vision part of `config.json`, and
+//! The settings for images in a model directory: the vision part of `config.json`, and
 //! `processor_config.json` or `preprocessor_config.json`.
 
 use std::path::{Path, PathBuf};
@@ -21,58 +21,61 @@ pub struct VisionSettings {
     pub patch_size: Option<u32>,
     /// Patches of a side that become one token.
     pub spatial_merge_size: Option<u32>,
-    /// The file of `processor`, for messages.
-    pub processor_path: PathBuf,
-    /// How images are resized and normalized, by name. Empty without a file.
-    pub processor: Map<String, Value>,
+    /// The model directory.
+    dir: PathBuf,
+}
+
+/// How images are resized and normalized.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessorSettings {
+    /// The file, for messages.
+    pub path: PathBuf,
+    /// The settings by name. Empty without a file.
+    pub fields: Map<String, Value>,
 }
 
 impl VisionSettings {
     /// The settings of a model with this configuration; `None` without a vision part.
-    pub(super) fn of(dir: &Path, config: ModelConfig) -> Result<Option<Self>, LoadError> {
+    pub(super) fn of(dir: &Path, config: ModelConfig) -> Option<Self> {
         let ModelConfig { model_type, image_token_id, vision_config, .. } = config;
-        let Some(vision) = vision_config else { return Ok(None) };
-        let ProcessorFile { path, settings } = ProcessorFile::read(dir)?;
-        Ok(Some(Self {
+        let vision = vision_config?;
+        Some(Self {
             config_path: dir.join(CONFIG),
             model_type,
             image_token_id,
             patch_size: vision.patch_size,
             spatial_merge_size: vision.spatial_merge_size,
-            processor_path: path,
-            processor: settings,
-        }))
+            dir: dir.to_owned(),
+        })
     }
 
-    /// Reads these settings alone.
-    #[cfg(test)]
-    pub(crate) fn read(dir: &Path) -> Result<Option<Self>, LoadError> {
-        Self::of(dir, ModelConfig::read(dir)?)
-    }
-}
-
-/// The file with the settings of the image processor.
-struct ProcessorFile {
-    path: PathBuf,
-    settings: Map<String, Value>,
-}
-
-impl ProcessorFile {
-    /// `processor_config.json` wins if it has settings for images, as in the reference
-    /// implementation.
-    fn read(dir: &Path) -> Result<Self, LoadError> {
-        let path = dir.join("processor_config.json");
+    /// Reads how images are resized and normalized. `processor_config.json` wins if it has settings
+    /// for images, as in the reference implementation.
+    ///
+    /// A model whose images this version does not know is served as a text model. These files are
+    /// not read for it, so that it starts whatever they contain.
+    ///
+    /// # Errors
+    /// A file is unreadable or not as expected.
+    pub fn processor(&self) -> Result<ProcessorSettings, LoadError> {
+        let path = self.dir.join("processor_config.json");
         let all: Option<Map<String, Value>> = json(&path)?;
         match all.and_then(|mut all| all.remove("image_processor")) {
             None | Some(Value::Null) => {}
-            Some(Value::Object(settings)) => return Ok(Self { path, settings }),
+            Some(Value::Object(fields)) => return Ok(ProcessorSettings { path, fields }),
             Some(other) => {
                 let what = format!("image_processor: expected an object, found {other}");
                 return Err(LoadError::content(&path, what));
             }
         }
-        let path = dir.join("preprocessor_config.json");
-        let settings = json(&path)?.unwrap_or_default();
-        Ok(Self { path, settings })
+        let path = self.dir.join("preprocessor_config.json");
+        let fields = json(&path)?.unwrap_or_default();
+        Ok(ProcessorSettings { path, fields })
+    }
+
+    /// Reads these settings alone.
+    #[cfg(test)]
+    pub(crate) fn read(dir: &Path) -> Result<Option<Self>, LoadError> {
+        Ok(Self::of(dir, ModelConfig::read(dir)?))
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::resize::Sizes;
 use super::{BadImage, PatchGrid, Size};
-use crate::checkpoint::{LoadError, VisionSettings};
+use crate::checkpoint::{LoadError, ProcessorSettings, VisionSettings};
 
 /// Model types whose images are resized to multiples of merged patches. A merged patch becomes one
 /// token of the prompt.
@@ -44,12 +44,12 @@ impl ImageProcessor {
     /// # Errors
     /// The first setting that cannot be served, with its file.
     pub fn new(
-        settings: VisionSettings,
+        settings: &VisionSettings,
         token_text: impl Fn(u32) -> Option<String>,
     ) -> Result<Option<Self>, LoadError> {
         let config = |what: String| LoadError::content(&settings.config_path, what);
-        let model_type = settings.model_type.unwrap_or_default();
-        if !QWEN.contains(&model_type.as_str()) {
+        let model_type = settings.model_type.as_deref().unwrap_or_default();
+        if !QWEN.contains(&model_type) {
             // The target decides whether the model can be served at all.
             tracing::warn!(
                 model_type,
@@ -74,8 +74,9 @@ impl ImageProcessor {
                 "image_token_id: expected a token of tokenizer.json, found {token}"
             )));
         };
-        let mut fields = Fields { of: settings.processor };
-        let unserved = |Unserved(what)| LoadError::content(&settings.processor_path, what);
+        let ProcessorSettings { path, fields } = settings.processor()?;
+        let mut fields = Fields { of: fields };
+        let unserved = |Unserved(what)| LoadError::content(&path, what);
         let sizes = fields.sizes(patch, merge).map_err(unserved)?;
         let Normalization { scale, bias } = fields.normalization().map_err(unserved)?;
         Ok(Some(Self { sizes, patch, merge, scale, bias, token, placeholder }))

@@ -10,7 +10,7 @@ fn read(files: &[(&str, &str)]) -> Result<Option<ImageProcessor>, String> {
     let language = crate::demo::language();
     let read = || match VisionSettings::read(dir.path())? {
         None => Ok(None),
-        Some(settings) => ImageProcessor::new(settings, |id| language.tokens.text(id)),
+        Some(settings) => ImageProcessor::new(&settings, |id| language.tokens.text(id)),
     };
     read().map_err(|error: LoadError| error.to_string())
 }
@@ -32,6 +32,11 @@ fn a_model_without_vision_has_no_image_processor() {
         Ok(None),
         "one that is not known"
     );
+    let unknown = ("config.json", r#"{"model_type": "other_vl", "vision_config": {}}"#);
+    for broken in ["{", r#"{"image_processor": 3}"#] {
+        let files = [unknown, ("processor_config.json", broken)];
+        assert_eq!(read(&files), Ok(None), "its image settings are not read");
+    }
     let own = crate::prompt::Language::read(&crate::demo::dir()).expect("in the repository");
     assert!(own.images.is_none());
 }
