@@ -1,5 +1,8 @@
-//! Messages of inference.proto as inputs of [`crate::inference`]. Checked here is only what the
-//! protocol itself can get wrong: parts without a kind, enums with unknown numbers.
+//! Messages of inference.proto as inputs of [`crate::inference`]. Only errors of the protocol
+//! itself are found here: parts without a kind, enums with unknown numbers.
+//!
+//! Messages are taken apart by all their fields, so that a field that is added to the contract
+//! cannot be dropped in silence (I5).
 
 use paceline_proto::v1;
 use paceline_vocabulary::RouteWish;
@@ -24,19 +27,24 @@ pub(super) struct CountInput {
 /// There is no prompt; an enum has an unknown number.
 pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceError> {
     use v1::generate_request::Prompt;
-    let prompt = match message.prompt {
+    let v1::GenerateRequest {
+        model,
+        prompt,
+        sampling,
+        limits,
+        route,
+        report_margins,
+        samples,
+        logprobs,
+    } = message;
+    let prompt = match prompt {
         None => return Err(InferenceError::invalid("prompt", "text or token_ids", "neither")),
         Some(Prompt::Text(text)) => PromptInput::Text(text),
         Some(Prompt::TokenIds(list)) => PromptInput::Ids(list.ids),
     };
-    let params = GenerationParams {
-        model: message.model,
-        route: route(message.route)?,
-        report_margins: message.report_margins,
-        samples: message.samples,
-        logprobs: message.logprobs,
-        ..params(message.sampling, message.limits)
-    };
+    let route = route_wish(route)?;
+    let rest = params(sampling, limits);
+    let params = GenerationParams { model, route, report_margins, samples, logprobs, ..rest };
     Ok(RequestInput { prompt, params })
 }
 
@@ -45,23 +53,32 @@ pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceE
 /// # Errors
 /// A part has no known kind; an enum has an unknown number.
 pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
-    let params = GenerationParams {
-        model: message.model,
-        route: route(message.route)?,
-        report_margins: message.report_margins,
-        samples: message.samples,
-        logprobs: message.logprobs,
-        ..params(message.sampling, message.limits)
-    };
-    let messages = message.messages.into_iter().enumerate();
+    let v1::ChatRequest {
+        model,
+        messages,
+        sampling,
+        limits,
+        route,
+        report_margins,
+        samples,
+        logprobs,
+        tools,
+        template_arguments,
+    } = message;
+    let route = route_wish(route)?;
+    let rest = params(sampling, limits);
+    let params = GenerationParams { model, route, report_margins, samples, logprobs, ..rest };
+    let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(at, message)| conversation_message(at, message));
-    let tools = message.tools.into_iter().map(|v1::Tool { name, description, parameters }| {
-        ToolInput { name, description, parameters }
+    let tools = tools.into_iter().map(|v1::Tool { name, description, parameters }| ToolInput {
+        name,
+        description,
+        parameters,
     });
     let conversation = ConversationInput {
         messages: messages.collect::<Result<_, _>>()?,
         tools: tools.collect(),
-        template_arguments: message.template_arguments,
+        template_arguments,
     };
     Ok(RequestInput { prompt: PromptInput::Conversation(conversation), params })
 }
@@ -115,31 +132,47 @@ fn content_part(
 }
 
 fn params(sampling: Option<v1::Sampling>, limits: Option<v1::Limits>) -> GenerationParams {
-    let (sampling, limits) = (sampling.unwrap_or_default(), limits.unwrap_or_default());
-    let bias = |v1::LogitBias { token_id, bias }| LogitBias { token_id, bias };
+    let v1::Limits { max_tokens, ignore_eos, min_tokens, stop_token_ids, stop } =
+        limits.unwrap_or_default();
     GenerationParams {
-        sampling: SamplingParams {
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            seed: sampling.seed,
-            repetition_penalty: sampling.repetition_penalty,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            logit_bias: sampling.logit_bias.into_iter().map(bias).collect(),
-        },
-        max_tokens: limits.max_tokens,
-        min_tokens: limits.min_tokens,
-        ignore_eos: limits.ignore_eos,
-        stop_token_ids: limits.stop_token_ids,
-        stop: limits.stop,
+        sampling: sampling_params(sampling.unwrap_or_default()),
+        max_tokens,
+        min_tokens,
+        ignore_eos,
+        stop_token_ids,
+        stop,
         ..Default::default()
     }
 }
 
+fn sampling_params(sampling: v1::Sampling) -> SamplingParams {
+    let v1::Sampling {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias,
+    } = sampling;
+    let bias = |v1::LogitBias { token_id, bias }| LogitBias { token_id, bias };
+    SamplingParams {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias: logit_bias.into_iter().map(bias).collect(),
+    }
+}
+
 /// The lane that a client asks for; `None` if it leaves the choice to the service.
-fn route(number: i32) -> Result<Option<RouteWish>, InferenceError> {
+fn route_wish(number: i32) -> Result<Option<RouteWish>, InferenceError> {
     let wish = v1::RouteWish::try_from(number).map_err(|_| {
         let found = format!("the unknown number {number}");
         InferenceError::invalid("route", "a RouteWish (0 to 3)", found)
