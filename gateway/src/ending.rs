@@ -10,7 +10,8 @@ use paceline_vocabulary::Millis;
 
 /// Running requests get this long after the first request to stop.
 const DRAIN: Duration = Duration::from_secs(30);
-/// Without the process that started us nobody restarts what we still run for: shorter.
+/// The same after the parent process is gone: only a new parent can start the next gateway, and
+/// that gateway waits for this one to end.
 const ORPHAN_DRAIN: Duration = Duration::from_secs(4);
 /// After this, a request that was cancelled and has not ended (its client does not read) is cut.
 const CANCEL: Duration = Duration::from_secs(1);
@@ -90,7 +91,7 @@ impl Ending {
             {
                 (Phase::Draining { until: after(grace), exit, asked }, Action::Refuse)
             }
-            // A stop is stronger than a restart, and so is having nobody left who would restart us.
+            // A stop overrides a restart. So does the end of the parent, which would restart us.
             (Phase::Draining { until, asked: false, .. }, Event::StopAsked) => {
                 (Phase::Draining { until, exit: Exit::Asked, asked: true }, Action::Refuse)
             }

@@ -68,7 +68,7 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
     exit
 }
 
-/// What asks us to end: signals, and the end of whoever started us.
+/// Events that end the gateway: signals, and the end of the parent process.
 fn events() -> anyhow::Result<mpsc::Receiver<Event>> {
     let (sender, events) = mpsc::channel(8);
     let mut parent = ParentWatch::inherited()?;

@@ -24,7 +24,7 @@ use throttle::Throttle;
 /// Pause between two checks of the file of keys.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A call without a key that is known. It does not say what was wrong.
+/// The call has no key, or one that is not known. The error does not tell which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no API key, or one that is not known")]
 pub struct UnknownKey;
@@ -55,8 +55,8 @@ impl Guard {
         })
     }
 
-    /// Checks the address that is really listened on: whoever handed the socket down may have
-    /// chosen another.
+    /// Checks the address of the listening socket: the process that handed the socket down may have
+    /// chosen another address than the configuration.
     ///
     /// # Errors
     /// Other machines reach it, without keys or TLS, and the configuration does not allow that.

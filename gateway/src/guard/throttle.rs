@@ -88,7 +88,7 @@ mod tests {
             (0..7).map(|n| ms(&mut throttle, &format!("10.1.0.{n}"), 0)).collect();
         assert_eq!(pauses, [0, 0, 0, 0, 0, 200, 400]);
         assert_eq!(throttle.paid.len(), MAX_PEERS + 1);
-        // Those who have paid make room.
+        // Peers whose time has passed are removed.
         assert_eq!(ms(&mut throttle, "10.2.0.1", 5_000), 0);
         assert!(throttle.paid.len() < 10, "{}", throttle.paid.len());
     }

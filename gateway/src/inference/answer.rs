@@ -69,7 +69,6 @@ struct CallState {
 /// One request's answer: all its samples.
 #[derive(Debug)]
 pub struct Answer {
-    request_id: String,
     span: Span,
     destination: Destination,
     /// What is submitted for each sample, but for its id and index; `None` once it is submitted for
@@ -120,7 +119,6 @@ impl Answer {
             Sample::new(Assembler::new(settings, Arc::clone(language)))
         };
         Self {
-            request_id: generation.request_id.clone(),
             span: Span::current(),
             destination,
             samples: (0..params.samples.max(1)).map(sample).collect(),
@@ -143,12 +141,7 @@ impl Answer {
         self
     }
 
-    /// The request's id.
-    pub fn request_id(&self) -> &str {
-        &self.request_id
-    }
-
-    /// Set before a drop that is due to a reader who does not read.
+    /// A flag to set before this is dropped because its reader does not read.
     pub(super) fn unread_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.unread)
     }

@@ -7,8 +7,8 @@
 //!
 //! [`input`] what clients ask for · [`params`] how · [`request`] checks of the fields alone ·
 //! [`fit`] checks against the served model · [`admission`] bounds · [`answer`] the stream of events
-//! · [`unread`] readers who do not read · [`upstream`] the supervisor, the only module that knows
-//! messages between our processes.
+//! · [`unread`] the end of answers that are not read · [`upstream`] the supervisor, the only module
+//! that knows messages between our processes.
 
 pub mod admission;
 pub mod answer;
@@ -259,8 +259,8 @@ impl Inference {
         Ok(Prepared { serving, params, generation, images, image_starts })
     }
 
-    /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing
-    /// behind: its calls of the supervisor are dropped with it.
+    /// From a well-formed request to its first tokens. It may be dropped at any await: its calls of
+    /// the supervisor are dropped with it.
     async fn begin(
         &self,
         request: Request,

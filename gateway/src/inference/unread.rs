@@ -1,10 +1,10 @@
 //! Ends an answer whose reader stops reading.
 //!
-//! An answer is pulled by its reader. What a client leaves unread fills its own window, then the
-//! gateway's window towards the supervisor, and then the target joins its batches; nothing here
-//! queues. All that can be noticed is that an event was handed out, or that there is another one,
-//! and that the reader has not come for it. After `limits.unread_s` of that the answer is dropped,
-//! with all that it holds upstream. A reader who comes back for it gets the error that ends it.
+//! An answer is pulled by its reader. Messages that a client leaves unread fill its own window,
+//! then the gateway's window towards the supervisor, and then the target joins its batches; nothing
+//! here queues. The time begins when an event is handed to the reader, or when the reader is woken
+//! for the next event. If the reader asks for no event within `limits.unread_s`, the answer is
+//! dropped with all that it holds upstream. A reader that asks later gets the error that ends it.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -34,8 +34,8 @@ pub struct AnswerStream {
 struct Inner {
     /// `None` after the end.
     events: Option<Events>,
-    /// When an event was handed to the reader, who has not come for the next one since, by the
-    /// monotonic clock.
+    /// When the last event was handed to the reader, by the monotonic clock; `None` while the
+    /// reader waits for the next one.
     handed_ns: Option<i64>,
     bell: Arc<Bell>,
     /// The error for a reader whose answer was dropped.
@@ -54,7 +54,8 @@ impl std::fmt::Debug for Inner {
 /// Wakes the reader when there is an event, and notes when that was.
 #[derive(Debug, Default)]
 struct Bell {
-    /// When the reader was woken, by the monotonic clock; 0 if not since the reader came last.
+    /// When the reader was woken, by the monotonic clock; 0 if the reader has asked for an event
+    /// since.
     rung_ns: AtomicI64,
     reader: Mutex<Option<Waker>>,
 }
@@ -72,7 +73,7 @@ impl Wake for Bell {
 }
 
 impl AnswerStream {
-    /// `answer`, for a reader who may leave it unread for `limit`.
+    /// `answer`, for a reader that may leave it unread for `limit`.
     pub fn watch(answer: Answer, limit: Duration) -> Self {
         let unread = answer.unread_flag();
         let events = futures::stream::unfold(answer, |mut answer| async move {
@@ -85,7 +86,7 @@ impl AnswerStream {
         })
     }
 
-    /// The same of any events; `over` makes the error for a reader whose answer is dropped.
+    /// The same for any events. `over` makes the error for a reader whose answer is dropped.
     fn of(
         events: Events,
         limit: Duration,

@@ -154,7 +154,7 @@ impl ContentPart {
 /// One message of a conversation. A field that is empty was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The author of a message.
+    /// Its author.
     pub role: Role,
     /// Text and images.
     pub parts: Vec<ContentPart>,
@@ -283,7 +283,7 @@ pub fn normalize(messages: Vec<Message>) -> Vec<Message> {
 mod tests {
     use super::*;
 
-    /// Turns written short, as `user:text`; `assistant:text!f` calls the tool f.
+    /// Messages in a short form, as `user:text`; `assistant:text!f` calls the tool f.
     fn messages(line: &[&str]) -> Vec<Message> {
         let one = |word: &&str| {
             let (role, rest) = word.split_once(':').expect("role:text");

@@ -86,7 +86,7 @@ impl Serialize for Content<'_> {
     }
 }
 
-/// A turn, with the arguments of its calls as mappings.
+/// A message, with the arguments of its calls as mappings.
 #[derive(Serialize)]
 struct MessageVariables<'a> {
     role: &'static str,

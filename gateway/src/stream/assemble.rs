@@ -372,7 +372,7 @@ mod tests {
     fn a_stop_string_ends_the_answer_with_the_figures_so_far() {
         let language = crate::demo::language();
         let ids = language.tokens.encode("one two. three", false).expect("encodes");
-        // The token with the dot, and those behind it in the same batch.
+        // The token with the dot; further tokens follow in the same batch.
         let dot = ids
             .iter()
             .position(|id| language.tokens.decode(&[*id]).expect("decodes").contains('.'))

@@ -68,8 +68,8 @@ impl Detokenizer {
         let (before, whole) = (decode(out), decode(&self.window));
         let piece = match whole.strip_prefix(before.as_str()) {
             Some(piece) if wait_no_longer || !piece.ends_with(REPLACEMENT) => piece.to_owned(),
-            // The newest tokens change how the older ones read, and those are out: they stand
-            // alone.
+            // The newest tokens change the text of the older ones, which is out already. So the
+            // newest are decoded alone.
             None if wait_no_longer => decode(held),
             _ => return String::new(),
         };

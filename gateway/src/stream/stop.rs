@@ -15,10 +15,11 @@ impl StopStrings {
         Self { stops, held: String::new() }
     }
 
-    /// Takes the next piece of text; what can be shown goes into `out`. The stop string that ends
-    /// in this piece, if one does: nothing of it is shown, nor what is behind it. Of several the
-    /// one that ends first, of those the longest, so that how the text is cut into pieces does not
-    /// matter. Where it does not count yet it is text like other text.
+    /// Takes the next piece of text, and appends the text that can be shown to `out`. Returns the
+    /// stop string that ends in this piece, if one does. The stop string and the text after it are
+    /// not shown. Of several stop strings the one that ends first is returned, and of those the
+    /// longest, so that the result does not depend on the pieces. With `counts` false, a stop
+    /// string is ordinary text.
     pub fn take(&mut self, piece: &str, counts: bool, out: &mut String) -> Option<String> {
         if self.stops.is_empty() || piece.is_empty() {
             out.push_str(piece);
@@ -39,17 +40,17 @@ impl StopStrings {
         None
     }
 
-    /// What is held at the stream's end: it has not become a stop string.
+    /// Text that is held back at the stream's end: it has not become a stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// The first stop string that ends behind the byte `seen`: where it begins, and which.
+    /// The first stop string that ends after the byte `seen`: where it begins, and its index.
     fn find(&self, seen: usize) -> Option<(usize, usize)> {
         let text = self.held.as_bytes();
         let found = self.stops.iter().enumerate().filter_map(|(at, stop)| {
             let from = (seen + 1).saturating_sub(stop.len());
-            // UTF-8: a text's bytes stand nowhere but where the text does.
+            // In UTF-8 equal bytes are equal text, so bytes can be searched.
             let begin = from
                 + text[from..].windows(stop.len()).position(|window| window == stop.as_bytes())?;
             Some((begin + stop.len(), begin, at))

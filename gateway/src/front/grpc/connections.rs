@@ -1,9 +1,9 @@
 //! The table of open connections: how many there are, of which peers, and which of them are idle.
 //!
 //! A connection is idle while no call is open on it. When the table is full, the connection that
-//! has been idle longest is shed: its slot goes to the newcomer at once, and it is closed behind
-//! it. Connections without an authenticated call so far are shed before the others. A connection
-//! with an open call is never shed.
+//! has been idle longest is shed: its slot goes to the newcomer at once, and it is closed
+//! afterwards. Connections without an authenticated call so far are shed before the others. A
+//! connection with an open call is never shed.
 //!
 //! ```text
 //!        no authenticated call for 30 s, or the gateway stops

@@ -46,7 +46,7 @@ impl Decoding {
         let seat = Arc::clone(&self.seats).acquire_owned().await;
         let seat = seat.map_err(|_| InferenceError::bug("the seats for messages are closed"))?;
         let work = tokio::task::spawn_blocking(move || {
-            let _seat = seat; // until the work is done, even if nobody waits for it
+            let _seat = seat; // held until the work is done, even if the caller is gone
             read(message, check)
         });
         let panicked = |_| Err(InferenceError::bug("a panic while decoding a message"));

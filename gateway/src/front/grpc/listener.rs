@@ -216,7 +216,7 @@ mod tests {
         let (client, socket) = tokio::io::duplex(64 << 10);
         let served = task::spawn("connection", server.serve_http2(socket, here, slot));
         let (requests, connection) = h2::client::handshake(client).await.expect("HTTP/2");
-        // How it ends is seen on the other side.
+        // The tests check its end on the gateway's side.
         task::spawn("client", async { drop(connection.await) });
         (requests, served, standing)
     }

@@ -1,7 +1,7 @@
 //! Bounds the time between the headers of a call and the end of its message.
 //!
-//! A call holds a stream, memory and, behind the gate, a slot from its headers on. A message that
-//! never arrives must therefore end its call. [`TimedBody`] wraps the request body of every call of
+//! A call holds a stream, memory and, once the gate lets it pass, a slot. A message that never
+//! arrives must therefore end its call. [`TimedBody`] wraps the request body of every call of
 //! every service, health and reflection included. It fails when no byte arrives for [`STALL`], when
 //! the message takes longer than `limits.message_s` in all, when the client's own `grpc-timeout`
 //! passes first, or when the gate gives the slot of the call to another one. tonic answers the call
@@ -169,7 +169,7 @@ where
 
 impl<B> Drop for TimedBody<B> {
     fn drop(&mut self) {
-        // Whoever dropped the body reads no more of it, so the call does not wait for a message.
+        // A dropped body is not read any more, so the call does not wait for a message.
         self.arrival.arrived();
     }
 }

@@ -92,7 +92,7 @@ struct ReceivedCall<M> {
 impl<M> ReceivedCall<M> {
     fn new(method: &'static str, request: Request<Deferred<M>>) -> Self {
         let (metadata, mut extensions, message) = request.into_parts();
-        // Without the gate before the service (tests) the call counts for nobody.
+        // In tests without the gate before the service, the call has no slot.
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
         let mut call = Call::new(status::method(method), arrived_ns);

@@ -13,24 +13,23 @@ use tokio::sync::watch;
 use super::arrival::MessageArrival;
 use crate::inference::error::InferenceError;
 
-/// Calls inside the gateway beyond those that run and those that the supervisor queues: on their
-/// way, or over and unread.
+/// Calls inside the gateway beyond those that run and those that the supervisor queues. They
+/// arrive, or they are over and not read to the end.
 const ON_THEIR_WAY: usize = 160;
-/// A key may have so many times as many calls as there are places left. So one key alone may have
-/// eight of nine places, and however many keys send as many calls as they can, places are left for
-/// others.
+/// Calls that a key may have for each free place. One key alone thus gets at most eight of nine
+/// places. However many keys send as many calls as they can, some places stay free for others.
 const CALLS_PER_FREE_PLACE: usize = 8;
 
-/// The calls inside the gateway. Their number bounds the messages that are in memory; those that
-/// come later are refused, as the supervisor would refuse them. How many of a key run is for the
-/// supervisor to decide; here no key may take all places.
+/// The calls inside the gateway. Their number bounds the messages that are in memory; further calls
+/// are refused, as the supervisor would refuse them. The supervisor decides how many requests of a
+/// key run; here no key may take all places.
 #[derive(Clone, Debug)]
 pub struct Calls {
     running: Arc<watch::Sender<usize>>,
     most: usize,
-    /// Of each key's name that has any.
+    /// Number of calls by the key's name. A key without calls has no entry.
     of_keys: Arc<Mutex<HashMap<Arc<str>, usize>>>,
-    /// Calls whose message is on its way, and some that are past that, oldest first.
+    /// Calls whose message is on its way, oldest first. Some of their messages have arrived since.
     arriving: Arc<Mutex<VecDeque<ArrivingCall>>>,
 }
 
@@ -42,8 +41,8 @@ struct ArrivingCall {
 }
 
 impl Calls {
-    /// None yet; places for as many as run at once (`target.max_sequences`), and for `queue` that
-    /// wait.
+    /// No calls. There are places for the calls that run at once (`target.max_sequences`), and for
+    /// `queue` calls that wait.
     pub fn new(run_at_once: u32, queue: u32) -> Self {
         let (run_at_once, queue) = (run_at_once as usize, queue as usize);
         // An eighth more than wait: one key alone can fill the queue.
@@ -56,12 +55,12 @@ impl Calls {
         }
     }
 
-    /// How many there are, as it changes.
+    /// Follows the number of calls.
     pub fn watch(&self) -> watch::Receiver<usize> {
         self.running.subscribe()
     }
 
-    /// A place for one more of this key, if there are keys.
+    /// Takes a place for one more call, of this key if keys are set.
     ///
     /// # Errors
     /// All places are taken, or the key has as many as it may have.
@@ -144,7 +143,7 @@ impl Calls {
 #[derive(Debug)]
 pub struct CallSlot {
     running: Arc<watch::Sender<usize>>,
-    /// The place counts for another call now.
+    /// Whether another call has taken the place over.
     is_displaced: AtomicBool,
     _key: Option<KeySlot>,
 }
