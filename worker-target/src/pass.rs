@@ -166,7 +166,7 @@ fn commit(
         if !is_committed {
             kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
         }
-        let is_kept = inputs.scheduler.get(part.key).is_some_and(keeps_hidden_states);
+        let is_kept = inputs.scheduler.get(part.key).is_some_and(Sequence::keeps_hidden_states);
         if let Some(hidden_states) = hidden_states.as_ref().filter(|_| is_kept) {
             if !outcome.faulty.contains(&part.key) {
                 drafting.committed(part.key, part.start, hidden_states, at..at + stays);
@@ -200,11 +200,6 @@ fn prepare_step(
         Ok(PreparedStep { forward, selection })
     })?;
     Ok(())
-}
-
-/// Whether hidden states of a sequence are kept now.
-pub(crate) fn keeps_hidden_states(sequence: &Sequence) -> bool {
-    sequence.keeps_hidden_states()
 }
 
 #[cfg(test)]

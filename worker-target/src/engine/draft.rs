@@ -40,8 +40,12 @@ impl Engine {
                     self.scheduler.proposed(key, tokens);
                 }
                 DraftEvent::Requested { key, tokens } => {
-                    let (request_id, sequence) = (self.request_id(key), key.0);
-                    tracing::debug!(request_id, sequence, draft_tokens = tokens, "draft requested");
+                    tracing::debug!(
+                        request_id = self.request_id(key),
+                        sequence = key.0,
+                        draft_tokens = tokens,
+                        "draft requested"
+                    );
                 }
                 DraftEvent::NoDraft(key) => self.scheduler.give_up_draft(key),
                 DraftEvent::Took(took) if took.tower => self.scheduler.speculation.answered(),

@@ -7,7 +7,6 @@ use super::Engine;
 use crate::core::{PAGE, Phase, SequenceKey};
 use crate::drafting::CachedHiddenStates;
 use crate::page_store::{BORDER_BYTES, Lookup, Retention};
-use crate::pass;
 
 /// Pages of a running sequence are copied before its end once they have this many bytes. The rest
 /// that is copied at its end then takes no longer than a step.
@@ -26,7 +25,7 @@ impl Engine {
 
     fn look_up_prefix(&mut self, key: SequenceKey) {
         let Some(sequence) = self.scheduler.get(key) else { return };
-        let keeps = pass::keeps_hidden_states(sequence);
+        let keeps = sequence.keeps_hidden_states();
         let hidden_pages = if keeps { self.drafting.window_rows() / PAGE } else { 0 };
         let room = self.scheduler.ledger().room_of(key);
         let is_whole = self.scheduler.tower.info().whole;

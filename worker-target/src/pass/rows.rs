@@ -9,7 +9,7 @@ use paceline_models::{
     Batch, FeatureLayers, ModelError, Override, PendingIds, Positions, Segment, SequenceId, Wants,
 };
 
-use super::{StepInputs, keeps_hidden_states};
+use super::StepInputs;
 use crate::core::{Image, Sequence, SequenceKey, StepPart};
 use crate::request::ValidRequest;
 
@@ -49,7 +49,7 @@ impl<'a> StepRows<'a> {
             let rows = first_row..all.ids.len() as i32;
             all.positions.add(&sequence.images, part);
             all.add_segment(inputs, sequence, part, first_row)?;
-            if keeps_hidden_states(sequence) && !feature_layers.is_empty() {
+            if sequence.keeps_hidden_states() && !feature_layers.is_empty() {
                 hidden_rows.extend(rows.clone());
             }
             if part.chooses {

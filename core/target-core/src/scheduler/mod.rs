@@ -38,7 +38,7 @@ use super::{
 /// A request that cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchedulerError {
-    /// The KV ledger says no.
+    /// The KV ledger refuses it.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// As many sequences as the engine runs are running.
@@ -434,7 +434,9 @@ impl Scheduler {
         self.speculation.stepped(parts, &accepted, took_us as f64, beside);
         let drafted =
             |key| parts.iter().find(|part| part.key == key).map_or(0, |part| part.drafted);
-        chosen.into_iter().filter_map(|one| self.emit(drafted(one.key), one)).collect()
+        let mut emissions = Vec::with_capacity(chosen.len());
+        emissions.extend(chosen.into_iter().filter_map(|one| self.emit(drafted(one.key), one)));
+        emissions
     }
 
     /// Appends the chosen tokens to their sequence, up to the one that ends it. `drafted`: tokens

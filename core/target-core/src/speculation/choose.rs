@@ -220,10 +220,13 @@ impl<'a> Search<'a> {
         Self { costs, load, candidates, order, growth, best: None }
     }
 
-    /// Grows the blocks of the first `drafting` candidates and compares the points on the way.
-    fn grow(&mut self, drafting: usize) {
-        let first = |at: &usize| 1.0 + f64::from(self.candidates[*at].survival[0]);
-        let mut tokens: Vec<f64> = self.order[..drafting].iter().map(first).collect();
+    /// Grows the blocks of the first candidates, one for each place in `tokens`, and compares the
+    /// points on the way. `tokens` is scratch space for the expected tokens of each block.
+    fn grow(&mut self, tokens: &mut [f64]) {
+        let drafting = tokens.len();
+        for (place, at) in tokens.iter_mut().zip(&self.order) {
+            *place = 1.0 + f64::from(self.candidates[*at].survival[0]);
+        }
         let mut point =
             Point { rows: drafting, sum: tokens.iter().sum(), product: tokens.iter().product() };
         let read_us: f64 =
@@ -284,8 +287,9 @@ impl<'a> Search<'a> {
 /// it with a plain step, because the caller knows what a change costs.
 pub fn best_cycle(costs: &Costs, load: BatchLoad, candidates: &[Candidate<'_>]) -> Option<Choice> {
     let mut search = Search::new(costs, load, candidates);
+    let mut tokens = vec![0.0; search.order.len()];
     for drafting in drafting_counts(search.order.len()) {
-        search.grow(drafting);
+        search.grow(&mut tokens[..drafting]);
     }
     search.choice()
 }

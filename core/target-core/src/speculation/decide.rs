@@ -261,7 +261,8 @@ impl Speculation {
             return false;
         }
         let is_clear = self.drafts
-            && self.choice(load, open, lengths).rate > CLEAR_GAIN / load.plain(&self.costs).us;
+            && self.choice(load, open.iter().copied(), lengths).rate
+                > CLEAR_GAIN / load.plain(&self.costs).us;
         !is_clear && self.staleness.take_step()
     }
 
@@ -291,8 +292,13 @@ impl Speculation {
         Candidate { survival: &self.states[&one.key].survival, most: one.most, read_us }
     }
 
-    fn choice(&self, load: BatchLoad, some: &[&Eligible], lengths: &[usize]) -> Choice {
-        let candidates: Vec<Candidate<'_>> = some.iter().map(|one| self.candidate(one)).collect();
+    fn choice<'a>(
+        &self,
+        load: BatchLoad,
+        some: impl Iterator<Item = &'a Eligible>,
+        lengths: &[usize],
+    ) -> Choice {
+        let candidates: Vec<Candidate<'_>> = some.map(|one| self.candidate(one)).collect();
         choice_of(&self.costs, load, &candidates, lengths)
     }
 
@@ -331,9 +337,9 @@ impl Speculation {
             return;
         }
         let token_us = 1.0 / load.plain(&self.costs).rate();
-        let some: Vec<&Eligible> = asked.iter().map(|asked| asked.one).collect();
         let lengths: Vec<usize> = asked.iter().map(|asked| asked.length).collect();
-        let cycle = self.choice(load, &some, &lengths).throughput;
+        let some = asked.iter().map(|asked| asked.one);
+        let cycle = self.choice(load, some, &lengths).throughput;
         let own: f64 = asked
             .iter()
             .map(|asked| {
