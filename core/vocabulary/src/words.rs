@@ -33,8 +33,8 @@ pub(crate) use worded;
 
 #[cfg(test)]
 mod tests {
-    use crate::state::{LinkPhase, ProcessState, WorkerPhase};
-    use crate::{Lane, Reason, RouteReason, RouteWish};
+    use crate::state::{GatewayState, LinkPhase, ProcessState, WorkerPhase};
+    use crate::{Force, Lane, Reason, RouteReason, RouteWish};
 
     #[test]
     fn every_word_leads_back_to_its_value() {
@@ -51,9 +51,11 @@ mod tests {
         check(Lane::ALL, Lane::word, Lane::from_word);
         check(RouteReason::ALL, RouteReason::word, RouteReason::from_word);
         check(RouteWish::ALL, RouteWish::word, RouteWish::from_word);
+        check(Force::ALL, Force::word, Force::from_word);
         check(ProcessState::ALL, ProcessState::word, ProcessState::from_word);
         check(WorkerPhase::ALL, WorkerPhase::word, WorkerPhase::from_word);
         check(LinkPhase::ALL, LinkPhase::word, LinkPhase::from_word);
+        check(GatewayState::ALL, GatewayState::word, GatewayState::from_word);
         check(Reason::ALL, Reason::word, Reason::from_word);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::SequenceKey;
 
-/// Most events that wait for the shell. It takes them at every step border, where a sequence has
-/// two at most.
+/// Most events that wait for the shell. It takes them at every step border, where one sequence adds
+/// three at most: its back-off ended, the next one began, and it was probed.
 const MAX_WAITING: usize = 256;
 
 /// A decision about the lane of one sequence.
@@ -35,14 +35,29 @@ pub enum LaneEvent {
 pub(super) struct LaneEvents(Vec<LaneEvent>);
 
 impl LaneEvents {
-    /// Adds an event. If too many wait, the event is dropped: it is only for the log.
+    /// Adds an event. If too many wait, the event is dropped: only log lines and their counts use
+    /// it.
     pub(super) fn push(&mut self, event: LaneEvent) {
         if self.0.len() < MAX_WAITING {
             self.0.push(event);
         }
     }
 
+    /// Removes all events. Does not allocate.
     pub(super) fn take(&mut self) -> Vec<LaneEvent> {
         std::mem::take(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_the_shell_never_takes_are_bounded() {
+        let mut events = LaneEvents::default();
+        (0..1_000).for_each(|key| events.push(LaneEvent::BackoffEnded { key: SequenceKey(key) }));
+        assert_eq!(events.take().len(), MAX_WAITING);
+        assert_eq!(events.take(), []);
     }
 }
