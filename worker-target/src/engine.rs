@@ -77,7 +77,7 @@ pub(crate) struct Engine {
     /// Requests that the scheduler has not admitted. The supervisor admits by this worker's
     /// figures, so a request waits here only until the end of another one is noticed.
     arrivals: VecDeque<RunningRequest>,
-    /// EndReason streams whose last messages did not fit their channels yet.
+    /// Ended streams whose last messages did not fit their channels yet.
     closing: Vec<TokenOutlet>,
     progress: Arc<Progress>,
     pulse: Pulse,

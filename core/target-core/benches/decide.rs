@@ -55,7 +55,7 @@ fn busy(sequences: usize) -> Scheduler {
             scheduler.proposed(key, length);
         }
     }
-    // All at a border: what is drafted is verified, and nothing is asked for.
+    // Verifies the last drafts and requests no others, so that all sequences are at a border.
     while scheduler.iter().any(|(_, sequence)| sequence.draft != Draft::None) {
         scheduler.start(|_| 0);
         let step = scheduler.next_step(Millis(1000), |_| 0);

@@ -74,7 +74,7 @@ impl DraftDeadline {
     /// Drafts did not arrive in time.
     pub fn late(&mut self, now: Millis) {
         if !self.may_ask(now) {
-            // It was requested before the pause. The pause already answers for it.
+            // It was requested before the pause, so the pause already counts it.
             return;
         }
         self.late_in_row += 1;

@@ -47,7 +47,7 @@ worded! {
         Benefit = "benefit",
         /// The lane is tried in order to measure it.
         Probe = "probe",
-        /// No measurements yet: the field's numbers decide.
+        /// No measurements yet: published figures decide.
         Prior = "prior",
         /// Drafts of this sequence do not pay.
         NotWorth = "not_worth",
@@ -112,7 +112,7 @@ impl Permit {
 /// A limit that an operator sets, or leaves to measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Limit<T> {
-    /// The field's number until there are measurements, then measurement decides.
+    /// A published figure until there are measurements; then they decide.
     #[default]
     Auto,
     /// A hard cap.

@@ -41,9 +41,9 @@ worded! {
         PromptTooLong = "PROMPT_TOO_LONG",
         /// The chat template refused the conversation.
         Template = "TEMPLATE",
-        /// A picture was sent to a model without a vision tower.
+        /// An image was sent to a model without a vision tower.
         NoVision = "NO_VISION",
-        /// A picture that cannot be decoded or is over a limit; the message says which.
+        /// An image cannot be decoded or is over a limit; the message names which.
         BadImage = "BAD_IMAGE",
         /// A conversation was sent to a model without a chat template.
         NoChatTemplate = "NO_CHAT_TEMPLATE",
@@ -55,21 +55,21 @@ worded! {
         StaleEpoch = "STALE_EPOCH",
         /// The drafter's weights are not there yet.
         DrafterLoading = "DRAFTER_LOADING",
-        /// The drafter did not come up; the message says why.
+        /// The drafter did not start; the message has the cause.
         DrafterFailed = "DRAFTER_FAILED",
-        /// Target and drafter do not go together; the message says why.
+        /// Target and drafter do not fit each other; the message has the cause.
         DrafterIncompatible = "DRAFTER_INCOMPATIBLE",
         /// What is asked of the drafter cannot be done in the state it is in.
         DrafterState = "DRAFTER_STATE",
         /// What is asked of a process cannot be done in the state it is in.
         ProcessState = "PROCESS_STATE",
-        /// Somebody who follows events did not read them in time.
+        /// A client that follows events did not read them in time.
         FellBehind = "FELL_BEHIND",
         /// No such model here.
         UnknownModel = "UNKNOWN_MODEL",
         /// The request's deadline passed.
         DeadlinePassed = "DEADLINE_PASSED",
-        /// The first token would come behind the request's deadline; refused at arrival.
+        /// The first token would come after the request's deadline; refused at arrival.
         DeadlineInfeasible = "DEADLINE_INFEASIBLE",
         /// No API key, or one that is not known.
         Unauthenticated = "UNAUTHENTICATED",

@@ -185,7 +185,7 @@ pub struct ClassFigures {
 pub struct SpeculationBucket {
     /// Upper end of the range, inclusive.
     pub up_to: u32,
-    /// Cycles and plain steps that were measured; 0: `gain` says nothing.
+    /// Cycles and plain steps that were measured; 0: `gain` is a guess.
     pub steps: u64,
     /// Tokens per second as the target decides, over plain decoding.
     pub gain: f64,

@@ -1,24 +1,29 @@
-//! The core on a simulated machine with virtual time: processes that load, work, hang, freeze and
-//! die, a wire that delays, loses and doubles messages, requests that arrive alone and in bursts,
-//! operators, a clock that jumps. A run is a function of its seed and its schedule ([`schedule`]);
-//! a schedule that fails is shrunk, written down, and can be run again:
+//! The core on a simulated machine with virtual time:
+//! - Processes load, work, hang, freeze and die.
+//! - The wire delays, loses and doubles messages.
+//! - Requests arrive alone and in bursts.
+//! - Operators give orders.
+//! - The clock jumps.
+//!
+//! A run is a function of its seed and its schedule ([`schedule`]). A schedule that fails is shrunk
+//! and written to a file. The file can be run again:
 //!
 //! `PACELINE_SIMULATION=FILE cargo test -p paceline-supervisor-core --lib machine::tests::replay --
 //! --ignored --nocapture`
 //!
-//! In `simulation` anything happens at any time that the contract does not forbid. This world is
-//! like the real one: causes have effects, so that more can be asserted. After each event
-//! ([`judge`]):
-//! - each request has one outcome (I4), and everything is bounded (I6)
-//! - the core believes in no other epoch than the present one (I7)
-//! - the ledger is the sum of what runs (I11)
-//! - no event of a drafter reaches the target or a request (I3)
-//! - drafts are allowed only over a link that the target reported as up, and are allowed again as
-//!   soon as no measurement is against them (I12)
-//! - the target comes to have each permit and policy, whatever was lost on the way
-//! - no worker is ended as hung that was never silent or stuck
+//! In `simulation` anything happens at any time that the contract does not forbid. In this world
+//! causes have effects, so the tests can assert more. After each event ([`judge`]):
+//! - Each request has one outcome (I4).
+//! - Everything is bounded (I6).
+//! - The core assumes no epoch but the present one (I7).
+//! - The ledger is the sum of what runs (I11).
+//! - No event of a drafter reaches the target or a request (I3).
+//! - Drafts are allowed only over a link that the target reported as up (I12).
+//! - Drafts are allowed again as soon as no measurement is against them (I12).
+//! - The target gets each permit and policy in the end, whatever messages were lost.
+//! - A worker is ended as hung only if it was silent or stuck.
 //!
-//! After each schedule the faults end: then everything that is wanted runs again by itself.
+//! After each schedule the faults end. Then every wanted process runs again by itself.
 
 mod heartbeats;
 mod inputs;

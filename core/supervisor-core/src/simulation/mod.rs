@@ -1,20 +1,28 @@
-//! The core against thousands of seeded random schedules. The simulated world keeps its side of the
-//! contract and nothing else: processes die, freeze and return, requests come and go, operators
-//! start, stop and swap drafters, links go up, are refused, lost and ejected, events arrive late or
-//! from an earlier epoch, supervisors are killed or restarted and others adopt their workers.
+//! The core against thousands of seeded random schedules. The simulated world does what the contract
+//! allows, at any time:
+//! - Processes die, freeze and return.
+//! - Requests come and go.
+//! - Operators start, stop and swap drafters.
+//! - Links go up, are refused, lost and ejected.
+//! - Events arrive late or from an earlier epoch.
+//! - Supervisors are killed or restarted, and others adopt their workers.
 //!
-//! Asserted at each admission: within a key the oldest request comes first, no key runs more than
-//! its limit, and no key is admitted above its share while a key below its share waits.
+//! Asserted at each admission:
+//! - Within a key the oldest request comes first.
+//! - No key runs more than its limit.
+//! - No key is admitted above its share while a key below its share waits.
 //!
 //! Asserted after each event:
-//! - no request waits longer than the queue's time limit, and the queue is bounded (I6)
-//! - the ledger is the sum of what runs (I11)
-//! - no request is admitted to an epoch that is not there (I7)
-//! - no second process is started in a slot
-//! - no event of a drafter changes the target's phase or a request's fate (I3)
-//! - drafts are allowed only over a link that the target reported as up
+//! - No request waits longer than the queue's time limit, and the queue is bounded (I6).
+//! - The ledger is the sum of what runs (I11).
+//! - No request is admitted to an epoch that has no process (I7).
+//! - No second process is started in a slot.
+//! - No event of a drafter changes the target's phase or a request's fate (I3).
+//! - Drafts are allowed only over a link that the target reported as up.
 //!
-//! Asserted at the end of each request and order: exactly one outcome (I4). At the end: no process.
+//! Asserted at the end of each request and order: exactly one outcome (I4).
+//!
+//! Asserted at the end of the schedule: no process is left.
 
 mod links;
 mod perform;

@@ -12,19 +12,23 @@
 //!                           ▼                                    │
 //!                   (unexpected end) ── budget spent ──▶ Failed ─┴▶ Starting, by itself, later
 //! ```
-//! - Stopped → Starting: somebody wants the worker; the core orders `Spawn`.
+//! - Stopped → Starting: a start is asked for; the core orders `Spawn`.
 //! - Starting → Loading: the first heartbeat arrives.
 //! - Loading → Ready: the worker has loaded and describes itself.
 //! - Ready → Suspect: no heartbeat for `silent_ms`, or the worker ends without being asked.
 //! - Suspect → Ready: a heartbeat arrives again.
-//! - Starting, Loading, Ready, Suspect → Ending: the worker hangs, broke the link's protocol, is
-//!   not the one that this supervisor would start (`Foreign`), or is asked to end.
+//! - Starting, Loading, Ready, Suspect → Ending, for one of four reasons:
+//!   - the worker hangs
+//!   - it broke the link's protocol
+//!   - it is not the worker that this supervisor would start (`Foreign`)
+//!   - it is asked to end
 //! - Ending → Stopped: the process that was asked to end is gone, or is given up after SIGKILL.
 //! - Ending → Starting: the foreign process of a target is gone; the target is started.
-//! - any → BackingOff: the process ended unexpectedly and the restart budget allows a later start.
-//! - any → Starting: likewise, and the budget allows a start at once.
-//! - any → Failed: likewise, and the budget is spent; the next try is minutes away.
-//! - BackingOff, Failed → Starting: the pause is over, or somebody asks for a start.
+//! - any → BackingOff: the process ended unexpectedly; the restart budget allows a later start.
+//! - any → Starting: the process ended unexpectedly; the restart budget allows a start at once.
+//! - any → Failed: the process ended unexpectedly; the restart budget is spent. The next try is
+//!   minutes away.
+//! - BackingOff, Failed → Starting: the pause is over, or a start is asked for.
 
 use paceline_vocabulary::Millis;
 use paceline_vocabulary::state::WorkerPhase;

@@ -226,7 +226,7 @@ impl PrefixIndex {
             let page = self
                 .pages
                 .get_mut(&keys[at])
-                .expect("looked up above, and used too lately to be dropped");
+                .expect("found above, and no page of this chain is evicted for it");
             page.hidden_bytes = bytes;
             page.bytes += bytes;
             self.bytes += bytes;

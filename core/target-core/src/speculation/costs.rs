@@ -205,8 +205,8 @@ impl Costs {
         let steps = f64::from(steps.max(1));
         let expected_us = self.draft_us(size.rows, size.sequences);
         if us < expected_us {
-            // A draft takes no longer alone than beside steps. With this a pause among the first
-            // drafts is not believed for ever.
+            // A draft takes no longer alone than beside steps. So a pause among the first drafts
+            // does not stay in their cost.
             self.draft.observe(size, us / self.speed.all());
         }
         let (least, most) = (us * (steps - 1.0) / steps / expected_us, us / expected_us);

@@ -13,10 +13,13 @@
 //! ```text
 //!         drafting pays                   drafting would not pay even alone
 //! open ─────────────────▶ drafting ──────────────────────────────────────────▶ resting
-//!  ▲   (plain but open, if it would pay alone but not in this batch)               │
+//!  ▲                                                                               │
 //!  └────────────────────────── one cycle of trial ◀────────────────────────────────┘
-//!                              after a back-off that doubles with each trial
 //! ```
+//!
+//! - An open sequence steps plainly while drafting would pay for it alone but not in this batch.
+//! - The back-off before a trial doubles with each trial.
+//! - A sequence without a cycle that is not chosen rests, too. Its first trial is due at once.
 //!
 //! The drafter is sent the hidden states of sequences that are to draft, and of no others. It reads
 //! what it missed from their windows of hidden states. The cost of that reading counts against the

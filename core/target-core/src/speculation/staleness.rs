@@ -1,4 +1,4 @@
-//! When plain steps are taken only to measure them, because too many blocks went by without one.
+//! When plain steps are taken only to measure them, because too many blocks came without one.
 //!
 //! From blocks alone a slower machine and dearer blocks look the same, and the cost of plain steps
 //! follows the first. After fifty blocks plain steps were estimated at 1.6 times what they took.
@@ -7,11 +7,12 @@
 
 use super::measure::CHECK_INTERVAL;
 
-/// Blocks until the first look at plain steps.
+/// Blocks until the cost of plain steps is stale for the first time.
 const FIRST_INTERVAL: u32 = 8;
-/// Gain of drafting over plain steps above which no look is taken: the error cannot be that large.
+/// Gain of drafting over plain steps above which no plain step is taken to measure it. The error of
+/// the estimate cannot be that large.
 pub(super) const CLEAR_GAIN: f64 = 2.0;
-/// Plain steps that one look takes at most, if they continue to take another time than expected.
+/// Most plain steps in a row that are taken for this, if each takes another time than expected.
 const MAX_STEPS: u32 = 6;
 /// Least ratio of a plain step's time over its expected time that confirms the expectation.
 const LEAST_RATIO: f64 = 0.8;
@@ -24,7 +25,7 @@ pub(super) struct StalenessGuard {
     blocks: u32,
     /// Blocks after which the cost of plain steps is stale.
     interval: u32,
-    /// Plain steps that were taken for the present look.
+    /// Plain steps that were taken since the cost became stale.
     steps: u32,
 }
 
@@ -58,7 +59,8 @@ impl StalenessGuard {
         self.blocks >= self.interval
     }
 
-    /// Returns true if one more plain step is to be taken for this look, or ends the look.
+    /// Whether one more plain step is to be taken while the cost is stale. After [`MAX_STEPS`] the
+    /// cost counts as confirmed.
     pub(super) fn take_step(&mut self) -> bool {
         if self.steps >= MAX_STEPS {
             self.confirm();

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::simulation::*;
+
 /// 20 requests of 150 tokens in each stream, with nothing measured before. The bound is 6 % above
 /// the better lane.
 #[test]
