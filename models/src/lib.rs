@@ -45,4 +45,6 @@ pub use layers::Positions;
 pub use load::LoadError;
 pub use mlx_rs::{Array, Dtype};
 pub use segment::{Segment, SequenceId};
-pub use target::{PreparedStep, Target, load_target, prepare_next, take_prepared};
+pub use target::{
+    LoadOptions, PreparedStep, Target, load_target, load_target_with, prepare_next, take_prepared,
+};

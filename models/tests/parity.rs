@@ -1,4 +1,4 @@
-//! Qwen3 against transformers on tiny random checkpoints, and the sampling contract against an
+//! Models against transformers, quantized ones against mlx-lm, on tiny random checkpoints, and the sampling contract against an
 //! independent implementation. Values and provenance: `golden/`, remade by `make golden`.
 
 use std::path::PathBuf;
@@ -192,6 +192,16 @@ fn qwen3_untied_bfloat16_sharded() {
 #[test]
 fn qwen3_float16() {
     check_model("qwen3-tiny-f16");
+}
+
+#[test]
+fn qwen3_of_four_bits_with_overrides_and_a_tied_quantized_embedding() {
+    check_model("qwen3-tiny-q4");
+}
+
+#[test]
+fn qwen3_of_eight_bits_with_a_quantized_head() {
+    check_model("qwen3-tiny-q8");
 }
 
 #[derive(Deserialize)]

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use paceline_models::{
-    DeviceChoice, DeviceError, Dtype, KvStore, LoadError, ModelError, Target, TargetInfo, device,
-    draft, load_target,
+    DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, Target,
+    TargetInfo, device, draft, load_target_with,
 };
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, ConfigError, Device};
@@ -123,7 +123,8 @@ fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> 
     device::limit_cache(MLX_CACHE_BYTES);
     let dir = config.model_dir()?;
     tracing::info!(model = %dir.display(), on_gpu, "loading");
-    Ok(load_target(&dir, &mut |read, total| progress.set_load(read, total))?)
+    let options = LoadOptions { keep_quantized: config.target.keep_quantized };
+    Ok(load_target_with(&dir, options, &mut |read, total| progress.set_load(read, total))?)
 }
 
 /// Bytes for the KV: as configured, or a share of the memory that is free after loading.

@@ -34,7 +34,10 @@ use paceline_vocabulary::link::ProposalKind;
 use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
-use crate::load::{ConfigJson, LoadError, Precision, TensorFiles, Weights};
+use crate::layers::has_product;
+use crate::load::{
+    ConfigJson, LoadError, Precision, Quantization, TensorFiles, WeightForms, Weights,
+};
 use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
 
@@ -90,7 +93,7 @@ struct DrafterFiles<'a> {
 /// client gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
-    /// As loaded.
+    /// As in the files.
     #[default]
     None,
     /// 8 bits an element, groups of 64.
@@ -304,9 +307,8 @@ pub trait Drafter {
 /// Loads the drafter in `dir`, of the kind that `kind` names ([`AUTO`]: by its config). `progress`
 /// is called with (bytes read, bytes in all).
 ///
-/// On the CPU weights become float32, and quantized ones are expanded again after rounding: MLX's
-/// quantized product is slow there. `quantize` then saves no memory; it shows what a GPU's drafter
-/// would propose.
+/// Weights that the checkpoint has quantized stay as they are; `quantize` is for the others. On the
+/// CPU those become float32.
 ///
 /// # Errors
 /// Broken or foreign files, an unknown kind; see [`LoadError`].
@@ -322,10 +324,14 @@ pub fn load_draft(
     (kind.feature_layers)(&config)?;
     let checkpoint = TensorFiles::open(dir)?;
     let weight_bytes = checkpoint.total_bytes();
-    let precision = if on_gpu() { Precision::AsStored } else { Precision::Float32 };
+    let forms = WeightForms {
+        precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
+        quantization: Quantization::read(&config)?,
+        keeps: has_product,
+    };
     progress(0, weight_bytes);
     let mut report = |read| progress(read, weight_bytes);
-    let weights = Weights::new(checkpoint, precision, &mut report);
+    let weights = Weights::new(checkpoint, forms, &mut report);
     (kind.load)(DrafterFiles { dir, config: &config, weights, weight_bytes, quantize })
 }
 

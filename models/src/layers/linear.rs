@@ -1,21 +1,24 @@
 //! Matrix products by stored weights. How a weight is kept (transposed view, quantized) is this
-//! file's alone.
+//! file's and `quantized.rs`'s alone.
 
 use mlx_rs::Array;
-use mlx_rs::ops::{concatenate, dequantize, quantize, quantized_matmul};
+use mlx_rs::ops::{concatenate, quantize};
 use mlx_rs::transforms::eval;
 
-use crate::device::on_gpu;
 use crate::error::Result;
-use crate::load::{LoadError, Weights};
+use crate::load::{
+    LoadError, MatrixPart, MatrixSizes, QuantFormat, QuantizedMatrix, StoredMatrix, Weights,
+};
 
-/// Inputs that share a scale and a bias in a quantized weight.
+/// Inputs that share a scale and a bias in a weight that is quantized here.
 const GROUP: i32 = 64;
 
 /// y = x·Wᵀ (+ b). `weight` is stored `[out, in]`, as in checkpoints.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    weight: WeightForm,
+    /// Outputs one part after another. More than one only where parts of a checkpoint are stored in
+    /// different formats.
+    parts: Vec<WeightForm>,
     bias: Option<Array>,
 }
 
@@ -23,43 +26,51 @@ pub(crate) struct Linear {
 enum WeightForm {
     /// `[in, out]`: a view, so that a forward is one primitive.
     Transposed(Array),
-    /// Affine by groups of inputs: w = scale · q + bias. `packed` `[out, in · bits / 32]`, `scales`
-    /// and `biases` `[out, in / GROUP]`.
-    Quantized { packed: Array, scales: Array, biases: Array, bits: i32 },
+    Quantized(QuantizedMatrix),
 }
 
 impl WeightForm {
+    fn new(matrix: StoredMatrix) -> Result<Self, LoadError> {
+        match matrix {
+            StoredMatrix::Quantized(matrix) => Ok(Self::Quantized(matrix)),
+            StoredMatrix::Float(matrix) => {
+                let transposed = matrix.transpose()?;
+                transposed.eval()?;
+                Ok(Self::Transposed(transposed))
+            }
+        }
+    }
+
     /// `matrix` `[out, in]` in groups of inputs. Evaluated now and not at the first forward, so
     /// that the float weight is gone before the next one is read.
     fn pack(matrix: &Array, bits: i32) -> Result<Self, LoadError> {
         let (packed, scales, biases) = quantize(matrix, GROUP, bits)?;
         eval([&packed, &scales, &biases])?;
-        Ok(Self::Quantized { packed, scales, biases, bits })
+        let format = QuantFormat::affine(bits, GROUP);
+        Ok(Self::Quantized(QuantizedMatrix { packed, scales, biases: Some(biases), format }))
     }
 
-    /// The same numbers as floats.
-    fn expand(self) -> Result<Self, LoadError> {
-        let Self::Quantized { packed, scales, biases, bits } = &self else { return Ok(self) };
-        let matrix = dequantize(packed, scales, biases, GROUP, *bits)?;
-        matrix.eval()?;
-        let transposed = matrix.transpose()?;
-        transposed.eval()?;
-        Ok(Self::Transposed(transposed))
+    /// As [`Linear::quantized`].
+    fn quantized(self, bits: i32) -> Result<Self, LoadError> {
+        match &self {
+            Self::Transposed(transposed) if transposed.dim(0) % GROUP == 0 => {
+                Self::pack(&transposed.transpose()?, bits)
+            }
+            _ => Ok(self),
+        }
     }
 
     /// `x` `[…, in]` → `[…, out]`.
     fn product(&self, x: &Array) -> Result<Array> {
-        Ok(match self {
-            Self::Transposed(weight) => x.matmul(weight)?,
-            Self::Quantized { packed, scales, biases, bits } => {
-                quantized_matmul(x, packed, scales, biases, true, GROUP, *bits)?
-            }
-        })
+        match self {
+            Self::Transposed(weight) => Ok(x.matmul(weight)?),
+            Self::Quantized(weight) => weight.product(x),
+        }
     }
 }
 
 impl Linear {
-    /// Reads `{name}.weight` and, if `bias`, `{name}.bias`.
+    /// Reads `{name}.weight`, quantized if the checkpoint has it so, and, if `bias`, `{name}.bias`.
     pub(crate) fn load(
         weights: &mut Weights,
         name: &str,
@@ -78,93 +89,55 @@ impl Linear {
         input: i32,
         bias: bool,
     ) -> Result<Self, LoadError> {
-        let mut matrices = Vec::with_capacity(parts.len());
+        let part =
+            |(name, out): &(&str, i32)| MatrixPart { modules: vec![(*name).to_owned()], out: *out };
+        let stored = weights.take_matrices(
+            &parts.iter().map(part).collect::<Vec<_>>(),
+            MatrixSizes { input, experts: None },
+        )?;
+        let forms = stored.into_iter().map(WeightForm::new).collect::<Result<_, _>>()?;
         let mut biases = Vec::new();
-        for (name, out) in parts {
-            matrices.push(weights.take(&format!("{name}.weight"), &[*out, input])?);
-            if bias {
-                biases.push(weights.take(&format!("{name}.bias"), &[*out])?);
-            }
+        for (name, out) in parts.iter().filter(|_| bias) {
+            biases.push(weights.take(&format!("{name}.bias"), &[*out])?);
         }
-        let join = |arrays: Vec<Array>| -> Result<Array, LoadError> {
-            let joined =
-                if let [one] = arrays.as_slice() { one.clone() } else { concatenate(&arrays, 0)? };
-            joined.eval()?;
-            Ok(joined)
+        let bias = match biases.as_slice() {
+            [] => None,
+            [one] => Some(one.clone()),
+            several => Some(concatenate(several, 0)?),
         };
-        let matrix = join(matrices)?;
-        let transposed = matrix.transpose()?;
-        transposed.eval()?;
-        let bias = if bias { Some(join(biases)?) } else { None };
-        Ok(Self { weight: WeightForm::Transposed(transposed), bias })
+        if let Some(bias) = &bias {
+            bias.eval()?;
+        }
+        Ok(Self { parts: forms, bias })
     }
 
     /// From a weight `[out, in]` and a bias `[out]`.
     pub(crate) fn new(weight: &Array, bias: Array) -> Result<Self, LoadError> {
-        let transposed = weight.transpose()?;
-        transposed.eval()?;
-        Ok(Self { weight: WeightForm::Transposed(transposed), bias: Some(bias) })
+        let weight = WeightForm::new(StoredMatrix::Float(weight.clone()))?;
+        Ok(Self { parts: vec![weight], bias: Some(bias) })
     }
 
-    /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One
-    /// whose input is not made of whole groups stays as it is. On the CPU the quantized values are
-    /// kept as floats: MLX computes the quantized product row by row there, on one thread.
-    /// Measured: a draft block of 16 rows took ten times as long.
+    /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One that
+    /// is quantized already, or whose input is not made of whole groups, stays as it is.
     pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
-        let (WeightForm::Transposed(transposed), Some(bits)) = (&self.weight, bits) else {
-            return Ok(self);
-        };
-        if transposed.dim(0) % GROUP != 0 {
-            return Ok(self);
-        }
-        let packed = WeightForm::pack(&transposed.transpose()?, bits)?;
-        Ok(Self { weight: if on_gpu() { packed } else { packed.expand()? }, bias: self.bias })
+        let Some(bits) = bits else { return Ok(self) };
+        let parts = self.parts.into_iter().map(|part| part.quantized(bits));
+        Ok(Self { parts: parts.collect::<Result<_, _>>()?, bias: self.bias })
     }
 
     /// `x` `[…, in]` → `[…, out]`.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        let y = self.weight.product(x)?;
+        let y = match self.parts.as_slice() {
+            [one] => one.product(x)?,
+            several => {
+                let parts = several.iter().map(|part| part.product(x));
+                concatenate(&parts.collect::<Result<Vec<_>>>()?, -1)?
+            }
+        };
         Ok(match &self.bias {
             Some(bias) => y.add(bias)?,
             None => y,
         })
-    }
-}
-
-/// A table of rows by id; with tied weights also the output head.
-#[derive(Debug)]
-pub(crate) struct Embedding {
-    table: Array,
-    transposed: Array,
-}
-
-impl Embedding {
-    /// Reads `{name}.weight` `[vocab, hidden]`.
-    pub(crate) fn load(
-        weights: &mut Weights,
-        name: &str,
-        vocab: i32,
-        hidden: i32,
-    ) -> Result<Self, LoadError> {
-        let table = weights.take(&format!("{name}.weight"), &[vocab, hidden])?;
-        let transposed = table.transpose()?;
-        transposed.eval()?;
-        Ok(Self { table, transposed })
-    }
-
-    /// Rows of `ids` → `[ids, hidden]`.
-    pub(crate) fn rows(&self, ids: &[u32]) -> Result<Array> {
-        self.rows_of(&Array::from_slice(ids, &[ids.len() as i32]))
-    }
-
-    /// Rows of `ids` `[ids]`, which need not be known yet → `[ids, hidden]`.
-    pub(crate) fn rows_of(&self, ids: &Array) -> Result<Array> {
-        Ok(self.table.take_axis(ids, 0)?)
-    }
-
-    /// `hidden` `[rows, hidden]` → `[rows, vocab]`.
-    pub(crate) fn as_head(&self, hidden: &Array) -> Result<Array> {
-        Ok(hidden.matmul(&self.transposed)?)
     }
 }
 
@@ -192,8 +165,9 @@ mod tests {
         for (bits, share) in [(8, 0.02), (4, 0.2)] {
             let packed = WeightForm::pack(&matrix, bits).expect("packs");
             let found = numbers(packed.product(&x).expect("a product"));
-            let expanded =
-                numbers(packed.expand().expect("expands").product(&x).expect("a product"));
+            let WeightForm::Quantized(packed) = packed else { panic!("it was packed") };
+            let floats = packed.dequantized().expect("expands").transpose().expect("a view");
+            let expanded = numbers(x.matmul(&floats).expect("a product"));
             let off = |other: &[f32]| {
                 found.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
             };
@@ -211,7 +185,7 @@ mod tests {
         choose(DeviceChoice::Cpu).expect("there is a CPU");
         let matrix = wave(8, 96, 0.37);
         let linear = Linear {
-            weight: WeightForm::Transposed(matrix.transpose().expect("a view")),
+            parts: vec![WeightForm::new(StoredMatrix::Float(matrix)).expect("a view")],
             bias: None,
         };
         let (before, x) =

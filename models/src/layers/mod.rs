@@ -3,6 +3,9 @@
 
 mod activation;
 mod attention;
+mod embedding;
+#[allow(dead_code, reason = "the families with experts come next")]
+mod experts;
 #[cfg(target_os = "linux")]
 mod host;
 #[cfg(not(target_os = "linux"))]
@@ -12,15 +15,20 @@ mod linear;
 mod mlp;
 mod norm;
 mod positions;
+mod quantized;
 mod rope;
 
 pub(crate) use activation::Gelu;
 pub(crate) use attention::{AttentionMask, VisibleKeys, attention};
+pub(crate) use embedding::Embedding;
+#[allow(unused_imports, reason = "the families with experts come next")]
+pub(crate) use experts::ExpertLinear;
 pub(crate) use host::{computes, largest, surprises};
-pub(crate) use linear::{Embedding, Linear};
+pub(crate) use linear::Linear;
 pub(crate) use mlp::GatedMlp;
 pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
 pub use positions::Positions;
+pub(crate) use quantized::has_product;
 pub(crate) use rope::{Rope, RopeTables};
 
 #[cfg(all(test, target_os = "linux"))]

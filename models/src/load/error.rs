@@ -88,12 +88,28 @@ pub enum LoadError {
         expected: Vec<usize>,
     },
     /// A tensor has a type this version cannot read.
-    #[error("tensor {name} has type {found}; expected F32, F16 or BF16")]
+    #[error("tensor {name} has type {found}; expected {expected}")]
     Dtype {
         /// Its name.
         name: String,
         /// In the file.
         found: String,
+        /// What can be read in its place.
+        expected: &'static str,
+    },
+    /// A quantized module contradicts its format.
+    #[error("module {module}: {what}")]
+    Quantized {
+        /// Its path.
+        module: String,
+        /// Expected and found.
+        what: String,
+    },
+    /// A tensor for which there is no memory, or that MLX cannot count.
+    #[error("cannot make an array of {bytes} bytes")]
+    TooLarge {
+        /// Its bytes.
+        bytes: usize,
     },
     /// MLX failed.
     #[error("MLX failed while loading")]

@@ -1,13 +1,19 @@
 //! The files of a checkpoint: one `model.safetensors`, or the shards its index names. Headers are
 //! read and checked before any weight is; the format is safetensors' own (8-byte length, JSON
 //! header, data without holes).
+//!
+//! Files are mapped: a tensor's bytes go from the system's cache straight into its array. A file
+//! must have all the bytes of its header's tensors before it is mapped. A file that is cut while it
+//! is being loaded ends the process (SIGBUS); a program that replaces checkpoints writes a new file
+//! and renames it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use memmap2::{Advice, Mmap};
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 
@@ -17,16 +23,42 @@ use super::{LoadError, header};
 #[derive(Clone, Debug)]
 pub(super) struct TensorEntry {
     file: usize,
-    offset: u64,
+    offset: usize,
     pub(super) bytes: usize,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
 }
 
+/// Bytes of a mapped file, for as long as this lives.
+#[derive(Clone, Debug)]
+pub(super) struct MappedBytes {
+    map: Arc<Mmap>,
+    begin: usize,
+    length: usize,
+}
+
+impl MappedBytes {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.map[self.begin..][..self.length]
+    }
+
+    /// Part `at` of `count` equal parts.
+    pub(super) fn part(&self, at: usize, count: usize) -> Self {
+        let length = self.length / count;
+        Self { map: self.map.clone(), begin: self.begin + at * length, length }
+    }
+
+    /// Asks the system to read them in one go.
+    pub(super) fn prefetch(&self) {
+        // A hint: without it pages are read one by one.
+        let _ = self.map.advise_range(Advice::WillNeed, self.begin, self.length);
+    }
+}
+
 /// All tensors of a model directory, none of them read yet.
 #[derive(Debug)]
 pub struct TensorFiles {
-    files: Vec<(PathBuf, File)>,
+    files: Vec<(PathBuf, Arc<Mmap>)>,
     pub(super) entries: BTreeMap<String, TensorEntry>,
 }
 
@@ -104,11 +136,17 @@ impl TensorFiles {
         let data_begin = 8 + header_bytes as u64;
         let metadata = header::parse(&head, length - data_begin).map_err(header_error)?;
         let file_idx = self.files.len();
-        self.files.push((path.clone(), file));
+        // SAFETY: the bytes are read only. Nobody may change the file meanwhile (see the head of
+        // this module).
+        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        if map.len() as u64 != length {
+            return Err(broken(format!("expected {length} bytes as before, found {}", map.len())));
+        }
+        self.files.push((path.clone(), Arc::new(map)));
         for (name, info) in metadata.tensors() {
             let entry = TensorEntry {
                 file: file_idx,
-                offset: data_begin + info.data_offsets.0 as u64,
+                offset: data_begin as usize + info.data_offsets.0,
                 bytes: info.data_offsets.1 - info.data_offsets.0,
                 dtype: info.dtype,
                 shape: info.shape.clone(),
@@ -126,12 +164,10 @@ impl TensorFiles {
         self.entries.values().map(|entry| entry.bytes as u64).sum()
     }
 
-    pub(super) fn read(&self, entry: &TensorEntry) -> Result<Vec<u8>, LoadError> {
-        let (path, file) = &self.files[entry.file];
-        let mut bytes = vec![0; entry.bytes];
-        file.read_exact_at(&mut bytes, entry.offset)
-            .map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
-        Ok(bytes)
+    /// A tensor's bytes.
+    pub(super) fn bytes(&self, entry: &TensorEntry) -> MappedBytes {
+        let map = self.files[entry.file].1.clone();
+        MappedBytes { map, begin: entry.offset, length: entry.bytes }
     }
 }
 
@@ -195,6 +231,20 @@ mod tests {
     fn a_whole_file_opens() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::write(dir.path().join("model.safetensors"), header(ONE, 8)).expect("written");
+        assert_eq!(TensorFiles::open(dir.path()).expect("opens").total_bytes(), 8);
+    }
+
+    #[test]
+    fn only_files_that_the_index_names_are_opened() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let write = |name: &str, bytes: &[u8]| {
+            std::fs::write(dir.path().join(name), bytes).expect("written");
+        };
+        write("model.safetensors.index.json", br#"{"weight_map":{"a":"x.safetensors"}}"#);
+        write("x.safetensors", &header(ONE, 8));
+        for other in ["model.safetensors", "consolidated.safetensors", "model-mtp.safetensors"] {
+            write(other, b"no safetensors file");
+        }
         assert_eq!(TensorFiles::open(dir.path()).expect("opens").total_bytes(), 8);
     }
 

@@ -1,13 +1,21 @@
 //! From a model directory to named tensors: strict about what is there, exact about what is wrong.
 
+mod arrays;
 mod config;
 mod error;
+mod expand;
 mod files;
 mod header;
+mod layout;
+mod matrix;
+mod quantization;
 mod weights;
 
 pub use config::ConfigJson;
 pub use error::LoadError;
 pub use files::TensorFiles;
 pub use header::HeaderError;
-pub use weights::{Precision, Weights};
+pub use layout::{Layout, Unserved};
+pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
+pub use quantization::{QuantFormat, QuantMode, Quantization};
+pub use weights::{Precision, WeightForms, Weights};

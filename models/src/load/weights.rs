@@ -1,12 +1,12 @@
 //! Named tensors become arrays, each taken once, with the shape that the config requires. A tensor
 //! that is left over is an error.
 
-use half::{bf16, f16};
 use mlx_rs::{Array, Dtype as MlxDtype};
-use safetensors::tensor::Dtype;
 
-use super::LoadError;
-use super::files::TensorFiles;
+use super::arrays::{is_float, mlx_dtype, stored, widened};
+use super::files::{MappedBytes, TensorEntry, TensorFiles};
+use super::quantization::{QuantFormat, Quantization};
+use super::{LoadError, Unserved};
 
 /// In which type weights are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,37 +17,58 @@ pub enum Precision {
     AsStored,
 }
 
+/// In which form weights are kept.
+#[derive(Clone, Debug)]
+pub struct WeightForms {
+    /// The type of floats.
+    pub precision: Precision,
+    /// What config.json says of quantized modules.
+    pub quantization: Quantization,
+    /// Whether a quantized weight of this format stays as it is stored. Others are expanded to
+    /// float32.
+    pub keeps: fn(QuantFormat) -> bool,
+}
+
 /// A checkpoint being loaded. `take` every tensor, then `finish`.
 pub struct Weights<'a> {
-    checkpoint: TensorFiles,
-    precision: Precision,
+    pub(super) checkpoint: TensorFiles,
+    pub(super) forms: WeightForms,
     prefix: String,
     /// Called with the bytes read so far, after each tensor.
     progress: &'a mut dyn FnMut(u64),
     read_bytes: u64,
+    pub(super) expanded: Expanded,
+}
+
+/// Quantized weights that became floats.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Expanded {
+    pub(super) modules: usize,
+    pub(super) stored_bytes: u64,
+    pub(super) bytes: u64,
+    pub(super) format: Option<QuantFormat>,
 }
 
 impl<'a> Weights<'a> {
     /// Loads from `checkpoint`.
     pub fn new(
         checkpoint: TensorFiles,
-        precision: Precision,
+        forms: WeightForms,
         progress: &'a mut dyn FnMut(u64),
     ) -> Self {
-        Self { checkpoint, precision, prefix: String::new(), progress, read_bytes: 0 }
+        let prefix = String::new();
+        let expanded = Expanded::default();
+        Self { checkpoint, forms, prefix, progress, read_bytes: 0, expanded }
     }
 
     /// Whether the checkpoint holds `name`.
     pub fn has(&self, name: &str) -> bool {
-        self.checkpoint.entries.contains_key(&format!("{}{name}", self.prefix))
+        self.checkpoint.entries.contains_key(&self.full(name))
     }
 
     /// The shape of `name` in the file.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.checkpoint
-            .entries
-            .get(&format!("{}{name}", self.prefix))
-            .map(|entry| entry.shape.as_slice())
+        self.checkpoint.entries.get(&self.full(name)).map(|entry| entry.shape.as_slice())
     }
 
     /// Puts `prefix` before every name asked for from now on.
@@ -61,46 +82,42 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// It is missing, has another shape, or a type we cannot read.
     pub fn take(&mut self, name: &str, shape: &[i32]) -> Result<Array, LoadError> {
-        let name = format!("{}{name}", self.prefix);
-        let entry = self
-            .checkpoint
-            .entries
-            .remove(&name)
-            .ok_or_else(|| LoadError::Missing { name: name.clone() })?;
-        let expected: Vec<usize> = shape.iter().map(|dim| *dim as usize).collect();
-        if entry.shape != expected {
-            return Err(LoadError::Shape { name, found: entry.shape, expected });
+        let (entry, bytes) = self.open(name, shape)?;
+        if !is_float(entry.dtype) {
+            let (name, found) = (self.full(name), format!("{:?}", entry.dtype));
+            return Err(LoadError::Dtype { name, found, expected: "F32, F16 or BF16" });
         }
-        let bytes = self.checkpoint.read(&entry)?;
-        let array = match (entry.dtype, self.precision) {
-            (Dtype::F32, _) => Array::from_slice(&floats(&bytes, f32::from_le_bytes), shape),
-            (Dtype::F16, Precision::Float32) => {
-                Array::from_slice(&floats(&bytes, |two| f16::from_le_bytes(two).to_f32()), shape)
-            }
-            (Dtype::BF16, Precision::Float32) => {
-                Array::from_slice(&floats(&bytes, |two| bf16::from_le_bytes(two).to_f32()), shape)
-            }
-            (Dtype::F16, Precision::AsStored) => {
-                Array::from_slice(&floats(&bytes, f16::from_le_bytes), shape)
-            }
-            (Dtype::BF16, Precision::AsStored) => {
-                Array::from_slice(&floats(&bytes, bf16::from_le_bytes), shape)
-            }
-            (found, _) => return Err(LoadError::Dtype { name, found: format!("{found:?}") }),
-        };
-        self.read_bytes += entry.bytes as u64;
-        (self.progress)(self.read_bytes);
+        let array = self.floats(vec![(bytes, entry.dtype)], shape)?;
+        self.report(entry.bytes);
         Ok(array)
     }
 
-    /// The type most of the model is computed in: float32, or that of tensor `name`.
-    pub fn dtype_of(&self, name: &str) -> MlxDtype {
-        let entry = self.checkpoint.entries.get(&format!("{}{name}", self.prefix));
-        match (self.precision, entry.map(|entry| entry.dtype)) {
-            (Precision::AsStored, Some(Dtype::BF16)) => MlxDtype::Bfloat16,
-            (Precision::AsStored, Some(Dtype::F16)) => MlxDtype::Float16,
-            _ => MlxDtype::Float32,
+    /// Leaves the tensors of module `name` unread: the model has what they hold from elsewhere.
+    pub fn skip(&mut self, name: &str) {
+        for part in ["weight", "scales", "biases", "bias"] {
+            let name = self.full(&format!("{name}.{part}"));
+            if let Some(entry) = self.checkpoint.entries.remove(&name) {
+                self.report(entry.bytes);
+            }
         }
+    }
+
+    /// The type most of the model is computed in: float32, or that of tensor `name`. If it is
+    /// quantized, that of its scales, else that of the checkpoint's first tensor of floats.
+    pub fn dtype_of(&self, name: &str) -> MlxDtype {
+        if self.forms.precision == Precision::Float32 {
+            return MlxDtype::Float32;
+        }
+        let name = self.full(name);
+        let scales = format!("{}.scales", name.trim_end_matches(".weight"));
+        let entries = &self.checkpoint.entries;
+        let named = [name, scales];
+        let found = named.iter().filter_map(|name| entries.get(name)).chain(entries.values());
+        found
+            .map(|entry| entry.dtype)
+            .find(|dtype| is_float(*dtype))
+            .and_then(mlx_dtype)
+            .unwrap_or(MlxDtype::Float32)
     }
 
     /// Ends loading.
@@ -108,6 +125,16 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// Tensors are left that no part of the model took: the files are of another model.
     pub fn finish(self) -> Result<(), LoadError> {
+        let Expanded { modules, stored_bytes, bytes, format } = self.expanded;
+        if let Some(format) = format {
+            tracing::info!(
+                modules,
+                stored_bytes,
+                bytes,
+                format = %format,
+                "quantized weights were expanded to float32"
+            );
+        }
         match self.checkpoint.entries.keys().next() {
             None => Ok(()),
             Some(name) => {
@@ -115,8 +142,79 @@ impl<'a> Weights<'a> {
             }
         }
     }
+
+    pub(super) fn full(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    pub(super) fn entry(&self, name: &str) -> Option<&TensorEntry> {
+        self.checkpoint.entries.get(&self.full(name))
+    }
+
+    /// Takes tensor `name`, which must have `shape`, out of the list.
+    pub(super) fn open(
+        &mut self,
+        name: &str,
+        shape: &[i32],
+    ) -> Result<(TensorEntry, MappedBytes), LoadError> {
+        let name = self.full(name);
+        let Some(entry) = self.checkpoint.entries.remove(&name) else {
+            return Err(LoadError::Missing { name });
+        };
+        let expected: Vec<usize> = shape.iter().map(|dim| *dim as usize).collect();
+        if entry.shape != expected {
+            return Err(LoadError::Shape { name, found: entry.shape, expected });
+        }
+        let bytes = self.checkpoint.bytes(&entry);
+        bytes.prefetch();
+        Ok((entry, bytes))
+    }
+
+    /// The pieces one after another, in the type in which floats are kept.
+    pub(super) fn floats(
+        &self,
+        pieces: Vec<(MappedBytes, safetensors::Dtype)>,
+        shape: &[i32],
+    ) -> Result<Array, LoadError> {
+        let first = pieces.first().map(|(_, dtype)| *dtype);
+        match (self.forms.precision, first) {
+            (Precision::AsStored, Some(dtype))
+                if pieces.iter().all(|(_, other)| *other == dtype) =>
+            {
+                stored(pieces.into_iter().map(|(bytes, _)| bytes).collect(), dtype, shape)
+            }
+            _ => widened(pieces, shape),
+        }
+    }
+
+    pub(super) fn report(&mut self, bytes: usize) {
+        self.read_bytes += bytes as u64;
+        (self.progress)(self.read_bytes);
+    }
 }
 
-fn floats<const N: usize, T>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
-    bytes.as_chunks::<N>().0.iter().map(|chunk| value(*chunk)).collect()
+impl TensorFiles {
+    /// Leaves the tensors of parts that are not served unread, and names them in one log line.
+    pub fn skip(&mut self, unserved: &Unserved) {
+        let (mut count, mut bytes) = (0, 0u64);
+        let mut prefixes = std::collections::BTreeSet::new();
+        self.entries.retain(|name, entry| match unserved.part_of(name) {
+            None => true,
+            Some(part) => {
+                count += 1;
+                bytes += entry.bytes as u64;
+                prefixes.insert(part);
+                false
+            }
+        });
+        if count > 0 {
+            let parts: Vec<_> = prefixes.into_iter().collect();
+            tracing::info!(
+                count,
+                bytes,
+                parts = parts.join(", "),
+                "tensors of parts that are not served are skipped"
+            );
+        }
+    }
 }

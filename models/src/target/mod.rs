@@ -14,7 +14,10 @@ use crate::device::on_gpu;
 use crate::error::Result;
 use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv};
-use crate::load::{ConfigJson, LoadError, Precision, TensorFiles, Weights};
+use crate::layers::has_product;
+use crate::load::{
+    ConfigJson, LoadError, Precision, Quantization, TensorFiles, WeightForms, Weights,
+};
 use crate::vision::Vision;
 
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
@@ -55,6 +58,20 @@ pub trait Target {
     }
 }
 
+/// What a caller chooses of a target's loading.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadOptions {
+    /// Quantized weights stay as they are stored if the device has products by them. Otherwise the
+    /// CPU computes with their numbers as float32; the GPU keeps them in any case.
+    pub keep_quantized: bool,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { keep_quantized: true }
+    }
+}
+
 /// Loads the target in `dir`. `progress` is called with (bytes read, bytes in all).
 ///
 /// # Errors
@@ -63,20 +80,30 @@ pub fn load_target(
     dir: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Target>, LoadError> {
+    load_target_with(dir, LoadOptions::default(), progress)
+}
+
+/// As [`load_target`], with options.
+///
+/// # Errors
+/// As [`load_target`].
+pub fn load_target_with(
+    dir: &Path,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Box<dyn Target>, LoadError> {
     let config = ConfigJson::read(dir)?;
     let architecture: String = config.required("model_type")?;
-    for key in ["quantization", "quantization_config"] {
-        if config.optional::<serde_json::Value>(key)?.is_some() {
-            let what = "quantized checkpoints are not served by this version; use one in float32, float16 or bfloat16".to_owned();
-            return Err(LoadError::Config { key: key.to_owned(), what });
-        }
-    }
+    let forms = WeightForms {
+        precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
+        quantization: Quantization::read(&config)?,
+        keeps: if options.keep_quantized { has_product } else { |_| on_gpu() },
+    };
     let checkpoint = TensorFiles::open(dir)?;
     let weight_bytes = checkpoint.total_bytes();
-    let precision = if on_gpu() { Precision::AsStored } else { Precision::Float32 };
     progress(0, weight_bytes);
     let mut report = |read| progress(read, weight_bytes);
-    let weights = Weights::new(checkpoint, precision, &mut report);
+    let weights = Weights::new(checkpoint, forms, &mut report);
     match architecture.as_str() {
         "qwen3" => Ok(Box::new(qwen3::Qwen3::load(dir, &config, weights, weight_bytes)?)),
         "qwen3_vl" => Ok(Box::new(qwen3_vl::load(dir, &config, weights, weight_bytes)?)),

@@ -2,10 +2,10 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [demo] [sampling] [vision] [draft]        (no name: the first four)
+    python models/tests/golden/make.py [tiny] [quantized] [demo] [sampling] [vision] [draft]    (no name: all but the last)
 
-Needs torch, transformers 5.23.0, safetensors, tokenizers, numpy, pillow and jinja2 (see demo/requirements.txt). The model code of this
-project is not involved: models run in transformers, in float32, one sequence at a time; the sampling vectors are computed here
+Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
+ones in mlx-lm (quantized.py), in float32, one sequence at a time; the sampling vectors are computed here
 by numpy in float64 from the contract's text. Each file carries its provenance; made again with the same versions on the same
 kind of processor it comes out the same, elsewhere the last digits of logits may differ.
 """
@@ -99,6 +99,13 @@ LEAST_MARGIN = 0.02
 LEAST_DISTINCT = 12
 # No golden answer contains these, so a stop token in a config cannot cut one short.
 STOP_IDS = [0, 1]
+TINY_MEANING = {
+    "logits": "row of the last prompt position",
+    "taps": "raw outputs of layers tap_layers (after the residual adds, before any norm) at the last prompt position",
+    "final_hidden": "the last prompt position after the final norm, as the head sees it",
+    "greedy": "ids chosen after the prompt, stop tokens ignored; ties: lowest id",
+    "margins": "best minus second logit of each choice",
+}
 
 
 def tiny_config(spec):
@@ -264,13 +271,7 @@ def make_tiny():
             "checkpoint": f"models/tests/golden/{name}",
             "arithmetic": f"weights stored as {spec['dtype'][1]}, widened to float32; float32 arithmetic; eager attention; processor: CPU",
             "seed": seed,
-            "meaning": {
-                "logits": "row of the last prompt position",
-                "taps": "raw outputs of layers tap_layers (after the residual adds, before any norm) at the last prompt position",
-                "final_hidden": "the last prompt position after the final norm, as the head sees it",
-                "greedy": "ids chosen after the prompt, stop tokens ignored; ties: lowest id",
-                "margins": "best minus second logit of each choice",
-            },
+            "meaning": TINY_MEANING,
             "tap_layers": spec["taps"],
             "cases": cases,
         })
@@ -563,6 +564,12 @@ def make_sampling():
     })
 
 
+def make_quantized():
+    import quantized
+
+    quantized.make_quantized(sys.modules[__name__])
+
+
 def make_vision():
     import vision
 
@@ -577,6 +584,6 @@ def make_draft():
 
 
 if __name__ == "__main__":
-    parts = {"tiny": make_tiny, "demo": make_demo, "sampling": make_sampling, "vision": make_vision, "draft": make_draft}
-    for part in sys.argv[1:] or ["tiny", "demo", "sampling", "vision"]:
+    parts = {"tiny": make_tiny, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling, "vision": make_vision, "draft": make_draft}
+    for part in sys.argv[1:] or ["tiny", "quantized", "demo", "sampling", "vision"]:
         parts[part]()

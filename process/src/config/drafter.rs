@@ -20,8 +20,8 @@ pub enum DrafterStart {
 /// What `drafter.kind` may be.
 pub const DRAFTER_KINDS: [&str; 2] = ["auto", "dflash"];
 
-/// Quantization of the drafter's weights at load. Only a GPU keeps them packed; on the CPU they
-/// stay float32.
+/// Quantization of the drafter's weights at load, in groups of 64. Weights that the files have
+/// quantized stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrafterQuantize {
@@ -49,7 +49,8 @@ pub struct DrafterConfig {
     pub idle_stop_s: u64,
     /// Threads of its matrix products on the CPU; auto = all cores.
     pub threads: Auto<u32>,
-    /// Quantization at load. On the CPU it saves no memory.
+    /// Quantization at load, on the CPU as on a GPU. A number then takes about 9 bits (q8) or 5
+    /// (q4), scales included. Without, it takes 32 on the CPU and as many as in the files on a GPU.
     pub quantize: DrafterQuantize,
     /// Bytes of contexts of ended requests that it retains for requests with the same beginning; 0
     /// = none. Default: 256 MiB, which is some ten thousand positions of the published drafters.

@@ -32,7 +32,9 @@ pub struct TargetConfig {
     pub device: Device,
     /// Threads of its matrix products on the CPU; auto = all cores.
     pub threads: Auto<u32>,
-    /// Keep quantized weights quantized on the CPU (slower, smaller).
+    /// Keep a checkpoint's quantized weights as they are stored on the CPU, too. Default: true,
+    /// which needs less memory, and reads less of it for each token. false expands them to float32
+    /// at load.
     pub keep_quantized: bool,
     /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to
     /// [`MOST_SEQUENCES`]. Default: 32, up to which the cost of a step is measured by its number of
@@ -46,7 +48,7 @@ impl Default for TargetConfig {
             model: String::new(),
             device: Device::default(),
             threads: Auto::Auto,
-            keep_quantized: false,
+            keep_quantized: true,
             max_sequences: 32,
         }
     }

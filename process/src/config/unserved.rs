@@ -9,13 +9,9 @@ use super::{Config, ConfigError};
 /// The first key that is set and not served.
 pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
     let default = Config::default();
-    let refused = [
-        ("target.keep_quantized", config.target.keep_quantized),
-        ("log.prompts", config.log.prompts),
-    ];
-    if let Some((key, _)) = refused.iter().find(|(_, set)| *set) {
+    if config.log.prompts {
         let what = "this version does not serve it yet; leave it at its default".to_owned();
-        return Err(ConfigError::Value { key: (*key).to_owned(), what });
+        return Err(ConfigError::Value { key: "log.prompts".to_owned(), what });
     }
     let no_keys = config.gateway.api_keys_file.is_empty();
     let warned = [

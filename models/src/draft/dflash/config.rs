@@ -145,7 +145,7 @@ impl Keys<'_> {
         }
     }
 
-    /// DFlash and no relative of it, of the layers built here, in floats.
+    /// DFlash and no relative of it, of the layers built here.
     fn check_kind(&self) -> Result<(), LoadError> {
         let architectures: Vec<String> = self.config.optional("architectures")?.unwrap_or_default();
         let model_type: String = self.config.optional("model_type")?.unwrap_or_default();
@@ -177,12 +177,6 @@ impl Keys<'_> {
                 "rope_is_neox_style",
                 "expected true: only split-half pairing is built".into(),
             ));
-        }
-        for key in ["quantization", "quantization_config"] {
-            if self.config.optional::<Value>(key)?.is_some() {
-                let what = "quantized drafters are not served by this version; use one in float32, float16 or bfloat16 and drafter.quantize";
-                return Err(wrong(key, what.into()));
-            }
         }
         let activation: String =
             self.config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());

@@ -143,7 +143,6 @@ fn what_is_not_served_is_named() {
         "sliding_window",
     );
     refused(json!({"dflash_config": {"use_swa": true}}), "sliding_window");
-    refused(json!({"quantization": {"bits": 4}}), "quantized drafters");
     refused(json!({"hidden_act": "gelu"}), "expected silu");
     refused(json!({"rope_is_neox_style": false}), "split-half");
     refused(json!({"num_key_value_heads": 3}), "divisor");

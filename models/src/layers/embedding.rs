@@ -1,0 +1,63 @@
+//! The table of token embeddings.
+
+use mlx_rs::{Array, Dtype};
+
+use crate::error::Result;
+use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights};
+
+/// A table of rows by id; with tied weights also the output head.
+#[derive(Debug)]
+pub(crate) struct Embedding {
+    table: Table,
+}
+
+#[derive(Debug)]
+enum Table {
+    Float { rows: Array, transposed: Array },
+    Quantized { rows: QuantizedMatrix, dtype: Dtype },
+}
+
+impl Embedding {
+    /// Reads `{name}.weight` `[vocab, hidden]`, quantized if the checkpoint has it so.
+    pub(crate) fn load(
+        weights: &mut Weights,
+        name: &str,
+        vocab: i32,
+        hidden: i32,
+    ) -> Result<Self, LoadError> {
+        let dtype = weights.dtype_of(&format!("{name}.weight"));
+        let part = MatrixPart { modules: vec![name.to_owned()], out: vocab };
+        let sizes = MatrixSizes { input: hidden, experts: None };
+        let table = match weights.take_matrices(&[part], sizes)?.pop() {
+            Some(StoredMatrix::Quantized(rows)) => Table::Quantized { rows, dtype },
+            Some(StoredMatrix::Float(rows)) => {
+                let transposed = rows.transpose()?;
+                transposed.eval()?;
+                Table::Float { rows, transposed }
+            }
+            None => return Err(LoadError::Missing { name: name.to_owned() }),
+        };
+        Ok(Self { table })
+    }
+
+    /// Rows of `ids` → `[ids, hidden]`.
+    pub(crate) fn rows(&self, ids: &[u32]) -> Result<Array> {
+        self.rows_of(&Array::from_slice(ids, &[ids.len() as i32]))
+    }
+
+    /// Rows of `ids` `[ids]`, which need not be known yet → `[ids, hidden]`.
+    pub(crate) fn rows_of(&self, ids: &Array) -> Result<Array> {
+        match &self.table {
+            Table::Float { rows, .. } => Ok(rows.take_axis(ids, 0)?),
+            Table::Quantized { rows, dtype } => rows.rows_of(ids, *dtype),
+        }
+    }
+
+    /// `hidden` `[rows, hidden]` → `[rows, vocab]`.
+    pub(crate) fn as_head(&self, hidden: &Array) -> Result<Array> {
+        match &self.table {
+            Table::Float { transposed, .. } => Ok(hidden.matmul(transposed)?),
+            Table::Quantized { rows, .. } => rows.product(hidden),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Products by the weights of some of many experts.
+
+use mlx_rs::Array;
+use mlx_rs::ops::{concatenate, gather_mm};
+
+use crate::error::Result;
+use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights};
+
+/// y = x·Wᵀ with a weight of its own for each expert, without biases.
+#[derive(Debug)]
+pub(crate) struct ExpertLinear {
+    /// As the parts of a [`super::Linear`].
+    parts: Vec<ExpertForm>,
+}
+
+#[derive(Debug)]
+enum ExpertForm {
+    /// `[experts, in, out]`: a view.
+    Transposed(Array),
+    Quantized(QuantizedMatrix),
+}
+
+impl ExpertForm {
+    fn new(stored: StoredMatrix) -> Result<Self, LoadError> {
+        match stored {
+            StoredMatrix::Quantized(matrix) => Ok(Self::Quantized(matrix)),
+            StoredMatrix::Float(matrix) => {
+                let transposed = matrix.swap_axes(-1, -2)?;
+                transposed.eval()?;
+                Ok(Self::Transposed(transposed))
+            }
+        }
+    }
+
+    /// `x` `[rows, 1 or k, 1, in]` → `[rows, k, 1, out]`.
+    fn product(&self, x: &Array, ids: &Array) -> Result<Array> {
+        match self {
+            Self::Transposed(weight) => Ok(gather_mm(x, weight, None, ids, false)?),
+            Self::Quantized(weight) => weight.expert_product(x, ids),
+        }
+    }
+}
+
+impl ExpertLinear {
+    /// Reads projections of one input as one, whose outputs lie side by side. `projections` are
+    /// names and outputs, such as `("gate_proj", 768)`. They are `{block}.switch_mlp.{projection}`
+    /// with an axis of experts, as MLX writes them, or `{block}.experts.{expert}.{projection}`, as
+    /// transformers does.
+    pub(crate) fn load(
+        weights: &mut Weights,
+        block: &str,
+        projections: &[(&str, i32)],
+        experts: i32,
+        input: i32,
+    ) -> Result<Self, LoadError> {
+        let part = |(name, out): &(&str, i32)| {
+            let stacked = format!("{block}.switch_mlp.{name}");
+            let modules = match weights.has(&format!("{stacked}.weight")) {
+                true => vec![stacked],
+                false => (0..experts).map(|at| format!("{block}.experts.{at}.{name}")).collect(),
+            };
+            MatrixPart { modules, out: *out }
+        };
+        let parts: Vec<_> = projections.iter().map(part).collect();
+        let sizes = MatrixSizes { input, experts: Some(experts) };
+        let stored = weights.take_matrices(&parts, sizes)?;
+        Ok(Self { parts: stored.into_iter().map(ExpertForm::new).collect::<Result<_, _>>()? })
+    }
+
+    /// The products of each row by k experts, `ids` `[rows, k]`. `x` is `[rows, in]`, or for each
+    /// expert another row `[rows, k, in]` → `[rows, k, out]`.
+    pub(crate) fn forward(&self, x: &Array, ids: &Array) -> Result<Array> {
+        let (rows, k, input) = (ids.dim(0), ids.dim(1), x.dim(-1));
+        let each = if x.ndim() == 2 { 1 } else { k };
+        let x = x.reshape(&[rows, each, 1, input])?;
+        let y = match self.parts.as_slice() {
+            [one] => one.product(&x, ids)?,
+            several => {
+                let parts = several.iter().map(|part| part.product(&x, ids));
+                concatenate(&parts.collect::<Result<Vec<_>>>()?, -1)?
+            }
+        };
+        Ok(y.reshape(&[rows, k, -1])?)
+    }
+}

@@ -1,0 +1,203 @@
+//! Bytes of mapped files → arrays, each number copied once. On the CPU of Linux an array's numbers
+//! are written where they stay, by a node of the graph, so that loading needs no other memory.
+//! Elsewhere they pass through one more buffer if they are converted or joined.
+
+use half::{bf16, f16};
+use mlx_rs::{Array, Dtype as MlxDtype};
+use safetensors::tensor::Dtype;
+
+use super::LoadError;
+use super::expand::{GroupScale, byte_scale, expand};
+use super::files::MappedBytes;
+use super::quantization::{QuantFormat, QuantMode};
+
+/// MLX's type for a stored one, of those that are read.
+pub(super) fn mlx_dtype(dtype: Dtype) -> Option<MlxDtype> {
+    match dtype {
+        Dtype::F32 => Some(MlxDtype::Float32),
+        Dtype::F16 => Some(MlxDtype::Float16),
+        Dtype::BF16 => Some(MlxDtype::Bfloat16),
+        Dtype::U32 => Some(MlxDtype::Uint32),
+        Dtype::U8 => Some(MlxDtype::Uint8),
+        _ => None,
+    }
+}
+
+/// Whether it is a type of floats that are read.
+pub(super) fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+/// The pieces one after another as they are stored.
+pub(super) fn stored(
+    pieces: Vec<MappedBytes>,
+    dtype: Dtype,
+    shape: &[i32],
+) -> Result<Array, LoadError> {
+    let bytes: usize = pieces.iter().map(|piece| piece.as_slice().len()).sum();
+    let as_mlx = mlx_dtype(dtype).expect("its type was checked");
+    let item = dtype.bitsize() / 8;
+    assert_eq!(bytes, count(shape) * item, "shapes were checked against the header");
+    if fills() && bytes.is_multiple_of(4) {
+        let length = i32::try_from(bytes / 4).map_err(|_| LoadError::TooLarge { bytes })?;
+        let words = filled(&[length], move |out| {
+            let mut out = out.iter_mut();
+            words(&pieces, |word| {
+                if let Some(out) = out.next() {
+                    *out = f32::from_bits(word);
+                }
+            });
+        })?;
+        let typed = words.view_dtype(as_mlx)?.reshape(shape)?;
+        typed.eval()?;
+        return Ok(typed);
+    }
+    if let [piece] = pieces.as_slice()
+        && piece.as_slice().as_ptr().addr().is_multiple_of(item)
+    {
+        // SAFETY: there are as many bytes as the shape needs, aligned for the type; they are
+        // copied.
+        return Ok(unsafe {
+            Array::from_raw_data(piece.as_slice().as_ptr().cast(), shape, as_mlx)
+        });
+    }
+    let mut joined = Vec::with_capacity(bytes.div_ceil(4));
+    words(&pieces, |word| joined.push(word));
+    // SAFETY: as above; words are aligned for every type here.
+    Ok(unsafe { Array::from_raw_data(joined.as_ptr().cast(), shape, as_mlx) })
+}
+
+/// The pieces one after another as float32. `pieces` are floats.
+pub(super) fn widened(
+    pieces: Vec<(MappedBytes, Dtype)>,
+    shape: &[i32],
+) -> Result<Array, LoadError> {
+    filled(shape, move |out| {
+        let mut rest = out;
+        for (piece, dtype) in &pieces {
+            let length = piece.as_slice().len() / (dtype.bitsize() / 8);
+            let (own, other) = rest.split_at_mut(length);
+            floats(piece.as_slice(), *dtype, own);
+            rest = other;
+        }
+    })
+}
+
+/// A quantized weight's bytes, whose parts are cut at the same rows.
+#[derive(Clone, Debug)]
+pub(super) struct PackedPieces {
+    pub(super) packed: MappedBytes,
+    pub(super) scales: MappedBytes,
+    pub(super) scales_dtype: Dtype,
+    pub(super) biases: Option<MappedBytes>,
+}
+
+impl PackedPieces {
+    /// How many they are.
+    pub(super) fn bytes(&self) -> usize {
+        let parts = [Some(&self.packed), Some(&self.scales), self.biases.as_ref()];
+        parts.into_iter().flatten().map(|part| part.as_slice().len()).sum()
+    }
+}
+
+/// The pieces' numbers one after another as float32.
+pub(super) fn expanded(
+    pieces: Vec<PackedPieces>,
+    format: QuantFormat,
+    shape: &[i32],
+) -> Result<Array, LoadError> {
+    filled(shape, move |out| {
+        let mut rest = out;
+        for PackedPieces { packed, scales, scales_dtype, biases } in &pieces {
+            let length = packed.as_slice().len() * 8 / format.bits as usize;
+            let (own, other) = rest.split_at_mut(length);
+            let (scales, dtype) = (scales.as_slice(), *scales_dtype);
+            let biases = biases.as_ref().map_or(&[][..], MappedBytes::as_slice);
+            let scale = |at| match format.mode {
+                QuantMode::Affine => {
+                    GroupScale { scale: float(scales, dtype, at), bias: float(biases, dtype, at) }
+                }
+                mode => byte_scale(mode, scales[at]),
+            };
+            expand(format, packed.as_slice(), scale, own);
+            rest = other;
+        }
+    })
+}
+
+fn count(shape: &[i32]) -> usize {
+    shape.iter().map(|length| *length as usize).product()
+}
+
+/// The little-endian words of all pieces; a last word that is not whole is filled with zeros.
+fn words(pieces: &[MappedBytes], mut each: impl FnMut(u32)) {
+    let (mut held, mut count) = ([0; 4], 0);
+    for piece in pieces {
+        let mut bytes = piece.as_slice();
+        while count > 0 && !bytes.is_empty() {
+            held[count] = bytes[0];
+            (count, bytes) = ((count + 1) % 4, &bytes[1..]);
+            if count == 0 {
+                each(u32::from_le_bytes(held));
+            }
+        }
+        let (whole, rest) = bytes.as_chunks::<4>();
+        whole.iter().for_each(|word| each(u32::from_le_bytes(*word)));
+        for byte in rest {
+            held[count] = *byte;
+            count += 1;
+        }
+    }
+    if count > 0 {
+        held[count..].fill(0);
+        each(u32::from_le_bytes(held));
+    }
+}
+
+fn floats(bytes: &[u8], dtype: Dtype, out: &mut [f32]) {
+    fn each<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
+        for (out, chunk) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
+            *out = value(*chunk);
+        }
+    }
+    match dtype {
+        Dtype::F16 => each(bytes, out, |two| f16::from_le_bytes(two).to_f32()),
+        Dtype::BF16 => each(bytes, out, |two| bf16::from_le_bytes(two).to_f32()),
+        _ => each(bytes, out, f32::from_le_bytes),
+    }
+}
+
+/// Number `at` of stored floats; 0 where there is none.
+fn float(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
+    let mut out = [0.0];
+    let size = dtype.bitsize() / 8;
+    floats(bytes.get(at * size..(at + 1) * size).unwrap_or(&[]), dtype, &mut out);
+    out[0]
+}
+
+/// Whether [`filled`] writes into the array's own memory.
+fn fills() -> bool {
+    cfg!(target_os = "linux") && !crate::device::on_gpu()
+}
+
+/// An evaluated array of `shape`, float32, whose numbers `function` writes.
+fn filled(
+    shape: &[i32],
+    function: impl Fn(&mut [f32]) + Send + Sync + 'static,
+) -> Result<Array, LoadError> {
+    #[cfg(target_os = "linux")]
+    if fills() {
+        let fill = move |_: &[mlx_sys::HostRows<'_>], out: &mut [f32]| function(out);
+        // SAFETY: there are no inputs, and the result has no other owner.
+        let made = unsafe {
+            mlx_sys::host_array(&[], shape, mlx_sys::HostOutput::Fresh, fill)
+                .map(|handle| Array::from_ptr(handle))
+        };
+        let array = made.ok_or(LoadError::TooLarge { bytes: 4 * count(shape) })?;
+        array.eval()?;
+        return Ok(array);
+    }
+    let mut numbers = vec![0.0; count(shape)];
+    function(&mut numbers);
+    Ok(Array::from_slice(&numbers, shape))
+}

@@ -1,0 +1,294 @@
+//! Matrices of linear modules, as floats or quantized, and several of them joined to one along
+//! their outputs. A module is quantized if the checkpoint has its scales; config.json says in which
+//! format.
+
+use mlx_rs::Array;
+use safetensors::tensor::Dtype;
+
+use super::arrays::{PackedPieces, expanded, is_float, stored};
+use super::files::MappedBytes;
+use super::quantization::{QuantFormat, QuantMode};
+use super::{LoadError, Weights};
+
+/// Modules with the rows of one projection: one module, or for experts one each, in their order.
+#[derive(Clone, Debug)]
+pub(crate) struct MatrixPart {
+    pub(crate) modules: Vec<String>,
+    /// Outputs, of each expert.
+    pub(crate) out: i32,
+}
+
+/// How many rows of how many inputs, and of how many experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MatrixSizes {
+    pub(crate) input: i32,
+    /// `None`: a matrix without an axis of experts.
+    pub(crate) experts: Option<i32>,
+}
+
+/// A weight `[out, in]`, or `[experts, out, in]`.
+#[derive(Clone, Debug)]
+pub(crate) enum StoredMatrix {
+    Float(Array),
+    Quantized(QuantizedMatrix),
+}
+
+/// A quantized weight as it is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct QuantizedMatrix {
+    /// uint32 `[…, out, in · bits / 32]`.
+    pub(crate) packed: Array,
+    /// `[…, out, in / group]`.
+    pub(crate) scales: Array,
+    /// As `scales`; only in the affine mode.
+    pub(crate) biases: Option<Array>,
+    pub(crate) format: QuantFormat,
+}
+
+/// The bytes of one module's weight.
+enum ModuleBytes {
+    Float { bytes: MappedBytes, dtype: Dtype },
+    Quantized { pieces: PackedPieces, format: QuantFormat },
+}
+
+impl ModuleBytes {
+    /// Block `at` of `count` equal blocks of rows.
+    fn part(&self, at: usize, count: usize) -> Self {
+        match self {
+            Self::Float { bytes, dtype } => {
+                Self::Float { bytes: bytes.part(at, count), dtype: *dtype }
+            }
+            Self::Quantized { pieces, format } => {
+                let pieces = PackedPieces {
+                    packed: pieces.packed.part(at, count),
+                    scales: pieces.scales.part(at, count),
+                    scales_dtype: pieces.scales_dtype,
+                    biases: pieces.biases.as_ref().map(|biases| biases.part(at, count)),
+                };
+                Self::Quantized { pieces, format: *format }
+            }
+        }
+    }
+
+    /// Parts of one storage are joined without loss.
+    fn storage(&self) -> Option<(QuantFormat, Dtype)> {
+        match self {
+            Self::Float { .. } => None,
+            Self::Quantized { pieces, format } => Some((*format, pieces.scales_dtype)),
+        }
+    }
+}
+
+impl Weights<'_> {
+    /// Reads one projection after another. Neighbours of the same storage become one matrix: their
+    /// outputs lie side by side. Others are kept apart.
+    ///
+    /// # Errors
+    /// A tensor is missing or contradicts its format; experts of one projection have different
+    /// formats.
+    pub(crate) fn take_matrices(
+        &mut self,
+        parts: &[MatrixPart],
+        sizes: MatrixSizes,
+    ) -> Result<Vec<StoredMatrix>, LoadError> {
+        let mut groups: Vec<(Vec<Vec<ModuleBytes>>, i32)> = vec![];
+        let mut bytes = 0;
+        for part in parts {
+            let blocks = self.open_part(part, sizes, &mut bytes)?;
+            let storage = blocks.first().map(ModuleBytes::storage);
+            match groups.last_mut() {
+                Some((own, out)) if own[0].first().map(ModuleBytes::storage) == storage => {
+                    own.push(blocks);
+                    *out += part.out;
+                }
+                _ => groups.push((vec![blocks], part.out)),
+            }
+        }
+        let mut matrices = Vec::with_capacity(groups.len());
+        for (parts, out) in groups {
+            // Block by block: all parts of the first expert, then all of the second.
+            let mut parts: Vec<_> = parts.into_iter().map(Vec::into_iter).collect();
+            let mut blocks = vec![];
+            while let Some(first) = parts[0].next() {
+                blocks.push(first);
+                blocks.extend(parts[1..].iter_mut().filter_map(Iterator::next));
+            }
+            matrices.push(self.matrix(blocks, out, sizes)?);
+        }
+        self.report(bytes);
+        Ok(matrices)
+    }
+
+    /// The bytes of a part, one block of rows for each expert. Adds their number to `bytes`.
+    fn open_part(
+        &mut self,
+        part: &MatrixPart,
+        sizes: MatrixSizes,
+        bytes: &mut usize,
+    ) -> Result<Vec<ModuleBytes>, LoadError> {
+        let experts = sizes.experts.unwrap_or(1) as usize;
+        if let ([module], Some(experts)) = (part.modules.as_slice(), sizes.experts) {
+            let all = self.open_module(module, &[experts, part.out], sizes.input, bytes)?;
+            return Ok((0..experts as usize).map(|at| all.part(at, experts as usize)).collect());
+        }
+        let mut blocks: Vec<ModuleBytes> = Vec::with_capacity(experts);
+        for module in &part.modules {
+            let block = self.open_module(module, &[part.out], sizes.input, bytes)?;
+            if blocks.first().is_some_and(|first| first.storage() != block.storage()) {
+                let what = format!("expected the format of {}, found another", part.modules[0]);
+                return Err(LoadError::Quantized { module: module.clone(), what });
+            }
+            blocks.push(block);
+        }
+        Ok(blocks)
+    }
+
+    fn open_module(
+        &mut self,
+        module: &str,
+        rows: &[i32],
+        input: i32,
+        bytes: &mut usize,
+    ) -> Result<ModuleBytes, LoadError> {
+        let shape = |columns: i32| -> Vec<i32> { rows.iter().copied().chain([columns]).collect() };
+        let weight = format!("{module}.weight");
+        let Some(format) = self.format_of(module)? else {
+            let (entry, mapped) = self.open(&weight, &shape(input))?;
+            self.check_dtype(&weight, entry.dtype, is_float(entry.dtype), "F32, F16 or BF16")?;
+            *bytes += entry.bytes;
+            return Ok(ModuleBytes::Float { bytes: mapped, dtype: entry.dtype });
+        };
+        let contradicts = |what: String| LoadError::Quantized {
+            module: module.to_owned(),
+            what: format!("by config.json {format}: {what}"),
+        };
+        if input % format.group != 0 {
+            return Err(contradicts(format!(
+                "expected inputs of whole groups, found {input} inputs"
+            )));
+        }
+        let (words, groups) = (shape(format.words(input)), shape(input / format.group));
+        let parts = [("weight", &words), ("scales", &groups), ("biases", &groups)];
+        for (part, expected) in parts {
+            let found = self.shape(&format!("{module}.{part}"));
+            if let Some(found) = found
+                && !found.iter().copied().eq(expected.iter().map(|length| *length as usize))
+            {
+                return Err(contradicts(format!(
+                    "expected {part} of shape {expected:?}, found {found:?}"
+                )));
+            }
+        }
+        let (packed, packed_bytes) = self.open(&weight, &words)?;
+        self.check_dtype(&weight, packed.dtype, packed.dtype == Dtype::U32, "U32")?;
+        let name = format!("{module}.scales");
+        let (scales, scales_bytes) = self.open(&name, &groups)?;
+        *bytes += packed.bytes + scales.bytes;
+        let biases = match format.mode {
+            QuantMode::Affine => {
+                let floats = "F32, F16 or BF16";
+                self.check_dtype(&name, scales.dtype, is_float(scales.dtype), floats)?;
+                let name = format!("{module}.biases");
+                let (biases, biases_bytes) = self.open(&name, &groups)?;
+                let same = biases.dtype == scales.dtype;
+                self.check_dtype(&name, biases.dtype, same, "the type of the scales")?;
+                *bytes += biases.bytes;
+                Some(biases_bytes)
+            }
+            _ => {
+                self.check_dtype(&name, scales.dtype, scales.dtype == Dtype::U8, "U8")?;
+                None
+            }
+        };
+        let pieces = PackedPieces {
+            packed: packed_bytes,
+            scales: scales_bytes,
+            scales_dtype: scales.dtype,
+            biases,
+        };
+        Ok(ModuleBytes::Quantized { pieces, format })
+    }
+
+    /// The format of a module; `None` if it is stored as floats.
+    fn format_of(&self, module: &str) -> Result<Option<QuantFormat>, LoadError> {
+        let scales = format!("{module}.scales");
+        if self.entry(&scales).is_none() {
+            let weight = self.entry(&format!("{module}.weight"));
+            return match weight.is_some_and(|weight| weight.dtype == Dtype::U32) {
+                true => Err(LoadError::Missing { name: self.full(&scales) }),
+                false => Ok(None),
+            };
+        }
+        let format = self.forms.quantization.format(&self.full(module));
+        format.map(Some).ok_or_else(|| LoadError::Quantized {
+            module: self.full(module),
+            what: "the checkpoint has its scales, and by the quantization settings of config.json \
+                   it is not quantized"
+                .into(),
+        })
+    }
+
+    fn check_dtype(
+        &self,
+        name: &str,
+        found: Dtype,
+        fits: bool,
+        expected: &'static str,
+    ) -> Result<(), LoadError> {
+        let (name, found) = (self.full(name), format!("{found:?}"));
+        if fits { Ok(()) } else { Err(LoadError::Dtype { name, found, expected }) }
+    }
+
+    /// The blocks one after another, all of one storage.
+    fn matrix(
+        &mut self,
+        blocks: Vec<ModuleBytes>,
+        out: i32,
+        sizes: MatrixSizes,
+    ) -> Result<StoredMatrix, LoadError> {
+        let shape = |columns: i32| -> Vec<i32> {
+            sizes.experts.into_iter().chain([out, columns]).collect()
+        };
+        let (mut floats, mut packed, mut format_of_all) = (vec![], vec![], None);
+        for block in blocks {
+            match block {
+                ModuleBytes::Float { bytes, dtype } => floats.push((bytes, dtype)),
+                ModuleBytes::Quantized { pieces, format } => {
+                    packed.push(pieces);
+                    format_of_all = Some(format);
+                }
+            }
+        }
+        let Some(format) = format_of_all else {
+            return Ok(StoredMatrix::Float(self.floats(floats, &shape(sizes.input))?));
+        };
+        if !(self.forms.keeps)(format) {
+            let held = packed.iter().map(PackedPieces::bytes).sum::<usize>() as u64;
+            let array = expanded(packed, format, &shape(sizes.input))?;
+            self.expanded.modules += 1;
+            self.expanded.stored_bytes += held;
+            self.expanded.bytes += array.nbytes() as u64;
+            self.expanded.format = Some(format);
+            return Ok(StoredMatrix::Float(array));
+        }
+        let (mut words, mut scales, mut biases) = (vec![], vec![], vec![]);
+        let mut scales_dtype = Dtype::U8;
+        for pieces in packed {
+            scales_dtype = pieces.scales_dtype;
+            words.push(pieces.packed);
+            scales.push(pieces.scales);
+            biases.extend(pieces.biases);
+        }
+        let groups = shape(sizes.input / format.group);
+        let biases = match format.mode {
+            QuantMode::Affine => Some(stored(biases, scales_dtype, &groups)?),
+            _ => None,
+        };
+        Ok(StoredMatrix::Quantized(QuantizedMatrix {
+            packed: stored(words, Dtype::U32, &shape(format.words(sizes.input)))?,
+            scales: stored(scales, scales_dtype, &groups)?,
+            biases,
+            format,
+        }))
+    }
+}
