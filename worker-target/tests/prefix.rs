@@ -1,11 +1,12 @@
-//! The prefix cache of the real worker: what is found, what never is, and what it costs nobody.
+//! The prefix cache of the real worker: what it finds, what it never finds, and what it costs other
+//! requests.
 
 mod stage;
 
-use paceline_proto::internal::v1::{Done, Generation, KvUse, StatsRequest, TokenBatch};
+use paceline_proto::internal::v1::{Done, Generation, KvUse, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 
-use stage::{STAMP, Worker, generate, generation, ids, tiny};
+use stage::{STAMP, Worker, generate, generation, ids, open, plain_permit, tiny};
 
 const PAGE: usize = 64;
 
@@ -42,15 +43,8 @@ impl Stage {
         (ids(&batches), done(&batches).cached_tokens)
     }
 
-    async fn kv(&mut self) -> KvUse {
-        let stats = self
-            .worker
-            .client
-            .stats(StatsRequest { stamp: Some(STAMP) })
-            .await
-            .expect("stats")
-            .into_inner();
-        stats.now.expect("figures").kv.expect("kv")
+    async fn kv(&self) -> KvUse {
+        self.worker.figures().await.kv.expect("kv")
     }
 }
 
@@ -123,17 +117,8 @@ async fn an_abandoned_request_leaves_its_pages() {
     let mut stage = Stage::new(&[]).await;
     let prompt = prompt(150, 5);
     let request = stage.request(&prompt, 300);
-    let permit = Some(paceline_proto::internal::v1::Permit {
-        lane_allowed: paceline_proto::v1::Lane::Plain.into(),
-        reason: paceline_proto::v1::RouteReason::DrafterAbsent.into(),
-        ..Default::default()
-    });
-    let message = paceline_proto::internal::v1::TargetGenerateRequest {
-        stamp: Some(STAMP),
-        generation: Some(request),
-        permit,
-    };
-    let mut stream = stage.worker.client.generate(message).await.expect("served").into_inner();
+    let opened = open(stage.worker.client.clone(), request, plain_permit()).await;
+    let mut stream = opened.expect("served");
     stream.message().await.expect("tokens");
     drop(stream);
     assert_eq!(stage.ask(&prompt, 3, "").await.1, 128);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use paceline_link::End;
 use paceline_proto::internal::v1::{
-    Generation, Heartbeat, LinkPhase, Permit, SamplingRule, TargetGenerateRequest, TokenBatch,
+    Generation, Heartbeat, LinkPhase, Permit, SamplingRule, TokenBatch,
 };
 use paceline_proto::v1;
 use paceline_vocabulary::link::{Feed, ProposalKind};
@@ -20,7 +20,7 @@ use tonic::Streaming;
 use stage::drafter::{
     BLOCK, HIDDEN, Known, Script, VOCAB, attach, oracle, propose_ids, propose_rows, roll, welcome,
 };
-use stage::{BOUND, GREEDY, STAMP, Worker, cases, generate, generation, tiny};
+use stage::{GREEDY, Worker, cases, finish, generate, generation, open, tiny, until_link};
 
 const TOKENS: u32 = 40;
 /// How far log-probabilities may be apart in two lanes (natural logarithm).
@@ -145,19 +145,8 @@ async fn speculative(worker: &Worker, request: Generation) -> Stream {
         reason: v1::RouteReason::Forced.into(),
         policy_epoch: 0,
     };
-    let request = TargetGenerateRequest {
-        stamp: Some(STAMP),
-        generation: Some(request),
-        permit: Some(permit),
-    };
-    let mut stream = worker.client.clone().generate(request).await.expect("served").into_inner();
-    let mut batches = vec![];
-    while let Some(batch) =
-        tokio::time::timeout(BOUND, stream.message()).await.expect("in time").expect("served")
-    {
-        batches.push(batch);
-    }
-    Stream::of(batches)
+    let stream = open(worker.client.clone(), request, permit).await.expect("served");
+    Stream::of(finish(stream).await.expect("served"))
 }
 
 /// Links a drafter, and waits until it is up.
@@ -169,16 +158,7 @@ async fn link(
     script: Script,
 ) {
     attach(worker, number, Some(welcome(number, proposal)), script);
-    let up = async {
-        loop {
-            let link =
-                beats.message().await.expect("beats").expect("goes on").link.expect("reported");
-            if link.generation == number && link.phase() == LinkPhase::Up {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(BOUND, up).await.expect("linked in time");
+    until_link(beats, number, LinkPhase::Up).await;
 }
 
 #[tokio::test]
@@ -313,6 +293,6 @@ fn its_own(requests: &[Generation], whole: &[Stream]) {
     let waiting = requests.iter().zip(whole).filter(|(request, _)| request.min_tokens > 0);
     assert!(
         waiting.clone().any(|(_, stream)| stream.ids.len() < TOKENS as usize),
-        "none was ended by a stop id behind min_tokens"
+        "none was ended by a stop id after min_tokens"
     );
 }

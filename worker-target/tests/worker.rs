@@ -7,13 +7,13 @@ use std::path::Path;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    CancelRequest, DescribeRequest, Generation, Permit, SamplingRule, Stamp, StatsRequest,
-    StopRequest, TargetGenerateRequest, WorkerPhase,
+    CancelRequest, DescribeRequest, Generation, SamplingRule, Stamp, StatsRequest, StopRequest,
+    WorkerPhase,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
 
-use stage::{BOUND, STAMP, Worker, cases, generate, generation, ids, tiny};
+use stage::{BOUND, STAMP, Worker, cases, generate, generation, ids, open, plain_permit, tiny};
 
 #[tokio::test]
 async fn loading_reports_progress_and_the_worker_describes_itself() {
@@ -192,24 +192,16 @@ async fn dropped_cancelled_and_late_requests_return_their_memory() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
     let prompt = cases()[2].0.clone();
-    let permit = Some(Permit {
-        lane_allowed: v1::Lane::Plain.into(),
-        reason: v1::RouteReason::DrafterAbsent.into(),
-        ..Permit::default()
-    });
-    let open = |id: &str| TargetGenerateRequest {
-        stamp: Some(STAMP),
-        generation: Some(generation(id, &prompt, 200)),
-        permit,
-    };
-    let mut dropped = worker.client.generate(open("dropped")).await.expect("starts").into_inner();
+    let start =
+        |id: &str| open(worker.client.clone(), generation(id, &prompt, 200), plain_permit());
+    let mut dropped = start("dropped").await.expect("starts");
     dropped.message().await.expect("tokens");
     drop(dropped);
 
-    let mut cancelled =
-        worker.client.generate(open("cancelled")).await.expect("starts").into_inner();
+    let mut cancelled = start("cancelled").await.expect("starts");
     let answer = worker
         .client
+        .clone()
         .cancel(CancelRequest { stamp: Some(STAMP), request_id: "cancelled".into() })
         .await
         .expect("answers");
@@ -234,14 +226,7 @@ async fn dropped_cancelled_and_late_requests_return_their_memory() {
 
     let free = async {
         loop {
-            let now = worker
-                .client
-                .stats(StatsRequest { stamp: Some(STAMP) })
-                .await
-                .expect("stats")
-                .into_inner()
-                .now
-                .expect("figures");
+            let now = worker.figures().await;
             if (now.sequences, now.kv.expect("kv").held_bytes) == (0, 0) {
                 return;
             }

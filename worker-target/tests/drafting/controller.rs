@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use paceline_link::End;
-use paceline_proto::internal::v1::{LinkPhase, Policy, PolicyForce, StatsRequest};
+use paceline_proto::internal::v1::{LinkPhase, Policy, PolicyForce};
 use paceline_proto::v1;
 use paceline_vocabulary::link::{Feed, ProposalKind};
 
 use super::Stage;
+use super::stage::BOUND;
 use super::stage::drafter::{Known, VOCAB, attach, oracle, propose_ids, welcome};
-use super::stage::{BOUND, STAMP};
 
 #[test]
 fn wrong_drafts_send_a_sequence_to_the_plain_lane_and_save_the_drafter_work() {
@@ -147,9 +147,5 @@ fn a_policy_holds_at_once_and_an_older_one_is_dropped() {
         let refused = stage.set_policy(bad).expect_err("it is no policy");
         assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
     }
-    let stats = stage.worker.client.clone();
-    let stats = stage
-        .runtime
-        .block_on(async { stats.clone().stats(StatsRequest { stamp: Some(STAMP) }).await });
-    assert!(stats.expect("answers").into_inner().now.expect("a heartbeat").figures.is_some());
+    assert!(stage.runtime.block_on(stage.worker.figures()).figures.is_some());
 }

@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex};
 use futures::future::join_all;
 use paceline_link::End;
 use paceline_proto::internal::v1::{
-    Generation, Heartbeat, LinkPhase, Permit, Policy, SamplingRule, SetPolicyRequest,
-    TargetGenerateRequest, TokenBatch,
+    Generation, Heartbeat, LinkPhase, Permit, Policy, SamplingRule, SetPolicyRequest, TokenBatch,
 };
 use paceline_proto::v1;
 use paceline_vocabulary::link::{DraftRequest, DraftTokens, Feed, ProposalKind, SessionId};
@@ -26,7 +25,9 @@ use stage::drafter::{
     BLOCK, HIDDEN, Known, VOCAB, attach, oracle, propose_ids, propose_rows, propose_tokens, roll,
     welcome,
 };
-use stage::{BOUND, GREEDY, STAMP, Worker, cases, generate, generation, ids, tiny};
+use stage::{
+    GREEDY, STAMP, Worker, cases, finish, generate, generation, ids, open, tiny, until_link,
+};
 
 fn speculative() -> Permit {
     Permit {
@@ -99,18 +100,7 @@ impl Stage {
 
     /// Reads heartbeats until the newest link is in `phase`; its reason.
     fn until(&mut self, generation: u64, phase: LinkPhase) -> String {
-        let seen = async {
-            loop {
-                let beat = self.beats.message().await.expect("beats").expect("goes on");
-                let link = beat.link.expect("reported");
-                if link.generation == generation && link.phase() == phase {
-                    return link.reason;
-                }
-            }
-        };
-        self.runtime
-            .block_on(async { tokio::time::timeout(BOUND, seen).await })
-            .unwrap_or_else(|_| panic!("not {phase:?} in time"))
+        self.runtime.block_on(until_link(&mut self.beats, generation, phase))
     }
 
     fn named(&self, request: &Generation) -> Generation {
@@ -120,12 +110,7 @@ impl Stage {
 
     async fn open(&self, request: Generation) -> Streaming<TokenBatch> {
         let permit = Permit { reason: self.reason.into(), ..speculative() };
-        let request = TargetGenerateRequest {
-            stamp: Some(STAMP),
-            generation: Some(request),
-            permit: Some(permit),
-        };
-        self.worker.client.clone().generate(request).await.expect("served").into_inner()
+        open(self.worker.client.clone(), request, permit).await.expect("served")
     }
 
     /// Runs all requests at once with a speculative permit, compares every token, and returns what
@@ -177,16 +162,6 @@ impl Stage {
     fn pid(&self) -> u32 {
         self.worker.child.id()
     }
-}
-
-async fn finish(mut stream: Streaming<TokenBatch>) -> Result<Vec<TokenBatch>, Status> {
-    let mut batches = vec![];
-    while let Some(batch) =
-        tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")?
-    {
-        batches.push(batch);
-    }
-    Ok(batches)
 }
 
 #[test]

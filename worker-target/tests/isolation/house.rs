@@ -6,15 +6,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use paceline_link::{End, LinkError};
-use paceline_proto::internal::v1::{
-    Heartbeat, KvUse, Policy, PolicyForce, SetPolicyRequest, StatsRequest,
-};
-use paceline_vocabulary::TensorType;
+use paceline_proto::internal::v1::{Heartbeat, KvUse, Policy, PolicyForce, SetPolicyRequest};
 use paceline_vocabulary::link::{DraftRequest, Feed, ProposalKind, Welcome};
 use tonic::Streaming;
 
 use super::plan::{Dice, Mood};
-use super::stage::drafter::{attach, propose_ids, propose_rows};
+use super::stage::drafter::{attach, propose_ids, propose_rows, welcome};
 use super::stage::{STAMP, Worker, demo};
 
 /// Of the demo pair.
@@ -61,7 +58,7 @@ impl Play {
 pub struct House {
     pub worker: Worker,
     pub play: Arc<Mutex<Play>>,
-    /// While somebody watches, its lease does not run.
+    /// An open `Watch` stream: the worker's lease does not run while there is one.
     _watch: Streaming<Heartbeat>,
     pub links: Cell<u64>,
     pub policies: Cell<u64>,
@@ -97,23 +94,11 @@ impl House {
     pub fn attach(&self, kind: ProposalKind) {
         let generation = self.links.get() + 1;
         self.links.set(generation);
-        let embeddings = kind == ProposalKind::Hidden;
         let welcome = Welcome {
-            version: paceline_link::handshake::VERSION,
-            generation,
-            kind: "scripted".into(),
-            proposal: kind,
             hidden_size: HIDDEN,
-            vocab_size: None,
-            target_layers: None,
             feature_layers: vec![1, 3, 5, 6],
             block_size: BLOCK,
-            embeddings,
-            mask_id: embeddings.then_some(3),
-            element: TensorType::F32,
-            tokenizer_sha256: String::new(),
-            logit_softcap: None,
-            context_length: None,
+            ..welcome(generation, kind)
         };
         let (play, mut noise) = (self.play.clone(), generation);
         play.lock().expect("not poisoned").gone = false;
@@ -157,21 +142,12 @@ impl House {
     }
 
     pub async fn kv(&self) -> (u32, KvUse) {
-        let stats = self
-            .worker
-            .client
-            .clone()
-            .stats(StatsRequest { stamp: Some(STAMP) })
-            .await
-            .expect("stats")
-            .into_inner();
-        let now = stats.now.expect("figures");
+        let now = self.worker.figures().await;
         (now.sequences, now.kv.expect("kv"))
     }
 
     /// Preemptions, according to the log of the worker.
-    pub fn gave_way(&self) -> usize {
-        let log = std::fs::read_to_string(self.worker.dir.path().join("log")).expect("its log");
-        log.lines().filter(|line| line.contains("request preempted")).count()
+    pub fn preemptions(&self) -> usize {
+        self.worker.log().lines().filter(|line| line.contains("request preempted")).count()
     }
 }

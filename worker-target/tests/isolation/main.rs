@@ -1,11 +1,10 @@
 //! Nothing of one stream shows in another (I1, I3, I9): seeded interleavings of up to sixteen
 //! requests that join, hang up, are cancelled, run out of time, change lanes, share beginnings,
-//! give their memory up for others and begin again, while a drafter is right, lies, breaks rules
-//! and dies. Every stream is held against what its request gives alone, on a worker that has
+//! are preempted and recomputed, while a drafter is right, lies, breaks rules and dies. Every stream is held against what its request gives alone, on a worker that has
 //! neither drafter nor prefix cache, up to where it ended.
 //!
-//! A seed says who asks what, and what happens at which token; when that falls between two steps is
-//! the machine's doing. What a failure prints runs its seed alone.
+//! A seed fixes the requests, and what happens at which token. Between which two steps that happens
+//! depends on the machine. A failure prints the command that runs its seed alone.
 //!
 //! That it can fail was tried by planting errors, each of which it finds: freed rows that their
 //! next owner does not get as zeros (`Class::take_slot`), a verified block of which one row too
@@ -78,7 +77,7 @@ struct Counts {
     hits: u32,
     cycles: u64,
     accepted: u64,
-    gave_way: usize,
+    preemptions: usize,
     ejected_or_dead: u32,
     /// Interleavings in which nearly as many requests as may have their first token and not their
     /// last at some moment.
@@ -165,7 +164,7 @@ async fn ask(
         while let Some(batch) = stream.message().await? {
             assert!(
                 done.is_none() && batch.first_index as usize == ids.len(),
-                "{name}: a token twice, or behind the last"
+                "{name}: a token twice, or after the last"
             );
             check_reports(name, planned, solo, &batch);
             if ids.is_empty() {
@@ -299,7 +298,7 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
         }
         match (seen.outcome, planned.leaves) {
             (Outcome::Done(done), _) => {
-                // Behind a near-tie the length may be another.
+                // After a near-tie the length may be another.
                 assert!(
                     parted.is_some() || seen.ids.len() == own.len(),
                     "{} of {} tokens: {}",
@@ -323,7 +322,7 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
             (outcome, _) => panic!("{outcome:?}: {}", what()),
         }
     }
-    // Whoever hung up is noticed at the next step border.
+    // A request whose client hung up ends at the next step border.
     let free =
         async { while let (1.., _) | (_, KvUse { held_bytes: 1.., .. }) = house.kv().await {} };
     tokio::time::timeout(BOUND, free)
@@ -378,7 +377,7 @@ fn run(seeds: std::ops::Range<u64>) -> Counts {
         for seed in only().map_or(seeds, |seed| seed..seed + 1) {
             interleave(&houses, seed, &solos, &mut counts).await;
         }
-        counts.gave_way = houses.iter().map(House::gave_way).sum();
+        counts.preemptions = houses.iter().map(House::preemptions).sum();
         println!("{counts:?}");
         counts
     })
@@ -396,7 +395,7 @@ fn enough(counts: &Counts) {
         ("late", late),
         ("stopped", stopped),
         ("lost drafters", ejected_or_dead),
-        ("gave way", counts.gave_way as u32),
+        ("preemptions", counts.preemptions as u32),
         ("nearly all at once", counts.full),
         ("hits", counts.hits / 4),
         ("cycles", counts.cycles as u32 / 8),

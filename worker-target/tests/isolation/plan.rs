@@ -1,5 +1,5 @@
-//! What a seed says: who asks what, when, and how each leaves; what the drafter does; what is done
-//! to the worker meanwhile.
+//! The plan of a seed: the requests, when each is sent, and how it ends; what the drafter does;
+//! what is done to the worker meanwhile.
 
 use paceline_proto::internal::v1::{Generation, PolicyForce, SamplingRule};
 use paceline_proto::v1::{self, LogitBias, TokenLogprobs};
@@ -12,8 +12,8 @@ use super::stage::{GREEDY, demo, generation};
 pub const MOST: u32 = 24;
 /// Requests of an interleaving.
 pub const MOST_AT_ONCE: u64 = 16;
-/// Positions of the smallest place in the store; one that grows beyond needs more memory, and
-/// somebody may have to give way.
+/// Positions of the smallest place in the store. A sequence that grows beyond it needs more memory,
+/// and another one may be preempted.
 const SMALLEST: usize = 256;
 
 /// SplitMix64.
@@ -116,7 +116,7 @@ pub fn requests() -> Vec<Generation> {
 #[derive(Clone, Copy, Debug)]
 pub enum Leaves {
     Never,
-    /// Its client goes away behind so many tokens.
+    /// Its client goes away after this many tokens.
     HangsUp(u32),
     /// Its client goes away when so many tokens have come in all, whether or not any of its own
     /// has.

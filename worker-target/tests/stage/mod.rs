@@ -12,8 +12,8 @@ use std::time::Duration;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    Generation, Heartbeat, Permit, SamplingRule, Stamp, TargetGenerateRequest, TokenBatch,
-    WatchRequest, WorkerPhase,
+    Generation, Heartbeat, LinkPhase, Permit, SamplingRule, Stamp, StatsRequest,
+    TargetGenerateRequest, TokenBatch, WatchRequest, WorkerPhase,
 };
 use paceline_proto::v1;
 use serde_json::Value;
@@ -94,6 +94,17 @@ impl Worker {
         generate(self.client.clone(), generation).await
     }
 
+    /// Its figures at this moment, as a heartbeat has them.
+    pub async fn figures(&self) -> Heartbeat {
+        let stats = self.client.clone().stats(StatsRequest { stamp: Some(STAMP) }).await;
+        stats.expect("stats").into_inner().now.expect("figures")
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).expect("a log")
+    }
+
     pub async fn wait_end(&mut self) -> Option<i32> {
         let child = &mut self.child;
         let ended = async {
@@ -122,22 +133,40 @@ impl Drop for Worker {
     }
 }
 
-pub async fn generate(
-    mut client: TargetClient<Channel>,
-    generation: Generation,
-) -> Result<Vec<TokenBatch>, Status> {
-    let permit = Permit {
+/// A permit for the plain lane, as requests have it where there is no drafter.
+pub fn plain_permit() -> Permit {
+    Permit {
         lane_allowed: v1::Lane::Plain.into(),
         max_draft: 0,
         reason: v1::RouteReason::DrafterAbsent.into(),
         policy_epoch: 0,
-    };
+    }
+}
+
+/// Opens the stream of a request.
+pub async fn open(
+    mut client: TargetClient<Channel>,
+    generation: Generation,
+    permit: Permit,
+) -> Result<Streaming<TokenBatch>, Status> {
     let request = TargetGenerateRequest {
         stamp: Some(STAMP),
         generation: Some(generation),
         permit: Some(permit),
     };
-    let mut stream = client.generate(request).await?.into_inner();
+    Ok(client.generate(request).await?.into_inner())
+}
+
+/// Runs a request in the plain lane.
+pub async fn generate(
+    client: TargetClient<Channel>,
+    generation: Generation,
+) -> Result<Vec<TokenBatch>, Status> {
+    finish(open(client, generation, plain_permit()).await?).await
+}
+
+/// Reads a stream to its end.
+pub async fn finish(mut stream: Streaming<TokenBatch>) -> Result<Vec<TokenBatch>, Status> {
     let mut batches = vec![];
     while let Some(batch) =
         tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")?
@@ -145,6 +174,25 @@ pub async fn generate(
         batches.push(batch);
     }
     Ok(batches)
+}
+
+/// Reads heartbeats until the link `generation` is in `phase`. Returns the reason of the phase.
+pub async fn until_link(
+    beats: &mut Streaming<Heartbeat>,
+    generation: u64,
+    phase: LinkPhase,
+) -> String {
+    let found = async {
+        loop {
+            let beat = beats.message().await.expect("beats").expect("goes on");
+            let link = beat.link.expect("reported");
+            if link.generation == generation && link.phase() == phase {
+                return link.reason;
+            }
+        }
+    };
+    let found = tokio::time::timeout(BOUND, found).await;
+    found.unwrap_or_else(|_| panic!("link {generation} is not {phase:?} in time"))
 }
 
 pub fn tiny() -> PathBuf {

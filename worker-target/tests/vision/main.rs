@@ -178,10 +178,10 @@ async fn a_preempted_sequence_recomputes_its_images() {
     // other half.
     let old = request(&[Text(420, 4)], 180);
     let (expected, text) = (worker.ask(&young).await.0, worker.ask(&old).await.0);
-    assert!(!worker.log().contains("request preempted"));
+    assert!(!worker.process.log().contains("request preempted"));
     let (first, second) = worker.ask_together(&old, &young).await;
     assert_eq!((first.0, second.0), (text, expected));
-    let log = worker.log();
+    let log = worker.process.log();
     let preempted = log.lines().find(|line| line.contains("request preempted"));
     assert!(preempted.is_some_and(|line| line.contains("request_id=\"r-")), "{log}");
     assert_eq!(worker.held_bytes().await, 0);

@@ -5,16 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_proto::internal::v1::{
-    Done, Generation, LinkPhase, Permit, StatsRequest, TargetGenerateRequest, TokenBatch,
-};
+use paceline_proto::internal::v1::{Done, Generation, LinkPhase, Permit};
 use paceline_proto::v1;
 use paceline_vocabulary::link::{ProposalKind, Welcome};
 use tonic::Status;
 
 use crate::requests::{HIDDEN, ImageRequest, vision_model};
 use crate::stage::drafter::{BLOCK, Script, attach, welcome};
-use crate::stage::{BOUND, STAMP, Worker, ids};
+use crate::stage::{Worker, finish, ids, open, plain_permit, until_link};
 
 /// Turns of the runtime in which the client's connection writes its requests. Two or three are
 /// enough.
@@ -60,23 +58,9 @@ impl VisionWorker {
         generation: Generation,
         permit: Option<Permit>,
     ) -> Result<(Vec<u32>, Done), Status> {
-        let plain = Permit {
-            lane_allowed: v1::Lane::Plain.into(),
-            reason: v1::RouteReason::Modality.into(),
-            ..Permit::default()
-        };
-        let request = TargetGenerateRequest {
-            stamp: Some(STAMP),
-            generation: Some(generation),
-            permit: Some(permit.unwrap_or(plain)),
-        };
-        let mut stream = self.process.client.clone().generate(request).await?.into_inner();
-        let mut batches: Vec<TokenBatch> = vec![];
-        while let Some(batch) =
-            tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")?
-        {
-            batches.push(batch);
-        }
+        let plain = Permit { reason: v1::RouteReason::Modality.into(), ..plain_permit() };
+        let stream = open(self.process.client.clone(), generation, permit.unwrap_or(plain)).await?;
+        let batches = finish(stream).await?;
         let done = batches.last().and_then(|batch| batch.done).expect("the last batch ends it");
         Ok((ids(&batches), done))
     }
@@ -121,31 +105,10 @@ impl VisionWorker {
         let (_, mut beats) = self.process.ready().await;
         let welcome = Welcome { hidden_size: HIDDEN, ..welcome(generation, proposal) };
         attach(&self.process, generation, Some(welcome), script);
-        let up = async {
-            loop {
-                let link =
-                    beats.message().await.expect("beats").expect("goes on").link.expect("reported");
-                if link.generation == generation && link.phase() == LinkPhase::Up {
-                    return;
-                }
-            }
-        };
-        tokio::time::timeout(BOUND, up).await.expect("linked in time");
+        until_link(&mut beats, generation, LinkPhase::Up).await;
     }
 
     pub async fn held_bytes(&self) -> u64 {
-        let stats = self
-            .process
-            .client
-            .clone()
-            .stats(StatsRequest { stamp: Some(STAMP) })
-            .await
-            .expect("stats")
-            .into_inner();
-        stats.now.expect("figures").kv.expect("kv").held_bytes
-    }
-
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(self.process.dir.path().join("log")).expect("a log")
+        self.process.figures().await.kv.expect("kv").held_bytes
     }
 }
