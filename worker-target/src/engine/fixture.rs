@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use paceline_models::sample::SamplingRule;
 use paceline_models::sample::noise::NoiseKey;
-use paceline_models::{DeviceChoice, KvStore, Target, device, load_target};
+use paceline_models::{
+    Array, Batch, DeviceChoice, Dtype, Forward, KvStore, LayerKv, ModelError, Target, TargetInfo,
+    Wants, device, load_target,
+};
 use paceline_proto::internal::v1::{Stamp, TokenBatch};
 use paceline_vocabulary::link::Hello;
 use paceline_vocabulary::{Lane, Permit, RequestId, RouteReason, TensorType};
@@ -24,6 +27,62 @@ pub(crate) fn load() -> Box<dyn Target> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     load_target(&dir, &mut |_, _| {}).expect("loads")
+}
+
+/// Changes the outputs of a target, or observes them.
+pub(crate) trait Outputs {
+    /// Called with the output of each forward.
+    fn forward(
+        &self,
+        _batch: &Batch,
+        _wants: &Wants,
+        forward: Forward,
+    ) -> Result<Forward, ModelError> {
+        Ok(forward)
+    }
+
+    /// Called with the logits of drafted rows.
+    fn head(&self, logits: Array) -> Result<Array, ModelError> {
+        Ok(logits)
+    }
+}
+
+/// The demo target, whose outputs go through `outputs`.
+pub(crate) struct WrappedTarget<O> {
+    pub(crate) model: Box<dyn Target>,
+    pub(crate) outputs: O,
+}
+
+impl<O: Outputs> Target for WrappedTarget<O> {
+    fn info(&self) -> &TargetInfo {
+        self.model.info()
+    }
+
+    fn kv_layers(&self) -> Vec<LayerKv> {
+        self.model.kv_layers()
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.model.dtype()
+    }
+
+    fn forward(
+        &self,
+        batch: &Batch,
+        kv: &mut KvStore,
+        wants: &Wants,
+    ) -> Result<Forward, ModelError> {
+        let forward = self.model.forward(batch, kv, wants)?;
+        self.outputs.forward(batch, wants, forward)
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Array, ModelError> {
+        self.model.embed(ids)
+    }
+
+    fn head(&self, hidden: &Array) -> Result<Array, ModelError> {
+        self.outputs.head(self.model.head(hidden)?)
+    }
 }
 
 pub(crate) fn store(model: &dyn Target) -> KvStore {

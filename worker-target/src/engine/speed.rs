@@ -104,9 +104,20 @@ fn undisturbed(mut steps: Vec<i64>) -> f64 {
     steps[steps.len() / 5] as f64
 }
 
-fn middle(mut ratios: Vec<f64>) -> (f64, f64, f64) {
-    ratios.sort_by(f64::total_cmp);
-    (ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1])
+/// Figures of several rounds.
+#[derive(Clone, Copy)]
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(mut figures: Vec<f64>) -> Self {
+        figures.sort_by(f64::total_cmp);
+        let median = figures[figures.len() / 2];
+        Self { median, least: figures[0], most: figures[figures.len() - 1] }
+    }
 }
 
 #[test]
@@ -147,18 +158,14 @@ fn one_stream_costs_hardly_more_than_a_bare_loop() {
         mail.try_send(EngineCommand::Stop { until: Millis(0) }).expect("there is room")
     });
     threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
-    println!(
-        "bare step, us: median {:.0}, {:.0} to {:.0}",
-        middle(step_us.clone()).0,
-        middle(step_us.clone()).1,
-        middle(step_us).2
-    );
+    let Spread { median, least, most } = Spread::of(step_us);
+    println!("bare step, us: median {median:.0}, {least:.0} to {most:.0}");
     for (what, ratios) in
         ["engine over bare loop", "the same with hidden states kept"].into_iter().zip(&ratios)
     {
-        let (median, least, most) = middle(ratios.clone());
+        let Spread { median, least, most } = Spread::of(ratios.clone());
         println!("{what}: median {median:.3}, {least:.3} to {most:.3}, {} runs", ratios.len());
     }
-    let (median, ..) = middle(ratios[0].clone());
+    let median = Spread::of(ratios[0].clone()).median;
     assert!(median >= LEAST, "{median:.3} of the bare loop's speed");
 }

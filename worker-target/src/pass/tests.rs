@@ -4,53 +4,31 @@
 use std::cell::Cell;
 
 use paceline_models::sample::SamplingRule;
-use paceline_models::{Batch, Dtype, LayerKv, TargetInfo, Wants};
+use paceline_models::{Batch, Wants};
 use paceline_vocabulary::Millis;
 
 use super::*;
-use crate::engine::fixture;
+use crate::engine::fixture::{self, Outputs, WrappedTarget};
 
-/// A model that counts its forwards.
-struct Counting {
-    model: Box<dyn Target>,
-    forwards: Cell<usize>,
-}
+/// Counts forwards.
+#[derive(Default)]
+struct Counter(Cell<usize>);
 
-impl Target for Counting {
-    fn info(&self) -> &TargetInfo {
-        self.model.info()
-    }
-
-    fn kv_layers(&self) -> Vec<LayerKv> {
-        self.model.kv_layers()
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.model.dtype()
-    }
-
+impl Outputs for Counter {
     fn forward(
         &self,
-        batch: &Batch,
-        kv: &mut KvStore,
-        wants: &Wants,
+        _batch: &Batch,
+        _wants: &Wants,
+        forward: Forward,
     ) -> Result<Forward, ModelError> {
-        self.forwards.set(self.forwards.get() + 1);
-        self.model.forward(batch, kv, wants)
-    }
-
-    fn embed(&self, ids: &[u32]) -> Result<Array, ModelError> {
-        self.model.embed(ids)
-    }
-
-    fn head(&self, hidden: &Array) -> Result<Array, ModelError> {
-        self.model.head(hidden)
+        self.0.set(self.0.get() + 1);
+        Ok(forward)
     }
 }
 
 /// Requests that run together, one step after the other until all have ended.
 struct Run {
-    model: Counting,
+    model: WrappedTarget<Counter>,
     kv: KvStore,
     scheduler: Scheduler,
     drafting: Drafting,
@@ -60,7 +38,7 @@ struct Run {
 
 impl Run {
     fn new(requests: &[(u32, SamplingRule)]) -> Self {
-        let model = Counting { model: fixture::load(), forwards: Cell::new(0) };
+        let model = WrappedTarget { model: fixture::load(), outputs: Counter::default() };
         let (kv, drafting) = (fixture::store(&model), fixture::drafting(&model, true));
         let mut scheduler = fixture::scheduler(&kv, &drafting);
         let mut running = HashMap::new();
@@ -107,6 +85,11 @@ impl Run {
         (parts.len(), decodes)
     }
 
+    /// Forwards so far.
+    fn forwards(&self) -> usize {
+        self.model.outputs.0.get()
+    }
+
     fn answers(mut self) -> Vec<Vec<u32>> {
         while !self.scheduler.is_empty() {
             self.step();
@@ -127,9 +110,9 @@ fn a_plain_step_runs_the_graph_that_the_step_before_prepared() {
     let (mut steps, mut made, mut plain) = (0, 0, 0);
     while !run.scheduler.is_empty() {
         let was_staged = run.kv.has_staged();
-        let before = run.model.forwards.get();
+        let before = run.forwards();
         let (sequences, decodes) = run.step();
-        let now = run.model.forwards.get() - before;
+        let now = run.forwards() - before;
         (steps, made, plain) = (steps + 1, made + now, plain + usize::from(decodes));
         // None for itself, where there was one, and one for the next unless a sequence has its last
         // token.
@@ -157,7 +140,7 @@ fn steps_that_choose_on_the_host_prepare_no_graph() {
         steps += 1;
         assert!(!run.kv.has_staged());
     }
-    assert_eq!(run.model.forwards.get(), steps);
+    assert_eq!(run.forwards(), steps);
 }
 
 #[test]

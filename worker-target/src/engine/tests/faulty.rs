@@ -92,7 +92,7 @@ fn check(
             (drafted, accepted) = (drafted + speculation.drafted, accepted + speculation.accepted);
         }
     }
-    assert_eq!(engine.held(), (0, 0, 0), "{what}: all memory is free");
+    assert!(engine.is_free(), "{what}: all memory is free");
     (drafted, accepted)
 }
 
@@ -107,9 +107,9 @@ fn check_ejected(
     assert_eq!(
         drafter.recv_timeout(LONG),
         Err(RecvTimeoutError::Disconnected),
-        "{what}: the drafter is told"
+        "{what}: the drafter's link is closed"
     );
-    // The engine says how the link stands before it takes the next request.
+    // The engine reports the link's state before it takes the next request.
     let answer = engine.ask(&requests[..1], None).remove(0);
     assert!(answer.end.is_ok() && answer.ids == solos[0], "{what}: {answer:?}");
     let link = engine.progress.heartbeat(1).link.expect("reported");

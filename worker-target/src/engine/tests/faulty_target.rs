@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use paceline_models::{
-    Array, Batch, Dtype, Forward, KvStore, LayerKv, ModelError, Target, TargetInfo, Wants,
-};
+use paceline_models::{Array, Batch, Forward, ModelError, Wants};
+
+use crate::engine::fixture::Outputs;
 
 /// Logits that are overwritten.
 #[derive(Clone, Copy, Debug)]
@@ -26,33 +26,17 @@ pub(super) struct Faults {
     pub(super) drafts: Option<f32>,
 }
 
-/// A target with faults in its logits.
-pub(super) struct FaultyTarget {
-    pub(super) model: Box<dyn Target>,
-    pub(super) faults: Arc<Mutex<Faults>>,
-}
+/// Outputs with the faults that a test sets.
+pub(super) struct FaultyOutputs(pub(super) Arc<Mutex<Faults>>);
 
-impl Target for FaultyTarget {
-    fn info(&self) -> &TargetInfo {
-        self.model.info()
-    }
-
-    fn kv_layers(&self) -> Vec<LayerKv> {
-        self.model.kv_layers()
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.model.dtype()
-    }
-
+impl Outputs for FaultyOutputs {
     fn forward(
         &self,
         batch: &Batch,
-        kv: &mut KvStore,
         wants: &Wants,
+        forward: Forward,
     ) -> Result<Forward, ModelError> {
-        let forward = self.model.forward(batch, kv, wants)?;
-        let fault = self.faults.lock().expect("not poisoned").rows;
+        let fault = self.0.lock().expect("not poisoned").rows;
         let (Some(fault), Some(logits)) = (fault, &forward.logits) else { return Ok(forward) };
         let mut added = vec![];
         let mut first = 0;
@@ -73,13 +57,8 @@ impl Target for FaultyTarget {
         Ok(Forward { logits: Some(logits.add(&added)?), ..forward })
     }
 
-    fn embed(&self, ids: &[u32]) -> Result<Array, ModelError> {
-        self.model.embed(ids)
-    }
-
-    fn head(&self, hidden: &Array) -> Result<Array, ModelError> {
-        let logits = self.model.head(hidden)?;
-        match self.faults.lock().expect("not poisoned").drafts {
+    fn head(&self, logits: Array) -> Result<Array, ModelError> {
+        match self.0.lock().expect("not poisoned").drafts {
             Some(number) => Ok(logits.add(Array::from_f32(number))?),
             None => Ok(logits),
         }

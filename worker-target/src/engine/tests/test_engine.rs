@@ -17,11 +17,12 @@ use tokio::sync::mpsc;
 use tonic::{Code, Status};
 use tracing::Dispatch;
 
-use super::faulty_target::{Fault, Faults, FaultyTarget};
+use super::faulty_target::{Fault, Faults, FaultyOutputs};
 use super::test_drafter::{Drafts, FEATURE_LAYERS, LONG, play};
 use crate::core::Policy;
 use crate::drafting::Drafting;
-use crate::engine::{Engine, EngineCommand, EngineParts, fixture};
+use crate::engine::fixture::{self, WrappedTarget};
+use crate::engine::{Engine, EngineCommand, EngineParts};
 use crate::page_store::PageStore;
 
 /// Tokens of an answer.
@@ -66,7 +67,8 @@ pub(super) struct TestEngine {
 
 /// An engine as `load` makes it, with a model that can be made faulty.
 pub(super) fn engine(faults: Arc<Mutex<Faults>>, progress: Arc<Progress>) -> Engine {
-    let model: Box<dyn Target> = Box::new(FaultyTarget { model: fixture::load(), faults });
+    let outputs = FaultyOutputs(faults);
+    let model: Box<dyn Target> = Box::new(WrappedTarget { model: fixture::load(), outputs });
     let kv = fixture::store(model.as_ref());
     let pulse = Pulse::start(progress.clone(), 1, Duration::from_secs(3600), || {});
     let feature_layers = FEATURE_LAYERS.map(|layer| layer as usize).to_vec();
@@ -163,10 +165,11 @@ impl TestEngine {
         wait
     }
 
-    pub(super) fn held(&self) -> (u32, u64, u64) {
+    /// Whether no sequence runs and all of their memory is free.
+    pub(super) fn is_free(&self) -> bool {
         let beat = self.progress.heartbeat(1);
         let kv = beat.kv.expect("reported");
-        (beat.sequences, kv.held_bytes, kv.tap_bytes)
+        (beat.sequences, kv.held_bytes) == (0, 0) && kv.tap_bytes == 0
     }
 }
 
