@@ -123,9 +123,14 @@ impl TargetLink {
         let sessions = &mut self.up.as_mut()?.sessions;
         let step = sessions.next_step()?;
         for denied in &step.denied {
-            let request_id = request_id(sessions, denied.session);
             let (session, reason) = (denied.session, denied.reason);
-            tracing::debug!(request_id, session, round = step.round, ?reason, "draft denied");
+            tracing::debug!(
+                request_id = request_id(sessions, session),
+                session,
+                round = step.round,
+                ?reason,
+                "draft denied"
+            );
         }
         Some(step)
     }
@@ -287,12 +292,16 @@ impl Up {
         let (hidden, bonus) = (take(&feed.hidden)?, take(&feed.bonus)?);
         let begun = self.sessions.feed(feed, hidden, bonus);
         for session in begun.opened {
-            let request_id = request_id(&self.sessions, session);
-            tracing::debug!(request_id, session, "session opened");
+            let sessions = &self.sessions;
+            tracing::debug!(request_id = request_id(sessions, session), session, "session opened");
         }
         for session in &begun.missed {
-            let request_id = request_id(&self.sessions, *session);
-            tracing::debug!(request_id, session, "the retained context of a session is gone");
+            let sessions = &self.sessions;
+            tracing::debug!(
+                request_id = request_id(sessions, *session),
+                session,
+                "the retained context of a session is gone"
+            );
         }
         if begun.missed.is_empty() {
             return Ok(());

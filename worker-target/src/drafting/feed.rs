@@ -89,7 +89,8 @@ impl Drafting {
         let mut pieces = self.pieces(link, &plan.feed);
         let hidden = self.put_hidden_states(link, &pieces)?;
         if hidden.is_none() {
-            // No room: these sessions are behind. They catch up, or start again from their windows.
+            // The ring has no room. These sessions get their rows later, or start again from their
+            // windows.
             pieces.clear();
         }
         for SequencePiece { key, piece } in &pieces {

@@ -183,7 +183,7 @@ impl Drafting {
         }
     }
 
-    /// Counts a report towards [`IDLE_REPORTS`]; a report with news starts the count again.
+    /// Counts a report towards [`IDLE_REPORTS`]. A report with something new starts the count again.
     fn count_report(&mut self, is_idle: bool) -> Result<(), LinkEnd> {
         let Some(link) = &mut self.link else { return Ok(()) };
         link.idle_reports = if is_idle { link.idle_reports + 1 } else { 0 };

@@ -159,7 +159,7 @@ pub(super) struct DrafterLink {
     pub(super) end: End,
     pub(super) welcome: Welcome,
     pub(super) vocab_size: u32,
-    /// Progress reports in a row without news.
+    /// Progress reports in a row with nothing new.
     pub(super) idle_reports: usize,
     last_round: u64,
     rounds: BTreeMap<u64, Round>,

@@ -53,11 +53,11 @@ impl Engine {
 
     /// Sends a heartbeat at once if the link's state changed, because the supervisor routes by it.
     pub(super) fn report_link(&mut self) {
-        let now = Some(self.drafting.report());
-        if now != self.sent_link {
-            self.sent_link = now;
-            self.progress.set_link(self.drafting.report().into());
+        let now = self.drafting.report();
+        if self.sent_link.as_ref() != Some(&now) {
+            self.progress.set_link(now.clone().into());
             self.pulse.now();
+            self.sent_link = Some(now);
         }
     }
 }

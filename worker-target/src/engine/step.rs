@@ -48,9 +48,7 @@ impl Engine {
                     ended_ns,
                 };
                 self.mark_ns = ended_ns;
-                let tokens: usize = outcome.chosen.iter().map(|one| one.tokens.len()).sum();
-                span.record("tokens", tokens);
-                span.in_scope(|| tracing::debug!(took_us = time.took_us, "step done"));
+                trace::log_step(&span, &outcome.chosen, time.took_us);
                 self.finish_step(&parts, outcome, time);
             }
             Err(error) => self.step_failed(&parts, &error),

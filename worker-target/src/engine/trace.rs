@@ -8,7 +8,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use super::Engine;
-use crate::core::{LaneEvent, SequenceKey, StepPart, TowerSlice};
+use crate::core::{Chosen, LaneEvent, SequenceKey, StepPart, TowerSlice};
 use crate::running::RunningRequest;
 
 /// What a step computes.
@@ -44,6 +44,15 @@ pub(super) fn step_span(
         tokens = Empty,
         requests = request_ids(parts.iter().map(|part| part.key), running),
     )
+}
+
+/// Logs the end of a step that chose these tokens.
+pub(super) fn log_step(span: &Span, chosen: &[Chosen], took_us: u64) {
+    if span.is_disabled() {
+        return;
+    }
+    span.record("tokens", chosen.iter().map(|one| one.tokens.len()).sum::<usize>());
+    span.in_scope(|| tracing::debug!(took_us, "step done"));
 }
 
 impl Engine {
@@ -162,7 +171,7 @@ impl Engine {
         }
     }
 
-    /// Logs the end of a request, with the figures that tell where its time went.
+    /// Logs the end of a request, with the figures that show where its time went.
     pub(super) fn log_end(&self, key: SequenceKey, running: &RunningRequest, outcome: &str) {
         let (figures, now_ns) = (&running.figures, monotonic_ns());
         tracing::info!(

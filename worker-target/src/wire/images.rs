@@ -73,7 +73,7 @@ fn check_place(
         |what: String| Err(Reason::InvalidArgument.field(&format!("pictures[{at}].first"), what));
     if image.first < end {
         return invalid(format!(
-            "expected a place from {end} on, behind the picture before, found {}",
+            "expected a place from {end} on, after the picture before, found {}",
             image.first
         ));
     }
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(refused(&|p| p.scale[1] = f32::NAN), invalid("pictures[0].scale"));
         assert_eq!(refused(&|p| p.bias.push(0.0)), invalid("pictures[0].bias"));
         assert_eq!(refused(&|p| p.bias.clear()), invalid("pictures[0].bias"));
-        // Where it stands: beside its place, behind the end, at the largest number there is.
+        // Its position: beside its place, after the end, the largest number there is.
         for first in [1, 3, 15, 20, u32::MAX] {
             assert!(
                 matches!(refused(&|p| p.first = first), (Some(Reason::InvalidArgument), _)),
@@ -324,7 +324,7 @@ mod tests {
             refusal(&[picture(10), picture(2)], &prompt(20, &[(2, 8), (10, 16)])),
             invalid("prompt_ids")
         );
-        // Places without a picture: before, between, behind, and without any at all.
+        // Places without a picture: before, between and after pictures, and without any at all.
         for extra in [(1, 2), (8, 9), (19, 20)] {
             assert_eq!(
                 refusal(&[picture(2)], &prompt(20, &[(2, 8), extra])),
@@ -332,7 +332,7 @@ mod tests {
             );
         }
         assert_eq!(refusal(&[], &good), invalid("prompt_ids"));
-        // A place too few.
+        // One place is missing.
         assert_eq!(refusal(&[picture(2)], &prompt(20, &[(2, 7)])), invalid("pictures[0].first"));
     }
 }
