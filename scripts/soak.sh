@@ -26,27 +26,38 @@ soak() {
     fi
 }
 
+# cargo_test ARGUMENTS...: runs `cargo test`. It fails also if a test executable ran no test, because a filter whose test was
+# renamed matches nothing, and `cargo test` passes then.
+cargo_test() {
+    log=$(target_dir)/soak.log
+    run_recorded "$log" cargo test "$@" || return 1
+    if ! grep -q '^test result: ok' "$log" || grep -q '^test result: ok\. 0 passed' "$log"; then
+        say "expected at least one test in each test executable, found none: cargo test $*"
+        return 1
+    fi
+}
+
 # shellcheck disable=SC2086
 soak "100,000 schedules of the supervisor on a simulated machine" \
-    cargo test $LOCKED --release -p paceline-supervisor-core --lib -- --ignored --nocapture a_hundred_thousand
+    cargo_test $LOCKED --release -p paceline-supervisor-core --lib -- --ignored --nocapture a_hundred_thousand
 # The dev profile: loom is optimized there as well.
 # shellcheck disable=SC2086
 soak "The pool of helper threads with one more preemption in each model" \
-    cargo test $LOCKED -p paceline-blas --test pool_model -- --ignored
+    cargo_test $LOCKED -p paceline-blas --test pool_model -- --ignored
 # The dev profile: freed rows of the KV store are filled with NaN there.
 # shellcheck disable=SC2086
 soak "10,000 interleavings of the target's batch" \
-    cargo test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
+    cargo_test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
 # shellcheck disable=SC2086
 soak "One stream through the batch engine against a bare loop" \
-    cargo test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
+    cargo_test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
 # shellcheck disable=SC2086
 soak "The greedy choice against MLX's argmax" \
-    cargo test $LOCKED --release -p paceline-models --lib -- --ignored --nocapture the_greedy_choice
+    cargo_test $LOCKED --release -p paceline-models --lib -- --ignored --nocapture the_greedy_choice
 soak "The programs' code for macOS" sh scripts/check-macos.sh build
 # shellcheck disable=SC2086
 soak "Other clients beside large hostile messages" \
-    cargo test $LOCKED --release -p paceline-gateway --test amplification -- --ignored --nocapture
+    cargo_test $LOCKED --release -p paceline-gateway --test amplification -- --ignored --nocapture
 soak "Fuzzing, a minute each" \
     sh scripts/fuzz.sh 60
 # Only the files that have such tests: in this profile each is a minute's work for the linker.
@@ -58,7 +69,7 @@ for file in $(grep -rl '#\[ignore = "soak' tests --include='*.rs'); do
 done
 # shellcheck disable=SC2086
 soak "Whole processes" \
-    cargo test $LOCKED --release -p paceline-tests $tests --no-fail-fast -- --ignored --nocapture --test-threads=1
+    cargo_test $LOCKED --release -p paceline-tests $tests --no-fail-fast -- --ignored --nocapture --test-threads=1
 
 [ -z "$failed" ] || die "soak: FAILED: ${failed#, }"
 say "soak: passed"

@@ -5,9 +5,15 @@ use sha2::{Digest as _, Sha256};
 use super::{Config, DrafterConfig, SupervisorConfig, TargetConfig};
 
 impl Config {
-    /// Digest of the settings that the target reads. A target with another digest is not taken
-    /// over. Settings that only other processes read are left out, as are logs: a change of them
-    /// reloads no worker. The target reads `drafter.model`, to know which hidden states to retain.
+    /// Digest of the settings that the target is started with. A target with another digest is not
+    /// adopted. Settings that only other processes read are left out, as are logs: a change of them
+    /// reloads no worker.
+    ///
+    /// The target reads two settings of the drafter, to retain the hidden states of its layers
+    /// before a drafter is linked. `drafter.model` is part of the digest. `drafter.kind` is not: a
+    /// drafter names its layers when it is linked, and the target follows them then. A wrong kind
+    /// costs drafts until the windows are full again; a reload of the weights would end the running
+    /// streams.
     pub fn target_digest(&self) -> String {
         let drafter = DrafterConfig { model: self.drafter.model.clone(), ..Default::default() };
         Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }
