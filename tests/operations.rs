@@ -312,9 +312,9 @@ fn a_frozen_drafter_is_bypassed_then_replaced() {
         answer.longest_gap_ms(),
         usual.longest_gap_ms()
     );
-    // A cycle waits for drafts a small multiple of a plain step (a stopped drafter is bypassed
-    // within 250 ms), and nothing waits for the two seconds until its silence is noticed. A loose
-    // bound for a busy machine.
+    // A cycle waits for drafts a small multiple of a plain step, so a stopped drafter is bypassed
+    // within 250 ms. Nothing waits for the two seconds until missing heartbeats are noticed. A
+    // loose bound for a busy machine.
     assert!(answer.longest_gap_ms() < 1_000.0, "a pause of {} ms", answer.longest_gap_ms());
     serves(&stack);
     let after = stack.wait_status("another drafter", |status| {
@@ -324,8 +324,8 @@ fn a_frozen_drafter_is_bypassed_then_replaced() {
     stack.stop();
 }
 
-/// A program that this test wrote. Copied by another process: a file that this one wrote may still
-/// be open in a child another test just forked, and would then not be executed (ETXTBSY).
+/// A program that this test wrote. Copied by another process. A file that this one wrote may still
+/// be open in a child that another test just forked, and could not be executed then (ETXTBSY).
 fn program(stack: &Stack, name: &str, script: &str) -> PathBuf {
     let (source, path) = (stack.path(&format!("{name}.txt")), stack.path(name));
     std::fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("writable");

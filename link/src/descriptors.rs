@@ -1,6 +1,6 @@
-//! Reading bytes and descriptors from a Unix socket. Not by nix's `recvmsg`: when the control data
-//! was cut off it gives an error instead of the descriptors that did arrive, and they would stay
-//! open for ever.
+//! Reading bytes and descriptors from a Unix socket. nix's `recvmsg` does not fit. If control data
+//! was cut off, it returns an error instead of the descriptors that did arrive, and they would stay
+//! open until the process ends.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

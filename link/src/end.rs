@@ -69,8 +69,8 @@ pub struct End {
     incoming: VecDeque<u8>,
     /// `None`: not limited.
     intake: Option<Intake>,
-    /// What is read goes through here: kept, as filling it with zeros costs more than a read that
-    /// finds nothing.
+    /// Buffer of reads. It is kept, because filling it with zeros costs more than a read that finds
+    /// nothing.
     read: Box<[u8]>,
     bytes: u64,
 }
@@ -140,9 +140,9 @@ impl End {
         self.ring.capacity()
     }
 
-    /// Copies rows into our ring; `None` if there is no room at the moment, as the peer has not
-    /// acknowledged enough. What is put must be sent in a frame, in the order in which it was put:
-    /// the peer counts.
+    /// Copies rows into our ring; `None` if there is no room at the moment, because the peer has
+    /// not acknowledged enough. Tensors must be sent in frames in the order in which they were put,
+    /// because the peer checks their numbers.
     ///
     /// # Errors
     /// [`LinkError::Io`] (invalid input) if `bytes` are not rows · columns numbers, or more than
@@ -218,8 +218,8 @@ impl End {
     /// [`LinkError::Gone`], [`LinkError::Io`].
     pub fn flush(&mut self) -> Result<(), LinkError> {
         loop {
-            // Acknowledgements are made here and not when a tensor is taken: one speaks for all
-            // before it, so a peer that reads nothing cannot make them pile up.
+            // Acknowledgements are made here and not when a tensor is taken. One acknowledges all
+            // tensors before it, so they do not pile up if the peer reads nothing.
             if self.written == self.outgoing.len() {
                 self.outgoing.clear();
                 self.written = 0;

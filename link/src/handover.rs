@@ -2,8 +2,8 @@
 //! `LinkHandover` with two descriptors, this worker's end and the segment; the worker answers with
 //! one byte when it has taken them.
 //!
-//! The answer is not decoration: until it comes the supervisor keeps its copies open, as a
-//! descriptor in flight whose last owner closes it may be lost on macOS.
+//! The answer is necessary. Until it comes, the supervisor keeps its copies open: on macOS a
+//! descriptor in flight may be lost if its last owner closes it.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -57,8 +57,8 @@ pub struct Handover {
 /// returns when the worker has taken it. Blocks for `timeout` at most.
 ///
 /// # Errors
-/// Nobody listens, somebody of another user does, the worker refused it (connection aborted) or did
-/// not answer in time.
+/// No process listens, a process of another user does, the worker refused it (connection aborted)
+/// or did not answer in time.
 pub fn send(
     socket_path: &Path,
     stamp: Stamp,
@@ -166,7 +166,7 @@ pub struct Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Before the socket closes: from then on the path may be somebody else's.
+        // Before the socket closes: afterwards the path may belong to another process.
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(%error, "the link's socket was gone already");
         }
@@ -178,10 +178,10 @@ impl Drop for Listener {
     }
 }
 
-/// The worker's side: takes links from the supervisor on a thread of its own and gives each to
-/// `on_handover`, which must not wait, because later callers would wait too. A caller of another
-/// user, a slow one, or one that sends anything but a handover with its two descriptors is refused;
-/// the listener stays.
+/// The worker's side: takes links from the supervisor on a thread of its own, and gives each to
+/// `on_handover`. That function must not wait, because later callers would wait too. A caller of
+/// another user, a slow one, or one that sends anything but a handover with its two descriptors is
+/// refused; the listener stays.
 ///
 /// # Errors
 /// Another process listens at `path`, or the system fails.
@@ -222,7 +222,7 @@ pub fn listen(
     Ok(Listener { path: path.to_owned(), awake: Some(awake), thread: Some(thread) })
 }
 
-/// Waits for somebody to call; `None` when the listener is to end.
+/// Waits for a connection; `None` when the listener is to end.
 fn next_caller(listener: &UnixListener, asleep: &UnixStream) -> Option<UnixStream> {
     let mut pause = false;
     loop {

@@ -1,9 +1,8 @@
 //! The one place where the link's protobuf messages become types of `paceline_vocabulary`, and
 //! back.
 //!
-//! [`Message`] is what protobuf can hold, [`Frame`] what link.proto allows: a frame that breaks a
-//! rule which can be checked without knowing the sessions is refused here. The rules about sessions
-//! are the workers'.
+//! [`Message`] is what protobuf can hold, [`Frame`] what link.proto allows. Rules that need no
+//! knowledge of the sessions are checked here. The rules about sessions are the workers'.
 
 use paceline_proto::internal::v1 as proto;
 use paceline_vocabulary::link::{

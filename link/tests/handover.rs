@@ -161,7 +161,7 @@ fn what_is_no_handover_is_turned_away() {
     for (what, bytes, descriptors) in table {
         assert!(!offer(&worker.path, &bytes, &descriptors), "{what}");
     }
-    // Descriptors behind the first byte, and in two messages.
+    // Descriptors after the first byte, and in two messages.
     let stream = connect(&worker.path);
     (&stream).write_all(&good[..3]).expect("sent");
     let rights = [socket, segment];
@@ -245,8 +245,8 @@ fn nothing_is_left_open() {
         let target = hand(&worker.path, round).expect("handed over");
         let handover = worker.handed.recv_timeout(BOUND).expect("arrives");
         drop((End::open(handover, Side::Drafter).expect("opens"), target));
-        // The worker closes a connection behind its answer: one more handover is behind the last of
-        // these.
+        // The worker closes a connection after its answer: one more handover comes after the last
+        // of these.
         assert!(!offer(&worker.path, &[0; 4], &[]));
         counts.push(open_descriptors());
     }

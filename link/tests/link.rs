@@ -29,7 +29,7 @@ fn ends() -> (End, End) {
     (target, End::open(handover(pair.drafter, other), Side::Drafter).expect("opens"))
 }
 
-/// A target's end whose peer is the test, with the segment as the peer sees it.
+/// A target's end whose peer is the test, with the segment as the peer has it.
 fn target_and_raw() -> (End, UnixStream, Segment) {
     let pair = make_pair(SEGMENT).expect("made");
     let segment = Segment::map(std::os::fd::AsFd::as_fd(&pair.segment), SEGMENT).expect("mapped");

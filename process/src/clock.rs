@@ -3,7 +3,7 @@
 //! All deadlines, timeouts and ages count on the monotonic clock, so a jump of the wall clock
 //! changes none of them. clippy.toml bans the wall clock except for stamps: log lines, events,
 //! route log, [`unix_seconds`] (`weights_loaded_at`), and the date that a chat template asks for.
-//! Start times of processes are only compared for equality: on Linux they are ticks since the boot,
+//! Start times of processes are only compared for equality. On Linux they are ticks since the boot,
 //! on macOS the wall clock at the start of the process.
 
 use std::time::Duration;

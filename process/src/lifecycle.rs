@@ -33,10 +33,10 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// Longest time that the supervisor takes to stop: 30 s for running requests, 5 s to cancel them,
-/// three times the longest teardown (order, SIGTERM, SIGKILL), and 15 s of margin. The argument is
-/// whether a kill strands memory on this system. A parent waits longer before it kills the
-/// supervisor.
+/// Longest time that the supervisor takes to stop. It is the sum of 30 s for running requests, 5 s
+/// to cancel them, three times the longest teardown (order, SIGTERM, SIGKILL), and 15 s of margin.
+/// The argument is whether a kill strands memory on this system. A parent waits longer before it
+/// kills the supervisor.
 pub const fn supervisor_stop(kill_strands_memory: bool) -> Duration {
     Duration::from_secs(50 + 3 * platform::teardown(kill_strands_memory).as_secs())
 }
@@ -101,9 +101,9 @@ fn raise_open_files() {
     let _ = raised;
 }
 
-/// The first call of every process of ours. Afterwards SIGPIPE and SIGXFSZ do not end it, it writes
-/// no core files (they would hold prompts), it has enough descriptors, and other processes of this
-/// user cannot read its memory (see [`DEBUGGABLE`]).
+/// The first call of every process of ours. Afterwards SIGPIPE and SIGXFSZ do not end it, and it
+/// has enough descriptors. It writes no core files, because they would hold prompts. Other
+/// processes of this user cannot read its memory (see [`DEBUGGABLE`]).
 pub fn settle() {
     ignore(nix::sys::signal::Signal::SIGPIPE);
     ignore(nix::sys::signal::Signal::SIGXFSZ);

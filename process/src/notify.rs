@@ -2,9 +2,9 @@
 //! socket that NOTIFY_SOCKET names. Without that variable (`paceline serve`, launchd, a terminal)
 //! nothing is sent.
 //!
-//! The crate `sd-notify` (0.5) does not fit: it connects to no abstract socket (`@name`), its
-//! `send` has no timeout and would block the supervisor on a manager that does not read, and it
-//! sends line ends within a status, which begin another message.
+//! The crate `sd-notify` (0.5) does not fit. It connects to no abstract socket (`@name`). Its
+//! `send` has no timeout and would block the supervisor on a manager that does not read. It sends
+//! line ends within a status, which begin another message.
 
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

@@ -2,7 +2,7 @@
 //! enter it (0700), and one supervisor and one gateway hold its locks.
 //!
 //! A directory is used as it is or refused. Its mode is never changed: the configuration may name
-//! somebody else's directory by mistake.
+//! another user's directory by mistake.
 
 mod counter;
 mod record;
@@ -145,7 +145,7 @@ impl RuntimeDir {
         Ok(Self(path))
     }
 
-    /// Makes the directory if it is missing and checks that nobody else can use it.
+    /// Makes the directory if it is missing and checks that no other user can enter it.
     ///
     /// # Errors
     /// See [`private_dir`].
@@ -248,7 +248,7 @@ impl RuntimeDir {
     }
 
     /// Replaces the file `name`. Readers, and a start after a power cut, find the whole old content
-    /// or the whole new content, because the content reaches the disk before the name.
+    /// or the whole new content. The content reaches the disk before the name.
     fn replace(&self, name: &str, content: &[u8]) -> Result<(), RuntimeDirError> {
         let path = self.0.join(name);
         let fresh = self.0.join(format!("{name}.{}.new", std::process::id()));
@@ -292,7 +292,7 @@ impl RuntimeDir {
 }
 
 /// Makes the directory `path` with mode 0700 if it is missing, and checks that it is a directory of
-/// this user which nobody else may enter. Its parent must exist. Links among the parents are fine
+/// this user that no other user may enter. Its parent must exist. Links among the parents are fine
 /// (`/tmp` and `/var` of macOS are links).
 ///
 /// # Errors

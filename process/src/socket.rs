@@ -58,8 +58,8 @@ pub type Incoming<S> = ReceiverStream<io::Result<S>>;
 /// first; that of a living process is not.
 ///
 /// macOS refuses connections to a living process that has a full backlog. The caller therefore
-/// makes sure that no other process of its name lives: the supervisor by its lock, a worker by the
-/// record of its name.
+/// makes sure that no other process of its name lives. The supervisor has its lock for that, a
+/// worker the record of its name.
 ///
 /// # Errors
 /// A process listens there, or the system refuses.
@@ -74,7 +74,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(_) => std::fs::remove_file(path)?,
     }
-    // The directory is 0700, so nobody can come in between bind and chmod.
+    // The directory is 0700, so no other user can connect between bind and chmod.
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok(listener)

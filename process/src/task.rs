@@ -1,5 +1,5 @@
-//! Tasks with names. A panic in a task is a bug of ours: it ends the process with a log line that
-//! names the task, instead of vanishing in a dropped `JoinHandle`.
+//! Tasks with names. A panic in a task is a bug of ours. It ends the process with a log line that
+//! names the task, and does not vanish in a dropped `JoinHandle`.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;

@@ -39,7 +39,7 @@ pub fn start(log: &LogConfig) {
 }
 
 /// Writes a line to standard error, for a process that cannot start. An error of writing is
-/// ignored: the exit code tells the failure too.
+/// ignored: the exit code reports the failure too.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

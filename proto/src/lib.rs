@@ -1,6 +1,6 @@
-//! What is said between Paceline's processes and with its clients: the .proto files' messages and
-//! services, the ids in them, the one table of reasons, the words of their enums, limits of their
-//! elements, and a codec that refuses what it does not know and what is over a limit. No behaviour.
+//! The contract between Paceline's processes and with its clients: messages and services of the
+//! .proto files, the one table of reasons, words of enums, and limits of elements. Its codec
+//! refuses unknown fields and messages over a limit. No behaviour.
 
 pub mod convert;
 pub mod ids;

@@ -6,8 +6,8 @@
 //! such as 16 stop strings, stay with the service, which refuses with the request's id.
 
 /// Messages and texts in repeated fields of one message, at all depths together. The largest
-/// element, a turn of a conversation, takes 144 bytes, and its parts and texts have allocations of
-/// their own: at most about 32 MiB in all. A conversation of 16,384 turns with a part and a tool
+/// element, a turn of a conversation, takes 144 bytes. Its parts and texts have allocations of
+/// their own. All take at most about 32 MiB. A conversation of 16,384 turns with a part and a tool
 /// call each has 49,152 elements.
 pub const MAX_ELEMENTS: u32 = 1 << 16;
 

@@ -14,7 +14,7 @@ use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViol
 /// Domain of every `ErrorInfo` we send.
 pub const DOMAIN: &str = "paceline.dev";
 
-/// Trailer that tells a retrying client how long to wait, in milliseconds; negative means do not
+/// Trailer with the time that a retrying client should wait, in milliseconds; negative means do not
 /// retry.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 

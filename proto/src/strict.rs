@@ -1,5 +1,5 @@
-//! A prost codec that refuses a message before it is decoded: for a field number that our .proto
-//! files do not know, at any depth (I5), and for more elements than [`crate::limits`] allows.
+//! A prost codec that refuses a message before it is decoded. It refuses field numbers that our
+//! .proto files do not have, at any depth (I5), and more elements than [`crate::limits`] allows.
 //!
 //! prost skips unknown fields in silence. A client that sets a field of a newer contract would get
 //! an answer that ignores it; here it gets INVALID_ARGUMENT that names the message and the number.

@@ -128,7 +128,8 @@ pub struct ProcessHost {
 enum Current {
     /// Our child.
     Ours(Child),
-    /// Somebody else's, found by its record, and the descriptor that tells its end.
+    /// Another supervisor's, found by its record, and the descriptor that becomes readable at its
+    /// end.
     Earlier(WorkerRecord, Option<AsyncFd<OwnedFd>>),
 }
 
@@ -235,8 +236,9 @@ impl Host for ProcessHost {
 
     fn signal(&mut self, hard: bool) {
         let signal = if hard { Signal::SIGKILL } else { Signal::SIGTERM };
-        // A child's id is gone once it is reaped and a record is compared with the process's start:
-        // no stranger who got the number is hit.
+        // A child's id is removed once the child is reaped, and a record is compared with the
+        // process's start time. So the signal never reaches another process that got the same
+        // number.
         let pid = match &self.current {
             Some(Current::Ours(child)) => child.id(),
             Some(Current::Earlier(record, _)) => record.alive().then_some(record.pid),
@@ -300,8 +302,8 @@ mod tests {
     fn host(temp: &Path, script: &str) -> ProcessHost {
         let (text, program) = (temp.join("target.txt"), temp.join("target.sh"));
         std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).expect("writable");
-        // Copied by another process: a file that this one wrote may still be open in a child
-        // another test just forked, and would then not be executed (ETXTBSY).
+        // Copied by another process. A file that this one wrote may still be open in a child that
+        // another test just forked, and could not be executed then (ETXTBSY).
         assert!(
             std::process::Command::new("cp")
                 .args([&text, &program])

@@ -24,7 +24,7 @@ use crate::lines::LineWriter;
 
 /// Events kept in memory: those the file may not have yet.
 const RECENT: usize = 256;
-/// Events a follower may be behind.
+/// Most events that wait for a follower; one that lags further is cut off.
 const MAX_LAG: usize = 256;
 /// Events on their way to one caller.
 const STREAM: usize = 64;
@@ -71,7 +71,7 @@ pub struct Reader {
 }
 
 impl Journal {
-    /// A journal of this life, behind what is in the runtime directory already.
+    /// A journal of this life, after the events that the runtime directory has already.
     pub fn new(dir: &RuntimeDir, term: Term) -> (Self, Reader) {
         let recent = Arc::<Mutex<VecDeque<_>>>::default();
         let (live, _) = broadcast::channel(MAX_LAG);
@@ -221,7 +221,7 @@ impl Reader {
     }
 }
 
-/// Hands an event on; false if nobody reads, or too slowly.
+/// Hands an event on; false if the reader has gone, or is too slow.
 async fn put(
     to: &mpsc::Sender<Result<v1::Event, Status>>,
     event: Result<v1::Event, Status>,

@@ -1,8 +1,8 @@
 //! The handle of the actor: requests and questions go through it into a bounded mailbox.
 //!
 //! An [`AdmissionGuard`] stands for a request's place, first in the queue and then among the
-//! running requests. However its holder ends, by return, error or a drop in the middle of an await,
-//! the guard gives the place back exactly once (I4, I11).
+//! running requests. Its holder may end by return, by an error or by a drop in the middle of an
+//! await. In each case the guard gives the place back exactly once (I4, I11).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -115,7 +115,7 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
 }
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
-    // Before the log has a form, and for whoever started us in a terminal.
+    // Before the log has a form, and for a person who started this process in a terminal.
     telemetry::complain(&format!("paceline-supervisor: {}", chain(error)));
     exit
 }

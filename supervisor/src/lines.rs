@@ -151,7 +151,7 @@ impl LineFile {
                 self.file.insert(file)
             }
         };
-        // In one call, so that whoever reads meanwhile sees whole lines.
+        // In one call, so that a reader meanwhile gets whole lines.
         file.write_all(&line)
     }
 }
@@ -171,7 +171,7 @@ mod tests {
         assert!(sizes.iter().all(|bytes| (1..=1_000).contains(bytes)), "{sizes:?}");
         assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 2);
         assert!(std::fs::read_to_string(&path).expect("text").ends_with("\"line 199\"\n"));
-        // Another life goes on in the same file, behind a line that was cut short.
+        // Another life goes on in the same file, after a line that was cut short.
         std::fs::write(&path, "\"lin").expect("writable");
         LineFile::new(path.clone(), 1_000).write(&"x");
         assert_eq!(std::fs::read_to_string(&path).expect("text"), "\"lin\n\"x\"\n");

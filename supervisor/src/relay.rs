@@ -1,9 +1,9 @@
 //! One admitted request's way: the target's stream is opened, its batches are handed on, and it
 //! ends exactly once.
 //!
-//! That it ends once is a matter of types (I4): batches go out through `Outlet::send`, which cannot
-//! say anything final, and the end through `Outlet::end`, which consumes the outlet and the one
-//! place kept free for it. Until the first batch is there the request has no outlet: its end is the
+//! The types ensure that it ends once (I4). Batches go out through `Outlet::send`, which cannot
+//! send an end. The end goes out through `Outlet::end`, which consumes the outlet and the one
+//! reserved place of its channel. Before the first batch the request has no outlet: its end is the
 //! handler's own `Err`, which goes out without headers.
 
 use std::pin::Pin;
@@ -276,12 +276,12 @@ impl Outlet {
         (Self { batches, end }, ReceiverStream::new(reader))
     }
 
-    /// Hands a batch on as soon as there is room; false if nobody reads any more.
+    /// Hands a batch on as soon as there is room; false if the reader has gone.
     async fn send(&self, batch: TokenBatch) -> bool {
         self.batches.send(Ok(batch)).await.is_ok()
     }
 
-    /// Resolves when nobody reads any more.
+    /// Resolves when the reader has gone.
     async fn closed(&self) {
         self.batches.closed().await;
     }

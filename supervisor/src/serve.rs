@@ -167,7 +167,8 @@ impl Services {
         Ok(Response::new(DrafterResponse { drafter: answered.drafter }))
     }
 
-    /// Waits for an order's end; if that does not come in time, says how the process is instead.
+    /// Waits for an order's end. If that does not come in time, the error names the state of the
+    /// process.
     async fn within(
         &self,
         timeout_ms: u32,
@@ -217,7 +218,7 @@ fn check_model(model: &str) -> Result<(), Status> {
     }
 }
 
-/// Takes in what a gateway says of itself until its stream ends.
+/// Takes in a gateway's reports until its stream ends.
 async fn follow(
     handle: ActorHandle,
     attachment: u64,
@@ -226,8 +227,8 @@ async fn follow(
     loop {
         let message = tokio::select! {
             message = reports.message() => message,
-            // Nobody reads any more: let go of, the stream does not hold the connection, nor that
-            // our end.
+            // The actor has ended. A stream that is dropped does not keep the connection open, and
+            // an open connection would delay this process's end.
             () = handle.closed() => return,
         };
         match message {

@@ -24,7 +24,7 @@ pub struct OwnProcess {
     pub pid: u32,
     /// Number of our life.
     pub term: u64,
-    /// Restarts nobody asked for, as counted by whoever starts us.
+    /// Restarts without an order, as counted by the process that starts this one.
     pub restarts: u32,
     /// Directory of the served model.
     pub model_dir: PathBuf,
@@ -194,7 +194,7 @@ pub fn drafter(core: &Supervisor, now: Millis) -> ProcessStatus {
     }
 }
 
-/// The link as the target sees it. Where no drafter is wanted the end of its link is no loss.
+/// The link as the target reports it. If no drafter is wanted, the end of its link is no loss.
 fn link(heartbeat: Option<&Heartbeat>, wanted: bool) -> LinkStatus {
     let report = heartbeat.and_then(|heartbeat| heartbeat.link.clone());
     let mut report = report.unwrap_or(LinkReport::ABSENT);

@@ -67,8 +67,8 @@ impl Rig {
 fn script(dir: &Path, name: &str, text: &str) {
     let (source, program) = (dir.join(format!("{name}.txt")), dir.join(format!("{name}.sh")));
     std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).expect("writable");
-    // Copied by another process: a file that this one wrote may still be open in a child another
-    // test just forked, and would then not be executed (ETXTBSY).
+    // Copied by another process. A file that this one wrote may still be open in a child that
+    // another test just forked, and could not be executed then (ETXTBSY).
     assert!(Command::new("cp").args([&source, &program]).status().expect("cp exists").success());
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("ours");
 }

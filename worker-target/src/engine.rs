@@ -162,8 +162,8 @@ impl Engine {
     }
 
     /// Gives memory to waiting sequences, looks their prompts up in the prefix cache, and chooses
-    /// the next step. It follows `intake`, so that the step counts every admitted request, and it
-    /// applies what the scheduler took from sequences before the step needs the memory.
+    /// the next step. It follows `intake`, so that the step counts every admitted request. It
+    /// applies the scheduler's preemptions and evictions before the step needs the memory.
     fn schedule(&mut self) -> Step {
         self.start_sequences();
         self.look_up_prefixes();

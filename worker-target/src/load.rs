@@ -171,8 +171,8 @@ fn tower(model: &dyn Target, budget: u64) -> TowerInfo {
     }
 }
 
-/// The target's end of the link. Where a drafter is configured, hidden states are kept from the
-/// first token on, so that the drafter can start in the middle of a stream.
+/// The target's end of the link. If a drafter is configured, hidden states are kept from the first
+/// token on. The drafter can then start in the middle of a stream.
 fn drafting(config: &Config, model: &dyn Target) -> Drafting {
     let info: &TargetInfo = model.info();
     let feature_layers = match config.drafter_dir() {

@@ -11,7 +11,7 @@ use crate::error;
 
 /// Shortest time from one message of a stream to the next, in nanoseconds. The first and the last
 /// message are exempt. A message costs three processes some hundred microseconds together, on cores
-/// that the model needs, and no person reads faster than a hundred times a second.
+/// that the model needs. No person reads faster than a hundred times a second.
 pub(crate) const MIN_INTERVAL_NS: i64 = 10_000_000;
 
 /// Most batches in the channel. A reader that keeps up leaves one or two there.

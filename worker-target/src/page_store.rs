@@ -171,8 +171,8 @@ impl PageStore {
         Ok(positions)
     }
 
-    /// Hidden states of the last of these pages, as far back as they go without a gap: the position
-    /// of the first row, and the bytes page by page.
+    /// Hidden states of the last of these pages, as far back as they go without a gap. Returns the
+    /// position of the first row, and the bytes page by page.
     pub(crate) fn hidden_states(&self, pages: &[PageId]) -> (usize, Vec<&[u8]>) {
         let of_page = |page| self.stored.get(page).map_or(&[][..], |stored| &stored.hidden_states);
         let mut last: Vec<&[u8]> =

@@ -1,5 +1,5 @@
-//! One forward of the target: rows of all sequences of a step, drafts chosen and verified in the
-//! same graph, and the rows that stay in the store.
+//! One forward of the target for all sequences of a step. Drafts are chosen and verified in the
+//! same graph, and the accepted rows stay in the store.
 
 mod drafts;
 mod rows;
@@ -138,7 +138,7 @@ impl StepOutcome {
         }
     }
 
-    /// Rows of a part that stay in the store: all of them, or of a verified block the bonus token's
+    /// Rows of a part that stay in the store: all of them. Of a verified block, the bonus token's
     /// row and those of the accepted drafts.
     fn staying_rows(&self, part: &StepPart) -> usize {
         if part.drafted == 0 {

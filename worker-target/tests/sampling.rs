@@ -1,6 +1,6 @@
-//! Every way to choose tokens gives one stream and one set of log-probabilities: alone, beside
-//! others, gone on with from any place, and with drafts that are right, guessed or made of noise
-//! (I1).
+//! Every way to choose tokens gives one stream and one set of log-probabilities (I1). The request
+//! runs alone, beside others, continued from any place, and with drafts that are right, guessed or
+//! noise.
 
 #![cfg(feature = "mlx")]
 

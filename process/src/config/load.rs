@@ -24,8 +24,8 @@ impl Loaded {
     /// defaults.
     ///
     /// # Errors
-    /// A named file that cannot be read, unknown keys, values of the wrong type or out of range,
-    /// settings whose feature is not there yet.
+    /// A named file that cannot be read; unknown keys; values of the wrong type or out of range;
+    /// settings of features that this version lacks.
     pub fn find(flag: Option<&Path>) -> Result<Self, ConfigError> {
         Self::find_with(flag, &text_variables(std::env::vars_os())?)
     }

@@ -59,9 +59,9 @@ pub(super) fn write_barrier(file: &File) -> io::Result<()> {
 }
 
 /// PR_SET_DUMPABLE 0. Then the kernel writes no core of this process, also not to a program of
-/// `core_pattern` (which RLIMIT_CORE 0 does not stop), and refuses ptrace, process_vm_readv,
-/// pidfd_getfd and /proc/PID/{environ,maps,mem,fd,io} to other processes without CAP_SYS_PTRACE
-/// (for reads of memory also CAP_PERFMON), those of the same user included.
+/// `core_pattern`, which RLIMIT_CORE 0 does not stop. It refuses ptrace, process_vm_readv,
+/// pidfd_getfd and /proc/PID/{environ,maps,mem,fd,io} to other processes, those of the same user
+/// included. Exempt are processes with CAP_SYS_PTRACE (for reads of memory also CAP_PERFMON).
 ///
 /// Our processes still work with one another: signals and pidfd_open check the user id,
 /// /proc/PID/{stat,status,cmdline} stay readable, SCM_RIGHTS and SO_PEERCRED do not check the flag.
@@ -69,7 +69,7 @@ pub(super) fn write_barrier(file: &File) -> io::Result<()> {
 /// then belong to root and are not used. `exec` sets the flag back to 1, so each program has to
 /// call this.
 ///
-/// A /proc that is mounted with `hidepid` uses the same flag: a supervisor could no longer read
+/// A /proc that is mounted with `hidepid` uses the same flag. A supervisor could no longer read
 /// /proc/PID/stat of its own workers and would take them for dead. There the flag is left at 1.
 pub(super) fn deny_memory_access() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -101,7 +101,7 @@ pub(super) fn write_barrier(file: &File) -> io::Result<()> {
 pub(super) fn deny_memory_access() {
     // Memory of another process needs its task port. Without root, task_for_pid gives that only for
     // programs that are signed with the entitlement get-task-allow. PT_DENY_ATTACH is not used: it
-    // would kill a process that somebody debugs on purpose, and denies nothing beyond ptrace. Core
+    // would kill a process that a person debugs on purpose, and denies nothing beyond ptrace. Core
     // files are stopped by RLIMIT_CORE.
 }
 

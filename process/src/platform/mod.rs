@@ -52,7 +52,7 @@ pub fn write_barrier(file: &std::fs::File) -> std::io::Result<()> {
 }
 
 /// Protects the memory of this process against other processes of the same user, and keeps it out
-/// of core files, as far as the system can.
+/// of core files. How far depends on the system.
 pub fn deny_memory_access() {
     system::deny_memory_access();
 }
@@ -96,8 +96,8 @@ pub fn give_back_freed_memory() {
 }
 
 /// Makes all threads share one heap of the allocator. By default it makes one for every few
-/// threads, and in a long-lived process with texts in many threads each heap grows to the most that
-/// it ever held. To be called before there are threads.
+/// threads. In a long-lived process each heap grows to the most that it ever held. To be called
+/// before there are threads.
 pub fn share_heap() {
     system::share_heap();
 }

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::{RuntimeDir, RuntimeDirError};
 use crate::platform;
 
-/// The process of a worker. A pid alone is no identity, because pids are reused: within one boot
-/// the start time of the process tells two of them apart, and the boot id tells boots apart.
+/// The process of a worker. A pid alone is no identity, because pids are reused. Within one boot
+/// the start time of the process distinguishes two processes with one pid; the boot id
+/// distinguishes boots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerRecord {
     /// Process id.

@@ -21,7 +21,7 @@ use crate::{
 /// supervisor.
 const FAILURE_REPORT_TIME: Duration = Duration::from_secs(2);
 
-/// Interval between two looks at an engine that was ordered to end.
+/// Interval between two checks of an engine that was ordered to end.
 const TEARDOWN_POLL: Duration = Duration::from_millis(100);
 
 /// Time for the runtime to write the last messages of ended streams.

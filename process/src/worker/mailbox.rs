@@ -73,7 +73,7 @@ impl<C> Inbox<C> {
     /// The next command if there is one.
     ///
     /// # Errors
-    /// There is none; `Disconnected` when nobody can send any more.
+    /// There is none; `Disconnected` when no sender is left.
     pub fn try_recv(&self) -> Result<C, TryRecvError> {
         self.rx.try_recv()
     }
@@ -90,7 +90,7 @@ impl<C> Inbox<C> {
         };
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
         fds.extend(others.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
-        // After a signal or an error the caller looks at its sources again, as after a command.
+        // After a signal or an error the caller checks its sources again, as after a command.
         let came = poll(&mut fds, timeout) != Ok(0);
         let mut rings = [0; 64];
         while matches!((&self.bell).read(&mut rings), Ok(count) if count == rings.len()) {}

@@ -1,5 +1,5 @@
-//! Heartbeats and the lease, on a thread of their own: they go on while the engine is in a long
-//! step and while the runtime is busy, and they stop when the process does.
+//! Heartbeats and the lease, on a thread of their own. They go on while the engine is in a long
+//! step and while the runtime is busy. They stop when the process does.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};

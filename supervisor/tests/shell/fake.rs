@@ -1,5 +1,5 @@
-//! Scripted workers: the real services on real sockets, each on a runtime of its own, so that
-//! ending that runtime is what the end of a process is to its peers.
+//! Scripted workers: the real services on real sockets, each on a runtime of its own. For its peers
+//! the end of that runtime is the end of a process.
 
 use std::collections::VecDeque;
 use std::io;

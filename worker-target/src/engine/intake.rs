@@ -26,8 +26,8 @@ const HANDSHAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// After this time without work the engine returns freed memory to the system.
 const TRIM_AFTER: Duration = Duration::from_secs(5);
 
-/// Requests that may wait for admission: at least this many, and twice as many as run at once,
-/// because every request that ends is followed by another.
+/// Least number of requests that may wait for admission. The bound is twice as many as run at once
+/// if that is more, because each request that ends may be followed by another.
 const MIN_ARRIVALS: usize = 64;
 
 impl Engine {

@@ -14,7 +14,7 @@ const LONG_BYTES: u64 = BORDER_BYTES;
 
 impl Engine {
     /// Copies cached pages to sequences of which nothing is computed yet. A prompt that shares its
-    /// beginning with one that is being computed waits for its pages, because agents often send
+    /// beginning with one that is being computed waits for the pages of that one. Agents often send
     /// many requests with the same beginning at once.
     pub(super) fn look_up_prefixes(&mut self) {
         self.scheduler.prefix_waits.clear();
@@ -57,8 +57,9 @@ impl Engine {
         }
     }
 
-    /// Copies pages of one running sequence to the cache: pages that another sequence waits for,
-    /// those of a prompt after its first token, and those of long sequences before their end.
+    /// Copies pages of one running sequence to the cache. Pages that another sequence waits for
+    /// come first, then pages of a prompt whose first token was chosen, and pages of long
+    /// sequences.
     pub(super) fn retain_some(&mut self) {
         let is_awaited = |key| self.scheduler.prefix_waits.values().any(|one| one.leader == key);
         let due = self.scheduler.iter().filter_map(|(key, sequence)| {
@@ -77,8 +78,8 @@ impl Engine {
         self.retain(key, &ids);
     }
 
-    /// Copies all pages of a sequence that ends well, or that its client abandoned: the next turn
-    /// of its conversation, or another try, begins with them.
+    /// Copies all pages of a sequence that ends well, or that its client abandoned. The next turn
+    /// of its conversation, or the next try, begins with them.
     pub(super) fn retain_all(&mut self, key: SequenceKey, ids: &[u32]) {
         // Rows after the id that ended a block are no part of the sequence.
         let rows = self.kv.length(SequenceId(key.0)).unwrap_or(0) as usize;
@@ -91,8 +92,8 @@ impl Engine {
     fn retain(&mut self, key: SequenceKey, ids: &[u32]) -> bool {
         let ledger = self.scheduler.ledger();
         let free = (ledger.budget() - ledger.held()).saturating_sub(self.kv.idle_bytes());
-        // Half of the free memory, so that most new sequences find room without an eviction, and
-        // the store need not give up the places that it retains for them.
+        // Half of the free memory: most new sequences then find room without an eviction, and the
+        // store keeps the places that it retains for them.
         let retention = Retention { most_new: BORDER_BYTES, limit: free / 2 };
         let window = self.drafting.window(key);
         let more = self.pages.retain(&self.kv, key, ids, window, retention);

@@ -39,8 +39,8 @@ impl Engine {
         self.pages.close(key);
         self.kv.free(SequenceId(key.0));
         let Some(mut running) = self.running.remove(&key) else { return };
-        // The figures come before the last message: a client that reads the end of a stream finds
-        // its memory free, here and, after the last stream, in the supervisor.
+        // The figures come before the last message. A client that reads the end of its stream then
+        // finds its memory free here, and after the last stream also in the supervisor.
         self.write_figures();
         if self.running.is_empty() {
             self.pulse.now();
@@ -62,8 +62,8 @@ impl Engine {
     }
 
     /// Ends a request of which no token can be chosen. Its rows may hold NaN, so nothing of it is
-    /// left for later requests: neither its pages and those computed from them, nor the features of
-    /// its images, nor what the drafter read of it.
+    /// left for later requests: its pages and those after them, the features of its images and its
+    /// context in the drafter are dropped.
     pub(super) fn end_faulty(&mut self, key: SequenceKey) {
         let Some(sequence) = self.scheduler.get(key) else { return };
         let (ids, images) = (sequence.ids.clone(), sequence.images.clone());

@@ -1,5 +1,5 @@
-//! Steps on the demo target without the engine around them: whether a step prepares the graph of
-//! the next one, and whether that one uses it.
+//! Steps on the demo target without the engine: whether a step prepares the graph of the next step,
+//! and whether the next step uses it.
 
 use std::cell::Cell;
 

@@ -98,8 +98,8 @@ fn check_place(
     Ok(())
 }
 
-/// Checks that none of these ids, the first of which is at `first`, is a placeholder of an image:
-/// the answer would describe an image that was never sent (I5).
+/// Checks that none of these ids is a placeholder of an image, because the answer would describe an
+/// image that was never sent (I5). The first id is at `first`.
 fn no_placeholder(ids: &[u32], first: usize, vision: &VisionInfo) -> Result<(), Status> {
     match ids.iter().position(|id| *id == vision.image_token) {
         None => Ok(()),

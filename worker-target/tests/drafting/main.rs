@@ -1,6 +1,6 @@
-//! The target's end of the link, against a drafter that the test plays over a real link: a perfect
-//! one, one that guesses, one that is late, and ones that break every rule there is. Whatever the
-//! drafter does, the tokens are those of the plain lane (I1, I3).
+//! The target's end of the link, against a drafter that the test plays over a real link. The
+//! drafter is perfect, guesses, is late, or breaks one of the rules. Whatever the drafter does, the
+//! tokens are those of the plain lane (I1, I3).
 
 mod controller;
 mod faults;

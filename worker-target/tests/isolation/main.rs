@@ -1,14 +1,15 @@
-//! Nothing of one stream shows in another (I1, I3, I9): seeded interleavings of up to sixteen
-//! requests that join, hang up, are cancelled, run out of time, change lanes, share beginnings,
-//! are preempted and recomputed, while a drafter is right, lies, breaks rules and dies. Every stream is held against what its request gives alone, on a worker that has
+//! Nothing of one stream reaches another (I1, I3, I9). A seeded interleaving has up to sixteen
+//! requests. They join, hang up, are cancelled, run out of time, change lanes, share beginnings,
+//! are preempted and recomputed. Meanwhile a drafter is right, proposes wrong tokens, breaks rules
+//! and dies. Every stream is held against what its request gives alone, on a worker that has
 //! neither drafter nor prefix cache, up to where it ended.
 //!
 //! A seed fixes the requests, and what happens at which token. Between which two steps that happens
 //! depends on the machine. A failure prints the command that runs its seed alone.
 //!
-//! That it can fail was tried by planting errors, each of which it finds: freed rows that their
-//! next owner does not get as zeros (`Class::take_slot`), a verified block of which one row too
-//! many is committed (`pass::run`), a mask that is one position too wide (`models/src/kv/plan.rs`).
+//! The test can fail: it found each of three planted errors. Freed rows were not zeros for their
+//! next owner (`Class::take_slot`). One row too many of a verified block was committed
+//! (`pass::run`). A mask was one position too wide (`models/src/kv/plan.rs`).
 
 #![cfg(feature = "mlx")]
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]

@@ -46,8 +46,8 @@ pub struct Solo {
     pub logprobs: Vec<TokenLogprobs>,
 }
 
-/// Every way to choose tokens, over prompts of a few tokens, prompts with common first pages, and
-/// prompts so long that their streams outgrow the smallest place.
+/// Every way to choose tokens. Prompts have a few tokens, or common first pages, or are so long
+/// that their streams outgrow the smallest place.
 pub fn requests() -> Vec<Generation> {
     let text = std::fs::read(demo().with_file_name("golden.json"))
         .expect("the golden file is in the repository");

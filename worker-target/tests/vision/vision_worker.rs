@@ -69,8 +69,8 @@ impl VisionWorker {
         self.run(self.submitted(request), None).await.expect("served")
     }
 
-    /// Both requests reach the worker while it is stopped by a signal, in this order, so that they
-    /// always run together: the worker reads its connection and passes requests on with one thread.
+    /// Both requests reach the worker in this order while a signal has stopped it, so they always
+    /// run together. One thread of the worker reads its connection and passes requests on.
     pub async fn ask_together(
         &self,
         first: &ImageRequest,
