@@ -1,6 +1,5 @@
-//! What a stream costs beside the model: tokens per second as a client sees them, and how long a
-//! message takes from the end of the step that made it to the client (both hops: target →
-//! supervisor → gateway → client).
+//! The cost of a stream beside the model: tokens per second at the client, and the time of a
+//! message from the end of its step to the client (target → supervisor → gateway → client).
 //!
 //! `cargo run --release -p paceline-cli --example stream_cost -- ADDRESS PROMPTS.jsonl KIND
 //! REQUESTS MAX_TOKENS [CONCURRENCY]` prints one JSON object. The clock of the stamps is that of

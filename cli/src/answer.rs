@@ -11,33 +11,33 @@ use crate::failure::Failure;
 /// A whole answer; the object `generate --json` prints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Answer {
-    /// The text.
+    /// The generated text.
     pub text: String,
     /// Generated ids, the end-of-sequence token included.
     pub token_ids: Vec<u32>,
     /// "stop" or "length".
     pub finish_reason: String,
-    /// How it was served.
+    /// Lane that served the request, and the reason.
     pub route: Route,
     /// Counts of tokens.
     pub usage: Usage,
-    /// What speculation did.
+    /// Cycles, drafted and accepted tokens.
     pub speculation: Speculation,
     /// Where the time went, as the service measured it.
     pub timing: Timing,
-    /// How often the stream was resumed after a fault below.
+    /// How often the stream was resumed after a fault of the supervisor or the target.
     pub resumed: u32,
     /// The seed that was used.
     pub seed: u64,
     /// The stop string that ended it, if one did.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stop: String,
-    /// The id the service's logs know it by.
+    /// The id of the request in the service's logs.
     pub request_id: String,
-    /// How far each choice was from another outcome, where asked for.
+    /// Distance of each choice from another outcome, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub margins: Vec<f32>,
-    /// One for each id, where asked for.
+    /// Log-probabilities, one entry for each id, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub logprobs: Vec<Logprobs>,
 }
@@ -45,7 +45,7 @@ pub struct Answer {
 /// How probable a token was (natural logarithms; `TokenLogprobs` of inference.proto).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Logprobs {
-    /// Of the chosen token.
+    /// Log-probability of the chosen token.
     pub logprob: f32,
     /// The most probable ones, most probable first.
     pub top: Vec<TopLogprob>,
@@ -54,7 +54,7 @@ pub struct Logprobs {
 /// One of the most probable tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TopLogprob {
-    /// Its id.
+    /// Id of the token.
     pub token_id: u32,
     /// Natural logarithm of its probability.
     pub logprob: f32,
@@ -83,11 +83,11 @@ pub struct Route {
 /// Counts of tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Of the rendered prompt.
+    /// Tokens of the rendered prompt.
     pub prompt_tokens: u32,
-    /// Generated.
+    /// Generated tokens.
     pub completion_tokens: u32,
-    /// Of the prompt, found in the prefix cache.
+    /// Tokens of the prompt that were found in the prefix cache.
     pub cached_tokens: u32,
 }
 
@@ -98,26 +98,26 @@ pub struct Speculation {
     pub cycles: u64,
     /// Tokens proposed.
     pub drafted: u64,
-    /// Proposed tokens the target chose as well.
+    /// Proposed tokens that the target chose as well.
     pub accepted: u64,
 }
 
 /// Milliseconds since the gateway read the request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Timing {
-    /// Waiting for admission.
+    /// Time in the queue.
     pub queue_ms: f64,
-    /// Until the first token.
+    /// Time until the first token.
     pub ttft_ms: f64,
-    /// Until the last token.
+    /// Time until the last token.
     pub total_ms: f64,
-    /// Of the time until the first token: unpacking pictures ...
+    /// Part of the time until the first token: decoding pictures.
     pub picture_decode_ms: f64,
-    /// ... making them the model's size ...
+    /// Part of it: resizing pictures for the model.
     pub picture_resize_ms: f64,
-    /// ... the vision tower's steps for them ...
+    /// Part of it: steps of the vision tower.
     pub tower_ms: f64,
-    /// ... and steps with rows of the prompt.
+    /// Part of it: steps with rows of the prompt.
     pub prefill_ms: f64,
 }
 
@@ -148,8 +148,8 @@ impl Answer {
     /// Reads a stream to its end; `on_text` gets each new piece of text.
     ///
     /// # Errors
-    /// The service's refusal, a broken connection, an end without the last message (I4), or that
-    /// nobody reads the text.
+    /// The service's refusal, a broken connection, an end without the last message (I4), or a
+    /// closed output of the text.
     pub async fn read(
         stream: &mut Streaming<v1::GenerateResponse>,
         mut on_text: impl FnMut(&str) -> std::io::Result<()>,

@@ -40,7 +40,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
             Some("") => {}
             Some("/reset") => session.reset(),
             Some(line) if is_image(line) => match session.show(line) {
-                Ok(told) => screen.note(&told),
+                Ok(note) => screen.note(&note),
                 Err(failure) => {
                     screen.complain(&failure.to_string());
                     failed = Some(Failure { message: String::new(), ..failure });
@@ -55,7 +55,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
                 if let Err(failure) = session.turn(text, screen).await {
                     screen.complain(&failure.to_string());
                     let gone = failure.exit == UNREACHABLE;
-                    // Told now, so not again at the end.
+                    // Shown now, so not again at the end.
                     failed = Some(Failure { message: String::new(), ..failure });
                     if gone && !person {
                         break;
@@ -113,18 +113,18 @@ impl ChatSession {
         self.pictures.clear();
     }
 
-    /// Reads the picture that a line names, for the next turn; what to tell about it.
+    /// Reads the picture that a line names, for the next turn. Returns a note for the person.
     fn show(&mut self, line: &str) -> Result<String, Failure> {
         let path = line.trim_start_matches("/image").trim();
         if path.is_empty() {
             return Err(Failure::usage("/image: expected a file after it, found none"));
         }
         let data = generate::read_picture("/image", Path::new(path))?;
-        let told = format!("{path} ({} bytes) goes with the next message", data.len());
+        let note = format!("{path} ({} bytes) goes with the next message", data.len());
         self.pictures.push(messages::picture(data));
         Ok(match self.pictures.len() {
-            1 => told,
-            count => format!("{told}, with {} before it", count - 1),
+            1 => note,
+            count => format!("{note}, with {} before it", count - 1),
         })
     }
 

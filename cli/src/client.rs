@@ -135,8 +135,8 @@ impl Service {
     /// Connects to it.
     ///
     /// # Errors
-    /// The address is none, nobody listens there, or it is not the one that the certificates vouch
-    /// for.
+    /// The address is invalid, no process listens there, or the certificates are for another
+    /// address.
     pub async fn connect(&self) -> Result<Client, Failure> {
         let channel = channel(&self.address, self.tls.clone()).await?;
         Ok(InferenceClient::with_interceptor(channel, self.key.clone()))
@@ -161,7 +161,7 @@ fn reachable(listening: &str) -> String {
 /// Connects to a service of our own, which asks for no key and speaks no TLS.
 ///
 /// # Errors
-/// The address is none, or nobody listens there.
+/// The address is invalid, or no process listens there.
 pub async fn connect(address: &str) -> Result<InferenceClient<Channel>, Failure> {
     channel(address, None).await.map(InferenceClient::new)
 }

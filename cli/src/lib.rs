@@ -1,5 +1,5 @@
 //! `paceline`: the command line. Its commands are clients of the service like any other; `serve` is
-//! the thin parent of gateway and supervisor. Not here: models, routing, the meaning of tokens.
+//! the parent process of gateway and supervisor. Not here: models, routing, the meaning of tokens.
 //!
 //! [`args`] commands and flags │ [`messages`] conversations from JSON │ [`client`] the connection
 //! to the service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`],

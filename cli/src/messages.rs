@@ -17,7 +17,7 @@ pub enum MessagesError {
     /// An image whose bytes are not base64.
     #[error("{place}: expected a picture in base64")]
     NotBase64 {
-        /// Where it is.
+        /// Path of the image in the file.
         place: String,
         /// Why.
         #[source]
@@ -66,9 +66,9 @@ pub fn show(messages: &mut [Message], pictures: Vec<ContentPart>) -> Result<(), 
 /// What a file of messages holds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// Oldest first.
+    /// Messages, oldest first.
     pub messages: Vec<Message>,
-    /// What the model may call.
+    /// Tools that the model may call.
     pub tools: Vec<Tool>,
 }
 
@@ -236,8 +236,8 @@ fn part(value: &Value, place: &str) -> Result<ContentPart, MessagesError> {
 }
 
 /// The picture's bytes where they are written out (`data:` URL, or base64 in `source`). Any other
-/// address is passed on as it is: nothing here or in the service fetches addresses, and whether the
-/// model sees at all is the first question, which the service answers.
+/// address is passed on unchanged. Neither this program nor the service fetches addresses. The
+/// service refuses the address, or images as such if the model has no vision tower.
 fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, MessagesError> {
     let decode = |text: &str| {
         let bytes = base64::engine::general_purpose::STANDARD.decode(text.trim());

@@ -58,7 +58,7 @@ async fn successor(
     let mut last = "none answers".to_owned();
     loop {
         // The socket is removed and made again, so each try connects anew.
-        if let Some(status) = look(config).await?
+        if let Some(status) = status(config).await?
             && status.term > term
         {
             let target = status.target.unwrap_or_default();
@@ -82,7 +82,7 @@ async fn successor(
         }
         if clock.now().0 >= limit.as_millis() as u64 {
             let message = format!(
-                "no supervisor behind term {term} with a ready target within {} s: {last}",
+                "no supervisor of a term after {term} with a ready target within {} s: {last}",
                 limit.as_secs()
             );
             return Err(Failure::said_no(message));
@@ -91,7 +91,8 @@ async fn successor(
     }
 }
 
-async fn look(config: Option<&Path>) -> Result<Option<StatusResponse>, Failure> {
+/// The status, if a supervisor answers.
+async fn status(config: Option<&Path>) -> Result<Option<StatusResponse>, Failure> {
     let Ok((mut client, _)) = operations(config) else { return Ok(None) };
     let asked = tokio::time::timeout(ANSWER_TIMEOUT, client.status(StatusRequest {})).await;
     Ok(asked.ok().and_then(Result::ok).map(tonic::Response::into_inner))

@@ -1,6 +1,6 @@
-//! `serve` with scripted children: the real program in a directory of its own, beside shell scripts
-//! in place of gateway and supervisor that write down what happens to them. What real children do
-//! is tested with them, in `tests/`.
+//! `serve` with scripted children: the real program in a directory of its own, with shell scripts
+//! in place of gateway and supervisor. The scripts record their starts and signals. Tests with real
+//! children are in `tests/`.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 

@@ -362,7 +362,7 @@ fn a_model_without_vision_refuses_images() {
                 &status,
                 Code::FailedPrecondition,
                 Reason::NoVision,
-                &["messages[0].content[0]", "no model that sees"],
+                &["messages[0].content[0]", "no vision tower"],
                 what,
             );
             let status = count(&stack, &ask).expect_err(what);
@@ -370,7 +370,7 @@ fn a_model_without_vision_refuses_images() {
                 &status,
                 Code::FailedPrecondition,
                 Reason::NoVision,
-                &["no model that sees"],
+                &["no vision tower"],
                 what,
             );
         }
@@ -382,13 +382,12 @@ fn a_model_without_vision_refuses_images() {
     assert!(!output.status.success() && object["error"]["reason"] == "NO_VISION", "{object}");
     for part in written(&good) {
         let complaint = complaint(&stack, &["--messages", "-"], &messages(&part));
-        assert!(complaint.contains("no model that sees"), "{part}: {complaint}");
+        assert!(complaint.contains("no vision tower"), "{part}: {complaint}");
     }
     let talk = stack
         .paceline(&["chat", "--max-tokens", "4"], &format!("/image {picture}\nWhat?\n/quit\n"));
     assert!(
-        !talk.status.success()
-            && String::from_utf8_lossy(&talk.stderr).contains("no model that sees"),
+        !talk.status.success() && String::from_utf8_lossy(&talk.stderr).contains("no vision tower"),
         "{talk:?}"
     );
     let model = stack

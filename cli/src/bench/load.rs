@@ -13,26 +13,26 @@ use crate::selftest::ask::{Ask, Choice};
 use crate::selftest::figures::LaneAnswer;
 use crate::selftest::prompts::Prompt;
 
-/// Requests of which `streams` run at once: when one ends the next begins.
+/// Requests of which `streams` run at once. When one ends, the next begins.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneWorkload<'a> {
-    /// The prompts.
+    /// Prompts, one request each.
     pub prompts: &'a [Prompt],
     /// Requests at once.
     pub streams: usize,
     /// The lane to ask for.
     pub wish: RouteWish,
-    /// Mean number of tokens of an answer: see [`tokens_of`]. The model's end of an answer is
-    /// ignored, so that the work is always the same.
+    /// Mean number of tokens of an answer (see [`tokens_of`]). End-of-sequence tokens are ignored,
+    /// so that each measurement has the same work.
     pub max_tokens: u32,
 }
 
-/// Tokens of the answer to the prompt of that number: up to a quarter less or more than the mean,
-/// spread evenly, the same in every mode. If all answers had the same length, plain streams that
-/// begin together would end together, and their next prompts would always share one prefill step.
-/// No real traffic is like that.
+/// Number of tokens of the answer to the prompt `index`. Numbers are spread evenly, up to a quarter
+/// below and above the mean, and are the same in each mode. If all answers had one length, plain
+/// streams that begin together would end together. Their next prompts would always share one
+/// prefill step, which does not happen in real traffic.
 fn tokens_of(index: usize, mean: u32) -> u32 {
-    // Multiples of the golden ratio, modulo 1, are spread evenly however many are taken.
+    // Multiples of the golden ratio, modulo 1, are spread evenly for each count.
     let share = (index as f64 * 0.618_033_988_749_895).fract();
     ((f64::from(mean) * (0.75 + 0.5 * share)).round() as u32).max(1)
 }
@@ -40,8 +40,8 @@ fn tokens_of(index: usize, mean: u32) -> u32 {
 /// The figures of a measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// From the first submission to the end of the last answer, by this process's clock; of several
-    /// passes the sum.
+    /// Time from the first submission to the end of the last answer, by this process's clock. The
+    /// sum of several passes.
     pub seconds: f64,
     /// Tokens of all answers.
     pub tokens: usize,
@@ -62,7 +62,7 @@ impl Measured {
         self.answers.extend_from_slice(&pass.answers);
     }
 
-    /// Answers that waited for admission, so that they did not run at once with the others.
+    /// Answers that waited for admission. They did not run together with the others.
     pub fn waited(&self) -> usize {
         self.answers.iter().filter(|seen| seen.queue_ms > 0.0).count()
     }
@@ -90,9 +90,9 @@ impl LaneWorkload<'_> {
     }
 }
 
-/// Sends all prompts, `streams` at once: when one ends the next begins. Returns the answers in the
-/// order of the prompts, and the seconds from the first submission to the end of the last answer by
-/// this process's clock.
+/// Sends all prompts, `streams` at once: when one ends, the next begins. Returns the answers in the
+/// order of the prompts. The second value is the time in seconds from the first submission to the
+/// end of the last answer.
 ///
 /// # Errors
 /// The first failure of one of them.

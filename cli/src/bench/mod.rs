@@ -11,7 +11,7 @@
 //! second service without a drafter would be another target process. It would have other pages of
 //! memory, which alone makes processes of the same model some percent faster or slower; it would
 //! need the weights twice; and its processes would wake up now and then. Therefore the lanes of a
-//! cell run on the same target, one after the other, ratios are taken within a run, and after each
+//! cell run on the same target, one after the other. Ratios are taken within a run. After each
 //! change of the drafter some tokens are generated untimed.
 
 pub mod images;
@@ -279,9 +279,9 @@ impl LaneBench<'_> {
         let wanted = match mode {
             Mode::Absent => false,
             Mode::Plain => self.drafter,
-            // Asked each time, though it is expected to run: the service may have stopped it for
-            // reasons of its own, and a start of one that runs changes nothing. In the routed mode
-            // such a stop is part of what is measured.
+            // The start is requested each time, because the service may have stopped the drafter
+            // meanwhile. A start of a drafter that runs changes nothing. In the routed mode such a
+            // stop is part of what is measured.
             Mode::Forced => true,
             Mode::Routed if self.drafter => return Ok(()),
             Mode::Routed => true,

@@ -19,8 +19,8 @@ const IN_TURN: usize = 2;
 /// Requests at once of a sweep.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// Default tokens of an answer. A sweep has those of llama-bench (tg128): in much shorter answers
-/// the cost of finding out whether drafting pays cannot be earned back, and few real answers that a
+/// Default tokens of an answer. A sweep has those of llama-bench (tg128). In much shorter answers
+/// drafts cannot save the time of the probes that measure whether they pay. Few real answers that a
 /// person waits for are so short.
 pub const ANSWER_TOKENS: u32 = 64;
 const SWEEP_TOKENS: u32 = 128;
@@ -29,8 +29,8 @@ const SWEEP_TOKENS: u32 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// No drafter process runs. Requests ask for the plain lane too, so that the target retains
-    /// nothing for a later drafter: this is the service of a user without a drafter.
+    /// No drafter process runs. Requests also ask for the plain lane, so that the target retains
+    /// nothing for a later drafter. This is the service of a user without a drafter.
     Absent,
     /// Plain decoding while a drafter runs.
     Plain,
@@ -138,14 +138,15 @@ impl LanePlan {
     }
 
     /// How often a run measures each mode of a cell. A sweep measures them there and back (A B C C
-    /// B A), so that a steady drift, of a machine that becomes hot or is used by others, favours no
-    /// mode.
+    /// B A). A machine may become slower steadily, because it becomes hot or has other work; this
+    /// order then favours no mode.
     pub fn passes(&self) -> usize {
         if self.sweep { 2 } else { 1 }
     }
 
     /// Estimated seconds of `runs` runs. `few` and `many` are the seconds of a cell with the fewest
-    /// and the most requests at once, `change` those of the drafter's changes for a cell.
+    /// and with the most requests at once. `change` are the seconds of the drafter's changes for a
+    /// cell.
     pub fn estimate_s(&self, runs: usize, few: f64, many: f64, change: f64) -> f64 {
         self.cells().len() as f64 * (runs * self.passes()) as f64 * ((few + many) / 2.0 + change)
     }

@@ -1,6 +1,6 @@
-//! Whether all measurements gave the same tokens (I1). Every later answer to a prompt is compared
-//! with the first one, in whatever lane and beside however many others. Pure; the caller asks the
-//! service once more to judge a difference.
+//! Compares the tokens of all measurements (I1). Each later answer to a prompt must equal the first
+//! one, in each lane and beside any number of other requests. Pure. The caller sends the prompt
+//! once more to judge a difference.
 
 use std::collections::HashMap;
 
@@ -11,21 +11,21 @@ use crate::selftest::compare::first_difference;
 use crate::selftest::figures::{DifferencePlace, LaneAnswer};
 use crate::selftest::prompts::Prompt;
 
-/// Most differences that are judged; further ones are only counted.
-const WEIGHED: usize = 20;
+/// Most differences that are judged. Further ones are only counted.
+const MAX_JUDGED: usize = 20;
 
 /// An answer that differs from the first one to its prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suspect {
-    /// The prompt.
+    /// Prompt of both answers.
     pub prompt: Prompt,
-    /// The first answer.
+    /// Ids of the first answer.
     pub first: Vec<u32>,
-    /// This one.
+    /// Ids of the answer that differs.
     pub other: Vec<u32>,
 }
 
-/// All answers so far, compared.
+/// Compares answers as they come.
 #[derive(Clone, Debug, Default)]
 pub struct TokenComparison {
     first: HashMap<(String, usize), Vec<u32>>,
@@ -68,7 +68,7 @@ impl TokenComparison {
             }
             let suspect =
                 Suspect { prompt: prompt.clone(), first: first.clone(), other: seen.ids.clone() };
-            if self.suspects.len() < WEIGHED && !self.suspects.contains(&suspect) {
+            if self.suspects.len() < MAX_JUDGED && !self.suspects.contains(&suspect) {
                 self.suspects.push(suspect);
             }
         }
@@ -97,7 +97,7 @@ mod tests {
         let (counts, suspects) = same.finish();
         assert_eq!((counts.answers, counts.tokens), (4, 6));
         assert_eq!(counts.different, [(Mode::Forced, 2), (Mode::Routed, 1)]);
-        // The same difference twice is weighed once.
+        // A difference that occurs twice is judged once.
         assert_eq!(
             suspects.iter().map(|suspect| suspect.other.as_slice()).collect::<Vec<_>>(),
             [&[4, 6][..], &[4]]

@@ -1,11 +1,11 @@
 //! The median and its interval, from few values of an unknown distribution. Pure and deterministic.
 //!
-//! The interval is the sign test's, by order statistics: the median lies between the k-th least and
-//! the k-th greatest of n values with a probability that is a sum of binomial terms, whatever the
-//! distribution. Between the two k whose probabilities enclose 95 % it is interpolated
-//! (Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986): with 7 values the pair
-//! of extremes covers 98.4 %, the next one 87.5 %. A bootstrap of the median is not used: with 7
-//! values it gives the inner pair and calls it 95 %.
+//! The interval is the sign test's, by order statistics. The median lies between the k-th least and
+//! the k-th greatest of n values with a probability that is a sum of binomial terms. That holds for
+//! each distribution. Between the two k whose probabilities enclose 95 % the interval is
+//! interpolated (Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986). With 7
+//! values the pair of extremes covers 98.4 %, the next pair 87.5 %. A bootstrap of the median is
+//! not used: with 7 values it gives the inner pair and calls it 95 %.
 
 use serde::Serialize;
 

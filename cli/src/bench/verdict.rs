@@ -83,8 +83,8 @@ pub struct Row {
 /// Routed against the better of the others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The better of the others, by the medians of all runs. It is not chosen anew in each run: the
-    /// greater of two noisy values exceeds the true speed, and of two equal lanes both would lose.
+    /// The better of the others, by the medians of all runs. It is not chosen anew in each run,
+    /// because the greater of two noisy values exceeds the true speed.
     pub better: Mode,
     /// Routed over that one within each run, because a slow period of the machine affects both.
     pub ratios: Vec<f64>,
@@ -175,7 +175,7 @@ mod tests {
             Mode::Absent,
             Outcome::Passes,
         );
-        // One lucky run saves nobody.
+        // One fast run does not change the verdict.
         check(
             &[50.0; 7],
             &[90.0, 90.0, 90.0, 91.0, 91.0, 91.0, 105.0],

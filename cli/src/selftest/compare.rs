@@ -1,5 +1,6 @@
-//! Identity of the lanes (I1): two streams of one request are compared up to their first
-//! difference, which is judged by the margin that the plain lane reports at that position. Pure.
+//! Identity of the lanes (I1). Two streams of one request are compared up to their first
+//! difference. The margin that the plain lane reports at that position decides whether rounding
+//! explains it. Pure.
 
 use serde::Serialize;
 

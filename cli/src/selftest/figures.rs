@@ -9,16 +9,16 @@ use crate::answer::{Route, Speculation};
 /// One answer, as the client received it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaneAnswer {
-    /// Its tokens.
+    /// Ids of the answer.
     pub ids: Vec<u32>,
-    /// Their margins, where asked for.
+    /// Margins of the tokens, if requested.
     pub margins: Vec<f32>,
     /// Tokens after those of the first message, and the seconds they took by the stamps of their
     /// steps.
     pub decode: Option<Decode>,
-    /// Until the first token.
+    /// Time until the first token.
     pub ttft_ms: f64,
-    /// Of that, waiting for admission.
+    /// Part of it: time in the queue.
     pub queue_ms: f64,
     /// What speculation did.
     pub speculation: Speculation,
@@ -56,25 +56,25 @@ impl Decode {
 pub struct Pair {
     /// Kind of the prompt.
     pub kind: String,
-    /// In the plain lane.
+    /// Answer of the plain lane.
     pub plain: LaneAnswer,
-    /// With the drafter.
+    /// Answer with drafts.
     pub drafted: Option<LaneAnswer>,
 }
 
 /// Middle, least and most of several values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Half are below.
+    /// Median of the values.
     pub median: f64,
-    /// Least.
+    /// Least value.
     pub min: f64,
-    /// Most.
+    /// Greatest value.
     pub max: f64,
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// `None` without values.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -99,9 +99,9 @@ pub struct Row {
     pub cycles: u64,
     /// Tokens proposed.
     pub drafted: u64,
-    /// Proposed tokens the target chose as well.
+    /// Proposed tokens that the target chose as well.
     pub accepted: u64,
-    /// Tokens a cycle gave, the target's own included.
+    /// Tokens of a cycle, the target's own included.
     pub tokens_per_cycle: Option<f64>,
     /// Tokens per second in the plain lane, median of the answers.
     pub plain_tok_s: Option<f64>,

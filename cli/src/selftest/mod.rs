@@ -1,6 +1,6 @@
-//! `paceline selftest` answers on the user's own model and machine: whether the lanes are
+//! `paceline selftest` checks the user's own model and machine. It reports whether the lanes are
 //! identical, how many drafted tokens are accepted for each kind of prompt, how fast each lane is,
-//! and what to do about it. It starts a service of its own and uses it like any client.
+//! and what to change. It starts a service of its own and uses it like any client.
 //!
 //! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`], [`service`] its way to
 //! ready │ [`prompts`] what is asked │ [`ask`] one request │ [`compare`] identity │ [`figures`]

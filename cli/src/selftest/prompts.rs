@@ -55,8 +55,9 @@ pub fn kinds() -> Vec<String> {
     embedded(1).into_iter().map(|prompt| prompt.kind).collect()
 }
 
-/// `count` prompts of a kind, longest expected answers first: the measured text is then of that
-/// kind for as long as possible, and not what a model generates after the end of its answer.
+/// `count` prompts of a kind, longest expected answers first. The measured text is then of that
+/// kind for as long as possible, and not the text that a model generates after the end of its
+/// answer.
 pub fn longest(kind: &str, count: usize) -> Vec<Prompt> {
     let mut prompts: Vec<_> = all().into_iter().filter(|(prompt, _)| prompt.kind == kind).collect();
     prompts.sort_by_key(|(_, expected)| std::cmp::Reverse(*expected));

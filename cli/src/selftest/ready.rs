@@ -9,17 +9,17 @@ use crate::status::share;
 pub enum Readiness {
     /// Not ready yet, and what it does now.
     Coming(String),
-    /// It serves, and its drafter, if there is one, can draft.
+    /// It serves. If a drafter is configured, it can draft.
     Ready {
-        /// Whether there is one.
+        /// Whether a drafter is linked.
         drafter: bool,
     },
     /// It will not become ready, and the reason.
     Failed(String),
 }
 
-/// Reads a snapshot. A worker that was restarted on the way counts as failed: a user's service
-/// would try again and again, and this test is to find such faults.
+/// Reads a snapshot. A worker that was restarted meanwhile counts as failed. A user's service would
+/// try again and again, and this test exists to find such faults.
 pub fn readiness(status: &StatusResponse) -> Readiness {
     let none = ProcessStatus::default();
     let [gateway, target, drafter] = [&status.gateway, &status.target, &status.drafter]

@@ -1,5 +1,5 @@
-//! What `selftest` and `bench` share of a service of their own: whether another one runs, its way
-//! to ready, its snapshots, and every way in which a person asks to stop.
+//! Parts that `selftest` and `bench` share for a service of their own: a check for another service,
+//! the wait until it is ready, its snapshots, and signals of a person to stop.
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Watches from now on.
+    /// Watches signals from now on.
     ///
     /// # Errors
     /// The system refuses.

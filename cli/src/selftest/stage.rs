@@ -39,7 +39,7 @@ pub struct Stage {
     dir: RuntimeDir,
     address: String,
     child: Child,
-    /// Never used: its closing tells the service that we are gone.
+    /// Never used: the service ends when it is closed.
     parent: Option<OwnedFd>,
     ended: bool,
 }

@@ -1,10 +1,10 @@
 //! Starting gateway and supervisor: what they inherit, where their output goes, and how their end
 //! is read.
 //!
-//! A child gets its log file as standard output and error, nothing as input, the read end of a pipe
-//! whose only write end is ours (its EOF tells that we are gone, however we went), the gateway the
-//! listening socket as descriptor 3, and a process group of its own, so that a terminal's Ctrl-C
-//! reaches us alone.
+//! A child inherits its log file as standard output and error, and no input. It inherits the read
+//! end of a pipe whose only write end this process holds: end of file means that this process has
+//! ended. The gateway also inherits the listening socket as descriptor 3. Each child has a process
+//! group of its own, so that a terminal's Ctrl-C reaches only this process.
 
 use std::fs::File;
 use std::io;
@@ -37,10 +37,10 @@ pub struct ChildSpawner {
     config: Option<PathBuf>,
     dir: RuntimeDir,
     /// Kept here so that connections wait, and are not refused, while the gateway is restarted.
-    /// Gone when stopping.
+    /// `None` while the service stops.
     listener: Option<TcpListener>,
     read_end: OwnedFd,
-    /// Never used: its closing is the message.
+    /// Never used: the children react to its closing.
     _write_end: OwnedFd,
 }
 
@@ -80,7 +80,7 @@ impl ChildSpawner {
     /// Starts a child that was restarted `restarts` times without being asked.
     ///
     /// # Errors
-    /// The system says no.
+    /// The system refuses.
     pub fn start(&self, member: Member, restarts: u32) -> io::Result<Child> {
         let log_path = self.dir.log(member.name());
         let log = telemetry::child_log(&log_path, LOG_BYTES)?;
@@ -131,7 +131,7 @@ impl Child {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        // None once it was waited for; then there is nobody to send it to.
+        // `None` after the process was waited for: no process has this id any more.
         if let Some(pid) = self.process.id() {
             let _ = kill(Pid::from_raw(pid as i32), signal);
         }

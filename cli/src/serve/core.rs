@@ -14,9 +14,9 @@ use paceline_vocabulary::Millis;
 /// One of the two children of `serve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Member {
-    /// Owner of the workers.
+    /// The process that owns the workers.
     Supervisor,
-    /// Front door.
+    /// The process that clients connect to.
     Gateway,
 }
 
@@ -78,20 +78,20 @@ pub enum Action {
     Start(Member, u32),
     /// SIGTERM.
     Term(Member),
-    /// SIGUSR1 to a child that had its SIGTERM: a second one might come before the first is looked
-    /// at, and be one with it.
+    /// SIGUSR1 to a child that had its SIGTERM. A second SIGTERM might arrive before the child
+    /// handles the first, and the system merges both.
     Hurry(Member),
     /// SIGKILL.
     Kill(Member),
     /// SIGKILL to the workers, whose supervisor is killed.
     KillWorkers,
-    /// Show this to the person.
+    /// Show this note to the person.
     Report(Notice),
     /// End `serve` with this exit code.
     Finish(Exit),
 }
 
-/// What is shown to the person.
+/// A note for the person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A child ended and is started again after so many milliseconds.
@@ -129,7 +129,7 @@ enum Phase {
 struct ChildState {
     phase: Phase,
     started: Millis,
-    /// Restarts nobody asked for, in the service's life.
+    /// Restarts without an order, in the service's life.
     restarts: u32,
     budget: RestartBudget,
     termed: bool,
@@ -212,7 +212,7 @@ impl Service {
         actions.push(Action::Start(member, child.restarts));
     }
 
-    /// A child ended although nobody asked this service to stop.
+    /// A child ended although this service was not asked to stop.
     fn lost(&mut self, member: Member, end: ChildEnd, now: Millis, actions: &mut Vec<Action>) {
         let fatal = [Exit::Config, Exit::Unavailable, Exit::MemoryStranded]
             .into_iter()
@@ -336,7 +336,8 @@ impl Service {
             && let Some((member, at)) = stopping.deadline
             && at <= now
         {
-            // Its exit is the next event. A killed supervisor's workers are ended behind both.
+            // Its exit is the next event. A killed supervisor's workers are ended after both
+            // children.
             stopping.deadline = Some((member, Millis(u64::MAX)));
             actions.extend([Action::Report(Notice::Late(member)), Action::Kill(member)]);
         }

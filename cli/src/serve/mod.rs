@@ -1,7 +1,7 @@
-//! `paceline serve`: the thin parent. Holds the front listener and the service's lock, starts
-//! gateway and supervisor, restarts either within a budget, shows how loading goes, and stops
-//! everything in order. [`core`] decides, [`child`] starts, [`progress`] words; this file is the
-//! loop between them.
+//! `paceline serve`: the parent of gateway and supervisor. It holds the front listener and the
+//! service's lock, and starts both processes. It restarts either within a budget, shows the
+//! progress of loading, and stops everything in order. [`core`] decides, [`child`] starts,
+//! [`progress`] makes the lines. This file is the loop between them.
 
 pub mod child;
 pub mod core;
@@ -38,7 +38,7 @@ const EARLIER_SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest wait for workers that the supervisor did not end.
 const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval between two looks at them.
+/// Interval between two checks of these workers.
 const WORKERS_END_POLL: Duration = Duration::from_millis(20);
 
 /// Why nothing was started.
@@ -173,8 +173,8 @@ async fn earlier_service_ended(
     }
 }
 
-/// The front listener: handed down by whoever started us, else bound here. A gateway of an earlier
-/// service may hold the address a moment longer than its supervisor lives.
+/// The front listener: inherited from the process that started this one, else bound here. A gateway
+/// of an earlier service may hold the address a moment longer than its supervisor lives.
 async fn listener(address: &str, retry: bool) -> Result<TcpListener, Refusal> {
     let handed = listen::inherited_tcp().map_err(|error| refuse(Exit::Config, error))?;
     if let Some(listener) = handed {
@@ -296,8 +296,8 @@ impl Shell<'_> {
         }
     }
 
-    /// Ends workers that nobody is left to end. SIGKILL only where nothing else helps: with Metal
-    /// it can strand memory, and the lease ends all but those that are stopped by job control.
+    /// Ends workers whose supervisor is gone. SIGKILL only where nothing else helps: with Metal it
+    /// can strand memory, and the lease ends all but those that are stopped by job control.
     async fn end_workers(&self) {
         let records = self.dir.records().into_iter().map(|(_, worker)| worker);
         // The list is made once: a worker removes its record before its process is gone.

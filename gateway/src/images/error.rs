@@ -26,7 +26,9 @@ impl From<&str> for BadImage {
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The model reads no images.
-    #[error("{field}: a picture was sent, and this service has no model that sees; send text only")]
+    #[error(
+        "{field}: a picture was sent, and the served model has no vision tower; send text only"
+    )]
     NoVision {
         /// The field of the first image.
         field: String,

@@ -29,7 +29,7 @@ pub enum ImageCache {
 }
 
 impl ImageCache {
-    /// All, in the order of measurement: each needs the ones before it.
+    /// All states, in the order of measurement: each needs the ones before it.
     pub const ALL: [Self; 3] = [Self::New, Self::NextTurn, Self::Elsewhere];
 
     /// Its word in reports.
@@ -94,11 +94,11 @@ pub async fn first_token(
     Ok(Stages::of(&answer.timing, &answer.usage))
 }
 
-/// Refuses a model without vision.
+/// Checks that the model answers conversations with images.
 ///
 /// # Errors
 /// It has no vision tower, or chat is not served.
-pub async fn sees(client: &mut InferenceClient<Channel>) -> Result<(), Failure> {
+pub async fn check_vision(client: &mut InferenceClient<Channel>) -> Result<(), Failure> {
     let asked = client.get_model(GetModelRequest::default()).await;
     let model = asked.map_err(|status| Failure::refused(&status))?.into_inner();
     if model.vision && model.chat {
@@ -106,12 +106,12 @@ pub async fn sees(client: &mut InferenceClient<Channel>) -> Result<(), Failure> 
     }
     let lacks = if model.vision { "no chat template" } else { "no vision tower" };
     Err(Failure::bench(format!(
-        "--images: expected a model that sees, found {} ({}), which has {lacks}: name one with --model",
+        "--images: expected a model with a vision tower and a chat template, found {} ({}), which has {lacks}: name one with --model",
         model.name, model.architecture
     )))
 }
 
-/// The number of tokens of a prompt, or the reason why it does not fit.
+/// The number of tokens of a prompt, or the reason why the prompt does not fit.
 ///
 /// # Errors
 /// Any other refusal.

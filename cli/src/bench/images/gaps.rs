@@ -32,15 +32,15 @@ type Arrivals = Vec<(i64, usize)>;
 /// Streams of text in a window of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StreamGaps {
-    /// Half of the gaps are shorter.
+    /// Median of the gaps.
     pub median_ms: f64,
-    /// 95 of 100 are shorter.
+    /// 95th percentile of the gaps.
     pub p95_ms: f64,
-    /// The longest.
+    /// The longest gap.
     pub longest_ms: f64,
     /// Tokens a second of all streams together.
     pub tok_s: f64,
-    /// How long the window was.
+    /// Length of the window.
     pub window_ms: f64,
 }
 
@@ -77,12 +77,12 @@ impl StreamGaps {
     }
 }
 
-/// One measurement.
+/// One measurement of streams alone and beside images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BesideImages {
-    /// The streams by themselves.
+    /// Gaps of the streams alone.
     pub alone: StreamGaps,
-    /// The streams beside the pictures.
+    /// Gaps of the streams beside images.
     pub beside: StreamGaps,
     /// Times of the images' first tokens.
     pub pictures: Vec<Stages>,

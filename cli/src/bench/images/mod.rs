@@ -1,5 +1,5 @@
-//! `paceline bench --images`: the time to the first token of an image, stage by stage, and how much
-//! images slow down streams of text beside them.
+//! `paceline bench --images` measures two things: the time to the first token of an image, stage by
+//! stage, and how much images slow down streams of text beside them.
 //!
 //! [`paint`] makes new images │ [`ask`] requests about them │ [`gaps`] streams beside them │
 //! [`row`] figures over all runs │ [`report`] the tables. This file has the order of the steps.
@@ -22,7 +22,7 @@ use paceline_process::{Clock, RuntimeDir, chain};
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
 
-use self::ask::{ImageCache, first_token, request, sees, tokens};
+use self::ask::{ImageCache, check_vision, first_token, request, tokens};
 use self::gaps::PICTURES;
 use self::paint::{Size, paint};
 use self::report::{LeftOut, Report};
@@ -36,7 +36,8 @@ use crate::selftest::plan::settings;
 use crate::selftest::report::Subject;
 use crate::selftest::service::until_ready;
 
-/// Sizes as sent: one that today's towers take without resizing, a small photograph, a larger one.
+/// Sizes as sent: one that usual vision towers take without resizing, a small photograph, a larger
+/// one.
 const SIZES: [Size; 3] = [
     Size { width: 224, height: 224 },
     Size { width: 640, height: 480 },
@@ -88,7 +89,7 @@ async fn measure(
         images: client::connect(address).await?,
         painted: 0,
     };
-    sees(&mut bench.images).await?;
+    check_vision(&mut bench.images).await?;
     let (mut sizes, mut left_out) = (vec![], vec![]);
     for size in SIZES {
         // The prompt of the next turn is the longest.

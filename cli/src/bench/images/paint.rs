@@ -1,19 +1,19 @@
-//! Images for the benchmark. Each is different, so that no cache has anything of it; all of one
-//! size cost the same. They are slopes of colour with some noise, like photographs: flat images
-//! would be decoded in no time. Pure.
+//! Images for the benchmark. Each is different, so no cache has a part of it. Images of one size
+//! cost the same. They are gradients with noise, like photographs, because flat images are decoded
+//! much faster. Pure.
 
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder as _};
 
-/// Largest noise on each channel, up or down.
+/// Largest difference that noise makes to a channel, in both directions.
 const NOISE: i32 = 6;
 
 /// A size in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// From left to right.
+    /// Pixels from left to right.
     pub width: u32,
-    /// From top to bottom.
+    /// Pixels from top to bottom.
     pub height: u32,
 }
 
@@ -38,10 +38,10 @@ pub struct PaintError {
     cause: image::ImageError,
 }
 
-/// The image of this number, as a PNG file.
+/// Makes the image of this number as a PNG file. Equal numbers give equal files.
 ///
 /// # Errors
-/// The encoder's.
+/// The encoder fails.
 pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, PaintError> {
     let mut file = Vec::new();
     let encoder = PngEncoder::new(&mut file);
@@ -57,7 +57,8 @@ pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, PaintError> {
 
 fn pixels(size: Size, number: u64) -> Vec<u8> {
     let mut draws = Draws(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    // Start of each channel's slope, and its steepness to the right and down.
+    // For each channel: its value at the top left, and the growth of the value to the right and to
+    // the bottom.
     let slopes: Vec<[i32; 3]> =
         (0..3).map(|_| [draws.next() & 127, draws.next() & 63, draws.next() & 63]).collect();
     let mut pixels = Vec::with_capacity(size.width as usize * size.height as usize * 3);
@@ -73,7 +74,7 @@ fn pixels(size: Size, number: u64) -> Vec<u8> {
     pixels
 }
 
-/// Marsaglia's xorshift: the same numbers everywhere.
+/// Marsaglia's xorshift generator. It gives the same numbers on each machine.
 struct Draws(u64);
 
 impl Draws {
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn painted_images_do_not_compress_well() {
-        // Noise is what unpacking takes time for.
+        // An image that compresses well would be decoded too fast.
         assert!(paint(SIZE, 7).expect("made").len() > 40 * 24, "a third of its bytes at least");
     }
 }

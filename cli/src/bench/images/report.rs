@@ -29,7 +29,7 @@ pub struct Report {
 pub struct LeftOut {
     /// The size.
     pub size: Size,
-    /// The service's reason.
+    /// Reason that the service gave.
     pub why: String,
 }
 
@@ -43,7 +43,7 @@ impl Report {
             {
                 let (size, runs) = (row.size, self.runs);
                 failures.push(format!(
-                    "{size}: expected the tower to see a new picture in {runs} runs, found {}",
+                    "{size}: expected the tower to compute a new picture in {runs} runs, found {}",
                     first.towers
                 ));
             }
@@ -51,34 +51,35 @@ impl Report {
         failures
     }
 
-    /// The report for people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let runs = self.runs;
         let mut text = self.stages();
         text.push_str(&format!(
-            "\nMilliseconds until the first token of a request alone, by stage; REST is what no stage says (template, hops). NEW: never\n\
-             seen; NEXT TURN: of the same conversation, read from the prefix cache; ELSEWHERE: behind other words, features kept.\n\
-             TOKENS: of the prompt, and of these from the cache. Medians of {runs} runs, in brackets the 95 % interval\n\n"
+            "\nMilliseconds until the first token of a request alone, by stage. REST: time outside the stages (template, hops). NEW: a picture\n\
+             that the service had not received before. NEXT TURN: of the same conversation, from the prefix cache. ELSEWHERE: after other\n\
+             words, with its features retained. TOKENS: of the prompt, and of these from the cache. Medians of {runs} runs, in brackets\n\
+             the 95 % interval\n\n"
         ));
         text.push_str(&self.streams());
         text.push_str(&format!(
-            "\nMilliseconds between messages of {STREAMS} streams of text as the client gets them: by themselves, and from the moment when\n\
-             {PICTURES} requests with new pictures are sent until both have their first token. 95 OF 100 and LONGEST: of a run's gaps. KEPT:\n\
-             the streams' tokens a second as a share of those alone. PICTURES: their time to the first token meanwhile. Plain lane\n"
+            "\nMilliseconds between messages of {STREAMS} streams of text at the client: alone, and from the moment when {PICTURES} requests\n\
+             with new pictures are sent until both have their first token. 95 OF 100 and LONGEST: of a run's gaps. KEPT: the streams' tokens\n\
+             per second as a share of those alone. PICTURES: their time to the first token meanwhile. All in the plain lane\n"
         ));
         for LeftOut { size, why } in &self.left_out {
             text.push_str(&format!("{size}: not measured: {why}\n"));
         }
         for row in self.rows.iter().filter(|row| row.short > 0) {
             let Row { size, short, .. } = row;
-            text.push_str(&format!("{size}: in {short} of {runs} runs a stream came to the end of the context too early\n"));
+            text.push_str(&format!("{size}: in {short} of {runs} runs a stream reached the end of the context too early\n"));
         }
         for row in &self.rows {
             for First { cache, towers, .. } in
                 row.first.iter().filter(|first| first.cache != "new" && first.towers > 0)
             {
                 let size = row.size;
-                text.push_str(&format!("{size}: in {towers} of {runs} runs the tower saw the picture once more ({cache})\n"));
+                text.push_str(&format!("{size}: in {towers} of {runs} runs the tower computed the picture once more ({cache})\n"));
             }
         }
         text
@@ -115,9 +116,9 @@ impl Report {
         let head =
             ["PICTURE", "STREAMS", "MEDIAN", "95 OF 100", "LONGEST", "tok/s", "KEPT", "PICTURES"];
         let mut lines = vec![head.map(String::from).to_vec()];
-        let mut line = |size: Size, who: &str, gaps: &Gaps, more: [String; 2]| {
+        let mut line = |size: Size, streams: &str, gaps: &Gaps, more: [String; 2]| {
             let Gaps { median_ms, p95_ms, longest_ms, tok_s, .. } = gaps;
-            let mut cells = vec![size.to_string(), who.to_owned()];
+            let mut cells = vec![size.to_string(), streams.to_owned()];
             cells.extend([median_ms, p95_ms, longest_ms, tok_s].map(ms));
             cells.extend(more);
             lines.push(cells);
@@ -128,7 +129,7 @@ impl Report {
             }
             if let Some(beside) = beside {
                 let more = [
-                    kept.as_ref().map_or("-".into(), |kept| said(kept, 2)),
+                    kept.as_ref().map_or("-".into(), |kept| text_of(kept, 2)),
                     beside_ttft_ms.as_ref().map_or("-".into(), ms),
                 ];
                 line(*size, "beside", beside, more);
@@ -139,10 +140,11 @@ impl Report {
 }
 
 fn ms(figure: &Figure) -> String {
-    said(figure, 1)
+    text_of(figure, 1)
 }
 
-fn said(figure: &Figure, digits: usize) -> String {
+/// The median, and in brackets its interval.
+fn text_of(figure: &Figure, digits: usize) -> String {
     let found = &figure.estimate;
     let interval = found
         .interval
@@ -230,10 +232,10 @@ mod tests {
         again.rows[0].short = 2;
         let text = again.text();
         assert!(
-            text.contains("in 3 of 7 runs the tower saw the picture once more (elsewhere)\n"),
+            text.contains("in 3 of 7 runs the tower computed the picture once more (elsewhere)\n"),
             "{text}"
         );
-        assert!(text.contains("in 2 of 7 runs a stream came to the end"), "{text}");
+        assert!(text.contains("in 2 of 7 runs a stream reached the end"), "{text}");
     }
 
     #[test]

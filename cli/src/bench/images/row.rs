@@ -23,7 +23,7 @@ pub struct Stages {
     pub ttft_ms: f64,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens of the prompt that were found in the prefix cache.
+    /// Prompt tokens that were found in the prefix cache.
     pub cached_tokens: u32,
 }
 
@@ -47,27 +47,27 @@ impl Stages {
     }
 }
 
-/// A request of a kind, over all runs.
+/// Requests with one state of the caches, over all runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct First {
-    /// "new", "next turn", "elsewhere".
+    /// State of the caches: "new", "next turn" or "elsewhere".
     #[serde(rename = "meeting")]
     pub cache: &'static str,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Of these, found in the prefix cache: the most of any run.
+    /// Prompt tokens that were found in the prefix cache, in the run with the most.
     pub cached_tokens: u32,
-    /// Milliseconds of each stage.
+    /// Milliseconds of decoding, in the gateway.
     pub decode_ms: Figure,
-    /// As above.
+    /// Milliseconds of resizing, in the gateway.
     pub resize_ms: Figure,
-    /// As above.
+    /// Milliseconds of steps of the vision tower.
     pub tower_ms: Figure,
-    /// As above.
+    /// Milliseconds of steps with rows of the prompt.
     pub prefill_ms: Figure,
-    /// The time outside these stages.
+    /// Milliseconds outside these stages.
     pub rest_ms: Figure,
-    /// Until the first token.
+    /// Milliseconds until the first token.
     pub ttft_ms: Figure,
     /// Runs in which the tower worked.
     pub towers: usize,
@@ -91,18 +91,18 @@ impl First {
     }
 }
 
-/// Streams in a window, over all runs.
+/// Gaps between messages of streams in a window, over all runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gaps {
-    /// Half of a run's gaps are shorter, milliseconds.
+    /// Median of a run's gaps, in milliseconds.
     pub median_ms: Figure,
-    /// 95 of 100 of a run's gaps are shorter.
+    /// 95th percentile of a run's gaps.
     pub p95_ms: Figure,
     /// A run's longest gap.
     pub longest_ms: Figure,
-    /// Tokens a second of all streams together.
+    /// Tokens per second of all streams together.
     pub tok_s: Figure,
-    /// Length of the window.
+    /// Length of the window, in milliseconds.
     pub window_ms: Figure,
 }
 
@@ -140,15 +140,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// From one entry for each run.
+    /// Computes the figures from all runs of a size.
     pub fn of(size: Size, runs: &[Run]) -> Self {
-        let met = |at: usize| {
+        let stages = |at: usize| {
             runs.iter().filter_map(|run| run.first.get(at).copied()).collect::<Vec<_>>()
         };
         let first = ImageCache::ALL
             .iter()
             .enumerate()
-            .filter_map(|(at, cache)| First::of(*cache, &met(at)))
+            .filter_map(|(at, cache)| First::of(*cache, &stages(at)))
             .collect();
         let of = |pick: fn(&BesideImages) -> &StreamGaps| {
             Gaps::of(&runs.iter().map(|run| pick(&run.beside)).collect::<Vec<_>>())
@@ -175,8 +175,8 @@ impl Row {
 /// One run of a size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// By `ImageCache::ALL`.
+    /// Requests alone, in the order of `ImageCache::ALL`.
     pub first: Vec<Stages>,
-    /// Streams beside images.
+    /// Streams of text, alone and beside images.
     pub beside: BesideImages,
 }

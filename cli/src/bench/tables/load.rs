@@ -52,8 +52,8 @@ pub(in crate::bench) fn greedy() -> Sampling {
 }
 
 impl TableWorkload<'_> {
-    /// Sends all requests and returns the answers in the order of the prompts, and the seconds from
-    /// the first submission to the end of the last answer by this process's clock.
+    /// Sends all requests. Returns the answers in the order of the prompts. The second value is the
+    /// time in seconds from the first submission to the end of the last answer.
     ///
     /// # Errors
     /// The service's refusal of one of them.

@@ -1,14 +1,14 @@
-//! `paceline bench --tables` and `--roofline`: the speed of prefill and of generation of the target
-//! alone, by length of the prompt and by requests at once, and its share of what the machine's
-//! memory allows.
+//! `paceline bench --tables` and `--roofline` measure the target alone. They report the speed of
+//! prefill and of generation by length of the prompt and by requests at once, and the share of the
+//! memory's bandwidth that is reached.
 //!
 //! [`plan`] which shapes, in which order │ [`ids`] prompts that no cache has │ [`load`] one
 //! measurement │ [`bandwidth`] of memory │ [`model`] bytes that a token reads │ [`row`] figures
 //! over all runs │ [`report`] the table. This file has the order of the steps.
 //!
 //! Each prompt is sent twice. The first time no cache has any of it and the answer is one token:
-//! this measures prefill. The second time the prefix cache has its beginning, so all requests
-//! generate at once from the start: this measures generation with a context of this length. Both
+//! this measures prefill. The second time the prefix cache has its beginning, and all requests
+//! generate at once from the start. This measures generation with a context of this length. Both
 //! must give the same first token.
 
 pub mod bandwidth;
@@ -43,7 +43,7 @@ use crate::selftest::report::Subject;
 use crate::selftest::service::until_ready;
 
 /// Most differences that are judged.
-const WEIGHED: usize = 20;
+const MAX_JUDGED: usize = 20;
 
 /// Measures everything and returns the report.
 ///
@@ -205,7 +205,7 @@ impl TableBench<'_> {
         generated: &[TableAnswer],
     ) {
         for (prompt, (first, other)) in prompts.iter().zip(read.iter().zip(generated)) {
-            if first.ids.first() != other.ids.first() && self.suspects.len() < WEIGHED {
+            if first.ids.first() != other.ids.first() && self.suspects.len() < MAX_JUDGED {
                 let other = other.ids[..other.ids.len().min(1)].to_vec();
                 self.suspects.push(Suspect {
                     shape,
