@@ -64,8 +64,8 @@ fn a_sweep_measures_each_cell_with_and_without_a_drafter() {
         );
         assert_eq!(object["rows"][row]["verdict"]["outcome"], "too_few_runs");
     }
-    // Of 16 prompts, each asked in warming up or in the first run, all later answers are compared:
-    // 2 x 3 x 32, and 2 x 3 x 8 of warming up, without the first of each.
+    // The first answers to 16 prompts come in the warm-up or in the first run. All later answers
+    // are compared: 2 x 3 x 32, and 2 x 3 x 8 of the warm-up, without the first of each prompt.
     assert_eq!(object["same"]["answers"], 2 * 3 * 32 + 2 * 3 * 8 - 16, "{object}");
     assert_eq!(
         object["same"]["different"],
@@ -121,8 +121,8 @@ fn tables_measure_the_target_alone_and_the_roofline_says_what_memory_allows() {
         assert_eq!(share.is_some(), row["streams"] == 1, "{row}");
         assert!(share.is_none_or(|share| share > 0.0 && share < 1.5), "{row}");
     }
-    // The demo's weights are float32 and its head is its embedding: a token reads all of them, and
-    // 8 layers of keys and values of 2 heads of 64 for each position.
+    // The demo's weights are float32, and its head is its embedding. A token reads all of them, and
+    // for each position 8 layers of keys and values of 2 heads of 64.
     let weights = object["target"]["weight_bytes"].as_u64().expect("bytes");
     let (read, position) =
         (object["model"]["weight_bytes"].as_u64(), object["model"]["position_bytes"].as_u64());

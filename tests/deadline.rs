@@ -1,8 +1,8 @@
 //! Deadlines: a request whose time is over ends DEADLINE_EXCEEDED, wherever it is, and what it held
 //! is free soon after.
 //!
-//! The client here is tonic's over a transport of hyper's own: tonic's has a timer on
-//! `grpc-timeout` that ends calls CANCELLED, in the client, before the service's answer is there.
+//! The client here is tonic's over hyper's own transport. tonic's transport has a timer on
+//! `grpc-timeout` that ends calls as CANCELLED in the client, before the service's answer arrives.
 
 use std::time::Duration;
 
@@ -69,6 +69,10 @@ fn send(
     })
 }
 
+/// Bound for an end that takes some milliseconds on an idle machine. A request whose deadline has no
+/// effect is served, and a test fails by that.
+const BOUND_MS: i64 = 30_000;
+
 #[track_caller]
 fn passed(status: &Status, got: usize, reason: Reason) {
     assert_eq!(
@@ -101,8 +105,8 @@ fn a_stream_at_its_deadline_ends_with_the_tokens_so_far() {
     for _ in 0..3 {
         let (got, outcome, ms) = send(&stack, ids(20, 1), 4_000, 300);
         passed(&outcome.expect_err("it would take seconds"), got, Reason::DeadlinePassed);
-        // A loose bound: how close it is, is measured by the soak.
-        assert!((300..3_000).contains(&ms), "{ms} ms");
+        // A bound for a busy machine. The soak test measures the difference.
+        assert!((300..BOUND_MS).contains(&ms), "{ms} ms");
         all_free(&stack);
     }
     // A distant deadline has no effect.
@@ -131,7 +135,7 @@ fn a_deadline_in_the_queue_ends_the_wait() {
     let first = hog(&stack);
     let (got, outcome, ms) = send(&stack, ids(20, 1), 100, 300);
     passed(&outcome.expect_err("there is no room"), got, Reason::DeadlinePassed);
-    assert!(got == 0 && (300..3_000).contains(&ms), "{ms} ms");
+    assert!(got == 0 && (300..BOUND_MS).contains(&ms), "{ms} ms");
     let requests = stack.snapshot().expect("a supervisor").requests.unwrap_or_default();
     assert_eq!((requests.active, requests.queued), (1, 0));
     drop(first);
@@ -142,15 +146,15 @@ fn a_deadline_in_the_queue_ends_the_wait() {
 #[test]
 fn a_deadline_ends_prefill_and_an_impossible_one_is_refused() {
     let stack = Stack::ready("kv.prefix_cache = false\nrouting.force = \"plain\"\n");
-    // How long prompts take here.
+    // Duration of these prompts on this machine.
     let mut fastest_ms = f64::INFINITY;
     for salt in 0..3 {
         let answer = stack.ask(continue_ids(&ids(3_800, salt)).exactly(1)).expect("served");
         fastest_ms = fastest_ms.min(answer.end.timing.expect("timing").ttft_ms);
     }
     // Too little was measured to refuse anything: it is begun, and ended on its way.
-    let patience_ms = (fastest_ms / 3.0) as u64;
-    let (got, outcome, _) = send(&stack, ids(3_800, 10), 100, patience_ms);
+    let time_ms = (fastest_ms / 3.0) as u64;
+    let (got, outcome, _) = send(&stack, ids(3_800, 10), 100, time_ms);
     passed(
         &outcome.expect_err("the prompt takes three times as long"),
         got,
@@ -164,13 +168,13 @@ fn a_deadline_ends_prefill_and_an_impossible_one_is_refused() {
     }
     let mut reasons = vec![];
     for salt in 11..14 {
-        let (got, outcome, _) = send(&stack, ids(3_800, salt), 100, patience_ms);
+        let (got, outcome, _) = send(&stack, ids(3_800, salt), 100, time_ms);
         let status = outcome.expect_err("it cannot be met");
         assert_eq!((status.code(), got), (Code::DeadlineExceeded, 0), "{status:?}");
         reasons.extend(Reason::of(&status));
     }
     assert_eq!(reasons, [Reason::DeadlineInfeasible; 3]);
-    // Who has time is served.
+    // A request with enough time is served.
     let (_, outcome, _) = send(&stack, ids(3_800, 20), 1, 60_000);
     outcome.expect("in time");
     stack.stop();

@@ -1,5 +1,5 @@
-//! A disk that is full under a running service: text is served as before, requests with pictures
-//! are refused in words, and with room again everything goes on by itself.
+//! A disk that becomes full under a running service. Text is served as before, and requests with
+//! pictures are refused with a reason. When there is room again, everything goes on by itself.
 //!
 //! The disk is full for the service alone: RLIMIT_FSIZE of its processes is lowered while they run,
 //! so that no file of theirs can grow. That needs no privileges, unlike a small file system. The
@@ -99,10 +99,10 @@ fn a_full_disk_costs_no_request_of_text_and_ends_without_a_restart() {
     for value in ["41", "51", "61"] {
         set_policy(&stack, value);
     }
-    let told = stack.paceline(&["events", "--json", "--last", "1"], "");
+    let events = stack.paceline(&["events", "--json", "--last", "1"], "");
     assert!(
-        String::from_utf8_lossy(&told.stdout).contains("61"),
-        "memory has what the file lacks: {told:?}"
+        String::from_utf8_lossy(&events.stdout).contains("61"),
+        "memory has what the file lacks: {events:?}"
     );
     assert_eq!(
         (events(), log(&stack, "supervisor")),

@@ -1,5 +1,5 @@
 //! Answers of the demo model through all processes: the reference's tokens, every form of input,
-//! the command line's output, and that a stream does not depend on what runs beside it (I1).
+//! and the command line's output. A stream does not depend on other requests (I1).
 
 use std::io::Write as _;
 

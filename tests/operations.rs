@@ -458,7 +458,7 @@ fn a_crash_looping_drafter_delays_no_plain_request() {
             (beside.len() >= 8 && restarts() >= before + 2).then_some(())
         });
         with.extend(beside);
-        assert!(stack.healthy(), "a drafter is nobody's outage");
+        assert!(stack.healthy(), "the end of a drafter is no outage");
     }
     let (count, most) = (with.len(), with.iter().copied().fold(0.0, f64::max));
     let (without, with) = (median(&mut without), median(&mut with));

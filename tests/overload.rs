@@ -184,14 +184,14 @@ fn at_capacity(stack: &Stack, load: &mut Load, seconds: i64) -> Vec<EndedRequest
     let one_by_one = || {
         let mut ended = vec![];
         while monotonic_ns() < end {
-            let ask = load.lock().expect("nobody panics").next();
+            let ask = load.lock().expect("not poisoned").next();
             ended.push(stack.start(ask).ended());
         }
         ended
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(one_by_one)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("nobody panics")).collect()
+        threads.into_iter().flat_map(|thread| thread.join().expect("no thread panics")).collect()
     })
 }
 
@@ -286,8 +286,7 @@ fn a_fourfold_overload_does_not_slow_admitted_requests() {
         let begun = monotonic_ns();
         let (ended, most_queued) = offered(&stack, &mut load, per_second, 25, DEADLINE);
         let over = monotonic_ns();
-        // What the load left behind is gone as soon as somebody new is served as if there had been
-        // none.
+        // The effects of the load are over when a new client is served as if there had been none.
         wait("somebody new to be served", || {
             stack.ask(chat("List three fruits.").max_tokens(8)).ok()
         });

@@ -1,5 +1,5 @@
-//! The prefix cache as its users see it: the same prompt again, the next turn of a conversation, a
-//! drafter that comes and goes meanwhile, and too little memory. Tokens never change (I1); first
+//! The prefix cache for its users: the same prompt again, the next turn of a conversation, a
+//! drafter that comes and goes meanwhile, and too little memory. Tokens never change (I1). First
 //! tokens come sooner, and drafts are as good as before.
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
@@ -130,14 +130,14 @@ fn repeated(rounds: usize) -> (f64, f64, f64) {
 
 #[test]
 fn a_repeated_prompt_is_not_prefilled_again() {
-    // Of fewer the figure is what a late draft or two make of it.
+    // With fewer prompts one or two late drafts would decide the figure.
     let (ratio, cold, again) = repeated(6);
     // The goal is 0.15, on a machine with nothing else to do.
     assert!(
         ratio < 0.5,
         "the first token of a repeated prompt took {ratio} of the first one's time"
     );
-    assert!(again >= 0.9 * cold, "{again} accepted a cycle behind a hit, {cold} without");
+    assert!(again >= 0.9 * cold, "{again} accepted a cycle after a hit, {cold} without");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_second_turn_reuses_the_first_turn_and_its_answer() {
             turns += 1;
             beyond += u32::from(usage.cached_tokens > prompt / PAGE * PAGE);
         }
-        assert!(usage.cached_tokens >= prompt / PAGE * PAGE, "{usage:?} behind {before:?}");
+        assert!(usage.cached_tokens >= prompt / PAGE * PAGE, "{usage:?} after {before:?}");
     }
     println!("{beyond} of {turns} second turns began with generated pages");
     assert!(turns >= 3 && beyond + 1 >= turns, "{beyond} of {turns}");

@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 use paceline_tests::prompts::{prompts, reference, same_but_near_ties, some_of_each};
+use paceline_tests::stack::TargetProbe;
 use paceline_tests::{Stack, programs, wait};
 use serde_json::Value;
 
@@ -18,14 +19,9 @@ fn set(stack: &Stack, key: &str, value: &str) -> Output {
     stack.paceline(&["policy", "set", key, value], "")
 }
 
-fn cycles(stack: &Stack) -> u64 {
-    stack
-        .snapshot()
-        .expect("it answers")
-        .link
-        .and_then(|link| link.speculation)
-        .unwrap_or_default()
-        .cycles
+/// Cycles so far, from the target itself: the supervisor's count comes with the next heartbeat.
+fn cycles(target: &mut TargetProbe<'_>) -> u64 {
+    target.stats().now.and_then(|now| now.speculation).unwrap_or_default().cycles
 }
 
 /// A structured request that goes on for a while.
@@ -46,19 +42,19 @@ fn a_policy_set_at_run_time_changes_the_next_and_the_running_request() {
     // One that began plainly drafts as soon as it may.
     let mut running = stack.open(long(600)).expect("served");
     running.read(8);
-    let none = cycles(&stack);
+    let mut probe = stack.probe_target();
+    let none = cycles(&mut probe);
     assert!(set(&stack, "routing.force", "auto").status.success());
     wait("drafts of a request that began plainly", || {
         running.read(running.so_far.ids.len() + 4);
-        (cycles(&stack) > none).then_some(())
+        (cycles(&mut probe) > none).then_some(())
     });
-    // And stops as soon as it may not; the drafts that were under way are over by the next look.
+    // And it stops as soon as it may not, after the drafts that were under way.
     assert!(set(&stack, "routing.force", "plain").status.success());
-    let mut last = cycles(&stack);
+    let mut last = cycles(&mut probe);
     wait("no more drafts", || {
         running.read(running.so_far.ids.len() + 16);
-        std::thread::sleep(std::time::Duration::from_millis(300)); // heartbeats carry the count every 250 ms
-        let now = cycles(&stack);
+        let now = cycles(&mut probe);
         (std::mem::replace(&mut last, now) == now).then_some(())
     });
     let answer = running.finish().expect("served");

@@ -1,6 +1,6 @@
-//! Every sampler through all processes, with the real pair: forced speculation gives the tokens and
-//! the log-probabilities of plain decoding (I1), each does what it is for, and a wrong value is
-//! refused by its name (I5).
+//! Every sampler through all processes, with the real pair. Forced speculation gives the tokens and
+//! the log-probabilities of plain decoding (I1). Each sampler has its effect, and a wrong value is
+//! refused with its name (I5).
 
 use std::collections::HashSet;
 

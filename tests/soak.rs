@@ -1,6 +1,6 @@
-//! The long figures of `make soak`: every prompt alone and beside others, hundreds of hang-ups,
-//! thousands of requests of which half hang up, processes killed at random moments. Seeded; a
-//! failing round prints its seed.
+//! The long tests of `make soak`: every prompt alone and beside others, hundreds of hang-ups,
+//! thousands of requests of which half hang up, processes killed at random moments. They are
+//! seeded, and a failing round prints its seed.
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
@@ -17,8 +17,8 @@ use paceline_tests::stack::TargetProbe;
 use paceline_tests::{Answer, Stack, continue_ids, usage, wait};
 use tonic::Code;
 
-/// All embedded prompts with margins, in the plain lane: what these tests compare does not depend
-/// on a drafter.
+/// All embedded prompts with margins, in the plain lane: the compared tokens do not depend on a
+/// drafter.
 fn prompts() -> Vec<Ask> {
     paceline_tests::prompts::prompts().into_iter().map(|prompt| reference(prompt.ask)).collect()
 }
@@ -55,7 +55,7 @@ fn every_prompt_alone_and_beside_seven_others() {
     stack.stop();
 }
 
-/// The processes that serve, whose memory and descriptors are looked at.
+/// The processes that serve, whose memory and descriptors are measured.
 const SERVING: [&str; 4] = ["gateway", "supervisor", "target", "drafter"];
 
 fn descriptors(pids: &[u32]) -> Vec<usize> {
@@ -82,10 +82,10 @@ fn held(stack: &Stack, pids: &[u32]) -> (u64, Vec<u64>) {
     (arrays, pids.iter().map(|pid| resident(*pid)).collect())
 }
 
-/// Goes on until the memory of no process is more than 5 % above what it was before, or that has
-/// been looked at four times: what leaked stays, while how large the gaps between blocks in use are
-/// is chance, and other gaps come of other traffic. For the same reason what was before is the most
-/// of three looks.
+/// Goes on until the memory of no process is more than 5 % above its memory before, or after four
+/// measurements. Leaked memory stays. The size of gaps between blocks in use is chance, and other
+/// traffic gives other gaps. For the same reason the memory before is the greatest of three
+/// measurements.
 fn grows_by_nothing(looks: u64, many: u64, mut traffic: impl FnMut(u64) -> Vec<u64>) {
     let mut before = vec![];
     for _ in 0..3 {
@@ -113,8 +113,8 @@ fn grows_by_nothing(looks: u64, many: u64, mut traffic: impl FnMut(u64) -> Vec<u
 #[test]
 #[ignore = "soak: minutes; run by `make soak`"]
 fn hang_ups_leave_nothing_behind() {
-    // So little that the prefix cache is full before it is first looked: what it takes until then
-    // is no leak.
+    // The budget is so small that the prefix cache is full before the first measurement: its growth
+    // until then is no leak.
     let stack = Stack::drafting("kv.budget_bytes = 33554432\n");
     let asks = prompts();
     let mut dice = Dice(1);
@@ -141,7 +141,7 @@ fn hang_ups_leave_nothing_behind() {
         resident
     });
     descriptors_as(&had, &pids);
-    assert_eq!(SERVING.map(|process| stack.pid(process)), pids, "nobody was started again");
+    assert_eq!(SERVING.map(|process| stack.pid(process)), pids, "no process was started again");
     stack.stop();
 }
 
@@ -305,8 +305,9 @@ fn two_thousand_requests_with_half_hanging_up_leave_nothing_behind() {
         asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
     let (mut dice, mut near_ties) = (Dice(11), 0);
     let pids = SERVING.map(|process| stack.pid(process));
-    // What the cache and the link take until they are full is no leak, and what the allocator keeps
-    // for the widest moment: in a gateway of 5 MB that took some 4,000 requests to settle.
+    // Memory that the cache and the link take until they are full is no leak. The same holds for
+    // memory that the allocator keeps after the greatest load. In a gateway of 5 MB that took some
+    // 4,000 requests to settle.
     for _ in 0..500 {
         eight_of_which_four_hang_up(&stack, &asks, &plain, &mut dice, &mut near_ties);
     }
@@ -321,7 +322,7 @@ fn two_thousand_requests_with_half_hanging_up_leave_nothing_behind() {
         println!("{count} rounds of 8: arrays {arrays}, resident {resident:?} bytes");
         resident
     });
-    assert_eq!(SERVING.map(|process| stack.pid(process)), pids, "nobody was started again");
+    assert_eq!(SERVING.map(|process| stack.pid(process)), pids, "no process was started again");
     descriptors_as(&had, &pids);
     // Nothing is held; arrays are the weights and what is kept of prompts, and that is inside the
     // budget.

@@ -37,7 +37,7 @@ fn read(stack: &Stack, request: ChatRequest) -> Result<Vec<Vec<GenerateResponse>
             let sample = &mut all[message.sample_index as usize];
             assert!(
                 sample.last().is_none_or(|last| last.r#final.is_none()),
-                "nothing comes behind the end"
+                "nothing comes after the end"
             );
             sample.push(message);
         }

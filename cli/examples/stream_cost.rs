@@ -103,7 +103,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         workers.push(task::spawn("client", async move {
             let mut seen = vec![];
             loop {
-                let Some(messages) = queue.lock().expect("nobody panics").pop() else {
+                let Some(messages) = queue.lock().expect("not poisoned").pop() else {
                     return Ok::<_, Box<dyn std::error::Error + Send + Sync>>(seen);
                 };
                 seen.push(one(address.clone(), messages, max_tokens).await?);

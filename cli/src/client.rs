@@ -249,7 +249,7 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             listener.local_addr().expect("bound").to_string()
         };
-        let failure = connect(&address).await.expect_err("nobody listens");
+        let failure = connect(&address).await.expect_err("no process listens");
         assert_eq!(failure.exit, crate::failure::UNREACHABLE);
         assert!(
             failure.message.contains(&address) && failure.message.contains("paceline serve"),

@@ -1,6 +1,6 @@
-//! Whatever a client or another process sends is refused in words, or is a message within the
-//! limits of its elements, which is encoded and decoded to the same bytes. Conversations and
-//! prompts are checked on, as the gateway does: JSON in them too.
+//! Bytes of a client or of another process are refused with a reason, or are a message within the
+//! limits of its elements. Encoding that message and decoding it again gives the same bytes.
+//! Conversations and prompts are checked on, as the gateway does: JSON in them too.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
-//! Whatever stands in a configuration file or in the environment is refused by the name of its key,
-//! or is a configuration that is written and read to itself. The input: the file, and behind NUL
-//! bytes variables as `NAME=value`.
+//! Text of a configuration file or of the environment is refused with the name of its key, or is a
+//! configuration. Writing that configuration and reading it again gives the same one. The input:
+//! the file, and after NUL bytes variables as `NAME=value`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Whatever is before a checkpoint's weights is refused in words, or names tensors that
-//! lie in the file, one after another, and are as long as their shapes say.
+//! The header of a checkpoint's weights is refused with a reason, or names tensors that lie in the
+//! file one after another and are as long as their shapes require.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
 //! Whatever a model's chat template does with whatever conversation, it ends, within its bounds.
-//! The input: the template, and behind NUL bytes messages, the first byte of each its role.
+//! The input: the template, and after NUL bytes messages, the first byte of each its role.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -206,7 +206,7 @@ fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     drop(worker.listener.take());
     assert!(!worker.path.exists());
-    assert!(hand(&worker.path, 1).is_err(), "nobody listens");
+    assert!(hand(&worker.path, 1).is_err(), "no process listens");
     drop(UnixListener::bind(&worker.path).expect("bound"));
     let again = listen(&worker.path, |_| {}).expect("the dead one is replaced");
     drop(again);

@@ -103,7 +103,7 @@ impl Journal {
             cause,
         });
         {
-            let mut recent = self.recent.lock().expect("nobody panics while holding it");
+            let mut recent = self.recent.lock().expect("not poisoned");
             if recent.len() == RECENT {
                 recent.pop_front();
             }
@@ -167,8 +167,7 @@ impl Reader {
         let (dir, term) = (self.dir.clone(), self.term.0);
         let written =
             tokio::task::spawn_blocking(move || file::read(&dir, last)).await.unwrap_or_default();
-        let recent: Vec<_> =
-            self.recent.lock().expect("nobody panics while holding it").iter().cloned().collect();
+        let recent: Vec<_> = self.recent.lock().expect("not poisoned").iter().cloned().collect();
         let mut seen = written
             .iter()
             .filter(|event| event.term == term)

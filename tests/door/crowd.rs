@@ -48,9 +48,9 @@ fn a_newcomer_is_served_beside_512_idle_connections_and_256_calls_without_a_mess
 /// Unread streams: more than sixteen, the windows that a connection between processes
 /// once had.
 const UNREAD: usize = 24;
-/// Tokens of each. With 20 log-probabilities a place has about 200 bytes, so that each answer is
-/// about 280 KiB: more than a window of 4 KiB, the gateway's buffer of 64 KiB and 16 / 24 of a
-/// window of 256 KiB together.
+/// Tokens of each. With 20 log-probabilities a place has about 200 bytes, and an answer about 280
+/// KiB. That is more than a window of 4 KiB, the gateway's buffer of 64 KiB and 16 / 24 of a window
+/// of 256 KiB together.
 const TOKENS: u32 = 1_400;
 
 #[test]

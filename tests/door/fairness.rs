@@ -72,8 +72,7 @@ fn a_key_runs_sixteen_and_its_others_wait_while_another_key_runs_at_once() {
     let (stack, alice, bob) = with_keys("");
     let hers: Vec<Pending> = (0..20).map(|_| stack.start_as(&alice, endless())).collect();
     until(&stack, "sixteen of twenty run", (16, 4));
-    // There is memory for more. Another key gets it, and does not wait behind the first key's
-    // queue.
+    // There is memory for more. Another key gets it, and does not wait for the first key's queue.
     let his = run(&stack, &bob);
     assert_eq!(counts(&stack), (17, 4));
     // One of hers ends: the first that waits is admitted, and no more.

@@ -1,5 +1,5 @@
-//! The front door as strangers, clients and operators find it: keys and TLS, limits, hostile bytes,
-//! and that nothing of a request is left lying about.
+//! The front door for strangers, clients and operators: keys and TLS, limits, hostile bytes, and no
+//! trace of a request afterwards.
 
 mod crowd;
 mod fairness;

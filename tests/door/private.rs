@@ -269,8 +269,8 @@ fn no_process_of_the_service_can_be_read_by_another_process_of_its_user() {
     for pid in pids.into_iter().chain([stack.serve_pid()]) {
         assert!(!map_is_readable(pid), "process {pid}: {status}");
     }
-    // What the processes do to one another still works: the supervisor sees and ends its workers,
-    // the next one finds them.
+    // The processes still reach each other: the supervisor finds and ends its workers, the next one
+    // finds them.
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     let after = stack.wait_status("the next supervisor with the same workers", |after| {
         after["supervisor"]["pid"] != status["supervisor"]["pid"]

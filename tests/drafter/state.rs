@@ -73,7 +73,7 @@ fn drafter_health_is_separate_from_the_services_health() {
         wait(why, || (stack.serves("worker.drafter") == serves).then_some(()));
         assert!(
             stack.healthy() && stack.serves("worker.target"),
-            "{why}: a drafter is nobody's outage"
+            "{why}: the end of a drafter is no outage"
         );
     };
     becomes(true, "SERVING while it is linked");

@@ -1,6 +1,6 @@
-//! What adaptive speculation is worth: two workers and the link, every kind of prompt at several
-//! loads in three lanes in turn: plain, always drafted, and as the target decides. Tokens over wall
-//! clock of all streams of a cell together.
+//! Measures the worth of adaptive speculation with two workers and the link. Each kind of prompt
+//! runs at several loads in three lanes in turn: plain, always drafted, and as the target decides.
+//! Tokens over wall clock of all streams of a cell together.
 //!
 //! `cargo run --release -p paceline-tests --example adaptive_speed -- [runs] [streams,...]
 //! [kind,...]`

@@ -1,6 +1,6 @@
-//! What whole-process tests need: a [`Stack`] of real processes in a directory of its own, requests
-//! to it, broken models, bounded waits for states (never a sleep in place of one), and a
-//! [`Stack::sweep`] that nothing is left. Nothing depends on this crate.
+//! Support of whole-process tests: a [`Stack`] of real processes in a directory of its own,
+//! requests to it, broken models, and bounded waits for states, never a sleep. [`Stack::sweep`]
+//! checks that nothing is left. Nothing depends on this crate.
 //!
 //! A test that cannot get what it needs fails: this library panics with what was expected and what
 //! was found.

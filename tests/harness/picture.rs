@@ -1,5 +1,6 @@
-//! Requests with pictures, a service that sees (the tiny Qwen3-VL of the parity tests: random
-//! weights, so what it says means nothing and depends on every pixel), and a drafter that fits it.
+//! Requests with pictures, a service with a vision tower, and a drafter that fits it. The model is
+//! the tiny Qwen3-VL of the parity tests. Its weights are random, so its answers mean nothing and
+//! depend on every pixel.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::model::assemble;
 use crate::prompts::Dice;
 use crate::{Stack, repository};
 
-/// Directory of the model that sees.
+/// Directory of the model with a vision tower.
 pub fn model() -> PathBuf {
     repository().join("models/tests/golden/qwen3-vl-tiny")
 }
@@ -139,8 +140,8 @@ pub fn waiting(stack: &Stack) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Writes a DFlash checkpoint of random weights that fits the model: its drafts are as good as
-/// chance, and nothing but speed may hang on that.
+/// Writes a DFlash checkpoint of random weights that fits the model. Its drafts are as good as
+/// chance, and only the speed may depend on that.
 ///
 /// # Panics
 /// It cannot be written.

@@ -21,9 +21,9 @@ impl Process {
     }
 }
 
-/// Kills these processes so that none of them acts on another one's end: each is stopped first, and
-/// the first is killed when all stand still. A stop that was only sent is no stop yet: on a busy
-/// machine another thread of the process goes on for a while.
+/// Kills these processes so that none of them acts on another one's end. Each is stopped first, and
+/// the first is killed when all stand still. The signal alone does not suffice: on a busy machine
+/// another thread of the process goes on for a while.
 pub fn kill_at_once(processes: &[Process]) {
     processes.iter().for_each(|process| process.signal(Signal::SIGSTOP));
     for process in processes {

@@ -1,6 +1,6 @@
-//! Pictures and text in turn and side by side, with a drafter that comes and goes: streams of text
-//! keep lane, drafter and tokens, answers to pictures are those of the plain lane, and nothing is
-//! loaded again, put away or switched off.
+//! Pictures and text in turn and side by side, with a drafter that comes and goes. Streams of text
+//! keep their lane, drafter and tokens. Answers to pictures are those of the plain lane. Nothing is
+//! loaded again, and no drafter is stopped.
 
 use nix::sys::signal::Signal;
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{Compared, all_is_over};
 
-/// Whose processes serve, and since when.
+/// The processes that serve, and the time since when they do.
 #[derive(Debug, PartialEq)]
 struct Lives {
     target: [Value; 4],
@@ -107,8 +107,8 @@ fn a_drafter_for_text_alone_is_bypassed_for_requests_with_images() {
     stack.stop();
 }
 
-/// How many drafted, as all were told to. On a busy machine the drafts of a short stream may all
-/// come too late; that is the only other thing that may be said of it.
+/// Number of answers with drafts, of requests that all asked for drafts. On a busy machine the
+/// drafts of a short stream may all come too late, which is the only other permitted reason.
 fn drafted(answers: &[Answer], what: &str) -> usize {
     let one = |(at, answer): (usize, &Answer)| match answer.route() {
         (Lane::Speculative, RouteReason::Forced) if answer.speculation().cycles > 0 => true,
@@ -134,22 +134,21 @@ fn text_requests_beside_images_keep_lane_drafter_and_tokens() {
     });
     let before = lives(&stack);
 
-    // In turn, with pictures that nobody has seen but in the plain lane, and with pictures that
-    // nobody has seen.
+    // In turn, with pictures that were sent before in the plain lane only, and with new pictures.
     for (number, known) in [(100, true), (110, false)] {
         let asks = pictures(number);
         let known = known.then(|| alone(&stack, &asks));
         let mut shown = vec![];
         for (at, ask) in asks.iter().enumerate() {
             shown.push(stack.ask(ask.clone()).expect("served"));
-            wait("a text behind a picture that drafts", || {
+            wait("a text after a picture that drafts", || {
                 let answer = stack.ask(texts[at].clone()).expect("served");
-                compared.same(&plain[at], &answer, "text behind a picture");
-                (drafted(&[answer], "text behind a picture") == 1).then_some(())
+                compared.same(&plain[at], &answer, "text after a picture");
+                (drafted(&[answer], "text after a picture") == 1).then_some(())
             });
         }
         for (known, shown) in known.unwrap_or_else(|| alone(&stack, &asks)).iter().zip(&shown) {
-            compared.same(known, shown, "a picture behind text");
+            compared.same(known, shown, "a picture after text");
         }
     }
     // Eight streams, and at one moment two requests with pictures.
@@ -195,7 +194,7 @@ fn text_requests_beside_images_keep_lane_drafter_and_tokens() {
     let figures = stack.target_stats().now.and_then(|now| now.figures).unwrap_or_default();
     let classes: Vec<&str> = figures.classes.iter().map(|one| one.class.as_str()).collect();
     assert!(["default", "image"].iter().all(|class| classes.contains(class)), "{classes:?}");
-    assert_eq!(lives(&stack), before, "nobody was started again");
+    assert_eq!(lives(&stack), before, "no process was started again");
     all_is_over(&stack);
     stack.stop();
 }
@@ -219,7 +218,8 @@ fn changes_of_the_drafter_change_no_answer_to_an_image() {
         seen.extend(asks.into_iter().zip(answers).map(|(ask, answer)| (what, ask, answer)));
     };
     for _ in 0..2 {
-        // Some that run when it begins, some that come while it goes on, some behind it.
+        // Requests that run when the swap begins, that come during the swap, and that come after
+        // it.
         let (running, early) = (start(&stack, texts), fresh());
         let began = start(&stack, &early);
         let swap = stack.begin(&["drafter", "swap"]);
@@ -233,10 +233,10 @@ fn changes_of_the_drafter_change_no_answer_to_an_image() {
             .iter()
             .zip(finish(running))
             .for_each(|(plain, said)| compared.same(plain, &said, "text over a swap"));
-        let behind = fresh();
-        let answers = finish(start(&stack, &behind));
-        drafted(&answers, "behind a swap");
-        add("behind a swap", behind, answers);
+        let after = fresh();
+        let answers = finish(start(&stack, &after));
+        drafted(&answers, "after a swap");
+        add("after a swap", after, answers);
     }
     let swapped = lives(&stack);
     assert!(

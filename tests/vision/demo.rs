@@ -1,5 +1,5 @@
-//! The demo that sees, through the whole service: what it says of its pictures is what transformers
-//! says, from the files to the last token, alone and all at one moment, plainly and drafted.
+//! The demo with a vision tower, through the whole service. From the files to the last token its
+//! answers equal those of transformers: alone and together, plainly and with drafts.
 
 use paceline_proto::v1::{Lane, Message, RouteReason, RouteWish};
 use paceline_tests::ask::{Ask, conversation};
@@ -118,7 +118,7 @@ fn the_demo_answers_about_images_as_the_reference_does() {
             break;
         }
     }
-    assert!(accepted > 0, "drafts behind pictures are accepted");
+    assert!(accepted > 0, "drafts after pictures are accepted");
     // At the command line: the same question about another picture is another answer.
     let ask = |name: &str| {
         let picture = demo.join("pictures").join(name).display().to_string();

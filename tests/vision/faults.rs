@@ -217,7 +217,7 @@ fn hostile_images_do_not_disturb_a_stream_beside_them() {
         compared.same(
             &seen,
             &stack.ask(shown(1)).expect("served"),
-            "a good picture behind hostile ones",
+            "a good picture after hostile ones",
         );
     }
     assert_eq!((stack.pid("gateway"), stack.pid("target")), (gateway, target), "both are up");

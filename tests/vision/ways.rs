@@ -22,7 +22,7 @@ fn see(parts: Vec<ContentPart>) -> Ask {
     conversation(vec![turn(parts)]).exactly(TOKENS).with_logprobs(0)
 }
 
-/// What tells answers apart: ids, and the log-probabilities of the same ones.
+/// What distinguishes answers: ids, and the log-probabilities of equal ids.
 fn said(answer: &Answer) -> (Vec<u32>, Vec<u32>) {
     (answer.ids.clone(), answer.logprobs.iter().map(|one| one.logprob.to_bits()).collect())
 }

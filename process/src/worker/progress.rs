@@ -118,40 +118,40 @@ impl Progress {
         self.prefill_tokens.fetch_add(prefill_rows as u64, Relaxed);
         self.decode_tokens.fetch_add(decode_rows as u64, Relaxed);
         let recent = if prefill_rows == 0 { &self.recent_us } else { &self.recent_prefill_us };
-        recent.lock().expect("nobody panics while holding it").push(took_us);
+        recent.lock().expect("not poisoned").push(took_us);
     }
 
     /// Counts a finished slice of an image in the vision tower. It is progress, and takes as long
     /// as a prompt's chunk.
     pub fn tower_done(&self, took_us: u64) {
         self.steps.fetch_add(1, Relaxed);
-        self.recent_prefill_us.lock().expect("nobody panics while holding it").push(took_us);
+        self.recent_prefill_us.lock().expect("not poisoned").push(took_us);
     }
 
     /// Reports that loading failed for good.
     pub fn fail(&self, why: String) {
-        *self.failure.lock().expect("nobody panics while holding it") = why;
+        *self.failure.lock().expect("not poisoned") = why;
         self.set_phase(WorkerPhase::Failed);
     }
 
     /// Sets the state of the link.
     pub fn set_link(&self, report: LinkReport) {
-        *self.link.lock().expect("nobody panics while holding it") = report;
+        *self.link.lock().expect("not poisoned") = report;
     }
 
     /// Sets the totals of speculation since the start.
     pub fn set_speculation(&self, totals: SpeculationTotals) {
-        *self.speculation.lock().expect("nobody panics while holding it") = totals;
+        *self.speculation.lock().expect("not poisoned") = totals;
     }
 
     /// Sets the measured figures of speculation.
     pub fn set_figures(&self, figures: SpeculationFigures) {
-        *self.figures.lock().expect("nobody panics while holding it") = Some(figures);
+        *self.figures.lock().expect("not poisoned") = Some(figures);
     }
 
     /// Sets the memory that the process holds in arrays.
     pub fn set_memory(&self, memory: MemoryUse) {
-        *self.memory.lock().expect("nobody panics while holding it") = Some(memory);
+        *self.memory.lock().expect("not poisoned") = Some(memory);
     }
 
     /// Tokens prefilled and decoded so far.
@@ -161,12 +161,11 @@ impl Progress {
 
     /// Median and 99th percentile of recent decode steps, µs; 0 before the first.
     pub fn step_us(&self) -> (u32, u32) {
-        self.recent_us.lock().expect("nobody panics while holding it").percentiles()
+        self.recent_us.lock().expect("not poisoned").percentiles()
     }
 
     fn step_times(&self) -> StepTimes {
-        let prefill =
-            self.recent_prefill_us.lock().expect("nobody panics while holding it").percentiles();
+        let prefill = self.recent_prefill_us.lock().expect("not poisoned").percentiles();
         StepTimes { prefill_p99_us: prefill.1, decode_p99_us: self.step_us().1 }
     }
 
@@ -186,12 +185,12 @@ impl Progress {
                 prefix_bytes: self.prefix_bytes.load(Relaxed),
             }),
             sequences: self.sequences.load(Relaxed),
-            failure: self.failure.lock().expect("nobody panics while holding it").clone(),
-            link: Some(self.link.lock().expect("nobody panics while holding it").clone()),
-            speculation: Some(*self.speculation.lock().expect("nobody panics while holding it")),
-            figures: self.figures.lock().expect("nobody panics while holding it").clone(),
+            failure: self.failure.lock().expect("not poisoned").clone(),
+            link: Some(self.link.lock().expect("not poisoned").clone()),
+            speculation: Some(*self.speculation.lock().expect("not poisoned")),
+            figures: self.figures.lock().expect("not poisoned").clone(),
             step_times: Some(self.step_times()),
-            memory: *self.memory.lock().expect("nobody panics while holding it"),
+            memory: *self.memory.lock().expect("not poisoned"),
         }
     }
 }

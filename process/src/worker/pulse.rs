@@ -78,7 +78,7 @@ impl Pulse {
     /// Sends a heartbeat to every watcher. Returns whether there is one of the highest term.
     fn beat(&self) -> bool {
         let beat = self.progress.heartbeat(self.epoch);
-        let mut watchers = self.watchers.lock().expect("nobody panics while holding it");
+        let mut watchers = self.watchers.lock().expect("not poisoned");
         watchers.retain(|watcher| !watcher.tx.is_closed());
         for watcher in watchers.iter() {
             // A slow watcher misses this one. The next one has all figures too.
@@ -98,7 +98,7 @@ impl Pulse {
     pub fn watch(&self, term: u64) -> mpsc::Receiver<Heartbeat> {
         let (tx, rx) = mpsc::channel(WATCHER_BACKLOG);
         {
-            let mut watchers = self.watchers.lock().expect("nobody panics while holding it");
+            let mut watchers = self.watchers.lock().expect("not poisoned");
             watchers.retain(|watcher| watcher.term >= term);
             watchers.push(Watcher { term, tx });
         }

@@ -56,7 +56,7 @@ impl Call {
         let done = done.then(Done::default);
         let batch =
             TokenBatch { stamp, first_index, ids: ids.to_vec(), done, ..Default::default() };
-        self.answer.send(Ok(batch)).await.expect("somebody reads");
+        self.answer.send(Ok(batch)).await.expect("it is read");
     }
 }
 

@@ -406,7 +406,7 @@ async fn a_targets_status_passes_and_a_foreign_status_does_not() {
     let answer = stack.submit(request());
     let refusal =
         Reason::InvalidArgument.field("sampling.top_p", "expected above 0, at most 1, found 2");
-    life.call().await.answer.send(Err(refusal)).await.expect("somebody reads");
+    life.call().await.answer.send(Err(refusal)).await.expect("it is read");
     let status = within(answer).await.expect("no panic").map(drop).expect_err("refused");
     assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
     assert_eq!(
@@ -418,7 +418,7 @@ async fn a_targets_status_passes_and_a_foreign_status_does_not() {
         [Status::internal("h2 protocol error"), Reason::StaleEpoch.status("another life")]
     {
         let (call, mut answer) = stack.running(&mut life).await;
-        call.answer.send(Err(foreign)).await.expect("somebody reads");
+        call.answer.send(Err(foreign)).await.expect("it is read");
         assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
     }
     // A stream that just stops is no success.
@@ -428,7 +428,7 @@ async fn a_targets_status_passes_and_a_foreign_status_does_not() {
     // Nor is a batch of another life (I7).
     let (call, mut answer) = stack.running(&mut life).await;
     let stamp = Some(Stamp { term: TERM, epoch: 0 });
-    call.answer.send(Ok(TokenBatch { stamp, ..Default::default() })).await.expect("somebody reads");
+    call.answer.send(Ok(TokenBatch { stamp, ..Default::default() })).await.expect("it is read");
     assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
     stack.counts(0, 0).await;
 }

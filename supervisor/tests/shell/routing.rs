@@ -143,7 +143,7 @@ async fn a_request_ended_at_a_stop_string_counts_as_served() {
         so_far: Some(so_far),
         ..Default::default()
     };
-    call.answer.send(Ok(tokens)).await.expect("somebody reads");
+    call.answer.send(Ok(tokens)).await.expect("it is read");
     let mut answer = within(answer).await.expect("no panic").expect("served");
     let so_far = batch(&mut answer).await.so_far.expect("handed on");
     assert!(so_far.queue_ms >= 0.0, "the wait is the supervisor's to say");
@@ -181,7 +181,7 @@ async fn the_route_log_has_decision_and_end_and_no_text() {
     let stamp = call.request.stamp;
     let last =
         TokenBatch { stamp, ids: vec![31_340, 31_341], done: Some(done), ..Default::default() };
-    call.answer.send(Ok(last)).await.expect("somebody reads");
+    call.answer.send(Ok(last)).await.expect("it is read");
     assert!(
         batch(&mut within(answer).await.expect("no panic").expect("served")).await.done.is_some()
     );

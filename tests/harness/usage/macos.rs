@@ -32,7 +32,8 @@ pub(super) fn descriptors(pid: u32) -> Option<usize> {
         libc::proc_pidinfo(pid as libc::c_int, libc::PROC_PIDLISTFDS, 0, std::ptr::null_mut(), 0)
     };
     let mut list = vec![0_u8; usize::try_from(bytes).ok().filter(|bytes| *bytes > 0)?];
-    // SAFETY: the call writes at most as many bytes as it is told, all of them into the buffer.
+    // SAFETY: the call writes at most as many bytes as the argument allows, all of them into the
+    // buffer.
     let written = unsafe {
         libc::proc_pidinfo(
             pid as libc::c_int,

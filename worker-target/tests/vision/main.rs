@@ -299,7 +299,7 @@ async fn an_unusable_image_fails_its_request_alone() {
                 (Some(Reason::InvalidArgument), Some(field)),
                 "{what}: {status}"
             );
-            assert_eq!(worker.ask(&good).await.0, expected, "behind {what}");
+            assert_eq!(worker.ask(&good).await.0, expected, "after {what}");
         }
     };
     let ((found, _), ()) = tokio::join!(stream, all);
