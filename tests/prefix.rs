@@ -88,8 +88,18 @@ fn ask_all(
     prompts.iter().zip(plain).map(ask).collect()
 }
 
-/// `rounds` prompts, each for the first time and then again; what both took, and what was accepted.
-fn repeated(rounds: usize) -> (f64, f64, f64) {
+/// Figures of prompts that were sent twice.
+struct RepeatedPrompts {
+    /// Time to the first token of the second answer over that of the first; median.
+    ttft_ratio: f64,
+    /// Accepted tokens per cycle of the first answers.
+    cold: f64,
+    /// Accepted tokens per cycle of the second answers.
+    again: f64,
+}
+
+/// Sends `rounds` prompts, each for the first time and then again.
+fn repeated(rounds: usize) -> RepeatedPrompts {
     let without = Stack::ready("kv.prefix_cache = false\n");
     let prompts: Vec<Ask> = (0..rounds).map(long_prompt).collect();
     let plain: Vec<Answer> =
@@ -112,10 +122,10 @@ fn repeated(rounds: usize) -> (f64, f64, f64) {
         assert_eq!((first.usage().cached_tokens, second.usage().cached_tokens), (0, pages(first)));
         assert_eq!(second.route().0, Lane::Speculative);
     }
-    let ratio =
+    let ttft_ratio =
         median(cold.iter().zip(&again).map(|(first, second)| ttft(second) / ttft(first)).collect());
     println!(
-        "prompts of {lengths:?} tokens: first token after {:.1} ms, again {:.1} ms, ratio {ratio:.3}; {:.2} accepted a cycle, again {:.2}; {near_ties} near-ties",
+        "prompts of {lengths:?} tokens: first token after {:.1} ms, again {:.1} ms, ratio {ttft_ratio:.3}; {:.2} accepted a cycle, again {:.2}; {near_ties} near-ties",
         median(cold.iter().map(ttft).collect()),
         median(again.iter().map(ttft).collect()),
         accepted_per_cycle(&cold),
@@ -125,17 +135,18 @@ fn repeated(rounds: usize) -> (f64, f64, f64) {
     let kv = stack.snapshot().expect("it answers").kv.unwrap_or_default();
     assert!(kv.prefix_bytes > 0, "{kv:?}");
     stack.stop();
-    (ratio, accepted_per_cycle(&cold), accepted_per_cycle(&again))
+    let (cold, again) = (accepted_per_cycle(&cold), accepted_per_cycle(&again));
+    RepeatedPrompts { ttft_ratio, cold, again }
 }
 
 #[test]
 fn a_repeated_prompt_is_not_prefilled_again() {
     // With fewer prompts one or two late drafts would decide the figure.
-    let (ratio, cold, again) = repeated(6);
+    let RepeatedPrompts { ttft_ratio, cold, again } = repeated(6);
     // The goal is 0.15, on a machine with nothing else to do.
     assert!(
-        ratio < 0.5,
-        "the first token of a repeated prompt took {ratio} of the first one's time"
+        ttft_ratio < 0.5,
+        "the first token of a repeated prompt took {ttft_ratio} of the first one's time"
     );
     assert!(again >= 0.9 * cold, "{again} accepted a cycle after a hit, {cold} without");
 }
@@ -143,8 +154,8 @@ fn a_repeated_prompt_is_not_prefilled_again() {
 #[test]
 #[ignore = "soak: a figure for a quiet machine; run by `make soak`"]
 fn a_repeated_prompt_has_a_seventh_of_the_time_to_first_token() {
-    let (ratio, cold, again) = repeated(15);
-    assert!(ratio <= 0.15, "{ratio}");
+    let RepeatedPrompts { ttft_ratio, cold, again } = repeated(15);
+    assert!(ttft_ratio <= 0.15, "{ttft_ratio}");
     assert!(again >= 0.9 * cold, "{again} of {cold}");
 }
 

@@ -17,7 +17,7 @@ use crate::deadline::Deadline;
 use crate::frame::{self, HEADER_BYTES, MAX_FRAME_BYTES};
 use crate::handover::Handover;
 use crate::ring::Ring;
-use crate::segment::Segment;
+use crate::segment::SharedSegment;
 use crate::tensor::TensorError;
 use crate::wire::{Frame, Message};
 use crate::{LinkError, ProtocolError, tensor};
@@ -54,7 +54,7 @@ struct Intake {
 #[derive(Debug)]
 pub struct End {
     socket: UnixStream,
-    segment: Segment,
+    segment: SharedSegment,
     generation: u64,
     ring: Ring,
     /// Where our half of the segment starts.
@@ -83,7 +83,7 @@ impl End {
     pub fn open(handover: Handover, side: Side) -> Result<Self, LinkError> {
         let Handover { generation, socket, segment, segment_bytes, .. } = handover;
         // Not `?`: descriptors that never were a link cannot be "gone".
-        let segment = Segment::map(segment.as_fd(), segment_bytes).map_err(LinkError::Io)?;
+        let segment = SharedSegment::map(segment.as_fd(), segment_bytes).map_err(LinkError::Io)?;
         let socket = UnixStream::from(socket);
         socket.set_nonblocking(true).map_err(LinkError::Io)?;
         let half = segment_bytes / 2;

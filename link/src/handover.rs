@@ -23,7 +23,7 @@ use prost::Message as _;
 
 use crate::deadline::Deadline;
 use crate::frame::HEADER_BYTES;
-use crate::segment::Segment;
+use crate::segment::SharedSegment;
 use crate::{descriptors, platform};
 
 /// A handover's frame is a few numbers.
@@ -276,7 +276,7 @@ fn take(stream: UnixStream) -> io::Result<Handover> {
     if getsockopt(&socket, sockopt::SockType).ok() != Some(SockType::Stream) {
         return Err(refused("expected a stream socket first, found something else"));
     }
-    Segment::check(segment.as_fd(), message.segment_bytes)?;
+    SharedSegment::check(segment.as_fd(), message.segment_bytes)?;
     // A caller that has given up meanwhile will try again with a newer link, which replaces this
     // one.
     by(&stream, deadline, PollFlags::POLLOUT, |mut stream| stream.write(&[TAKEN]))?;

@@ -26,7 +26,7 @@ pub mod wire;
 
 pub use end::{End, INTAKE_BYTES, INTAKE_FRAMES, Side};
 pub use handover::{Handover, Listener, listen, send};
-pub use segment::{Pair, SEGMENT_BYTES, Segment, make_pair};
+pub use segment::{Pair, SEGMENT_BYTES, SharedSegment, make_pair};
 pub use wire::{Frame, Message};
 
 /// What ends a link. Whatever it is, the end is dropped and the worker goes on without it.

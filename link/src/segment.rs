@@ -80,23 +80,23 @@ pub struct Pair {
 /// # Errors
 /// A size that cannot be halved into rings, no descriptors, no memory.
 pub fn make_pair(segment_bytes: u64) -> io::Result<Pair> {
-    let segment = Segment::create(segment_bytes)?;
+    let segment = SharedSegment::create(segment_bytes)?;
     let (target, drafter) = platform::socket_pair()?;
     Ok(Pair { target, drafter, segment })
 }
 
 /// A mapping of shared memory; unmapped on drop.
 #[derive(Debug)]
-pub struct Segment {
+pub struct SharedSegment {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and `Segment` owns it alone. It is
+// SAFETY: the mapping belongs to the process, not to a thread, and `SharedSegment` owns it alone. It is
 // not `Sync`: one thread copies at a time.
-unsafe impl Send for Segment {}
+unsafe impl Send for SharedSegment {}
 
-impl Segment {
+impl SharedSegment {
     /// New shared memory of `bytes` bytes, all zero.
     ///
     /// # Errors
@@ -239,7 +239,7 @@ unsafe fn copy_out(from: *mut u8, to: *mut u8, length: usize) {
     }
 }
 
-impl Drop for Segment {
+impl Drop for SharedSegment {
     fn drop(&mut self) {
         // SAFETY: mapped in `map` with this length, and nothing points into it.
         if let Err(error) = unsafe { munmap(self.base.cast(), self.bytes) } {
@@ -268,9 +268,9 @@ mod tests {
 
     #[test]
     fn two_mappings_share_their_bytes_and_the_size_is_fixed() {
-        let segment = Segment::create(1 << 16).expect("created");
-        let mut ours = Segment::map(segment.as_fd(), 1 << 16).expect("mapped");
-        let theirs = Segment::map(segment.as_fd(), 1 << 16).expect("mapped");
+        let segment = SharedSegment::create(1 << 16).expect("created");
+        let mut ours = SharedSegment::map(segment.as_fd(), 1 << 16).expect("mapped");
+        let theirs = SharedSegment::map(segment.as_fd(), 1 << 16).expect("mapped");
         ours.write(64, b"abc");
         assert_eq!(theirs.read(63, 5), b"\0abc\0");
         #[cfg(target_os = "linux")]
@@ -281,7 +281,7 @@ mod tests {
                 "{size}"
             );
         }
-        let error = Segment::map(segment.as_fd(), 1 << 17).expect_err("too small");
+        let error = SharedSegment::map(segment.as_fd(), 1 << 17).expect_err("too small");
         assert!(
             error.to_string().contains("expected shared memory of 131072 bytes, found 65536"),
             "{error}"
@@ -290,9 +290,9 @@ mod tests {
 
     #[test]
     fn every_offset_and_length_is_copied_whole_and_nothing_beside() {
-        let segment = Segment::create(1 << 12).expect("created");
-        let mut ours = Segment::map(segment.as_fd(), 1 << 12).expect("mapped");
-        let theirs = Segment::map(segment.as_fd(), 1 << 12).expect("mapped");
+        let segment = SharedSegment::create(1 << 12).expect("created");
+        let mut ours = SharedSegment::map(segment.as_fd(), 1 << 12).expect("mapped");
+        let theirs = SharedSegment::map(segment.as_fd(), 1 << 12).expect("mapped");
         let mut expected = vec![0u8; 1 << 12];
         let mut next = 0u8;
         for offset in (0..24).chain(4050..4096) {
@@ -315,11 +315,11 @@ mod tests {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(1 << 16).expect("grown");
         #[cfg(target_os = "linux")]
-        Segment::check(file.as_fd(), 1 << 16).expect_err("a plain file can shrink");
+        SharedSegment::check(file.as_fd(), 1 << 16).expect_err("a plain file can shrink");
         let (socket, _other) = platform::socket_pair().expect("a pair");
-        Segment::check(socket.as_fd(), 1 << 16).expect_err("a socket");
+        SharedSegment::check(socket.as_fd(), 1 << 16).expect_err("a socket");
         for bytes in [0, 1, 64, 4 << 30 | 128] {
-            Segment::create(bytes).expect_err("a size that is none");
+            SharedSegment::create(bytes).expect_err("a size that is none");
         }
     }
 
@@ -329,7 +329,7 @@ mod tests {
         let open = nix::sys::memfd::memfd_create("t", nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING)
             .expect("created");
         nix::unistd::ftruncate(&open, 1 << 16).expect("sized");
-        let error = Segment::check(open.as_fd(), 1 << 16).expect_err("not sealed");
+        let error = SharedSegment::check(open.as_fd(), 1 << 16).expect_err("not sealed");
         assert!(error.to_string().contains("may still be resized"), "{error}");
     }
 }

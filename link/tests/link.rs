@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use paceline_link::{
-    End, Frame, Handover, INTAKE_BYTES, INTAKE_FRAMES, LinkError, Segment, Side, frame, make_pair,
+    End, Frame, Handover, INTAKE_BYTES, INTAKE_FRAMES, LinkError, SharedSegment, Side, frame,
+    make_pair,
 };
 use paceline_proto::internal::v1::Stamp;
 use paceline_vocabulary::link::{Drafts, Feed, Proposal, ReadProgress};
@@ -30,9 +31,10 @@ fn ends() -> (End, End) {
 }
 
 /// A target's end whose peer is the test, with the segment as the peer has it.
-fn target_and_raw() -> (End, UnixStream, Segment) {
+fn target_and_raw() -> (End, UnixStream, SharedSegment) {
     let pair = make_pair(SEGMENT).expect("made");
-    let segment = Segment::map(std::os::fd::AsFd::as_fd(&pair.segment), SEGMENT).expect("mapped");
+    let segment =
+        SharedSegment::map(std::os::fd::AsFd::as_fd(&pair.segment), SEGMENT).expect("mapped");
     let target = End::open(handover(pair.target, pair.segment), Side::Target).expect("opens");
     (target, pair.drafter.into(), segment)
 }

@@ -20,11 +20,18 @@ use tonic::transport::Channel;
 
 use pair::{Pair, STAMP};
 
+/// A lane, and the reason in the permit.
+#[derive(Clone, Copy)]
+struct MeasuredLane {
+    lane: Lane,
+    reason: RouteReason,
+}
+
 /// Plain, forced, routed.
-const LANES: [(&str, Lane, RouteReason); 3] = [
-    ("plain", Lane::Plain, RouteReason::DrafterAbsent),
-    ("forced", Lane::Speculative, RouteReason::Forced),
-    ("routed", Lane::Speculative, RouteReason::Prior),
+const LANES: [MeasuredLane; 3] = [
+    MeasuredLane { lane: Lane::Plain, reason: RouteReason::DrafterAbsent },
+    MeasuredLane { lane: Lane::Speculative, reason: RouteReason::Forced },
+    MeasuredLane { lane: Lane::Speculative, reason: RouteReason::Prior },
 ];
 
 /// What the routed lane did in a cell.
@@ -44,7 +51,7 @@ struct Answer {
 }
 
 async fn run(client: TargetClient<Channel>, generation: Generation, lane: usize) -> Answer {
-    let (_, lane, reason) = LANES[lane];
+    let MeasuredLane { lane, reason } = LANES[lane];
     let max_draft = if lane == Lane::Plain { 0 } else { 15 };
     let permit =
         Permit { lane_allowed: lane.into(), max_draft, reason: reason.into(), policy_epoch: 0 };
@@ -65,7 +72,7 @@ async fn run(client: TargetClient<Channel>, generation: Generation, lane: usize)
         ids,
         cycles: speculation.cycles,
         accepted: speculation.accepted,
-        route: done.route.expect("said"),
+        route: done.route.expect("reported"),
     }
 }
 
@@ -91,7 +98,7 @@ fn main() {
         let pair = Pair::start().await;
         let client = pair.client.clone();
         let mut number = 0;
-        // One round first that is not counted: memory is touched, prices are learnt.
+        // The first round is not counted: it touches memory, and step costs are measured in it.
         let mut rates: BTreeMap<(String, usize), [Vec<f64>; 3]> = BTreeMap::new();
         let mut routes: BTreeMap<(String, usize), Served> = BTreeMap::new();
         for round in 0..=runs {
@@ -151,7 +158,7 @@ fn main() {
         }
         for (cell, lanes) in &rates {
             let medians: Vec<f64> = lanes.iter().map(|rates| quantile(rates, 0.5)).collect();
-            // Run by run against the better of the two others, which of them being the same in all.
+            // Run by run against the better of the two others by the medians of all runs.
             let better = if medians[0] >= medians[1] { 0 } else { 1 };
             let ratios: Vec<f64> = lanes[2].iter().zip(&lanes[better]).map(|(one, other)| one / other).collect();
             let Served { tokens, cycles, accepted, reasons } = &routes[cell];

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use paceline_drafter_core::{Block, SessionWork, Step, StoreCommand};
+use paceline_drafter_core::{DraftBlock, SessionWork, Step, StoreCommand};
 use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{
     Array, BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, Dtype, KvRows, KvStore,
@@ -198,7 +198,7 @@ impl Model {
 
     /// Appends the embeddings of a block's rows: the bonus token's, and the mask token's if the
     /// drafter names one.
-    fn embed(&self, block: &Block, mask: &[u8], embeddings: &mut Vec<u8>) {
+    fn embed(&self, block: &DraftBlock, mask: &[u8], embeddings: &mut Vec<u8>) {
         let Some(bonus) = &block.bonus else { return };
         embeddings.extend_from_slice(bonus.bytes());
         let rows = self.draft.info().embedding_rows(block.rows as i32);
@@ -233,7 +233,7 @@ fn new_store(draft: &dyn Drafter) -> Result<KvStore, ModelError> {
     KvStore::new(&draft.kv_layers(), draft.dtype(), draft.info().context)
 }
 
-fn block_request(block: &Block) -> BlockRequest {
+fn block_request(block: &DraftBlock) -> BlockRequest {
     BlockRequest {
         rows: block.rows as i32,
         bonus_id: block.bonus_id,

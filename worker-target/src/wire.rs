@@ -9,7 +9,7 @@ use paceline_proto::internal::v1::{self as internal, Done, TokenBatch};
 use paceline_proto::v1;
 use paceline_vocabulary::report;
 
-use crate::core::scheduler::Service;
+use crate::core::scheduler::ServedFigures;
 use crate::core::{Emission, Finish};
 use crate::loaded_model::LoadedModel;
 use crate::request::ValidRequest;
@@ -53,7 +53,7 @@ fn finish_reason(finish: Finish) -> v1::FinishReason {
     }
 }
 
-fn done(finish_reason: v1::FinishReason, served: &Service, times: FirstTokenTimes) -> Done {
+fn done(finish_reason: v1::FinishReason, served: &ServedFigures, times: FirstTokenTimes) -> Done {
     Done {
         finish_reason: finish_reason.into(),
         cached_tokens: served.cached_tokens,

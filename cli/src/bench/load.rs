@@ -39,7 +39,7 @@ fn tokens_of(index: usize, mean: u32) -> u32 {
 
 /// The figures of a measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct CellRun {
     /// Time from the first submission to the end of the last answer, by this process's clock. The
     /// sum of several passes.
     pub seconds: f64,
@@ -49,14 +49,14 @@ pub struct Measured {
     pub answers: Vec<LaneAnswer>,
 }
 
-impl Measured {
+impl CellRun {
     /// Tokens per second of wall-clock time: the metric of the benchmark.
     pub fn tok_s(&self) -> f64 {
         self.tokens as f64 / self.seconds
     }
 
     /// Adds one more pass of the same run.
-    pub fn add(&mut self, pass: &Measured) {
+    pub fn add(&mut self, pass: &CellRun) {
         self.seconds += pass.seconds;
         self.tokens += pass.tokens;
         self.answers.extend_from_slice(&pass.answers);
@@ -73,7 +73,7 @@ impl LaneWorkload<'_> {
     ///
     /// # Errors
     /// The service's refusal of one of them.
-    pub async fn send(&self, client: &InferenceClient<Channel>) -> Result<Measured, Failure> {
+    pub async fn send(&self, client: &InferenceClient<Channel>) -> Result<CellRun, Failure> {
         let (wish, mean) = (self.wish, self.max_tokens);
         let ask = |prompt: &Prompt| {
             let (mut client, prompt) = (client.clone(), prompt.clone());
@@ -86,7 +86,7 @@ impl LaneWorkload<'_> {
             }
         };
         let (answers, seconds) = at_once(self.prompts, self.streams, ask).await?;
-        Ok(Measured { seconds, tokens: answers.iter().map(|seen| seen.ids.len()).sum(), answers })
+        Ok(CellRun { seconds, tokens: answers.iter().map(|seen| seen.ids.len()).sum(), answers })
     }
 }
 

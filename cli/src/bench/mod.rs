@@ -33,7 +33,7 @@ use paceline_proto::v1::{RouteWish, StartDrafterRequest, StopDrafterRequest};
 use serde::Serialize;
 use tonic::transport::Channel;
 
-use self::load::{LaneWorkload, Measured};
+use self::load::{CellRun, LaneWorkload};
 use self::plan::{Cell, LanePlan, Mode, order, there_and_back};
 use self::report::{Report, duration};
 use self::same::{Counts, TokenComparison};
@@ -167,13 +167,13 @@ async fn measure(
     bench.warm_up(modes, screen).await?;
 
     let cells = plan.cells();
-    let mut measured: Vec<Vec<(Mode, Vec<Measured>)>> =
+    let mut measured: Vec<Vec<(Mode, Vec<CellRun>)>> =
         cells.iter().map(|_| modes.iter().map(|mode| (*mode, Vec::new())).collect()).collect();
     let clock = Clock::start();
     for run in 0..plan.runs {
         for (at, cell) in cells.iter().enumerate() {
-            let mut found: Vec<(Mode, Measured)> =
-                modes.iter().map(|mode| (*mode, Measured::default())).collect();
+            let mut found: Vec<(Mode, CellRun)> =
+                modes.iter().map(|mode| (*mode, CellRun::default())).collect();
             for mode in there_and_back(order(modes, run, at), plan.passes()) {
                 let pass = bench.cell(cell, mode).await?;
                 found
@@ -254,7 +254,7 @@ impl LaneBench<'_> {
     }
 
     /// A measurement of a cell in a mode.
-    async fn cell(&mut self, cell: &Cell, mode: Mode) -> Result<Measured, Failure> {
+    async fn cell(&mut self, cell: &Cell, mode: Mode) -> Result<CellRun, Failure> {
         self.change(mode).await?;
         let prompts = cell.prompts();
         let load = LaneWorkload {

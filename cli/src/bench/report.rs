@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::load::Measured;
+use super::load::CellRun;
 use super::plan::{Cell, Mode};
 use super::same::Counts;
 use super::statistics::Estimate;
@@ -195,13 +195,8 @@ fn pair(found: &Estimate, digits: usize) -> [String; 2] {
 }
 
 /// One line of progress: a cell of a run in all its modes.
-pub fn progress(
-    run: usize,
-    runs: usize,
-    cell: &Cell,
-    measured: &[(Mode, Vec<Measured>)],
-) -> String {
-    let last = |(mode, runs): &(Mode, Vec<Measured>)| {
+pub fn progress(run: usize, runs: usize, cell: &Cell, measured: &[(Mode, Vec<CellRun>)]) -> String {
+    let last = |(mode, runs): &(Mode, Vec<CellRun>)| {
         let speed = runs.last().map_or("-".into(), |found| format!("{:.0}", found.tok_s()));
         format!("{} {speed}", mode.word())
     };
@@ -230,7 +225,7 @@ mod tests {
     fn row(kind: &str, routed: f64) -> Row {
         let run = |tok_s: f64, cycles: u64| {
             let speculation = Speculation { cycles, drafted: 15 * cycles, accepted: 4 * cycles };
-            Measured {
+            CellRun {
                 seconds: 100.0 / tok_s,
                 tokens: 100,
                 answers: vec![LaneAnswer { ttft_ms: 9.0, speculation, ..LaneAnswer::default() }],

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::load::Measured;
+use super::load::CellRun;
 use super::plan::{Cell, Mode};
 use super::statistics::Estimate;
 
@@ -37,8 +37,8 @@ pub struct Lane {
 
 impl Lane {
     /// The figures of all runs; `None` without runs.
-    pub fn of(mode: Mode, runs: &[Measured]) -> Option<Self> {
-        let tok_s: Vec<f64> = runs.iter().map(Measured::tok_s).collect();
+    pub fn of(mode: Mode, runs: &[CellRun]) -> Option<Self> {
+        let tok_s: Vec<f64> = runs.iter().map(CellRun::tok_s).collect();
         let answers = || runs.iter().flat_map(|run| &run.answers);
         let ttfts: Vec<f64> = answers().map(|seen| seen.ttft_ms).collect();
         Some(Self {
@@ -51,7 +51,7 @@ impl Lane {
             accepted: answers().map(|seen| seen.speculation.accepted).sum(),
             answers: answers().count(),
             speculative: answers().filter(|seen| seen.speculation.cycles > 0).count(),
-            waited: runs.iter().map(Measured::waited).sum(),
+            waited: runs.iter().map(CellRun::waited).sum(),
         })
     }
 }
@@ -97,7 +97,7 @@ pub struct Verdict {
 impl Row {
     /// The figures of a cell, with what was measured in each mode, run by run. Modes that were not
     /// measured are left out.
-    pub fn of(cell: Cell, measured: &[(Mode, Vec<Measured>)]) -> Self {
+    pub fn of(cell: Cell, measured: &[(Mode, Vec<CellRun>)]) -> Self {
         let lanes: Vec<Lane> =
             measured.iter().filter_map(|(mode, runs)| Lane::of(*mode, runs)).collect();
         let verdict = verdict(&lanes);
@@ -131,14 +131,14 @@ mod tests {
     use super::*;
     use crate::selftest::figures::LaneAnswer;
 
-    fn run(tok_s: f64) -> Measured {
+    fn run(tok_s: f64) -> CellRun {
         let seen = |cycles| LaneAnswer {
             ids: vec![1; 50],
             ttft_ms: 10.0,
             speculation: Speculation { cycles, drafted: 15 * cycles, accepted: 4 * cycles },
             ..LaneAnswer::default()
         };
-        Measured { seconds: 100.0 / tok_s, tokens: 100, answers: vec![seen(10), seen(0)] }
+        CellRun { seconds: 100.0 / tok_s, tokens: 100, answers: vec![seen(10), seen(0)] }
     }
 
     fn row(absent: &[f64], forced: &[f64], routed: &[f64]) -> Row {

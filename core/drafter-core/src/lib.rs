@@ -20,7 +20,7 @@ mod tests;
 pub use check::FeedError;
 pub use retained::{RetainedContexts, StoreCommand};
 pub use rows::Rows;
-pub use sessions::{Block, DenialReason, DeniedDraft, Opened, SessionWork, Sessions, Step};
+pub use sessions::{DenialReason, DeniedDraft, DraftBlock, Opened, SessionWork, Sessions, Step};
 
 use paceline_vocabulary::TensorType;
 

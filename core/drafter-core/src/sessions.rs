@@ -25,7 +25,7 @@ pub struct SessionWork {
     /// The hidden states of these rows, in order.
     pub hidden: Vec<Rows>,
     /// The block to draft; `None` only reads.
-    pub block: Option<Block>,
+    pub block: Option<DraftBlock>,
 }
 
 impl SessionWork {
@@ -42,7 +42,7 @@ impl SessionWork {
 
 /// A block to draft.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Block {
+pub struct DraftBlock {
     /// Its rows, the bonus token included: at least 2.
     pub rows: u32,
     /// The bonus token.
@@ -369,12 +369,12 @@ impl Sessions {
     }
 
     /// The block of the round's request number `row`.
-    fn block(&self, round: &Round, row: u32, rows: u32) -> Block {
+    fn block(&self, round: &Round, row: u32, rows: u32) -> DraftBlock {
         let DraftRequest { bonus_id, sampling, .. } = round.requests[row as usize];
         let row_bytes = self.row_bytes(self.terms.hidden_size);
         let embedding = || Rows::new(&round.bonus, row..row + 1, row_bytes);
         let bonus = self.terms.embeddings.then(embedding);
-        Block { rows, bonus_id, bonus, sampling }
+        DraftBlock { rows, bonus_id, bonus, sampling }
     }
 
     fn read(&mut self) -> Step {
@@ -398,7 +398,12 @@ impl Sessions {
     }
 
     /// Takes up to `most` of a session's rows into a step.
-    fn work(&mut self, session: SessionId, most: u32, block: Option<Block>) -> Option<SessionWork> {
+    fn work(
+        &mut self,
+        session: SessionId,
+        most: u32,
+        block: Option<DraftBlock>,
+    ) -> Option<SessionWork> {
         let row_bytes = self.row_bytes(self.terms.feature_width);
         let open = self.open.get_mut(&session)?;
         let (position, context) = (open.read, open.pending_rows.min(most));

@@ -149,8 +149,10 @@ async fn both_ends_of_a_link_reach_each_other_and_the_same_memory() {
     other.read_exact(&mut received).expect("received");
     assert_eq!(&received, b"hello");
     use std::os::fd::AsFd as _;
-    let mut mine = paceline_link::Segment::map(memory.as_fd(), segment_bytes).expect("mapped");
-    let its = paceline_link::Segment::map(its.segment.as_fd(), segment_bytes).expect("mapped");
+    let mut mine =
+        paceline_link::SharedSegment::map(memory.as_fd(), segment_bytes).expect("mapped");
+    let its =
+        paceline_link::SharedSegment::map(its.segment.as_fd(), segment_bytes).expect("mapped");
     mine.write(64, b"rows");
     assert_eq!(its.read(64, 4), b"rows");
     // Nothing of the link is left with us: one end closed is the end of the other.

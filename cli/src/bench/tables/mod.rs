@@ -31,7 +31,7 @@ use self::load::{TableAnswer, TableWorkload};
 use self::model::Model;
 use self::plan::{Shape, TablePlan, order};
 use self::report::{Different, Report, TableComparison, progress};
-use self::row::{Measured, Row};
+use self::row::{Row, ShapeRun};
 use super::note_time_left;
 use super::report::duration;
 use crate::args::BenchArgs;
@@ -86,7 +86,7 @@ async fn measure(
         .map(|found| found.threads);
     bench.warm_up(screen).await?;
 
-    let mut measured: Vec<Vec<Measured>> = shapes.iter().map(|_| Vec::new()).collect();
+    let mut measured: Vec<Vec<ShapeRun>> = shapes.iter().map(|_| Vec::new()).collect();
     let mut bandwidth: Vec<Bandwidth> = Vec::new();
     let clock = Clock::start();
     for run in 0..plan.runs {
@@ -171,7 +171,7 @@ impl TableBench<'_> {
     }
 
     /// A measurement of a shape.
-    async fn shape(&mut self, run: usize, at: usize, shape: &Shape) -> Result<Measured, Failure> {
+    async fn shape(&mut self, run: usize, at: usize, shape: &Shape) -> Result<ShapeRun, Failure> {
         let one = |index| {
             prompt(
                 PromptPlace { run, shape: at, prompt: index },
@@ -194,7 +194,7 @@ impl TableBench<'_> {
         let read = read.send(&self.client).await?;
         let (generated, _) = generate.send(&self.client).await?;
         self.compare(at, &prompts, &read.0, &generated);
-        Ok(Measured::of(shape, &read, &generated))
+        Ok(ShapeRun::of(shape, &read, &generated))
     }
 
     fn compare(

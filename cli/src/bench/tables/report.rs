@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::bandwidth::Bandwidth;
 use super::model::Model;
 use super::plan::Shape;
-use super::row::{Figure, Measured, Row};
+use super::row::{Figure, Row, ShapeRun};
 use crate::selftest::compare::Difference;
 use crate::selftest::report::{Subject, aligned};
 use crate::status::bytes;
@@ -195,7 +195,7 @@ fn pair(figure: Option<&Figure>, digits: usize) -> [String; 2] {
 }
 
 /// One line of progress: a shape of a run.
-pub fn progress(run: usize, runs: usize, shape: &Shape, found: &Measured) -> String {
+pub fn progress(run: usize, runs: usize, shape: &Shape, found: &ShapeRun) -> String {
     let tg = found.tg_tok_s.map_or("-".into(), |speed| format!("{speed:.0}"));
     let Shape { prompt_tokens, streams } = shape;
     format!(
@@ -214,8 +214,8 @@ mod tests {
             Model { context: 4_096, vocab: 100, weight_bytes: 1_000_000, position_bytes: 1_000 };
         let bandwidth = vec![Bandwidth { threads: 2, bytes_s: 2e9 }; if roofline { 7 } else { 0 }];
         let run =
-            |pp_tok_s, tg_tok_s| vec![Measured { pp_tok_s, tg_tok_s, ..Measured::default() }; 7];
-        let row = |prompt_tokens, streams, runs: Vec<Measured>| {
+            |pp_tok_s, tg_tok_s| vec![ShapeRun { pp_tok_s, tg_tok_s, ..ShapeRun::default() }; 7];
+        let row = |prompt_tokens, streams, runs: Vec<ShapeRun>| {
             Row::of(Shape { prompt_tokens, streams }, &runs, &bandwidth, &model, 64)
         };
         Report {
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn progress_is_a_line() {
-        let found = Measured { pp_tok_s: 1_234.4, tg_tok_s: Some(99.6), ..Measured::default() };
+        let found = ShapeRun { pp_tok_s: 1_234.4, tg_tok_s: Some(99.6), ..ShapeRun::default() };
         let line = progress(0, 7, &Shape { prompt_tokens: 64, streams: 2 }, &found);
         assert_eq!(line, "run 1 of 7: 64 tokens x 2: pp 1234, tg 100 tok/s");
     }

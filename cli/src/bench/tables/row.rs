@@ -10,7 +10,7 @@ use crate::bench::statistics::Estimate;
 
 /// One run of a shape.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct ShapeRun {
     /// Prompt tokens per second of wall-clock time, at the first sending.
     pub pp_tok_s: f64,
     /// Generated tokens per second while all answers are generated; `None` if they never all are.
@@ -21,7 +21,7 @@ pub struct Measured {
     pub waited: usize,
 }
 
-impl Measured {
+impl ShapeRun {
     /// From the first sending with its duration in seconds, and from the second one.
     pub fn of(shape: &Shape, read: &(Vec<TableAnswer>, f64), generated: &[TableAnswer]) -> Self {
         let (first, seconds) = read;
@@ -84,7 +84,7 @@ impl Row {
     /// The figures of a shape, run by run. `bandwidth` is of the same runs, if it was measured.
     pub fn of(
         shape: Shape,
-        runs: &[Measured],
+        runs: &[ShapeRun],
         bandwidth: &[Bandwidth],
         model: &Model,
         max_tokens: usize,
@@ -107,7 +107,7 @@ impl Row {
 
 fn bound(
     shape: Shape,
-    runs: &[Measured],
+    runs: &[ShapeRun],
     bandwidth: &[Bandwidth],
     model: &Model,
     max_tokens: usize,
@@ -129,11 +129,11 @@ mod tests {
     const MODEL: Model =
         Model { context: 4_096, vocab: 100, weight_bytes: 1_000, position_bytes: 10 };
 
-    fn run(tg_tok_s: Option<f64>) -> Measured {
-        Measured { pp_tok_s: 500.0, tg_tok_s, cached: 0, waited: 1 }
+    fn run(tg_tok_s: Option<f64>) -> ShapeRun {
+        ShapeRun { pp_tok_s: 500.0, tg_tok_s, cached: 0, waited: 1 }
     }
 
-    fn row(streams: usize, runs: &[Measured]) -> Row {
+    fn row(streams: usize, runs: &[ShapeRun]) -> Row {
         // The machine became half as fast in the second run.
         let bandwidth = [2_000_000.0, 1_000_000.0].map(|bytes_s| Bandwidth { threads: 2, bytes_s });
         Row::of(Shape { prompt_tokens: 84, streams }, runs, &bandwidth, &MODEL, 32)
@@ -174,10 +174,10 @@ mod tests {
             ..TableAnswer::default()
         };
         let first = vec![seen(0, false), seen(64, true), seen(0, false), seen(0, false)];
-        let found = Measured::of(&shape, &(first, 0.5), &[seen(64, false), seen(64, true)]);
+        let found = ShapeRun::of(&shape, &(first, 0.5), &[seen(64, false), seen(64, true)]);
         assert_eq!(
             found,
-            Measured { pp_tok_s: 800.0, tg_tok_s: Some(200.0), cached: 64, waited: 2 }
+            ShapeRun { pp_tok_s: 800.0, tg_tok_s: Some(200.0), cached: 64, waited: 2 }
         );
     }
 }

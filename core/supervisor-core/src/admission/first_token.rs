@@ -161,12 +161,21 @@ mod tests {
         }
     }
 
-    /// Requests with deadlines of all lengths: (refused wrongly, refused, those that would have
-    /// made it).
-    fn simulate(seed: u64, known: u64) -> (u64, u64, u64) {
+    /// Numbers of requests of a simulation.
+    #[derive(Default)]
+    struct SimulatedCounts {
+        /// Refused, although they would have met their deadlines.
+        wrong: u64,
+        refused: u64,
+        /// Served within their deadlines, or refused wrongly.
+        in_time: u64,
+    }
+
+    /// Sends requests with deadlines of all lengths.
+    fn simulate(seed: u64, known: u64) -> SimulatedCounts {
         let mut target = SimulatedTarget { random: Random::new(seed), now: 0.0, speed: 0.5, known };
         let mut estimate = FirstTokenEstimate::default();
-        let (mut wrong, mut refused, mut in_time) = (0, 0, 0);
+        let mut counts = SimulatedCounts::default();
         for _ in 0..4_000 {
             let tokens = 50 + target.random.below(8_000);
             let remaining_ms = 50 + target.random.below(6_000);
@@ -174,21 +183,22 @@ mod tests {
             // What would have been, had it been served.
             let took_ms = target.time_for(tokens);
             let makes_it = took_ms <= remaining_ms as f64;
-            (refused, in_time) = (refused + u64::from(infeasible), in_time + u64::from(makes_it));
-            wrong += u64::from(infeasible && makes_it);
+            counts.refused += u64::from(infeasible);
+            counts.in_time += u64::from(makes_it);
+            counts.wrong += u64::from(infeasible && makes_it);
             if !infeasible {
                 estimate.first_token(tokens, took_ms as u64);
             }
             target.now += took_ms;
         }
-        (wrong, refused, in_time)
+        counts
     }
 
     #[test]
     fn at_most_one_percent_is_refused_wrongly() {
         for (known, least_refused) in [(0, 200), (5, 0), (50, 0)] {
             for seed in 0..8 {
-                let (wrong, refused, in_time) = simulate(seed, known);
+                let SimulatedCounts { wrong, refused, in_time } = simulate(seed, known);
                 assert!(
                     wrong * 100 <= in_time,
                     "seed {seed}, {known} % known: {wrong} of {in_time} refused wrongly"

@@ -130,14 +130,14 @@ pub struct Emission {
     /// The tokens, up to the one that ends the stream.
     pub tokens: Vec<Token>,
     /// How it was served so far.
-    pub served: Service,
+    pub served: ServedFigures,
     /// Set with the last token. The sequence is removed then.
     pub end: Option<Completion>,
 }
 
 /// How a sequence was served.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Service {
+pub struct ServedFigures {
     /// The lane, and why.
     pub route: Route,
     /// What became of its drafts.
@@ -146,7 +146,7 @@ pub struct Service {
     pub cached_tokens: u32,
 }
 
-impl Service {
+impl ServedFigures {
     fn of(speculation: &Speculation, key: SequenceKey, sequence: &Sequence) -> Self {
         let cached_tokens = sequence.cached.min(sequence.prompt_len) as u32;
         Self { route: speculation.route(key, sequence), counts: sequence.counts, cached_tokens }
@@ -159,7 +159,7 @@ pub struct Completion {
     /// How it ended.
     pub finish: Finish,
     /// How it was served.
-    pub served: Service,
+    pub served: ServedFigures,
     /// All its ids.
     pub ids: Vec<u32>,
 }
@@ -462,7 +462,7 @@ impl Scheduler {
         if sequence.past_end && !past_end && finish.is_none() {
             self.speculation.continue_past_end(key, sequence.generated());
         }
-        let served = Service::of(&self.speculation, key, sequence);
+        let served = ServedFigures::of(&self.speculation, key, sequence);
         let end = finish.map(|(finish, count)| {
             tokens.truncate(count);
             // The sequence is removed below.
