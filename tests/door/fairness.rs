@@ -11,7 +11,13 @@ use crate::keys::{make, private};
 const LONG_QUEUE_WAIT: &str = "limits.queue_wait_s = 300\nrouting.force = \"plain\"\n";
 
 /// A service with keys of Alice and Bob.
-fn with_keys(settings: &str) -> (Stack, String, String) {
+struct KeyedStack {
+    stack: Stack,
+    alice: String,
+    bob: String,
+}
+
+fn with_keys(settings: &str) -> KeyedStack {
     let mut stack = Stack::new(&format!("{LONG_QUEUE_WAIT}{settings}"));
     let file = stack.path("keys");
     let ((alice, alices), (bob, bobs)) = (make("alice"), make("bob"));
@@ -19,7 +25,7 @@ fn with_keys(settings: &str) -> (Stack, String, String) {
     stack.set(&format!("gateway.api_keys_file = {file:?}\n"));
     stack.serve();
     stack.wait_ready();
-    (stack, alice, bob)
+    KeyedStack { stack, alice, bob }
 }
 
 /// A request that runs until it hangs up.
@@ -49,7 +55,7 @@ fn until(stack: &Stack, what: &str, wanted: (u32, u32)) {
 
 #[test]
 fn one_request_beside_a_flood_of_another_key_is_the_next_to_be_admitted() {
-    let (stack, alice, bob) = with_keys("target.max_sequences = 2\n");
+    let KeyedStack { stack, alice, bob } = with_keys("target.max_sequences = 2\n");
     let mut running = vec![run(&stack, &alice), run(&stack, &alice)];
     let flood: Vec<Pending> = (0..58).map(|_| stack.start_as(&alice, endless())).collect();
     until(&stack, "the flood", (2, 58));
@@ -69,7 +75,7 @@ fn one_request_beside_a_flood_of_another_key_is_the_next_to_be_admitted() {
 
 #[test]
 fn a_key_runs_sixteen_and_its_others_wait_while_another_key_runs_at_once() {
-    let (stack, alice, bob) = with_keys("");
+    let KeyedStack { stack, alice, bob } = with_keys("");
     let hers: Vec<Pending> = (0..20).map(|_| stack.start_as(&alice, endless())).collect();
     until(&stack, "sixteen of twenty run", (16, 4));
     // There is memory for more. Another key gets it, and does not wait for the first key's queue.
@@ -89,7 +95,7 @@ fn a_key_runs_sixteen_and_its_others_wait_while_another_key_runs_at_once() {
 
 #[test]
 fn a_full_queue_takes_another_keys_request_and_refuses_the_newest_of_the_flood() {
-    let (stack, alice, bob) = with_keys("target.max_sequences = 1\nlimits.queue = 3\n");
+    let KeyedStack { stack, alice, bob } = with_keys("target.max_sequences = 1\nlimits.queue = 3\n");
     let running = run(&stack, &alice);
     let mut flood = vec![];
     for waiting in 1..=3 {
