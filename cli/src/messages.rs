@@ -19,7 +19,7 @@ pub enum MessagesError {
     NotBase64 {
         /// Path of the image in the file.
         place: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: base64::DecodeError,
     },

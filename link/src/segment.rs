@@ -63,8 +63,8 @@ pub const SEGMENT_BYTES: u64 = 64 << 20;
 /// Largest segment that is mapped.
 const MAX_SEGMENT_BYTES: u64 = 4 << 30;
 
-/// What a link is made of: for the supervisor, which hands one end and the segment to each worker
-/// and keeps nothing.
+/// The parts of a link, for the supervisor. It hands one end and the segment to each worker and
+/// retains nothing.
 #[derive(Debug)]
 pub struct Pair {
     /// The target's end of the socket pair.
@@ -109,7 +109,7 @@ impl SharedSegment {
     /// Checks what was received as a segment: a file of at least that size which cannot shrink.
     ///
     /// # Errors
-    /// It is not.
+    /// It is no such file.
     pub fn check(segment: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
         check_size(bytes)?;
         let about = fstat(segment)?;

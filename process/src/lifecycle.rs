@@ -19,9 +19,9 @@ pub enum Exit {
     Config = 64,
     /// A dependency is missing: a model, a port, another process.
     Unavailable = 69,
-    /// Our bug.
+    /// A bug of this program.
     Bug = 70,
-    /// Start me again.
+    /// The process asks to be started again.
     RestartMe = 75,
     /// Host memory is stranded; starting again would make it worse.
     MemoryStranded = 78,

@@ -60,7 +60,7 @@ pub enum RuntimeDirError {
         path: PathBuf,
         /// "supervisor", "gateway", "service".
         what: String,
-        /// Who holds it.
+        /// Id of the process that holds it.
         pid: String,
     },
     /// A counter of terms or epochs and its spare are both damaged.

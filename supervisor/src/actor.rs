@@ -1,5 +1,5 @@
-//! The one task that owns the core: it turns whatever happens into events, and carries out the
-//! core's actions.
+//! The one task that owns the core. It makes events for the core and carries out the core's
+//! actions.
 //!
 //! Order of reading: exits of workers, orders to stop, ends of requests, mail, time. Exits come
 //! first, so that no request is routed to a dead worker. Ends come before new requests, so that no
@@ -58,7 +58,7 @@ struct Named {
     routed: Option<Millis>,
 }
 
-/// Core and everything it decides over.
+/// The core, and everything that it decides about.
 pub struct Actor<H> {
     core: Supervisor,
     clock: Clock,
@@ -141,7 +141,7 @@ impl<H: Host> Actor<H> {
         let own = &self.own;
         let cause = match own.restarts {
             0 => "it was started".to_owned(),
-            times => format!("it was started again, {times} times in all that nobody asked for"),
+            times => format!("it was started again, {times} times in all without an order"),
         };
         let change = Change {
             kind: "supervisor",
@@ -445,10 +445,10 @@ impl<H: Host> Actor<H> {
                 });
             }
             worker::Action::Surprise { phase, event } => {
-                tracing::warn!(%worker, phase, event, "an event that means nothing here");
+                tracing::warn!(%worker, phase, event, "an unexpected event");
             }
             worker::Action::Abandon { epoch, .. } => {
-                tracing::error!(%worker, %epoch, "the core let an Abandon out")
+                tracing::error!(%worker, %epoch, "the core returned an Abandon action")
             }
         }
     }

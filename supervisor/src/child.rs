@@ -54,8 +54,8 @@ pub trait Host: Send + 'static {
     /// Whether the current one is stopped by job control.
     fn is_frozen(&self) -> bool;
 
-    /// Resolves when the current one has ended, and lets go of it. Never, without one. Safe to drop
-    /// and call again.
+    /// Resolves when the current process has ended, and forgets it. Without a process it never
+    /// resolves. Safe to drop and call again.
     fn exited(&mut self) -> impl Future<Output = WorkerExit> + Send;
 
     /// Last lines of its log.
@@ -65,9 +65,9 @@ pub trait Host: Send + 'static {
 /// The hosts of all workers.
 #[derive(Debug)]
 pub struct Hosts<H> {
-    /// Of the target.
+    /// Host of the target.
     pub target: H,
-    /// Of the drafters, by [`WorkerSlot::idx`].
+    /// Hosts of the drafters, by [`WorkerSlot::idx`].
     pub drafters: [H; 2],
 }
 
@@ -154,9 +154,9 @@ impl ProcessHost {
             loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
         let threads = match threads {
             Auto::Is(threads) => Some(threads),
-            // All cores, for both: the target mostly waits while its drafter works. Where it does
-            // not, whoever is kept waiting by the system leaves its share of a product to its other
-            // threads.
+            // All cores, for both: the target mostly waits while its drafter works. If both
+            // compute, a thread that the system does not run leaves its share of a product to the
+            // other threads.
             Auto::Auto => None,
         };
         Ok(Self { worker, program, config_file, threads, dir, current: None })
@@ -174,9 +174,9 @@ impl Host for ProcessHost {
         };
         let end = platform::process_end(record.pid).and_then(watch);
         if let Err(error) = &end {
-            tracing::warn!(pid = record.pid, %error, "its end cannot be waited for; it is looked for now and then");
+            tracing::warn!(pid = record.pid, %error, "its end cannot be waited for; it is checked at intervals");
         }
-        // Only now is it certain that the number is still that process's.
+        // Checked again: only now is it certain that the process still has this number.
         if !record.alive() {
             return None;
         }
@@ -185,16 +185,16 @@ impl Host for ProcessHost {
     }
 
     fn start(&mut self, epoch: Epoch, term: Term, model: &str) -> io::Result<u32> {
-        // A file, never a pipe: a worker outlives us for its lease, and must not die of writing to
-        // nobody.
+        // A file, never a pipe: a worker outlives this process for its lease, and writing to a
+        // closed pipe would end it.
         let log = telemetry::child_log(&self.dir.log(self.worker.name()), LOG_BYTES)?;
         let mut command = Command::new(&self.program);
         command.args(["--epoch", &epoch.to_string(), "--term", &term.to_string()]);
         if let WorkerId::Drafter(_) = self.worker {
             command.args(["--name", self.worker.name(), "--model", model]);
         }
-        // Set even when empty: whatever file lies in the working directory, the worker reads what
-        // we have read.
+        // Set even when empty, so that the worker reads the same file as this process, whichever
+        // file lies in the working directory.
         command.env(CONFIG_VAR, &self.config_file);
         for ours in [PARENT_FD, RESTARTS].into_iter().chain(MANAGER_VARIABLES) {
             command.env_remove(ours);
@@ -220,15 +220,15 @@ impl Host for ProcessHost {
         })?;
         let pid = child.id().unwrap_or_default();
         self.current = Some(Current::Ours(child));
-        // It writes the same once it runs. Until then it would be nobody's if we were killed: the
-        // next supervisor would start another beside it.
+        // The worker writes the same record once it runs. If this process were killed before that,
+        // the next supervisor would not find the worker and would start another beside it.
         if let Some(Err(error)) = WorkerRecord::of(pid, epoch.0)
             .map(|record| self.dir.write_record(self.worker.name(), &record))
         {
             tracing::warn!(
                 pid,
                 error = chain(&error),
-                "a worker that was started is not written down; it has to do so itself"
+                "the record of a worker that was started cannot be written; the worker writes it itself"
             );
         }
         Ok(pid)

@@ -22,20 +22,20 @@ use tonic::Status;
 
 use crate::lines::LineWriter;
 
-/// Events kept in memory: those the file may not have yet.
+/// Events kept in memory: the file may not have them yet.
 const RECENT: usize = 256;
 /// Most events that wait for a follower; one that lags further is cut off.
 const MAX_LAG: usize = 256;
 /// Events on their way to one caller.
 const STREAM: usize = 64;
-/// A follower that takes nothing for so long is cut.
+/// A follower that takes nothing for this time is cut off.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Those who may read or follow at once.
+/// Callers that may read or follow at once.
 const READERS: usize = 32;
 
-/// Events where a caller names no number.
+/// Events for a caller that names no number.
 const DEFAULT_LAST: u32 = 100;
-/// The most.
+/// Most events that a caller may ask for.
 const MAX_LAST: u32 = 10_000;
 
 /// A change of state, before it has its number and its stamp.
@@ -86,7 +86,7 @@ impl Journal {
         (Self { term, number: 0, recent, live, file }, reader)
     }
 
-    /// Something changed.
+    /// Records a change: in the log, in memory, for followers and in the file.
     pub fn record(&mut self, change: Change) {
         let Change { kind, subject, epoch, from, to, cause } = change;
         tracing::info!(kind, subject, epoch, from, to, cause, "event");
@@ -109,7 +109,7 @@ impl Journal {
             }
             recent.push_back(event.clone());
         }
-        // Nobody may follow.
+        // An error means that there is no follower.
         let _ = self.live.send(event.clone());
         self.file.write(file::EventLine::from(&*event));
     }
@@ -127,8 +127,8 @@ fn now() -> String {
 pub type Events = tokio_stream::wrappers::ReceiverStream<Result<v1::Event, Status>>;
 
 impl Reader {
-    /// The last events there were, also of earlier supervisors, and then, if it follows, those that
-    /// come.
+    /// The last events, also of earlier supervisors. If the caller follows, later events come after
+    /// them.
     ///
     /// # Errors
     /// Too many read already, or the service is about to end.
@@ -144,7 +144,7 @@ impl Reader {
         };
         let place = self.readers.clone().try_acquire_owned().map_err(full)?;
         let ending = || Reason::Draining.status("the supervisor is about to end");
-        // Before what there is is read: nothing falls between the two.
+        // Subscribed before past events are read, so that no event is lost between both.
         let live = self.live.upgrade().ok_or_else(ending)?.subscribe();
         let (events, stream) = mpsc::channel(STREAM);
         let reader = self.clone();

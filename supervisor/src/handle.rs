@@ -54,7 +54,7 @@ impl ActorHandle {
         Self { mail, ends, broadcasts, events, numbers: Arc::default(), term, clock }
     }
 
-    /// Our term.
+    /// The supervisor's term.
     pub fn term(&self) -> Term {
         self.term
     }
@@ -89,7 +89,7 @@ impl ActorHandle {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Hands a request in. The place it gets is given back when what is returned is dropped.
+    /// Submits a request. Its place is given back when the returned value is dropped.
     ///
     /// # Errors
     /// The mailbox is full.
@@ -133,8 +133,8 @@ impl ActorHandle {
         answer.await.map_err(|_| stopping())
     }
 
-    /// Hands an operator's order of the drafter in and waits until it is carried out; returns
-    /// everything as it is then. Giving the wait up leaves the order standing.
+    /// Sends an operator's order about the drafter and waits until it is carried out. Returns the
+    /// status of everything then. If the wait is given up, the order still stands.
     ///
     /// # Errors
     /// It cannot be carried out, the mailbox is full, or the service is about to end.
@@ -202,7 +202,7 @@ pub struct PendingRequest {
 pub struct AdmittedRequest {
     /// The right to run it.
     pub grant: AdmissionGrant,
-    /// Its place.
+    /// The guard of its place.
     pub guard: AdmissionGuard,
 }
 

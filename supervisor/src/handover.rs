@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 
 use crate::mailbox::Mail;
 
-/// For one worker to take its end. Both together are shorter than the core's own timeout.
+/// Longest wait until one worker takes its end. Both together are shorter than the core's own
+/// timeout.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Makes link `generation` and hands it to both workers; the outcome goes to `mail`.
@@ -33,7 +34,7 @@ pub fn begin(
         let pair = make_pair(SEGMENT_BYTES)
             .map_err(|error| format!("no shared memory for it: {error}"))?;
         let segment = pair.segment.as_fd();
-        // The drafter first: when it does not take its end, the target's present link is not
+        // The drafter first: if it does not take its end, the target's present link is not
         // disturbed.
         let end = pair.drafter.as_fd();
         paceline_link::send(

@@ -51,9 +51,9 @@ pub use crate::setup::{Setup, WorkerIdentities};
 use crate::status::OwnProcess;
 use crate::worker_client::MAX_MESSAGE_BYTES;
 
-/// How long a thread that hands links over is kept for the next one.
+/// Time for which a thread that hands links over is kept for the next one.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_millis(100);
-/// For open streams to end once the workers are gone.
+/// Longest wait for open streams to end after the workers are gone.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A whole process: reads the configuration, takes the runtime directory, serves until it is asked
@@ -69,7 +69,7 @@ pub fn start(flag: Option<&Path>) -> Exit {
                 Ok(runtime) => runtime.block_on(serve(setup, hosts)),
                 Err(error) => refuse(Exit::Bug, &error),
             };
-            // Held to here: the next supervisor finds nothing of ours.
+            // Held until here, so that the next supervisor finds nothing of this one.
             drop(lock);
             exit
         }
@@ -178,8 +178,8 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
     let exit = tokio::select! {
         // A task, because a panic in the core has to end the process.
         exit = task::spawn("actor", actor.run()) => exit.unwrap_or(Exit::Bug),
-        // Nobody can reach us any more. The workers live on for their lease; whoever starts us next
-        // finds it.
+        // No client can reach this process any more. The workers live on for their lease, and the
+        // next supervisor adopts them.
         ended = &mut server => {
             tracing::error!(?ended, "the server ended by itself");
             return Exit::Bug;
@@ -190,7 +190,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
     if tokio::time::timeout(CLOSE_TIMEOUT, &mut server).await.is_err() {
         server.abort();
     }
-    // The lock is still ours, so this is our socket and no other's.
+    // This process still holds the lock, so the socket is its own.
     let _ = std::fs::remove_file(&path);
     tracing::info!(?exit, "supervisor ends");
     exit

@@ -1,9 +1,9 @@
-//! A file of JSON lines, bounded: one that has grown is set aside as `NAME.1`, in place of the one
-//! set aside before (I6). A disk that takes nothing costs lines and one warning, nothing else. The
+//! A file of JSON lines, of bounded size (I6). A file at the bound is renamed to `NAME.1`, in place
+//! of the earlier file of that name. A full disk costs lines and one warning, nothing else. The
 //! event file and the route log are such files.
 //!
-//! Lines are made on the actor's task and written by a thread of the file's own, behind a bounded
-//! queue.
+//! The actor's task makes the lines and puts them into a bounded queue. A thread of the file's own
+//! writes them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -17,22 +17,23 @@ use serde::Serialize;
 
 /// Lines on their way to the disk.
 const UNWRITTEN: usize = 1_024;
-/// Longest wait for the disk at the end.
+/// Longest wait for the disk when the writer is dropped.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Where lines are put. Dropped, it waits a little until those on their way are written.
+/// Takes lines for a file. When it is dropped, it waits a bounded time until its queue is written.
 #[derive(Debug)]
 pub struct LineWriter<T> {
     lines: Option<SyncSender<T>>,
     thread: Option<(JoinHandle<()>, Receiver<()>)>,
     path: PathBuf,
-    /// Said once, until the disk keeps up again.
+    /// The queue was full at the last line. The warning is logged once, until the disk keeps up
+    /// again.
     behind: bool,
 }
 
 impl<T: Serialize + Send + 'static> LineWriter<T> {
-    /// A writer to `path`, of files of up to so many bytes. Without a thread nothing is written,
-    /// which is warned of.
+    /// A writer to `path`, whose files have at most `max_bytes`. If the system gives no thread,
+    /// nothing is written, and a warning is logged.
     pub fn start(name: &str, path: PathBuf, max_bytes: u64) -> Self {
         let (lines, incoming) = sync_channel::<T>(UNWRITTEN);
         let (done_tx, done) = sync_channel(1);
@@ -41,7 +42,7 @@ impl<T: Serialize + Send + 'static> LineWriter<T> {
             for line in incoming {
                 file.write(&line);
             }
-            // Nobody listens only if the process ends by other means.
+            // The receiver is gone only if the process ends by other means.
             let _ = done_tx.try_send(());
         };
         let thread = match std::thread::Builder::new().name(name.to_owned()).spawn(write) {
@@ -54,8 +55,8 @@ impl<T: Serialize + Send + 'static> LineWriter<T> {
         Self { lines: thread.is_some().then_some(lines), thread, path, behind: false }
     }
 
-    /// Has a line written. Never waits: where lines come faster than the disk takes them some are
-    /// missing.
+    /// Puts a line into the queue. Never waits: if lines come faster than the disk takes them, some
+    /// are missing.
     pub fn write(&mut self, line: T) {
         let taken = self.lines.as_ref().map(|lines| lines.try_send(line));
         let behind = matches!(taken, Some(Err(TrySendError::Full(_))));
@@ -78,7 +79,7 @@ impl<T> Drop for LineWriter<T> {
     }
 }
 
-/// Where a file that has grown is set aside.
+/// Path to which a file at its bound is renamed.
 pub(crate) fn aside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".1");

@@ -45,7 +45,7 @@ pub enum Mail {
     Connected {
         /// Its number.
         generation: u64,
-        /// Why not.
+        /// Reason of the failure.
         failure: Option<String>,
     },
     /// The target answered other permits, or did not answer in time.

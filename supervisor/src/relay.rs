@@ -27,13 +27,14 @@ use crate::wire::permit_message;
 /// Batches on their way to a gateway that does not read. After them the target's own bounds hold
 /// the request back.
 const BATCHES: usize = 16;
-/// The target ends requests at their deadline; this much later we do, in case it does not.
+/// The target ends requests at their deadline. The relay ends them this much later, in case the
+/// target does not.
 const BACKSTOP_MS: u64 = 2_000;
-/// For the core to learn how a target ended whose stream broke, and for the last batches of that
-/// stream.
+/// Longest wait, after a stream broke, until the core reports how the target ended, and for the
+/// last batches of that stream.
 const BROKEN_STREAM_TIMEOUT: Duration = Duration::from_millis(250);
-/// For the end of a finished stream to arrive, so that the target does not take the closed stream
-/// for a cancellation.
+/// Longest wait for the end of a finished stream, so that the target does not take the closed
+/// stream for a cancellation.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The stream a gateway reads.
@@ -43,7 +44,7 @@ pub type Batches = ReceiverStream<Result<TokenBatch, Status>>;
 /// the backstop after its deadline.
 type OutsideEnd = Pin<Box<dyn Future<Output = Status> + Send>>;
 
-/// Runs a granted request until its first batch is there, and from then on in a task of its own.
+/// Runs a granted request until its first batch is there, and afterwards in a task of its own.
 ///
 /// # Errors
 /// It ended before its first batch. Dropping the future cancels the request and gives its place
@@ -168,9 +169,9 @@ impl Relay {
         }
     }
 
-    /// The reader is gone: the relay's stream is dropped, which cancels the request. A gateway that
-    /// asked for `so_far` ended the request at a stop string, which is a good end. Its client may
-    /// have gone instead, which is rare and looks the same.
+    /// The reader has gone. The relay's stream is dropped, which cancels the request. A gateway
+    /// that asked for `so_far` ended the request at a stop string, which is a good end. Its client
+    /// may have gone instead, which is rare and looks the same.
     fn left(mut self) {
         if let Some(so_far) = &self.so_far {
             self.guard.ended_well(so_far, self.tokens, self.first_ms);
@@ -188,7 +189,7 @@ impl Relay {
         let Self { mut upstream, guard, .. } = self;
         drop(guard);
         outlet.end(Ok(last));
-        // Whatever comes now, the request is over.
+        // The outcome does not matter: the request is over.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, upstream.message()).await;
     }
 }

@@ -29,7 +29,7 @@ pub enum ReplayError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -38,7 +38,7 @@ pub enum ReplayError {
     Setting {
         /// As typed.
         setting: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: ConfigError,
     },

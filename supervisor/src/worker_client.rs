@@ -27,11 +27,11 @@ use crate::wire;
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Pause before `Watch` is tried again, while the worker has no socket yet or its stream broke.
 const WATCH_RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// For a worker to describe itself, which needs no engine.
+/// Longest wait until a worker describes itself, which needs no engine.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For an answer to the order to end: a worker that takes longer gets SIGTERM.
+/// Longest wait for an answer to the order to end. A worker that takes longer gets SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-/// For an answer to an order for other permits.
+/// Longest wait for an answer to other permits.
 const PERMITS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before a policy is sent again.
 const POLICY_RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub struct WorkerClient {
     term: Term,
     channel: Channel,
     mail: mpsc::Sender<Mail>,
-    /// Of an adopted worker only.
+    /// Set for an adopted worker only.
     expected: Option<ExpectedProcess>,
     watch: Option<AbortHandle>,
     policy: Option<watch::Sender<Policy>>,
@@ -201,7 +201,7 @@ impl WorkerClient {
         });
     }
 
-    /// Gives it the policy in force; tried again until it is there, or a newer one is to go.
+    /// Sends the policy in force. Tries again until the target took it, or a newer one replaces it.
     pub fn set_policy(&mut self, policy: Policy) {
         if let Some(newest) = &self.policy {
             newest.send_replace(policy);

@@ -95,7 +95,8 @@ fn a_key_runs_sixteen_and_its_others_wait_while_another_key_runs_at_once() {
 
 #[test]
 fn a_full_queue_takes_another_keys_request_and_refuses_the_newest_of_the_flood() {
-    let KeyedStack { stack, alice, bob } = with_keys("target.max_sequences = 1\nlimits.queue = 3\n");
+    let KeyedStack { stack, alice, bob } =
+        with_keys("target.max_sequences = 1\nlimits.queue = 3\n");
     let running = run(&stack, &alice);
     let mut flood = vec![];
     for waiting in 1..=3 {

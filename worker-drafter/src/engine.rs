@@ -1,4 +1,5 @@
-//! The one MLX thread: takes links and their frames, runs the steps that the core decides, answers.
+//! The one MLX thread. It takes links and their frames, runs the steps that the core decides, and
+//! answers.
 
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
@@ -17,8 +18,8 @@ use paceline_vocabulary::state::{LinkPhase, WorkerPhase};
 use crate::model::Model;
 use crate::target_link::{LinkEnd, RetentionLimits, TargetLink};
 
-/// Longest wait while bytes to the target wait to be written. It is rare, because the target reads
-/// at every step border.
+/// Longest wait while bytes for the target are not written yet. That is rare, because the target
+/// reads at each step border.
 const UNWRITTEN: Duration = Duration::from_millis(5);
 
 /// After this time without work, freed memory goes back to the system.
@@ -128,7 +129,8 @@ impl Engine {
         Exit::Bug
     }
 
-    /// Takes the commands that have come; without a link it waits for one. `false`: the end.
+    /// Takes the commands that have come. Without a link it waits for one. Returns `false` if the
+    /// worker ends.
     fn take_commands(&mut self, inbox: &mut Inbox<DrafterCommand>) -> bool {
         if self.target.is_none() {
             self.progress.set_phase(WorkerPhase::Idle.into());

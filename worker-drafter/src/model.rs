@@ -19,7 +19,7 @@ use crate::error::StartError;
 const WARM_SESSIONS: [i32; 2] = [1, 8];
 const WARM_ROWS: i32 = 64;
 
-/// Not `Send`: made on the thread that uses it (I8).
+/// The drafter's model. Not `Send`: made on the thread that uses it (I8).
 pub(crate) struct Model {
     draft: Box<dyn Drafter>,
     kv: KvStore,
@@ -80,7 +80,7 @@ impl Model {
         self.kv.row_bytes()
     }
 
-    /// Does the core's commands to the store.
+    /// Carries out the core's commands to the store.
     pub(crate) fn perform(&mut self, commands: &[StoreCommand]) -> Result<(), ModelError> {
         for one in commands {
             match *one {
@@ -154,8 +154,7 @@ impl Model {
         element: TensorType,
         mask: &[u8],
     ) -> Result<Option<Proposed>, ModelError> {
-        // The order in which the store wants them, as it will be once all have room for their new
-        // rows.
+        // In the order of the store, as it will be after all sessions have room for their new rows.
         let mut sessions: Vec<&SessionWork> = step.sessions.iter().collect();
         sessions.sort_by_cached_key(|work| self.order(work));
         let (mut hidden, mut embeddings) = (vec![], vec![]);

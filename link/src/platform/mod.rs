@@ -16,7 +16,7 @@ use macos as system;
 /// Shared memory of a fixed size that has no name and is not inherited by children.
 ///
 /// # Errors
-/// The system's own.
+/// Errors of the system.
 pub fn create_segment(bytes: u64) -> io::Result<OwnedFd> {
     system::create_segment(bytes)
 }
@@ -33,7 +33,7 @@ pub fn check_fixed_size(segment: BorrowedFd<'_>) -> io::Result<()> {
 /// User id of the process at the other end of a Unix socket, as of connect or listen.
 ///
 /// # Errors
-/// The system's own.
+/// Errors of the system.
 pub fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     system::peer_uid(socket)
 }
@@ -53,7 +53,7 @@ pub(crate) fn close_on_exec(descriptor: RawFd) {
 /// A pair of connected stream sockets that children do not inherit.
 ///
 /// # Errors
-/// The system's own.
+/// Errors of the system.
 pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     // std sets close-on-exec the way the system allows.
     let (a, b) = std::os::unix::net::UnixStream::pair()?;

@@ -11,7 +11,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
@@ -31,7 +31,7 @@ pub enum ConfigError {
         key: &'static str,
         /// The directory as written.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },

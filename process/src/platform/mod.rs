@@ -46,7 +46,7 @@ pub fn boot_id() -> String {
 /// They need not survive a power cut, because all processes that know their numbers end with it.
 ///
 /// # Errors
-/// The system's own.
+/// Errors of the system.
 pub fn write_barrier(file: &std::fs::File) -> std::io::Result<()> {
     system::write_barrier(file)
 }

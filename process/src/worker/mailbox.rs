@@ -1,6 +1,5 @@
 //! An engine's mailbox: a bounded queue of commands, and a socket that gets a byte for each
-//! command. One thread can wait on that socket and on the link's at once, and wakes for nothing
-//! else.
+//! command. One thread can wait on that socket and on the link's socket at once.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,14 +10,14 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The sending end.
+/// The sending end of a mailbox.
 #[derive(Debug)]
 pub struct Mail<C> {
     tx: SyncSender<C>,
     bell: Arc<UnixStream>,
 }
 
-/// The engine's end.
+/// The engine's end of a mailbox.
 #[derive(Debug)]
 pub struct Inbox<C> {
     rx: Receiver<C>,
@@ -57,7 +56,7 @@ impl<C> Mail<C> {
     /// Puts a command into the queue, without waiting.
     ///
     /// # Errors
-    /// It is not taken.
+    /// The command is not taken.
     pub fn try_send(&self, command: C) -> Result<(), SendRefused> {
         self.tx.try_send(command).map_err(|error| match error {
             TrySendError::Full(_) => SendRefused::Full,

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::lines::aside;
 
-/// Its name.
+/// Name of the file.
 pub(super) const NAME: &str = "events.jsonl";
-/// Its bound.
+/// Largest size of the file, in bytes.
 pub(super) const MAX_BYTES: u64 = 4 << 20;
-/// Lines longer than this are none of ours.
+/// Longest line that is read. This program writes no longer ones.
 const MAX_LINE: usize = 64 << 10;
 
-/// A line.
+/// A line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct EventLine {
     time: String,
