@@ -1,6 +1,6 @@
 #!/bin/sh
-# Proves by their manifests that the cores under core/ are pure: no crate in their trees does input or output, has a
-# runtime, a wire format, or MLX. Fails and names each core and the crate that it must not have.
+# Proves by the manifests that the cores under core/ are pure. No crate in their trees does input or output, has a runtime
+# or a wire format, or is MLX. Fails and names each core and the crate that it must not have.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -19,7 +19,7 @@ forbidden() {
         { print $2 }' | sort -u | grep -xE "$FORBIDDEN" | grep -vx "$1" || true
 }
 
-# A check that finds nothing anywhere proves nothing. This package is known to have a runtime.
+# The check must be able to find something. This package is known to have a runtime.
 impure=$(forbidden paceline-process)
 printf '%s\n' "$impure" | grep -qx tokio || die "check-purity.sh: expected to find tokio in paceline-process, found no forbidden crate"
 

@@ -33,7 +33,7 @@ serve= # pid of `paceline serve`, while there is one
 stream= # pid of a `paceline generate` in the background, likewise
 verdict=failed
 
-# A killed process that nobody has reaped yet answers kill -0; /proc knows better.
+# A killed process that is not reaped yet answers kill -0. /proc shows its state.
 alive() {
     kill -0 "$1" 2>/dev/null || return 1
     [ ! -r "/proc/$1/stat" ] || ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null
@@ -121,7 +121,7 @@ start_service() {
     show_log
     say "Ready after $(($(date +%s) - begin)) s on 127.0.0.1:$port."
 }
-# stop_service PIDS...: ends it and looks for what it may have left.
+# stop_service PIDS...: ends it and checks that it left nothing.
 stop_service() {
     kill -TERM "$serve"
     within "$STOP_WITHIN_S" ended || die "the service did not stop within $STOP_WITHIN_S s"
@@ -193,7 +193,7 @@ per_cycle = (cycles + accepted) / cycles
 if "show" in sys.argv:
     line("with drafter", other, f"{per_cycle:.2f} tokens per cycle, {speed(other) / speed(plain):.2f} times as fast")
 else:
-    # Far behind its end an answer is noise to any drafter: what counts here is that the tokens are the same.
+    # Long after its natural end an answer is noise for each drafter. The test is that the tokens are the same.
     line("gone and back", other, f"{cycles} cycles")
 if plain["speculation"]["cycles"] != 0:
     sys.exit("the plain lane drafted")

@@ -5,8 +5,8 @@ set -eu
 . "$(dirname -- "$0")/lib.sh"
 
 if have cargo-deny; then
-    # Advisories come over the network; the others need nothing but what cargo has fetched for the build.
-    # An unused wrapper is a permission nobody took up, which is no reason to warn.
+    # Advisories come over the network; the others need nothing but what cargo has fetched for the build. An unused wrapper
+    # is a permission that is not used, which is no reason to warn.
     exec cargo deny check --allow unused-wrapper "$@"
 fi
 say "cargo-deny is not installed, so this was not checked: $*. This installs it: cargo install cargo-deny --locked"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The long tests and those with timed figures: everything in tests/ that is marked #[ignore], one at a time, the long
-# simulation, ten thousand interleavings of the target's batch, the code for macOS, and all fuzz targets. What fails does not
-# keep the rest from being run.
+# The long tests and the tests with timed figures: all tests in tests/ that are marked #[ignore], one at a time, the long
+# simulation, ten thousand interleavings of the target's batch, the code for macOS, and all fuzz targets. After a failure
+# the rest is run too.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 

@@ -1,5 +1,5 @@
 //! Features of images: what the vision tower computed, and its passes under way. The core decides
-//! which image is next, how far its pass goes, and which features stay (`core::tower`).
+//! which image is next, how far its pass goes, and which features stay (`target-core/tower`).
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -9,7 +9,7 @@
 //!
 //! The test can fail: it found each of three planted errors. Freed rows were not zeros for their
 //! next owner (`Class::take_slot`). One row too many of a verified block was committed
-//! (`pass::run`). A mask was one position too wide (`models/src/kv/plan.rs`).
+//! (`pass::run`). A mask was one position too wide (`models/src/kv/access.rs`).
 
 #![cfg(feature = "mlx")]
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]

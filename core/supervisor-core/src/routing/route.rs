@@ -1,6 +1,6 @@
-//! Which lane a request may take: request × signals × policy → [`Permit`], pure. Step by step the
-//! target decides inside the permit (`worker-target`, `core/speculation`); here is what is decided
-//! for a request as a whole, and why.
+//! Which lane a request may take: request × signals × policy → [`Permit`], pure. The target decides
+//! each step within the permit (`target-core/speculation`). This module decides about a request as
+//! a whole, and gives the reason.
 
 use paceline_vocabulary::{Force, Lane, Limit, Permit, RouteReason, RouteWish};
 
@@ -10,14 +10,14 @@ use super::policy::Policy;
 pub const PRIOR_CONCURRENT: u32 = 4;
 /// Tokens of context likewise: the length published drafters were trained at.
 pub const PRIOR_CONTEXT: u32 = 4_096;
-/// Steps after which a bucket's figure is a measurement: fewer are seconds of one request.
+/// Steps after which a bucket's figure counts as measured: fewer are a few seconds of one request.
 pub const MEASURED_STEPS: u64 = 64;
 
-/// Least gain that is one. The target's figure is a mean over kinds of text, each 1 or what it
-/// gains, and no kind has less than half a percent of it, as none is held to be impossible: where
-/// even the best text gains less than the 2 % at which the target begins to draft this is not
-/// reached, and wherever one gains more it is. So nobody is denied what could pay, and 13 shares
-/// whose sum is one bit above 1 are no gain.
+/// Least gain that counts as a gain. The target's figure is a mean over kinds of text, each 1 or
+/// its gain. No kind has less than half a percent of the mean, because none is impossible. If even
+/// the best text gains less than the 2 % at which the target begins to draft, the bound is not
+/// reached. If one kind gains more, it is reached. So no request is denied drafts that could pay,
+/// and rounding of the 13 shares (one bit above 1) is no gain.
 pub const LEAST_GAIN: f64 = 1.000_1;
 
 /// The drafter as routing knows it.
