@@ -122,7 +122,7 @@ pub struct Timing {
 }
 
 impl From<v1::Timing> for Timing {
-    fn from(said: v1::Timing) -> Self {
+    fn from(timing: v1::Timing) -> Self {
         let v1::Timing {
             queue_ms,
             ttft_ms,
@@ -131,7 +131,7 @@ impl From<v1::Timing> for Timing {
             picture_resize_ms,
             tower_ms,
             prefill_ms,
-        } = said;
+        } = timing;
         Self {
             queue_ms,
             ttft_ms,
@@ -192,7 +192,7 @@ impl Answer {
             if last.is_some() {
                 return Err(broken("a message came after the last one"));
             }
-            on_message(&message).map_err(|_| Failure::nobody_reads())?;
+            on_message(&message).map_err(|_| Failure::output_closed())?;
             answer.text.push_str(&message.text);
             answer.token_ids.extend(&message.token_ids);
             answer.margins.extend(&message.margins);

@@ -92,7 +92,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// By `--address`, else `gateway.grpc`, with TLS if either says so.
+    /// By `--address`, else `gateway.grpc`, with TLS if one of them requires it.
     ///
     /// # Errors
     /// The configuration, the key or the certificates cannot be used.

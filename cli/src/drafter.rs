@@ -43,10 +43,10 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
         }
     };
     let drafter = answered(call, wait, &place).await?.drafter.unwrap_or_default();
-    screen.text(&line("drafter", &drafter)).map_err(|_| Failure::nobody_reads())
+    screen.text(&line("drafter", &drafter)).map_err(|_| Failure::output_closed())
 }
 
-/// The answer to an order. The service waits as long as the order says.
+/// The answer to an order. The service waits for the time in the order.
 ///
 /// # Errors
 /// The order is not carried out, or no service answers.

@@ -23,5 +23,5 @@ pub async fn run(args: &DrainArgs, screen: &mut Screen) -> Result<(), Failure> {
     } else {
         "drained: nothing runs, and nothing new is taken\n"
     };
-    screen.text(line).map_err(|_| Failure::nobody_reads())
+    screen.text(line).map_err(|_| Failure::output_closed())
 }

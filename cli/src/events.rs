@@ -41,7 +41,7 @@ pub async fn run(args: &EventsArgs, screen: &mut Screen) -> Result<(), Failure> 
                     seen = at;
                     let text =
                         if args.json { format!("{}\n", object(&event)) } else { line(&event) };
-                    screen.text(&text).map_err(|_| Failure::nobody_reads())?;
+                    screen.text(&text).map_err(|_| Failure::output_closed())?;
                 }
                 continue;
             }

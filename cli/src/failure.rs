@@ -91,7 +91,7 @@ impl Failure {
     }
 
     /// The reader of standard output is gone, so no message is shown.
-    pub fn nobody_reads() -> Self {
+    pub fn output_closed() -> Self {
         Self::new(REFUSED, Code::Cancelled, "OUTPUT_CLOSED", "")
     }
 

@@ -37,13 +37,13 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
                 answers => serde_json::to_string(&serde_json::json!({ "samples": answers })),
             };
             let object = object.expect("an answer is plain JSON");
-            screen.text(&format!("{object}\n")).map_err(|_| Failure::nobody_reads())
+            screen.text(&format!("{object}\n")).map_err(|_| Failure::output_closed())
         }
         (Ok(answers), false) => {
             for (at, answer) in answers.iter().enumerate() {
                 if answers.len() > 1 {
                     let heading = format!("--- {} of {}\n", at + 1, answers.len());
-                    screen.text(&(heading + &answer.text)).map_err(|_| Failure::nobody_reads())?;
+                    screen.text(&(heading + &answer.text)).map_err(|_| Failure::output_closed())?;
                 }
                 end_line(screen, &answer.text);
                 if args.verbose || screen.err_is_terminal() {

@@ -32,9 +32,9 @@ pub fn run(args: &KeyArgs, screen: &mut Screen) -> Result<(), Failure> {
     };
     if let (Some(key), true) = (&key, as_object) {
         let object = json!({ "name": line.name, "key": key, "line": line.to_string() });
-        return screen.text(&format!("{object}\n")).map_err(|_| Failure::nobody_reads());
+        return screen.text(&format!("{object}\n")).map_err(|_| Failure::output_closed());
     }
-    screen.text(&format!("{line}\n")).map_err(|_| Failure::nobody_reads())?;
+    screen.text(&format!("{line}\n")).map_err(|_| Failure::output_closed())?;
     if let Some(key) = key {
         screen.note(&format!("the key, shown this once: {key}"));
     }

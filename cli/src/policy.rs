@@ -46,7 +46,7 @@ pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> 
     };
     let text =
         if json { format!("{}\n", object(answer.epoch, &answer.policy)) } else { text(&answer) };
-    screen.text(&text).map_err(|_| Failure::nobody_reads())
+    screen.text(&text).map_err(|_| Failure::output_closed())
 }
 
 /// As JSON, here and in `status`.

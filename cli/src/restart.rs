@@ -45,7 +45,7 @@ pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure>
         Process::Supervisor => successor(config, answer.term, &clock, limit(&args.wait)).await?,
         _ => answer.process.unwrap_or_default(),
     };
-    screen.text(&line(name, &restarted)).map_err(|_| Failure::nobody_reads())
+    screen.text(&line(name, &restarted)).map_err(|_| Failure::output_closed())
 }
 
 /// Waits for a supervisor of a later term than `term` whose target serves.

@@ -30,10 +30,10 @@ pub async fn run(args: &RoutesArgs, screen: &mut Screen) -> Result<(), Failure> 
     let output = output.map_err(|error| {
         Failure::refused_here(format!("cannot run {}: {error}", program.display()))
     })?;
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output.status.code() {
-        Some(0) => screen.text(&said(&output.stdout)).map_err(|_| Failure::nobody_reads()),
-        Some(BAD_SETTING) => Err(Failure::usage(said(&output.stderr).trim())),
-        _ => Err(Failure::refused_here(said(&output.stderr).trim())),
+        Some(0) => screen.text(&text(&output.stdout)).map_err(|_| Failure::output_closed()),
+        Some(BAD_SETTING) => Err(Failure::usage(text(&output.stderr).trim())),
+        _ => Err(Failure::refused_here(text(&output.stderr).trim())),
     }
 }

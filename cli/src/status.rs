@@ -27,7 +27,7 @@ pub async fn run(args: &StatusArgs, screen: &mut Screen) -> Result<(), Failure> 
     match outcome {
         Ok(status) => {
             let text = if args.json { format!("{}\n", object(&status)) } else { table(&status) };
-            screen.text(&text).map_err(|_| Failure::nobody_reads())
+            screen.text(&text).map_err(|_| Failure::output_closed())
         }
         Err(failure) => {
             if args.json {

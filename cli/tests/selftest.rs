@@ -157,7 +157,7 @@ fn a_killed_selftest_leaves_no_process() {
     child.kill().unwrap();
     child.wait().unwrap();
     wait_until(|| scene.read("pids").lines().all(gone));
-    // Only the directory is left: nobody of ours was there to remove it.
+    // Only the directory is left: no process of ours was there to remove it.
     std::fs::remove_dir_all(Path::new(scene.read("place").trim()).parent().unwrap()).unwrap();
 }
 

@@ -251,7 +251,7 @@ impl End {
 
     /// The next frame, if one is there within `wait` (zero: only what is there already).
     /// Acknowledgements are taken in here and not returned. What waits to be written goes out
-    /// meanwhile. `None` also where [`End::limit_intake`] says no more.
+    /// meanwhile. `None` also if the limit of [`End::limit_intake`] is reached.
     ///
     /// # Errors
     /// [`LinkError::Gone`] once everything that the peer sent was returned;

@@ -36,7 +36,7 @@ pub enum RuntimeDirError {
     )]
     Nowhere,
     /// Other users could enter it, or its last component is a link.
-    #[error("directory {}: expected a directory of this user that nobody else may enter, found {found}; {remedy}", path.display())]
+    #[error("directory {}: expected a directory of this user that no other user may enter, found {found}; {remedy}", path.display())]
     Unsafe {
         /// The directory.
         path: PathBuf,

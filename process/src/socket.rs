@@ -31,7 +31,7 @@ pub const STREAM_WINDOW: u32 = 256 << 10;
 /// Most streams at once on one connection between our processes: 256 requests of the gateway with
 /// 16 samples each. Further streams wait at the client until one ends.
 pub const LINK_STREAMS: u32 = 4_096;
-/// Largest window that HTTP/2 knows (RFC 9113, section 6.9.1).
+/// Largest window of HTTP/2 (RFC 9113, section 6.9.1).
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
 /// HTTP/2 window of a connection with this many streams, in bytes: the sum of the streams' windows.
@@ -113,7 +113,7 @@ enum Caller {
     ThisUser,
     /// Another user, by id.
     OtherUser(u32),
-    /// The system no longer knows. macOS forgets the peer when it closes, as the probe of [`bind`]
+    /// The system no longer has it. macOS forgets the peer when it closes, as the probe of [`bind`]
     /// does at once.
     Unknown(io::Error),
 }

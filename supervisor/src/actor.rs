@@ -68,7 +68,7 @@ pub struct Actor<H> {
     term: Term,
     clients: HashMap<WorkerId, WorkerClient>,
     waiting: HashMap<Ticket, oneshot::Sender<AdmissionDecision>>,
-    /// The names of all requests here, by which the target knows them.
+    /// The names of all requests here. The target has them under the same names.
     names: HashMap<Ticket, Named>,
     route_log: Option<LineWriter<RouteLogLine>>,
     policy_calls: HashMap<CallId, oneshot::Sender<Result<PolicyResponse, Status>>>,

@@ -275,7 +275,8 @@ impl Host for ProcessHost {
             },
             Some(Current::Earlier(record, end)) => {
                 if let Some(end) = end {
-                    // Whatever else ends this wait, the record says whether it is gone.
+                    // If anything else ends this wait, the record shows whether the process is
+                    // gone.
                     let _ = end.readable().await;
                 }
                 while record.alive() {

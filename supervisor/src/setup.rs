@@ -19,7 +19,7 @@ pub struct Setup {
     pub dir: RuntimeDir,
     /// Number of this life.
     pub term: Term,
-    /// What `status` says of this process.
+    /// Figures of this process for `status`.
     pub own: OwnProcess,
     /// File of the route log; `None` is none.
     pub route_log: Option<std::path::PathBuf>,

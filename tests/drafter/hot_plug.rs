@@ -52,7 +52,7 @@ impl HotPlug {
     }
 
     /// The target's memory under this traffic. Of some 35 MB a few are gaps between the allocator's
-    /// blocks in use, and how many is chance, so the most of three looks counts.
+    /// blocks in use, and how many is chance, so the greatest of three measurements counts.
     fn usual_memory(&mut self) -> TargetMemory {
         let mut usual = TargetMemory { arrays: 0, resident: 0 };
         for batch in 0..3 {

@@ -1,6 +1,6 @@
 //! The page store: KV rows of the prefix cache, page by page, and hidden states of some pages. The
 //! core's index decides which pages exist (`core::prefix`). Drafters come and go; the store stays,
-//! because it belongs to the target and knows neither lanes nor drafters.
+//! because it belongs to the target and depends neither on lanes nor on drafters.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -11,7 +11,7 @@ use crate::image_files::LoadedImage;
 #[derive(Clone, Debug)]
 pub(crate) struct ValidRequest {
     pub(crate) id: RequestId,
-    /// The part that the scheduler knows.
+    /// The part that the scheduler gets.
     pub(crate) scheduling: Request,
     pub(crate) sampling: SamplingRule,
     /// Added to logits: ids and biases, ids ascending.

@@ -63,15 +63,15 @@ pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
     let found = if args.images {
         images::bench(args, screen)
             .await
-            .map(|report| (said(args, &report, images::report::Report::text), report.failures()))
+            .map(|report| (output(args, &report, images::report::Report::text), report.failures()))
     } else if args.tables || args.roofline {
         tables::bench(args, screen)
             .await
-            .map(|report| (said(args, &report, tables::report::Report::text), report.failures()))
+            .map(|report| (output(args, &report, tables::report::Report::text), report.failures()))
     } else {
         bench(args, screen)
             .await
-            .map(|report| (said(args, &report, Report::text), report.failures()))
+            .map(|report| (output(args, &report, Report::text), report.failures()))
     };
     let (text, failures) = match found {
         Ok(found) => found,
@@ -83,14 +83,14 @@ pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
             return Err(failure);
         }
     };
-    screen.text(&text).map_err(|_| Failure::nobody_reads())?;
+    screen.text(&text).map_err(|_| Failure::output_closed())?;
     match failures.as_slice() {
         [] => Ok(()),
         failures => Err(Failure::bench(failures.join("; "))),
     }
 }
 
-fn said<R: Serialize>(args: &BenchArgs, report: &R, text: impl Fn(&R) -> String) -> String {
+fn output<R: Serialize>(args: &BenchArgs, report: &R, text: impl Fn(&R) -> String) -> String {
     if args.json {
         serde_json::to_string(report).expect("a report is plain JSON") + "\n"
     } else {

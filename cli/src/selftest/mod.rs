@@ -65,7 +65,7 @@ pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure
     } else {
         report.text()
     };
-    screen.text(&text).map_err(|_| Failure::nobody_reads())?;
+    screen.text(&text).map_err(|_| Failure::output_closed())?;
     match report.identity.differences.first() {
         Some(place) => Err(Failure::selftest(format!("the lanes differ: {}", place_line(place)))),
         None => Ok(()),

@@ -288,8 +288,8 @@ impl Shell<'_> {
     }
 
     fn signal(&mut self, member: Member, signal: Signal) {
-        // The gateway lets go of its copy of the listener as it begins to drain; ours would keep
-        // connections waiting.
+        // The gateway closes its copy of the listener when it begins to drain. A copy here would
+        // keep connections waiting.
         self.spawner.close_door();
         if let Some(child) = self.child(member) {
             child.signal(signal);

@@ -74,7 +74,7 @@ pub(super) fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
 }
 
 pub(super) fn close_on_exec(descriptor: RawFd) {
-    // SAFETY: sets a flag of a descriptor that was just received and that no other thread knows.
+    // SAFETY: sets a flag of a descriptor that was just received and that no other thread has.
     unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
 }
 

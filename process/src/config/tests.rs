@@ -191,7 +191,7 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
         "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" | "drafter.model" => {
             (true, true)
         }
-        // Where no drafter is named, as by default, it says which one there is.
+        // If no drafter is named, as by default, the target decides which one there is.
         "target.model" => (true, true),
         "target.threads" | "target.keep_quantized" | "target.max_sequences" => (true, false),
         "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.tap_window" => {

@@ -36,7 +36,7 @@ fn a_directory_that_others_may_enter_is_refused_and_left_as_it_is() {
         assert_eq!(error.exit(), Exit::Config);
         let text = crate::chain(&error);
         assert!(text.contains(&format!("mode {open:04o}")) && text.contains("chmod 700"), "{text}");
-        assert_eq!(mode(&path), open, "nobody asked for another mode");
+        assert_eq!(mode(&path), open, "no caller asked for another mode");
     }
 }
 
@@ -232,7 +232,7 @@ fn a_record_names_one_process_of_one_boot() {
     assert!(
         !WorkerRecord { boot: "d8a3f2c4-0000-4000-8000-000000000000".to_owned(), ..record }.alive()
     );
-    // A record that says no boot, or is damaged, is none.
+    // A record without a boot id, or a damaged one, does not count.
     for text in [&b"{\"pid\":1,\"started\":1,\"epoch\":1}"[..], b"", b"{\"pid\":1", b"\xff"] {
         fs::write(dir.path().join("target.json"), text).expect("writable");
         assert_eq!((dir.record("target"), dir.records().len()), (None, 0));

@@ -437,7 +437,7 @@ async fn a_drafter_of_an_earlier_supervisor_is_adopted_and_linked_again() {
             break;
         }
     }
-    // Its end is the service's to wait for, whoever started it.
+    // The service waits for its end, also if an earlier supervisor started it.
     stack.stop.send(Stop::Asked).await.expect("it runs");
     leaves(&mut target).await;
     assert!(!stack.run.is_finished());
@@ -501,7 +501,7 @@ async fn the_gateways_notice_says_whether_drafts_arrive_in_time() {
     assert!(!stack.drafter_serves().await, "it is not linked");
     stack.link_up(&mut target, &mut drafter, 1).await;
     assert!(stack.drafter_serves().await);
-    // An open attachment hears of each change.
+    // An open attachment receives each change.
     target.link(generation(1), LinkPhase::Suspect, "late");
     stack.drafter_is(ProcessState::Suspect).await;
     assert!(!stack.drafter_serves().await, "its drafts are late");

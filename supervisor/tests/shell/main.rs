@@ -295,7 +295,7 @@ async fn a_target_killed_during_a_stream_ends_it_with_target_gone_and_is_restart
 
     let mut next = stack.life().await;
     assert_eq!(next.epoch, 2);
-    // Before or behind its first heartbeat.
+    // Before or after its first heartbeat.
     let status = stack.refused(request()).await;
     let reason = Reason::of(&status).expect("ours");
     assert!(matches!(reason, Reason::Restarting | Reason::TargetLoading), "{status:?}");
@@ -327,7 +327,7 @@ async fn a_client_that_leaves_cancels_its_request_in_every_state() {
     drop(answer);
     within(call.answer.closed()).await;
     stack.counts(0, 0).await;
-    // In the queue: two run, the third waits, goes, and the fourth does not wait behind it.
+    // In the queue: two run. The third waits and goes away, and the fourth does not wait for it.
     let (first, mut first_answer) = stack.running(&mut life).await;
     let (_second, _second_answer) = stack.running(&mut life).await;
     let third = stack.submit(request());
@@ -468,7 +468,7 @@ async fn a_second_stop_cancels_and_a_third_stop_kills() {
     assert_retryable(&failure(&mut answer).await, Reason::Draining);
     within(call.answer.closed()).await;
     within(life.stops.recv()).await.expect("asked to end");
-    // It does not go, and nobody waits for it: SIGKILL.
+    // It does not end, and no request waits for it: SIGKILL.
     stack.stop.send(Stop::Asked).await.expect("it runs");
     assert_eq!(within(stack.run).await.expect("no panic"), Exit::Asked);
 }
@@ -494,7 +494,7 @@ async fn a_target_of_an_earlier_supervisor_is_adopted() {
     next.idle();
     stack.serving().await;
     assert!(stack.lives.try_recv().is_err(), "one and no more");
-    // Asked to stop it ends what it has, whoever started that.
+    // When it is asked to stop, it ends its workers, also those of an earlier supervisor.
     stack.stop.send(Stop::Asked).await.expect("it runs");
     next.die(worker::WorkerExit::Code(0)).await;
     assert_eq!(within(stack.run).await.expect("no panic"), Exit::Asked);

@@ -119,7 +119,7 @@ pub(crate) struct Drafting {
     /// of the configured one.
     feature_layers: Vec<usize>,
     sessions: HashMap<SequenceKey, DraftSession>,
-    /// Sessions that ended and that the drafter still knows.
+    /// Sessions that ended and that the drafter still has.
     closed: Vec<SessionId>,
     /// Names of their pages.
     retained: Vec<RetainedPages>,

@@ -46,7 +46,7 @@ fn a_report_about_dropped_hidden_states_is_stale_and_no_fault() {
         (drafting.closed.as_slice(), drafting.window(KEY).expect("there").bytes()),
         (&[KEY.0][..], 0)
     );
-    // The window has rows again, from farther on. The drafter knows of neither yet, and reports
+    // The window has rows again, from farther on. The drafter has received neither yet, and reports
     // what it had read.
     drafting.session(KEY).window.push(30, &[0; 2 * ROW_BYTES]);
     assert!(report(&mut drafting, 20).is_ok());

@@ -25,7 +25,7 @@ struct StepTime {
 impl Engine {
     /// Runs a step and sends its tokens.
     pub(super) fn run_step(&mut self, step: &Step) {
-        // The store says in which order rows need the fewest products.
+        // Rows need the fewest products in the order of the store.
         let mut parts = step.parts.clone();
         parts.sort_by_key(|part| self.kv.order(SequenceId(part.key.0)));
         let prefills = parts.iter().any(|part| part.prefill);

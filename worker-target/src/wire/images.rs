@@ -12,7 +12,7 @@ use crate::image_files::AnnouncedImage;
 /// Longest file name: the limit of common file systems.
 const MAX_NAME_BYTES: usize = 255;
 
-/// The images of a request: what is to be read, and what the scheduler knows of each.
+/// The images of a request: files to be read, and each image as the scheduler has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CheckedImages {
     pub(super) announced: Vec<AnnouncedImage>,
@@ -113,7 +113,7 @@ fn no_placeholder(ids: &[u32], first: usize, vision: &VisionInfo) -> Result<(), 
     }
 }
 
-/// One image: what is to be read, and what the scheduler knows of it.
+/// One image: the file to be read, and the image as the scheduler has it.
 struct CheckedImage {
     announced: AnnouncedImage,
     image: Image,

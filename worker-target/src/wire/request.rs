@@ -145,7 +145,7 @@ pub(crate) fn request(
     Ok(CheckedRequest { request, announced })
 }
 
-/// The part of a checked request that the scheduler knows.
+/// The part of a checked request that the scheduler gets.
 fn scheduling(
     generation: Generation,
     permit: Permit,

@@ -86,7 +86,7 @@ async fn chunks_cache_and_resumption_change_no_token() {
         (found, done.cached_tokens as usize),
         (expected.clone(), (long.prompt().len() - 1) / PAGE * PAGE)
     );
-    // Other text behind the second picture: what is found ends inside it, and the rest of its rows
+    // Other text after the second picture: what is found ends inside it, and the rest of its rows
     // are read.
     let other = vec![9; long.prompt().len() - end];
     let prompt_ids = [&long.prompt()[..end], &other].concat();

@@ -170,7 +170,7 @@ mod tests {
         let found = Model::of(&status).expect("said");
         assert_eq!(found, Model { context: 99, vocab: 10, weight_bytes: 600, position_bytes: 8 });
         assert_eq!(found.token_bytes(50.0), 1_000.0);
-        // A service that does not say what it holds says what it has read.
+        // A service that does not report held bytes reports the bytes that it read.
         assert_eq!(
             Model::of(&StatusResponse { memory: None, ..status.clone() })
                 .expect("said")
