@@ -99,10 +99,10 @@ fn a_full_disk_costs_no_request_of_text_and_ends_without_a_restart() {
     for value in ["41", "51", "61"] {
         set_policy(&stack, value);
     }
-    let events = stack.paceline(&["events", "--json", "--last", "1"], "");
+    let listed = stack.paceline(&["events", "--json", "--last", "1"], "");
     assert!(
-        String::from_utf8_lossy(&events.stdout).contains("61"),
-        "memory has what the file lacks: {events:?}"
+        String::from_utf8_lossy(&listed.stdout).contains("61"),
+        "memory has what the file lacks: {listed:?}"
     );
     assert_eq!(
         (events(), log(&stack, "supervisor")),
