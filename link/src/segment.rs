@@ -18,13 +18,13 @@
 //! ```
 //! - 1 happens before 4. The frame is a message on a socket. The kernel puts it into the receiver's
 //!   queue and takes it out under that queue's lock, so what the sender did before `send` is
-//!   visible after `receive`. The release fence keeps the copy before the send, the acquire fence
-//!   keeps the other copy after the receive, for the compiler as for the processor. So the receiver
-//!   reads every byte as it was written: nothing is torn.
+//!   visible after `receive`. The release fence keeps the copy before the send. The acquire fence
+//!   keeps the other copy after the receive. Both hold for the compiler and for the processor. So
+//!   the receiver reads every byte as it was written.
 //! - 4 happens before 7, by the same argument with the Ack for the frame. [`crate::ring::Ring`]
 //!   gives a place out again only after the Ack of its tensor, so no byte is overwritten while it
-//!   is copied out. Without the release fence at the end of `read` a load could move behind the
-//!   Ack, and without the acquire fence at the start of `write` a store before it.
+//!   is copied out. Without the release fence at the end of `read` a load could move after the Ack.
+//!   Without the acquire fence at the start of `write` a store could move before it.
 //! - Each half of the segment has one writer ([`crate::end::Side`]), and that writer never reads
 //!   its own half. So there is no third kind of conflict.
 //!

@@ -62,8 +62,8 @@ impl Engine {
     }
 
     /// Ends a request of which no token can be chosen. Its rows may hold NaN, so nothing of it is
-    /// left for later requests: its pages and those after them, the features of its images and its
-    /// context in the drafter are dropped.
+    /// left for later requests. Dropped are its pages and the pages after them, the features of its
+    /// images, and its context in the drafter.
     pub(super) fn end_faulty(&mut self, key: SequenceKey) {
         let Some(sequence) = self.scheduler.get(key) else { return };
         let (ids, images) = (sequence.ids.clone(), sequence.images.clone());
