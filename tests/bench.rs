@@ -117,9 +117,16 @@ fn tables_measure_the_target_alone_and_the_roofline_says_what_memory_allows() {
             assert!(figure["median"].as_f64() > Some(0.0) && figure["interval"].is_null(), "{row}");
         }
         assert_eq!((&row["waited"], &row["apart"]), (&0.into(), &0.into()), "{row}");
-        let share = row["bound"]["share"]["median"].as_f64();
-        assert_eq!(share.is_some(), row["streams"] == 1, "{row}");
-        assert!(share.is_none_or(|share| share > 0.0 && share < 1.5), "{row}");
+        // Speeds are not compared with a number: other processes may slow down either measurement.
+        let values = |figure: &Value| -> Vec<f64> {
+            let all = figure["values"].as_array();
+            all.into_iter().flatten().filter_map(Value::as_f64).collect()
+        };
+        let (shares, bounds) = (values(&row["bound"]["share"]), values(&row["bound"]["tok_s"]));
+        assert_eq!(shares.len(), if row["streams"] == 1 { 2 } else { 0 }, "{row}");
+        for ((share, bound), speed) in shares.iter().zip(bounds).zip(values(&row["tg_tok_s"])) {
+            assert!((share * bound / speed - 1.0).abs() < 1e-9, "{row}");
+        }
     }
     // The demo's weights are float32, and its head is its embedding. A token reads all of them, and
     // for each position 8 layers of keys and values of 2 heads of 64.
@@ -183,7 +190,7 @@ fn a_benchmark_that_cannot_run_names_the_reason() {
 
     // Room for one sequence or two, not for eight.
     let output = bench(
-        "kv.budget_bytes = 4000000\n",
+        "kv.budget_bytes = 4000000\nlimits.queue_wait_s = 300\n",
         &["--kinds", "json", "--runs", "1", "--concurrency", "8", "--json"],
     );
     let (code, err) = words(&output);
