@@ -27,6 +27,8 @@ mod openblas;
 #[cfg(target_os = "linux")]
 mod pool;
 #[cfg(target_os = "linux")]
+pub mod quantized;
+#[cfg(target_os = "linux")]
 pub mod rows;
 #[cfg(all(test, target_os = "linux"))]
 mod samples;

@@ -56,6 +56,7 @@ impl TestProduct {
             packed: nothing.0,
             b: nothing.0,
             ldb,
+            weight: std::ptr::null(),
             beta: 0.0,
             c: nothing.1,
             ldc,

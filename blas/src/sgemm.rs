@@ -96,6 +96,7 @@ fn ours(order: c_int, trans_a: c_int, trans_b: c_int, sizes: [c_int; 6]) -> Opti
         packed: std::ptr::null(),
         b: std::ptr::null(),
         ldb,
+        weight: std::ptr::null(),
         beta: 0.0,
         c: std::ptr::null_mut(),
         ldc,

@@ -1,8 +1,10 @@
-// A node of MLX's graph whose values a function of the caller's computes, on the CPU, in float32. It runs where MLX runs its own
-// CPU operations: on the stream's thread, in the graph's order, into memory of MLX's allocator.
+// A node of MLX's graph whose values a function of the caller's computes, on the CPU, in float32. Beside rows of float32 it may
+// have inputs of other types, which the function gets as they are stored. It runs where MLX runs its own CPU operations: on the stream's thread, in the graph's order, into memory of MLX's allocator.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "mlx/backend/cpu/encoder.h"
@@ -24,7 +26,23 @@ struct paceline_rows {
   size_t length;
 };
 
-typedef void (*paceline_compute)(const void* context, const paceline_rows* inputs, size_t count, float* output, size_t size);
+enum paceline_kind : int { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, UINT32 = 3 };
+
+// All numbers of an input in the order of their indices, one after another, aligned.
+struct paceline_numbers {
+  const void* data;
+  size_t count;
+  paceline_kind kind;
+};
+
+struct paceline_inputs {
+  const paceline_rows* rows;
+  size_t rows_count;
+  const paceline_numbers* numbers;
+  size_t numbers_count;
+};
+
+typedef void (*paceline_compute)(const void* context, const paceline_inputs* inputs, float* output, size_t size);
 typedef void (*paceline_drop)(void* context);
 
 } // extern "C"
@@ -61,17 +79,37 @@ bool rows_in_one_piece(const core::array& in) {
   return outer == 0 || in.shape(0) <= 1 || in.strides(0) >= 0;
 }
 
+std::optional<paceline_kind> kind_of(const core::array& in) {
+  if (in.dtype() == core::float32) {
+    return FLOAT32;
+  } else if (in.dtype() == core::float16) {
+    return FLOAT16;
+  } else if (in.dtype() == core::bfloat16) {
+    return BFLOAT16;
+  } else if (in.dtype() == core::uint32) {
+    return UINT32;
+  }
+  return std::nullopt;
+}
+
+// All numbers lie as the function reads them. A mapped file may have put them at any address.
+bool in_one_piece(const core::array& in) {
+  return in.flags().row_contiguous && reinterpret_cast<uintptr_t>(in.data<char>()) % in.itemsize() == 0;
+}
+
 // The same numbers in the order of their indices. `at`: room for an index of every axis.
-void gather(const core::array& in, std::vector<int>& at, float* to) {
+void gather(const core::array& in, std::vector<int>& at, void* to) {
   size_t axes = in.ndim();
+  size_t item = in.itemsize();
   std::fill_n(at.begin(), axes, 0);
-  const float* data = in.data<float>();
-  for (float* end = to + in.size(); to != end; ++to) {
+  const char* data = in.data<char>();
+  char* place = static_cast<char*>(to);
+  for (char* end = place + in.nbytes(); place != end; place += item) {
     int64_t offset = 0;
     for (size_t axis = 0; axis < axes; ++axis) {
       offset += at[axis] * in.strides(axis);
     }
-    *to = data[offset];
+    std::memcpy(place, data + offset * static_cast<int64_t>(item), item);
     for (size_t axis = axes; axis-- > 0;) {
       if (++at[axis] < in.shape(axis)) {
         break;
@@ -85,32 +123,56 @@ void gather(const core::array& in, std::vector<int>& at, float* to) {
 // evaluation with an error before the task exists, so that no later task computes with numbers that were never written.
 struct Scratch {
   std::vector<core::array> held;
-  // For each input whose rows lie in pieces: its numbers in one piece.
+  // For each input that lies in pieces: its numbers in one piece.
   std::vector<std::unique_ptr<float[]>> gathered;
   std::vector<paceline_rows> rows;
+  std::vector<paceline_numbers> numbers;
   std::vector<int> at;
 
-  // `in_place`: the first input goes to the output and needs no room here.
-  Scratch(const std::vector<core::array>& inputs, bool in_place) : gathered(inputs.size()) {
+  // `in_place`: the first input goes to the output and needs no room here. Inputs from `rows_count` on are numbers.
+  Scratch(const std::vector<core::array>& inputs, bool in_place, size_t rows_count) : gathered(inputs.size()) {
     held.reserve(inputs.size());
-    rows.reserve(inputs.size());
+    rows.reserve(rows_count);
+    numbers.reserve(inputs.size() - rows_count);
     size_t axes = 0;
     for (size_t input = 0; input < inputs.size(); ++input) {
       const core::array& in = inputs[input];
       held.push_back(core::array::unsafe_weak_copy(in));
       axes = std::max(axes, in.ndim());
-      if (input >= (in_place ? 1 : 0) && !rows_in_one_piece(in)) {
-        gathered[input].reset(new float[in.size()]);
+      bool fits = input < rows_count ? rows_in_one_piece(in) : in_one_piece(in);
+      if (input >= (in_place ? 1 : 0) && !fits) {
+        gathered[input].reset(new float[(in.nbytes() + sizeof(float) - 1) / sizeof(float)]);
       }
     }
     at.resize(axes);
+  }
+
+  // What the function gets. Every vector has its room already.
+  paceline_inputs inputs(bool in_place, size_t rows_count) {
+    for (size_t input = in_place ? 1 : 0; input < held.size(); ++input) {
+      const core::array& in = held[input];
+      float* copy = gathered[input].get();
+      if (copy != nullptr) {
+        gather(in, at, copy);
+      }
+      if (input >= rows_count) {
+        const void* data = copy != nullptr ? copy : static_cast<const void*>(in.data<char>());
+        numbers.push_back({data, in.size(), *kind_of(in)});
+        continue;
+      }
+      size_t count = rows_of(in);
+      size_t length = count == 0 ? 0 : in.size() / count;
+      size_t stride = copy == nullptr && count > 1 ? in.strides(0) : length;
+      rows.push_back({copy != nullptr ? copy : in.data<float>(), count, stride, length});
+    }
+    return {rows.data(), rows.size(), numbers.data(), numbers.size()};
   }
 };
 
 class Host : public core::UnaryPrimitive {
  public:
-  Host(core::Stream stream, std::shared_ptr<Work> work, bool in_place)
-      : core::UnaryPrimitive(stream), work_(std::move(work)), in_place_(in_place) {}
+  Host(core::Stream stream, std::shared_ptr<Work> work, bool in_place, size_t rows_count)
+      : core::UnaryPrimitive(stream), work_(std::move(work)), in_place_(in_place), rows_count_(rows_count) {}
 
   void eval_cpu(const std::vector<core::array>& inputs, core::array& out) override {
     // In place: the first input's memory where nobody else needs it, else a copy.
@@ -124,36 +186,25 @@ class Host : public core::UnaryPrimitive {
     } else {
       out.set_data(core::allocator::malloc(out.nbytes()));
     }
-    auto scratch = std::make_shared<Scratch>(inputs, in_place_);
+    auto scratch = std::make_shared<Scratch>(inputs, in_place_, rows_count_);
     auto& encoder = core::cpu::get_command_encoder(stream());
     encoder.dispatch([work = work_,
                       scratch = std::move(scratch),
                       out = core::array::unsafe_weak_copy(out),
                       in_place = in_place_,
+                      rows_count = rows_count_,
                       shared]() mutable {
-      auto& [held, gathered, rows, at] = *scratch;
       float* output = out.data<float>();
       if (in_place && !shared) {
-        const core::array& first = held[0];
+        const core::array& first = scratch->held[0];
         if (first.flags().row_contiguous) {
           std::copy_n(first.data<float>(), out.size(), output);
         } else {
-          gather(first, at, output);
+          gather(first, scratch->at, output);
         }
       }
-      for (size_t input = in_place ? 1 : 0; input < held.size(); ++input) {
-        const core::array& in = held[input];
-        size_t count = rows_of(in);
-        size_t length = count == 0 ? 0 : in.size() / count;
-        if (float* copy = gathered[input].get()) {
-          gather(in, at, copy);
-          rows.push_back({copy, count, length, length});
-        } else {
-          size_t stride = count > 1 ? in.strides(0) : length;
-          rows.push_back({in.data<float>(), count, stride, length});
-        }
-      }
-      work->compute(work->context, rows.data(), rows.size(), output, out.size());
+      paceline_inputs inputs = scratch->inputs(in_place, rows_count);
+      work->compute(work->context, &inputs, output, out.size());
     });
   }
 
@@ -168,17 +219,21 @@ class Host : public core::UnaryPrimitive {
  private:
   std::shared_ptr<Work> work_;
   bool in_place_;
+  // Inputs that are rows. The others are numbers.
+  size_t rows_count_;
 };
 
 } // namespace
 
-// An array of `shape`, float32, that `compute` fills when it is evaluated. Takes `context` over in any case. With `in_place` the
-// output begins as the first input's values, which has as many, and `compute` sees the others only. 1: an input is not
-// float32, the default device is no CPU, or there is no memory.
+// An array of `shape`, float32, that `compute` fills when it is evaluated. Takes `context` over in any case. The first
+// `rows_count` of `count` inputs are rows, the others numbers. With `in_place` the output begins as the first input's values,
+// which has as many, and `compute` gets the others only. 1: rows are not float32, numbers are of no known kind, the default
+// device is no CPU, or there is no memory.
 extern "C" int paceline_host(
     mlx_array* result,
     const mlx_array* inputs,
     size_t count,
+    size_t rows_count,
     const int* shape,
     size_t axes,
     bool in_place,
@@ -200,14 +255,15 @@ extern "C" int paceline_host(
     from.reserve(count);
     for (size_t at = 0; at < count; ++at) {
       from.push_back(mlx_array_get_(inputs[at]));
-      if (from.back().dtype() != core::float32) {
+      auto kind = kind_of(from.back());
+      if (!kind || (at < rows_count && *kind != FLOAT32)) {
         return 1;
       }
     }
-    if (in_place && (from.empty() || from[0].size() != size)) {
+    if (rows_count > count || (in_place && (rows_count == 0 || from[0].size() != size))) {
       return 1;
     }
-    auto primitive = std::make_shared<Host>(core::default_stream(core::Device::cpu), std::move(work), in_place);
+    auto primitive = std::make_shared<Host>(core::default_stream(core::Device::cpu), std::move(work), in_place, rows_count);
     mlx_array_set_(*result, core::array(std::move(of), core::float32, std::move(primitive), std::move(from)));
     return 0;
   } catch (...) {

@@ -1,4 +1,5 @@
 //! Nodes of MLX's graph that a Rust function computes, on the CPU, in float32 (shim/host.cpp).
+//! Beside rows of float32 a node may have inputs of other types: quantized weights.
 //! MLX's own element-wise operations go one number at a time on x86, and each node costs
 //! microseconds: one node for what belongs together, and the vectors the processor has, are several
 //! times faster.
@@ -32,6 +33,16 @@ impl<'a> HostRows<'a> {
         (self.stride == self.length || self.rows <= 1).then_some(self.data)
     }
 
+    /// The numbers from the first row's first to the last row's last.
+    pub fn numbers(&self) -> &'a [f32] {
+        self.data
+    }
+
+    /// Numbers from one row to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
     /// One of them.
     ///
     /// # Panics
@@ -40,6 +51,19 @@ impl<'a> HostRows<'a> {
         assert!(at < self.rows, "expected one of {} rows, found {at}", self.rows);
         &self.data[at * self.stride..][..self.length]
     }
+}
+
+/// All numbers of an input that is no rows, in the order of their indices, as they are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum HostNumbers<'a> {
+    /// Floats.
+    Float32(&'a [f32]),
+    /// IEEE halves as their bits.
+    Float16(&'a [u16]),
+    /// bfloat16 as their bits.
+    Bfloat16(&'a [u16]),
+    /// Unsigned integers.
+    Uint32(&'a [u32]),
 }
 
 /// `struct paceline_rows`.
@@ -51,18 +75,73 @@ struct RawRows {
     length: usize,
 }
 
-type Compute = Box<dyn Fn(&[HostRows<'_>], &mut [f32]) + Send + Sync>;
+impl RawRows {
+    /// # Safety
+    /// The rows are there for as long as the result is used.
+    unsafe fn rows<'a>(&self) -> HostRows<'a> {
+        let RawRows { data, rows, stride, length } = *self;
+        let size = if rows == 0 || length == 0 { 0 } else { (rows - 1) * stride + length };
+        // SAFETY: the caller's.
+        HostRows { data: unsafe { slice(data, size) }, rows, stride, length }
+    }
+}
+
+/// `struct paceline_numbers`.
+#[repr(C)]
+struct RawNumbers {
+    data: *const c_void,
+    count: usize,
+    kind: c_int,
+}
+
+impl RawNumbers {
+    /// # Safety
+    /// The numbers are there for as long as the result is used.
+    unsafe fn numbers<'a>(&self) -> HostNumbers<'a> {
+        let RawNumbers { data, count, kind } = *self;
+        // SAFETY: the caller's; host.cpp aligns the numbers and knows these kinds only.
+        unsafe {
+            match kind {
+                0 => HostNumbers::Float32(slice(data.cast(), count)),
+                1 => HostNumbers::Float16(slice(data.cast(), count)),
+                2 => HostNumbers::Bfloat16(slice(data.cast(), count)),
+                _ => HostNumbers::Uint32(slice(data.cast(), count)),
+            }
+        }
+    }
+}
+
+/// `struct paceline_inputs`.
+#[repr(C)]
+struct RawInputs {
+    rows: *const RawRows,
+    rows_count: usize,
+    numbers: *const RawNumbers,
+    numbers_count: usize,
+}
+
+/// A slice that may be empty and nowhere.
+///
+/// # Safety
+/// There are as many elements for as long as the result is used.
+unsafe fn slice<'a, T>(data: *const T, count: usize) -> &'a [T] {
+    // SAFETY: the caller's.
+    if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data, count) } }
+}
+
+type Compute = Box<dyn Fn(&[HostRows<'_>], &[HostNumbers<'_>], &mut [f32]) + Send + Sync>;
 
 unsafe extern "C" {
     fn paceline_host(
         result: *mut mlx_array,
         inputs: *const mlx_array,
         count: usize,
+        rows_count: usize,
         shape: *const c_int,
         axes: usize,
         in_place: bool,
         context: *mut c_void,
-        compute: unsafe extern "C" fn(*const c_void, *const RawRows, usize, *mut f32, usize),
+        compute: unsafe extern "C" fn(*const c_void, *const RawInputs, *mut f32, usize),
         drop: unsafe extern "C" fn(*mut c_void),
     ) -> c_int;
 }
@@ -70,8 +149,7 @@ unsafe extern "C" {
 /// A panic in here ends the process, as one on an engine's thread does.
 unsafe extern "C" fn compute(
     context: *const c_void,
-    inputs: *const RawRows,
-    count: usize,
+    inputs: *const RawInputs,
     output: *mut f32,
     size: usize,
 ) {
@@ -79,17 +157,12 @@ unsafe extern "C" fn compute(
     // host.cpp describes them, live for the call, and no input is the output.
     unsafe {
         let context: &Compute = &*context.cast();
-        let raw = if count == 0 { &[] } else { std::slice::from_raw_parts(inputs, count) };
-        let rows: Vec<HostRows<'_>> = raw
-            .iter()
-            .map(|&RawRows { data, rows, stride, length }| {
-                let size = if rows == 0 || length == 0 { 0 } else { (rows - 1) * stride + length };
-                let data = if size == 0 { &[] } else { std::slice::from_raw_parts(data, size) };
-                HostRows { data, rows, stride, length }
-            })
-            .collect();
+        let RawInputs { rows, rows_count, numbers, numbers_count } = &*inputs;
+        let rows: Vec<_> = slice(*rows, *rows_count).iter().map(|raw| raw.rows()).collect();
+        let numbers: Vec<_> =
+            slice(*numbers, *numbers_count).iter().map(|raw| raw.numbers()).collect();
         let output = if size == 0 { &mut [] } else { std::slice::from_raw_parts_mut(output, size) };
-        context(&rows, output);
+        context(&rows, &numbers, output);
     }
 }
 
@@ -123,6 +196,23 @@ pub unsafe fn host_array(
     output: HostOutput,
     function: impl Fn(&[HostRows<'_>], &mut [f32]) + Send + Sync + 'static,
 ) -> Option<mlx_array> {
+    // SAFETY: the caller's.
+    unsafe { host_array_with(inputs, &[], shape, output, move |rows, _, out| function(rows, out)) }
+}
+
+/// [`host_array`] with further inputs, of which the function gets all numbers as they are stored.
+/// They are copied only if they do not lie in the order of their indices. `None` also if they are
+/// neither float32, float16, bfloat16 nor uint32.
+///
+/// # Safety
+/// `inputs` and `numbers` are arrays. The result is the caller's to free.
+pub unsafe fn host_array_with(
+    inputs: &[mlx_array],
+    numbers: &[mlx_array],
+    shape: &[c_int],
+    output: HostOutput,
+    function: impl Fn(&[HostRows<'_>], &[HostNumbers<'_>], &mut [f32]) + Send + Sync + 'static,
+) -> Option<mlx_array> {
     if shape.iter().any(|length| *length < 0) {
         return None;
     }
@@ -132,11 +222,12 @@ pub unsafe fn host_array(
     unsafe {
         let mut result = mlx_array_new();
         let in_place = output == HostOutput::First;
-        let (inputs, count) = (inputs.as_ptr(), inputs.len());
+        let all = [inputs, numbers].concat();
         match paceline_host(
             &mut result,
-            inputs,
-            count,
+            all.as_ptr(),
+            all.len(),
+            inputs.len(),
             shape.as_ptr(),
             shape.len(),
             in_place,

@@ -60,6 +60,16 @@ impl Graph {
         self.keep(result)
     }
 
+    fn converted(&mut self, a: mlx_array, kind: mlx_dtype) -> mlx_array {
+        // SAFETY: as above.
+        let result = unsafe {
+            let mut result = mlx_array_new();
+            assert_eq!(mlx_astype(&mut result, a, kind, self.stream), 0);
+            result
+        };
+        self.keep(result)
+    }
+
     fn transposed(&mut self, a: mlx_array) -> mlx_array {
         // SAFETY: as above.
         let result = unsafe {
@@ -122,6 +132,55 @@ fn a_host_node_reads_rows_of_any_layout_between_mlx_nodes() {
     assert_eq!(graph.values(twice), [20.0, 28.0, 36.0]);
     let both = graph.host(&[double, a], &[2, 1], HostOutput::Fresh, row_sums).expect("made");
     assert_eq!(graph.values(both), [18.0, 45.0]);
+}
+
+/// Each kind of number as it is stored; rows in front of them.
+#[test]
+fn a_node_gets_numbers_of_other_types_as_they_are_stored() {
+    let mut graph = Graph::new();
+    let a = graph.matrix(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2);
+    let kinds = [
+        mlx_dtype__MLX_FLOAT32,
+        mlx_dtype__MLX_FLOAT16,
+        mlx_dtype__MLX_BFLOAT16,
+        mlx_dtype__MLX_UINT32,
+    ];
+    let numbers = kinds.map(|kind| graph.converted(a, kind));
+    let across = numbers.map(|array| graph.transposed(array));
+    for (inputs, order) in
+        [(numbers, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (across, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0])]
+    {
+        let values = |rows: &[HostRows<'_>], numbers: &[HostNumbers<'_>], out: &mut [f32]| {
+            for (out, numbers) in out.chunks_mut(6).zip(numbers) {
+                for (at, out) in out.iter_mut().enumerate() {
+                    *out = rows[0].row(0)[0]
+                        * match numbers {
+                            HostNumbers::Float32(numbers) => numbers[at],
+                            // Exact in both: 10 bits of fraction, 7 bits of fraction.
+                            HostNumbers::Float16(numbers) => half(numbers[at]),
+                            HostNumbers::Bfloat16(numbers) => {
+                                f32::from_bits(u32::from(numbers[at]) << 16)
+                            }
+                            HostNumbers::Uint32(numbers) => numbers[at] as f32,
+                        };
+                }
+            }
+        };
+        // SAFETY: the inputs are this graph's.
+        let made = unsafe { host_array_with(&[a], &inputs, &[4, 6], HostOutput::Fresh, values) };
+        let made = graph.keep(made.expect("made"));
+        assert_eq!(graph.values(made), [order; 4].concat());
+    }
+    let wide = graph.converted(a, mlx_dtype__MLX_INT64);
+    let nothing = |_: &[HostRows<'_>], _: &[HostNumbers<'_>], _: &mut [f32]| {};
+    // SAFETY: as above.
+    let made = unsafe { host_array_with(&[a], &[wide], &[1], HostOutput::Fresh, nothing) };
+    assert!(made.is_none(), "integers of 64 bits have no kind");
+}
+
+/// An IEEE half of normal size.
+fn half(bits: u16) -> f32 {
+    f32::from_bits(((u32::from(bits) & 0x7fff) << 13) + (112 << 23))
 }
 
 #[test]

@@ -11,10 +11,10 @@ const WIDTH: usize = 4;
 const FEW: usize = 8;
 
 /// Rows above which columns are taken in tiles. Fewer are bound by memory.
-const BY_TILES: usize = 48;
+pub(super) const BY_TILES: usize = 48;
 
 /// Weights of a tile: 256 KiB, of the second-level caches of today's cores half at most.
-const TILE: usize = 64 * 1024;
+pub(super) const TILE: usize = 64 * 1024;
 
 /// `$body` for each constant `$i` below `$n`, which is at most 8. Not a loop: sums stay in
 /// registers only where every index is a constant before the optimizer begins, and loops are
@@ -30,6 +30,8 @@ macro_rules! each {
         })*
     }};
 }
+
+pub(super) use each;
 
 /// Puts the rows of A in the order in which [`block_by_rows`] reads them: block by block of rows,
 /// in each a vector of every row for each step of k, zeros behind k. One stream then instead of one

@@ -11,13 +11,17 @@
 //! into differs with its number of rows, and no sum knows of it.
 
 mod blocks;
+mod decode;
 mod functions;
 mod lanes;
+mod quantized;
 
+use std::cell::RefCell;
 use std::ffi::c_int;
 
 pub(crate) use functions::Functions;
 pub use functions::{Affine, Rotation};
+pub(crate) use quantized::{Factors, QuantizedWeight};
 
 /// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n ×
 /// k (`transposed`) or k × n.
@@ -35,8 +39,11 @@ pub(crate) struct Product {
     pub(crate) a_step: usize,
     /// The rows of A as the kernels read them, where B is transposed ([`Kernels::prepare`]).
     pub(crate) packed: *const f32,
+    /// None where `weight` is B.
     pub(crate) b: *const f32,
     pub(crate) ldb: usize,
+    /// B, transposed, as quantized numbers; null where they are floats.
+    pub(crate) weight: *const QuantizedWeight,
     pub(crate) beta: f32,
     pub(crate) c: *mut f32,
     pub(crate) ldc: usize,
@@ -90,6 +97,8 @@ impl Product {
 type Pack = unsafe fn(&Product, *mut f32);
 /// Computes columns `from..to` of C.
 type Columns = unsafe fn(&Product, usize, usize);
+/// Computes columns `from..to` of C, B quantized, with room for what it expands.
+type QuantizedColumns = unsafe fn(&Product, &QuantizedWeight, usize, usize, &mut PackBuffer);
 
 /// The kernels of one instruction set.
 #[derive(Clone, Copy)]
@@ -97,10 +106,11 @@ pub(crate) struct Kernels {
     pub(crate) name: &'static str,
     pack: Pack,
     columns: Columns,
+    quantized: QuantizedColumns,
     pub(crate) functions: Functions,
 }
 
-/// PackBuffer for packed rows, kept from product to product.
+/// Room for packed rows or expanded columns, kept from product to product.
 #[derive(Default)]
 pub(crate) struct PackBuffer(Vec<PackedLine>);
 
@@ -108,6 +118,15 @@ impl PackBuffer {
     /// None yet.
     pub(crate) const fn new() -> Self {
         Self(Vec::new())
+    }
+
+    /// Room for so many floats, of any content.
+    fn floats(&mut self, count: usize) -> *mut f32 {
+        let lines = count.div_ceil(16);
+        if self.0.len() < lines {
+            self.0.resize(lines, PackedLine([0.0; 16]));
+        }
+        self.0.as_mut_ptr().cast()
     }
 }
 
@@ -144,11 +163,7 @@ impl Kernels {
         if !product.transposed {
             return *product;
         }
-        let lines = product.m * packed_row(product.k) / 16;
-        if buffer.0.len() < lines {
-            buffer.0.resize(lines, PackedLine([0.0; 16]));
-        }
-        let packed: *mut f32 = buffer.0.as_mut_ptr().cast();
+        let packed = buffer.floats(product.m * packed_row(product.k));
         for from in (0..product.m).step_by(tile) {
             // SAFETY: the rows are the product's and there is room for them.
             unsafe {
@@ -165,17 +180,29 @@ impl Kernels {
     /// The product is prepared, A, B and C are as large as it says, and C is written by nobody else
     /// in these columns.
     pub(crate) unsafe fn columns(&self, product: &Product, from: usize, to: usize) {
-        // SAFETY: the caller's.
-        unsafe { (self.columns)(product, from, to) }
+        thread_local!(static BUFFER: RefCell<PackBuffer> = const { RefCell::new(PackBuffer::new()) });
+        // SAFETY: the caller's; the weight of a product lives as long as it.
+        unsafe {
+            match product.weight.as_ref() {
+                None => (self.columns)(product, from, to),
+                Some(weight) => BUFFER.with_borrow_mut(|buffer| {
+                    (self.quantized)(product, weight, from, to, buffer);
+                }),
+            }
+        }
     }
 }
 
 macro_rules! kernels {
     ($name:literal, $set:ident) => {
+        kernels!($name, $set, $set)
+    };
+    ($name:literal, $set:ident, $quantized:ident) => {
         Kernels {
             name: $name,
             pack: blocks::$set::pack,
             columns: blocks::$set::columns,
+            quantized: quantized::$quantized::columns,
             functions: functions::$set::ALL,
         }
     };
@@ -198,10 +225,14 @@ const WIDE: Kernels = Kernels {
 pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     #[cfg(target_arch = "x86_64")]
     let native = {
-        let avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
+        let avx2 = std::is_x86_feature_detected!("avx2")
+            && std::is_x86_feature_detected!("fma")
+            && std::is_x86_feature_detected!("f16c");
         let avx512 =
             std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512vl");
+        let vbmi = std::is_x86_feature_detected!("avx512vbmi");
         [
+            (avx512 && avx2 && vbmi).then_some(kernels!("avx512 vbmi", avx512, avx512vbmi)),
             (avx512 && avx2).then_some(kernels!("avx512", avx512)),
             avx2.then_some(kernels!("avx2", avx2)),
         ]

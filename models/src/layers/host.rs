@@ -3,10 +3,11 @@
 //! return `None`, and the caller uses MLX.
 
 use mlx_rs::{Array, Dtype};
-use mlx_sys::{HostOutput as Output, HostRows};
+use mlx_sys::{HostNumbers, HostOutput as Output, HostRows};
+use paceline_blas::quantized::{self, Factors, FloatRows, QuantizedFormat, QuantizedMatrix};
 use paceline_blas::rows;
 
-use super::{RopeTables, VisibleKeys};
+use super::{QuantizedParts, RopeTables, VisibleKeys};
 use crate::error::{ModelError, Result};
 
 /// Whether these arrays' values are computed here.
@@ -181,6 +182,87 @@ pub(crate) fn softmax(scores: Array, scale: f32, visible: &VisibleKeys) -> Resul
     })
 }
 
+/// Whether products by weights of such a format are computed here, of rows of float32.
+#[allow(dead_code, reason = "quantized.rs will call it")]
+pub(crate) fn multiplies(group: i32, bits: i32) -> bool {
+    known(group, bits).is_some() && !crate::device::on_gpu()
+}
+
+/// The format, if there are kernels for it.
+fn known(group: i32, bits: i32) -> Option<QuantizedFormat> {
+    let (group, bits) = (usize::try_from(group).ok()?, usize::try_from(bits).ok()?);
+    Some(QuantizedFormat { bits, group }).filter(|format| format.is_known())
+}
+
+/// x · Wᵀ for `x` `[…, in]` → `[…, out]`. Each row's numbers have the same bits whatever other rows
+/// there are, and are those of the product by the weight expanded to float32 (I1). `None` for a
+/// format that is not computed here, and for parts whose shapes do not fit, of which MLX says what
+/// is wrong.
+///
+/// # Errors
+/// Memory is out.
+#[allow(dead_code, reason = "quantized.rs will call it")]
+pub(crate) fn quantized_product(x: &Array, weight: &QuantizedParts<'_>) -> Result<Option<Array>> {
+    let Some(format) = known(weight.group, weight.bits).filter(|_| computes(&[x])) else {
+        return Ok(None);
+    };
+    let (Some(&inputs), &[outputs, words]) = (x.shape().last(), weight.packed.shape()) else {
+        return Ok(None);
+    };
+    let factors = [outputs, inputs / weight.group];
+    let fits = inputs > 0
+        && inputs % weight.group == 0
+        && words == inputs / 32 * weight.bits
+        && weight.packed.dtype() == Dtype::Uint32
+        && [weight.scales, weight.biases].iter().all(|part| {
+            let dtype = part.dtype();
+            part.shape() == factors
+                && matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
+        });
+    if !fits {
+        return Ok(None);
+    }
+    let mut shape = x.shape().to_vec();
+    let rows = shape[..shape.len() - 1].iter().product();
+    *shape.last_mut().expect("x has an axis") = outputs;
+    let x = if x.ndim() == 2 { x.clone() } else { x.reshape(&[rows, inputs])? };
+    let parts = [weight.packed, weight.scales, weight.biases];
+    node_with(&[&x], &parts, &shape, Output::Fresh, move |rows, parts, out| {
+        let (rows, weight) = (float_rows(&rows[0]), matrix(parts, format, inputs as usize));
+        quantized::product(rows, &weight, out);
+    })
+    .map(Some)
+}
+
+/// A node's rows as products take them.
+fn float_rows<'a>(rows: &HostRows<'a>) -> FloatRows<'a> {
+    FloatRows {
+        numbers: rows.numbers(),
+        count: rows.count(),
+        stride: rows.stride(),
+        length: rows.length(),
+    }
+}
+
+/// The matrix of these parts, whose shapes and types were compared before.
+fn matrix<'a>(
+    parts: &[HostNumbers<'a>],
+    format: QuantizedFormat,
+    inputs: usize,
+) -> QuantizedMatrix<'a> {
+    let factors = |part| match part {
+        HostNumbers::Float32(numbers) => Factors::Float32(numbers),
+        HostNumbers::Float16(numbers) => Factors::Float16(numbers),
+        HostNumbers::Bfloat16(numbers) => Factors::Bfloat16(numbers),
+        HostNumbers::Uint32(_) => unreachable!("scales and biases are of another type"),
+    };
+    let HostNumbers::Uint32(packed) = parts[0] else {
+        unreachable!("packed numbers are of another type")
+    };
+    QuantizedMatrix::new(packed, factors(parts[1]), factors(parts[2]), format, inputs)
+        .expect("the shapes were compared when the node was made")
+}
+
 /// All numbers of an input, however they lie.
 fn whole<'a>(input: &HostRows<'a>) -> std::borrow::Cow<'a, [f32]> {
     match input.all() {
@@ -196,10 +278,25 @@ fn node(
     output: Output,
     function: impl Fn(&[HostRows<'_>], &mut [f32]) + Send + Sync + 'static,
 ) -> Result<Array> {
-    let handles: Vec<mlx_sys::mlx_array> = inputs.iter().map(|input| input.as_ptr()).collect();
+    node_with(inputs, &[], shape, output, move |rows, _, out| function(rows, out))
+}
+
+/// The same with further inputs of any type, whose numbers `function` gets as they are stored.
+fn node_with(
+    inputs: &[&Array],
+    numbers: &[&Array],
+    shape: &[i32],
+    output: Output,
+    function: impl Fn(&[HostRows<'_>], &[HostNumbers<'_>], &mut [f32]) + Send + Sync + 'static,
+) -> Result<Array> {
+    let handles = |arrays: &[&Array]| -> Vec<mlx_sys::mlx_array> {
+        arrays.iter().map(|array| array.as_ptr()).collect()
+    };
+    let (inputs, numbers) = (handles(inputs), handles(numbers));
     // SAFETY: the handles are of arrays that live; the result has no other owner.
     let made = unsafe {
-        mlx_sys::host_array(&handles, shape, output, function).map(|handle| Array::from_ptr(handle))
+        mlx_sys::host_array_with(&inputs, &numbers, shape, output, function)
+            .map(|handle| Array::from_ptr(handle))
     };
     made.ok_or_else(|| {
         ModelError::Batch(format!(

@@ -3,7 +3,7 @@
 
 use mlx_rs::Array;
 
-use super::{RopeTables, VisibleKeys};
+use super::{QuantizedParts, RopeTables, VisibleKeys};
 use crate::error::{ModelError, Result};
 
 /// Whether these arrays' values are computed here: no.
@@ -54,6 +54,18 @@ pub(crate) fn surprises(_: &Array, _: &[i32]) -> Result<Option<Array>> {
 
 /// MLX does it.
 pub(crate) fn largest(_: &Array, _: usize) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// No product by quantized weights is computed here.
+#[allow(dead_code, reason = "quantized.rs will call it")]
+pub(crate) fn multiplies(_: i32, _: i32) -> bool {
+    false
+}
+
+/// MLX does it.
+#[allow(dead_code, reason = "quantized.rs will call it")]
+pub(crate) fn quantized_product(_: &Array, _: &QuantizedParts<'_>) -> Result<Option<Array>> {
     Ok(None)
 }
 

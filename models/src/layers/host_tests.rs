@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops};
 
-use super::{RopeTables, host};
+use super::{QuantizedParts, RopeTables, host};
 use crate::device::{DeviceChoice, choose};
 
 fn wave(shape: &[i32], step: f32) -> Array {
@@ -137,4 +137,66 @@ fn other_numbers_are_left_to_mlx() {
     let half = wave(&[2, 8], 0.3).as_dtype(Dtype::Float16).expect("lazy");
     assert!(host::gated(&half).expect("fine").is_none());
     assert!(host::norm(&half, &wave(&[8], 0.1), 1e-6).expect("fine").is_none());
+}
+
+#[test]
+fn quantized_products_equal_mlx_in_every_format() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let (outputs, inputs) = (40, 256);
+    let weight = wave(&[outputs, inputs], 0.37);
+    for bits in [2, 3, 4, 5, 6, 8] {
+        for group in [32, 64, 128] {
+            let (packed, scales, biases) = ops::quantize(&weight, group, bits).expect("lazy");
+            for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
+                let what = format!("{bits} bits, group {group}, {dtype:?}");
+                let scales = scales.as_dtype(dtype).expect("lazy");
+                let biases = biases.as_dtype(dtype).expect("lazy");
+                let parts = QuantizedParts {
+                    packed: &packed,
+                    scales: &scales,
+                    biases: &biases,
+                    group,
+                    bits,
+                };
+                assert!(host::multiplies(group, bits), "{what}");
+                let floats = [&scales, &biases].map(|part| part.as_dtype(Dtype::Float32));
+                let [scales, biases] = floats.map(|part| part.expect("lazy"));
+                let expanded =
+                    ops::dequantize(&packed, &scales, &biases, group, bits).expect("lazy");
+                let expanded = expanded.transpose().expect("a view");
+                for x in [
+                    wave(&[1, inputs], 0.11),
+                    wave(&[inputs, 9], 0.11).transpose().expect("a view"),
+                    wave(&[2, 3, inputs], 0.11),
+                    wave(&[7, 2 * inputs], 0.11).split_equal(2, 1).expect("two").remove(1),
+                ] {
+                    // Sums of 256 products of numbers up to 9.
+                    let size = Array::from_f32(1e-2);
+                    let found = host::quantized_product(&x, &parts).expect("made");
+                    let found = found.expect("on the CPU").multiply(&size).expect("lazy");
+                    let expected = x.matmul(&expanded).and_then(|y| y.multiply(&size));
+                    same(&found, &expected.expect("lazy"), &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_fit_are_left_to_mlx() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let (packed, scales, biases) = ops::quantize(wave(&[8, 64], 0.37), 32, 4).expect("lazy");
+    let parts =
+        QuantizedParts { packed: &packed, scales: &scales, biases: &biases, group: 32, bits: 4 };
+    let x = wave(&[2, 64], 0.1);
+    let is_made = |x: &Array, parts: &QuantizedParts<'_>| {
+        host::quantized_product(x, parts).expect("no error").is_some()
+    };
+    assert!(is_made(&x, &parts));
+    assert!(!is_made(&wave(&[2, 96], 0.1), &parts), "rows of another length");
+    assert!(!is_made(&x.as_dtype(Dtype::Float16).expect("lazy"), &parts), "rows of halves");
+    assert!(!is_made(&x, &QuantizedParts { bits: 7, ..parts }), "no kernels for 7 bits");
+    assert!(!is_made(&x, &QuantizedParts { group: 16, ..parts }), "no kernels for groups of 16");
+    assert!(!is_made(&x, &QuantizedParts { bits: 8, ..parts }), "too few words");
+    assert!(!is_made(&x, &QuantizedParts { scales: &packed, ..parts }), "integers as scales");
 }

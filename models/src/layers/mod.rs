@@ -16,6 +16,8 @@ mod mlp;
 mod norm;
 mod positions;
 mod quantized;
+#[allow(dead_code, reason = "quantized.rs will multiply by it")]
+mod quantized_parts;
 mod rope;
 
 pub(crate) use activation::Gelu;
@@ -29,6 +31,8 @@ pub(crate) use mlp::GatedMlp;
 pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
 pub use positions::Positions;
 pub(crate) use quantized::has_product;
+#[allow(unused_imports, reason = "as above")]
+pub(crate) use quantized_parts::QuantizedParts;
 pub(crate) use rope::{Rope, RopeTables};
 
 #[cfg(all(test, target_os = "linux"))]

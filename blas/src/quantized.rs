@@ -1,0 +1,224 @@
+//! Products by quantized matrices, float32 rows: y = x · Wᵀ with w = scale · q + bias, as MLX's
+//! affine quantization stores it. Nothing is widened in memory: bits, scales and biases are read as
+//! they are stored. An element has the same bits whatever other rows there are and however many
+//! threads (I1); they are those of the float product by the expanded matrix ([`crate::kernel`]'s
+//! order).
+
+use std::fmt;
+
+use crate::kernel::{self, Product, QuantizedWeight};
+use crate::pool;
+use crate::sgemm::kernels;
+
+/// Scales or biases as they are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Factors<'a> {
+    /// Floats.
+    Float32(&'a [f32]),
+    /// IEEE halves as their bits.
+    Float16(&'a [u16]),
+    /// bfloat16 as their bits.
+    Bfloat16(&'a [u16]),
+}
+
+impl Factors<'_> {
+    fn count(self) -> usize {
+        match self {
+            Self::Float32(numbers) => numbers.len(),
+            Self::Float16(numbers) | Self::Bfloat16(numbers) => numbers.len(),
+        }
+    }
+
+    /// From the one at `from` on.
+    ///
+    /// # Panics
+    /// There are fewer.
+    fn place(self, from: usize) -> kernel::Factors {
+        match self {
+            Self::Float32(numbers) => kernel::Factors::Float32(numbers[from..].as_ptr()),
+            Self::Float16(numbers) => kernel::Factors::Float16(numbers[from..].as_ptr()),
+            Self::Bfloat16(numbers) => kernel::Factors::Bfloat16(numbers[from..].as_ptr()),
+        }
+    }
+}
+
+/// How the numbers of a matrix are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantizedFormat {
+    /// Bits of a number.
+    pub bits: usize,
+    /// Neighbouring inputs that share a scale and a bias.
+    pub group: usize,
+}
+
+impl QuantizedFormat {
+    /// Whether there are kernels for it.
+    pub fn is_known(self) -> bool {
+        matches!(self.bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(self.group, 32 | 64 | 128)
+    }
+}
+
+/// Why a quantized matrix is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuantizedMatrixError(String);
+
+impl fmt::Display for QuantizedMatrixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for QuantizedMatrixError {}
+
+/// A matrix `[outputs, inputs]`.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizedMatrix<'a> {
+    packed: &'a [u32],
+    scales: Factors<'a>,
+    biases: Factors<'a>,
+    format: QuantizedFormat,
+    outputs: usize,
+    inputs: usize,
+}
+
+impl<'a> QuantizedMatrix<'a> {
+    /// `packed` `[outputs, inputs · bits / 32]`, low bits first; `scales` and `biases` `[outputs,
+    /// inputs / group]`.
+    ///
+    /// # Errors
+    /// There are no kernels for the format, inputs are not whole groups, or a part has another
+    /// size.
+    pub fn new(
+        packed: &'a [u32],
+        scales: Factors<'a>,
+        biases: Factors<'a>,
+        format: QuantizedFormat,
+        inputs: usize,
+    ) -> Result<Self, QuantizedMatrixError> {
+        let QuantizedFormat { bits, group } = format;
+        if !format.is_known() || inputs == 0 || inputs % group != 0 {
+            return Err(QuantizedMatrixError(format!(
+                "expected 2, 3, 4, 5, 6 or 8 bits and inputs in whole groups of 32, 64 or 128, \
+                 found {bits} bits and {inputs} inputs in groups of {group}"
+            )));
+        }
+        let (row, groups) = (inputs / 32 * bits, inputs / group);
+        let outputs = packed.len() / row;
+        let factors = [scales.count(), biases.count()];
+        if packed.len() != outputs * row || factors != [outputs * groups; 2] {
+            return Err(QuantizedMatrixError(format!(
+                "expected rows of {row} words and {groups} scales and biases, found {} words, {} \
+                 scales and {} biases",
+                packed.len(),
+                factors[0],
+                factors[1]
+            )));
+        }
+        Ok(Self { packed, scales, biases, format, outputs, inputs })
+    }
+
+    /// Rows of the matrix.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Numbers of a row.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Where the numbers lie from row `from` on.
+    ///
+    /// # Panics
+    /// There are fewer rows.
+    fn weight(&self, from: usize) -> QuantizedWeight {
+        let QuantizedFormat { bits, group } = self.format;
+        let groups = self.inputs / group;
+        QuantizedWeight {
+            packed: self.packed[from * (self.inputs / 32 * bits)..].as_ptr().cast(),
+            scales: self.scales.place(from * groups),
+            biases: self.biases.place(from * groups),
+            group,
+            bits,
+        }
+    }
+
+    /// The product of rows by `weight`, which has this matrix's sizes.
+    fn product(&self, weight: &QuantizedWeight, x: FloatRows<'_>, out: &mut [f32]) -> Product {
+        Product {
+            transposed: true,
+            m: x.count,
+            n: self.outputs,
+            k: self.inputs,
+            alpha: 1.0,
+            a: x.numbers.as_ptr(),
+            a_row: x.stride,
+            a_step: 1,
+            packed: std::ptr::null(),
+            b: std::ptr::null(),
+            ldb: 0,
+            weight,
+            beta: 0.0,
+            c: out.as_mut_ptr(),
+            ldc: self.outputs,
+        }
+    }
+}
+
+/// Rows of floats.
+#[derive(Clone, Copy, Debug)]
+pub struct FloatRows<'a> {
+    /// The numbers, from the first row's first to the last row's last.
+    pub numbers: &'a [f32],
+    /// Number of rows.
+    pub count: usize,
+    /// Numbers from one row to the next.
+    pub stride: usize,
+    /// Numbers of a row.
+    pub length: usize,
+}
+
+impl FloatRows<'_> {
+    /// # Panics
+    /// There are fewer numbers.
+    fn check(&self) {
+        let last = self.count.saturating_sub(1).checked_mul(self.stride);
+        let size = last.and_then(|last| last.checked_add(self.length));
+        assert!(
+            self.count == 0 || size.is_some_and(|size| size <= self.numbers.len()),
+            "expected {} rows of {} numbers, {} apart, found {}",
+            self.count,
+            self.length,
+            self.stride,
+            self.numbers.len()
+        );
+    }
+}
+
+/// x · Wᵀ into `out`, rows of as many numbers as the matrix has rows.
+///
+/// # Panics
+/// Rows of x are not as long as the matrix's, or `out` is not as many numbers.
+pub fn product(x: FloatRows<'_>, weight: &QuantizedMatrix<'_>, out: &mut [f32]) {
+    x.check();
+    assert!(
+        x.length == weight.inputs && out.len() == x.count * weight.outputs,
+        "expected {} rows of {} numbers and room for {} each, found rows of {} and room for {}",
+        x.count,
+        weight.inputs,
+        weight.outputs,
+        x.length,
+        out.len()
+    );
+    if out.is_empty() {
+        return;
+    }
+    let quantized = weight.weight(0);
+    let product = weight.product(&quantized, x, out);
+    // SAFETY: the sizes were checked above and where the matrix was made; `kernels` are of this
+    // processor.
+    unsafe { pool::run(kernels(), &product) }
+}
+
+#[cfg(test)]
+mod tests;

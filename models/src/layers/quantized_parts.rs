@@ -1,0 +1,18 @@
+//! A quantized weight as checkpoints store it.
+
+use mlx_rs::Array;
+
+/// Affine by groups of inputs: w = scale · q + bias.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QuantizedParts<'a> {
+    /// `[out, in · bits / 32]`, uint32, low bits first.
+    pub(crate) packed: &'a Array,
+    /// `[out, in / group]`.
+    pub(crate) scales: &'a Array,
+    /// `[out, in / group]`.
+    pub(crate) biases: &'a Array,
+    /// Inputs that share a scale and a bias.
+    pub(crate) group: i32,
+    /// Bits of a number.
+    pub(crate) bits: i32,
+}
