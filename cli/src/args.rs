@@ -334,9 +334,10 @@ pub enum DrafterCommand {
 /// A change of the drafter; returns when it is so.
 #[derive(Debug, Args)]
 pub struct DrafterChange {
-    /// Model directory; without it the one that runs or ran last, at first drafter.model
-    #[arg(long, value_name = "DIR")]
-    pub model: Option<PathBuf>,
+    /// Directory, or org/name of a hub that was pulled; without it the one that runs or ran last, at
+    /// first drafter.model
+    #[arg(long, value_name = "DIR|NAME")]
+    pub model: Option<String>,
     /// How long to wait, and where the settings are.
     #[command(flatten)]
     pub wait: WaitArgs,
@@ -510,12 +511,12 @@ pub struct KeyDigest {
 /// `paceline selftest`
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
-    /// Directory of the target; without it target.model of the configuration
-    #[arg(long, value_name = "DIR")]
-    pub model: Option<PathBuf>,
-    /// Directory of the drafter; without it drafter.model of the configuration
-    #[arg(long, value_name = "DIR")]
-    pub drafter: Option<PathBuf>,
+    /// The target, a directory or a name; without it target.model of the configuration
+    #[arg(long, value_name = "DIR|NAME")]
+    pub model: Option<String>,
+    /// The drafter, a directory or a name; without it drafter.model of the configuration
+    #[arg(long, value_name = "DIR|NAME")]
+    pub drafter: Option<String>,
     /// Prompts of each of the six kinds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=40))]
     pub prompts: u32,
@@ -566,12 +567,12 @@ pub struct BenchArgs {
     /// there. Without it 128 for a sweep, else 64
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4_096))]
     pub max_tokens: Option<u32>,
-    /// Directory of the target; without it target.model of the configuration
-    #[arg(long, value_name = "DIR")]
-    pub model: Option<PathBuf>,
-    /// Directory of the drafter; without it drafter.model of the configuration
-    #[arg(long, value_name = "DIR")]
-    pub drafter: Option<PathBuf>,
+    /// The target, a directory or a name; without it target.model of the configuration
+    #[arg(long, value_name = "DIR|NAME")]
+    pub model: Option<String>,
+    /// The drafter, a directory or a name; without it drafter.model of the configuration
+    #[arg(long, value_name = "DIR|NAME")]
+    pub drafter: Option<String>,
     /// Print one JSON object with all figures
     #[arg(long)]
     pub json: bool,

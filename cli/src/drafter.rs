@@ -1,9 +1,11 @@
 //! `paceline drafter start|stop|swap`: sends an order to the supervisor. Returns when it is carried
 //! out, or with the reason why it is not.
 
-use std::path::PathBuf;
+use std::path::absolute;
 use std::time::Duration;
 
+use paceline_process::chain;
+use paceline_process::checkpoints::{ModelNotFound, ModelPlaces, ModelRef};
 use paceline_proto::v1::{
     ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
 };
@@ -25,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure> {
     let (wait, model) = match &args.command {
         DrafterCommand::Start(change) | DrafterCommand::Swap(change) => {
-            (&change.wait, directory(change.model.as_ref())?)
+            (&change.wait, directory(change.model.as_deref())?)
         }
         DrafterCommand::Stop(stop) => (&stop.wait, String::new()),
     };
@@ -72,15 +74,23 @@ pub fn limit(wait: &WaitArgs) -> Duration {
     wait.timeout.map_or(WAIT, |seconds| Duration::from_secs(seconds.into()))
 }
 
-/// The absolute path of a directory: the service has another working directory.
-fn directory(model: Option<&PathBuf>) -> Result<String, Failure> {
-    let Some(path) = model else { return Ok(String::new()) };
+/// The absolute directory of the model: the service has another working directory. Empty if none is
+/// named. Whether a directory exists is the service's to check.
+fn directory(model: Option<&str>) -> Result<String, Failure> {
+    let Some(model) = model else { return Ok(String::new()) };
     let bad = |what: String| Failure::usage(format!("--model: {what}"));
-    let absolute = std::path::absolute(path).map_err(|error| bad(error.to_string()))?;
-    absolute
-        .into_os_string()
+    let model = ModelRef::parse(model);
+    let dir = match ModelPlaces::of_user().locate(&model) {
+        Ok(dir) => dir,
+        Err(ModelNotFound::Directory(dir)) => {
+            absolute(&dir).map_err(|cause| bad(cause.to_string()))?
+        }
+        Err(ModelNotFound::Word(dir)) => absolute(&dir).map_err(|cause| bad(cause.to_string()))?,
+        Err(error) => return Err(bad(chain(&error))),
+    };
+    dir.into_os_string()
         .into_string()
-        .map_err(|path| bad(format!("expected a path in UTF-8, found {path:?}")))
+        .map_err(|dir| bad(format!("expected a path in UTF-8, found {dir:?}")))
 }
 
 /// The wait in milliseconds, as the order has it; 0 means the default.
@@ -105,14 +115,15 @@ mod tests {
 
     #[test]
     fn directories_are_made_absolute_and_seconds_milliseconds() {
-        let directory = |path: &str| directory(Some(&path.into())).expect("plain");
-        assert_eq!(directory("/models/d"), "/models/d");
-        assert!(
-            directory("d").starts_with('/') && directory("d").ends_with("/d"),
-            "{}",
-            directory("d")
-        );
-        assert_eq!(super::directory(None).expect("none"), "");
+        assert_eq!(directory(Some("/tmp")).ok().as_deref(), Some("/tmp"));
+        // The tests run in the folder of the crate.
+        let own = directory(Some("./src")).expect("there");
+        assert!(own.starts_with('/') && own.ends_with("/src"), "{own}");
+        assert_eq!(directory(None).expect("none"), "");
+        assert_eq!(directory(Some("/nowhere/d")).ok().as_deref(), Some("/nowhere/d"));
+        assert!(directory(Some("d")).is_ok_and(|dir| dir.starts_with('/') && dir.ends_with("/d")));
+        let refused = directory(Some("no-such/model")).expect_err("not pulled").message;
+        assert!(refused.contains("--model") && refused.contains("paceline pull no-such/model"));
         assert_eq!(timeout_ms(&WaitArgs::default()), 0);
         assert_eq!(timeout_ms(&WaitArgs { timeout: Some(5), ..Default::default() }), 5_000);
     }

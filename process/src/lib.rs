@@ -1,6 +1,7 @@
 //! What all our processes share: configuration, logs, sockets, the runtime directory, signals and
 //! exit codes. Not here: models, routing, anything that only one binary needs.
 
+pub mod checkpoints;
 pub mod clock;
 pub mod config;
 pub mod digest;

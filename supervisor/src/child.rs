@@ -119,6 +119,8 @@ pub struct ProcessHost {
     worker: WorkerId,
     program: PathBuf,
     config_file: String,
+    /// Environment variables with the directories of the models.
+    models: Vec<(&'static str, String)>,
     threads: Option<u32>,
     dir: RuntimeDir,
     current: Option<Current>,
@@ -152,6 +154,8 @@ impl ProcessHost {
         };
         let config_file =
             loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+        let models = loaded.config.model_variables();
+        let models = models.map(|(variable, dir)| (variable, dir.to_owned())).into();
         let threads = match threads {
             Auto::Is(threads) => Some(threads),
             // All cores, for both: the target mostly waits while its drafter works. If both
@@ -159,7 +163,7 @@ impl ProcessHost {
             // other threads.
             Auto::Auto => None,
         };
-        Ok(Self { worker, program, config_file, threads, dir, current: None })
+        Ok(Self { worker, program, config_file, models, threads, dir, current: None })
     }
 }
 
@@ -196,6 +200,7 @@ impl Host for ProcessHost {
         // Set even when empty, so that the worker reads the same file as this process, whichever
         // file lies in the working directory.
         command.env(CONFIG_VAR, &self.config_file);
+        command.envs(self.models.iter().map(|(variable, dir)| (variable, dir)));
         for ours in [PARENT_FD, RESTARTS].into_iter().chain(MANAGER_VARIABLES) {
             command.env_remove(ours);
         }
@@ -323,6 +328,7 @@ mod tests {
             worker,
             program,
             config_file: "/etc/x.toml".into(),
+            models: vec![("PACELINE_TARGET__MODEL", "/models/t".to_owned())],
             threads: Some(3),
             dir,
             current: None,
@@ -350,7 +356,7 @@ mod tests {
     #[tokio::test]
     async fn a_target_gets_its_arguments_its_environment_and_a_session() {
         let temp = tempfile::tempdir().expect("a temporary directory");
-        let script = r#"echo "$@ $PACELINE_CONFIG $OPENBLAS_NUM_THREADS ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
+        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_TARGET__MODEL $OPENBLAS_NUM_THREADS ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
         let mut host = host(temp.path(), script);
         let pid = host.start(Epoch(4), Term(7), "").expect("started");
         let session =
@@ -358,7 +364,7 @@ mod tests {
         // It may have ended already; then there is nothing to ask.
         assert!(session.is_err() || session == Ok(pid as i32));
         assert_eq!(end(&mut host).await, WorkerExit::Code(69));
-        assert_eq!(host.last_words(), "--epoch 4 --term 7 /etc/x.toml 3 none\noops");
+        assert_eq!(host.last_words(), "--epoch 4 --term 7 /etc/x.toml /models/t 3 none\noops");
     }
 
     #[tokio::test]
@@ -424,6 +430,7 @@ mod tests {
             worker: first.worker,
             program,
             config_file: String::new(),
+            models: vec![],
             threads: None,
             dir,
             current: None,

@@ -80,11 +80,14 @@ pub fn start(flag: Option<&Path>) -> Exit {
 type Lock = Box<dyn std::any::Any>;
 
 fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exit> {
-    let loaded = Loaded::find(flag).map_err(|error| refuse(Exit::Config, &error))?;
+    let mut loaded = Loaded::find(flag).map_err(|error| refuse(Exit::Config, &error))?;
     telemetry::start(&loaded.config.log);
     for warning in &loaded.warnings {
         tracing::warn!(warning, "configuration");
     }
+    // From here on the models are directories: a worker that is started again loads the same files.
+    let missing_drafter = loaded.config.check_drafter_dir().err();
+    loaded.config.resolve_models().map_err(|error| refuse(Exit::Config, &error))?;
     let model_dir = loaded.config.model_dir().map_err(|error| refuse(Exit::Config, &error))?;
     let unusable = |error: RuntimeDirError| refuse(error.exit(), &error);
     let dir = RuntimeDir::locate(&loaded.config).map_err(unusable)?;
@@ -100,12 +103,9 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     };
     tracing::info!(term = term.0, pid = own.pid, dir = %dir.path().display(), "supervisor starts");
     let (settings, plan) = (config::settings(&loaded.config), config::plan(&loaded.config));
-    if !plan.model.is_empty() && !Path::new(&plan.model).is_dir() {
-        tracing::warn!(
-            key = "drafter.model",
-            dir = plan.model,
-            "no such directory; requests are served without a drafter"
-        );
+    if let Some(error) = missing_drafter {
+        let dir = &plan.model;
+        tracing::warn!(error = chain(&error), dir, "requests are served without a drafter");
     }
     let log = &loaded.config.routing.route_log;
     let route_log =

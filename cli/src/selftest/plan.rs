@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_process::Loaded;
+use paceline_process::checkpoints::{ModelPlaces, ModelRef};
 use paceline_process::config::Config;
+use paceline_process::{Loaded, chain};
 
 use crate::args::SelftestArgs;
 use crate::failure::Failure;
@@ -40,28 +41,31 @@ impl SelftestPlan {
 /// The configuration cannot be used, or a directory that was named is none.
 pub fn settings(
     config: Option<&Path>,
-    model: Option<&Path>,
-    drafter: Option<&Path>,
+    model: Option<&str>,
+    drafter: Option<&str>,
 ) -> Result<(Config, Option<PathBuf>), Failure> {
     let Loaded { mut config, file, .. } = Loaded::find(config)?;
-    if let Some(dir) = model {
-        config.target.model = directory("--model", dir)?;
+    if let Some(model) = model {
+        config.target.model = directory("--model", model)?;
     }
-    if let Some(dir) = drafter {
-        config.drafter.model = directory("--drafter", dir)?;
+    if let Some(drafter) = drafter {
+        config.drafter.model = directory("--drafter", drafter)?;
     }
     config.model_dir()?;
     Ok((config, file))
 }
 
-fn directory(flag: &str, dir: &Path) -> Result<String, Failure> {
-    if !dir.is_dir() {
-        return Err(Failure::usage(format!(
-            "{flag}: expected a model directory, found none at {}",
-            dir.display()
-        )));
-    }
-    let absolute =
-        std::path::absolute(dir).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
-    Ok(absolute.display().to_string())
+/// The absolute directory of a model that `flag` names: services have other working directories.
+///
+/// # Errors
+/// It is not there, or its path is not UTF-8.
+fn directory(flag: &str, model: &str) -> Result<String, Failure> {
+    let bad = |what: String| Failure::usage(format!("{flag}: {what}"));
+    let dir = match ModelRef::parse(model) {
+        ModelRef::Embedded => return Err(bad("expected a directory or a name, found \"\"".into())),
+        model => ModelPlaces::of_user().locate(&model).map_err(|error| bad(chain(&error)))?,
+    };
+    dir.into_os_string()
+        .into_string()
+        .map_err(|dir| bad(format!("expected a path in UTF-8, found {dir:?}")))
 }

@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use paceline_process::config::CONFIG_VAR;
 use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
 use paceline_process::notify::MANAGER_VARIABLES;
-use paceline_process::{RuntimeDir, listen, telemetry};
+use paceline_process::{Loaded, RuntimeDir, listen, telemetry};
 
 use super::core::{ChildEnd, Member};
 
@@ -34,7 +34,8 @@ const LAST_LINES: usize = 6;
 /// Starts the children of one service, with all that they inherit.
 pub struct ChildSpawner {
     programs: PathBuf,
-    config: Option<PathBuf>,
+    /// The configuration's file, if any, and its models as directories.
+    loaded: Loaded,
     dir: RuntimeDir,
     /// Kept here so that connections wait, and are not refused, while the gateway is restarted.
     /// `None` while the service stops.
@@ -51,7 +52,7 @@ impl ChildSpawner {
     /// The system has no descriptors left.
     pub fn new(
         programs: PathBuf,
-        config: Option<PathBuf>,
+        loaded: Loaded,
         dir: RuntimeDir,
         listener: TcpListener,
     ) -> io::Result<Self> {
@@ -59,7 +60,7 @@ impl ChildSpawner {
         let (read_end, write_end) = io::pipe()?;
         Ok(Self {
             programs,
-            config,
+            loaded,
             dir,
             listener: Some(listener),
             read_end: read_end.into(),
@@ -87,7 +88,8 @@ impl ChildSpawner {
         let log_start = log.metadata()?.len();
         let mut command = Command::new(Self::program(&self.programs, member));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        command.env(CONFIG_VAR, self.config.as_deref().unwrap_or(Path::new("")));
+        command.env(CONFIG_VAR, self.loaded.file.as_deref().unwrap_or(Path::new("")));
+        command.envs(self.loaded.config.model_variables());
         command.env(PARENT_FD, PIPE_FD.to_string()).env(RESTARTS, restarts.to_string());
         for word in MANAGER_VARIABLES {
             command.env_remove(word);

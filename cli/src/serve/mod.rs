@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
 use paceline_process::{
-    Clock, Exit, Loaded, RuntimeDir, Signals, chain, listen, platform, socket, task,
+    Clock, ConfigError, Exit, Loaded, RuntimeDir, Signals, chain, listen, platform, socket, task,
 };
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
@@ -68,13 +68,19 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
         .map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
     // Whoever starts us for a time of their own (the self-test) is not outlived by us.
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
-    let loaded = Loaded::find(args.config.config.as_deref())
+    let mut loaded = Loaded::find(args.config.config.as_deref())
         .map_err(|error| refuse(Exit::Config, chain(&error)))?;
     for warning in &loaded.warnings {
         screen.note(&format!("warning: {warning}"));
     }
+    if let Err(error) = loaded.config.check_drafter_dir() {
+        let error = chain(&error);
+        screen.note(&format!("warning: {error}; requests are served without a drafter"));
+    }
+    let bad = |error: ConfigError| refuse(Exit::Config, chain(&error));
+    loaded.config.resolve_models().map_err(bad)?;
     let config = &loaded.config;
-    let model_dir = config.model_dir().map_err(|error| refuse(Exit::Config, chain(&error)))?;
+    let model_dir = config.model_dir().map_err(bad)?;
     let programs = programs().map_err(|error| refuse(Exit::Unavailable, chain(&error)))?;
     let dir = RuntimeDir::locate(config).map_err(unusable)?;
     dir.prepare().map_err(unusable)?;
@@ -91,7 +97,7 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     if config.target.model.is_empty() {
         note_demo(loaded.file.is_some(), &model_dir, screen);
     }
-    let spawner = ChildSpawner::new(programs, loaded.file.clone(), dir.clone(), listener)
+    let spawner = ChildSpawner::new(programs, loaded.clone(), dir.clone(), listener)
         .map_err(|error| refuse(Exit::Unavailable, format!("cannot make a pipe: {error}")))?;
     let period_ms = config.supervisor.restart_period_s.saturating_mul(1000);
     let supervisor_stop_ms = supervisor_stop(platform::KILL_STRANDS_MEMORY).as_millis() as u64;

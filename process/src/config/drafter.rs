@@ -38,8 +38,8 @@ pub enum DrafterQuantize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrafterConfig {
-    /// Model directory; "" = none, or the embedded demo drafter if the embedded demo target is
-    /// served.
+    /// Model directory or `org/name` of a hub, as `target.model`; "" = none, or the embedded demo
+    /// drafter if the embedded demo target is served.
     pub model: String,
     /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files.
     pub kind: String,

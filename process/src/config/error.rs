@@ -24,17 +24,6 @@ pub enum ConfigError {
         #[source]
         cause: Box<toml::de::Error>,
     },
-    /// A model directory whose path cannot be made absolute.
-    #[error("configuration key {key}: cannot find out the absolute path of {}", path.display())]
-    ModelDir {
-        /// The key.
-        key: &'static str,
-        /// The directory as written.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        cause: std::io::Error,
-    },
     /// A key that does not exist.
     #[error("unknown configuration key {key} ({place}); {hint}")]
     UnknownKey {

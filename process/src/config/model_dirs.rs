@@ -1,60 +1,107 @@
 //! Directories of the models that a configuration names.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{Config, ConfigError};
+use crate::chain;
+use crate::checkpoints::{CURRENT, ModelPlaces, ModelRef, SMOLLM2, name_of};
 
 impl Config {
-    /// Directory of the served model: `target.model`, or the embedded demo model.
+    /// Replaces the names of models by their absolute directories. Done once by the process that
+    /// starts others, which get the directories ([`Config::model_variables`]).
     ///
     /// # Errors
-    /// The directory does not exist, or the demo model is not where it is installed.
-    pub fn model_dir(&self) -> Result<PathBuf, ConfigError> {
-        let refuse = |what: String| ConfigError::value("target.model", what);
-        if self.target.model.is_empty() {
-            return demo_dir("target").ok_or_else(|| {
-                refuse(
-                    "none is set and the embedded demo model was not found beside the program; set it to a model directory"
-                        .into(),
-                )
-            });
+    /// As [`Config::model_dir`], and a path that is not UTF-8.
+    pub fn resolve_models(&mut self) -> Result<(), ConfigError> {
+        let text = |key: &str, dir: PathBuf| {
+            dir.into_os_string().into_string().map_err(|dir| {
+                ConfigError::value(key, format!("expected a path in UTF-8, found {dir:?}"))
+            })
+        };
+        if !self.target.model.is_empty() {
+            self.target.model = text("target.model", self.model_dir()?)?;
         }
-        let dir = PathBuf::from(&self.target.model);
-        if !dir.is_dir() {
-            return Err(refuse(format!(
-                "expected a model directory, found nothing at {}",
-                dir.display()
-            )));
+        if let Some(dir) = self.drafter_dir().filter(|_| !self.drafter.model.is_empty()) {
+            self.drafter.model = text("drafter.model", dir)?;
         }
-        std::path::absolute(&dir).map_err(|cause| ConfigError::ModelDir {
-            key: "target.model",
-            path: dir,
-            cause,
-        })
+        Ok(())
     }
 
-    /// Directory of the configured drafter: `drafter.model`; where neither target nor drafter are
-    /// set the embedded demo drafter; else none. It need not exist: a drafter that is not there
-    /// costs speed, nothing else (I3).
+    /// Environment variables by which a process that is started reads the same models.
+    pub fn model_variables(&self) -> [(&'static str, &str); 2] {
+        [
+            ("PACELINE_TARGET__MODEL", &self.target.model),
+            ("PACELINE_DRAFTER__MODEL", &self.drafter.model),
+        ]
+    }
+
+    /// Absolute directory of the served model: `target.model`, or the embedded demo model.
+    ///
+    /// # Errors
+    /// The directory does not exist, the named model is not on this machine, or the demo model is
+    /// not where it is installed.
+    pub fn model_dir(&self) -> Result<PathBuf, ConfigError> {
+        ModelPlaces::of_user()
+            .locate(&ModelRef::parse(&self.target.model))
+            .map_err(|error| ConfigError::value("target.model", chain(&error)))
+    }
+
+    /// Absolute directory of the configured drafter: `drafter.model`; where neither target nor
+    /// drafter are set the embedded demo drafter; else none. It need not exist: a drafter that is
+    /// not there costs speed, nothing else (I3).
     pub fn drafter_dir(&self) -> Option<PathBuf> {
         match (self.drafter.model.is_empty(), self.target.model.is_empty()) {
-            (false, _) => Some(
-                std::path::absolute(&self.drafter.model)
-                    .unwrap_or_else(|_| PathBuf::from(&self.drafter.model)),
-            ),
+            (false, _) => Some(drafter_place(&ModelPlaces::of_user(), &self.drafter.model)),
             (true, true) => demo_dir("drafter"),
             (true, false) => None,
         }
     }
 
-    /// What clients call the served model: its directory's name, `demo-target` for the embedded
-    /// one.
+    /// Checks that the drafter that `drafter.model` names is there.
+    ///
+    /// # Errors
+    /// It is not; the error has what to do.
+    pub fn check_drafter_dir(&self) -> Result<(), ConfigError> {
+        if self.drafter.model.is_empty() {
+            return Ok(());
+        }
+        ModelPlaces::of_user()
+            .locate(&ModelRef::parse(&self.drafter.model))
+            .map(drop)
+            .map_err(|error| ConfigError::value("drafter.model", chain(&error)))
+    }
+
+    /// What clients call the served model: its name on the hub, else its directory's name,
+    /// `demo-target` for the embedded one.
     pub fn model_name(&self) -> String {
-        let name = Path::new(&self.target.model)
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned());
+        let dir = match ModelRef::parse(&self.target.model) {
+            ModelRef::Named(name) => return name.to_string(),
+            ModelRef::Embedded => None,
+            ModelRef::Smollm2 => return SMOLLM2.to_owned(),
+            ModelRef::Directory(dir)
+            | ModelRef::BelowHome(dir)
+            | ModelRef::DirectoryIfThere(dir) => Some(dir),
+        };
+        let name = dir.and_then(|dir| name_of(&std::path::absolute(&dir).unwrap_or(dir)));
         name.unwrap_or_else(|| "demo-target".to_owned())
     }
+}
+
+/// Where a drafter is, or would be if it were there.
+fn drafter_place(places: &ModelPlaces, model: &str) -> PathBuf {
+    let model = ModelRef::parse(model);
+    if let Ok(dir) = places.locate(&model) {
+        return dir;
+    }
+    let own = places.own.clone().unwrap_or_default();
+    let path = match model {
+        ModelRef::Named(name) => own.join(name.folder()).join(CURRENT),
+        ModelRef::Smollm2 => own.join(SMOLLM2),
+        ModelRef::BelowHome(path) => places.home.clone().unwrap_or_default().join(path),
+        ModelRef::Directory(path) | ModelRef::DirectoryIfThere(path) => path,
+        ModelRef::Embedded => PathBuf::new(),
+    };
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 /// The embedded demo model: beside an installed program (`../share/paceline/demo`), or in the

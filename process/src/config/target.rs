@@ -26,7 +26,8 @@ pub const MOST_SEQUENCES: u32 = 128;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetConfig {
-    /// Model directory; "" = the embedded demo model.
+    /// Model directory, `org/name` of a hub that was pulled, or `smollm2`; "" = the embedded demo
+    /// model. A directory of the working directory is written with `./`.
     pub model: String,
     /// Where it runs.
     pub device: Device,

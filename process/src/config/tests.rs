@@ -266,6 +266,41 @@ fn the_demo_drafter_goes_with_the_demo_target_only() {
 }
 
 #[test]
+fn names_of_models_become_directories_once_and_clients_keep_the_name() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().display().to_string();
+    let mut config = Config::default();
+    config.resolve_models().expect("nothing is named");
+    assert_eq!(config.model_variables().map(|(_, model)| model), ["", ""]);
+    (config.target.model, config.drafter.model) = (path.clone(), "no-such/drafter".to_owned());
+    config.resolve_models().expect("the target is there, and the drafter need not be");
+    assert_eq!(config.target.model, path);
+    assert!(config.drafter.model.ends_with("/paceline/models/no-such--drafter/current"));
+    let refused = {
+        config.drafter.model = "no-such/drafter".to_owned();
+        config.check_drafter_dir().expect_err("not there").to_string()
+    };
+    assert!(
+        refused.starts_with("configuration key drafter.model: ")
+            && refused.contains("`paceline pull no-such/drafter`"),
+        "{refused}"
+    );
+    config.target.model = "no-such/target".to_owned();
+    let refused = config.resolve_models().expect_err("not there").to_string();
+    assert!(refused.contains("target.model: no-such/target was not pulled"), "{refused}");
+    for (model, name) in [
+        ("", "demo-target"),
+        ("smollm2", "smollm2"),
+        ("org/name", "org/name"),
+        ("/c/paceline/models/org--name/0123", "org/name"),
+        ("/models/qwen", "qwen"),
+    ] {
+        config.target.model = model.to_owned();
+        assert_eq!(config.model_name(), name, "{model}");
+    }
+}
+
+#[test]
 fn a_named_file_must_exist() {
     let error = Loaded::build(Some(Path::new("/nowhere/paceline.toml")), &[])
         .expect_err("refused")

@@ -230,11 +230,11 @@ pub(super) fn abstract_address(_name: &str) -> io::Result<SocketAddr> {
 }
 
 pub(super) fn cache_dir() -> Option<PathBuf> {
-    super::home().map(|home| home.join("Library/Caches"))
+    super::home_dir().map(|home| home.join("Library/Caches"))
 }
 
 pub(super) fn config_dir() -> Option<PathBuf> {
     // First the place that command-line users expect, then the system's.
     let set = super::xdg("XDG_CONFIG_HOME", ".config").filter(|dir| dir.join("paceline").is_dir());
-    set.or_else(|| super::home().map(|home| home.join("Library/Application Support")))
+    set.or_else(|| super::home_dir().map(|home| home.join("Library/Application Support")))
 }

@@ -128,6 +128,11 @@ pub fn config_dir() -> Option<std::path::PathBuf> {
     system::config_dir()
 }
 
+/// The user's home directory.
+pub fn home_dir() -> Option<std::path::PathBuf> {
+    crate::lifecycle::env_os("HOME").filter(|home| !home.is_empty()).map(Into::into)
+}
+
 /// Listening sockets that launchd holds for this job under this key of its `Sockets`. `None` if
 /// launchd did not start this process, or if the job has no such key.
 ///
@@ -145,15 +150,11 @@ pub fn abstract_address(name: &str) -> std::io::Result<std::os::unix::net::Socke
     system::abstract_address(name)
 }
 
-fn home() -> Option<std::path::PathBuf> {
-    crate::lifecycle::env_os("HOME").filter(|home| !home.is_empty()).map(Into::into)
-}
-
 fn xdg(name: &str, below_home: &str) -> Option<std::path::PathBuf> {
     let set = crate::lifecycle::env_os(name)
         .map(std::path::PathBuf::from)
         .filter(|dir| dir.is_absolute());
-    set.or_else(|| home().map(|home| home.join(below_home)))
+    set.or_else(|| home_dir().map(|home| home.join(below_home)))
 }
 
 #[cfg(test)]

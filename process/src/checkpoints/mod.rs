@@ -1,0 +1,14 @@
+//! Names of models and the places where their files lie. Not here: what is in the files.
+//!
+//! A setting or flag names a model in one of four ways ([`ModelRef`]): not at all (the embedded
+//! one), by a directory, by `smollm2`, or by `org/name` as on a hub. [`ModelPlaces`] finds the
+//! directory. A process resolves a name once, and passes the directory to the processes that it
+//! starts, so a model that is pulled meanwhile changes nothing for a service that runs.
+
+mod name;
+mod places;
+
+pub use name::{ModelName, ModelRef, NameError, SMOLLM2};
+pub use places::{
+    CURRENT, CheckpointKind, ListedCheckpoint, ModelNotFound, ModelPlaces, missing_files, name_of,
+};
