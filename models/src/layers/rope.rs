@@ -1,8 +1,9 @@
 //! Rotary position embedding (arXiv 2104.09864), split-half pairing: index i turns with i + R/2.
-//! Plain and YaRN (arXiv 2309.00071) frequencies, in old (`rope_theta` + `rope_scaling`) and new
-//! (`rope_parameters`) keys.
+//! Frequencies: plain, linearly scaled (arXiv 2306.15595), those of Llama 3.1 (arXiv 2407.21783) and
+//! YaRN's (arXiv 2309.00071), in old (`rope_theta` + `rope_scaling`) and new (`rope_parameters`)
+//! keys.
 
-use std::f32::consts::PI;
+use std::f64::consts::PI;
 
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype};
@@ -92,6 +93,44 @@ impl<'a> RotaryKeys<'a> {
         kind.and_then(Value::as_str).unwrap_or("default")
     }
 
+    /// A number above 0 that this kind of scaling needs.
+    fn needed(&self, key: &str) -> Result<f64, LoadError> {
+        match self.number(key)? {
+            Some(number) if number > 0.0 && number.is_finite() => Ok(number),
+            found => {
+                let found = found.map_or("none".into(), |number| number.to_string());
+                let what = format!("expected above 0 for {}, found {found}", self.kind());
+                Err(self.wrong(&format!("rope_scaling.{key}"), what))
+            }
+        }
+    }
+
+    /// The plain frequencies, all slower by one factor.
+    fn linear(&self, plain: &[f64]) -> Result<Vec<f64>, LoadError> {
+        let factor = self.needed("factor")?;
+        Ok(plain.iter().map(|f| f / factor).collect())
+    }
+
+    /// Llama 3.1's frequencies: those of short waves as they are, those of long waves slower by a
+    /// factor, a mixture in between.
+    fn llama3(&self, plain: &[f64]) -> Result<Vec<f64>, LoadError> {
+        let [factor, low, high, original] =
+            ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
+                .map(|key| self.needed(key));
+        let (factor, low, high, original) = (factor?, low?, high?, original?);
+        if low >= high {
+            let what = format!("expected above low_freq_factor, {low}, found {high}");
+            return Err(self.wrong("rope_scaling.high_freq_factor", what));
+        }
+        // Turns that a frequency makes within the original context: fewer than `low`: slowed; more
+        // than `high`: as it is.
+        let share = |f: &f64| {
+            let turns = original * f / (2.0 * PI);
+            ((turns - low) / (high - low)).clamp(0.0, 1.0)
+        };
+        Ok(plain.iter().map(|f| f * ((1.0 - share(f)) / factor + share(f))).collect())
+    }
+
     /// YaRN's frequencies from the plain ones, and its factor on cos and sin.
     fn yarn(&self, plain: &[f64], head_dim: i32, theta: f64) -> Result<(Vec<f64>, f64), LoadError> {
         let missing = || self.wrong("rope_scaling.factor", "YaRN needs it, found none".into());
@@ -104,9 +143,7 @@ impl<'a> RotaryKeys<'a> {
         let slow = self.number("beta_slow")?.unwrap_or(1.0);
         let truncate = self.keys.get("truncate").and_then(Value::as_bool).unwrap_or(true);
         let dims = f64::from(head_dim);
-        let at = |turns: f64| {
-            dims * (original / (turns * 2.0 * f64::from(PI))).ln() / (2.0 * theta.ln())
-        };
+        let at = |turns: f64| dims * (original / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln());
         let (mut low, mut high) = (at(fast), at(slow));
         if truncate {
             (low, high) = (low.floor(), high.ceil());
@@ -137,9 +174,11 @@ impl Rope {
             .collect();
         let (frequencies, magnitude) = match keys.kind() {
             "default" => (plain, 1.0),
+            "linear" => (keys.linear(&plain)?, 1.0),
+            "llama3" => (keys.llama3(&plain)?, 1.0),
             "yarn" => keys.yarn(&plain, head_dim, theta)?,
             other => {
-                let what = format!("expected default or yarn, found {other}");
+                let what = format!("expected default, linear, llama3 or yarn, found {other}");
                 return Err(keys.wrong("rope_scaling.rope_type", what));
             }
         };
@@ -264,3 +303,7 @@ impl RopeTables {
         Ok(x.multiply(&self.cos)?.add(swapped.multiply(&self.sin)?)?)
     }
 }
+
+#[cfg(test)]
+#[path = "rope_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [quantized] [demo] [sampling] [vision] [draft]    (no name: all but the last)
+    python models/tests/golden/make.py [tiny] [families] [quantized] [demo] [sampling] [vision] [draft]    (no name: all but the last)
 
 Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
 ones in mlx-lm (quantized.py), in float32, one sequence at a time; the sampling vectors are computed here
@@ -570,6 +570,12 @@ def make_quantized():
     quantized.make_quantized(sys.modules[__name__])
 
 
+def make_families():
+    import families
+
+    families.make_families()
+
+
 def make_vision():
     import vision
 
@@ -584,6 +590,7 @@ def make_draft():
 
 
 if __name__ == "__main__":
-    parts = {"tiny": make_tiny, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling, "vision": make_vision, "draft": make_draft}
-    for part in sys.argv[1:] or ["tiny", "quantized", "demo", "sampling", "vision"]:
+    parts = {"tiny": make_tiny, "families": make_families, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
+             "vision": make_vision, "draft": make_draft}
+    for part in sys.argv[1:] or [part for part in parts if part != "draft"]:
         parts[part]()
