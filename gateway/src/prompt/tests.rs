@@ -113,3 +113,55 @@ fn a_broken_template_is_refused_and_a_missing_one_is_not() {
         Err(PromptError::NoTemplate)
     );
 }
+
+/// The demo model with a beginning-of-sequence token in its template, and perhaps one that its
+/// tokenizer puts before every text.
+fn with_beginning(tokenizer_adds: bool, add_bos_token: Option<bool>) -> Language {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let write = |name: &str, value: &serde_json::Value| {
+        std::fs::write(dir.path().join(name), value.to_string()).expect("writable")
+    };
+    let (config, tokenizer) = ("config.json", "tokenizer.json");
+    std::fs::copy(crate::demo::dir().join(config), dir.path().join(config)).expect("copied");
+    let file = std::fs::read(crate::demo::dir().join(tokenizer)).expect("in the repository");
+    let mut file: serde_json::Value = serde_json::from_slice(&file).expect("JSON");
+    let (bos, sequence) = (serde_json::json!({"id": "<|im_start|>", "type_id": 0}), "Sequence");
+    if tokenizer_adds {
+        // As in Llama 3's file.
+        file["post_processor"] = serde_json::json!({"type": "Sequence", "processors": [
+            {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true},
+            {"type": "TemplateProcessing",
+             "single": [{"SpecialToken": bos}, {sequence: {"id": "A", "type_id": 0}}],
+             "pair": [{sequence: {"id": "A", "type_id": 0}}, {sequence: {"id": "B", "type_id": 1}}],
+             "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}}},
+        ]});
+    }
+    write(tokenizer, &file);
+    let template = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}";
+    let mut texts = serde_json::json!({"bos_token": "<|im_start|>", "chat_template": template});
+    if let Some(adds) = add_bos_token {
+        texts["add_bos_token"] = adds.into();
+    }
+    write("tokenizer_config.json", &texts);
+    Language::read(dir.path()).expect("complete")
+}
+
+/// Checked against transformers 5.23: with a tokenizer.json, its post-processor decides and
+/// `add_bos_token` of tokenizer_config.json is ignored.
+#[test]
+fn a_text_begins_as_the_tokenizer_says_and_a_conversation_as_its_template_says() {
+    for add_bos_token in [None, Some(false), Some(true)] {
+        for tokenizer_adds in [false, true] {
+            let language = with_beginning(tokenizer_adds, add_bos_token);
+            let what = format!("{tokenizer_adds} {add_bos_token:?}");
+            let words = language.tokens.encode("Hi there", false).expect("encodes");
+            assert_eq!(words, [3779, 1175], "{what}");
+            let begun = [&[1], words.as_slice()].concat();
+            let text = make(&language, Source::Text("Hi there".into()), 10).expect("a prompt");
+            assert_eq!(text, if tokenizer_adds { &begun } else { &words }.as_slice(), "{what}");
+            let message = GoldenMessage { role: "user".into(), content: "Hi there".into() };
+            let chat = make(&language, Source::Chat(conversation(&[message])), 10);
+            assert_eq!(chat.expect("a prompt"), begun, "{what}: one token, not two");
+        }
+    }
+}
