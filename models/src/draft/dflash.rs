@@ -139,6 +139,7 @@ impl Layer {
             &format!("{name}.mlp"),
             config.hidden_size,
             config.intermediate_size,
+            false,
         )?;
         Ok(Self {
             input_layernorm: norm(weights, "input_layernorm")?,

@@ -14,12 +14,13 @@ pub(crate) struct GatedMlp {
 }
 
 impl GatedMlp {
-    /// Reads `{name}.{gate,up,down}_proj`.
+    /// Reads `{name}.{gate,up,down}_proj`, all three with a bias or none.
     pub(crate) fn load(
         weights: &mut Weights,
         name: &str,
         hidden: i32,
         intermediate: i32,
+        bias: bool,
     ) -> Result<Self, LoadError> {
         let (gate, up) = (format!("{name}.gate_proj"), format!("{name}.up_proj"));
         Ok(Self {
@@ -27,9 +28,9 @@ impl GatedMlp {
                 weights,
                 &[(&gate, intermediate), (&up, intermediate)],
                 hidden,
-                false,
+                bias,
             )?,
-            down: Linear::load(weights, &format!("{name}.down_proj"), hidden, intermediate, false)?,
+            down: Linear::load(weights, &format!("{name}.down_proj"), hidden, intermediate, bias)?,
         })
     }
 
@@ -40,12 +41,16 @@ impl GatedMlp {
 
     /// `x` `[rows, hidden]` → the same shape.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        let both = self.gate_up.forward(x)?;
-        if let Some(gated) = host::gated(&both)? {
-            return self.down.forward(&gated);
-        }
-        let both = both.split_equal(2, 1)?;
-        let silu = both[0].multiply(ops::sigmoid(&both[0])?)?;
-        self.down.forward(&silu.multiply(&both[1])?)
+        self.down.forward(&gated(&self.gate_up.forward(x)?)?)
     }
+}
+
+/// silu(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
+pub(super) fn gated(both: &Array) -> Result<Array> {
+    if let Some(gated) = host::gated(both)? {
+        return Ok(gated);
+    }
+    let both = both.split_equal(2, 1)?;
+    let silu = both[0].multiply(ops::sigmoid(&both[0])?)?;
+    Ok(silu.multiply(&both[1])?)
 }

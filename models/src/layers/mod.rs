@@ -4,7 +4,6 @@
 mod activation;
 mod attention;
 mod embedding;
-#[allow(dead_code, reason = "the families with experts come next")]
 mod experts;
 #[cfg(target_os = "linux")]
 mod host;
@@ -13,6 +12,7 @@ mod host;
 mod host;
 mod linear;
 mod mlp;
+mod moe;
 mod norm;
 mod positions;
 mod quantized;
@@ -23,11 +23,11 @@ mod rope;
 pub(crate) use activation::Gelu;
 pub(crate) use attention::{AttentionMask, VisibleKeys, attention};
 pub(crate) use embedding::Embedding;
-#[allow(unused_imports, reason = "the families with experts come next")]
 pub(crate) use experts::ExpertLinear;
 pub(crate) use host::{computes, largest, surprises};
 pub(crate) use linear::Linear;
 pub(crate) use mlp::GatedMlp;
+pub(crate) use moe::{ExpertMlp, ExpertSizes};
 pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
 pub use positions::Positions;
 pub(crate) use quantized::has_product;

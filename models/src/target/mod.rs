@@ -1,8 +1,19 @@
 //! Target models: the registry by `model_type`, and what every family gives.
+//!
+//! # What a new family needs
+//!
+//! - A file named as its `model_type`, with a `load`. If its layers are those of `decoder.rs`, it
+//!   reads its own keys and describes what differs.
+//! - A line in [`FAMILIES`].
+//! - `models/tests/`: parity with its reference implementation, with golden files.
 
+mod decoder;
 mod image_rows;
+mod llama;
 mod prepared;
+mod qwen2;
 mod qwen3;
+mod qwen3_moe;
 mod qwen3_vl;
 
 use std::path::Path;
@@ -16,9 +27,11 @@ use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv};
 use crate::layers::has_product;
 use crate::load::{
-    ConfigJson, LoadError, Precision, Quantization, TensorFiles, WeightForms, Weights,
+    ConfigJson, LoadError, Precision, Quantization, TensorFiles, Unserved, WeightForms, Weights,
 };
 use crate::vision::Vision;
+
+use decoder::{Decoder, TargetFiles};
 
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
 
@@ -58,6 +71,40 @@ pub trait Target {
     }
 }
 
+/// A family of checkpoints.
+struct Family {
+    /// `model_type` of its config.json.
+    model_type: &'static str,
+    load: fn(TargetFiles<'_>) -> Result<Decoder, LoadError>,
+    /// Parts that its checkpoints may have and that are not read.
+    unserved: Unserved,
+}
+
+/// Rotary frequencies that old checkpoints hold as tensors. They follow from the config.
+const FREQUENCIES: Unserved = Unserved { prefixes: &[], suffixes: &[".rotary_emb.inv_freq"] };
+
+/// All families that are served.
+const FAMILIES: [Family; 6] = [
+    Family { model_type: "llama", load: llama::load, unserved: FREQUENCIES },
+    Family { model_type: "mistral", load: llama::load_mistral, unserved: FREQUENCIES },
+    Family { model_type: "qwen2", load: qwen2::load, unserved: FREQUENCIES },
+    Family { model_type: "qwen3", load: qwen3::load, unserved: FREQUENCIES },
+    Family { model_type: "qwen3_moe", load: qwen3_moe::load, unserved: FREQUENCIES },
+    Family { model_type: "qwen3_vl", load: qwen3_vl::load, unserved: FREQUENCIES },
+];
+
+impl Family {
+    fn of(config: &ConfigJson) -> Result<&'static Self, LoadError> {
+        let model_type: String = config.required("model_type")?;
+        let unknown = || {
+            let known: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
+            let what = format!("expected one of {}, found {model_type}", known.join(", "));
+            config.wrong("model_type", what)
+        };
+        FAMILIES.iter().find(|family| family.model_type == model_type).ok_or_else(unknown)
+    }
+}
+
 /// What a caller chooses of a target's loading.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
@@ -93,25 +140,18 @@ pub fn load_target_with(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Target>, LoadError> {
     let config = ConfigJson::read(dir)?;
-    let architecture: String = config.required("model_type")?;
+    let family = Family::of(&config)?;
     let forms = WeightForms {
         precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
         quantization: Quantization::read(&config)?,
         keeps: if options.keep_quantized { has_product } else { |_| on_gpu() },
     };
-    let checkpoint = TensorFiles::open(dir)?;
+    let mut checkpoint = TensorFiles::open(dir)?;
+    checkpoint.skip(&family.unserved);
     let weight_bytes = checkpoint.total_bytes();
     progress(0, weight_bytes);
     let mut report = |read| progress(read, weight_bytes);
     let weights = Weights::new(checkpoint, forms, &mut report);
-    match architecture.as_str() {
-        "qwen3" => Ok(Box::new(qwen3::Qwen3::load(dir, &config, weights, weight_bytes)?)),
-        "qwen3_vl" => Ok(Box::new(qwen3_vl::load(dir, &config, weights, weight_bytes)?)),
-        other => {
-            let what = format!(
-                "expected qwen3 or qwen3_vl, found {other}: this version serves no other architecture"
-            );
-            Err(LoadError::Config { key: "model_type".into(), what })
-        }
-    }
+    let loaded = (family.load)(TargetFiles { dir, config: &config, weights, weight_bytes })?;
+    Ok(Box::new(loaded))
 }

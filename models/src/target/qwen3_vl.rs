@@ -1,27 +1,25 @@
 //! Qwen3-VL (arXiv 2511.21631): a Qwen3 whose rows stand on three axes, and a vision tower. What is
 //! its own is here: where a checkpoint keeps its parts, and how they must fit each other.
 
-use std::path::Path;
-
-use super::qwen3::{Config, FamilySpec, Qwen3};
-
+use super::decoder::{Decoder, DecoderSpec, TargetFiles};
+use super::qwen3::Config;
 use crate::layers::Rope;
-use crate::load::{ConfigJson, LoadError, Weights};
+use crate::load::{Layout, LoadError};
 use crate::vision::{QwenTower, TextModelSizes};
 
-/// Loads it, in the layout of transformers or of mlx-vlm.
-pub(super) fn load(
-    dir: &Path,
-    config: &ConfigJson,
-    mut weights: Weights,
-    weight_bytes: u64,
-) -> Result<Qwen3, LoadError> {
-    let sizes = Config::read(config)?;
+/// As transformers writes it, and as mlx-vlm does.
+const LAYOUTS: [Layout; 2] = [
+    Layout { text: "model.language_model", head: "lm_head", vision: "model.visual" },
+    Layout { text: "language_model.model", head: "language_model.lm_head", vision: "vision_tower" },
+];
+
+/// Loads it, in either layout.
+pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
+    let TargetFiles { dir, config, mut weights, weight_bytes } = files;
+    let read = Config::read(config)?;
+    let sizes = read.sizes;
     let rope = Rope::load(config, sizes.head_dim)?.on_three_axes(config)?;
-    let (text, head, vision) = match weights.has("language_model.model.embed_tokens.weight") {
-        true => ("language_model.model", "language_model.lm_head", "vision_tower"),
-        false => ("model.language_model", "lm_head", "model.visual"),
-    };
+    let layout = Layout::of(&weights, &LAYOUTS)?;
     let key = if config.optional::<u32>("image_token_id")?.is_some() {
         "image_token_id"
     } else {
@@ -45,8 +43,15 @@ pub(super) fn load(
     })?;
     let text_sizes =
         TextModelSizes { hidden: sizes.hidden_size, n_layers: sizes.n_layers, image_token };
-    let tower = QwenTower::load(&vision_config, &mut weights, vision, text_sizes)?;
-    let family =
-        FamilySpec { architecture: "qwen3_vl", text, head, rope, tower: Some(Box::new(tower)) };
-    Qwen3::load_family(dir, sizes, weights, weight_bytes, family)
+    let tower = QwenTower::load(&vision_config, &mut weights, layout.vision, text_sizes)?;
+    let spec = DecoderSpec {
+        architecture: "qwen3_vl",
+        layout,
+        sizes,
+        attention: read.attention,
+        feed_forward: &|weights, _, name| read.feed_forward(weights, name),
+        rope,
+        tower: Some(Box::new(tower)),
+    };
+    Decoder::load(dir, weights, weight_bytes, spec)
 }

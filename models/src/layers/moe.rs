@@ -1,0 +1,152 @@
+//! Mixture of experts (arXiv 1701.06538): a router sends each row through a few of many gated
+//! blocks and adds what they return, weighted.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::ops::{argsort_axis, softmax_axis};
+use mlx_rs::{Array, Dtype};
+
+use super::mlp::gated;
+use super::{ExpertLinear, Linear};
+use crate::error::Result;
+use crate::load::{LoadError, Weights};
+
+/// Sizes of a block of experts, and how their shares are computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertSizes {
+    /// Width of the rows.
+    pub(crate) hidden: i32,
+    /// Width inside an expert.
+    pub(crate) intermediate: i32,
+    pub(crate) n_experts: i32,
+    /// Experts that a row goes through.
+    pub(crate) chosen: i32,
+    /// Whether the shares of a row's experts are divided by their sum.
+    pub(crate) renormalized: bool,
+}
+
+/// Experts behind a router, as in Qwen3.
+#[derive(Debug)]
+pub(crate) struct ExpertMlp {
+    gate: Linear,
+    gate_up: ExpertLinear,
+    down: ExpertLinear,
+    sizes: ExpertSizes,
+}
+
+impl ExpertMlp {
+    /// Reads the router `{name}.gate` and the experts of the block `name` in either layout of
+    /// [`ExpertLinear::load`].
+    pub(crate) fn load(
+        weights: &mut Weights,
+        name: &str,
+        sizes: ExpertSizes,
+    ) -> Result<Self, LoadError> {
+        let ExpertSizes { hidden, intermediate, n_experts, .. } = sizes;
+        let inner = [("gate_proj", intermediate), ("up_proj", intermediate)];
+        Ok(Self {
+            gate: Linear::load(weights, &format!("{name}.gate"), n_experts, hidden, false)?,
+            gate_up: ExpertLinear::load(weights, name, &inner, n_experts, hidden)?,
+            down: ExpertLinear::load(
+                weights,
+                name,
+                &[("down_proj", hidden)],
+                n_experts,
+                intermediate,
+            )?,
+            sizes,
+        })
+    }
+
+    /// `x` `[rows, hidden]` → the same shape. A row's result does not depend on the rows beside it.
+    pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
+        let ExpertSizes { intermediate, chosen, renormalized, .. } = self.sizes;
+        let routes = route(&self.gate.forward(x)?, chosen, renormalized)?;
+        let both = self.gate_up.forward(x, &routes.experts)?;
+        let inner = gated(&both.reshape(&[-1, 2 * intermediate])?)?;
+        let inner = inner.reshape(&[x.dim(0), chosen, intermediate])?;
+        let out = self.down.forward(&inner, &routes.experts)?;
+        let shares = routes.shares.as_dtype(out.dtype())?.expand_dims(2)?;
+        Ok(out.multiply(shares)?.sum_axis(1, false)?)
+    }
+}
+
+/// Where rows go.
+struct Routes {
+    /// `[rows, k]`, uint32: the most probable first, the lower number among equals.
+    experts: Array,
+    /// `[rows, k]`, float32.
+    shares: Array,
+}
+
+/// The `k` most probable experts of each row, from the router's `logits` `[rows, experts]`.
+fn route(logits: &Array, k: i32, renormalized: bool) -> Result<Routes> {
+    let probabilities = softmax_axis(logits.as_dtype(Dtype::Float32)?, -1, true)?;
+    // MLX sorts stably on every device, so equal ones stay in order.
+    let experts = argsort_axis(probabilities.negative()?, -1)?.try_index((.., ..k))?;
+    let shares = probabilities.take_along_axis(&experts, -1)?;
+    let shares = match renormalized {
+        true => shares.divide(shares.sum_axis(-1, true)?)?,
+        false => shares,
+    };
+    Ok(Routes { experts, shares })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{DeviceChoice, choose};
+
+    fn numbers(array: &Array) -> Vec<f32> {
+        let array = array.contiguous().expect("a copy");
+        array.eval().expect("evaluates");
+        array.try_as_slice::<f32>().expect("floats").to_vec()
+    }
+
+    fn experts(routes: &Routes) -> Vec<u32> {
+        let array = routes.experts.contiguous().expect("a copy");
+        array.eval().expect("evaluates");
+        array.try_as_slice::<u32>().expect("numbers of experts").to_vec()
+    }
+
+    #[test]
+    fn the_best_experts_are_chosen_and_the_lower_number_among_equals() {
+        choose(DeviceChoice::Cpu).expect("there is a CPU");
+        let logits = [
+            [0.0, 3.0, 1.0, 2.0, -1.0],
+            [1.0, 0.0, 1.0, 1.0, 1.0],
+            [-2.0, -2.0, -2.0, -2.0, -2.0],
+            [0.5, 7.0, 0.5, 0.5, 7.0],
+        ];
+        let logits = Array::from_slice(&logits.concat(), &[4, 5]);
+        let routes = route(&logits, 3, false).expect("routes");
+        assert_eq!(experts(&routes), [1, 3, 2, 0, 2, 3, 0, 1, 2, 1, 4, 0]);
+        let shares = numbers(&routes.shares);
+        // The softmax is over all experts.
+        let all: f32 = [0.0f32, 3.0, 1.0, 2.0, -1.0].iter().map(|logit| logit.exp()).sum();
+        for (share, logit) in shares.iter().zip([3.0f32, 2.0, 1.0]) {
+            assert!((share - logit.exp() / all).abs() < 1e-6, "{shares:?}");
+        }
+        assert!(shares[6..9].iter().all(|share| (share - 0.2).abs() < 1e-6), "{shares:?}");
+        let renormalized = numbers(&route(&logits, 3, true).expect("routes").shares);
+        for row in renormalized.chunks(3) {
+            assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-6, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_routed_alone_as_beside_others() {
+        choose(DeviceChoice::Cpu).expect("there is a CPU");
+        let values: Vec<f32> = (0..33 * 24).map(|at| (at as f32 * 0.37).sin()).collect();
+        let logits = Array::from_slice(&values, &[33, 24]);
+        let together = route(&logits, 4, true).expect("routes");
+        let (all_experts, all_shares) = (experts(&together), numbers(&together.shares));
+        for row in 0..33 {
+            let one = logits.try_index((row..row + 1, ..)).expect("a row");
+            let alone = route(&one, 4, true).expect("routes");
+            let at = row as usize * 4;
+            assert_eq!(experts(&alone), all_experts[at..at + 4], "row {row}");
+            let bits = |shares: &[f32]| shares.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&numbers(&alone.shares)), bits(&all_shares[at..at + 4]), "row {row}");
+        }
+    }
+}

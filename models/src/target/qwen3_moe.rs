@@ -1,0 +1,65 @@
+//! Qwen3 with experts (arXiv 2505.09388): Qwen3 in whose layers each row goes through a few of many
+//! gated blocks, chosen by a router.
+
+use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
+use super::qwen3;
+use crate::layers::{ExpertMlp, ExpertSizes, Rope};
+use crate::load::{ConfigJson, Layout, LoadError};
+
+/// Which layers have experts, and how large they are.
+struct Config {
+    dense: qwen3::Config,
+    experts: ExpertSizes,
+    decoder_sparse_step: i32,
+    mlp_only_layers: Vec<i32>,
+}
+
+impl Config {
+    fn read(config: &ConfigJson) -> Result<Self, LoadError> {
+        let dense = qwen3::Config::read(config)?;
+        let experts = ExpertSizes {
+            hidden: dense.sizes.hidden_size,
+            intermediate: config.size("moe_intermediate_size")?,
+            n_experts: config.size("num_experts")?,
+            chosen: config.size("num_experts_per_tok")?,
+            renormalized: config.optional("norm_topk_prob")?.unwrap_or(false),
+        };
+        if experts.chosen > experts.n_experts {
+            let what = format!(
+                "expected at most the {} experts, found {}",
+                experts.n_experts, experts.chosen
+            );
+            return Err(config.wrong("num_experts_per_tok", what));
+        }
+        Ok(Self {
+            dense,
+            experts,
+            decoder_sparse_step: config.size_or("decoder_sparse_step", 1)?,
+            mlp_only_layers: config.optional("mlp_only_layers")?.unwrap_or_default(),
+        })
+    }
+
+    /// The others have one gated block for all rows.
+    fn has_experts(&self, layer: i32) -> bool {
+        !self.mlp_only_layers.contains(&layer) && (layer + 1) % self.decoder_sparse_step == 0
+    }
+}
+
+/// Loads it, in the layout of transformers (a tensor for each expert) or of mlx-lm (one for all).
+pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
+    let TargetFiles { dir, config, weights, weight_bytes } = files;
+    let read = Config::read(config)?;
+    let spec = DecoderSpec {
+        architecture: "qwen3_moe",
+        layout: Layout::TEXT,
+        sizes: read.dense.sizes,
+        attention: read.dense.attention,
+        feed_forward: &|weights, layer, name| match read.has_experts(layer) {
+            true => Ok(FeedForward::Experts(ExpertMlp::load(weights, name, read.experts)?)),
+            false => read.dense.feed_forward(weights, name),
+        },
+        rope: Rope::load(config, read.dense.sizes.head_dim)?,
+        tower: None,
+    };
+    Decoder::load(dir, weights, weight_bytes, spec)
+}

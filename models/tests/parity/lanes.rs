@@ -1,0 +1,215 @@
+//! The lanes of every family: a run with drafts gives the tokens of the plain run, alone and beside
+//! seven others, whatever the drafts are.
+
+use paceline_models::sample::{Block, DraftedIds, RowRule, verify};
+use paceline_models::{Batch, KvStore, Segment, SequenceId, Target, Wants};
+
+use crate::model::{Case, Model, floats, golden, load, read, segment, store};
+
+/// What a drafter would propose.
+#[derive(Clone, Copy, Debug)]
+enum Script {
+    /// Nothing.
+    Plain,
+    /// The target's own tokens.
+    Right,
+    /// Never the target's token.
+    Wrong,
+    /// Blocks of any length that are right up to some row.
+    Mixed,
+}
+
+const SCRIPTS: [Script; 4] = [Script::Plain, Script::Right, Script::Wrong, Script::Mixed];
+/// Most rows of a prompt in a step.
+const CHUNK: usize = 20;
+/// Drafted tokens of a block at most.
+const DRAFTED: usize = 6;
+
+struct Sequence<'a> {
+    id: SequenceId,
+    case: &'a Case,
+    script: Script,
+    ids: Vec<u32>,
+    cycles: usize,
+    accepted: usize,
+    /// The bits of the logits of every chosen row, in order.
+    logits: Vec<Vec<u32>>,
+}
+
+impl Sequence<'_> {
+    fn done(&self) -> bool {
+        self.ids.len() >= self.case.prompt.len() + self.case.greedy.len()
+    }
+
+    /// The draft after `self.ids`.
+    fn draft(&self, vocab: u32) -> Vec<u32> {
+        let at = self.ids.len() - self.case.prompt.len();
+        let next = &self.case.greedy[at..];
+        let wrong = |id: &u32| (id + 1) % vocab;
+        match self.script {
+            Script::Plain => vec![],
+            Script::Right => next.iter().take(DRAFTED).copied().collect(),
+            Script::Wrong => next.iter().take(DRAFTED).map(wrong).collect(),
+            Script::Mixed => {
+                let turn = self.id.0 as usize + self.cycles;
+                let (length, right) = ((turn * 5) % (DRAFTED + 1), (turn * 3) % (DRAFTED + 1));
+                let id = |(row, id): (usize, &u32)| if row < right { *id } else { wrong(id) };
+                next.iter().take(length).enumerate().map(id).collect()
+            }
+        }
+    }
+}
+
+/// The part of one sequence in a step: rows of its prompt, or a bonus token and a draft.
+struct Part {
+    segment: Segment,
+    rows: Vec<u32>,
+    /// Drafted ids, if the rows reach the sequence's end.
+    drafted: Option<Vec<u32>>,
+}
+
+fn part(sequence: &Sequence<'_>, kv: &KvStore, vocab: u32) -> Part {
+    let done = kv.length(sequence.id).expect("open") as usize;
+    let length = (sequence.ids.len() - done).min(CHUNK);
+    let mut rows = sequence.ids[done..done + length].to_vec();
+    let at_end = done + length == sequence.ids.len();
+    let answering = sequence.ids.len() > sequence.case.prompt.len();
+    let drafted = at_end.then(|| if answering { sequence.draft(vocab) } else { vec![] });
+    rows.extend(drafted.iter().flatten());
+    Part { segment: segment(sequence.id.0, done, rows.len()), rows, drafted }
+}
+
+fn step(model: &dyn Target, kv: &mut KvStore, sequences: &mut [Sequence<'_>]) {
+    let vocab = model.info().vocab as u32;
+    let mut running: Vec<_> = sequences.iter_mut().filter(|sequence| !sequence.done()).collect();
+    running.sort_by_key(|sequence| kv.order(sequence.id));
+    let parts: Vec<Part> = running.iter().map(|sequence| part(sequence, kv, vocab)).collect();
+    let (mut logit_rows, mut end, mut blocks, mut drafts) = (vec![], 0, vec![], vec![]);
+    for part in &parts {
+        end += part.segment.length;
+        if let Some(drafted) = &part.drafted {
+            logit_rows.extend(end - drafted.len() as i32 - 1..end);
+            blocks.push(Block { rule: RowRule::greedy(&[], 0), drafted: drafted.len() });
+            drafts.extend(drafted);
+        }
+    }
+    let batch = Batch::text(
+        parts.iter().flat_map(|part| part.rows.clone()).collect(),
+        parts.iter().map(|part| part.segment).collect(),
+    );
+    let wants = Wants { logit_rows, ..Wants::default() };
+    let logits = model.forward(&batch, kv, &wants).expect("a forward").logits;
+    let (mut verdicts, mut bits) = (vec![].into_iter(), vec![]);
+    if let Some(logits) = &logits {
+        let found = verify(logits, &blocks, &DraftedIds::OnHost(drafts), &[]).expect("choices");
+        verdicts = found.into_iter();
+        bits = floats(logits);
+    }
+    let mut bits = bits.chunks(vocab as usize);
+    for (sequence, part) in running.into_iter().zip(parts) {
+        let Segment { start, length, .. } = part.segment;
+        let Some(drafted) = part.drafted else {
+            kv.commit(sequence.id, start + length).expect("commits");
+            continue;
+        };
+        let choices = verdicts.next().expect("one for each block").choices;
+        let accepted = choices.len() - 1;
+        let rejected = (drafted.len() - accepted) as i32;
+        kv.commit(sequence.id, start + length - rejected).expect("commits");
+        sequence.ids.extend(choices.iter().map(|choice| choice.token));
+        let rows: Vec<_> = (0..=drafted.len()).map(|_| bits.next().expect("a row")).collect();
+        let to_bits = |row: &&[f32]| row.iter().map(|number| number.to_bits()).collect();
+        sequence.logits.extend(rows[..=accepted].iter().map(to_bits));
+        sequence.cycles += 1;
+        sequence.accepted += accepted;
+    }
+}
+
+/// Decodes the cases side by side, each with its script.
+fn run<'a>(model: &dyn Target, cases: &[(&'a Case, Script)]) -> Vec<Sequence<'a>> {
+    let mut kv = store(model);
+    let begin = |(at, (case, script)): (usize, &(&'a Case, Script))| Sequence {
+        id: SequenceId(at as u64),
+        case,
+        script: *script,
+        ids: case.prompt.clone(),
+        cycles: 0,
+        accepted: 0,
+        logits: vec![],
+    };
+    let mut sequences: Vec<_> = cases.iter().enumerate().map(begin).collect();
+    for sequence in &sequences {
+        kv.open(sequence.id).expect("new");
+    }
+    while sequences.iter().any(|sequence| !sequence.done()) {
+        step(model, &mut kv, &mut sequences);
+    }
+    sequences
+}
+
+/// Returns what was checked, in words.
+fn check(what: &str, sequence: &Sequence<'_>) -> String {
+    let Sequence { case, script, ids, cycles, accepted, .. } = sequence;
+    let what = format!("{what}, {script:?}, prompt of {}", case.prompt.len());
+    let end = case.prompt.len() + case.greedy.len();
+    assert_eq!(ids[case.prompt.len()..end], case.greedy, "{what}");
+    // The drafts were what they should be.
+    match script {
+        Script::Plain | Script::Wrong => assert_eq!((*accepted, *cycles), (0, 32), "{what}"),
+        Script::Right => assert_eq!(*cycles, 1 + 31usize.div_ceil(DRAFTED + 1), "{what}"),
+        Script::Mixed => assert!(*accepted > 5 && *cycles > 8, "{what}"),
+    }
+    what
+}
+
+/// Where this project's own products compute, a row's numbers are the same to the last bit (I1).
+fn check_bits(what: &str, plain: &[Vec<u32>], found: &[Vec<u32>]) {
+    let row = plain.iter().zip(found).position(|(plain, found)| plain != found);
+    assert!(row.is_none() || cfg!(not(target_os = "linux")), "{what}: other logits in row {row:?}");
+}
+
+fn lanes_are_identical(name: &str) {
+    let (expected, model): (Model, _) = (read(&format!("{name}.json")), load(&golden(name)));
+    let mut plain = vec![];
+    for case in &expected.cases {
+        let alone = SCRIPTS.map(|script| run(&*model, &[(case, script)]).remove(0));
+        for sequence in &alone {
+            let what = check(&format!("{name}, alone"), sequence);
+            check_bits(&what, &alone[0].logits, &sequence.logits);
+        }
+        let [first, ..] = alone;
+        plain.push(first.logits);
+    }
+    // Eight side by side, each script beside all others, in two arrangements.
+    for shift in 0..2 {
+        let beside: Vec<_> = (0..8)
+            .map(|at| (&expected.cases[at % 4], SCRIPTS[(at / 4 * 2 + at + shift) % 4]))
+            .collect();
+        for (at, sequence) in run(&*model, &beside).iter().enumerate() {
+            let what = check(&format!("{name}, beside seven others"), sequence);
+            check_bits(&what, &plain[at % 4], &sequence.logits);
+        }
+    }
+}
+
+#[test]
+fn the_lanes_of_llama_are_identical() {
+    lanes_are_identical("llama-tiny");
+    lanes_are_identical("llama-tiny-tied");
+}
+
+#[test]
+fn the_lanes_of_qwen2_are_identical() {
+    lanes_are_identical("qwen2-tiny");
+}
+
+#[test]
+fn the_lanes_of_qwen3_are_identical() {
+    lanes_are_identical("qwen3-tiny");
+}
+
+#[test]
+fn the_lanes_of_qwen3_moe_are_identical() {
+    lanes_are_identical("qwen3-moe-tiny");
+    lanes_are_identical("qwen3-moe-tiny-sparse");
+}
