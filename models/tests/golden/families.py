@@ -311,6 +311,19 @@ QUANTIZED = {
 }
 
 
+def accept_unused_keyword():
+    """mlx-lm 0.32.2 passes the experts' product a keyword of a newer MLX, with None."""
+    import mlx.core as mx
+
+    product = mx.gather_qmm
+
+    def without(*args, global_scale=None, **kwargs):
+        assert global_scale is None
+        return product(*args, **kwargs)
+
+    mx.gather_qmm = without
+
+
 def make_quantized(name, config, quantization, paths):
     import tempfile
     from importlib import metadata
@@ -344,5 +357,6 @@ def make_families():
     for name, spec in FAMILIES.items():
         make_family(name, spec)
     make_rope()
+    accept_unused_keyword()
     for name, (config, quantization, paths) in QUANTIZED.items():
         make_quantized(name, config, quantization, paths)

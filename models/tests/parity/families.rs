@@ -35,6 +35,24 @@ fn qwen3_moe_in_every_second_layer() {
     check_model("qwen3-moe-tiny-sparse");
 }
 
+#[test]
+fn llama_of_four_and_eight_bits() {
+    check_model("llama-tiny-q4");
+    check_model("llama-tiny-q8");
+}
+
+#[test]
+fn qwen2_of_four_and_eight_bits_with_float_biases() {
+    check_model("qwen2-tiny-q4");
+    check_model("qwen2-tiny-q8");
+}
+
+#[test]
+fn qwen3_moe_of_four_and_eight_bits_with_a_finer_router() {
+    check_model("qwen3-moe-tiny-q4");
+    check_model("qwen3-moe-tiny-q8");
+}
+
 /// A tensor of a checkpoint.
 struct Tensor {
     dtype: Dtype,

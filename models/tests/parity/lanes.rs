@@ -213,3 +213,12 @@ fn the_lanes_of_qwen3_moe_are_identical() {
     lanes_are_identical("qwen3-moe-tiny");
     lanes_are_identical("qwen3-moe-tiny-sparse");
 }
+
+#[test]
+fn the_lanes_of_quantized_families_are_identical() {
+    for family in ["llama-tiny", "qwen2-tiny", "qwen3-moe-tiny", "qwen3-tiny"] {
+        for bits in ["q4", "q8"] {
+            lanes_are_identical(&format!("{family}-{bits}"));
+        }
+    }
+}
