@@ -162,18 +162,20 @@ fn text_requests_beside_images_keep_lane_drafter_and_tokens() {
         for (at, (plain, said)) in plain.iter().zip(&said).enumerate() {
             compared.same(plain, said, &format!("text {at} beside pictures {number}"));
         }
+        let mut were_beside = true;
         for (at, (known, shown)) in known.iter().zip(&shown).enumerate() {
             compared.same(known, shown, &format!("picture {at} beside text, {number}"));
             let (first, last) = span(shown);
-            assert!(
-                said.iter().any(|said| span(said).0 < last && first < span(said).1),
-                "side by side"
-            );
+            were_beside &= said.iter().any(|said| span(said).0 < last && first < span(said).1);
         }
-        all_drafted += usize::from(drafted(&said, "beside pictures") == said.len());
-        pictures_drafted += drafted(&shown, "pictures beside text");
+        // On a busy machine the texts may end before the pictures begin. Such a round proves
+        // nothing, so another one is run.
+        if were_beside {
+            all_drafted += usize::from(drafted(&said, "beside pictures") == said.len());
+            pictures_drafted += drafted(&shown, "pictures beside text");
+        }
         number += 10;
-        assert!(number < 400, "{all_drafted} times all drafted, {pictures_drafted} pictures");
+        assert!(number < 490, "{all_drafted} times all drafted, {pictures_drafted} pictures");
     }
 
     // The same picture several times at one moment, and others with it.
