@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use paceline_process::checkpoints::ModelName;
 use paceline_proto::v1;
 
 /// One large language model on one machine, as a service of several processes.
@@ -42,6 +43,10 @@ pub enum Command {
     Drain(DrainArgs),
     /// Make API keys, and the lines of gateway.api_keys_file that let them in
     Key(KeyArgs),
+    /// Fetch a model from a hub
+    Pull(PullArgs),
+    /// The models of this machine, with sizes
+    Models(ModelsArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
     /// Measure how fast the lanes are, the target alone, and what the machine allows
@@ -506,6 +511,29 @@ pub struct KeyNew {
 pub struct KeyDigest {
     /// Whose key it is
     pub name: String,
+}
+
+/// `paceline pull`
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// Model of the hub ($HF_ENDPOINT, without it huggingface.co; $HF_TOKEN for models that need an
+    /// account)
+    #[arg(value_name = "ORG/NAME")]
+    pub model: ModelName,
+    /// Branch, tag or commit; without it main
+    #[arg(long, value_name = "R")]
+    pub revision: Option<String>,
+    /// Use no network, and show what is there; as with HF_HUB_OFFLINE=1
+    #[arg(long)]
+    pub offline: bool,
+}
+
+/// `paceline models`
+#[derive(Debug, Args)]
+pub struct ModelsArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `paceline selftest`

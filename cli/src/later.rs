@@ -18,6 +18,8 @@ pub fn refuse(command: &Command) -> Failure {
         | Command::Restart(_)
         | Command::Drain(_)
         | Command::Key(_)
+        | Command::Pull(_)
+        | Command::Models(_)
         | Command::Selftest(_)
         | Command::Bench(_) => "this command",
     })

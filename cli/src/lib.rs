@@ -3,9 +3,9 @@
 //!
 //! [`args`] commands and flags │ [`messages`] conversations from JSON │ [`client`] the connection
 //! to the service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`],
-//! [`events`], [`restart`], [`drain`], [`key`], [`selftest`], [`bench`] one command each │
-//! [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │ [`failure`] why a
-//! command failed, and its exit code │ [`screen`] the only place that prints.
+//! [`events`], [`restart`], [`drain`], [`key`], [`pull`], [`models`], [`selftest`], [`bench`] one
+//! command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
+//! [`failure`] why a command failed, and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
 pub mod args;
@@ -20,7 +20,9 @@ pub mod generate;
 pub mod key;
 pub mod later;
 pub mod messages;
+pub mod models;
 pub mod policy;
+pub mod pull;
 pub mod restart;
 pub mod routes;
 pub mod screen;
@@ -73,6 +75,8 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Restart(args) => restart::run(&args, screen).await,
         Command::Drain(args) => drain::run(&args, screen).await,
         Command::Key(args) => key::run(&args, screen),
+        Command::Pull(args) => pull::run(&args),
+        Command::Models(args) => models::run(&args, screen),
         Command::Selftest(args) => selftest::run(&args, screen).await,
         Command::Bench(args) => bench::run(&args, screen).await,
         other => Err(later::refuse(&other)),

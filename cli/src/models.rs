@@ -1,0 +1,171 @@
+//! `paceline models`: the models of this machine, with sizes. Reads their config.json, no weights.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::Path;
+
+use paceline_process::checkpoints::{CheckpointKind, ListedCheckpoint, ModelPlaces};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::ModelsArgs;
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::status::bytes;
+
+/// Most bytes of a config.json that is read: published ones have some KiB.
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+/// Digits of a commit that a person needs.
+const COMMIT_DIGITS: usize = 12;
+
+/// A model of this machine, as the command prints it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Model {
+    /// What `target.model` calls it.
+    name: String,
+    /// Where it came from: embedded, smollm2, pulled, hub cache.
+    source: &'static str,
+    /// Commit of the hub.
+    revision: Option<String>,
+    /// Whether its name stands for it, and not for another revision.
+    current: bool,
+    /// Bytes of its files.
+    bytes: u64,
+    /// `model_type` of its config.json.
+    family: Option<String>,
+    /// What its config.json says of quantization.
+    quantization: Option<String>,
+    /// Files that it lacks.
+    missing: Vec<String>,
+    /// Its directory.
+    path: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The output was closed.
+pub fn run(args: &ModelsArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let models: Vec<Model> = ModelPlaces::of_user().list().into_iter().map(Model::of).collect();
+    let text = match args.json {
+        true => format!("{}\n", serde_json::json!({ "models": models })),
+        false => table(&models),
+    };
+    screen.text(&text).map_err(|_| Failure::output_closed())
+}
+
+impl Model {
+    fn of(listed: ListedCheckpoint) -> Self {
+        let ListedCheckpoint { name, kind, revision, path, bytes, missing } = listed;
+        let (source, current) = match kind {
+            CheckpointKind::Embedded => ("embedded", true),
+            CheckpointKind::Smollm2 => ("smollm2", true),
+            CheckpointKind::Pulled { is_current } => ("pulled", is_current),
+            CheckpointKind::HubCache { is_current } => ("hub cache", is_current),
+        };
+        let config = config(&path);
+        let family = config.get("model_type").and_then(Value::as_str).map(str::to_owned);
+        let quantization = quantization(&config);
+        let path = path.display().to_string();
+        Self { name, source, revision, current, bytes, family, quantization, missing, path }
+    }
+}
+
+/// `config.json` of a directory; null if it cannot be read.
+fn config(dir: &Path) -> Value {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut text = vec![];
+        let file = std::fs::File::open(dir.join("config.json"))?;
+        file.take(MAX_CONFIG_BYTES).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    read().ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+/// The default format of a quantized checkpoint in a few words.
+fn quantization(config: &Value) -> Option<String> {
+    let settings = ["quantization", "quantization_config"].into_iter();
+    let settings = settings.filter_map(|key| config.get(key)).find(|value| value.is_object())?;
+    if let Some(method) = settings.get("quant_method").and_then(Value::as_str) {
+        return Some(method.to_owned());
+    }
+    let mode = settings.get("mode").and_then(Value::as_str).unwrap_or("affine");
+    Some(match settings.get("bits").and_then(Value::as_u64) {
+        Some(bits) => format!("{mode} {bits}-bit"),
+        None => mode.to_owned(),
+    })
+}
+
+fn table(models: &[Model]) -> String {
+    let mut text = String::new();
+    let width = models.iter().map(|model| model.name.len()).max().unwrap_or(0);
+    for model in models {
+        let family = model.family.as_deref().unwrap_or("?");
+        let format = model.quantization.as_deref().unwrap_or("float");
+        let size = bytes(model.bytes);
+        let _ =
+            write!(text, "{:width$}  {size:>10}  {family}, {format}, {}", model.name, model.source);
+        if let Some(revision) = &model.revision {
+            let short: String = revision.chars().take(COMMIT_DIGITS).collect();
+            let _ = write!(text, " {short}{}", if model.current { "" } else { " (not current)" });
+        }
+        if !model.missing.is_empty() {
+            let _ = write!(text, "; lacks {}", model.missing.join(", "));
+        }
+        text.push('\n');
+    }
+    if models.is_empty() {
+        text.push_str("no models; `paceline pull ORG/NAME` fetches one\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_one_line_with_size_family_and_format() {
+        let model = |name: &str, revision: Option<&str>, current, missing: &[&str]| Model {
+            name: name.to_owned(),
+            source: "pulled",
+            revision: revision.map(str::to_owned),
+            current,
+            bytes: 3 << 20,
+            family: Some("qwen3".to_owned()),
+            quantization: None,
+            missing: missing.iter().map(|name| (*name).to_owned()).collect(),
+            path: "/x".to_owned(),
+        };
+        let commit = "0123456789abcdef";
+        let models = [model("a/b", Some(commit), false, &[]), model("smollm2", None, true, &["x"])];
+        assert_eq!(
+            table(&models),
+            "a/b         3.0 MiB  qwen3, float, pulled 0123456789ab (not current)\n\
+             smollm2     3.0 MiB  qwen3, float, pulled; lacks x\n"
+        );
+        assert!(table(&[]).contains("paceline pull"));
+    }
+
+    #[test]
+    fn a_configs_quantization_is_named_in_two_words() {
+        for (config, expected) in [
+            (r#"{}"#, None),
+            (r#"{"quantization":{"bits":4,"group_size":64}}"#, Some("affine 4-bit")),
+            (r#"{"quantization":{"bits":4,"mode":"mxfp4"}}"#, Some("mxfp4 4-bit")),
+            (r#"{"quantization_config":{"quant_method":"gptq","bits":4}}"#, Some("gptq")),
+            (r#"{"quantization":null}"#, None),
+        ] {
+            let config = serde_json::from_str(config).expect("JSON");
+            assert_eq!(quantization(&config).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn the_embedded_model_is_listed() {
+        let models: Vec<_> = ModelPlaces::default().list().into_iter().map(Model::of).collect();
+        let demo = models.first().expect("the tests run in the source tree");
+        assert_eq!((demo.source, demo.family.as_deref()), ("embedded", Some("qwen3")));
+        assert!(demo.bytes > 1_000_000 && demo.missing.is_empty(), "{demo:?}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Why a pull fails, and the exit code of each reason.
+
+use std::io;
+use std::path::PathBuf;
+
+use paceline_process::checkpoints::ModelName;
+
+/// Exit code: the hub refuses, or the files cannot be kept.
+const REFUSED: u8 = 1;
+/// Exit code: an argument or an environment variable cannot be used.
+const USAGE: u8 = 2;
+/// Exit code: the hub does not answer.
+const UNREACHABLE: u8 = 3;
+
+/// Why a pull fails. Shown to a person together with its causes.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// An environment variable, or a URL of the hub, that is none.
+    #[error("{what}: expected {expected}, found {found:?}")]
+    Usage {
+        /// The variable.
+        what: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// 401 or 403.
+    #[error("the hub refuses {what} (status {status}{says}); {todo}")]
+    Denied {
+        /// The model or file.
+        what: String,
+        /// The status of the answer.
+        status: u16,
+        /// The hub's own words, or nothing.
+        says: String,
+        /// What to do.
+        todo: String,
+    },
+    /// 404.
+    #[error("the hub has no {what} (status 404{says}); check the name and --revision")]
+    NotFound {
+        /// The model or file.
+        what: String,
+        /// The hub's own words, or nothing.
+        says: String,
+    },
+    /// Another status than the expected ones.
+    #[error("expected status 200 for {what}, found {status}{says}; try again later")]
+    Status {
+        /// The model or file.
+        what: String,
+        /// The status of the answer.
+        status: u16,
+        /// The hub's own words, or nothing.
+        says: String,
+    },
+    /// The hub cannot be reached, or stopped answering.
+    #[error(
+        "cannot fetch {what} from {host}; check the network, then run the command again: what was fetched is kept"
+    )]
+    Network {
+        /// The model or file.
+        what: String,
+        /// The host.
+        host: String,
+        /// Why.
+        #[source]
+        cause: ureq::Error,
+    },
+    /// A file ended before its size, as often as it was asked for.
+    #[error(
+        "{what}: expected {expected} bytes, found {found} at the end of the answer; run the command again: it goes on there"
+    )]
+    Truncated {
+        /// The file.
+        what: String,
+        /// Its size.
+        expected: u64,
+        /// Bytes that came.
+        found: u64,
+    },
+    /// A file is larger than the hub says.
+    #[error(
+        "{what}: expected {expected} bytes, found more; the hub contradicts itself, so nothing is kept"
+    )]
+    TooLong {
+        /// The file.
+        what: String,
+        /// Its size.
+        expected: u64,
+    },
+    /// A file is not what the hub says.
+    #[error(
+        "{what}: expected {kind} {expected}, found {found}; the file was removed, run the command again"
+    )]
+    Digest {
+        /// The file.
+        what: String,
+        /// Kind of digest.
+        kind: &'static str,
+        /// As the hub says.
+        expected: String,
+        /// Of the bytes that came.
+        found: String,
+    },
+    /// Redirects that do not end, or lead where they must not.
+    #[error("{what}: {problem}; check HF_ENDPOINT")]
+    Redirect {
+        /// The model or file.
+        what: String,
+        /// Expected and found.
+        problem: String,
+    },
+    /// An answer of the hub that cannot be used.
+    #[error("the hub's answer about {what}: {problem}")]
+    Answer {
+        /// The model or file.
+        what: String,
+        /// Expected and found.
+        problem: String,
+    },
+    /// The model is in no form that can be served.
+    #[error("{model} {problem}")]
+    Unusable {
+        /// The model.
+        model: ModelName,
+        /// Expected and found.
+        problem: String,
+    },
+    /// There is not enough space.
+    #[error("{}: expected room for {needed} more, found {free}; make room, or set XDG_CACHE_HOME to another file system", place.display())]
+    Space {
+        /// The directory.
+        place: PathBuf,
+        /// Bytes that are needed, in words.
+        needed: String,
+        /// Bytes that are free, in words.
+        free: String,
+    },
+    /// A write failed because the disk is full.
+    #[error("cannot write {}: no room is left; make room, then run the command again: it goes on there", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        cause: io::Error,
+    },
+    /// Any other error of the file system.
+    #[error("cannot use {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        cause: io::Error,
+    },
+    /// The user has no cache directory.
+    #[error("expected $HOME or $XDG_CACHE_HOME to be set, found neither")]
+    NoCache,
+    /// Nothing is there, and the network is not to be used.
+    #[error(
+        "{model} at {revision} was not pulled, and this is offline mode; run `paceline pull {model}` with a network"
+    )]
+    Offline {
+        /// The model.
+        model: ModelName,
+        /// The revision that was asked for.
+        revision: String,
+    },
+}
+
+impl PullError {
+    /// An error of the file system at `path`.
+    pub(crate) fn at(path: &std::path::Path, cause: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match paceline_process::runtime_dir::is_full(&cause) {
+            true => Self::Full { path, cause },
+            false => Self::Io { path, cause },
+        }
+    }
+
+    /// Exit code of the process.
+    pub fn exit(&self) -> u8 {
+        match self {
+            Self::Usage { .. } | Self::NoCache => USAGE,
+            Self::Network { .. } | Self::Truncated { .. } => UNREACHABLE,
+            _ => REFUSED,
+        }
+    }
+}

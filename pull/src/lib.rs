@@ -1,0 +1,100 @@
+//! Fetches a checkpoint from a hub into the user's cache. A program of its own, so that no process
+//! of the service has an HTTP client. Not here: what is in a checkpoint.
+//!
+//! One pull: ask the hub for the revision's commit and files ([`hub`]), choose those that serving
+//! needs ([`files`]), take the model's lock and check the free space ([`store`]), fetch each file
+//! into a folder of its own ([`download`]), and rename that folder when all is there. A pull that
+//! ended early goes on where it stopped.
+//!
+//! A module imports only modules of the lines above its own.
+//!
+//! ```text
+//!  error · digest · progress     why a pull fails; digests; what a person sees
+//!  url · files                   addresses; names of files, which are data of a stranger
+//!  client · store                requests with redirects; the folders of a model
+//!  hub · download                the hub's answers; one file
+//!  pull                          the order of all
+//! ```
+
+mod client;
+mod digest;
+mod download;
+mod error;
+mod files;
+mod hub;
+mod progress;
+mod pull;
+mod store;
+mod url;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser;
+use paceline_process::checkpoints::{ModelName, ModelPlaces};
+use paceline_process::{chain, lifecycle};
+
+pub use error::PullError;
+
+use client::Client;
+use progress::Progress;
+use pull::Pull;
+use url::Endpoint;
+
+/// The hub, if `HF_ENDPOINT` names no other.
+const HUB: &str = "https://huggingface.co";
+
+/// The command line; written by `paceline pull`.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "paceline-pull",
+    version,
+    about = "Fetches a checkpoint from a hub; started by `paceline pull`"
+)]
+pub struct Args {
+    /// Model of the hub
+    #[arg(value_name = "ORG/NAME")]
+    pub model: ModelName,
+    /// Branch, tag or commit
+    #[arg(long, value_name = "R", default_value = "main", value_parser = files::revision)]
+    pub revision: String,
+    /// Use no network, and show what is there; as with HF_HUB_OFFLINE=1
+    #[arg(long)]
+    pub offline: bool,
+}
+
+/// Runs the command. The directory of the model goes to standard output, all else to standard
+/// error.
+pub fn run(args: &Args) -> ExitCode {
+    lifecycle::settle();
+    let progress = Progress::standard();
+    match pull(args, &progress) {
+        Ok(line) => {
+            // A reader that is gone does not undo what was fetched.
+            let _ = writeln!(std::io::stdout(), "{line}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            progress.complain(&chain(&error));
+            ExitCode::from(error.exit())
+        }
+    }
+}
+
+fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
+    let places = ModelPlaces::of_user();
+    let is_on = |name: &str| {
+        let text = lifecycle::env(name).unwrap_or_default();
+        matches!(text.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
+    };
+    if args.offline || is_on("HF_HUB_OFFLINE") {
+        return pull::offline(&places, &args.model, &args.revision);
+    }
+    let set = lifecycle::env("HF_ENDPOINT").filter(|text| !text.is_empty());
+    let endpoint = Endpoint::parse(set.as_deref().unwrap_or(HUB))?;
+    let token = lifecycle::env("HF_TOKEN").filter(|token| !token.trim().is_empty());
+    let client = Client::new(endpoint, token)?;
+    let pull = Pull { client, places, progress, model: args.model.clone() };
+    let dir = pull.run(&args.revision)?;
+    Ok(dir.display().to_string())
+}

@@ -1,0 +1,152 @@
+//! The folders of a model in the user's cache: its lock, the folder of a revision that is not whole
+//! yet, and the link to the current revision.
+//!
+//! ```text
+//! org--name/.lock              held by the one pull of this model
+//! org--name/.part-<commit>/    files that are there, and `NAME.part` of the one that is fetched
+//! org--name/<commit>/          renamed from it when all is there
+//! org--name/current         →  <commit>
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::sys::statvfs::statvfs;
+use paceline_process::checkpoints::CURRENT;
+use paceline_process::platform;
+
+use crate::error::PullError;
+use crate::hub::RemoteFile;
+use crate::progress::{Progress, bytes};
+
+/// Space that stays free: other programs write too, and a full disk harms all of them.
+const SPARE_BYTES: u64 = 64 << 20;
+
+/// The folder of a model, locked.
+pub(crate) struct ModelFolder {
+    dir: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl ModelFolder {
+    /// Makes the folder and takes its lock. Waits for another pull of the same model.
+    ///
+    /// # Errors
+    /// The folder cannot be used.
+    pub(crate) fn open(dir: PathBuf, progress: &Progress) -> Result<Self, PullError> {
+        fs::create_dir_all(&dir).map_err(|cause| PullError::at(&dir, cause))?;
+        let path = dir.join(".lock");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(OFlag::O_NOFOLLOW.bits());
+        let file = options.open(&path).map_err(|cause| PullError::at(&path, cause))?;
+        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Err((file, nix::errno::Errno::EWOULDBLOCK)) => {
+                progress.line("another pull of this model runs; waiting for its end");
+                Flock::lock(file, FlockArg::LockExclusive)
+            }
+            outcome => outcome,
+        };
+        let lock = lock.map_err(|(_, errno)| PullError::at(&path, errno.into()))?;
+        Ok(Self { dir, _lock: lock })
+    }
+
+    /// The folder of a whole revision.
+    pub(crate) fn revision(&self, commit: &str) -> PathBuf {
+        self.dir.join(commit)
+    }
+
+    /// The folder of a revision that is fetched; made if it is missing.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn part(&self, commit: &str) -> Result<PathBuf, PullError> {
+        let part = self.dir.join(format!(".part-{commit}"));
+        fs::create_dir_all(&part).map_err(|cause| PullError::at(&part, cause))?;
+        Ok(part)
+    }
+
+    /// Gives a revision that is whole its name, and makes it the current one.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub(crate) fn publish(&self, part: &Path, commit: &str) -> Result<PathBuf, PullError> {
+        let whole = self.revision(commit);
+        if whole.exists() {
+            // Files were missing or damaged in it. The fetched ones take their place.
+            fs::remove_dir_all(&whole).map_err(|cause| PullError::at(&whole, cause))?;
+        }
+        fs::rename(part, &whole).map_err(|cause| PullError::at(&whole, cause))?;
+        self.make_current(commit)?;
+        Ok(whole)
+    }
+
+    /// Points the model's name to a revision.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub(crate) fn make_current(&self, commit: &str) -> Result<(), PullError> {
+        let (link, fresh) = (self.dir.join(CURRENT), self.dir.join(".current.new"));
+        let _ = fs::remove_file(&fresh);
+        symlink(commit, &fresh).map_err(|cause| PullError::at(&fresh, cause))?;
+        fs::rename(&fresh, &link).map_err(|cause| PullError::at(&link, cause))
+    }
+
+    /// Other revisions of the model, which stay.
+    pub(crate) fn others(&self, commit: &str) -> Vec<String> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let names = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| !name.starts_with('.') && name != commit).collect()
+    }
+}
+
+/// Whether all these files are in the folder with their sizes.
+pub(crate) fn has_all<'a>(dir: &Path, mut files: impl Iterator<Item = &'a RemoteFile>) -> bool {
+    files.all(|file| length(&dir.join(&file.name)) == Some(file.size))
+}
+
+/// The length of a regular file.
+pub(crate) fn length(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len())
+}
+
+/// Checks that so many more bytes fit the file system of `dir`.
+///
+/// # Errors
+/// They do not.
+pub(crate) fn check_space(dir: &Path, needed: u64) -> Result<(), PullError> {
+    // A file system that does not tell may still have room.
+    let Ok(figures) = statvfs(dir) else { return Ok(()) };
+    #[allow(
+        clippy::unnecessary_cast,
+        clippy::useless_conversion,
+        reason = "the types differ between systems"
+    )]
+    let free = (figures.blocks_available() as u64).saturating_mul(figures.fragment_size() as u64);
+    let wanted = needed.saturating_add(SPARE_BYTES);
+    if needed == 0 || wanted <= free {
+        return Ok(());
+    }
+    let place = dir.to_path_buf();
+    Err(PullError::Space { place, needed: bytes(wanted), free: bytes(free) })
+}
+
+/// Opens a file of our own for reading and writing; a link in its place is refused.
+pub(crate) fn open_own(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o644);
+    options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)
+}
+
+/// Gives a file that is whole its name. Its bytes reach the disk before the name does.
+pub(crate) fn settle(file: &File, part: &Path, whole: &Path) -> io::Result<()> {
+    platform::write_barrier(file)?;
+    fs::rename(part, whole)
+}
