@@ -60,8 +60,9 @@ impl Model {
 }
 
 /// Share of the weights that each token reads: all except an input embedding that is not also the
-/// output head.
+/// output head, and the experts that a token does not go through.
 fn share_read(dir: &Path) -> io::Result<f64> {
+    let config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json"))?)?;
     let mut tensors = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -69,15 +70,29 @@ fn share_read(dir: &Path) -> io::Result<f64> {
             tensors.extend(sizes(&header(&mut File::open(&path)?)?));
         }
     }
-    Ok(share_of(&tensors))
+    Ok(share_of(&tensors, share_of_experts(&config)))
 }
 
-fn share_of(tensors: &[(String, u64)]) -> f64 {
+/// Share of the experts that a token goes through. The keys are those of Qwen3's models.
+fn share_of_experts(config: &Value) -> f64 {
+    let of = |key: &str| config["text_config"][key].as_f64().or_else(|| config[key].as_f64());
+    match (of("num_experts_per_tok"), of("num_experts")) {
+        (Some(chosen), Some(all)) if all > 0.0 => (chosen / all).min(1.0),
+        _ => 1.0,
+    }
+}
+
+/// The tensors of a quantized matrix have its name with other endings.
+fn share_of(tensors: &[(String, u64)], experts: f64) -> f64 {
+    let has_head = tensors.iter().any(|(name, _)| name.contains("lm_head."));
+    let read = |name: &str| match name {
+        _ if name.contains("embed_tokens.") && has_head => 0.0,
+        _ if name.contains(".experts.") || name.contains(".switch_mlp.") => experts,
+        _ => 1.0,
+    };
     let all: u64 = tensors.iter().map(|(_, bytes)| bytes).sum();
-    let head = tensors.iter().any(|(name, _)| name.ends_with("lm_head.weight"));
-    let of_input = |(name, _): &&(String, u64)| head && name.ends_with("embed_tokens.weight");
-    let unread: u64 = tensors.iter().filter(of_input).map(|(_, bytes)| bytes).sum();
-    if all == 0 { 1.0 } else { (all - unread) as f64 / all as f64 }
+    let read: f64 = tensors.iter().map(|(name, bytes)| read(name) * *bytes as f64).sum();
+    if all == 0 { 1.0 } else { read / all as f64 }
 }
 
 /// The header of a safetensors file: its length in eight bytes, then JSON.
@@ -132,10 +147,26 @@ mod tests {
     #[test]
     fn an_input_embedding_is_read_where_it_is_the_head_too() {
         let share = |lm_head| {
-            share_of(&sizes(&header(&mut file(&tensors(lm_head)).as_slice()).expect("a header")))
+            let file = file(&tensors(lm_head));
+            share_of(&sizes(&header(&mut file.as_slice()).expect("a header")), 1.0)
         };
         assert_eq!((share(false), share(true)), (1.0, 240.0 / 400.0));
-        assert_eq!(share_of(&[]), 1.0);
+        assert_eq!(share_of(&[], 1.0), 1.0);
+        let quantized = ["embed_tokens.scales", "lm_head.weight"].map(|name| (name.to_owned(), 8));
+        assert_eq!(share_of(&quantized, 1.0), 0.5);
+    }
+
+    #[test]
+    fn a_token_reads_the_experts_that_it_goes_through() {
+        let config = json!({ "num_experts": 8, "num_experts_per_tok": 2 });
+        let experts = share_of_experts(&config);
+        assert_eq!((experts, share_of_experts(&json!({}))), (0.25, 1.0));
+        assert_eq!(share_of_experts(&json!({ "text_config": config })), 0.25);
+        for experts_name in ["mlp.experts.0.up_proj.weight", "mlp.switch_mlp.up_proj.scales"] {
+            let tensors = [("norm.weight", 40), (experts_name, 160)];
+            let tensors = tensors.map(|(name, bytes)| (name.to_owned(), bytes));
+            assert_eq!(share_of(&tensors, experts), 80.0 / 200.0);
+        }
     }
 
     #[test]
@@ -153,6 +184,7 @@ mod tests {
     #[test]
     fn bytes_read_are_weights_in_memory_and_kv_by_positions() {
         let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("config.json"), "{}").expect("written");
         std::fs::write(dir.path().join("model.safetensors"), file(&tensors(true)))
             .expect("written");
         let model = dir.path().display().to_string();
