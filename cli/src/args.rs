@@ -1,11 +1,14 @@
 //! The command line. Every command and flag is parsed and checked here; what a number
 //! may be is the service's to say, so that there is one place that says it.
 
+mod models;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use paceline_process::checkpoints::ModelName;
 use paceline_proto::v1;
+
+pub use models::{InspectArgs, ModelsArgs, PullArgs};
 
 /// One large language model on one machine, as a service of several processes.
 #[derive(Debug, Parser)]
@@ -47,6 +50,8 @@ pub enum Command {
     Pull(PullArgs),
     /// The models of this machine, with sizes
     Models(ModelsArgs),
+    /// What a model is, what it takes on this machine, and whether a drafter goes with it
+    Inspect(InspectArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
     /// Measure how fast the lanes are, the target alone, and what the machine allows
@@ -511,29 +516,6 @@ pub struct KeyNew {
 pub struct KeyDigest {
     /// Whose key it is
     pub name: String,
-}
-
-/// `paceline pull`
-#[derive(Debug, Args)]
-pub struct PullArgs {
-    /// Model of the hub ($HF_ENDPOINT, without it huggingface.co; $HF_TOKEN for models that need an
-    /// account)
-    #[arg(value_name = "ORG/NAME")]
-    pub model: ModelName,
-    /// Branch, tag or commit; without it main
-    #[arg(long, value_name = "R")]
-    pub revision: Option<String>,
-    /// Use no network, and show what is there; as with HF_HUB_OFFLINE=1
-    #[arg(long)]
-    pub offline: bool,
-}
-
-/// `paceline models`
-#[derive(Debug, Args)]
-pub struct ModelsArgs {
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `paceline selftest`

@@ -20,6 +20,7 @@ pub fn refuse(command: &Command) -> Failure {
         | Command::Key(_)
         | Command::Pull(_)
         | Command::Models(_)
+        | Command::Inspect(_)
         | Command::Selftest(_)
         | Command::Bench(_) => "this command",
     })

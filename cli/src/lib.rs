@@ -3,8 +3,8 @@
 //!
 //! [`args`] commands and flags │ [`messages`] conversations from JSON │ [`client`] the connection
 //! to the service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`],
-//! [`events`], [`restart`], [`drain`], [`key`], [`pull`], [`models`], [`selftest`], [`bench`] one
-//! command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
+//! [`events`], [`restart`], [`drain`], [`key`], [`pull`], [`models`], [`inspect`], [`selftest`],
+//! [`bench`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
 //! [`failure`] why a command failed, and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
@@ -17,6 +17,7 @@ pub mod drain;
 pub mod events;
 pub mod failure;
 pub mod generate;
+pub mod inspect;
 pub mod key;
 pub mod later;
 pub mod messages;
@@ -77,6 +78,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Key(args) => key::run(&args, screen),
         Command::Pull(args) => pull::run(&args),
         Command::Models(args) => models::run(&args, screen),
+        Command::Inspect(args) => inspect::run(&args, screen),
         Command::Selftest(args) => selftest::run(&args, screen).await,
         Command::Bench(args) => bench::run(&args, screen).await,
         other => Err(later::refuse(&other)),

@@ -34,8 +34,8 @@ pub mod vision;
 pub use batch::{Batch, FeatureLayers, Forward, Override, PendingIds, Wants};
 pub use device::{DeviceChoice, DeviceError};
 pub use draft::{
-    BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, Proposal, Quantize, TokenDraft,
-    load_draft,
+    BlockRequest, DraftBatch, DraftInfo, DraftPart, DraftPlan, Drafter, Proposal, Quantize,
+    TokenDraft, load_draft, plan_draft,
 };
 pub use error::ModelError;
 pub use hidden_states::{HiddenStates, HostHiddenStates};
@@ -46,5 +46,6 @@ pub use load::LoadError;
 pub use mlx_rs::{Array, Dtype};
 pub use segment::{Segment, SequenceId};
 pub use target::{
-    LoadOptions, PreparedStep, Target, load_target, load_target_with, prepare_next, take_prepared,
+    LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, prepare_next,
+    take_prepared,
 };

@@ -204,21 +204,5 @@ fn welcome(model: &Model, dir: &Path) -> Result<Welcome, StartError> {
         None if path.exists() => return Err(StartError::Tokenizer { path }),
         None => String::new(),
     };
-    Ok(Welcome {
-        version: handshake::VERSION,
-        generation: 0,
-        kind: info.kind.clone(),
-        proposal: info.proposal,
-        hidden_size: info.hidden as u32,
-        vocab_size: info.vocab.map(|rows| rows as u32),
-        target_layers: info.target_layers.map(|layers| layers as u32),
-        feature_layers: info.feature_layers.iter().map(|layer| *layer as u32).collect(),
-        block_size: info.block as u32,
-        embeddings: info.embeddings,
-        mask_id: info.mask_id.filter(|_| info.embeddings),
-        element: model.element(),
-        tokenizer_sha256,
-        logit_softcap: info.logit_softcap,
-        context_length: Some(info.context as u32),
-    })
+    Ok(info.welcome(handshake::VERSION, model.element(), tokenizer_sha256))
 }

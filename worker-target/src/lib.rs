@@ -18,7 +18,11 @@ mod error;
 #[cfg(feature = "mlx")]
 mod features;
 #[cfg(feature = "mlx")]
+mod fit;
+#[cfg(feature = "mlx")]
 mod image_files;
+#[cfg(feature = "mlx")]
+mod inspect;
 #[cfg(feature = "mlx")]
 mod load;
 #[cfg(feature = "mlx")]

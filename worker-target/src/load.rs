@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use paceline_models::{
     DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, Target,
-    TargetInfo, device, draft, load_target_with,
+    TargetInfo, device, draft, load_target_with, plan_target,
 };
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, ConfigError, Device};
@@ -17,11 +17,10 @@ use paceline_vocabulary::report::KvClass;
 use crate::core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use crate::drafting::Drafting;
 use crate::engine::{Engine, EngineParts};
+use crate::fit::{DoesNotFit, Fit, KV_SHARE};
 use crate::loaded_model::LoadedModel;
 use crate::page_store::PageStore;
 
-/// Share of free memory for the KV when the configuration names none.
-const KV_SHARE: f64 = 0.5;
 /// Most freed bytes that MLX may retain. Without a bound it retains most of the machine's memory.
 const MLX_CACHE_BYTES: u64 = 512 << 20;
 /// Share of the memory that is free after loading which MLX may fill: the machine should not swap
@@ -44,6 +43,8 @@ pub(crate) enum StartError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Model(#[from] LoadError),
+    #[error(transparent)]
+    TooLarge(#[from] DoesNotFit),
     #[error("cannot make the KV store")]
     Store(#[source] ModelError),
     #[error("cannot tell how much memory is free; set kv.budget_bytes")]
@@ -114,17 +115,30 @@ pub(crate) fn load(
 
 fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> {
     let WorkerContext { config, progress, .. } = context;
-    let choice = match config.target.device {
-        Device::Auto => DeviceChoice::Auto,
-        Device::Cpu => DeviceChoice::Cpu,
-        Device::Gpu => DeviceChoice::Gpu,
-    };
-    let on_gpu = device::choose(choice)?;
+    let on_gpu = device::choose(device_choice(config))?;
     device::limit_cache(MLX_CACHE_BYTES);
     let dir = config.model_dir()?;
     tracing::info!(model = %dir.display(), on_gpu, "loading");
-    let options = LoadOptions { keep_quantized: config.target.keep_quantized };
+    let options = load_options(config);
+    // Refused now and not in the middle of a load, which would take other programs' memory first.
+    let plan = plan_target(&dir, options)?;
+    let usable = platform::available_memory().map(device::usable_memory);
+    Fit::new(&plan, config, usable).map_err(StartError::Store)?.check()?;
     Ok(load_target_with(&dir, options, &mut |read, total| progress.set_load(read, total))?)
+}
+
+/// The device that the configuration names.
+pub(crate) fn device_choice(config: &Config) -> DeviceChoice {
+    match config.target.device {
+        Device::Auto => DeviceChoice::Auto,
+        Device::Cpu => DeviceChoice::Cpu,
+        Device::Gpu => DeviceChoice::Gpu,
+    }
+}
+
+/// How the configuration has weights loaded.
+pub(crate) fn load_options(config: &Config) -> LoadOptions {
+    LoadOptions { keep_quantized: config.target.keep_quantized }
 }
 
 /// Bytes for the KV: as configured, or a share of the memory that is free after loading.

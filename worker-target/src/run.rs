@@ -13,6 +13,7 @@ use tonic::service::RoutesBuilder;
 
 use crate::engine::EngineCommand;
 use crate::image_files::ImageFiles;
+use crate::inspect;
 use crate::load::load;
 use crate::loaded_model::LoadedModel;
 use crate::serve::TargetService;
@@ -27,24 +28,34 @@ const MIN_COMMANDS: usize = 128;
 /// Largest message: a prompt of a million tokens fits.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-/// The worker's command line; written by the supervisor.
+/// The worker's command line; written by the supervisor, or by `paceline inspect`.
 #[derive(Clone, Debug, Parser)]
 #[command(version, about = "Paceline's target worker; started by paceline-supervisor")]
 pub struct Args {
     /// Number of this worker's life in the runtime directory.
-    #[arg(long)]
-    pub epoch: u64,
+    #[arg(long, required_unless_present = "inspect")]
+    pub epoch: Option<u64>,
     /// Number of the supervisor's life that starts it.
-    #[arg(long)]
-    pub term: u64,
+    #[arg(long, required_unless_present = "inspect")]
+    pub term: Option<u64>,
     /// Configuration file.
     #[arg(long)]
     pub config: Option<PathBuf>,
+    /// Describe the model in this directory as one JSON object, and serve nothing.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["epoch", "term"])]
+    pub inspect: Option<PathBuf>,
+    /// With --inspect: whether the drafter in this directory goes with the model.
+    #[arg(long, value_name = "DIR", requires = "inspect")]
+    pub drafter: Option<PathBuf>,
 }
 
 /// Runs the worker to its end.
 pub fn run(args: &Args) -> Exit {
-    let Args { epoch, term, config } = args.clone();
+    let Args { epoch, term, config, inspect, drafter } = args.clone();
+    if let Some(dir) = inspect {
+        return inspect::run(&dir, drafter.as_deref(), config.as_deref());
+    }
+    let (epoch, term) = (epoch.unwrap_or_default(), term.unwrap_or_default());
     worker::run(&worker::Args { name: NAME.into(), epoch, term, config }, parts)
 }
 

@@ -59,7 +59,7 @@ pub fn settings(
 ///
 /// # Errors
 /// It is not there, or its path is not UTF-8.
-fn directory(flag: &str, model: &str) -> Result<String, Failure> {
+pub fn directory(flag: &str, model: &str) -> Result<String, Failure> {
     let bad = |what: String| Failure::usage(format!("{flag}: {what}"));
     let dir = match ModelRef::parse(model) {
         ModelRef::Embedded => return Err(bad("expected a directory or a name, found \"\"".into())),

@@ -5,6 +5,8 @@
 
 mod config;
 
+use std::path::Path;
+
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
@@ -184,9 +186,29 @@ fn check_tensors(weights: &Weights<'_>) -> Result<(), LoadError> {
 pub(super) const KIND: Kind = Kind {
     name: "dflash",
     is_config_of: Config::is_dflash,
-    feature_layers: |config| Ok(Config::read(config)?.feature_layers),
+    info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?, dir, weight_bytes)),
     load: |files| Ok(Box::new(Dflash::load(files)?)),
 };
+
+/// What a drafter with this config reads and proposes.
+fn info(sizes: &Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
+    DraftInfo {
+        path: dir.to_path_buf(),
+        kind: KIND.name.into(),
+        proposal: ProposalKind::Hidden,
+        hidden: sizes.hidden_size,
+        block: sizes.block,
+        feature_layers: sizes.feature_layers.clone(),
+        embeddings: true,
+        mask_id: Some(sizes.mask_id),
+        target_layers: sizes.target_layers,
+        vocab: sizes.vocab,
+        context: sizes.context,
+        logit_softcap: sizes.logit_softcap,
+        images: sizes.images,
+        weight_bytes,
+    }
+}
 
 /// A loaded DFlash drafter.
 pub(super) struct Dflash {
@@ -231,22 +253,7 @@ impl Dflash {
         let norm = RmsNorm::load(&mut weights, "norm", hidden, sizes.rms_norm_eps)?;
         weights.finish()?;
         let scale = |scale| Array::from_f32(scale).as_dtype(dtype);
-        let info = DraftInfo {
-            path: dir.to_path_buf(),
-            kind: KIND.name.into(),
-            proposal: ProposalKind::Hidden,
-            hidden,
-            block: sizes.block,
-            feature_layers: sizes.feature_layers.clone(),
-            embeddings: true,
-            mask_id: Some(sizes.mask_id),
-            target_layers: sizes.target_layers,
-            vocab: sizes.vocab,
-            context: sizes.context,
-            logit_softcap: sizes.logit_softcap,
-            images: sizes.images,
-            weight_bytes,
-        };
+        let info = info(&sizes, dir, weight_bytes);
         let embedding_scale = sizes.embedding_scale.map(scale).transpose()?;
         Ok(Self {
             info,

@@ -29,14 +29,15 @@ mod dflash;
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, Dtype};
-use paceline_vocabulary::link::ProposalKind;
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::{ProposalKind, Welcome};
 
 use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
 use crate::layers::has_product;
 use crate::load::{
-    ConfigJson, LoadError, Precision, Quantization, TensorFiles, WeightForms, Weights,
+    ConfigJson, LoadError, Precision, Quantization, StoragePlan, TensorFiles, WeightForms, Weights,
 };
 use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
@@ -47,8 +48,9 @@ struct Kind {
     name: &'static str,
     /// Whether a config.json is that of this kind.
     is_config_of: fn(&ConfigJson) -> Result<bool, LoadError>,
-    /// Target layers whose hidden states a drafter with this config reads. Checks the whole config.
-    feature_layers: fn(&ConfigJson) -> Result<Vec<usize>, LoadError>,
+    /// What a drafter with this config, directory and bytes of weights reads and proposes. Checks
+    /// the whole config.
+    info: fn(&ConfigJson, &Path, u64) -> Result<DraftInfo, LoadError>,
     load: fn(DrafterFiles<'_>) -> Result<Box<dyn Drafter>, LoadError>,
 }
 
@@ -150,6 +152,28 @@ pub struct DraftInfo {
 }
 
 impl DraftInfo {
+    /// Describes the drafter to a target: the answer to its Hello, without a generation. `version`
+    /// is that of the link, `element` the type of the rows that it sends.
+    pub fn welcome(&self, version: u32, element: TensorType, tokenizer_sha256: String) -> Welcome {
+        Welcome {
+            version,
+            generation: 0,
+            kind: self.kind.clone(),
+            proposal: self.proposal,
+            hidden_size: self.hidden as u32,
+            vocab_size: self.vocab.map(|rows| rows as u32),
+            target_layers: self.target_layers.map(|layers| layers as u32),
+            feature_layers: self.feature_layers.iter().map(|layer| *layer as u32).collect(),
+            block_size: self.block as u32,
+            embeddings: self.embeddings,
+            mask_id: self.mask_id.filter(|_| self.embeddings),
+            element,
+            tokenizer_sha256,
+            logit_softcap: self.logit_softcap,
+            context_length: Some(self.context as u32),
+        }
+    }
+
     /// Width of a context row: the hidden states of all feature layers.
     pub fn feature_width(&self) -> i32 {
         self.feature_layers.len() as i32 * self.hidden
@@ -321,18 +345,45 @@ pub fn load_draft(
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     // The config is checked before weights are opened.
-    (kind.feature_layers)(&config)?;
+    (kind.info)(&config, dir, 0)?;
     let checkpoint = TensorFiles::open(dir)?;
     let weight_bytes = checkpoint.total_bytes();
-    let forms = WeightForms {
-        precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
-        quantization: Quantization::read(&config)?,
-        keeps: has_product,
-    };
+    let forms = forms(&config)?;
     progress(0, weight_bytes);
     let mut report = |read| progress(read, weight_bytes);
     let weights = Weights::new(checkpoint, forms, &mut report);
     (kind.load)(DrafterFiles { dir, config: &config, weights, weight_bytes, quantize })
+}
+
+/// What a drafter is, and what its weights take on this device, as the checkpoint has them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DraftPlan {
+    /// What it reads and proposes.
+    pub info: DraftInfo,
+    /// What its tensors take.
+    pub storage: StoragePlan,
+}
+
+/// What the drafter in `dir` is: from its headers and config.json, no weight is read. `kind` as in
+/// [`load_draft`].
+///
+/// # Errors
+/// As [`load_draft`].
+pub fn plan_draft(dir: &Path, kind: &str) -> Result<DraftPlan, LoadError> {
+    let config = ConfigJson::read(dir)?;
+    let kind = Kind::of(&config, kind)?;
+    let checkpoint = TensorFiles::open(dir)?;
+    let info = (kind.info)(&config, dir, checkpoint.total_bytes())?;
+    Ok(DraftPlan { info, storage: StoragePlan::of(&checkpoint, &forms(&config)?)? })
+}
+
+/// In which form this device keeps the weights.
+fn forms(config: &ConfigJson) -> Result<WeightForms, LoadError> {
+    Ok(WeightForms {
+        precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
+        quantization: Quantization::read(config)?,
+        keeps: has_product,
+    })
 }
 
 /// Target layers whose hidden states the drafter in `dir` reads, from its config.json alone: the
@@ -342,5 +393,5 @@ pub fn load_draft(
 /// As [`load_draft`] for what concerns the config.
 pub fn feature_layers(dir: &Path, kind: &str) -> Result<Vec<usize>, LoadError> {
     let config = ConfigJson::read(dir)?;
-    (Kind::of(&config, kind)?.feature_layers)(&config)
+    Ok((Kind::of(&config, kind)?.info)(&config, dir, 0)?.feature_layers)
 }

@@ -8,6 +8,7 @@ mod files;
 mod header;
 mod layout;
 mod matrix;
+mod plan;
 mod quantization;
 mod weights;
 
@@ -17,5 +18,6 @@ pub use files::TensorFiles;
 pub use header::HeaderError;
 pub use layout::{Layout, Unserved};
 pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
+pub use plan::{CheckpointPlan, FormatUse, StoragePlan};
 pub use quantization::{QuantFormat, QuantMode, Quantization};
 pub use weights::{Precision, WeightForms, Weights};

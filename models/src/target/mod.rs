@@ -27,7 +27,8 @@ use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv};
 use crate::layers::has_product;
 use crate::load::{
-    ConfigJson, LoadError, Precision, Quantization, TensorFiles, Unserved, WeightForms, Weights,
+    CheckpointPlan, ConfigJson, LoadError, Precision, Quantization, TensorFiles, Unserved,
+    WeightForms, Weights,
 };
 use crate::vision::Vision;
 
@@ -119,6 +120,29 @@ impl Default for LoadOptions {
     }
 }
 
+/// In which form this device keeps the weights.
+fn forms(config: &ConfigJson, options: LoadOptions) -> Result<WeightForms, LoadError> {
+    Ok(WeightForms {
+        precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
+        quantization: Quantization::read(config)?,
+        keeps: if options.keep_quantized { has_product } else { |_| on_gpu() },
+    })
+}
+
+/// What the target in `dir` is, and what it takes on this device. Reads headers and config.json, no
+/// weight.
+///
+/// # Errors
+/// Broken or foreign files; see [`LoadError`].
+pub fn plan_target(dir: &Path, options: LoadOptions) -> Result<CheckpointPlan, LoadError> {
+    let config = ConfigJson::read(dir)?;
+    let family = Family::of(&config)?;
+    let forms = forms(&config, options)?;
+    let mut checkpoint = TensorFiles::open(dir)?;
+    checkpoint.skip(&family.unserved);
+    CheckpointPlan::of(&checkpoint, &config, &forms)
+}
+
 /// Loads the target in `dir`. `progress` is called with (bytes read, bytes in all).
 ///
 /// # Errors
@@ -141,11 +165,7 @@ pub fn load_target_with(
 ) -> Result<Box<dyn Target>, LoadError> {
     let config = ConfigJson::read(dir)?;
     let family = Family::of(&config)?;
-    let forms = WeightForms {
-        precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
-        quantization: Quantization::read(&config)?,
-        keeps: if options.keep_quantized { has_product } else { |_| on_gpu() },
-    };
+    let forms = forms(&config, options)?;
     let mut checkpoint = TensorFiles::open(dir)?;
     checkpoint.skip(&family.unserved);
     let weight_bytes = checkpoint.total_bytes();

@@ -1,0 +1,179 @@
+//! `paceline inspect`: what a model is and what it takes on this machine. The target worker finds
+//! it out, because only workers know models; this shows it.
+
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+
+use paceline_process::Loaded;
+use paceline_process::chain;
+use paceline_process::config::CONFIG_VAR;
+use serde_json::Value;
+
+use crate::args::InspectArgs;
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::selftest::plan::directory;
+use crate::serve::program;
+use crate::status::bytes;
+
+/// Places of a format that are shown.
+const MAX_PATHS: usize = 8;
+
+/// Runs the command.
+///
+/// # Errors
+/// The model is not there or cannot be read, or the worker's program is missing.
+pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let loaded = Loaded::find(args.config.config.as_deref())?;
+    let dir = directory("the model", &args.model)?;
+    let drafter = args.drafter.as_deref().map(|name| directory("--drafter", name)).transpose()?;
+    let refused = Failure::refused_here;
+    let program = program("target").map_err(|error| refused(chain(&error)))?;
+    let mut command = Command::new(&program);
+    command.args(["--inspect", &dir]).stdin(Stdio::null());
+    if let Some(drafter) = &drafter {
+        command.args(["--drafter", drafter]);
+    }
+    command.env(CONFIG_VAR, loaded.file.unwrap_or_default());
+    let output = command
+        .output()
+        .map_err(|error| refused(format!("cannot start {}: {error}", program.display())))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        let words = words.trim();
+        let message = if words.is_empty() { output.status.to_string() } else { words.to_owned() };
+        return Err(refused(message));
+    }
+    let object: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| refused(format!("the worker's answer is no JSON: {error}")))?;
+    let text = if args.json { format!("{object}\n") } else { text(&object) };
+    screen.text(&text).map_err(|_| Failure::output_closed())
+}
+
+/// The object in lines for people.
+fn text(object: &Value) -> String {
+    let mut text = String::new();
+    let [model, kv, machine, drafter] =
+        ["model", "kv", "machine", "drafter"].map(|key| &object[key]);
+    let size = |value: &Value| value.as_u64().map_or_else(|| "unknown".to_owned(), bytes);
+    let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let device = word(&machine["device"]);
+    let vision = if model["vision"] == true { ", with a vision tower" } else { "" };
+    let _ = writeln!(text, "{} at {}", word(&model["name"]), word(&model["path"]));
+    let _ = writeln!(
+        text,
+        "family      {}, {} parameters, {} layers of width {}, vocabulary {}{vision}",
+        word(&model["family"]),
+        count(&model["parameters"]),
+        model["layers"],
+        model["hidden_size"],
+        model["vocabulary"],
+    );
+    let _ = writeln!(
+        text,
+        "weights     {} on disk, {} in memory ({device})",
+        size(&model["disk_bytes"]),
+        size(&model["memory_bytes"]),
+    );
+    for format in object["formats"].as_array().into_iter().flatten() {
+        text.push_str(&format_lines(format));
+    }
+    let _ = writeln!(
+        text,
+        "context     {} positions, {} of KV each, {} for the longest sequence",
+        model["context"],
+        size(&kv["position_bytes"]),
+        size(&kv["longest_sequence_bytes"]),
+    );
+    let _ = writeln!(
+        text,
+        "machine     {} can be used now; KV budget {}: {} positions, or {} of the longest sequences",
+        size(&machine["usable_bytes"]),
+        size(&kv["budget_bytes"]),
+        kv["budget_positions"],
+        kv["budget_longest_sequences"],
+    );
+    let _ = writeln!(text, "verdict     {}", verdict(machine));
+    if !drafter.is_null() {
+        let what = match drafter["kind"].as_str() {
+            Some(kind) => format!("{kind}, {} in memory, ", size(&drafter["memory_bytes"])),
+            None => String::new(),
+        };
+        let _ = writeln!(text, "drafter     {what}{}", verdict(drafter));
+    }
+    text
+}
+
+fn verdict(part: &Value) -> String {
+    match (part["fits"] == true, part["reason"].as_str()) {
+        (true, _) => "fits".to_owned(),
+        (false, reason) => format!("does not fit: {}", reason.unwrap_or("no reason is known")),
+    }
+}
+
+/// A format and where it is used. The default has no places: it is everywhere else.
+fn format_lines(format: &Value) -> String {
+    let (tensors, plural) = (&format["tensors"], if format["tensors"] == 1 { "" } else { "s" });
+    let (numbers, name) = (count(&format["parameters"]), format["format"].as_str().unwrap_or("?"));
+    let mut text = format!("  {:<10}{tensors} tensor{plural}, {numbers} parameters, {name}\n", "");
+    if format["default"] == true {
+        return text;
+    }
+    let paths = format["paths"].as_object();
+    for (path, times) in paths.into_iter().flatten().take(MAX_PATHS) {
+        let _ = writeln!(text, "  {:<12}{path} ({times})", "");
+    }
+    if let Some(more) = paths.and_then(|paths| paths.len().checked_sub(MAX_PATHS + 1)) {
+        let _ = writeln!(text, "  {:<12}and {} more", "", more + 1);
+    }
+    text
+}
+
+/// A number of parameters in a few digits.
+fn count(value: &Value) -> String {
+    match value.as_u64().unwrap_or(0) {
+        number @ 0..10_000 => number.to_string(),
+        number @ 10_000..1_000_000 => format!("{:.0} thousand", number as f64 / 1e3),
+        number @ 1_000_000..1_000_000_000 => format!("{:.1} million", number as f64 / 1e6),
+        number => format!("{:.2} billion", number as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_lines_have_what_the_object_says() {
+        let object = json!({
+            "model": {"name": "org/name", "path": "/m", "family": "qwen3", "parameters": 8_190_735_360u64,
+                "disk_bytes": 4u64 << 30, "memory_bytes": 5u64 << 30, "layers": 36, "hidden_size": 4096,
+                "vocabulary": 151936, "context": 40960, "vision": false},
+            "formats": [
+                {"format": "affine, 4 bits, groups of 64", "tensors": 252, "parameters": 8_000_000_000u64, "default": true, "paths": {"x": 252}},
+                {"format": "bfloat16", "tensors": 145, "parameters": 300_000, "default": false, "paths": {"model.layers.*.norm.weight": 36}}],
+            "kv": {"position_bytes": 147456, "longest_sequence_bytes": 6u64 << 30, "budget_bytes": 1 << 30,
+                "budget_positions": 7281, "budget_longest_sequences": 0},
+            "machine": {"device": "cpu", "usable_bytes": 3u64 << 30, "fits": false, "reason": "too large"},
+            "drafter": {"path": "/d", "kind": "dflash", "memory_bytes": 1 << 20, "fits": true, "reason": null},
+        });
+        let text = text(&object);
+        for line in [
+            "org/name at /m",
+            "qwen3, 8.19 billion parameters, 36 layers of width 4096, vocabulary 151936",
+            "4.0 GiB on disk, 5.0 GiB in memory (cpu)",
+            "252 tensors, 8.00 billion parameters, affine, 4 bits, groups of 64\n",
+            "145 tensors, 300 thousand parameters, bfloat16\n",
+            "model.layers.*.norm.weight (36)",
+            "40960 positions, 144.0 KiB of KV each, 6.0 GiB for the longest sequence",
+            "3.0 GiB can be used now; KV budget 1.0 GiB: 7281 positions, or 0 of",
+            "verdict     does not fit: too large",
+            "drafter     dflash, 1.0 MiB in memory, fits",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert!(!text.contains("x (252)"), "the default is everywhere else");
+    }
+}

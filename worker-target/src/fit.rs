@@ -1,0 +1,105 @@
+//! Whether a model fits this machine, before a weight is read: what its weights and its shortest
+//! sequence take, beside what is usable.
+
+use paceline_models::load::CheckpointPlan;
+use paceline_models::{Dtype, KvStore, LayerKv, ModelError};
+use paceline_process::config::{Auto, Config};
+
+/// Share of free memory for the KV when the configuration names none.
+pub(crate) const KV_SHARE: f64 = 0.5;
+
+/// What a model takes, and what there is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Fit {
+    /// Bytes of the weights once they are loaded.
+    pub(crate) weights: u64,
+    /// Bytes of the KV of the shortest sequence.
+    pub(crate) shortest: u64,
+    /// Bytes that can be used now; `None` if the system does not tell.
+    pub(crate) usable: Option<u64>,
+    /// Bytes for the KV, by the configuration or as a share of what the weights leave.
+    pub(crate) kv_budget: Option<u64>,
+}
+
+/// The model does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the model does not fit this machine: its weights take {weights} and its shortest sequence {shortest}, of which {usable} can be used now; choose a smaller model or one with fewer bits, or end other programs (`paceline inspect` shows the figures)"
+)]
+pub(crate) struct DoesNotFit {
+    weights: String,
+    shortest: String,
+    usable: String,
+}
+
+impl Fit {
+    /// Compares a plan with the machine.
+    ///
+    /// # Errors
+    /// The sizes of the KV are none.
+    pub(crate) fn new(
+        plan: &CheckpointPlan,
+        config: &Config,
+        usable: Option<u64>,
+    ) -> Result<Self, ModelError> {
+        let shortest = kv_classes(plan)?.first().map_or(0, |(_, bytes)| *bytes);
+        let weights = plan.storage.memory_bytes();
+        let share = config.kv.budget_fraction.or(KV_SHARE);
+        let kv_budget = match config.kv.budget_bytes {
+            Auto::Is(bytes) => Some(bytes),
+            Auto::Auto => usable.map(|all| (all.saturating_sub(weights) as f64 * share) as u64),
+        };
+        Ok(Self { weights, shortest, usable, kv_budget })
+    }
+
+    /// # Errors
+    /// Weights and shortest sequence take more than can be used.
+    pub(crate) fn check(&self) -> Result<(), DoesNotFit> {
+        match self.usable {
+            Some(usable) if self.weights.saturating_add(self.shortest) > usable => {
+                let [weights, shortest, usable] =
+                    [self.weights, self.shortest, usable].map(in_words);
+                Err(DoesNotFit { weights, shortest, usable })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Positions and bytes of the classes of sequences that the model would have.
+///
+/// # Errors
+/// Sizes that no store can have.
+pub(crate) fn kv_classes(plan: &CheckpointPlan) -> Result<Vec<(i32, u64)>, ModelError> {
+    let CheckpointPlan { n_kv_heads: n_kv, head_dim, .. } = *plan;
+    let layer = LayerKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None };
+    let dtype = if plan.number_bytes == 4 { Dtype::Float32 } else { Dtype::Bfloat16 };
+    let layers = vec![layer; plan.n_layers as usize];
+    Ok(KvStore::new(&layers, dtype, plan.context)?.class_bytes())
+}
+
+/// A number of bytes for people.
+pub(crate) fn in_words(count: u64) -> String {
+    const UNITS: [&str; 4] = ["MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (count as f64 / f64::from(1 << 20), 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_fits_if_its_weights_and_one_sequence_do() {
+        let fit = |usable| Fit { weights: 3 << 30, shortest: 1 << 20, usable, kv_budget: None };
+        assert_eq!(fit(Some((3 << 30) + (1 << 20))).check(), Ok(()));
+        assert_eq!(fit(None).check(), Ok(()), "unknown is no reason to refuse");
+        let refused = fit(Some(3 << 30)).check().expect_err("one sequence is too much").to_string();
+        for figure in ["weights take 3.0 GiB", "sequence 1.0 MiB", "3.0 GiB can be used"] {
+            assert!(refused.contains(figure), "{refused}");
+        }
+    }
+}

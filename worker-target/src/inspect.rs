@@ -1,0 +1,159 @@
+//! `paceline-target --inspect DIR`: what a model is and what it takes here, as one JSON object on
+//! standard output. Reads headers and configurations, and no weight. `paceline inspect` shows it.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use paceline_models::load::{CheckpointPlan, FormatUse, StoragePlan};
+use paceline_models::{DraftPlan, LoadError, ModelError, device, plan_draft, plan_target};
+use paceline_process::checkpoints::name_of;
+use paceline_process::config::{Config, ConfigError};
+use paceline_process::{Exit, Loaded, chain, digest, lifecycle, platform};
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::Hello;
+use serde_json::{Value, json};
+
+use crate::fit::{Fit, kv_classes};
+use crate::load::{device_choice, load_options};
+
+/// Why a model cannot be described.
+#[derive(Debug, thiserror::Error)]
+enum InspectError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Device(#[from] paceline_models::DeviceError),
+    #[error(transparent)]
+    Model(#[from] LoadError),
+    #[error("cannot plan the KV store")]
+    Store(#[from] ModelError),
+}
+
+/// Describes the model in `dir`, and whether the drafter in `drafter` goes with it.
+pub(crate) fn run(dir: &Path, drafter: Option<&Path>, config: Option<&Path>) -> Exit {
+    lifecycle::settle();
+    match describe(dir, drafter, config) {
+        Ok(object) => {
+            // A reader that is gone needs no answer.
+            let _ = writeln!(std::io::stdout(), "{object}");
+            Exit::Asked
+        }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{}", chain(&error));
+            Exit::Unavailable
+        }
+    }
+}
+
+fn describe(
+    dir: &Path,
+    drafter: Option<&Path>,
+    config: Option<&Path>,
+) -> Result<Value, InspectError> {
+    let Loaded { config, .. } = Loaded::find(config)?;
+    let on_gpu = device::choose(device_choice(&config))?;
+    let plan = plan_target(dir, load_options(&config))?;
+    let usable = platform::available_memory().map(device::usable_memory);
+    let fit = Fit::new(&plan, &config, usable)?;
+    let refusal = fit.check().err().map(|error| error.to_string());
+    let hello = hello(dir, &plan, &config);
+    Ok(json!({
+        "model": model_object(dir, &plan),
+        "formats": formats(&plan.storage),
+        "kv": kv_object(&plan, &fit)?,
+        "machine": {
+            "device": if on_gpu { "gpu" } else { "cpu" },
+            "usable_bytes": usable,
+            "fits": refusal.is_none(),
+            "reason": refusal,
+        },
+        "drafter": drafter.map(|dir| drafter_object(dir, &config, &hello)),
+    }))
+}
+
+/// What the target would send to a drafter at its attachment.
+fn hello(dir: &Path, plan: &CheckpointPlan, config: &Config) -> Hello {
+    Hello {
+        version: paceline_link::handshake::VERSION,
+        generation: 0,
+        hidden_size: plan.hidden as u32,
+        vocab_size: plan.vocab as u32,
+        n_layers: plan.n_layers as u32,
+        element: TensorType::F32,
+        tokenizer_sha256: digest::of_file(&dir.join("tokenizer.json")).unwrap_or_default(),
+        context_length: plan.context as u32,
+        max_sessions: config.target.max_sequences,
+    }
+}
+
+fn model_object(dir: &Path, plan: &CheckpointPlan) -> Value {
+    json!({
+        "name": name_of(dir),
+        "path": dir.display().to_string(),
+        "family": plan.family,
+        "parameters": plan.storage.parameters(),
+        "disk_bytes": plan.storage.disk_bytes(),
+        "memory_bytes": plan.storage.memory_bytes(),
+        "layers": plan.n_layers,
+        "hidden_size": plan.hidden,
+        "vocabulary": plan.vocab,
+        "context": plan.context,
+        "vision": plan.has_vision,
+    })
+}
+
+fn kv_object(plan: &CheckpointPlan, fit: &Fit) -> Result<Value, ModelError> {
+    let position_bytes = plan.kv_position_bytes();
+    let longest = kv_classes(plan)?.last().map(|(_, bytes)| *bytes);
+    let positions = |bytes: u64| bytes.checked_div(position_bytes);
+    let sequences = |bytes: u64| bytes.checked_div(longest?);
+    Ok(json!({
+        "position_bytes": position_bytes,
+        "shortest_sequence_bytes": fit.shortest,
+        "longest_sequence_bytes": longest,
+        "budget_bytes": fit.kv_budget,
+        "budget_positions": fit.kv_budget.and_then(positions),
+        "budget_longest_sequences": fit.kv_budget.and_then(sequences),
+    }))
+}
+
+/// The formats of a checkpoint's tensors. Where each is used is told of all but the first.
+fn formats(storage: &StoragePlan) -> Vec<Value> {
+    let object = |(at, used): (usize, &FormatUse)| {
+        let FormatUse { format, tensors, parameters, disk_bytes, memory_bytes, paths } = used;
+        json!({
+            "format": format,
+            "tensors": tensors,
+            "parameters": parameters,
+            "disk_bytes": disk_bytes,
+            "memory_bytes": memory_bytes,
+            "default": at == 0,
+            "paths": paths,
+        })
+    };
+    storage.formats.iter().enumerate().map(object).collect()
+}
+
+/// Whether a drafter goes with the target: the check of the link's handshake. A drafter that cannot
+/// be read does not fit, which is no error of the target.
+fn drafter_object(dir: &Path, config: &Config, hello: &Hello) -> Value {
+    let path = dir.display().to_string();
+    let plan = match plan_draft(dir, &config.drafter.kind) {
+        Ok(plan) => plan,
+        Err(error) => return json!({ "path": path, "fits": false, "reason": chain(&error) }),
+    };
+    let DraftPlan { info, storage } = plan;
+    let tokenizer = digest::of_file(&dir.join("tokenizer.json")).unwrap_or_default();
+    let welcome = info.welcome(hello.version, TensorType::F32, tokenizer);
+    let reason = paceline_link::handshake::check_welcome(hello, &welcome).err();
+    json!({
+        "path": path,
+        "kind": info.kind,
+        "block": info.block,
+        "parameters": storage.parameters(),
+        "disk_bytes": storage.disk_bytes(),
+        "memory_bytes": storage.memory_bytes(),
+        "fits": reason.is_none(),
+        "reason": reason.map(|reason| reason.to_string()),
+    })
+}

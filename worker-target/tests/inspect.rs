@@ -1,0 +1,191 @@
+//! `paceline-target --inspect` on every checkpoint of the repository, and a model that is too large
+//! for any machine.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn golden(name: &str) -> PathBuf {
+    repository().join("models/tests/golden").join(name)
+}
+
+fn worker() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-target"));
+    command.env("PACELINE_CONFIG", "").env("PACELINE_TARGET__DEVICE", "cpu");
+    command
+}
+
+fn output(dir: &Path, drafter: Option<&Path>) -> Output {
+    let mut command = worker();
+    command.arg("--inspect").arg(dir);
+    if let Some(drafter) = drafter {
+        command.arg("--drafter").arg(drafter);
+    }
+    command.output().expect("it starts")
+}
+
+fn inspect(dir: &Path, drafter: Option<&Path>) -> Value {
+    let output = output(dir, drafter);
+    assert!(output.status.success(), "{}: {output:?}", dir.display());
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).expect("readable")).expect("JSON")
+}
+
+/// All model directories of the repository whose weights are in it, but for drafters.
+fn targets() -> Vec<PathBuf> {
+    let mut dirs = vec![repository().join("demo/target"), repository().join("demo/vision/target")];
+    for entry in std::fs::read_dir(golden("")).expect("there").map(|entry| entry.expect("read")) {
+        dirs.push(entry.path());
+    }
+    dirs.retain(|dir| {
+        let config = dir.join("config.json");
+        let drafts = || json(&config).get("dflash_config").is_some();
+        config.is_file() && !drafts()
+    });
+    dirs.sort();
+    dirs
+}
+
+/// Bytes of all tensors: what follows the headers of the files.
+fn tensor_bytes(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir).expect("there").map(|entry| entry.expect("read").path());
+    let files = files.filter(|path| path.extension().is_some_and(|kind| kind == "safetensors"));
+    files
+        .map(|path| {
+            let bytes = std::fs::read(path).expect("readable");
+            let header = u64::from_le_bytes(bytes[..8].try_into().expect("a length"));
+            bytes.len() as u64 - 8 - header
+        })
+        .sum()
+}
+
+#[test]
+fn every_checkpoint_is_described_as_its_config_says() {
+    let dirs = targets();
+    assert!(dirs.len() > 10, "{dirs:?}");
+    for dir in dirs {
+        let (found, config) = (inspect(&dir, None), json(&dir.join("config.json")));
+        let name = dir.display();
+        let text = config.get("text_config").unwrap_or(&config);
+        let key = |key: &str| text.get(key).or_else(|| config.get(key)).cloned();
+        let model = &found["model"];
+        for (shown, expected) in [
+            ("family", config.get("model_type").cloned()),
+            ("layers", key("num_hidden_layers")),
+            ("hidden_size", key("hidden_size")),
+            ("vocabulary", key("vocab_size")),
+            ("context", key("max_position_embeddings")),
+            ("vision", Some(config.get("vision_config").is_some().into())),
+            ("disk_bytes", Some(tensor_bytes(&dir).into())),
+        ] {
+            assert_eq!(Some(&model[shown]), expected.as_ref(), "{name}: {shown}");
+        }
+        let number = |key: &str, or: u64| {
+            self::key(text, &config, key).and_then(|value| value.as_u64()).unwrap_or(or)
+        };
+        let heads = number("num_attention_heads", 0);
+        let head_dim = number("head_dim", number("hidden_size", 0) / heads);
+        let position =
+            2 * 4 * number("num_hidden_layers", 0) * number("num_key_value_heads", heads);
+        assert_eq!(found["kv"]["position_bytes"], position * head_dim, "{name}");
+        check_formats(&found, &config, &name.to_string());
+        assert_eq!(found["machine"]["fits"], true, "{name}");
+        assert_eq!(found["machine"]["device"], "cpu");
+    }
+}
+
+fn key(text: &Value, config: &Value, key: &str) -> Option<Value> {
+    text.get(key).or_else(|| config.get(key)).filter(|value| !value.is_null()).cloned()
+}
+
+/// Each format of config.json is found, and a checkpoint without formats has floats alone, of which
+/// each takes four bytes on the CPU.
+fn check_formats(found: &Value, config: &Value, name: &str) {
+    let formats: Vec<&Value> = found["formats"].as_array().expect("a list").iter().collect();
+    let words: Vec<&str> = formats.iter().filter_map(|format| format["format"].as_str()).collect();
+    let Some(settings) = config.get("quantization").and_then(Value::as_object) else {
+        assert!(words.iter().all(|word| word.contains("float")), "{name}: {words:?}");
+        let (bytes, parameters) = (&found["model"]["memory_bytes"], &found["model"]["parameters"]);
+        assert_eq!(bytes.as_u64(), parameters.as_u64().map(|count| 4 * count), "{name}");
+        return;
+    };
+    let default = format!("{} bits, groups of {}", settings["bits"], settings["group_size"]);
+    assert!(words.iter().any(|word| word.contains(&default)), "{name}: {default} in {words:?}");
+    for (path, format) in settings.iter().filter(|(_, format)| format.is_object()) {
+        let (Some(bits), Some(group)) = (format.get("bits"), format.get("group_size")) else {
+            continue;
+        };
+        let other = format!("{bits} bits, groups of {group}");
+        assert!(words.iter().any(|word| word.contains(&other)), "{name}: {path}: {other}");
+    }
+}
+
+#[test]
+fn a_drafter_is_checked_as_at_its_attachment() {
+    let demo = repository().join("demo");
+    let fits = inspect(&demo.join("target"), Some(&demo.join("drafter")));
+    assert_eq!(
+        (&fits["drafter"]["fits"], &fits["drafter"]["kind"]),
+        (&true.into(), &"dflash".into())
+    );
+    for (drafter, reason) in
+        [(golden("dflash-full"), "hidden size: expected"), (demo.join("target"), "architectures")]
+    {
+        let found = inspect(&demo.join("target"), Some(&drafter));
+        assert_eq!(found["drafter"]["fits"], false);
+        let found = found["drafter"]["reason"].as_str().expect("a reason").to_owned();
+        assert!(found.contains(reason), "{found}");
+    }
+}
+
+#[test]
+fn what_is_no_model_is_refused_with_the_reason() {
+    let empty = tempfile::tempdir().expect("a temporary directory");
+    let refused = output(empty.path(), None);
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(69), "{words}");
+    assert!(words.contains("config.json") && refused.stdout.is_empty(), "{words}");
+}
+
+#[test]
+fn a_model_that_is_too_large_is_refused_before_a_weight_is_read() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).expect("made");
+    std::fs::copy(golden("qwen3-tiny/config.json"), model.join("config.json")).expect("copied");
+    // A file of 4 TiB without blocks on the disk.
+    let side = 1u64 << 20;
+    let header = format!(
+        r#"{{"x":{{"dtype":"F32","shape":[{side},{side}],"data_offsets":[0,{}]}}}}"#,
+        4 * side * side
+    );
+    let mut file = File::create(model.join("model.safetensors")).expect("made");
+    file.write_all(&(header.len() as u64).to_le_bytes()).expect("written");
+    file.write_all(header.as_bytes()).expect("written");
+    file.set_len(8 + header.len() as u64 + 4 * side * side).expect("a file with holes");
+    drop(file);
+    let found = inspect(&model, None);
+    assert_eq!(found["machine"]["fits"], false);
+    let reason = found["machine"]["reason"].as_str().expect("a reason").to_owned();
+    assert!(reason.contains("its weights take 4.0 TiB"), "{reason}");
+
+    let run = dir.path().join("run");
+    let mut command = worker();
+    command.env("PACELINE_TARGET__MODEL", &model).env("PACELINE_SUPERVISOR__RUNTIME_DIR", &run);
+    let refused = command.args(["--epoch", "1", "--term", "1"]).output().expect("it starts");
+    let log =
+        [refused.stdout, refused.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert_eq!(refused.status.code(), Some(69), "{log:?}");
+    let figure = reason.split(" and its").next().expect("the first figure");
+    assert!(log.concat().contains(figure), "{log:?}");
+}
