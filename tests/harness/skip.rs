@@ -1,0 +1,43 @@
+//! Tests that may be skipped: those whose model comes from a package registry.
+//!
+//! A test that lacks its checkpoint fails. There is one exception: `scripts/test.sh` could not
+//! reach the registry, and passes the reason in an environment variable. The test then prints
+//! `SKIPPED`, and its name goes into a file, which the script counts in its summary. On CI the test
+//! fails.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use paceline_process::lifecycle::{env, env_os};
+use paceline_process::platform;
+
+/// Why `SmolLM2` could not be fetched. `scripts/test.sh` sets this variable.
+const REASON: &str = "SMOLLM2_SKIPPED";
+/// Path of the file with a line for each skipped test. `scripts/test.sh` sets this variable.
+const SKIPPED: &str = "SKIPPED_TESTS";
+
+/// The directory where `scripts/smollm2.sh` puts `SmolLM2`. `None` if the test is to be skipped.
+///
+/// # Panics
+/// The model is not there, and nothing says that the registry could not be reached.
+#[expect(clippy::print_stdout, reason = "what was skipped, beside the summary that counts it")]
+pub fn smollm2(test: &str) -> Option<PathBuf> {
+    let place = platform::cache_dir().expect("$HOME is set").join("paceline/models/smollm2");
+    if place.join("model.safetensors").is_file() {
+        return Some(place);
+    }
+    let reason = env(REASON).filter(|reason| !reason.is_empty()).unwrap_or_else(|| {
+        panic!(
+            "expected SmolLM2 at {}, found nothing: run `sh scripts/smollm2.sh`",
+            place.display()
+        )
+    });
+    assert!(env("CI").is_none_or(|ci| ci.is_empty()), "{test} was skipped on CI: {reason}");
+    println!("SKIPPED: {test}: {reason}");
+    if let Some(path) = env_os(SKIPPED) {
+        let mut file = File::options().create(true).append(true).open(path).unwrap();
+        writeln!(file, "{test}").unwrap();
+    }
+    None
+}

