@@ -56,6 +56,9 @@ soak "One stream through the batch engine against a bare loop" \
 # shellcheck disable=SC2086
 soak "The greedy choice against MLX's argmax" \
     cargo_test $LOCKED --release -p paceline-models --lib -- --ignored --nocapture the_greedy_choice
+# shellcheck disable=SC2086
+soak "Loading a checkpoint of 1 GB under a limit of memory, and 1,000 faulty ones" \
+    cargo_test $LOCKED --release -p paceline-models --test load_memory --test mutated -- --ignored --nocapture
 soak "The programs' code for macOS" sh scripts/check-macos.sh build
 # shellcheck disable=SC2086
 soak "Other clients beside large hostile messages" \

@@ -2,8 +2,12 @@
 //! change a proposal: other sessions in the forward, how the context was cut, where it began.
 //! Values and provenance: `golden/`, remade by its draft.py.
 
+#[path = "draft_parity/packed.rs"]
+mod packed;
 #[path = "draft_parity/pair.rs"]
 mod pair;
+
+use std::path::Path;
 
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use paceline_models::{
@@ -351,9 +355,9 @@ struct DemoCase {
 
 /// Tokens behind the first over cycles, by kind of prompt; drafted output is held against plain
 /// output.
-fn demo_tokens_per_cycle(quantize: Quantize, kinds: &[&str]) -> Vec<f64> {
+fn demo_tokens_per_cycle(drafter: &Path, quantize: Quantize, kinds: &[&str]) -> Vec<f64> {
     let demo_golden: Demo = read(&demo("golden.json"));
-    let mut pair = Pair::load(&demo("target"), &demo("drafter"), quantize);
+    let mut pair = Pair::load(&demo("target"), drafter, quantize);
     let mut session = 0;
     let mut measure = |kind: &str| {
         let (mut tokens, mut cycles) = (0, 0);
@@ -373,7 +377,7 @@ fn demo_tokens_per_cycle(quantize: Quantize, kinds: &[&str]) -> Vec<f64> {
 #[test]
 fn the_demo_pair_drafts_as_published() {
     let kinds = ["json", "facts", "prose"];
-    let found = demo_tokens_per_cycle(Quantize::None, &kinds);
+    let found = demo_tokens_per_cycle(&demo("drafter"), Quantize::None, &kinds);
     eprintln!("tokens per cycle, block 16: {kinds:?} {found:?}");
     // demo/README.md has 9.95, 4.09 and 1.98 over 40 prompts of each; these are 4, 3 and 3 of them.
     assert!(found[0] > 7.0 && found[1] > 3.0 && found[2] > 1.4, "{found:?}");
@@ -397,9 +401,24 @@ fn quantized_weights_change_little() {
         };
         let cosine = |(a, b): (&[f32], &[f32])| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
         let lowest = plain.chunks(256).zip(found.chunks(256)).map(cosine).fold(1.0, f64::min);
-        let tokens = demo_tokens_per_cycle(quantize, &["json"])[0];
+        let tokens = demo_tokens_per_cycle(&demo("drafter"), quantize, &["json"])[0];
         eprintln!("{quantize:?}: lowest cosine of a row {lowest}, json tokens per cycle {tokens}");
         assert!(lowest > least, "{quantize:?}: {lowest}");
         assert!(tokens > 7.0, "{quantize:?}: {tokens}");
+    }
+}
+
+#[test]
+fn a_quantized_drafter_gives_the_same_tokens_in_few_more_cycles() {
+    let kinds = ["json", "facts"];
+    let floats = demo_tokens_per_cycle(&demo("drafter"), Quantize::None, &kinds);
+    for bits in [8, 4] {
+        let dir = packed::quantized_copy(&demo("drafter"), bits);
+        let found = demo_tokens_per_cycle(dir.path(), Quantize::None, &kinds);
+        eprintln!("{bits} bits: tokens per cycle {kinds:?} {found:?}, of floats {floats:?}");
+        // Accepted tokens: those of a cycle without the target's own.
+        for (found, floats) in found.iter().zip(&floats) {
+            assert!(found - 1.0 >= 0.95 * (floats - 1.0), "{bits} bits: {found} of {floats}");
+        }
     }
 }

@@ -125,6 +125,12 @@ impl Linear {
         Ok(Self { parts: parts.collect::<Result<_, _>>()?, bias: self.bias })
     }
 
+    /// Parts that are kept apart.
+    #[cfg(test)]
+    pub(crate) fn count_parts(&self) -> usize {
+        self.parts.len()
+    }
+
     /// `x` `[…, in]` → `[…, out]`.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
         let y = match self.parts.as_slice() {

@@ -157,3 +157,7 @@ struct RawFormat {
     group: mlx_sys::mlx_optional_int,
     bits: mlx_sys::mlx_optional_int,
 }
+
+#[cfg(test)]
+#[path = "quantized_tests.rs"]
+mod tests;
