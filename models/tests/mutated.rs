@@ -205,7 +205,7 @@ fn check(rounds: u64, seed: u64) {
             match refused {
                 None => loaded += 1,
                 Some(reason) => {
-                    let names = ["config.json", "tensor", "safetensors", "module"];
+                    let names = ["config.json", "tensor", "safetensors", "module", "cannot read"];
                     assert!(names.iter().any(|name| reason.contains(name)), "{what}: no place");
                     let kind = reason.replace(&format!("{}/", dir.path().display()), "");
                     let words: Vec<_> = kind.split_whitespace().take(6).collect();
@@ -216,6 +216,51 @@ fn check(rounds: u64, seed: u64) {
     }
     eprintln!("{rounds} checkpoints: {loaded} load, {} kinds of refusals", reasons.len());
     assert!(reasons.len() > 10, "the faults are of many kinds: {reasons:?}");
+}
+
+/// Numbers at any depth that `change` has not been given yet; it gets the one at `at`.
+fn numbers(value: &mut Value, at: &mut usize, change: &mut dyn FnMut(&mut Value)) {
+    match value {
+        Value::Object(object) => {
+            object.values_mut().for_each(|value| numbers(value, at, change));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| numbers(value, at, change)),
+        Value::Number(_) => {
+            if *at == 0 {
+                change(value);
+            }
+            *at = at.wrapping_sub(1);
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn no_size_of_a_config_makes_loading_need_more_memory() {
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    for checkpoint in ["qwen3-tiny", "dflash-target", "qwen3-tiny-q4"] {
+        let original = read(checkpoint);
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        write(dir.path(), &original);
+        let size: usize = original.values().map(Vec::len).sum();
+        let most = (size.max(load(dir.path()).0) as f64 * 1.15) as usize;
+        let config: Value = serde_json::from_slice(&original[CONFIG]).expect("JSON");
+        let mut count = usize::MAX;
+        numbers(&mut config.clone(), &mut count, &mut |_| {});
+        for at in 0..usize::MAX - count {
+            for other in [1i64 << 24, 1 << 31, 0, 2] {
+                let mut changed = config.clone();
+                let mut what = Value::Null;
+                numbers(&mut changed, &mut { at }, &mut |value| {
+                    what = std::mem::replace(value, Value::from(other));
+                });
+                std::fs::write(dir.path().join(CONFIG), changed.to_string()).expect("written");
+                let (needed, refused) = load(dir.path());
+                let what = format!("{checkpoint}: {other} for number {at}, {what}: {refused:?}");
+                assert!(needed <= most, "{what}: {needed} bytes, {most} are allowed");
+            }
+        }
+    }
 }
 
 #[test]

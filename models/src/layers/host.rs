@@ -183,7 +183,6 @@ pub(crate) fn softmax(scores: Array, scale: f32, visible: &VisibleKeys) -> Resul
 }
 
 /// Whether products by weights of such a format are computed here, of rows of float32.
-#[allow(dead_code, reason = "quantized.rs will call it")]
 pub(crate) fn multiplies(group: i32, bits: i32) -> bool {
     known(group, bits).is_some() && !crate::device::on_gpu()
 }
@@ -201,7 +200,6 @@ fn known(group: i32, bits: i32) -> Option<QuantizedFormat> {
 ///
 /// # Errors
 /// Memory is out.
-#[allow(dead_code, reason = "quantized.rs will call it")]
 pub(crate) fn quantized_product(x: &Array, weight: &QuantizedParts<'_>) -> Result<Option<Array>> {
     let Some(format) = known(weight.group, weight.bits).filter(|_| computes(&[x])) else {
         return Ok(None);

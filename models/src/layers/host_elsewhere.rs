@@ -58,13 +58,11 @@ pub(crate) fn largest(_: &Array, _: usize) -> Result<Option<Array>> {
 }
 
 /// No product by quantized weights is computed here.
-#[allow(dead_code, reason = "quantized.rs will call it")]
 pub(crate) fn multiplies(_: i32, _: i32) -> bool {
     false
 }
 
 /// MLX does it.
-#[allow(dead_code, reason = "quantized.rs will call it")]
 pub(crate) fn quantized_product(_: &Array, _: &QuantizedParts<'_>) -> Result<Option<Array>> {
     Ok(None)
 }

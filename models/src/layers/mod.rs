@@ -16,7 +16,6 @@ mod moe;
 mod norm;
 mod positions;
 mod quantized;
-#[allow(dead_code, reason = "quantized.rs will multiply by it")]
 mod quantized_parts;
 mod rope;
 
@@ -31,7 +30,6 @@ pub(crate) use moe::{ExpertMlp, ExpertSizes};
 pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
 pub use positions::Positions;
 pub(crate) use quantized::has_product;
-#[allow(unused_imports, reason = "as above")]
 pub(crate) use quantized_parts::QuantizedParts;
 pub(crate) use rope::{Rope, RopeTables};
 

@@ -3,20 +3,27 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream, ops};
 
+use super::{QuantizedParts, host};
 use crate::device::on_gpu;
 use crate::error::Result;
 use crate::load::{QuantFormat, QuantMode, QuantizedMatrix};
 
 /// Whether weights of this format are multiplied as they are stored. The GPU has products for all
-/// formats; the CPU for affine ones.
+/// formats; the CPU for those that the crate `blas` has kernels for.
 pub(crate) fn has_product(format: QuantFormat) -> bool {
-    on_gpu() || format.mode == QuantMode::Affine
+    let on_cpu = format.mode == QuantMode::Affine && host::multiplies(format.group, format.bits);
+    on_gpu() || on_cpu
 }
 
 impl QuantizedMatrix {
     /// `x` `[…, in]` → `[…, out]`.
     pub(crate) fn product(&self, x: &Array) -> Result<Array> {
         let Self { packed, scales, biases, format } = self;
+        if let Some(parts) = self.affine_parts()
+            && let Some(product) = host::quantized_product(x, &parts)?
+        {
+            return Ok(product);
+        }
         if format.mode == QuantMode::Affine {
             let QuantFormat { group, bits, .. } = *format;
             return Ok(ops::quantized_matmul(x, packed, scales, biases, true, group, bits)?);
@@ -42,9 +49,15 @@ impl QuantizedMatrix {
         })
     }
 
+    fn affine_parts(&self) -> Option<QuantizedParts<'_>> {
+        let Self { packed, scales, biases, format } = self;
+        let QuantFormat { group, bits, .. } = *format;
+        let biases = biases.as_ref().filter(|_| format.mode == QuantMode::Affine)?;
+        Some(QuantizedParts { packed, scales, biases, group, bits })
+    }
+
     /// As [`Self::product`] by the experts that `experts` `[rows, k]` names. `x` `[rows, 1 or k, 1,
     /// in]` → `[rows, k, 1, out]`.
-    #[allow(dead_code, reason = "the families with experts come next")]
     pub(crate) fn expert_product(&self, x: &Array, experts: &Array) -> Result<Array> {
         let Self { packed, scales, biases, format } = self;
         if format.mode == QuantMode::Affine {

@@ -81,17 +81,27 @@ struct Family {
     unserved: Unserved,
 }
 
-/// Rotary frequencies that old checkpoints hold as tensors. They follow from the config.
-const FREQUENCIES: Unserved = Unserved { prefixes: &[], suffixes: &[".rotary_emb.inv_freq"] };
+/// Ends of names in old checkpoints: rotary frequencies, which follow from the config.
+const FREQUENCIES: &[&str] = &[".rotary_emb.inv_freq"];
+/// A Llama's vision tower and what joins it to the text model, beside a config of the text alone.
+const LLAMA: Unserved =
+    Unserved { prefixes: &["vision_tower.", "multi_modal_projector."], suffixes: FREQUENCIES };
+/// A Qwen's vision tower, in either layout, and its layers that predict several tokens.
+const QWEN: Unserved = Unserved {
+    prefixes: &["mtp.", "model.mtp.", "visual.", "model.visual.", "vision_tower."],
+    suffixes: FREQUENCIES,
+};
+/// The tower is served here.
+const QWEN_VL: Unserved = Unserved { prefixes: &["mtp.", "model.mtp."], suffixes: FREQUENCIES };
 
 /// All families that are served.
 const FAMILIES: [Family; 6] = [
-    Family { model_type: "llama", load: llama::load, unserved: FREQUENCIES },
-    Family { model_type: "mistral", load: llama::load_mistral, unserved: FREQUENCIES },
-    Family { model_type: "qwen2", load: qwen2::load, unserved: FREQUENCIES },
-    Family { model_type: "qwen3", load: qwen3::load, unserved: FREQUENCIES },
-    Family { model_type: "qwen3_moe", load: qwen3_moe::load, unserved: FREQUENCIES },
-    Family { model_type: "qwen3_vl", load: qwen3_vl::load, unserved: FREQUENCIES },
+    Family { model_type: "llama", load: llama::load, unserved: LLAMA },
+    Family { model_type: "mistral", load: llama::load_mistral, unserved: LLAMA },
+    Family { model_type: "qwen2", load: qwen2::load, unserved: QWEN },
+    Family { model_type: "qwen3", load: qwen3::load, unserved: QWEN },
+    Family { model_type: "qwen3_moe", load: qwen3_moe::load, unserved: QWEN },
+    Family { model_type: "qwen3_vl", load: qwen3_vl::load, unserved: QWEN_VL },
 ];
 
 impl Family {
@@ -175,3 +185,6 @@ pub fn load_target_with(
     let loaded = (family.load)(TargetFiles { dir, config: &config, weights, weight_bytes })?;
     Ok(Box::new(loaded))
 }
+
+#[cfg(test)]
+mod unserved_tests;
