@@ -5,13 +5,16 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
-use paceline_models::{DeviceChoice, device, load_target};
+use paceline_models::{DeviceChoice, Quantize, device, load_draft, load_target};
 use serde_json::Value;
 
 /// Counts what is allocated outside of MLX.
 struct Counting;
 
+/// Held by the test that counts: tests of one process share the counters.
+static COUNTS: Mutex<()> = Mutex::new(());
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -171,13 +174,18 @@ fn load(dir: &Path) -> (usize, Option<String>) {
     PEAK.store(before, Relaxed);
     let held = device::memory().0 as usize;
     mlx_rs::memory::reset_peak_memory().expect("resets");
-    let loaded = load_target(dir, &mut |_, _| {});
+    let text = std::fs::read_to_string(dir.join(CONFIG)).unwrap_or_default();
+    let loaded = match text.contains("DFlashDraftModel") {
+        true => load_draft(dir, "dflash", Quantize::None, &mut |_, _| {}).map(drop),
+        false => load_target(dir, &mut |_, _| {}).map(drop),
+    };
     let in_mlx = mlx_rs::memory::peak_memory().expect("counts").saturating_sub(held);
     let needed = PEAK.load(Relaxed) - before + in_mlx;
     (needed, loaded.err().map(|error| paceline_vocabulary::chain(&error)))
 }
 
 fn check(rounds: u64, seed: u64) {
+    let _alone = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let mut random = Random(seed);
     let (mut loaded, mut reasons) = (0, BTreeMap::<String, usize>::new());
@@ -237,8 +245,11 @@ fn numbers(value: &mut Value, at: &mut usize, change: &mut dyn FnMut(&mut Value)
 
 #[test]
 fn no_size_of_a_config_makes_loading_need_more_memory() {
+    let _alone = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
-    for checkpoint in ["qwen3-tiny", "dflash-target", "qwen3-tiny-q4"] {
+    for checkpoint in
+        ["qwen3-tiny", "qwen3-tiny-q4", "qwen3-moe-tiny", "qwen3-vl-tiny", "dflash-full"]
+    {
         let original = read(checkpoint);
         let dir = tempfile::tempdir().expect("a temporary directory");
         write(dir.path(), &original);

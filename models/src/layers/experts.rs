@@ -55,13 +55,18 @@ impl ExpertLinear {
     ) -> Result<Self, LoadError> {
         let part = |(name, out): &(&str, i32)| {
             let stacked = format!("{block}.switch_mlp.{name}");
-            let modules = match weights.has(&format!("{stacked}.weight")) {
-                true => vec![stacked],
-                false => (0..experts).map(|at| format!("{block}.experts.{at}.{name}")).collect(),
-            };
-            MatrixPart { modules, out: *out }
+            if weights.has(&format!("{stacked}.weight")) {
+                return Ok(MatrixPart { modules: vec![stacked], out: *out });
+            }
+            let module = |expert: i32| format!("{block}.experts.{expert}.{name}");
+            // The last one is looked for before the names of all are made.
+            let last = format!("{}.weight", module(experts - 1));
+            if !weights.has(&last) {
+                return Err(LoadError::Missing { name: last });
+            }
+            Ok(MatrixPart { modules: (0..experts).map(module).collect(), out: *out })
         };
-        let parts: Vec<_> = projections.iter().map(part).collect();
+        let parts = projections.iter().map(part).collect::<Result<Vec<_>, _>>()?;
         let sizes = MatrixSizes { input, experts: Some(experts) };
         let stored = weights.take_matrices(&parts, sizes)?;
         Ok(Self { parts: stored.into_iter().map(ExpertForm::new).collect::<Result<_, _>>()? })

@@ -104,6 +104,24 @@ impl ConfigJson {
         self.check_size(key, self.optional(key)?.unwrap_or(i64::from(default)))
     }
 
+    /// Checks that heads have no more numbers than any model's, so that products of sizes are
+    /// numbers of 32 bits.
+    ///
+    /// # Errors
+    /// They have more.
+    pub fn check_heads(&self, n_heads: i32, head_dim: i32) -> Result<(), LoadError> {
+        const MOST: i32 = 1 << 20;
+        const MOST_OF_ONE: i32 = 1 << 12;
+        if head_dim <= MOST_OF_ONE && n_heads <= MOST / head_dim.max(1) {
+            return Ok(());
+        }
+        let what = format!(
+            "expected heads of at most {MOST_OF_ONE} numbers, {MOST} in all; found {n_heads} of \
+             {head_dim}"
+        );
+        Err(self.wrong("num_attention_heads", what))
+    }
+
     fn check_size(&self, key: &str, value: i64) -> Result<i32, LoadError> {
         let wrong = || self.wrong(key, format!("expected 1 to 16777216, found {value}"));
         if (1..=1 << 24).contains(&value) { Ok(value as i32) } else { Err(wrong()) }

@@ -63,6 +63,7 @@ impl Sizes {
             );
             return Err(config.wrong("num_key_value_heads", what));
         }
+        config.check_heads(read.n_heads, read.head_dim)?;
         let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
         if activation != "silu" {
             let what = format!("expected silu, found {activation}");
@@ -153,16 +154,14 @@ impl Attention {
         let qkv = [(q.as_str(), wide), (&k, narrow), (&v, narrow)];
         let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|part| format!("{name}.{part}"));
         let heads = [(q_norm.as_str(), n_heads), (&k_norm, n_kv_heads)];
+        // The projections first: their shapes say whether the checkpoint has so many heads.
+        let qkv_proj = Linear::load_joined(weights, &qkv, hidden_size, spec.qkv_bias)?;
+        let o_proj = Linear::load(weights, &o, hidden_size, wide, spec.output_bias)?;
         let qk_norm = match spec.head_norms {
             true => Some(HeadNorm::load(weights, &heads, head_dim, sizes.rms_norm_eps)?),
             false => None,
         };
-        Ok(Self {
-            qkv_proj: Linear::load_joined(weights, &qkv, hidden_size, spec.qkv_bias)?,
-            o_proj: Linear::load(weights, &o, hidden_size, wide, spec.output_bias)?,
-            qk_norm,
-            sizes,
-        })
+        Ok(Self { qkv_proj, o_proj, qk_norm, sizes })
     }
 
     /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are turned by their positions.

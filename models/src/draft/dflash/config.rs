@@ -111,6 +111,7 @@ impl Config {
             );
             return Err(wrong("num_key_value_heads", what));
         }
+        config.check_heads(n_heads, read.head_dim)?;
         for (key, value) in [
             ("input_embedding_scale", read.embedding_scale),
             ("final_logit_softcapping", read.logit_softcap),
