@@ -19,6 +19,8 @@
 //! nothing.
 
 #[cfg(target_os = "linux")]
+pub mod experts;
+#[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(target_os = "linux")]
 mod largest;

@@ -8,6 +8,7 @@
 //! not change its bits.
 
 mod helpers;
+mod several;
 mod sync;
 
 use std::cell::RefCell;
@@ -16,6 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::helpers::{Job, Pool};
 use crate::kernel::{COLUMNS, Kernels, PackBuffer, Product, ROWS};
+
+pub(crate) use several::run_several;
 
 /// More are not used: the products are bound by memory.
 const MOST_THREADS: usize = 64;
@@ -146,12 +149,16 @@ fn threads() -> usize {
     }
 }
 
+thread_local! {
+    /// The packed rows of a thread's products.
+    static BUFFER: RefCell<PackBuffer> = const { RefCell::new(PackBuffer::new()) };
+}
+
 /// Computes a product, many rows in bands.
 ///
 /// # Safety
 /// A, B and C are as large as the product says, and C is nobody else's.
 pub(crate) unsafe fn run(kernels: &Kernels, product: &Product) {
-    thread_local!(static BUFFER: RefCell<PackBuffer> = const { RefCell::new(PackBuffer::new()) });
     let bands = product.m.div_ceil(BAND).max(1);
     let rows = product.m.div_ceil(bands).next_multiple_of(ROWS);
     BUFFER.with_borrow_mut(|buffer| {
@@ -167,8 +174,7 @@ pub(crate) unsafe fn run(kernels: &Kernels, product: &Product) {
 /// # Safety
 /// [`run`]'s.
 unsafe fn band(kernels: &Kernels, product: &Product, buffer: &mut PackBuffer) {
-    let Product { m, n, k, .. } = *product;
-    let work = n.saturating_mul(k).saturating_mul(m.max(ROWS_PER_READ)) / ROWS_PER_READ;
+    let work = work_of(product);
     let threads = if work < ALONE { 1 } else { threads() };
     let partition = if threads == 1 {
         Partition::none(product)
@@ -187,6 +193,12 @@ unsafe fn band(kernels: &Kernels, product: &Product, buffer: &mut PackBuffer) {
             }
         }
     }
+}
+
+/// What a product costs, in weights that are read.
+fn work_of(product: &Product) -> usize {
+    let Product { m, n, k, .. } = *product;
+    n.saturating_mul(k).saturating_mul(m.max(ROWS_PER_READ)) / ROWS_PER_READ
 }
 
 /// How a product is cut into pieces: so many columns and rows each.

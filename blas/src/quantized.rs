@@ -96,7 +96,7 @@ impl<'a> QuantizedMatrix<'a> {
         inputs: usize,
     ) -> Result<Self, QuantizedMatrixError> {
         let QuantizedFormat { bits, group } = format;
-        if !format.is_known() || inputs == 0 || inputs % group != 0 {
+        if !format.is_known() || inputs == 0 || !inputs.is_multiple_of(group) {
             return Err(QuantizedMatrixError(format!(
                 "expected 2, 3, 4, 5, 6 or 8 bits and inputs in whole groups of 32, 64 or 128, \
                  found {bits} bits and {inputs} inputs in groups of {group}"
@@ -131,7 +131,7 @@ impl<'a> QuantizedMatrix<'a> {
     ///
     /// # Panics
     /// There are fewer rows.
-    fn weight(&self, from: usize) -> QuantizedWeight {
+    pub(crate) fn weight(&self, from: usize) -> QuantizedWeight {
         let QuantizedFormat { bits, group } = self.format;
         let groups = self.inputs / group;
         QuantizedWeight {
@@ -181,7 +181,7 @@ pub struct FloatRows<'a> {
 impl FloatRows<'_> {
     /// # Panics
     /// There are fewer numbers.
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         let last = self.count.saturating_sub(1).checked_mul(self.stride);
         let size = last.and_then(|last| last.checked_add(self.length));
         assert!(

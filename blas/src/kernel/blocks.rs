@@ -200,7 +200,13 @@ unsafe fn scaled<L: Lanes>(product: &Product, sum: L::Vector, before: L::Vector)
 /// own results.
 #[inline(always)]
 fn row_blocks<L: Lanes>(m: usize) -> impl Iterator<Item = (usize, usize)> {
-    let blocks = m.div_ceil(L::ROWS).max(1);
+    equal_blocks(m, L::ROWS)
+}
+
+/// The first row and the number of rows of blocks of at most `most`.
+#[inline(always)]
+pub(super) fn equal_blocks(m: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let blocks = m.div_ceil(most).max(1);
     (0..blocks).map(move |block| {
         let (from, to) = (block * m / blocks, (block + 1) * m / blocks);
         (from, to - from)

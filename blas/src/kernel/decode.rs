@@ -10,6 +10,10 @@ use super::lanes::{Lanes, Portable};
 /// How an instruction set makes weights of bits.
 pub(super) trait Decode {
     type Lanes: Lanes;
+    /// Vector registers, which settle how many sums a block has.
+    const REGISTERS: usize;
+    /// Most rows of a block; 0 where weights are always expanded.
+    const ROWS: usize;
     /// What the weights of a group have in common, ready for [`Decode::weights`].
     type Group: Copy;
 
@@ -25,6 +29,39 @@ pub(super) trait Decode {
         at: usize,
         group: Self::Group,
     ) -> <Self::Lanes as Lanes>::Vector;
+    /// The same weights in the order of lanes that is cheapest.
+    ///
+    /// # Safety
+    /// [`Decode::weights`]'s.
+    #[inline(always)]
+    unsafe fn shuffled<const BITS: usize>(
+        row: *const u8,
+        at: usize,
+        group: Self::Group,
+    ) -> <Self::Lanes as Lanes>::Vector {
+        // SAFETY: the caller's.
+        unsafe { Self::weights::<BITS>(row, at, group) }
+    }
+    /// Puts lanes into the order of [`Decode::shuffled`].
+    ///
+    /// # Safety
+    /// As all here.
+    #[inline(always)]
+    unsafe fn shuffle<const BITS: usize>(
+        vector: <Self::Lanes as Lanes>::Vector,
+    ) -> <Self::Lanes as Lanes>::Vector {
+        vector
+    }
+    /// Puts lanes back into their own order.
+    ///
+    /// # Safety
+    /// As all here.
+    #[inline(always)]
+    unsafe fn restore<const BITS: usize>(
+        vector: <Self::Lanes as Lanes>::Vector,
+    ) -> <Self::Lanes as Lanes>::Vector {
+        vector
+    }
     /// [`Lanes::COUNT`] halves as floats.
     ///
     /// # Safety
@@ -103,6 +140,8 @@ pub(super) struct PortableDecode;
 
 impl Decode for PortableDecode {
     type Lanes = Portable;
+    const REGISTERS: usize = 16;
+    const ROWS: usize = 0;
     type Group = Affine<[f32; 8]>;
 
     #[inline(always)]
@@ -122,7 +161,7 @@ impl Decode for PortableDecode {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2Decode, Avx512Decode, Avx512VbmiDecode};
+pub(super) use x86::{Avx2Decode, Avx512Decode};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -130,46 +169,31 @@ mod x86 {
     use super::{Affine, Decode, numbers};
     use std::arch::x86_64::*;
 
-    /// AVX-512F. Up to 4 bits the group's weights are a table of 16: its index is the lowest 4 bits
-    /// of a lane, whatever is above them.
+    /// AVX-512F. Of 4 bits a group's weights are a table of 16: the index into it is the lowest 4
+    /// bits of a lane, whatever is above them.
     pub(in super::super) struct Avx512Decode;
-
-    /// The table, or scale and bias.
-    #[inline(always)]
-    unsafe fn group<const BITS: usize>(scale: f32, bias: f32) -> Affine<__m512> {
-        // SAFETY: here and below: the instructions are there, and pointers are the caller's.
-        unsafe {
-            let (scale, bias) = (_mm512_set1_ps(scale), _mm512_set1_ps(bias));
-            if BITS > 4 {
-                return Affine { scale, bias };
-            }
-            // Fewer bits: what is above them is the next number's, and must not count.
-            let numbers: [f32; 16] = std::array::from_fn(|at| (at % (1 << BITS)) as f32);
-            let numbers = _mm512_loadu_ps(numbers.as_ptr());
-            Affine { scale: _mm512_fmadd_ps(numbers, scale, bias), bias }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn bytes(from: *const u8) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
-    }
-
-    #[inline(always)]
-    unsafe fn halves(from: *const u16) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
-    }
 
     impl Decode for Avx512Decode {
         type Lanes = Avx512;
+        const REGISTERS: usize = 32;
+        const ROWS: usize = 8;
+        /// Of 4 bits, the scale is the table.
         type Group = Affine<__m512>;
 
         #[inline(always)]
         unsafe fn group<const BITS: usize>(scale: f32, bias: f32) -> Self::Group {
-            // SAFETY: as above.
-            unsafe { group::<BITS>(scale, bias) }
+            // SAFETY: here and below: the instructions are there, and pointers are the caller's.
+            unsafe {
+                let (scale, bias) = (_mm512_set1_ps(scale), _mm512_set1_ps(bias));
+                if BITS != 4 {
+                    return Affine { scale, bias };
+                }
+                let numbers = _mm512_setr_ps(
+                    0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
+                    15.0,
+                );
+                Affine { scale: _mm512_fmadd_ps(numbers, scale, bias), bias }
+            }
         }
 
         #[inline(always)]
@@ -180,77 +204,66 @@ mod x86 {
         ) -> __m512 {
             // SAFETY: as above.
             unsafe {
-                let from = row.add(at / 8 * BITS);
-                if BITS == 4 {
-                    let (low, high) = (from.cast::<i32>(), from.add(4).cast::<i32>());
-                    let words = _mm512_mask_set1_epi32(
-                        _mm512_set1_epi32(low.read_unaligned()),
-                        0xff00,
-                        high.read_unaligned(),
-                    );
-                    let shifts =
-                        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-                    let places = _mm512_srlv_epi32(words, shifts);
-                    return _mm512_permutexvar_ps(places, group.scale);
-                }
-                if BITS == 8 {
-                    return Avx512::fma(bytes(from), group.scale, group.bias);
-                }
-                let numbers = numbers::<Avx512, BITS>(row, at);
-                if BITS < 4 {
-                    return _mm512_permutexvar_ps(_mm512_cvttps_epi32(numbers), group.scale);
-                }
+                let numbers = match BITS {
+                    4 => return Self::restore::<4>(Self::shuffled::<4>(row, at, group)),
+                    8 => {
+                        let bytes = _mm_loadu_si128(row.add(at).cast());
+                        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))
+                    }
+                    _ => numbers::<Avx512, BITS>(row, at),
+                };
                 Avx512::fma(numbers, group.scale, group.bias)
             }
         }
 
+        /// Of 4 bits: the two words in turn, a number of each, which takes no instruction more than
+        /// to shift them.
         #[inline(always)]
-        unsafe fn halves(from: *const u16) -> __m512 {
-            // SAFETY: as above.
-            unsafe { halves(from) }
-        }
-    }
-
-    /// AVX-512 with VBMI: one instruction puts 16 numbers of at most 4 bits into 16 lanes.
-    pub(in super::super) struct Avx512VbmiDecode;
-
-    impl Decode for Avx512VbmiDecode {
-        type Lanes = Avx512;
-        type Group = Affine<__m512>;
-
-        #[inline(always)]
-        unsafe fn group<const BITS: usize>(scale: f32, bias: f32) -> Self::Group {
-            // SAFETY: as above.
-            unsafe { group::<BITS>(scale, bias) }
-        }
-
-        #[inline(always)]
-        unsafe fn weights<const BITS: usize>(
+        unsafe fn shuffled<const BITS: usize>(
             row: *const u8,
             at: usize,
             group: Self::Group,
         ) -> __m512 {
-            // SAFETY: as above; 16 numbers are read and no more.
+            // SAFETY: as above.
             unsafe {
-                if BITS > 4 {
-                    return Avx512Decode::weights::<BITS>(row, at, group);
+                if BITS != 4 {
+                    return Self::weights::<BITS>(row, at, group);
                 }
-                let from = row.add(at / 8 * BITS);
-                let mut word = [0u8; 8];
-                std::ptr::copy_nonoverlapping(from, word.as_mut_ptr(), 2 * BITS);
-                let word = _mm512_set1_epi64(i64::from_le_bytes(word));
-                // The lowest byte of each lane: eight bits, from its number's first on.
-                let first: [i32; 16] = std::array::from_fn(|lane| (lane * BITS) as i32);
-                let places =
-                    _mm512_multishift_epi64_epi8(_mm512_loadu_si512(first.as_ptr().cast()), word);
-                _mm512_permutexvar_ps(places, group.scale)
+                let words = _mm512_set1_epi64(row.add(at / 2).cast::<i64>().read_unaligned());
+                let shifts =
+                    _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
+                _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), group.scale)
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn shuffle<const BITS: usize>(vector: __m512) -> __m512 {
+            // SAFETY: as above.
+            unsafe {
+                if BITS != 4 {
+                    return vector;
+                }
+                let from = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+                _mm512_permutexvar_ps(from, vector)
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn restore<const BITS: usize>(vector: __m512) -> __m512 {
+            // SAFETY: as above.
+            unsafe {
+                if BITS != 4 {
+                    return vector;
+                }
+                let from = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+                _mm512_permutexvar_ps(from, vector)
             }
         }
 
         #[inline(always)]
         unsafe fn halves(from: *const u16) -> __m512 {
             // SAFETY: as above.
-            unsafe { halves(from) }
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
         }
     }
 
@@ -259,6 +272,8 @@ mod x86 {
 
     impl Decode for Avx2Decode {
         type Lanes = Avx2;
+        const REGISTERS: usize = 16;
+        const ROWS: usize = 4;
         type Group = Affine<__m256>;
 
         #[inline(always)]
@@ -315,6 +330,8 @@ mod arm {
 
     impl Decode for NeonDecode {
         type Lanes = Neon;
+        const REGISTERS: usize = 32;
+        const ROWS: usize = 8;
         type Group = Affine<float32x4_t>;
 
         #[inline(always)]

@@ -106,7 +106,8 @@ pub(crate) struct Kernels {
     pub(crate) name: &'static str,
     pack: Pack,
     columns: Columns,
-    quantized: QuantizedColumns,
+    quantized_pack: Pack,
+    quantized_columns: QuantizedColumns,
     pub(crate) functions: Functions,
 }
 
@@ -160,15 +161,39 @@ impl Kernels {
         tile: usize,
         buffer: &mut PackBuffer,
     ) -> Product {
+        let packed = buffer.floats(product.m * packed_row(product.k));
+        // SAFETY: the caller's; there is room.
+        unsafe { self.prepare_at(product, tile, packed) }
+    }
+
+    /// The products, ready as [`Kernels::prepare`] says, whole.
+    ///
+    /// # Safety
+    /// [`Kernels::prepare`]'s, for each.
+    pub(crate) unsafe fn prepare_all(&self, products: &mut [Product], buffer: &mut PackBuffer) {
+        let size = |product: &Product| product.m * packed_row(product.k);
+        let mut packed = buffer.floats(products.iter().map(size).sum());
+        for product in products {
+            // SAFETY: the caller's; there is room for all.
+            unsafe {
+                *product = self.prepare_at(product, product.m, packed);
+                packed = packed.add(size(product));
+            }
+        }
+    }
+
+    /// # Safety
+    /// [`Kernels::prepare`]'s; there is room at `packed` for as many rows.
+    unsafe fn prepare_at(&self, product: &Product, tile: usize, packed: *mut f32) -> Product {
         if !product.transposed {
             return *product;
         }
-        let packed = buffer.floats(product.m * packed_row(product.k));
-        for from in (0..product.m).step_by(tile) {
+        let pack = if product.weight.is_null() { self.pack } else { self.quantized_pack };
+        for from in (0..product.m).step_by(tile.max(1)) {
             // SAFETY: the rows are the product's and there is room for them.
             unsafe {
                 let part = product.rows(from, (from + tile).min(product.m));
-                (self.pack)(&part, packed.add(from * packed_row(product.k)));
+                pack(&part, packed.add(from * packed_row(product.k)));
             }
         }
         Product { packed, ..*product }
@@ -186,7 +211,7 @@ impl Kernels {
             match product.weight.as_ref() {
                 None => (self.columns)(product, from, to),
                 Some(weight) => BUFFER.with_borrow_mut(|buffer| {
-                    (self.quantized)(product, weight, from, to, buffer);
+                    (self.quantized_columns)(product, weight, from, to, buffer);
                 }),
             }
         }
@@ -195,14 +220,12 @@ impl Kernels {
 
 macro_rules! kernels {
     ($name:literal, $set:ident) => {
-        kernels!($name, $set, $set)
-    };
-    ($name:literal, $set:ident, $quantized:ident) => {
         Kernels {
             name: $name,
             pack: blocks::$set::pack,
             columns: blocks::$set::columns,
-            quantized: quantized::$quantized::columns,
+            quantized_pack: quantized::$set::pack,
+            quantized_columns: quantized::$set::columns,
             functions: functions::$set::ALL,
         }
     };
@@ -230,9 +253,7 @@ pub(crate) fn available() -> impl Iterator<Item = Kernels> {
             && std::is_x86_feature_detected!("f16c");
         let avx512 =
             std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512vl");
-        let vbmi = std::is_x86_feature_detected!("avx512vbmi");
         [
-            (avx512 && avx2 && vbmi).then_some(kernels!("avx512 vbmi", avx512, avx512vbmi)),
             (avx512 && avx2).then_some(kernels!("avx512", avx512)),
             avx2.then_some(kernels!("avx2", avx2)),
         ]

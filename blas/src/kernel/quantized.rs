@@ -5,15 +5,16 @@
 //! the number of rows, and each number of rows is computed in the way that is fastest for it:
 //!
 //! ```text
-//!  few rows   weights are decoded into registers and multiplied there: the packed bits are all that memory delivers
+//!  few rows   weights are decoded into registers and multiplied there, in the order of lanes that is cheapest to decode;
+//!             inputs are packed in that order, and the sums' lanes put back before they are folded
 //!  more       some columns are expanded into a buffer that the first cache holds, then multiplied by all rows
 //!  many       the same with a tile of columns that the second cache holds
 //! ```
 
-use super::blocks::{BY_TILES, TILE, each};
+use super::blocks::{BY_TILES, TILE, each, equal_blocks};
 use super::decode::{Decode, brain};
 use super::lanes::Lanes;
-use super::{Columns, PackBuffer, Product};
+use super::{Columns, Pack, PackBuffer, Product, packed_row};
 
 /// Scales or biases as they are stored, `[columns, groups]`.
 #[derive(Clone, Copy)]
@@ -30,20 +31,50 @@ pub(crate) struct QuantizedWeight {
     pub(crate) packed: *const u8,
     pub(crate) scales: Factors,
     pub(crate) biases: Factors,
-    /// Numbers that share a scale and a bias: a multiple of 16 that divides k.
+    /// Numbers that share a scale and a bias: 32 or a larger power of two that divides k.
     pub(crate) group: usize,
     /// 2, 3, 4, 5, 6 or 8.
     pub(crate) bits: usize,
 }
 
-/// Columns of a block whose weights stay in registers.
+/// Columns of a block: those of the float product, so that neither cuts the other's.
 const WIDTH: usize = 4;
 
-/// Columns whose scales are converted at a time, and at most expanded at a time for few rows.
-const FACTORS: usize = 64;
+/// Vectors that are decoded with one look at their group, of which no group has fewer. A loop over
+/// groups and one within, instead, would keep the sums twice in registers and spill half of them.
+const STEPS: usize = 2;
 
-/// Columns that are expanded at a time while rows are few: the first cache holds them.
-const EXPANDED: usize = 8;
+/// `$body` for each constant `$i` below `$n`, which is at most 4.
+macro_rules! columns {
+    ($i:ident < $n:ident, $body:expr) => {
+        each!(@ $i $n $body, 0 1 2 3)
+    };
+}
+
+/// Scales that are converted at a time: with the biases 8 KiB.
+const FACTORS: usize = 1024;
+
+/// Weights that are expanded at a time while rows are few: 16 KiB, of the first-level cache half.
+const EXPANDED: usize = 4096;
+
+/// Bytes of weights that are asked for ahead of their use, at least. The blocks' columns lie one
+/// after another, and are asked for in that order although a block reads all of its columns at
+/// once: memory delivers one stream 1.5 times as fast as four (measured with 8 bits, 2 to 9 KiB
+/// ahead, best from 3 on).
+const AHEAD: usize = 3072;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Blocks of rows up to which decoding again for each costs less than expanding once (measured on
+/// AVX-512 with 8 to 32 rows).
+const BLOCKS: usize = 2;
+
+/// Whether so many rows are multiplied by weights in registers. Other formats and portable code are
+/// rare, and each is much code.
+fn in_registers<D: Decode>(weight: &QuantizedWeight, m: usize) -> bool {
+    matches!(weight.bits, 4 | 8) && m <= BLOCKS * D::ROWS
+}
 
 /// Scales and biases of some columns as floats.
 #[derive(Clone, Copy)]
@@ -55,13 +86,21 @@ struct GroupFactors {
 }
 
 impl GroupFactors {
+    /// Those of the group at `at` of all columns' groups.
+    ///
     /// # Safety
-    /// There are as many columns and groups, and the processor has the instructions.
+    /// There are as many, and the processor has the instructions.
     #[inline(always)]
-    unsafe fn group<D: Decode, const BITS: usize>(self, column: usize, group: usize) -> D::Group {
-        let at = column * self.groups + group;
+    unsafe fn group<D: Decode, const BITS: usize>(self, at: usize) -> D::Group {
         // SAFETY: the caller's.
         unsafe { D::group::<BITS>(*self.scales.add(at), *self.biases.add(at)) }
+    }
+
+    /// Those from a column on.
+    fn from(self, column: usize) -> Self {
+        let at = column * self.groups;
+        let (scales, biases) = (self.scales.wrapping_add(at), self.biases.wrapping_add(at));
+        Self { scales, biases, ..self }
     }
 }
 
@@ -93,6 +132,7 @@ unsafe fn convert<D: Decode>(factors: Factors, from: usize, count: usize, to: *m
                     }
                     // The last vector begins within the one before.
                     let from = at.min(count - lanes);
+                    D::Lanes::fetch(place.wrapping_add(from + count).cast());
                     D::Lanes::store(to.add(from), D::halves(place.add(from)));
                     at += lanes;
                 }
@@ -122,7 +162,7 @@ unsafe fn expand<D: Decode, const BITS: usize>(
             let mut at = 0;
             for group in 0..factors.groups {
                 let end = at + weight.group;
-                let group = factors.group::<D, BITS>(number, group);
+                let group = factors.group::<D, BITS>(number * factors.groups + group);
                 while at < end {
                     D::Lanes::store(to.add(at), D::weights::<BITS>(row, at, group));
                     at += D::Lanes::COUNT;
@@ -132,49 +172,134 @@ unsafe fn expand<D: Decode, const BITS: usize>(
     }
 }
 
-/// Sums of R rows, which are all, and C columns (at most 4) from `column` on. `at`: the first one's
-/// place among the factors. Columns behind the last are computed as the last and not written.
+/// Puts the rows of A in the order in which [`block`] reads them, or as the float product needs
+/// them. As `blocks::pack`: block by block of rows, in each a vector of every row for each step.
 ///
 /// # Safety
-/// The product is prepared, the rows are its rows, columns up to `end` are the weight's.
+/// A is as large as the product says, its elements lie side by side, `to` has room for m rows.
 #[inline(always)]
-unsafe fn block<D: Decode, const BITS: usize, const R: usize, const C: usize>(
-    product: &Product,
-    weight: &QuantizedWeight,
-    column: usize,
-    end: usize,
-    factors: GroupFactors,
-    at: usize,
-) {
-    // SAFETY: the caller's; numbers of a row are read below k.
+unsafe fn pack<D: Decode>(product: &Product, to: *mut f32, floats: Pack) {
+    let Product { m, k, a, a_row, .. } = *product;
+    // SAFETY: the caller's; rows of such weights are whole vectors.
     unsafe {
-        let row_bytes = product.k / 8 * BITS;
-        let zero = D::Lanes::splat(0.0);
-        let last = end - 1 - column;
-        let mut rows = [weight.packed; C];
-        each!(J < C, rows[J] = weight.packed.add((column + J.min(last)) * row_bytes));
-        let mut x = product.packed;
-        let mut sums = [[zero; C]; R];
-        let mut number = 0;
-        for group in 0..factors.groups {
-            let mut groups = [factors.group::<D, BITS>(at, group); C];
-            each!(J < C, groups[J] = factors.group::<D, BITS>(at + J.min(last), group));
-            let end = number + weight.group;
-            while number < end {
-                let mut inputs = [zero; R];
-                each!(I < R, inputs[I] = D::Lanes::load(x.add(I * D::Lanes::COUNT)));
-                each!(J < C, {
-                    let w = D::weights::<BITS>(rows[J], number, groups[J]);
-                    each!(I < R, sums[I][J] = D::Lanes::fma(inputs[I], w, sums[I][J]))
-                });
-                number += D::Lanes::COUNT;
-                x = x.add(R * D::Lanes::COUNT);
+        let Some(weight) = product.weight.as_ref().filter(|weight| in_registers::<D>(weight, m))
+        else {
+            return floats(product, to);
+        };
+        for (row, rows) in equal_blocks(m, D::ROWS) {
+            let mut to = to.add(row * packed_row(k));
+            for at in (0..k).step_by(D::Lanes::COUNT) {
+                for row in row..row + rows {
+                    let vector = D::Lanes::load(a.add(row * a_row + at));
+                    let vector = match weight.bits {
+                        4 => D::shuffle::<4>(vector),
+                        _ => D::shuffle::<8>(vector),
+                    };
+                    D::Lanes::store(to, vector);
+                    to = to.add(D::Lanes::COUNT);
+                }
             }
         }
+    }
+}
+
+/// Some rows and columns of a product by a quantized weight.
+#[derive(Clone, Copy)]
+struct Span<'a> {
+    product: &'a Product,
+    weight: &'a QuantizedWeight,
+    /// The first row.
+    row: usize,
+    /// The first column, of which `factors` are.
+    from: usize,
+    /// The column behind the last.
+    to: usize,
+    factors: GroupFactors,
+}
+
+/// The blocks of an instruction set. Functions of their own: inlined into one, they would spill one
+/// another's sums.
+trait Blocks: Decode {
+    /// Sums of R rows and all columns of the span.
+    ///
+    /// # Safety
+    /// [`span`]'s.
+    unsafe fn span<const BITS: usize, const R: usize, const C: usize>(span: &Span<'_>);
+}
+
+/// Sums of R rows and all columns of the span, C (2 or 4) at a time.
+///
+/// # Safety
+/// The product is prepared, the rows are its rows, the columns and factors are the weight's.
+#[inline(always)]
+unsafe fn span<D: Decode, const BITS: usize, const R: usize, const C: usize>(span: &Span<'_>) {
+    let Span { from, to, .. } = *span;
+    let fits = to - from >= C;
+    for column in (from..to).step_by(if fits { C } else { 1 }) {
+        // The last block begins within the one before.
+        let column = if fits { column.min(to - C) } else { column };
+        // SAFETY: the caller's.
+        unsafe { block::<D, BITS, R, C>(span, column, usize::from(fits)) }
+    }
+}
+
+/// Sums of R rows and C columns from `column` on, `step` apart: 1, or 0 for one column C times.
+///
+/// # Safety
+/// [`span`]'s.
+#[inline(always)]
+unsafe fn block<D: Decode, const BITS: usize, const R: usize, const C: usize>(
+    span: &Span<'_>,
+    column: usize,
+    step: usize,
+) {
+    let Span { product, weight, row, from, factors, .. } = *span;
+    // SAFETY: the caller's; numbers of a row are read below k.
+    unsafe {
+        let (row_bytes, vector_bytes) = (product.k / 8 * BITS, D::Lanes::COUNT * BITS / 8);
+        let mut packed = weight.packed.add(column * row_bytes);
+        let factors = factors.from(column - from);
+        let (next_row, next_factor) = (step * row_bytes, step * factors.groups);
+        let mut x = product.packed.add(row * packed_row(product.k));
+        let zero = D::Lanes::splat(0.0);
+        let mut sums = [[zero; C]; R];
+        let blocks = AHEAD.div_ceil(C * row_bytes).max(2);
+        let mut ahead = packed.wrapping_add(blocks * C * row_bytes);
+        // Sizes of groups are powers of two.
+        let shift = (weight.group / (STEPS * D::Lanes::COUNT)).trailing_zeros();
+        // The next vector of each row and column, STEPS times.
+        macro_rules! step {
+            ($groups:ident) => {{
+                let mut weights = [zero; C];
+                columns!(J < C, {
+                    weights[J] = D::shuffled::<BITS>(packed.add(J * next_row), 0, $groups[J])
+                });
+                each!(I < R, {
+                    let input = D::Lanes::load(x.add(I * D::Lanes::COUNT));
+                    columns!(J < C, sums[I][J] = D::Lanes::fma(input, weights[J], sums[I][J]))
+                });
+                packed = packed.add(vector_bytes);
+                x = x.add(R * D::Lanes::COUNT);
+            }};
+        }
+        for pair in 0..product.k / (STEPS * D::Lanes::COUNT) {
+            let group = pair >> shift;
+            let mut groups = [factors.group::<D, BITS>(group); C];
+            columns!(J < C, groups[J] = factors.group::<D, BITS>(J * next_factor + group));
+            // Asking for what is not there does no harm.
+            D::Lanes::fetch(ahead.cast());
+            if C * STEPS * vector_bytes > LINE {
+                D::Lanes::fetch(ahead.wrapping_add(LINE).cast());
+            }
+            ahead = ahead.wrapping_add(C * STEPS * vector_bytes);
+            step!(groups);
+            step!(groups);
+        }
+        let end = column + if step == 0 { 1 } else { C };
         each!(I < R, {
             let mut four = [zero; 4];
-            each!(J < C, four[J % 4] = sums[I][J]);
-            product.put(I, column, D::Lanes::fold(four), end.min(column + C));
+            columns!(J < C, four[J % 4] = D::restore::<BITS>(sums[I][J]));
+            product.put(row + I, column, D::Lanes::fold(four), end);
         });
     }
 }
@@ -182,34 +307,39 @@ unsafe fn block<D: Decode, const BITS: usize, const R: usize, const C: usize>(
 /// Columns `from..to` with their weights in registers.
 ///
 /// # Safety
-/// [`block`]'s.
+/// [`span`]'s, for all rows.
 #[inline(always)]
-unsafe fn in_registers<D: Decode, const BITS: usize>(
-    product: &Product,
-    weight: &QuantizedWeight,
-    from: usize,
-    to: usize,
-    factors: GroupFactors,
-) {
-    /// A number of rows that the compiler knows.
-    macro_rules! blocks {
-        ($($rows:literal: $columns:literal),*) => {
-            match product.m {
-                $($rows if $rows <= D::Lanes::ROWS => {
-                    for column in (from..to).step_by($columns) {
-                        // SAFETY: the caller's.
-                        unsafe {
-                            block::<D, BITS, $rows, $columns>(
-                                product, weight, column, to, factors, column - from,
-                            )
-                        }
+unsafe fn multiply<D: Blocks, const BITS: usize>(all: &Span<'_>) {
+    /// Whether the sums of so many rows and four columns, and what decodes the weights, fit the
+    /// registers; else two columns at a time.
+    const fn fits(rows: usize, registers: usize) -> bool {
+        4 * rows + 8 < registers
+    }
+    /// A span of so many rows, a number that the compiler knows.
+    macro_rules! spans {
+        ($rows:expr, $span:expr, $($number:literal)*) => {
+            match $rows {
+                $($number if $number <= D::ROWS => {
+                    if fits($number, D::REGISTERS) {
+                        D::span::<BITS, $number, 4>($span);
+                    } else {
+                        D::span::<BITS, $number, 2>($span);
                     }
                 })*
                 _ => {}
             }
         };
     }
-    blocks!(1: 4, 2: 4, 3: 4, 4: 4, 5: 4, 6: 4)
+    // Each column's bits come from memory once: all rows follow while the first cache holds them.
+    let columns = if all.product.m <= D::ROWS { all.to - all.from } else { WIDTH };
+    for from in (all.from..all.to).step_by(columns.max(1)) {
+        let to = (from + columns).min(all.to);
+        let factors = all.factors.from(from - all.from);
+        for (row, rows) in equal_blocks(all.product.m, D::ROWS) {
+            // SAFETY: the caller's.
+            unsafe { spans!(rows, &Span { row, from, to, factors, ..*all }, 1 2 3 4 5 6 7 8) }
+        }
+    }
 }
 
 /// Columns `from..to`. `floats`: the same for a weight of floats.
@@ -217,7 +347,7 @@ unsafe fn in_registers<D: Decode, const BITS: usize>(
 /// # Safety
 /// The product is prepared, the weight is as large as it says, the bits are BITS.
 #[inline(always)]
-unsafe fn by_bits<D: Decode, const BITS: usize>(
+unsafe fn by_bits<D: Blocks, const BITS: usize>(
     product: &Product,
     weight: &QuantizedWeight,
     from: usize,
@@ -227,13 +357,12 @@ unsafe fn by_bits<D: Decode, const BITS: usize>(
 ) {
     let Product { m, k, .. } = *product;
     let groups = k / weight.group;
-    // Other formats are rare, and this is most of the code.
-    let in_registers = (BITS == 4 || BITS == 8) && m <= D::Lanes::ROWS;
-    let fits = (TILE / k).next_multiple_of(WIDTH).max(WIDTH);
+    let whole = |numbers: usize| numbers.next_multiple_of(WIDTH).max(WIDTH);
+    let in_registers = (BITS == 4 || BITS == 8) && in_registers::<D>(weight, m);
     let tile = match m {
-        _ if in_registers => fits.min(FACTORS),
-        ..=BY_TILES => fits.min(EXPANDED),
-        _ => fits,
+        _ if in_registers => whole(FACTORS / groups),
+        ..=BY_TILES => whole(EXPANDED / k),
+        _ => whole(TILE / k),
     };
     let scales = buffer.floats(tile * (2 * groups + k));
     // SAFETY: there is room for both, then for the expanded columns.
@@ -246,7 +375,7 @@ unsafe fn by_bits<D: Decode, const BITS: usize>(
             convert::<D>(weight.biases, from * groups, (to - from) * groups, biases);
             let factors = GroupFactors { scales, biases, groups };
             if in_registers {
-                self::in_registers::<D, BITS>(product, weight, from, to, factors);
+                multiply::<D, BITS>(&Span { product, weight, row: 0, from, to, factors });
                 continue;
             }
             expand::<D, BITS>(weight, k, from, to - from, factors, expanded);
@@ -261,7 +390,7 @@ unsafe fn by_bits<D: Decode, const BITS: usize>(
 /// # Safety
 /// [`by_bits`]'s.
 #[inline(always)]
-unsafe fn columns<D: Decode>(
+unsafe fn columns<D: Blocks>(
     product: &Product,
     weight: &QuantizedWeight,
     from: usize,
@@ -281,12 +410,40 @@ unsafe fn columns<D: Decode>(
     each_format!(2 3 4 5 6 8);
 }
 
-/// The function of an instruction set, with its instructions enabled: everything above is inlined
-/// into it.
+/// The functions of an instruction set, with its instructions enabled: everything above is inlined
+/// into them.
 macro_rules! kernels {
-    ($(#[$attribute:meta])* $name:ident, $decode:ty, $floats:ident) => {
+    ($(#[$attribute:meta])* $name:ident, $decode:ty) => {
         pub(super) mod $name {
-            use super::{PackBuffer, Product, QuantizedWeight};
+            use super::{Blocks, PackBuffer, Product, QuantizedWeight, Span};
+            use super::super::blocks::$name as floats;
+
+            /// # Safety
+            /// [`super::span`].
+            #[inline(never)]
+            $(#[$attribute])*
+            unsafe fn span<const BITS: usize, const R: usize, const C: usize>(span: &Span<'_>) {
+                // SAFETY: the caller's.
+                unsafe { super::span::<$decode, BITS, R, C>(span) }
+            }
+
+            impl Blocks for $decode {
+                #[inline(always)]
+                unsafe fn span<const BITS: usize, const R: usize, const C: usize>(
+                    span: &Span<'_>,
+                ) {
+                    // SAFETY: the caller's.
+                    unsafe { self::span::<BITS, R, C>(span) }
+                }
+            }
+
+            /// # Safety
+            /// [`super::super::Kernels::prepare`].
+            $(#[$attribute])*
+            pub(in super::super) unsafe fn pack(product: &Product, to: *mut f32) {
+                // SAFETY: the caller's.
+                unsafe { super::pack::<$decode>(product, to, floats::pack) }
+            }
 
             /// # Safety
             /// [`super::super::Kernels::columns`].
@@ -298,39 +455,30 @@ macro_rules! kernels {
                 to: usize,
                 buffer: &mut PackBuffer,
             ) {
-                let floats = super::super::blocks::$floats::columns;
                 // SAFETY: the caller's.
-                unsafe { super::columns::<$decode>(product, weight, from, to, buffer, floats) }
+                unsafe {
+                    super::columns::<$decode>(product, weight, from, to, buffer, floats::columns)
+                }
             }
         }
     };
 }
 
-kernels!(portable, super::super::decode::PortableDecode, portable);
-
-#[cfg(target_arch = "x86_64")]
-kernels!(
-    #[target_feature(enable = "avx512f,avx512vl,avx512vbmi,avx2,fma,f16c")]
-    avx512vbmi,
-    super::super::decode::Avx512VbmiDecode,
-    avx512
-);
+kernels!(portable, super::super::decode::PortableDecode);
 
 #[cfg(target_arch = "x86_64")]
 kernels!(
     #[target_feature(enable = "avx512f,avx512vl,avx2,fma,f16c")]
     avx512,
-    super::super::decode::Avx512Decode,
-    avx512
+    super::super::decode::Avx512Decode
 );
 
 #[cfg(target_arch = "x86_64")]
 kernels!(
     #[target_feature(enable = "avx2,fma,f16c")]
     avx2,
-    super::super::decode::Avx2Decode,
-    avx2
+    super::super::decode::Avx2Decode
 );
 
 #[cfg(target_arch = "aarch64")]
-kernels!(neon, super::super::decode::NeonDecode, neon);
+kernels!(neon, super::super::decode::NeonDecode);
