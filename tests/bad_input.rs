@@ -380,6 +380,10 @@ fn configurations() {
         ("limits.qeue = 3\n", &["limits.qeue", "limits.queue"][..]),
         ("limits.queue = \"many\"\n", &["limits.queue"][..]),
         ("target.model = \"/nowhere/model\"\n", &["target.model", "/nowhere/model"][..]),
+        (
+            "target.model = \"no-such/model\"\n",
+            &["target.model", "paceline pull no-such/model"][..],
+        ),
         ("kv.tap_window = 70000\n", &["kv.tap_window", "65536"][..]),
         ("log.prompts = true\n", &["log.prompts"][..]),
     ] {

@@ -2,9 +2,11 @@
 //! and the command line's output. A stream does not depend on other requests (I1).
 
 use std::io::Write as _;
+use std::os::unix::fs::symlink;
 
 use paceline_proto::v1::{self, FinishReason, Lane, RouteReason};
 use paceline_tests::ask::{Ask, conversation, messages};
+use paceline_tests::model::{Weights, single};
 use paceline_tests::prompts::same_but_near_ties;
 use paceline_tests::{Stack, chat, continue_ids, continue_text, repository};
 use serde_json::{Value, json};
@@ -260,5 +262,37 @@ fn text_arrives_in_whole_characters_and_decodes_the_ids() {
         assert_eq!(answer.ids.len(), 60);
         assert!(!answer.text.is_empty());
     }
+    stack.stop();
+}
+
+#[test]
+fn a_pulled_model_is_served_under_its_name_and_in_one_revision() {
+    let mut stack = Stack::new("target.model = \"org/name\"\n");
+    let home = stack.path("home");
+    let cache = if cfg!(target_os = "macos") { "Library/Caches" } else { ".cache" };
+    let pulled = home.join(cache).join("paceline/models/org--name");
+    std::fs::create_dir_all(&pulled).expect("made");
+    let weights = Weights::demo().bytes();
+    for revision in ["first", "second"] {
+        single(&pulled, revision, &weights);
+    }
+    let current = pulled.join("current");
+    symlink("first", &current).expect("linked");
+    stack.env("HOME", &home.display().to_string());
+    stack.env("XDG_CACHE_HOME", "");
+    stack.serve();
+    let is_first = |status: &Value| {
+        status["target"]["model"].as_str().is_some_and(|model| model.ends_with("org--name/first"))
+    };
+    assert!(is_first(&stack.wait_ready()));
+    let ask = || chat("List three fruits.").max_tokens(4);
+    stack.ask(ask().model("org/name")).expect("served");
+    // Another pull changes what the name stands for, and nothing for the service that runs.
+    std::fs::remove_file(&current).expect("a link");
+    symlink("second", &current).expect("linked");
+    let restarted = stack.paceline(&["restart", "target"], "");
+    assert!(restarted.status.success(), "{restarted:?}");
+    assert!(is_first(&stack.wait_ready()));
+    stack.ask(ask().model("org/name")).expect("served");
     stack.stop();
 }
