@@ -6,7 +6,8 @@
 --model is the checkpoint that scripts/smollm2.sh makes of the GGUF file. Paceline is measured as a whole service, over gRPC; llama.cpp
 in a process of its own through llama-cpp-python's low-level interface, without any server, which is to its advantage. Both are up all
 the time, take turns in each cell, in an order that changes from round to round, and get the same token ids, which no cell saw before.
-Ends of sequence do not end an answer, so both produce the same number of tokens, greedily.
+Ends of sequence do not end an answer, so both produce the same number of tokens, greedily. On a machine with other work llama.cpp
+loses many times its speed, because its threads wait for each other without sleeping: the figures count only on an idle machine.
 
     one stream      tokens a second between the first and the last token
     eight streams   all tokens over the time from the submission to the last token
@@ -14,7 +15,7 @@ Ends of sequence do not end an answer, so both produce the same number of tokens
 
 Run it with a Python that has llama-cpp-python, numpy, grpcio and grpcio-tools. Nothing else should run on the machine; what did is noted.
 """
-import argparse, asyncio, json, math, os, pathlib, random, statistics, subprocess, sys, time
+import argparse, asyncio, json, math, os, pathlib, random, signal, statistics, subprocess, sys, time
 
 from peers.bandwidth import read_bytes_s
 from peers.clients import ROOT, stubs
@@ -190,6 +191,7 @@ def main():
     add("--port", type=int, default=18190)
     a = parser.parse_args()
     os.environ["PACELINE_TARGET__THREADS"] = str(a.threads)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started, llama = [], None
     try:
         started = start(argparse.Namespace(blas="", out=a.out, binaries=a.binaries, only=OURS, target=[f"smollm2={a.model}"], drafter=[], vllm="", port=a.port))
@@ -198,7 +200,7 @@ def main():
         asyncio.run(measure(a, [started[0][1], dict(pid=llama.process.pid)], started, llama))
     finally:
         if llama:
-            llama.process.stdin.close()
+            llama.process.kill()
             llama.process.wait()
         stop(started)
     table(a)
