@@ -4,10 +4,11 @@
 
 use mlx_rs::{Array, Dtype};
 use mlx_sys::{HostNumbers, HostOutput as Output, HostRows};
+use paceline_blas::experts::{self, ExpertMatrices, ExpertSizes};
 use paceline_blas::quantized::{self, Factors, FloatRows, QuantizedFormat, QuantizedMatrix};
 use paceline_blas::rows;
 
-use super::{QuantizedParts, RopeTables, VisibleKeys};
+use super::{ExpertParts, QuantizedParts, RopeTables, VisibleKeys};
 use crate::error::{ModelError, Result};
 
 /// Whether these arrays' values are computed here.
@@ -201,25 +202,12 @@ fn known(group: i32, bits: i32) -> Option<QuantizedFormat> {
 /// # Errors
 /// Memory is out.
 pub(crate) fn quantized_product(x: &Array, weight: &QuantizedParts<'_>) -> Result<Option<Array>> {
-    let Some(format) = known(weight.group, weight.bits).filter(|_| computes(&[x])) else {
+    let (Some(&inputs), &[outputs, _]) = (x.shape().last(), weight.packed.shape()) else {
         return Ok(None);
     };
-    let (Some(&inputs), &[outputs, words]) = (x.shape().last(), weight.packed.shape()) else {
+    let Some(format) = format_of(weight, &[outputs], inputs).filter(|_| computes(&[x])) else {
         return Ok(None);
     };
-    let factors = [outputs, inputs / weight.group];
-    let fits = inputs > 0
-        && inputs % weight.group == 0
-        && words == inputs / 32 * weight.bits
-        && weight.packed.dtype() == Dtype::Uint32
-        && [weight.scales, weight.biases].iter().all(|part| {
-            let dtype = part.dtype();
-            part.shape() == factors
-                && matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
-        });
-    if !fits {
-        return Ok(None);
-    }
     let mut shape = x.shape().to_vec();
     let rows = shape[..shape.len() - 1].iter().product();
     *shape.last_mut().expect("x has an axis") = outputs;
@@ -230,6 +218,93 @@ pub(crate) fn quantized_product(x: &Array, weight: &QuantizedParts<'_>) -> Resul
         quantized::product(rows, &weight, out);
     })
     .map(Some)
+}
+
+/// The format of a weight whose parts have an axis `outer` each, and then one of inputs; `None`
+/// where they do not fit or there are no kernels.
+fn format_of(weight: &QuantizedParts<'_>, outer: &[i32], inputs: i32) -> Option<QuantizedFormat> {
+    let QuantizedParts { packed, scales, biases, group, bits } = *weight;
+    let format = known(group, bits)?;
+    let shape = |last: i32| [outer, &[last]].concat();
+    let fits = inputs > 0
+        && inputs % group == 0
+        && packed.dtype() == Dtype::Uint32
+        && packed.shape() == shape(inputs / 32 * bits)
+        && [scales, biases].iter().all(|part| {
+            let dtype = part.dtype();
+            part.shape() == shape(inputs / group)
+                && matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
+        });
+    fits.then_some(format)
+}
+
+/// The products of each row of `x` `[rows, in]` by the experts that `ids` `[rows, k]` (uint32)
+/// names → `[rows, k, out]`. The weights of an expert are read once for all of its rows. A row's
+/// numbers have the same bits whatever the other rows chose (I1). An id that no expert has gives
+/// NaN. `None` where it is not computed here.
+///
+/// # Errors
+/// Memory is out.
+#[allow(dead_code, reason = "experts.rs will call it")]
+pub(crate) fn expert_product(
+    x: &Array,
+    ids: &Array,
+    weight: &ExpertParts<'_>,
+) -> Result<Option<Array>> {
+    let stored = match weight {
+        ExpertParts::Floats(matrices) => *matrices,
+        ExpertParts::Quantized(parts) => parts.packed,
+    };
+    let (&[rows, inputs], &[count, chosen], &[experts, outputs, _]) =
+        (x.shape(), ids.shape(), stored.shape())
+    else {
+        return Ok(None);
+    };
+    if !computes(&[x]) || count != rows || ids.dtype() != Dtype::Uint32 {
+        return Ok(None);
+    }
+    let sizes = [experts, outputs, inputs].map(|size| size as usize);
+    let sizes = ExpertSizes { experts: sizes[0], outputs: sizes[1], inputs: sizes[2] };
+    let shape = [rows, chosen, outputs];
+    let format = match weight {
+        ExpertParts::Floats(matrices) => {
+            if !computes(&[matrices]) || matrices.dim(2) != inputs {
+                return Ok(None);
+            }
+            return node_with(
+                &[x],
+                &[ids, matrices],
+                &shape,
+                Output::Fresh,
+                move |x, parts, out| {
+                    let HostNumbers::Float32(numbers) = parts[1] else {
+                        unreachable!("the matrices are of another type")
+                    };
+                    let matrices = ExpertMatrices::Floats(numbers);
+                    experts::product(float_rows(&x[0]), integers(parts[0]), &matrices, sizes, out);
+                },
+            )
+            .map(Some);
+        }
+        ExpertParts::Quantized(parts) => format_of(parts, &[experts, outputs], inputs),
+    };
+    let (ExpertParts::Quantized(parts), Some(format)) = (weight, format) else {
+        return Ok(None);
+    };
+    let numbers = [ids, parts.packed, parts.scales, parts.biases];
+    node_with(&[x], &numbers, &shape, Output::Fresh, move |x, parts, out| {
+        let matrices = ExpertMatrices::Quantized(matrix(&parts[1..], format, sizes.inputs));
+        experts::product(float_rows(&x[0]), integers(parts[0]), &matrices, sizes, out);
+    })
+    .map(Some)
+}
+
+/// A node's unsigned integers, whose type was compared before.
+fn integers(numbers: HostNumbers<'_>) -> &[u32] {
+    let HostNumbers::Uint32(numbers) = numbers else {
+        unreachable!("the integers are of another type")
+    };
+    numbers
 }
 
 /// A node's rows as products take them.
@@ -254,10 +329,7 @@ fn matrix<'a>(
         HostNumbers::Bfloat16(numbers) => Factors::Bfloat16(numbers),
         HostNumbers::Uint32(_) => unreachable!("scales and biases are of another type"),
     };
-    let HostNumbers::Uint32(packed) = parts[0] else {
-        unreachable!("packed numbers are of another type")
-    };
-    QuantizedMatrix::new(packed, factors(parts[1]), factors(parts[2]), format, inputs)
+    QuantizedMatrix::new(integers(parts[0]), factors(parts[1]), factors(parts[2]), format, inputs)
         .expect("the shapes were compared when the node was made")
 }
 

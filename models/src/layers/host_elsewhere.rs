@@ -3,7 +3,7 @@
 
 use mlx_rs::Array;
 
-use super::{QuantizedParts, RopeTables, VisibleKeys};
+use super::{ExpertParts, QuantizedParts, RopeTables, VisibleKeys};
 use crate::error::{ModelError, Result};
 
 /// Whether these arrays' values are computed here: no.
@@ -64,6 +64,12 @@ pub(crate) fn multiplies(_: i32, _: i32) -> bool {
 
 /// MLX does it.
 pub(crate) fn quantized_product(_: &Array, _: &QuantizedParts<'_>) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
+#[allow(dead_code, reason = "experts.rs will call it")]
+pub(crate) fn expert_product(_: &Array, _: &Array, _: &ExpertParts<'_>) -> Result<Option<Array>> {
     Ok(None)
 }
 

@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops};
 
-use super::{QuantizedParts, RopeTables, host};
+use super::{ExpertParts, QuantizedParts, RopeTables, host};
 use crate::device::{DeviceChoice, choose};
 
 fn wave(shape: &[i32], step: f32) -> Array {
@@ -199,4 +199,44 @@ fn parts_that_do_not_fit_are_left_to_mlx() {
     assert!(!is_made(&x, &QuantizedParts { group: 16, ..parts }), "no kernels for groups of 16");
     assert!(!is_made(&x, &QuantizedParts { bits: 8, ..parts }), "too few words");
     assert!(!is_made(&x, &QuantizedParts { scales: &packed, ..parts }), "integers as scales");
+}
+
+#[test]
+fn products_by_experts_equal_mlx() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let (experts, outputs, inputs) = (5, 24, 64);
+    let floats = wave(&[experts, outputs, inputs], 0.37);
+    let (packed, scales, biases) = ops::quantize(&floats, 32, 4).expect("lazy");
+    let expanded = ops::dequantize(&packed, &scales, &biases, 32, 4).expect("lazy");
+    let parts =
+        QuantizedParts { packed: &packed, scales: &scales, biases: &biases, group: 32, bits: 4 };
+    for (rows, chosen) in [(1, 1), (1, 3), (7, 2), (60, 2)] {
+        let x = wave(&[rows, inputs], 0.11);
+        let ids: Vec<u32> = (0..rows * chosen).map(|at| (at * at % experts) as u32).collect();
+        let ids = Array::from_slice(&ids, &[rows, chosen]);
+        for (weight, floats) in
+            [(ExpertParts::Floats(&floats), &floats), (ExpertParts::Quantized(parts), &expanded)]
+        {
+            let transposed = floats.swap_axes(-1, -2).expect("a view");
+            let expected = x
+                .reshape(&[rows, 1, 1, inputs])
+                .and_then(|x| ops::gather_mm(&x, &transposed, None, &ids, false))
+                .and_then(|y| y.reshape(&[rows, chosen, outputs]))
+                .and_then(|y| y.multiply(Array::from_f32(1e-2)));
+            let found = host::expert_product(&x, &ids, &weight).expect("made");
+            let found = found.expect("on the CPU").multiply(Array::from_f32(1e-2));
+            let what = format!("{rows} rows, {chosen} each");
+            same(&found.expect("lazy"), &expected.expect("lazy"), &what);
+        }
+    }
+    let (x, ids) = (wave(&[2, inputs], 0.1), Array::from_slice(&[0u32, 1], &[2, 1]));
+    let is_made = |x: &Array, ids: &Array, weight: &ExpertParts<'_>| {
+        host::expert_product(x, ids, weight).expect("no error").is_some()
+    };
+    let weight = ExpertParts::Quantized(parts);
+    assert!(is_made(&x, &ids, &weight));
+    assert!(!is_made(&x, &ids.as_dtype(Dtype::Int32).expect("lazy"), &weight), "signed ids");
+    assert!(!is_made(&wave(&[3, inputs], 0.1), &ids, &weight), "ids of fewer rows");
+    assert!(!is_made(&wave(&[2, 32], 0.1), &ids, &weight), "rows of another length");
+    assert!(!is_made(&wave(&[2, 32], 0.1), &ids, &ExpertParts::Floats(&floats)), "the same");
 }

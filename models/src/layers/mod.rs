@@ -30,6 +30,8 @@ pub(crate) use moe::{ExpertMlp, ExpertSizes};
 pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
 pub use positions::Positions;
 pub(crate) use quantized::has_product;
+#[allow(unused_imports, reason = "experts.rs will call it")]
+pub(crate) use quantized_parts::ExpertParts;
 pub(crate) use quantized_parts::QuantizedParts;
 pub(crate) use rope::{Rope, RopeTables};
 

@@ -1,4 +1,4 @@
-//! A quantized weight as checkpoints store it.
+//! Weights as checkpoints store them, for products of our own.
 
 use mlx_rs::Array;
 
@@ -15,4 +15,14 @@ pub(crate) struct QuantizedParts<'a> {
     pub(crate) group: i32,
     /// Bits of a number.
     pub(crate) bits: i32,
+}
+
+/// The weights of a layer's experts.
+#[allow(dead_code, reason = "experts.rs will call it")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ExpertParts<'a> {
+    /// `[experts, out, in]`, float32.
+    Floats(&'a Array),
+    /// Each part with an axis of experts in front.
+    Quantized(QuantizedParts<'a>),
 }
