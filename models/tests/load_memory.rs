@@ -150,6 +150,8 @@ fn load_under_a_limit(order: &str) {
     let limit = before + (stays as f64 * MOST) as u64;
     let (_, hard) = getrlimit(Resource::RLIMIT_DATA).expect("there is a limit");
     setrlimit(Resource::RLIMIT_DATA, limit, hard).expect("lowered");
+    // MLX may wait for ever if it cannot allocate: then the signal ends this process (seconds).
+    nix::unistd::alarm::set(60);
     let options = LoadOptions { keep_quantized: keeps };
     let model = load_target_with(Path::new(dir), options, &mut |_, _| {});
     // A panic needs memory, too.
