@@ -5,17 +5,17 @@
 //! converts them to and from protobuf, once, in its `wire.rs`. Conversions of the enums that
 //! several shells need are in `paceline_proto::convert`.
 //!
-//! - [`ids`]: ids and numbers that cross processes
-//! - [`time`]: milliseconds
-//! - [`lane`]: lanes, route reasons, permits, the operator's override
-//! - [`reason`]: why a request ended without its answer
-//! - [`state`]: states of processes, workers and links
-//! - [`report`]: what processes report about themselves
-//! - [`tensor`]: element types and places of tensors
-//! - [`link`]: the messages between target and drafter
-//! - [`mean`]: the exponential mean
-//! - [`sampling`]: how tokens are chosen
-//! - [`chain()`]: an error and its causes in one line
+//! - [`ids`] · ids and numbers that cross processes
+//! - [`time`] · milliseconds
+//! - [`lane`] · lanes, route reasons, permits, the operator's override
+//! - [`reason`] · why a request ended without its answer
+//! - [`state`] · states of processes, workers and links
+//! - [`report`] · what processes report about themselves
+//! - [`tensor`] · element types and places of tensors
+//! - [`link`] · the messages between target and drafter
+//! - [`mean`] · the exponential mean
+//! - [`sampling`] · how tokens are chosen
+//! - [`chain()`] · an error and its causes in one line
 
 mod chain;
 pub mod ids;

@@ -3,6 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::ops::{concatenate, gather_mm};
 
+use super::{ExpertParts, host};
 use crate::error::Result;
 use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights};
 
@@ -34,10 +35,33 @@ impl ExpertForm {
 
     /// `x` `[rows, 1 or k, 1, in]` → `[rows, k, 1, out]`.
     fn product(&self, x: &Array, ids: &Array) -> Result<Array> {
+        if let Some(y) = self.host_product(x, ids)? {
+            return Ok(y);
+        }
         match self {
             Self::Transposed(weight) => Ok(gather_mm(x, weight, None, ids, false)?),
             Self::Quantized(weight) => weight.expert_product(x, ids),
         }
+    }
+
+    /// The same as a node of our own, where the crate `blas` computes it.
+    fn host_product(&self, x: &Array, ids: &Array) -> Result<Option<Array>> {
+        // A row of its own for each expert: one expert a row.
+        let (rows, chosen) = (x.dim(0) * x.dim(1), ids.dim(1) / x.dim(1));
+        let (x, rows_ids) = (x.reshape(&[rows, -1])?, ids.reshape(&[rows, chosen])?);
+        let stored;
+        let parts = match self {
+            Self::Transposed(weight) => {
+                stored = weight.swap_axes(-1, -2)?;
+                ExpertParts::Floats(&stored)
+            }
+            Self::Quantized(weight) => match weight.affine_parts() {
+                Some(parts) => ExpertParts::Quantized(parts),
+                None => return Ok(None),
+            },
+        };
+        let Some(y) = host::expert_product(&x, &rows_ids, &parts)? else { return Ok(None) };
+        Ok(Some(y.reshape(&[ids.dim(0), ids.dim(1), 1, -1])?))
     }
 }
 

@@ -245,7 +245,6 @@ fn format_of(weight: &QuantizedParts<'_>, outer: &[i32], inputs: i32) -> Option<
 ///
 /// # Errors
 /// Memory is out.
-#[allow(dead_code, reason = "experts.rs will call it")]
 pub(crate) fn expert_product(
     x: &Array,
     ids: &Array,

@@ -68,7 +68,6 @@ pub(crate) fn quantized_product(_: &Array, _: &QuantizedParts<'_>) -> Result<Opt
 }
 
 /// MLX does it.
-#[allow(dead_code, reason = "experts.rs will call it")]
 pub(crate) fn expert_product(_: &Array, _: &Array, _: &ExpertParts<'_>) -> Result<Option<Array>> {
     Ok(None)
 }

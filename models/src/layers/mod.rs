@@ -30,9 +30,7 @@ pub(crate) use moe::{ExpertMlp, ExpertSizes};
 pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
 pub use positions::Positions;
 pub(crate) use quantized::has_product;
-#[allow(unused_imports, reason = "experts.rs will call it")]
-pub(crate) use quantized_parts::ExpertParts;
-pub(crate) use quantized_parts::QuantizedParts;
+pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};
 pub(crate) use rope::{Rope, RopeTables};
 
 #[cfg(all(test, target_os = "linux"))]

@@ -49,7 +49,8 @@ impl QuantizedMatrix {
         })
     }
 
-    fn affine_parts(&self) -> Option<QuantizedParts<'_>> {
+    /// Its parts, if its format is affine.
+    pub(super) fn affine_parts(&self) -> Option<QuantizedParts<'_>> {
         let Self { packed, scales, biases, format } = self;
         let QuantFormat { group, bits, .. } = *format;
         let biases = biases.as_ref().filter(|_| format.mode == QuantMode::Affine)?;

@@ -3,6 +3,7 @@
 use mlx_rs::Array;
 
 /// Affine by groups of inputs: w = scale · q + bias.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "read by our own products"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuantizedParts<'a> {
     /// `[out, in · bits / 32]`, uint32, low bits first.
@@ -18,7 +19,7 @@ pub(crate) struct QuantizedParts<'a> {
 }
 
 /// The weights of a layer's experts.
-#[allow(dead_code, reason = "experts.rs will call it")]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "read by our own products"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExpertParts<'a> {
     /// `[experts, out, in]`, float32.
