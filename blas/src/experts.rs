@@ -10,7 +10,7 @@ use crate::sgemm::kernels;
 /// The matrices of all experts, one after another, each `[outputs, inputs]`.
 #[derive(Clone, Copy, Debug)]
 pub enum ExpertMatrices<'a> {
-    /// Floats.
+    /// The float32 numbers of all experts, one matrix after another.
     Floats(&'a [f32]),
     /// One matrix of as many rows as all experts have.
     Quantized(QuantizedMatrix<'a>),

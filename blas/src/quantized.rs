@@ -13,11 +13,11 @@ use crate::sgemm::kernels;
 /// Scales or biases as they are stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Factors<'a> {
-    /// Floats.
+    /// float32 numbers.
     Float32(&'a [f32]),
-    /// IEEE halves as their bits.
+    /// float16 numbers as their bits.
     Float16(&'a [u16]),
-    /// bfloat16 as their bits.
+    /// bfloat16 numbers as their bits.
     Bfloat16(&'a [u16]),
 }
 

@@ -85,7 +85,7 @@ pub struct Route {
 pub struct Usage {
     /// Tokens of the rendered prompt.
     pub prompt_tokens: u32,
-    /// Generated tokens.
+    /// Number of generated tokens.
     pub completion_tokens: u32,
     /// Tokens of the prompt that were found in the prefix cache.
     pub cached_tokens: u32,

@@ -1,11 +1,18 @@
 //! `paceline`: the command line. Its commands are clients of the service like any other; `serve` is
 //! the parent process of gateway and supervisor. Not here: models, routing, the meaning of tokens.
 //!
-//! [`args`] commands and flags │ [`messages`] conversations from JSON │ [`client`] the connection
-//! to the service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`],
-//! [`events`], [`restart`], [`drain`], [`key`], [`pull`], [`models`], [`inspect`], [`selftest`],
-//! [`bench`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
-//! [`failure`] why a command failed, and its exit code │ [`screen`] the only place that prints.
+//! - [`args`] · commands and flags
+//! - [`messages`] · conversations from JSON
+//! - [`client`] · the connection to the service
+//! - [`generate`], [`chat`], [`bench`], [`selftest`] · requests, one command each
+//! - [`status`], [`events`], [`routes`] · reports, one command each
+//! - [`drafter`], [`policy`], [`restart`], [`drain`] · orders, one command each
+//! - [`key`] · makes API keys
+//! - [`pull`], [`models`], [`inspect`] · checkpoints, one command each
+//! - [`answer`] · a stream of responses as one answer
+//! - [`serve`] · the parent process
+//! - [`failure`] · why a command failed, and its exit code
+//! - [`screen`] · the only module that prints
 
 pub mod answer;
 pub mod args;

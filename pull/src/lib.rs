@@ -1,16 +1,20 @@
 //! Fetches a checkpoint from a hub into the user's cache. A program of its own, so that no process
 //! of the service has an HTTP client. Not here: what is in a checkpoint.
 //!
-//! One pull: ask the hub for the revision's commit and files ([`hub`]), choose those that serving
-//! needs ([`files`]), take the model's lock and check the free space ([`store`]), fetch each file
-//! into a folder of its own ([`download`]), and rename that folder when all is there. A pull that
-//! ended early goes on where it stopped.
+//! The steps of a pull:
+//! 1. [`hub`] asks for the revision's commit and files.
+//! 2. [`files`] chooses the files that serving needs.
+//! 3. [`store`] takes the model's lock and checks the free space.
+//! 4. [`download`] fetches each file into a folder of the pull.
+//! 5. That folder is renamed when all files are there.
+//!
+//! A pull that ended early is continued by the next one.
 //!
 //! A module imports only modules of the lines above its own.
 //!
 //! ```text
-//!  error · digest · progress     why a pull fails; digests; what a person sees
-//!  url · files                   addresses; names of files, which are data of a stranger
+//!  error · digest · progress     why a pull fails; digests; the progress bar
+//!  url · files                   addresses; names of files, which are checked like all foreign data
 //!  client · store                requests with redirects; the folders of a model
 //!  hub · download                the hub's answers; one file
 //!  pull                          the order of all

@@ -135,7 +135,7 @@ pub(super) struct Affine<V> {
     bias: V,
 }
 
-/// Plain Rust.
+/// Decodes without vector instructions, on any processor.
 pub(super) struct PortableDecode;
 
 impl Decode for PortableDecode {

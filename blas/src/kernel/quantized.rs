@@ -5,10 +5,10 @@
 //! the number of rows, and each number of rows is computed in the way that is fastest for it:
 //!
 //! ```text
-//!  few rows   weights are decoded into registers and multiplied there, in the order of lanes that is cheapest to decode;
-//!             inputs are packed in that order, and the sums' lanes put back before they are folded
-//!  more       some columns are expanded into a buffer that the first cache holds, then multiplied by all rows
-//!  many       the same with a tile of columns that the second cache holds
+//!  few rows   Weights are decoded into registers and multiplied there, in the order of lanes that is cheapest to decode.
+//!             Inputs are packed in that order. The lanes of the sums are put back before they are folded.
+//!  more       Some columns are expanded into a buffer that the first cache holds, then multiplied by all rows.
+//!  many       A tile of columns is expanded into a buffer that the second cache holds, then multiplied by all rows.
 //! ```
 
 use super::blocks::{BY_TILES, TILE, each, equal_blocks};

@@ -5,7 +5,7 @@ use paceline_process::checkpoints::ModelName;
 
 use super::ConfigArg;
 
-/// `paceline pull`
+/// Arguments of `paceline pull`
 #[derive(Debug, Args)]
 pub struct PullArgs {
     /// Model of the hub ($HF_ENDPOINT, without it huggingface.co; $HF_TOKEN for models that need an
@@ -20,7 +20,7 @@ pub struct PullArgs {
     pub offline: bool,
 }
 
-/// `paceline models`
+/// Arguments of `paceline models`
 #[derive(Debug, Args)]
 pub struct ModelsArgs {
     /// Print one JSON object
@@ -28,7 +28,7 @@ pub struct ModelsArgs {
     pub json: bool,
 }
 
-/// `paceline inspect`
+/// Arguments of `paceline inspect`
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     /// The model: a directory, org/name of a hub that was pulled, or smollm2

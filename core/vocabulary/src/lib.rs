@@ -5,17 +5,17 @@
 //! converts them to and from protobuf, once, in its `wire.rs`. Conversions of the enums that
 //! several shells need are in `paceline_proto::convert`.
 //!
-//! - [`ids`] · ids and numbers that cross processes
-//! - [`time`] · milliseconds
-//! - [`lane`] · lanes, route reasons, permits, the operator's override
-//! - [`reason`] · why a request ended without its answer
-//! - [`state`] · states of processes, workers and links
-//! - [`report`] · what processes report about themselves
-//! - [`tensor`] · element types and places of tensors
-//! - [`link`] · the messages between target and drafter
-//! - [`mean`] · the exponential mean
-//! - [`sampling`] · how tokens are chosen
-//! - [`chain()`] · an error and its causes in one line
+//! - [`ids`] has ids and numbers that cross processes.
+//! - [`time`] has times in milliseconds.
+//! - [`lane`] has lanes, route reasons, permits, the operator's override.
+//! - [`reason`] has the reasons why a request ended without its answer.
+//! - [`state`] has states of processes, workers and links.
+//! - [`report`] has what processes report about themselves.
+//! - [`tensor`] has element types and places of tensors.
+//! - [`link`] has the messages between target and drafter.
+//! - [`mean`] has the exponential mean.
+//! - [`sampling`] has the parameters by which tokens are chosen.
+//! - [`chain()`] writes an error and its causes in one line.
 
 mod chain;
 pub mod ids;
