@@ -129,7 +129,7 @@ async fn a_conversation_is_answered_without_a_protocol() {
     let events = events.expect("it ends well");
     assert!(within(over).await.is_err(), "the upstream's stream ended");
 
-    let text: String = events.iter().map(|event| event.text.as_str()).collect();
+    let text: String = events.iter().map(|event| event.text()).collect();
     let token_ids = events.iter().flat_map(|event| event.token_ids.clone()).collect::<Vec<_>>();
     assert_eq!((text.as_str(), token_ids), ("Grüße 🦀!", [&ids[..], &[2]].concat()));
     let (last, rest) = events.split_last().expect("events");

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::{
-    AnswerEnd, AnswerEvent, Detokenizer, Done, FinishReason, StopStrings, Timing, TokenBatch, Usage,
+    AnswerEnd, AnswerEvent, AnswerPart, Detokenizer, Done, FinishReason, StopStrings, Timing,
+    TokenBatch, Usage,
 };
 use crate::prompt::Language;
 
@@ -133,7 +134,7 @@ impl Assembler {
         let Self { settings, .. } = self;
         Ok(Some(AnswerEvent {
             sample_index: settings.sample_index,
-            text,
+            parts: if text.is_empty() { Vec::new() } else { vec![AnswerPart::Text(text)] },
             token_ids: ids,
             margins: if settings.report_margins { margins } else { Vec::new() },
             logprobs: if settings.report_logprobs { logprobs } else { Vec::new() },
@@ -266,7 +267,7 @@ mod tests {
             .expect("follows")
             .expect("a message");
         assert_eq!(
-            (first.text.as_str(), first.token_ids.as_slice(), first.last),
+            (first.text().as_str(), first.token_ids.as_slice(), first.last),
             ("Hello ", head, None)
         );
         assert_eq!(
@@ -293,7 +294,7 @@ mod tests {
             .take(batch(head.len() as u32, &end, Some(done)), times)
             .expect("follows")
             .expect("a message");
-        assert_eq!((last.text.as_str(), last.sample_index), ("🦀", 3));
+        assert_eq!((last.text().as_str(), last.sample_index), ("🦀", 3));
         let end = last.last.expect("the last");
         let completion_tokens = ids.len() as u32 + 1;
         assert_eq!(end.usage, Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 1 });
@@ -383,7 +384,7 @@ mod tests {
             .expect("fine")
             .expect("a message");
         assert_eq!(
-            (message.text.as_str(), message.token_ids.as_slice()),
+            (message.text().as_str(), message.token_ids.as_slice()),
             ("one two", &ids[..=dot])
         );
         assert_eq!(message.margins.len(), dot + 1);
@@ -411,7 +412,7 @@ mod tests {
                     .take(going_on(at as u32, &[*id]), ElapsedTimes::default())
                     .expect("fine")
                     .expect("a message");
-                text += &message.text;
+                text += &message.text();
                 if let Some(end) = message.last {
                     return (text, end.usage.completion_tokens);
                 }
@@ -439,13 +440,13 @@ mod tests {
             .take(going_on(0, &ids), ElapsedTimes::default())
             .expect("fine")
             .expect("a message");
-        assert_eq!(message.text, "see ");
+        assert_eq!(message.text(), "see ");
         let done = finished(FinishReason::Length);
         let last = assembler
             .take(batch(ids.len() as u32, &[], Some(done)), ElapsedTimes::default())
             .expect("fine")
             .expect("the last");
-        assert_eq!(last.text, "<");
+        assert_eq!(last.text(), "<");
         let end = last.last.expect("the last");
         assert_eq!((end.stop.as_str(), end.finish_reason), ("", Some(FinishReason::Length)));
     }

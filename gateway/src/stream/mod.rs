@@ -96,13 +96,48 @@ pub struct TopLogprob {
     pub logprob: f32,
 }
 
+/// A piece of an answer's content. The pieces of one kind that follow one another belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnswerPart {
+    /// Text of the answer.
+    Text(String),
+    /// Reasoning before the answer.
+    Reasoning(String),
+    /// A call of a tool begins.
+    CallStart(CallStart),
+    /// More of the arguments of the call that began last: a piece of a JSON text.
+    CallArguments(String),
+    /// The call that began last is complete, and its arguments together are a JSON object.
+    CallEnd,
+    /// What follows as text looked like a call and is none.
+    MalformedCall(CallFault),
+}
+
+/// The beginning of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallStart {
+    /// Its place among the calls of its sample, from 0.
+    pub index: u32,
+    /// Its id, unique among all calls.
+    pub id: String,
+    /// Name of the tool.
+    pub name: String,
+}
+
+/// Why a text that looked like a call is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallFault {
+    /// What was expected and found, in a sentence for the client.
+    pub warning: String,
+}
+
 /// The next piece of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerEvent {
     /// Which of the request's samples.
     pub sample_index: u32,
-    /// Text that is complete with these tokens.
-    pub text: String,
+    /// What these tokens complete, in order. Neighbours are of different kinds.
+    pub parts: Vec<AnswerPart>,
     /// The tokens.
     pub token_ids: Vec<u32>,
     /// The margin of each token; empty unless the request asked for margins.
@@ -113,6 +148,17 @@ pub struct AnswerEvent {
     pub step_end_ns: i64,
     /// The end of the sample, in its last event.
     pub last: Option<AnswerEnd>,
+}
+
+impl AnswerEvent {
+    /// The text among its parts.
+    pub fn text(&self) -> String {
+        let text = |part: &AnswerPart| match part {
+            AnswerPart::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        self.parts.iter().filter_map(text).collect()
+    }
 }
 
 /// How a sample ended, and how it was served.

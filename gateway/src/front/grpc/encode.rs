@@ -11,7 +11,7 @@ use crate::stream::{AnswerEnd, AnswerEvent, FinishReason, TokenLogprobs, TopLogp
 pub(super) fn event(event: AnswerEvent, request_id: &str) -> v1::GenerateResponse {
     v1::GenerateResponse {
         request_id: request_id.to_owned(),
-        text: event.text,
+        text: event.text(),
         token_ids: event.token_ids,
         margins: event.margins,
         step_end_ns: event.step_end_ns,

@@ -95,7 +95,7 @@ fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
                     if let Some(message) =
                         assembler.take(batch, Default::default()).expect("they follow")
                     {
-                        shown += &message.text;
+                        shown += &message.text();
                         token_ids.extend(message.token_ids);
                         ended = message.last;
                     }
