@@ -108,9 +108,13 @@ sys.exit(not (ready and link in ("", status["link"]["state"])))' "$link" $parts 
 # start_service: sets serve, and run, its runtime directory.
 start_service() {
     run=$dir/run
-    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    ports=$(python3 -c '
+import socket
+held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(one.getsockname()[1] for one in held))')
+    port=${ports% *}
     export PACELINE_SUPERVISOR__RUNTIME_DIR="$run"
-    export PACELINE_GATEWAY__GRPC="127.0.0.1:$port"
+    export PACELINE_GATEWAY__GRPC="127.0.0.1:$port" PACELINE_GATEWAY__HTTP="127.0.0.1:${ports#* }"
     rm -f "$dir/exit" "$dir/pid"
     # A shell around it, for its exit code.
     (

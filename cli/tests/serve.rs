@@ -22,6 +22,9 @@ trap '' INT
 (read nothing <&"$PACELINE_PARENT_FD"; note orphan; kill -TERM $$) 3<&- & 
 "#;
 
+/// Notes that two listeners were handed down.
+const SOCKETS: &str = "test -S /dev/fd/3 && test -S /dev/fd/4 && note has two sockets";
+
 struct Stage {
     dir: tempfile::TempDir,
 }
@@ -42,7 +45,7 @@ impl Stage {
             let trace = stage.path("trace");
             let text = format!(
                 "#!/bin/sh\nnote() {{ echo \"{name} $*\" >> {trace:?}; }}\nlives=$(grep -c '^{name} start' {trace:?} 2>/dev/null)\nlives=${{lives:-0}}\n\
-                 note start restarts=$PACELINE_RESTARTS listen=$LISTEN_FDS config=${{PACELINE_CONFIG##*/}}\n{script}\n\
+                 note start restarts=$PACELINE_RESTARTS listen=$LISTEN_FDS:$LISTEN_FDNAMES config=${{PACELINE_CONFIG##*/}}\n{script}\n\
                  while :; do sleep 0.05; done\n"
             );
             let path = stage.path(&format!("paceline-{name}"));
@@ -58,7 +61,7 @@ impl Stage {
         }
         std::fs::create_dir(stage.path("model")).unwrap();
         let config = format!(
-            "[gateway]\ngrpc = \"127.0.0.1:0\"\n[supervisor]\nruntime_dir = {:?}\nrestarts = 3\n[target]\nmodel = {:?}\n",
+            "[gateway]\ngrpc = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n[supervisor]\nruntime_dir = {:?}\nrestarts = 3\n[target]\nmodel = {:?}\n",
             stage.path("run"),
             stage.path("model")
         );
@@ -141,15 +144,20 @@ fn position(trace: &[String], line: &str) -> usize {
 #[test]
 fn children_are_started_with_what_they_need_and_stopped_in_order() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let stage = Stage::new(GOOD, &format!("{GOOD}\ntest -S /dev/fd/3 && note has a socket"));
+        let stage = Stage::new(GOOD, &format!("{GOOD}\n{SOCKETS}"));
         let serve = stage.serve();
-        stage.wait_for("supervisor start restarts=0 listen= config=paceline.toml");
-        stage.wait_for("gateway start restarts=0 listen=1 config=paceline.toml");
-        stage.wait_for("gateway has a socket");
+        stage.wait_for("supervisor start restarts=0 listen=: config=paceline.toml");
+        stage.wait_for("gateway start restarts=0 listen=2:grpc:http config=paceline.toml");
+        stage.wait_for("gateway has two sockets");
         serve.signal(signal);
         let (code, out, err) = serve.end();
         assert_eq!(code, Some(0), "{err}");
-        assert!(out.contains("gRPC at 127.0.0.1:") && out.contains("stopped"), "{out}");
+        assert!(
+            out.contains("gRPC at 127.0.0.1:")
+                && out.contains("HTTP at http://127.0.0.1:")
+                && out.contains("stopped"),
+            "{out}"
+        );
         let trace = stage.trace();
         assert!(
             position(&trace, "gateway term") < position(&trace, "supervisor term"),
@@ -239,33 +247,70 @@ fn an_address_in_use_is_named() {
     let stage = Stage::new(GOOD, GOOD);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let config = std::fs::read_to_string(stage.path("paceline.toml"))
-        .unwrap()
-        .replace("127.0.0.1:0", &address);
-    std::fs::write(stage.path("paceline.toml"), config).unwrap();
-    let (code, _, err) = stage.serve().end();
-    assert_eq!(code, Some(69), "{err}");
-    assert!(err.contains("gateway.grpc") && err.contains(&address), "{err}");
-    assert_eq!(stage.trace(), Vec::<String>::new());
+    for key in ["grpc", "http"] {
+        let mut command = stage.command();
+        command.env(format!("PACELINE_GATEWAY__{}", key.to_uppercase()), &address);
+        let (code, _, err) = Serve(command.spawn().unwrap()).end();
+        assert_eq!(code, Some(69), "{err}");
+        assert!(err.contains(&format!("gateway.{key}")) && err.contains(&address), "{err}");
+        assert_eq!(err.contains("for no HTTP"), key == "http", "{err}");
+        assert_eq!(stage.trace(), Vec::<String>::new());
+    }
 }
 
 #[test]
-fn a_listener_that_was_handed_down_is_handed_on() {
-    let stage = Stage::new(GOOD, &format!("{GOOD}\ntest -S /dev/fd/3 && note has a socket"));
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+fn without_an_http_address_grpc_alone_is_handed_down() {
+    let stage =
+        Stage::new(GOOD, &format!("{GOOD}\ntest -S /dev/fd/4 || note has no second socket"));
     let mut command = stage.command();
-    command.env("LISTEN_FDS", "1").env_remove("LISTEN_PID");
-    command.fd_mappings(vec![FdMapping { parent_fd: listener.into(), child_fd: 3 }]).unwrap();
+    command.env("PACELINE_GATEWAY__HTTP", "");
     let serve = Serve(command.spawn().unwrap());
-    drop(command); // with it, our copy of the listener
-    stage.wait_for("gateway has a socket");
-    assert!(std::net::TcpStream::connect(&address).is_ok());
+    stage.wait_for("gateway start restarts=0 listen=1:grpc config=paceline.toml");
+    stage.wait_for("gateway has no second socket");
     serve.signal(Signal::SIGTERM);
     let (code, out, err) = serve.end();
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains(&address), "{out}");
-    assert!(std::net::TcpStream::connect(&address).is_err(), "nobody holds it any more");
+    assert!(!out.contains("HTTP at"), "{out}");
+}
+
+/// As `names` of the LISTEN_FDS convention; none: as a parent of an earlier version does.
+fn handed_on(names: Option<&str>, handed: usize) {
+    let stage = Stage::new(GOOD, &format!("{GOOD}\n{SOCKETS}"));
+    let listeners = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let listeners: Vec<_> = listeners.into_iter().take(handed).collect();
+    let addresses: Vec<String> =
+        listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+    let mut command = stage.command();
+    command.env("LISTEN_FDS", handed.to_string()).env_remove("LISTEN_PID");
+    match names {
+        Some(names) => command.env("LISTEN_FDNAMES", names),
+        None => command.env_remove("LISTEN_FDNAMES"),
+    };
+    let fds = (3..).zip(listeners);
+    let fds = fds.map(|(child_fd, listener)| FdMapping { parent_fd: listener.into(), child_fd });
+    command.fd_mappings(fds.collect()).unwrap();
+    let serve = Serve(command.spawn().unwrap());
+    drop(command); // with it, our copies of the listeners
+    stage.wait_for("gateway start restarts=0 listen=2:grpc:http");
+    stage.wait_for("gateway has two sockets");
+    assert!(addresses.iter().all(|address| std::net::TcpStream::connect(address).is_ok()));
+    serve.signal(Signal::SIGTERM);
+    let (code, out, err) = serve.end();
+    assert_eq!(code, Some(0), "{err}");
+    assert!(addresses.iter().all(|address| out.contains(address)), "{out}");
+    for address in addresses {
+        assert!(std::net::TcpStream::connect(&address).is_err(), "nobody holds it any more");
+    }
+}
+
+#[test]
+fn listeners_that_were_handed_down_are_handed_on() {
+    handed_on(Some("http:grpc"), 2);
+}
+
+#[test]
+fn a_parent_that_hands_down_no_http_socket_has_one_bound_here() {
+    handed_on(None, 1);
 }
 
 #[test]

@@ -27,9 +27,10 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_process::config::ConfigError;
+use paceline_process::config::{ConfigError, GatewayConfig};
+use paceline_process::listen::{self, Front};
 use paceline_process::runtime_dir::{Lock, RuntimeDirError};
-use paceline_process::{Config, Exit, RuntimeDir, listen};
+use paceline_process::{Config, Exit, RuntimeDir};
 
 pub use run::run;
 
@@ -53,11 +54,21 @@ pub enum StartError {
     /// The inherited socket cannot be used as a listening socket.
     #[error("the inherited listening socket")]
     Inherited(#[source] io::Error),
+    /// A socket for HTTP was handed down, and the configuration says that there is no HTTP.
+    #[error(
+        "expected gateway.http to name the address of the socket \"http\" that was handed down, found \"\" (no HTTP); set it, or take the \
+         socket out of the unit or job"
+    )]
+    HttpNotServed,
     /// The address cannot be listened on.
     #[error(
-        "cannot listen on {address} (gateway.grpc); stop what listens there, or set another address"
+        "cannot listen on {address} ({key}); stop what listens there, or set another address{none}"
     )]
     Listen {
+        /// The setting that names it.
+        key: &'static str,
+        /// The words for a setting that may be empty.
+        none: &'static str,
         /// The address.
         address: String,
         /// Why.
@@ -70,7 +81,10 @@ impl StartError {
     /// The process's exit code.
     pub fn exit(&self) -> Exit {
         match self {
-            StartError::Config(_) | StartError::Model(_) | StartError::Inherited(_) => Exit::Config,
+            StartError::Config(_)
+            | StartError::Model(_)
+            | StartError::Inherited(_)
+            | StartError::HttpNotServed => Exit::Config,
             StartError::RuntimeDir(error) => error.exit(),
             StartError::Listen { .. } => Exit::Unavailable,
         }
@@ -90,14 +104,16 @@ pub struct Setup {
     pub lock: Lock,
     /// Number of this gateway's life.
     pub epoch: u64,
-    /// Where clients connect; non-blocking.
+    /// Where clients connect for gRPC; non-blocking.
     pub listener: TcpListener,
+    /// Where clients connect for HTTP; non-blocking. `None` if there is no HTTP.
+    pub http_listener: Option<TcpListener>,
     /// Keys and TLS.
     pub guard: guard::Guard,
 }
 
 impl Setup {
-    /// Opens the port (or takes over the inherited one) and reads the model's text files.
+    /// Opens the ports (or takes over the inherited ones) and reads the model's text files.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -106,29 +122,56 @@ impl Setup {
         let model_dir = config.model_dir()?;
         let runtime_dir = RuntimeDir::locate(&config)?;
         runtime_dir.prepare()?;
-        // First the port: whether it is free is known at once, and clients that connect while the
-        // files are read wait instead of failing.
-        let listener = match listen::inherited_tcp().map_err(StartError::Inherited)? {
-            Some(listener) => listener,
-            None => bind(&config.gateway.grpc)?,
-        };
-        guard.check_exposure(listener.local_addr().map_err(StartError::Inherited)?)?;
+        // First the ports: whether they are free is known at once, and clients that connect while
+        // the files are read wait instead of failing.
+        let (listener, http_listener) = listeners(&config.gateway, &guard)?;
         let language = Arc::new(prompt::Language::read(&model_dir)?);
         let lock = runtime_dir.lock_within("gateway", EARLIER_GATEWAY_TIMEOUT)?;
         let epoch = runtime_dir.count_up("gateway.epoch")?;
         // After the lock: an earlier gateway that still ends removes its files itself.
         images::prepare(&runtime_dir)?;
-        Ok(Self { config, language, runtime_dir, lock, epoch, listener, guard })
+        Ok(Self { config, language, runtime_dir, lock, epoch, listener, http_listener, guard })
     }
 }
 
-fn bind(address: &str) -> Result<TcpListener, StartError> {
+/// The listeners of gRPC and HTTP: each inherited, else bound at its address. A parent of an earlier
+/// version hands down gRPC's alone.
+fn listeners(
+    settings: &GatewayConfig,
+    guard: &guard::Guard,
+) -> Result<(TcpListener, Option<TcpListener>), StartError> {
+    let inherited = listen::inherited_tcp().map_err(StartError::Inherited)?;
+    let checked = |front: Front, listener: TcpListener| {
+        let address = listener.local_addr().map_err(StartError::Inherited)?;
+        guard.check_exposure(front.key(), address)?;
+        Ok::<_, StartError>(listener)
+    };
+    let grpc = match inherited.grpc {
+        Some(listener) => listener,
+        None => bind(Front::Grpc, &settings.grpc)?,
+    };
+    let grpc = checked(Front::Grpc, grpc)?;
+    let http = match (inherited.http, settings.http.as_str()) {
+        (None, "") => return Ok((grpc, None)),
+        (Some(_), "") => return Err(StartError::HttpNotServed),
+        (Some(listener), _) => listener,
+        (None, address) => bind(Front::Http, address)?,
+    };
+    Ok((grpc, Some(checked(Front::Http, http)?)))
+}
+
+fn bind(front: Front, address: &str) -> Result<TcpListener, StartError> {
     let listen = || -> io::Result<TcpListener> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    listen().map_err(|cause| StartError::Listen { address: address.to_owned(), cause })
+    listen().map_err(|cause| StartError::Listen {
+        key: front.key(),
+        none: if front == Front::Http { ", or \"\" for no HTTP" } else { "" },
+        address: address.to_owned(),
+        cause,
+    })
 }
 
 /// The demo model, for tests.

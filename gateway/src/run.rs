@@ -45,7 +45,16 @@ struct Gateway {
 pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     // The lock is held until the end, so that no other gateway removes this one's files as left
     // ones.
-    let Setup { config, language, runtime_dir, lock: _lock, epoch, listener, guard } = setup;
+    let Setup {
+        config,
+        language,
+        runtime_dir,
+        lock: _lock,
+        epoch,
+        listener,
+        http_listener: _,
+        guard,
+    } = setup;
     let address = listener.local_addr().ok();
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,

@@ -17,7 +17,7 @@ fn demo() -> std::path::PathBuf {
 fn gateway(dir: &Path, grpc: &str, model: &Path) -> Command {
     let run = dir.join("run");
     let text = format!(
-        "[gateway]\ngrpc = {grpc:?}\n[supervisor]\nruntime_dir = {:?}\n[target]\nmodel = {:?}\n",
+        "[gateway]\ngrpc = {grpc:?}\nhttp = \"127.0.0.1:0\"\n[supervisor]\nruntime_dir = {:?}\n[target]\nmodel = {:?}\n",
         run.display().to_string(),
         model.display().to_string()
     );
@@ -44,6 +44,9 @@ fn failed_starts_name_the_cause() {
     let address = taken.local_addr().expect("bound").to_string();
     let run = |mut command: Command| command.output().expect("it starts");
     fails(run(gateway(dir.path(), &address, &demo())), 69, &[&address, "gateway.grpc", "in use"]);
+    let mut http = gateway(dir.path(), "127.0.0.1:0", &demo());
+    http.env("PACELINE_GATEWAY__HTTP", &address);
+    fails(run(http), 69, &[&address, "gateway.http", "in use", "for no HTTP"]);
     fails(
         run(gateway(dir.path(), "127.0.0.1:0", &dir.path().join("nothing"))),
         64,

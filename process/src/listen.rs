@@ -1,5 +1,5 @@
-//! Listening sockets that this process inherits: by the LISTEN_FDS convention (sd_listen_fds(3);
-//! systemd and `paceline serve`), or from launchd.
+//! Listening sockets that this process inherits, one for each front: by the LISTEN_FDS convention
+//! (sd_listen_fds(3); systemd and `paceline serve`), or from launchd.
 
 use std::io;
 use std::net::TcpListener;
@@ -14,33 +14,96 @@ use crate::{lifecycle, platform};
 pub const FIRST_FD: i32 = 3;
 /// Most descriptors of the convention: no unit of ours has more, so a larger number is a mistake.
 const MOST_FDS: usize = 16;
-/// Name of the front socket among several (`FileDescriptorName=`).
-const NAME: &str = "grpc";
-/// Its key in the job's `Sockets` of launchd.
-const LAUNCHD_KEY: &str = "Grpc";
+/// A front socket, which another process may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// Where gRPC is served. Always there.
+    Grpc,
+    /// Where HTTP is served. A parent of an earlier version does not know it.
+    Http,
+}
 
-/// The inherited front listener, if there is one. LISTEN_PID is checked if it is set: a parent that
-/// forks and execs this process may not know its pid beforehand. To be called once, because it
-/// takes the descriptor.
+impl Front {
+    /// Its name by the LISTEN_FDS convention (`FileDescriptorName=`).
+    pub fn name(self) -> &'static str {
+        match self {
+            Front::Grpc => "grpc",
+            Front::Http => "http",
+        }
+    }
+
+    /// The setting of its address.
+    pub fn key(self) -> &'static str {
+        match self {
+            Front::Grpc => "gateway.grpc",
+            Front::Http => "gateway.http",
+        }
+    }
+
+    /// Its key in the job's `Sockets` of launchd.
+    fn launchd_key(self) -> &'static str {
+        match self {
+            Front::Grpc => "Grpc",
+            Front::Http => "Http",
+        }
+    }
+}
+
+/// The front listeners that this process inherited; non-blocking. `None` for each that the parent
+/// does not hold.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// Where gRPC is served.
+    pub grpc: Option<TcpListener>,
+    /// Where HTTP is served.
+    pub http: Option<TcpListener>,
+}
+
+/// The inherited front listeners. LISTEN_PID is checked if it is set: a parent that forks and execs
+/// this process may not know its pid beforehand. To be called once, because it takes the
+/// descriptors.
 ///
 /// # Errors
-/// An inherited descriptor is no listening TCP socket, or several were inherited and none of them
-/// is named `grpc`.
-pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
-    let expected = "expected one listening TCP socket, handed down by LISTEN_FDS or launchd";
-    let fd = match listen_fd()? {
-        Some(fd) => fd,
-        None => match platform::launchd_sockets(LAUNCHD_KEY)?.map(<[OwnedFd; 1]>::try_from) {
-            None => return Ok(None),
-            Some(Ok([fd])) => fd,
-            Some(Err(found)) => {
-                let found = found.len();
-                return Err(io::Error::other(format!(
-                    "{expected}, found {found} of launchd: name one address and family"
-                )));
-            }
-        },
-    };
+/// An inherited descriptor is no listening TCP socket, or several were inherited and their names do
+/// not say which is which.
+pub fn inherited_tcp() -> io::Result<Inherited> {
+    if let Some(fds) = listen_fds()? {
+        let grpc = fds.grpc.map(|fd| checked(fd, Front::Grpc)).transpose()?;
+        let http = fds.http.map(|fd| checked(fd, Front::Http)).transpose()?;
+        return Ok(Inherited { grpc, http });
+    }
+    Ok(Inherited { grpc: of_launchd(Front::Grpc)?, http: of_launchd(Front::Http)? })
+}
+
+/// The variables by which a child finds these listeners with [`inherited_tcp`], in the order in which
+/// their descriptors follow [`FIRST_FD`].
+pub fn variables(listeners: &[Front]) -> [(&'static str, String); 2] {
+    let names: Vec<&str> = listeners.iter().map(|front| front.name()).collect();
+    [("LISTEN_FDS", listeners.len().to_string()), ("LISTEN_FDNAMES", names.join(":"))]
+}
+
+/// The listener that launchd holds for this job, if it does.
+fn of_launchd(front: Front) -> io::Result<Option<TcpListener>> {
+    match platform::launchd_sockets(front.launchd_key())?.map(<[OwnedFd; 1]>::try_from) {
+        None => Ok(None),
+        Some(Ok([fd])) => checked(fd, front).map(Some),
+        Some(Err(found)) => {
+            let (expected, found) = (expected(front), found.len());
+            Err(io::Error::other(format!(
+                "{expected}, found {found} of launchd: name one address and family"
+            )))
+        }
+    }
+}
+
+fn expected(front: Front) -> String {
+    let name = front.name();
+    format!("expected one listening TCP socket for {name}, handed down by LISTEN_FDS or launchd")
+}
+
+/// This descriptor as a listener.
+fn checked(fd: OwnedFd, front: Front) -> io::Result<TcpListener> {
+    let expected = expected(front);
     let address: SockaddrStorage = getsockname(fd.as_raw_fd())
         .map_err(|error| io::Error::other(format!("{expected}, found: {error}")))?;
     if !matches!(address.family(), Some(AddressFamily::Inet | AddressFamily::Inet6)) {
@@ -53,22 +116,26 @@ pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
     }
     let listener = TcpListener::from(fd);
     listener.set_nonblocking(true)?;
-    Ok(Some(listener))
+    Ok(listener)
 }
 
-/// The front socket's descriptor of the LISTEN_FDS convention.
-fn listen_fd() -> io::Result<Option<OwnedFd>> {
+/// One value for each front socket.
+#[derive(Debug, Default, PartialEq)]
+struct Fronts<T> {
+    grpc: Option<T>,
+    http: Option<T>,
+}
+
+/// The front sockets' descriptors of the LISTEN_FDS convention; `None` without the convention.
+fn listen_fds() -> io::Result<Option<Fronts<OwnedFd>>> {
     let Some(count) = lifecycle::env("LISTEN_FDS") else { return Ok(None) };
     if let Some(pid) = lifecycle::env("LISTEN_PID")
         && pid.parse() != Ok(std::process::id())
     {
         return Ok(None);
     }
-    let Some(place) =
-        ours(&count, lifecycle::env("LISTEN_FDNAMES").as_deref()).map_err(io::Error::other)?
-    else {
-        return Ok(None);
-    };
+    let places =
+        places(&count, lifecycle::env("LISTEN_FDNAMES").as_deref()).map_err(io::Error::other)?;
     for raw in (FIRST_FD..).take(count.parse().unwrap_or(0)) {
         // SAFETY: only borrowed for the call, which fails where the number is not open.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
@@ -80,30 +147,36 @@ fn listen_fd() -> io::Result<Option<OwnedFd>> {
         // Our own children must not keep it open.
         fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(closed)?;
     }
-    // SAFETY: the convention gives these descriptors to this process, the loop above found it open,
-    // and this is the only place that takes it.
-    Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_FD + place) }))
+    // SAFETY: the convention gives these descriptors to this process, the loop above found them
+    // open, their places differ, and this is the only place that takes them.
+    let own = |place| unsafe { OwnedFd::from_raw_fd(FIRST_FD + place) };
+    Ok(Some(Fronts { grpc: places.grpc.map(own), http: places.http.map(own) }))
 }
 
-/// Index of the front socket among `count` descriptors: the only one, or the one named `grpc`.
-fn ours(count: &str, names: Option<&str>) -> Result<Option<i32>, String> {
+/// Places of the front sockets among `count` descriptors. A single one is gRPC's unless it is named
+/// `http`; of several, one is named `grpc` and at most one `http`, and others are left alone.
+fn places(count: &str, names: Option<&str>) -> Result<Fronts<i32>, String> {
+    let words: Vec<&str> = names.unwrap_or_default().split(':').collect();
     let bad = |found: String| {
         Err(format!(
-            "expected LISTEN_FDS to be 1, or one of LISTEN_FDNAMES to be {NAME:?}, found {found}"
+            "expected LISTEN_FDS to be 1, or of LISTEN_FDNAMES one to be \"grpc\" and at most one \"http\", found {found}"
         ))
     };
+    let named = |front: Front, many: usize| {
+        let places = (0..).zip(words.iter().take(many));
+        places.filter(|(_, name)| **name == front.name()).map(|(place, _)| place).collect()
+    };
     match count.parse::<usize>() {
-        Ok(0) => Ok(None),
-        Ok(1) => Ok(Some(0)),
+        Ok(0) => Ok(Fronts::default()),
+        Ok(1) if words == [Front::Http.name()] => Ok(Fronts { grpc: None, http: Some(0) }),
+        Ok(1) => Ok(Fronts { grpc: Some(0), http: None }),
         Ok(many) if many <= MOST_FDS => {
-            let names: Vec<&str> = names.unwrap_or_default().split(':').collect();
-            let mut places = (0..)
-                .zip(names.iter().take(many))
-                .filter(|(_, name)| **name == NAME)
-                .map(|(place, _)| place);
-            match (places.next(), places.next()) {
-                (Some(place), None) => Ok(Some(place)),
-                _ => bad(format!("LISTEN_FDS={count}, LISTEN_FDNAMES={}", names.join(":"))),
+            let grpc: Vec<i32> = named(Front::Grpc, many);
+            let http: Vec<i32> = named(Front::Http, many);
+            match (grpc.as_slice(), http.as_slice()) {
+                ([grpc], []) => Ok(Fronts { grpc: Some(*grpc), http: None }),
+                ([grpc], [http]) => Ok(Fronts { grpc: Some(*grpc), http: Some(*http) }),
+                _ => bad(format!("LISTEN_FDS={count}, LISTEN_FDNAMES={}", words.join(":"))),
             }
         }
         _ => bad(format!("LISTEN_FDS={count}")),
@@ -114,27 +187,55 @@ fn ours(count: &str, names: Option<&str>) -> Result<Option<i32>, String> {
 mod tests {
     use super::*;
 
+    fn found(count: &str, names: Option<&str>) -> (Option<i32>, Option<i32>) {
+        let places = places(count, names).expect("clear");
+        (places.grpc, places.http)
+    }
+
     #[test]
-    fn the_front_socket_is_the_only_descriptor_or_the_one_named_grpc() {
-        assert_eq!(ours("0", None), Ok(None));
-        assert_eq!(ours("1", None), Ok(Some(0)));
-        assert_eq!(ours("1", Some("paceline-gateway.socket")), Ok(Some(0)));
-        assert_eq!(ours("2", Some("http:grpc")), Ok(Some(1)));
+    fn a_single_descriptor_is_that_of_grpc_unless_it_is_named_http() {
+        assert_eq!(found("0", None), (None, None));
+        assert_eq!(found("1", None), (Some(0), None));
+        assert_eq!(found("1", Some("paceline-gateway.socket")), (Some(0), None));
+        assert_eq!(found("1", Some("grpc")), (Some(0), None));
+        assert_eq!(found("1", Some("http")), (None, Some(0)));
+    }
+
+    #[test]
+    fn of_several_descriptors_the_names_say_which_is_which() {
+        assert_eq!(found("2", Some("http:grpc")), (Some(1), Some(0)));
+        assert_eq!(found("2", Some("grpc:http")), (Some(0), Some(1)));
+        assert_eq!(found("2", Some("grpc:other")), (Some(0), None));
+        assert_eq!(found("3", Some("other:http:grpc")), (Some(2), Some(1)));
         for (count, names) in [
             ("2", None),
             ("2", Some("a:b")),
             ("2", Some("grpc:grpc")),
+            ("2", Some("http:http")),
+            ("2", Some("http:other")),
+            ("3", Some("http:grpc:http")),
             ("2", Some("a:b:grpc")),
             ("99", None),
         ] {
-            let message = ours(count, names).expect_err("not clear");
+            let message = places(count, names).expect_err("not clear");
             assert!(
                 message.contains(&format!("LISTEN_FDS={count}")) && message.contains("grpc"),
                 "{message}"
             );
         }
         for count in ["", "-1", "one"] {
-            assert!(ours(count, None).is_err(), "{count}");
+            assert!(places(count, None).is_err(), "{count}");
+        }
+    }
+
+    #[test]
+    fn what_is_handed_down_is_found_by_its_name() {
+        for order in [[Front::Grpc, Front::Http], [Front::Http, Front::Grpc]] {
+            let [(_, count), (_, names)] = variables(&order);
+            let expected = order.map(|front| order.iter().position(|other| *other == front));
+            let (grpc, http) = found(&count, Some(&names));
+            let place = |front: Front| if front == Front::Grpc { grpc } else { http };
+            assert_eq!(order.map(|front| place(front).map(|at| at as usize)), expected);
         }
     }
 }

@@ -19,8 +19,8 @@ def commands(a, label, target, port):
     host = lambda at: ["--host", "127.0.0.1", "--port", str(port + at)]
     peer_env = {"HF_HUB_OFFLINE": "1", **({"LD_PRELOAD": a.blas} if a.blas else {})}
     run = pathlib.Path(a.out).resolve() / f"run-{label}"
-    ours = {"PACELINE_CONFIG": "", "PACELINE_GATEWAY__GRPC": address(0), "PACELINE_SUPERVISOR__RUNTIME_DIR": str(run),
-            "PACELINE_TARGET__MODEL": target, "PACELINE_DRAFTER__MODEL": pairs(a.drafter).get(label, "")}
+    ours = {"PACELINE_CONFIG": "", "PACELINE_GATEWAY__GRPC": address(0), "PACELINE_GATEWAY__HTTP": "",
+            "PACELINE_SUPERVISOR__RUNTIME_DIR": str(run), "PACELINE_TARGET__MODEL": target, "PACELINE_DRAFTER__MODEL": pairs(a.drafter).get(label, "")}
     vllm = [a.vllm, "serve", target]
     return [(OURS, address(0), [str(pathlib.Path(a.binaries) / "paceline"), "serve"], ours),
             ("mlx-lm", address(1), [sys.executable, "-m", "mlx_lm", "server", "--model", target, *host(1)], peer_env),

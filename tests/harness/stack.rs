@@ -32,6 +32,7 @@ pub struct Stack {
     dir: tempfile::TempDir,
     programs: PathBuf,
     port: u16,
+    http_port: u16,
     serve: Option<Child>,
     /// Environment of the next `serve`.
     environment: Vec<(String, String)>,
@@ -91,7 +92,7 @@ impl Stack {
     /// `settings` is TOML of further sections and keys, written as `section.key = value` lines.
     pub fn new(settings: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("pl").tempdir().unwrap();
-        let port = free_port();
+        let (port, http_port) = (free_port(), free_port());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -106,6 +107,7 @@ impl Stack {
             programs: crate::programs(),
             dir,
             port,
+            http_port,
             serve: None,
             environment: vec![],
             runtime,
@@ -113,8 +115,13 @@ impl Stack {
         };
         let lease =
             if settings.contains("supervisor.lease_s") { "" } else { "supervisor.lease_s = 2\n" };
+        let http = if settings.contains("gateway.http") {
+            String::new()
+        } else {
+            format!("gateway.http = \"127.0.0.1:{http_port}\"\n")
+        };
         let own = format!(
-            "gateway.grpc = \"127.0.0.1:{port}\"\nsupervisor.runtime_dir = {:?}\n{lease}",
+            "gateway.grpc = \"127.0.0.1:{port}\"\n{http}supervisor.runtime_dir = {:?}\n{lease}",
             stack.run_dir()
         );
         std::fs::write(stack.config(), own + settings).unwrap();
@@ -155,9 +162,14 @@ impl Stack {
         self.path("run")
     }
 
-    /// `host:port` of the service.
+    /// `host:port` of the gRPC service.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// `host:port` of the HTTP service.
+    pub fn http_address(&self) -> String {
+        format!("127.0.0.1:{}", self.http_port)
     }
 
     /// Runs the command line with this stack's configuration to its end.

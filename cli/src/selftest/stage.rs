@@ -1,4 +1,4 @@
-//! The service of a test: `paceline serve` on a port of its own, in a private runtime directory
+//! The service of a test: `paceline serve` on ports of its own, in a private runtime directory
 //! that is made and removed here. Nothing of it outlives the test: the service notices the closing
 //! of a pipe even if this process was killed.
 
@@ -16,16 +16,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::{CONFIG_VAR, Config};
 use paceline_process::lifecycle::PARENT_FD;
+use paceline_process::listen::{self, Front};
 use paceline_process::notify::MANAGER_VARIABLES;
-use paceline_process::{Clock, RuntimeDir, listen, telemetry};
+use paceline_process::{Clock, RuntimeDir, telemetry};
 use tokio::process::Child;
 
 use crate::failure::Failure;
 
 /// Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.
 const STAGE_PREFIX: &str = "/tmp/paceline-";
-/// Descriptor of the pipe in the service, after the listener's.
-const PIPE_FD: i32 = listen::FIRST_FD + 1;
+/// Descriptor of the pipe in the service, after those of the listeners of gRPC and HTTP.
+const PIPE_FD: i32 = listen::FIRST_FD + 2;
 /// Waits after the first SIGTERM (drain), the second (cancel) and the third (kill). The first is
 /// long because the teardown of a large model takes long.
 const STOP_TIMEOUTS: [Duration; 3] =
@@ -71,10 +72,8 @@ impl Stage {
         let mut config = config.clone();
         config.supervisor.runtime_dir = place.0.join("run").display().to_string();
         let dir = RuntimeDir::locate(&config)?;
-        let listener =
-            TcpListener::bind("127.0.0.1:0").map_err(cannot("listen on a port of 127.0.0.1"))?;
-        let address =
-            listener.local_addr().map_err(cannot("listen on a port of 127.0.0.1"))?.to_string();
+        let (grpc, address) = free_port().map_err(cannot("listen on a port of 127.0.0.1"))?;
+        let (http, http_address) = free_port().map_err(cannot("listen on a port of 127.0.0.1"))?;
         let log = File::create(place.0.join("serve.log")).map_err(cannot("make a file in /tmp"))?;
         let (read_end, write_end) = io::pipe().map_err(cannot("make a pipe"))?;
 
@@ -85,6 +84,7 @@ impl Stage {
         command.env(CONFIG_VAR, file.unwrap_or(Path::new("")));
         command.env("PACELINE_SUPERVISOR__RUNTIME_DIR", &config.supervisor.runtime_dir);
         command.env("PACELINE_GATEWAY__GRPC", &address);
+        command.env("PACELINE_GATEWAY__HTTP", &http_address);
         // Only this process uses it, on this machine: it has no keys and no TLS.
         for setting in ["API_KEYS_FILE", "TLS_CERT", "TLS_KEY"] {
             command.env(format!("PACELINE_GATEWAY__{setting}"), "");
@@ -97,10 +97,11 @@ impl Stage {
         for word in MANAGER_VARIABLES {
             command.env_remove(word);
         }
-        command.env("LISTEN_FDS", "1");
+        command.envs(listen::variables(&[Front::Grpc, Front::Http]));
         command.env(PARENT_FD, PIPE_FD.to_string());
         let fds = vec![
-            FdMapping { parent_fd: listener.into(), child_fd: listen::FIRST_FD },
+            FdMapping { parent_fd: grpc.into(), child_fd: listen::FIRST_FD },
+            FdMapping { parent_fd: http.into(), child_fd: listen::FIRST_FD + 1 },
             FdMapping { parent_fd: read_end.into(), child_fd: PIPE_FD },
         ];
         command
@@ -178,6 +179,12 @@ impl Stage {
             let _ = kill(Pid::from_raw(worker.pid as i32), Signal::SIGKILL);
         }
     }
+}
+
+fn free_port() -> io::Result<(TcpListener, String)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    Ok((listener, address))
 }
 
 impl Drop for Stage {

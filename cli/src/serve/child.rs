@@ -3,12 +3,11 @@
 //!
 //! A child inherits its log file as standard output and error, and no input. It inherits the read
 //! end of a pipe whose only write end this process holds: end of file means that this process has
-//! ended. The gateway also inherits the listening socket as descriptor 3. Each child has a process
-//! group of its own, so that a terminal's Ctrl-C reaches only this process.
+//! ended. The gateway also inherits the listening sockets, from descriptor 3 on. Each child has a
+//! process group of its own, so that a terminal's Ctrl-C reaches only this process.
 
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -23,11 +22,12 @@ use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::{Loaded, RuntimeDir, listen, telemetry};
 
 use super::core::{ChildEnd, Member};
+use super::listeners::FrontListeners;
 
 /// Log files are set aside above this.
 const LOG_BYTES: u64 = 8 << 20;
-/// Descriptor of the pipe in the child, after the listener's.
-const PIPE_FD: i32 = listen::FIRST_FD + 1;
+/// Descriptor of the pipe in the child, after those of the listeners of gRPC and HTTP.
+const PIPE_FD: i32 = listen::FIRST_FD + 2;
 /// Log lines that are shown when a child ended badly.
 const LAST_LINES: usize = 6;
 
@@ -39,7 +39,7 @@ pub struct ChildSpawner {
     dir: RuntimeDir,
     /// Kept here so that connections wait, and are not refused, while the gateway is restarted.
     /// `None` while the service stops.
-    listener: Option<TcpListener>,
+    listeners: Option<FrontListeners>,
     read_end: OwnedFd,
     /// Never used: the children react to its closing.
     _write_end: OwnedFd,
@@ -54,7 +54,7 @@ impl ChildSpawner {
         programs: PathBuf,
         loaded: Loaded,
         dir: RuntimeDir,
-        listener: TcpListener,
+        listeners: FrontListeners,
     ) -> io::Result<Self> {
         // Both ends are closed on exec, so the children get none but the one they are given.
         let (read_end, write_end) = io::pipe()?;
@@ -62,7 +62,7 @@ impl ChildSpawner {
             programs,
             loaded,
             dir,
-            listener: Some(listener),
+            listeners: Some(listeners),
             read_end: read_end.into(),
             _write_end: write_end.into(),
         })
@@ -75,7 +75,7 @@ impl ChildSpawner {
 
     /// Refuses new connections from now on, once the gateway does so too.
     pub fn close_door(&mut self) {
-        self.listener = None;
+        self.listeners = None;
     }
 
     /// Starts a child that was restarted `restarts` times without being asked.
@@ -95,12 +95,13 @@ impl ChildSpawner {
             command.env_remove(word);
         }
         let mut fds = vec![FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD }];
-        if let (Member::Gateway, Some(listener)) = (member, &self.listener) {
-            command.env("LISTEN_FDS", "1");
-            fds.push(FdMapping {
-                parent_fd: listener.as_fd().try_clone_to_owned()?,
-                child_fd: listen::FIRST_FD,
-            });
+        if let (Member::Gateway, Some(listeners)) = (member, &self.listeners) {
+            let mut fronts = vec![];
+            for (child_fd, (front, socket)) in (listen::FIRST_FD..).zip(listeners.sockets()) {
+                fronts.push(front);
+                fds.push(FdMapping { parent_fd: socket.as_fd().try_clone_to_owned()?, child_fd });
+            }
+            command.envs(listen::variables(&fronts));
         }
         command.fd_mappings(fds).map_err(io::Error::other)?;
         std::os::unix::process::CommandExt::process_group(&mut command, 0);

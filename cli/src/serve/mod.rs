@@ -1,14 +1,14 @@
-//! `paceline serve`: the parent of gateway and supervisor. It holds the front listener and the
+//! `paceline serve`: the parent of gateway and supervisor. It holds the front listeners and the
 //! service's lock, and starts both processes. It restarts either within a budget, shows the
 //! progress of loading, and stops everything in order. [`core`] decides, [`child`] starts,
 //! [`progress`] makes the lines. This file is the loop between them.
 
 pub mod child;
 pub mod core;
+mod listeners;
 pub mod progress;
 
 use std::io;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
 use paceline_process::{
-    Clock, ConfigError, Exit, Loaded, RuntimeDir, Signals, chain, listen, platform, socket, task,
+    Clock, ConfigError, Exit, Loaded, RuntimeDir, Signals, chain, platform, socket, task,
 };
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 
 use self::child::{Child, ChildSpawner};
 use self::core::{Action, BOTH, ChildEnd, Event, Member, Notice, Service};
+use self::listeners::FrontListeners;
 use self::progress::{Progress, Show, indented};
 use crate::args::ServeArgs;
 use crate::screen::Screen;
@@ -89,15 +90,13 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
         waited = earlier_service_ended(&dir, screen) => waited.map_err(unusable)?,
         () = signals.next() => return Ok(Exit::Asked),
     };
-    let listener = listener(&config.gateway.grpc, waited).await?;
-    let address = listener
-        .local_addr()
-        .map_or_else(|_| config.gateway.grpc.clone(), |address| address.to_string());
-    greet(&address, &dir, screen);
+    let listeners = FrontListeners::open(&config.gateway, waited).await?;
+    let address = listeners.grpc.address.clone();
+    greet(&listeners, !config.gateway.tls_cert.is_empty(), &dir, screen);
     if config.target.model.is_empty() {
         note_demo(loaded.file.is_some(), &model_dir, screen);
     }
-    let spawner = ChildSpawner::new(programs, loaded.clone(), dir.clone(), listener)
+    let spawner = ChildSpawner::new(programs, loaded.clone(), dir.clone(), listeners)
         .map_err(|error| refuse(Exit::Unavailable, format!("cannot make a pipe: {error}")))?;
     let period_ms = config.supervisor.restart_period_s.saturating_mul(1000);
     let supervisor_stop_ms = supervisor_stop(platform::KILL_STRANDS_MEMORY).as_millis() as u64;
@@ -117,9 +116,15 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
 }
 
 /// Shows where clients connect and where the logs are.
-fn greet(address: &str, dir: &RuntimeDir, screen: &mut Screen) {
+fn greet(listeners: &FrontListeners, tls: bool, dir: &RuntimeDir, screen: &mut Screen) {
     let (version, logs) = (env!("CARGO_PKG_VERSION"), dir.path().display());
-    screen.line(&format!("paceline {version}: gRPC at {address}, logs in {logs}"));
+    let scheme = if tls { "https" } else { "http" };
+    let http = listeners
+        .http
+        .as_ref()
+        .map_or_else(String::new, |http| format!(", HTTP at {scheme}://{}", http.address));
+    let grpc = &listeners.grpc.address;
+    screen.line(&format!("paceline {version}: gRPC at {grpc}{http}, logs in {logs}"));
 }
 
 /// Shows that the demo model is served, and why.
@@ -175,39 +180,6 @@ async fn earlier_service_ended(
                 tokio::time::sleep(STATUS_POLL).await;
             }
             Err(error) => return Err(error),
-        }
-    }
-}
-
-/// The front listener: inherited from the process that started this one, else bound here. A gateway
-/// of an earlier service may hold the address a moment longer than its supervisor lives.
-async fn listener(address: &str, retry: bool) -> Result<TcpListener, Refusal> {
-    let handed = listen::inherited_tcp().map_err(|error| refuse(Exit::Config, error))?;
-    if let Some(listener) = handed {
-        return Ok(listener);
-    }
-    let clock = Clock::start();
-    loop {
-        match TcpListener::bind(address) {
-            Ok(listener) => return Ok(listener),
-            Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse
-                    && retry
-                    && clock.now().0 < EARLIER_SERVICE_TIMEOUT.as_millis() as u64 =>
-            {
-                tokio::time::sleep(STATUS_POLL).await;
-            }
-            Err(error) => {
-                let what = if error.kind() == io::ErrorKind::AddrInUse {
-                    "is in use by another program"
-                } else {
-                    "cannot be used"
-                };
-                let message = format!(
-                    "gateway.grpc: address {address} {what} ({error}); stop that one, or set another address"
-                );
-                return Err(refuse(Exit::Unavailable, message));
-            }
         }
     }
 }
@@ -294,7 +266,7 @@ impl Shell<'_> {
     }
 
     fn signal(&mut self, member: Member, signal: Signal) {
-        // The gateway closes its copy of the listener when it begins to drain. A copy here would
+        // The gateway closes its copies of the listeners when it begins to drain. Copies here would
         // keep connections waiting.
         self.spawner.close_door();
         if let Some(child) = self.child(member) {

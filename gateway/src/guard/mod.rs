@@ -55,13 +55,17 @@ impl Guard {
         })
     }
 
-    /// Checks the address of the listening socket: the process that handed the socket down may have
+    /// Checks the address of the listening socket of `key`: the process that handed the socket down may have
     /// chosen another address than the configuration.
     ///
     /// # Errors
     /// Other machines reach it, without keys or TLS, and the configuration does not allow that.
-    pub fn check_exposure(&self, address: std::net::SocketAddr) -> Result<(), ConfigError> {
-        self.settings.check_exposure(address)
+    pub fn check_exposure(
+        &self,
+        key: &str,
+        address: std::net::SocketAddr,
+    ) -> Result<(), ConfigError> {
+        self.settings.check_exposure(key, address)
     }
 
     /// Whether calls need a key.

@@ -81,7 +81,16 @@ impl Stage {
         let (events, receiver) = mpsc::channel(8);
         let guard = Guard::prepare(&config).expect("its files can be used");
         let lock = runtime_dir.lock("gateway").expect("the only one");
-        let setup = Setup { config, language, runtime_dir, lock, epoch: 7, listener, guard };
+        let setup = Setup {
+            config,
+            language,
+            runtime_dir,
+            lock,
+            epoch: 7,
+            listener,
+            http_listener: None,
+            guard,
+        };
         let exit = task::spawn("gateway", run(setup, receiver));
         let channel =
             Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();

@@ -30,7 +30,9 @@ impl Program {
         let config = dir.join("paceline.toml");
         std::fs::write(
             &config,
-            format!("[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n"),
+            format!(
+                "[gateway]\nhttp = \"127.0.0.1:0\"\n[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n"
+            ),
         )
         .expect("writable");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

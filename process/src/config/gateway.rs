@@ -5,6 +5,28 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
+use super::names::{ModelAliases, words};
+
+/// How calls of tools are read from an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolFormat {
+    /// As the chat template and the model's family say.
+    #[default]
+    Auto,
+    /// Not at all: an answer is text.
+    None,
+    /// JSON objects between `<tool_call>` and `</tool_call>`.
+    Hermes,
+    /// Functions and parameters as tags, of Qwen3-Coder and Qwen3.5.
+    QwenXml,
+    /// One JSON object, of Llama 3.
+    Llama3,
+    /// Gemma 4's own form.
+    Gemma4,
+    /// Channels of gpt-oss.
+    Harmony,
+}
 
 /// `[gateway]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,8 +34,16 @@ use super::ConfigError;
 pub struct GatewayConfig {
     /// Address of the gRPC service.
     pub grpc: String,
-    /// Address of health, metrics and the OpenAI-compatible service.
+    /// Address of the HTTP service: OpenAI's and Anthropic's paths, health, metrics; "" = none.
     pub http: String,
+    /// Names under which clients may ask for the served model, besides its own.
+    pub model_aliases: ModelAliases,
+    /// How calls of tools are read from an answer.
+    pub tool_format: ToolFormat,
+    /// Origins (`https://chat.example.com`) whose pages may use the HTTP service from a browser, `*`
+    /// = all; empty = none.
+    #[serde(deserialize_with = "words")]
+    pub cors_origins: Vec<String>,
     /// File with the digests of API keys, one `name:digest` a line ([`crate::keys`]), of this user
     /// and 0600; "" = no keys.
     pub api_keys_file: String,
@@ -30,6 +60,9 @@ impl Default for GatewayConfig {
         Self {
             grpc: "127.0.0.1:50061".into(),
             http: "127.0.0.1:8061".into(),
+            model_aliases: ModelAliases::Auto,
+            tool_format: ToolFormat::Auto,
+            cors_origins: vec![],
             api_keys_file: String::new(),
             tls_cert: String::new(),
             tls_key: String::new(),
@@ -39,11 +72,11 @@ impl Default for GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Checks that an address which other machines reach has keys and TLS.
+    /// Checks that the address of `key` has keys and TLS if other machines reach it.
     ///
     /// # Errors
     /// It has not, and `insecure` is off.
-    pub fn check_exposure(&self, address: SocketAddr) -> Result<(), ConfigError> {
+    pub fn check_exposure(&self, key: &str, address: SocketAddr) -> Result<(), ConfigError> {
         let missing = match (self.api_keys_file.is_empty(), self.tls_cert.is_empty()) {
             _ if self.insecure || address.ip().to_canonical().is_loopback() => return Ok(()),
             (false, false) => return Ok(()),
@@ -57,6 +90,6 @@ impl GatewayConfig {
             "{address} can be reached from other machines, so keys and TLS are expected, found {missing}; set them, listen on \
              127.0.0.1, or set gateway.insecure = true where the network itself keeps others out"
         );
-        Err(ConfigError::Value { key: "gateway.grpc".to_owned(), what })
+        Err(ConfigError::value(key, what))
     }
 }

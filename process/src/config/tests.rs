@@ -114,6 +114,16 @@ fn wrong_values_name_the_key() {
         ("[kv]\nbudget_bytes = -1\n", "kv.budget_bytes"),
         ("[kv]\nbudget_fraction = 1.5\n", "kv.budget_fraction"),
         ("[gateway]\ngrpc = \"localhost\"\n", "gateway.grpc"),
+        ("[gateway]\ngrpc = \"\"\n", "gateway.grpc"),
+        (
+            "[gateway]\nhttp = \"localhost:80\"\n",
+            "gateway.http: expected an address like 127.0.0.1:8061, or \"\" for none",
+        ),
+        ("[gateway]\ncors_origins = [\"a.example\"]\n", "gateway.cors_origins"),
+        ("[gateway]\ncors_origins = [\"https://a.example/\"]\n", "gateway.cors_origins"),
+        ("[gateway]\ncors_origins = 3\n", "gateway.cors_origins"),
+        ("[gateway]\nmodel_aliases = true\n", "gateway.model_aliases"),
+        ("[gateway]\ntool_format = \"xml\"\n", "gateway.tool_format"),
         ("[supervisor]\nlease_s = 0\n", "supervisor.lease_s"),
         ("[limits]\nmessage_s = 0\n", "limits.message_s: expected at least 1"),
         (
@@ -148,8 +158,8 @@ fn unserved_settings_are_refused_or_warned_about_by_name() {
         refusal("", &[("PACELINE_LIMITS__MAX_IMAGE_PIXELS", "0")])
             .contains("limits.max_image_pixels")
     );
-    let loaded = build("[gateway]\nhttp = \"127.0.0.1:9\"\n", &[]).expect("accepted with warnings");
-    assert!(loaded.warnings.iter().any(|line| line.starts_with("gateway.http")));
+    let loaded = build("[classes]\nalice = \"code\"\n", &[]).expect("accepted with a warning");
+    assert!(loaded.warnings.iter().any(|line| line.starts_with("classes")));
 }
 
 #[test]
@@ -158,30 +168,59 @@ fn an_address_that_other_machines_reach_needs_keys_and_tls() {
     let tls = "tls_cert = \"c\"\ntls_key = \"d\"\n";
     for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:1"]
     {
-        let with = |more: &str| build(&format!("[gateway]\ngrpc = \"{address}\"\n{more}"), &[]);
-        for (more, missing) in [("", "neither keys"), (keys, "no TLS"), (tls, "no keys")] {
-            let error = with(more).expect_err("open to the network").to_string();
+        for key in ["grpc", "http"] {
+            let with =
+                |more: &str| build(&format!("[gateway]\n{key} = \"{address}\"\n{more}"), &[]);
+            for (more, missing) in [("", "neither keys"), (keys, "no TLS"), (tls, "no keys")] {
+                let error = with(more).expect_err("open to the network").to_string();
+                assert!(
+                    error.contains(&format!("gateway.{key}"))
+                        && error.contains(missing)
+                        && error.contains("gateway.insecure"),
+                    "{error}"
+                );
+            }
             assert!(
-                error.contains("gateway.grpc")
-                    && error.contains(missing)
-                    && error.contains("gateway.insecure"),
-                "{error}"
+                with(&format!("{keys}{tls}")).is_ok() && with("insecure = true\n").is_ok(),
+                "{key} {address}"
             );
         }
-        assert!(
-            with(&format!("{keys}{tls}")).is_ok() && with("insecure = true\n").is_ok(),
-            "{address}"
-        );
     }
     for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-        assert!(build(&format!("[gateway]\ngrpc = \"{address}\"\n"), &[]).is_ok(), "{address}");
+        for key in ["grpc", "http"] {
+            let text = format!("[gateway]\n{key} = \"{address}\"\n");
+            assert!(build(&text, &[]).is_ok(), "{key} {address}");
+        }
     }
-    let loaded = build("[classes]\nalice = \"code\"\n", &[]).expect("accepted with a warning");
+}
+
+#[test]
+fn the_http_address_may_be_none_and_is_not_that_of_grpc() {
+    let loaded = build("[gateway]\nhttp = \"\"\n", &[]).expect("no HTTP");
+    assert_eq!((loaded.config.gateway.http.as_str(), loaded.warnings.len()), ("", 0));
+    let both = "[gateway]\ngrpc = \"127.0.0.1:5\"\nhttp = \"127.0.0.1:5\"\n";
     assert!(
-        loaded.warnings.iter().any(|line| line.starts_with("classes")),
-        "{:?}",
-        loaded.warnings
+        refusal(both, &[]).contains("gateway.http: expected another address than gateway.grpc")
     );
+    let free = "[gateway]\ngrpc = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n";
+    assert!(build(free, &[]).is_ok());
+}
+
+#[test]
+fn lists_are_arrays_in_the_file_and_texts_with_commas_in_the_environment() {
+    let text = "[gateway]\nmodel_aliases = [\"gpt-5\"]\ncors_origins = [\"https://a.example\"]\n";
+    let gateway = build(text, &[]).expect("accepted").config.gateway;
+    assert_eq!(gateway.model_aliases, ModelAliases::Named(vec!["gpt-5".to_owned()]));
+    assert_eq!(gateway.cors_origins, ["https://a.example"]);
+    let environment = [
+        ("PACELINE_GATEWAY__MODEL_ALIASES", "*"),
+        ("PACELINE_GATEWAY__CORS_ORIGINS", "https://b.example, http://localhost:3000"),
+        ("PACELINE_GATEWAY__TOOL_FORMAT", "qwen_xml"),
+    ];
+    let gateway = build(text, &environment).expect("accepted").config.gateway;
+    assert_eq!(gateway.model_aliases, ModelAliases::Any);
+    assert_eq!(gateway.cors_origins, ["https://b.example", "http://localhost:3000"]);
+    assert_eq!(gateway.tool_format, ToolFormat::QwenXml);
 }
 
 #[test]
@@ -225,7 +264,7 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
 fn changed(known: &toml::Table, section: &str, key: &str) -> Config {
     let mut values: Vec<toml::Value> = [true, false].map(toml::Value::from).to_vec();
     values.extend([toml::Value::from(77), toml::Value::from(0.25)]);
-    values.extend(["cpu", "lazy", "q4", "plain", "json"].map(toml::Value::from));
+    values.extend(["cpu", "lazy", "q4", "plain", "json", "hermes"].map(toml::Value::from));
     let config = values.into_iter().find_map(|value| {
         let mut table = known.clone();
         table.get_mut(section)?.as_table_mut()?.insert(key.to_owned(), value);

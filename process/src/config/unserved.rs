@@ -8,20 +8,16 @@ use super::{Config, ConfigError};
 /// # Errors
 /// The first key that is set and not served.
 pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
-    let default = Config::default();
     if config.log.prompts {
         let what = "this version does not serve it yet; leave it at its default".to_owned();
         return Err(ConfigError::Value { key: "log.prompts".to_owned(), what });
     }
     let no_keys = config.gateway.api_keys_file.is_empty();
-    let warned = [
-        ("gateway.http", config.gateway.http != default.gateway.http, "no HTTP port is opened"),
-        (
-            "classes",
-            no_keys && !config.classes.is_empty(),
-            "its names are those of API keys, and gateway.api_keys_file is not set",
-        ),
-    ];
+    let warned = [(
+        "classes",
+        no_keys && !config.classes.is_empty(),
+        "its names are those of API keys, and gateway.api_keys_file is not set",
+    )];
     Ok(warned
         .iter()
         .filter(|(_, set, _)| *set)

@@ -21,21 +21,28 @@ impl Config {
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
         let gateway = &self.gateway;
-        for (key, address) in [("gateway.grpc", &gateway.grpc), ("gateway.http", &gateway.http)] {
-            if address.parse::<SocketAddr>().is_err() {
-                let what = format!("expected an address like 127.0.0.1:50061, found {address:?}");
-                return Err(ConfigError::value(key, what));
-            }
+        let grpc = address("gateway.grpc", &gateway.grpc, "")?;
+        let http = match gateway.http.as_str() {
+            "" => None,
+            http => Some(address("gateway.http", http, ", or \"\" for none")?),
+        };
+        // Each of two free ports is another one.
+        if http == Some(grpc) && grpc.port() != 0 {
+            let what = format!("expected another address than gateway.grpc, found {grpc} for both");
+            return Err(ConfigError::value("gateway.http", what));
         }
         if gateway.tls_cert.is_empty() != gateway.tls_key.is_empty() {
             let what = "expected both tls_cert and tls_key, or neither";
             return Err(ConfigError::value("gateway.tls_cert", what));
         }
-        // It was parsed above.
-        match gateway.grpc.parse() {
-            Ok(address) => gateway.check_exposure(address),
-            Err(_) => Ok(()),
+        if let Some(found) = gateway.cors_origins.iter().find(|origin| !is_origin(origin)) {
+            let what = format!(
+                "expected \"*\", or origins like https://chat.example.com without a path, found {found:?}"
+            );
+            return Err(ConfigError::value("gateway.cors_origins", what));
         }
+        gateway.check_exposure("gateway.grpc", grpc)?;
+        http.map_or(Ok(()), |http| gateway.check_exposure("gateway.http", http))
     }
 
     fn check_models(&self) -> Result<(), ConfigError> {
@@ -111,6 +118,33 @@ impl LogConfig {
         }
         Ok(())
     }
+}
+
+fn address(key: &str, text: &str, or: &str) -> Result<SocketAddr, ConfigError> {
+    let what = || format!("expected an address like {}{or}, found {text:?}", default_address(key));
+    text.parse().map_err(|_| ConfigError::value(key, what()))
+}
+
+fn default_address(key: &str) -> String {
+    let gateway = Config::default().gateway;
+    if key == "gateway.http" { gateway.http } else { gateway.grpc }
+}
+
+/// Whether browsers would send this text as an origin (RFC 6454): scheme, host and port, nothing
+/// behind them.
+fn is_origin(text: &str) -> bool {
+    let host = |rest: &str| {
+        !rest.is_empty()
+            && rest.chars().all(|letter| {
+                letter.is_ascii_digit() || letter.is_ascii_lowercase() || "-.:[]_".contains(letter)
+            })
+    };
+    text == "*"
+        || text.split_once("://").is_some_and(|(scheme, rest)| {
+            scheme.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
+                && !scheme.is_empty()
+                && host(rest)
+        })
 }
 
 /// A share of a whole, of which some must be left.

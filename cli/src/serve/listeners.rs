@@ -1,0 +1,93 @@
+//! The front listeners, which outlive the gateway's restarts: inherited from the process that started
+//! this one, else bound here.
+
+use std::io;
+use std::net::TcpListener;
+
+use paceline_process::config::GatewayConfig;
+use paceline_process::listen::{self, Front};
+use paceline_process::{Clock, Exit};
+
+use super::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
+
+/// A listening socket and its address.
+pub struct FrontListener {
+    /// The socket.
+    pub socket: TcpListener,
+    /// Its address.
+    pub address: String,
+}
+
+/// Where clients connect.
+pub struct FrontListeners {
+    /// For gRPC.
+    pub grpc: FrontListener,
+    /// For HTTP, if it is served.
+    pub http: Option<FrontListener>,
+}
+
+impl FrontListeners {
+    /// Takes the listeners that were handed down and binds the others. `retry`: a gateway of an
+    /// earlier service may hold an address a moment longer than its supervisor lives.
+    ///
+    /// # Errors
+    /// An inherited descriptor is none of ours; an address cannot be used.
+    pub(super) async fn open(settings: &GatewayConfig, retry: bool) -> Result<Self, Refusal> {
+        let handed = listen::inherited_tcp().map_err(|error| refuse(Exit::Config, error))?;
+        let grpc = match handed.grpc {
+            Some(socket) => socket,
+            None => bind(Front::Grpc, &settings.grpc, retry).await?,
+        };
+        let http = match handed.http {
+            // If there is to be no HTTP, nobody holds this socket any more.
+            _ if settings.http.is_empty() => None,
+            Some(socket) => Some(socket),
+            None => Some(bind(Front::Http, &settings.http, retry).await?),
+        };
+        Ok(Self {
+            grpc: listener(grpc, &settings.grpc),
+            http: http.map(|socket| listener(socket, &settings.http)),
+        })
+    }
+
+    /// The sockets in the order in which the gateway inherits them.
+    pub fn sockets(&self) -> impl Iterator<Item = (Front, &TcpListener)> {
+        let http = self.http.as_ref().map(|http| (Front::Http, &http.socket));
+        std::iter::once((Front::Grpc, &self.grpc.socket)).chain(http)
+    }
+}
+
+fn listener(socket: TcpListener, configured: &str) -> FrontListener {
+    let address =
+        socket.local_addr().map_or_else(|_| configured.to_owned(), |address| address.to_string());
+    FrontListener { socket, address }
+}
+
+async fn bind(front: Front, address: &str, retry: bool) -> Result<TcpListener, Refusal> {
+    let clock = Clock::start();
+    loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && retry
+                    && clock.now().0 < EARLIER_SERVICE_TIMEOUT.as_millis() as u64 =>
+            {
+                tokio::time::sleep(STATUS_POLL).await;
+            }
+            Err(error) => {
+                let what = if error.kind() == io::ErrorKind::AddrInUse {
+                    "is in use by another program"
+                } else {
+                    "cannot be used"
+                };
+                let none = if front == Front::Http { ", or \"\" for no HTTP" } else { "" };
+                let message = format!(
+                    "{}: address {address} {what} ({error}); stop that one, or set another address{none}",
+                    front.key()
+                );
+                return Err(refuse(Exit::Unavailable, message));
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Lists of words: an array in the file; in the environment, where there are no arrays, one text
+//! with commas.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+
+/// Reads a list of words: an array, or one text with commas. Spaces around a word and empty words
+/// are left out.
+///
+/// # Errors
+/// Neither.
+pub(super) fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    struct Words;
+    impl<'de> Visitor<'de> for Words {
+        type Value = Vec<String>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array of texts, or one text with commas")
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(trimmed(text.split(',')))
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut words = Vec::new();
+            while let Some(word) = seq.next_element::<String>()? {
+                words.push(word);
+            }
+            Ok(trimmed(words.iter().map(String::as_str)))
+        }
+    }
+    deserializer.deserialize_any(Words)
+}
+
+fn trimmed<'a>(words: impl Iterator<Item = &'a str>) -> Vec<String> {
+    words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+/// Names under which a client may ask for the served model, besides its own. Clients of hosted
+/// services often send a fixed foreign name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ModelAliases {
+    /// `"auto"`: any name where only this machine reaches the listener, else none.
+    #[default]
+    Auto,
+    /// `"*"`: any name.
+    Any,
+    /// These names.
+    Named(Vec<String>),
+}
+
+impl ModelAliases {
+    /// Whether `name` stands for the served model. `is_loopback`: the listener's address is one that
+    /// only this machine reaches.
+    pub fn accepts(&self, name: &str, is_loopback: bool) -> bool {
+        match self {
+            Self::Auto => is_loopback,
+            Self::Any => true,
+            Self::Named(names) => names.iter().any(|known| known == name),
+        }
+    }
+}
+
+impl Serialize for ModelAliases {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Any => serializer.serialize_str("*"),
+            Self::Named(names) => names.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ModelAliases {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let names = words(deserializer)?;
+        Ok(match names.as_slice() {
+            [word] if word == "auto" => Self::Auto,
+            _ if names.iter().any(|name| name == "*") => Self::Any,
+            _ => Self::Named(names),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aliases(text: &str) -> ModelAliases {
+        #[derive(serde::Deserialize)]
+        struct Written {
+            names: ModelAliases,
+        }
+        toml::from_str::<Written>(&format!("names = {text}")).expect("accepted").names
+    }
+
+    #[test]
+    fn aliases_are_a_word_an_array_or_a_text_with_commas() {
+        let named = |names: &[&str]| {
+            ModelAliases::Named(names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(aliases("\"auto\""), ModelAliases::Auto);
+        assert_eq!(aliases("\"*\""), ModelAliases::Any);
+        assert_eq!(aliases("[\"gpt-5\", \"*\"]"), ModelAliases::Any);
+        assert_eq!(aliases("[\"gpt-5\", \"a/b\"]"), named(&["gpt-5", "a/b"]));
+        assert_eq!(aliases("\"gpt-5, a/b,\""), named(&["gpt-5", "a/b"]));
+        assert_eq!(aliases("[]"), named(&[]));
+        assert_eq!(aliases("\"\""), named(&[]));
+    }
+
+    #[test]
+    fn any_name_is_an_alias_by_default_only_where_this_machine_alone_connects() {
+        assert!(ModelAliases::Auto.accepts("gpt-5", true));
+        assert!(!ModelAliases::Auto.accepts("gpt-5", false));
+        assert!(ModelAliases::Any.accepts("gpt-5", false));
+        let named = aliases("[\"gpt-5\"]");
+        assert!(named.accepts("gpt-5", false) && !named.accepts("gpt-5-mini", true));
+        assert!(!aliases("[]").accepts("gpt-5", true));
+    }
+}
