@@ -12,8 +12,8 @@ use crate::prompt::conversation::{
     self, ContentPart, Conversation, Message, Role, Tool, ToolCall, normalize,
 };
 
-/// Most letters of a tool's name.
-const MAX_TOOL_NAME: usize = 64;
+/// Most letters of a tool's name: as many as clients of the Messages protocol may send.
+const MAX_TOOL_NAME: usize = 128;
 
 /// Checks a conversation and puts it in the order that templates expect.
 ///
@@ -270,9 +270,9 @@ mod tests {
         let check = |tools, field, words: &[&str]| {
             refused(conversation(vec![message("user", "x")], tools, ""), field, words)
         };
-        check(vec![tool("", "")], "tools[0].name", &["1 to 64"]);
+        check(vec![tool("", "")], "tools[0].name", &["1 to 128"]);
         check(vec![tool("a b", "")], "tools[0].name", &["\"a b\""]);
-        check(vec![tool(&"a".repeat(65), "")], "tools[0].name", &["1 to 64"]);
+        check(vec![tool(&"a".repeat(129), "")], "tools[0].name", &["1 to 128"]);
         check(vec![tool("a", ""), tool("a", "")], "tools[1].name", &["\"a\" twice"]);
         check(vec![tool("a", "[]")], "tools[0].parameters", &["a JSON object", "[]"]);
         check(vec![tool("a", "{")], "tools[0].parameters", &["a JSON object", "EOF"]);
@@ -286,7 +286,7 @@ mod tests {
         let check = |call, field, words: &[&str]| {
             refused(conversation(vec![with(call)], vec![], ""), field, words)
         };
-        check(call("", "{}"), "messages[0].tool_calls[0].name", &["1 to 64"]);
+        check(call("", "{}"), "messages[0].tool_calls[0].name", &["1 to 128"]);
         check(call("f", "3"), "messages[0].tool_calls[0].arguments", &["a JSON object", "3"]);
         let deep = "[".repeat(1 << 20);
         check(call("f", &deep), "messages[0].tool_calls[0].arguments", &["at most 64 levels"]);

@@ -79,7 +79,7 @@ impl ModelContext<'_> {
         self.check_ids(field, &prompt_ids)?;
         let length = u32::try_from(prompt_ids.len()).unwrap_or(u32::MAX);
         self.check_length(field, length)?;
-        let max_tokens = self.max_tokens(params.max_tokens, length)?;
+        let max_tokens = self.max_tokens(params, length)?;
         params.check_fit(model.vocab_size, max_tokens)?;
         let seed = match params.sampling.seed {
             Some(seed) => seed,
@@ -103,7 +103,7 @@ impl ModelContext<'_> {
             cache_scope: labels.cache_scope,
             route: params.route,
             report_margins: params.report_margins,
-            report_so_far: !params.stop.is_empty(),
+            report_so_far: params.report_usage || !params.stop.is_empty(),
             images: Vec::new(),
             tokenizer_vocab: language.tokens.vocabulary_size(),
         })
@@ -144,12 +144,13 @@ impl ModelContext<'_> {
     }
 
     /// Most tokens of an answer after a prompt of this length, which the context has room for.
-    fn max_tokens(&self, asked: Option<u32>, length: u32) -> Result<u32, InferenceError> {
+    fn max_tokens(&self, params: &GenerationParams, length: u32) -> Result<u32, InferenceError> {
         const FIELD: &str = "limits.max_tokens";
         let context = self.model.context_length;
         let (room, most) = (context - length, self.limits.max_new_tokens.or(context));
-        match asked {
+        match params.max_tokens {
             None => Ok(room.min(most)),
+            Some(asked) if params.lower_max_tokens => Ok(asked.min(room).min(most)),
             Some(asked) if asked > most => {
                 let expected = format!("at most {most} (limits.max_new_tokens of this service)");
                 Err(InferenceError::invalid(FIELD, expected, asked))

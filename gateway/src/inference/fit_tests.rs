@@ -265,6 +265,27 @@ fn a_request_without_settings_gets_the_models_own() {
 }
 
 #[test]
+fn max_tokens_without_room_are_lowered_if_the_request_allows_it() {
+    let limits = LimitsConfig { max_new_tokens: Auto::Is(60), ..Default::default() };
+    let lowered = |prompt, max_tokens| {
+        let mut input = limited(prompt, max_tokens);
+        input.params.lower_max_tokens = true;
+        submit(input, &limits).expect("fits").max_tokens
+    };
+    assert_eq!([lowered(70, 32_000), lowered(1, 32_000), lowered(1, 59)], [30, 60, 59]);
+}
+
+#[test]
+fn figures_so_far_are_asked_for_by_stop_strings_and_by_usage() {
+    let asked = |report_usage, stop: &[&str]| {
+        let stop = stop.iter().map(ToString::to_string).collect();
+        let params = GenerationParams { report_usage, stop, ..Default::default() };
+        submit(with(params), &LimitsConfig::default()).expect("fits").report_so_far
+    };
+    assert_eq!([asked(false, &[]), asked(true, &[]), asked(false, &["x"])], [false, true, true]);
+}
+
+#[test]
 fn a_requests_settings_are_submitted() {
     let logit_bias = vec![LogitBias { token_id: 4095, bias: 1.5 }];
     let params = GenerationParams {

@@ -42,7 +42,8 @@ pub struct Generation {
     pub route: Option<RouteWish>,
     /// Whether margins are reported.
     pub report_margins: bool,
-    /// Whether each batch has the figures so far, because a stop string may end the answer.
+    /// Whether each batch has the figures so far, because a stop string may end the answer or the
+    /// client gets the usage before the end.
     pub report_so_far: bool,
     /// The images of the prompt.
     pub images: Vec<PromptImage>,

@@ -25,6 +25,9 @@ pub struct GenerationParams {
     pub sampling: SamplingParams,
     /// Most tokens; as many as fit if the client sets none.
     pub max_tokens: Option<u32>,
+    /// Whether a `max_tokens` that has no room is served with as many tokens as fit. Otherwise it
+    /// is refused.
+    pub lower_max_tokens: bool,
     /// No token ends the answer before so many.
     pub min_tokens: u32,
     /// Whether the answer goes on after the end-of-sequence token.
@@ -37,6 +40,8 @@ pub struct GenerationParams {
     pub route: Option<RouteWish>,
     /// Whether margins are reported.
     pub report_margins: bool,
+    /// Whether each event has the usage so far, so that it is known before the end.
+    pub report_usage: bool,
     /// Whether log-probabilities are reported, and of how many of the most probable tokens.
     pub logprobs: Option<u32>,
     /// How many samples; 0 asks for one.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::conversation::{ContentPart, Message, Role, ToolCall};
 
 /// Letters of a tool's name, at most, as in a request's fields.
-const MAX_NAME_BYTES: usize = 64;
+const MAX_NAME_BYTES: usize = 128;
 
 /// The markup that the model's template writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::{
-    AnswerEnd, AnswerEvent, AnswerPart, Detokenizer, Done, FinishReason, StopStrings, Timing,
-    TokenBatch, Usage,
+    AnswerEnd, AnswerEvent, AnswerPart, Detokenizer, Done, Figures, FinishReason, StopStrings,
+    Timing, TokenBatch, Usage,
 };
 use crate::prompt::Language;
 
@@ -121,6 +121,8 @@ impl Assembler {
         let NewText { text, stop } = self.read(&mut ids, done.is_some());
         margins.truncate(ids.len());
         logprobs.truncate(ids.len());
+        let so_far = so_far.filter(|_| stop.is_none() && done.is_none());
+        let usage = so_far.map(|figures| self.usage(&figures));
         let last = match (stop, done) {
             (None, done) => done.map(|done| self.end(done, String::new(), times)),
             (Some(stop), done) => {
@@ -139,6 +141,7 @@ impl Assembler {
             margins: if settings.report_margins { margins } else { Vec::new() },
             logprobs: if settings.report_logprobs { logprobs } else { Vec::new() },
             step_end_ns,
+            so_far: usage,
             last,
         }))
     }
@@ -184,16 +187,21 @@ impl Assembler {
         self.stops.take(piece, self.next_index >= self.settings.min_tokens, text)
     }
 
+    /// Tokens up to now.
+    fn usage(&self, figures: &Figures) -> Usage {
+        Usage {
+            prompt_tokens: self.settings.prompt_tokens,
+            completion_tokens: self.next_index,
+            cached_tokens: figures.cached_tokens,
+        }
+    }
+
     fn end(&self, done: Done, stop: String, times: ElapsedTimes) -> AnswerEnd {
         let Done { finish_reason, figures } = done;
         AnswerEnd {
             finish_reason,
             stop,
-            usage: Usage {
-                prompt_tokens: self.settings.prompt_tokens,
-                completion_tokens: self.next_index,
-                cached_tokens: figures.cached_tokens,
-            },
+            usage: self.usage(&figures),
             route: figures.route,
             speculation: figures.speculation,
             timing: Timing {
@@ -213,7 +221,7 @@ impl Assembler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::{Figures, Speculation, TokenLogprobs, TopLogprob};
+    use crate::stream::{Speculation, TokenLogprobs, TopLogprob};
 
     fn assembler(report_margins: bool) -> Assembler {
         let settings = AssemblerSettings {
@@ -398,6 +406,23 @@ mod tests {
         let error =
             stopping(&["."], 0).take(unknown, ElapsedTimes::default()).expect_err("no figures");
         assert_eq!(error, BrokenStream::NoFigures);
+    }
+
+    #[test]
+    fn the_usage_so_far_is_in_each_event_but_the_last() {
+        let mut assembler = stopping(&["<end>"], 0);
+        let mut take = |batch| {
+            let event = assembler.take(batch, ElapsedTimes::default()).expect("follows");
+            event.expect("an event").so_far
+        };
+        let usage = |completion_tokens| {
+            Some(Usage { prompt_tokens: 1, completion_tokens, cached_tokens: 1 })
+        };
+        assert_eq!(take(going_on(0, &[10, 11])), usage(2));
+        assert_eq!(take(going_on(2, &[12])), usage(3));
+        assert_eq!(take(TokenBatch { so_far: None, ..going_on(3, &[13]) }), None);
+        let done = Some(finished(FinishReason::Length));
+        assert_eq!(take(TokenBatch { done, ..going_on(4, &[14]) }), None);
     }
 
     #[test]

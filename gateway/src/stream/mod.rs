@@ -28,7 +28,7 @@ pub struct TokenBatch {
     pub step_end_ns: i64,
     /// The end of the answer, in its last batch.
     pub done: Option<Done>,
-    /// The figures so far, in each batch of a request with stop strings.
+    /// The figures so far, in each batch but the last of a request that asked for them.
     pub so_far: Option<Figures>,
 }
 
@@ -146,6 +146,8 @@ pub struct AnswerEvent {
     pub logprobs: Vec<TokenLogprobs>,
     /// When the step that made the last token ended, by the monotonic clock.
     pub step_end_ns: i64,
+    /// Tokens so far, if the request asked for them or has stop strings; not in the last event.
+    pub so_far: Option<Usage>,
     /// The end of the sample, in its last event.
     pub last: Option<AnswerEnd>,
 }
