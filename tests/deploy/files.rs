@@ -6,6 +6,7 @@ use std::process::Command;
 
 use paceline_process::Config;
 use paceline_process::lifecycle::supervisor_stop;
+use paceline_process::listen::Front;
 use paceline_tests::repository;
 use plist::Value;
 
@@ -66,8 +67,12 @@ fn says(unit: &Unit, section: &str, lines: &[(&str, &str)]) {
 /// 30 s for running requests, then they are cancelled.
 const GATEWAY_STOP_S: u64 = 40;
 
-const UNITS: [&str; 3] =
-    ["paceline-supervisor.service", "paceline-gateway.service", "paceline-gateway.socket"];
+const UNITS: [&str; 4] = [
+    "paceline-supervisor.service",
+    "paceline-gateway.service",
+    "paceline-gateway.socket",
+    "paceline-gateway-http.socket",
+];
 
 #[test]
 // More than 60 lines: a list of settings, each with its reason.
@@ -135,12 +140,19 @@ fn the_systemd_units_have_the_settings_that_the_processes_need() {
         "MLX makes code as it runs"
     );
     says(&unit(UNITS[1]), "Unit", &[("Requires", "paceline-gateway.socket")]);
-    let address = Config::default().gateway.grpc;
-    says(&unit(UNITS[2]), "Socket", &[("ListenStream", &address), ("FileDescriptorName", "grpc")]);
-    assert!(
-        !unit(UNITS[2])["Socket"].contains_key("Accept"),
-        "the listening socket is handed down, not connections"
-    );
+    let gateway = Config::default().gateway;
+    for (name, address, front) in
+        [(UNITS[2], &gateway.grpc, Front::Grpc), (UNITS[3], &gateway.http, Front::Http)]
+    {
+        let unit = unit(name);
+        says(&unit, "Socket", &[("ListenStream", address), ("FileDescriptorName", front.name())]);
+        assert!(
+            !unit["Socket"].contains_key("Accept"),
+            "{name}: the listening socket is handed down, not connections"
+        );
+    }
+    // Its name is not the service's, so that it has to say whose it is.
+    says(&unit(UNITS[3]), "Socket", &[("Service", "paceline-gateway.service")]);
 }
 
 /// systemd's own opinion.
@@ -256,18 +268,18 @@ fn the_launchd_jobs_have_the_settings_that_the_processes_need() {
         );
     }
     assert!(!job("supervisor").contains_key("Sockets"), "its socket is in the runtime directory");
-    // One socket by the name the gateway asks for, at the address the command line expects.
-    let gateway = job("gateway");
-    let sockets = gateway["Sockets"].as_dictionary().expect("by name");
-    assert_eq!(sockets.keys().collect::<Vec<_>>(), ["Grpc"]);
-    let grpc = sockets["Grpc"].as_dictionary().expect("one socket");
-    let text = |key: &str| grpc.get(key).and_then(Value::as_string).unwrap_or_default();
-    assert_eq!(
-        format!("{}:{}", text("SockNodeName"), text("SockServiceName")),
-        Config::default().gateway.grpc
-    );
-    // Without a family launchd binds both, and hands down two sockets.
-    assert_eq!((text("SockFamily"), text("SockType")), ("IPv4", "stream"));
+    // Sockets by the names the gateway asks for, at the addresses of the configuration.
+    let job = job("gateway");
+    let sockets = job["Sockets"].as_dictionary().expect("by name");
+    assert_eq!(sockets.keys().collect::<Vec<_>>(), ["Grpc", "Http"]);
+    let gateway = Config::default().gateway;
+    for (name, address) in [("Grpc", gateway.grpc), ("Http", gateway.http)] {
+        let socket = sockets[name].as_dictionary().expect("one socket");
+        let text = |key: &str| socket.get(key).and_then(Value::as_string).unwrap_or_default();
+        assert_eq!(format!("{}:{}", text("SockNodeName"), text("SockServiceName")), address);
+        // Without a family launchd binds both, and hands down two sockets.
+        assert_eq!((text("SockFamily"), text("SockType")), ("IPv4", "stream"), "{name}");
+    }
 }
 
 /// The shell of a job, run for real: it becomes the program, with its log beside the others.

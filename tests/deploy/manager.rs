@@ -1,7 +1,8 @@
 //! A service manager's part, played for real: `paceline-supervisor` and `paceline-gateway` without
 //! `serve`, the front socket and NOTIFY_SOCKET handed down as systemd does it.
 
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
@@ -90,9 +91,20 @@ fn hand_down(command: &mut Command, sockets: Vec<(OwnedFd, &str)>) {
     command.fd_mappings(sockets.into_iter().enumerate().map(mapping).collect()).expect("distinct");
 }
 
-/// The front socket of the stack, bound and kept by us.
-fn front(stack: &Stack) -> TcpListener {
-    TcpListener::bind(stack.address()).expect("a free port")
+/// A front socket of the stack, bound and kept by us.
+fn front(address: String) -> TcpListener {
+    TcpListener::bind(address).expect("a free port")
+}
+
+/// The status line with which HTTP answers that it is there.
+fn http_health(stack: &Stack) -> String {
+    let mut stream = TcpStream::connect(stack.http_address()).expect("the socket is there");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    let request = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("an answer");
+    line
 }
 
 fn copy(listener: &TcpListener) -> OwnedFd {
@@ -123,12 +135,14 @@ fn taken_over(stack: &Stack, before: &Value) {
 fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     // A lease that outlives the time between two supervisors on a busy machine.
     let stack = Stack::new("supervisor.lease_s = 30\n");
-    let listener = front(&stack);
+    let listener = front(stack.address());
     let mut supervisor = Unit::start(&stack, "supervisor", vec![]);
     supervisor.hears("READY=1");
     let gateway =
         Unit::start(&stack, "gateway", vec![(copy(&listener), "paceline-gateway.socket")]);
     gateway.hears("READY=1");
+    // A unit of an earlier version hands down no socket for HTTP: the gateway opens it itself.
+    assert!(http_health(&stack).starts_with("HTTP/1.1 "), "served");
     // Not only once: the second sign of life is given by a loop that turns.
     for _ in 0..2 {
         supervisor.hears("WATCHDOG=1");
@@ -143,14 +157,16 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     // them.
     gateway.signal(Signal::SIGKILL);
     assert_eq!(gateway.end(), None);
-    let early = std::net::TcpStream::connect(stack.address()).expect("the socket is there");
+    let early = TcpStream::connect(stack.address()).expect("the socket is there");
     let waiting = stack.start(continue_text("One, two, three").exactly(8));
     supervisor.lives();
-    // This time among others, by its name.
+    // This time among others, by its name, and with the socket of HTTP.
     let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let mut gateway =
-        Unit::start(&stack, "gateway", vec![(copy(&other), "other"), (copy(&listener), "grpc")]);
+    let http = front(stack.http_address());
+    let sockets = vec![(copy(&other), "other"), (copy(&http), "http"), (copy(&listener), "grpc")];
+    let mut gateway = Unit::start(&stack, "gateway", sockets);
     gateway.hears("READY=1");
+    assert!(http_health(&stack).starts_with("HTTP/1.1 "), "served");
     assert_eq!(waiting.finish().expect("served by the next gateway").ids.len(), 8);
     drop((early, other));
     stack.wait_ready();
@@ -247,7 +263,21 @@ fn an_inherited_descriptor_that_is_no_tcp_listener_is_refused() {
     refused(vec![(unix.into(), "grpc")], "of another family");
     // A connection, as from a socket unit with Accept=yes.
     let door = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let connection =
-        std::net::TcpStream::connect(door.local_addr().expect("bound")).expect("connects");
+    let connection = TcpStream::connect(door.local_addr().expect("bound")).expect("connects");
     refused(vec![(connection.into(), "grpc")], "does not listen");
+    let unix = std::os::unix::net::UnixListener::bind(dir.path().join("y.sock")).expect("bound");
+    refused(vec![(tcp(), "grpc"), (unix.into(), "http")], "for http");
+    refused(vec![(tcp(), "grpc"), (tcp(), "http"), (tcp(), "http")], "grpc:http:http");
+}
+
+#[test]
+fn a_socket_for_http_is_refused_if_there_is_no_http() {
+    let stack = Stack::new("gateway.http = \"\"\n");
+    let mut command = stack.program("paceline-gateway", "exec");
+    let tcp = || OwnedFd::from(TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    hand_down(&mut command, vec![(tcp(), "grpc"), (tcp(), "http")]);
+    let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output().expect("it starts");
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{words}");
+    assert!(words.contains("gateway.http") && words.contains("no HTTP"), "{words}");
 }
