@@ -13,6 +13,7 @@ use tonic::transport::Channel;
 
 use crate::Setup;
 use crate::ending::{Action, Ending, Event};
+use crate::front::decoding::Decoding;
 use crate::front::grpc;
 use crate::guard::Guard;
 use crate::images::ImagePipeline;
@@ -142,7 +143,8 @@ impl Gateway {
         guard: Guard,
     ) -> tokio::task::JoinHandle<()> {
         let (calls, standing) = (self.calls.clone(), self.standing.subscribe());
-        let routes = grpc::routes(inference, calls, standing, cores() / 2, self.closing.clone());
+        let decoding = Decoding::new(cores() / 2);
+        let routes = grpc::routes(inference, calls, standing, decoding, self.closing.clone());
         let (mut attached, closing) = (self.standing.subscribe(), self.closing.clone());
         let limits = config.limits.clone();
         task::spawn("serve", async move {

@@ -2,4 +2,6 @@
 //! [`crate::inference::input`], and encodes events and errors of [`crate::inference`]. Another
 //! protocol is another folder here.
 
+pub mod decoding;
 pub mod grpc;
+pub mod http;

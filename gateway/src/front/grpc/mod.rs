@@ -7,7 +7,6 @@
 
 mod connections;
 mod decode;
-mod decoding;
 mod door;
 mod encode;
 mod gate;
@@ -36,6 +35,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 
+use crate::front::decoding::Decoding;
 use crate::inference::admission::Calls;
 use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
@@ -43,7 +43,6 @@ use crate::inference::request;
 use crate::inference::standing::Standing;
 use crate::inference::{Call, Inference};
 
-use decoding::Decoding;
 use gate::{Arrival, Gate};
 use layer::Layered;
 
@@ -51,17 +50,17 @@ pub use decode::{chat as decode_chat, generate as decode_generate};
 
 /// Every service of the listening socket.
 ///
-/// `decoders` is the number of large messages that are decoded at once. Watches of health end when
-/// `closing` is cancelled.
+/// Large messages are decoded on the seats of `decoding`. Watches of health end when `closing` is
+/// cancelled.
 pub fn routes(
     inference: Arc<Inference>,
     calls: Calls,
     standing: watch::Receiver<Standing>,
-    decoders: usize,
+    decoding: Decoding,
     closing: CancellationToken,
 ) -> Routes {
     let max_message_bytes = inference.limits.max_message_bytes;
-    let service = InferenceService { inference, decoding: Decoding::new(decoders) };
+    let service = InferenceService { inference, decoding };
     let limit = usize::try_from(max_message_bytes).unwrap_or(usize::MAX);
     let service = InferenceServer::new(service).max_decoding_message_size(limit);
     let health = HealthServer::new(health::HealthService::new(standing.clone(), closing));
@@ -208,10 +207,12 @@ impl InferenceService {
             return Err(error);
         }
         let inference = Arc::clone(&self.inference);
-        let check = move |message| {
+        let check = move |message: Deferred<M>| {
+            let message = message.decode().map_err(|status| status::error(&status))?;
             let (input, rest) = decode(message)?;
             Ok((inference.check(input)?, rest))
         };
-        self.decoding.read(message, check).await
+        let bytes = message.wire_bytes();
+        self.decoding.run(bytes, move || check(message)).await
     }
 }

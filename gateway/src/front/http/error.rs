@@ -1,0 +1,270 @@
+//! [`InferenceError`]s as HTTP answers: one table of statuses, headers for clients that try again,
+//! and the names that a protocol has for the fields of [`crate::inference::input`].
+
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use paceline_vocabulary::Reason;
+use serde_json::Value;
+
+use super::anthropic::error::Anthropic;
+use super::exchange::{REQUEST_ID, json_reply};
+use super::openai::error::OpenAi;
+use crate::inference::error::InferenceError;
+
+/// `retry-after` in milliseconds, as the clients of OpenAI and Anthropic read it.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+/// Whether the same request may succeed later, as the same clients read it.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// A field of the inference's input and the name that a protocol has for it. The name also stands
+/// for the beginning of longer paths: `("sampling", "")` makes `top_p` of `sampling.top_p`.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldName {
+    /// The path in the inference's input.
+    pub inner: &'static str,
+    /// The path in the protocol's body.
+    pub outer: &'static str,
+}
+
+/// An error as a protocol writes it.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorView<'a> {
+    /// The answer's status.
+    pub status: StatusCode,
+    /// The error. Its field has the protocol's name.
+    pub error: &'a InferenceError,
+    /// The request's id; empty for a request that was refused before it had one.
+    pub request_id: &'a str,
+}
+
+/// How a family of protocols writes errors.
+pub trait Dialect: Send + Sync + 'static {
+    /// The body of an answer that is an error.
+    fn error(view: &ErrorView<'_>) -> Value;
+}
+
+/// The HTTP status of a reason.
+pub fn status(reason: Reason) -> StatusCode {
+    match reason {
+        Reason::TargetLoading
+        | Reason::TargetGone
+        | Reason::Restarting
+        | Reason::Draining
+        | Reason::CrashLoop
+        | Reason::ConnectionClosing
+        | Reason::DrafterLoading
+        | Reason::DrafterFailed
+        | Reason::FellBehind => StatusCode::SERVICE_UNAVAILABLE,
+        Reason::QueueFull | Reason::QueueWait | Reason::TooManyStreams => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
+        Reason::MessageTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Reason::MessageTimeout | Reason::SlowReader => StatusCode::REQUEST_TIMEOUT,
+        Reason::DeadlinePassed | Reason::DeadlineInfeasible => StatusCode::GATEWAY_TIMEOUT,
+        Reason::InvalidArgument
+        | Reason::PromptTooLong
+        | Reason::KvExhausted
+        | Reason::Template
+        | Reason::BadImage
+        | Reason::NoVision
+        | Reason::NoChatTemplate
+        | Reason::NoTools => StatusCode::BAD_REQUEST,
+        Reason::StaleTerm
+        | Reason::StaleEpoch
+        | Reason::DrafterIncompatible
+        | Reason::DrafterState
+        | Reason::ProcessState => StatusCode::CONFLICT,
+        Reason::UnknownModel => StatusCode::NOT_FOUND,
+        Reason::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Reason::Cancelled => client_closed(),
+        Reason::Numerics | Reason::Bug => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// 499: the client left, or an operator cancelled. No client that waits gets it by leaving.
+fn client_closed() -> StatusCode {
+    StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
+}
+
+/// The status as the log has it; 200 for an answer that ended well.
+pub fn code(reason: Option<Reason>) -> String {
+    reason.map_or(StatusCode::OK, status).as_str().to_owned()
+}
+
+/// An answer that is an error.
+#[derive(Clone, Debug)]
+pub struct ErrorReply {
+    error: InferenceError,
+    status: StatusCode,
+    request_id: String,
+}
+
+impl ErrorReply {
+    /// The answer for this error, with the status of its reason.
+    pub fn new(error: InferenceError) -> Self {
+        Self { status: status(error.kind), error, request_id: String::new() }
+    }
+
+    /// The same with another status.
+    pub fn status(self, status: StatusCode) -> Self {
+        Self { status, ..self }
+    }
+
+    /// The same for the request of this id.
+    pub fn request_id(self, request_id: &str) -> Self {
+        Self { request_id: request_id.to_owned(), ..self }
+    }
+
+    /// The answer in this dialect.
+    pub fn of<D: Dialect>(self) -> Response {
+        let Self { error, status, request_id } = self;
+        let view = ErrorView { status, error: &error, request_id: &request_id };
+        let mut response = json_reply(status, &D::error(&view));
+        let headers = response.headers_mut();
+        if let Ok(value) = HeaderValue::from_str(&request_id)
+            && !request_id.is_empty()
+        {
+            headers.insert(REQUEST_ID, value);
+        }
+        let retryable = error.kind.retryable();
+        headers.insert(SHOULD_RETRY, HeaderValue::from_static(word(retryable)));
+        if retryable {
+            let pause_ms = error.retry_after.as_millis().min(u128::from(u32::MAX)) as u64;
+            headers.insert(RETRY_AFTER, HeaderValue::from(pause_ms.div_ceil(1000)));
+            headers.insert(RETRY_AFTER_MS, HeaderValue::from(pause_ms));
+        }
+        response
+    }
+
+    /// The answer in the dialect of a path, for requests that reach no protocol's handler.
+    pub fn of_path(self, path: &str) -> Response {
+        let rest = path.strip_prefix("/v1/messages");
+        match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+            true => self.of::<Anthropic>(),
+            false => self.of::<OpenAi>(),
+        }
+    }
+}
+
+fn word(flag: bool) -> &'static str {
+    if flag { "true" } else { "false" }
+}
+
+/// The names that a request has for the fields of its input.
+#[derive(Clone, Debug, Default)]
+pub struct FieldPaths {
+    /// The protocol's table.
+    pub fields: &'static [FieldName],
+    /// The path in the body of each message of the input; empty if it is the same.
+    pub messages: Vec<String>,
+}
+
+impl FieldPaths {
+    /// The error with the protocol's name of its field.
+    pub fn translate(&self, mut error: InferenceError) -> InferenceError {
+        let Some(inner) = error.field.take() else { return error };
+        let outer = self.outer(&inner);
+        if let Some(rest) = error.message.strip_prefix(&inner) {
+            error.message = format!("{outer}{rest}");
+        }
+        error.field = Some(outer);
+        error
+    }
+
+    fn outer(&self, inner: &str) -> String {
+        if let Some((at, rest)) = message_index(inner)
+            && let Some(outer) = self.messages.get(at)
+        {
+            return format!("{outer}{rest}");
+        }
+        for FieldName { inner: prefix, outer } in self.fields {
+            let Some(rest) = inner.strip_prefix(prefix) else { continue };
+            match rest.chars().next() {
+                None | Some('[') => return format!("{outer}{rest}"),
+                Some('.') if outer.is_empty() => return rest[1..].to_owned(),
+                Some('.') => return format!("{outer}{rest}"),
+                Some(_) => {}
+            }
+        }
+        inner.to_owned()
+    }
+}
+
+/// The index in `messages[3].content` and the rest of the path.
+fn message_index(path: &str) -> Option<(usize, &str)> {
+    let (index, rest) = path.strip_prefix("messages[")?.split_once(']')?;
+    Some((index.parse().ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_reasons_that_may_pass_ask_for_another_try() {
+        for reason in Reason::ALL {
+            let error = InferenceError::new(*reason, "m");
+            let response = ErrorReply::new(InferenceError {
+                retry_after: Duration::from_millis(1200),
+                ..error
+            })
+            .of::<OpenAi>();
+            let header = |name: &str| response.headers().get(name)?.to_str().ok();
+            let (status, retryable) = (response.status(), reason.retryable());
+            assert!(status.is_client_error() || status.is_server_error(), "{reason:?}: {status}");
+            assert_eq!(header("retry-after").is_some(), retryable, "{reason:?}");
+            assert_eq!(header("x-should-retry"), Some(word(retryable)), "{reason:?}");
+            if retryable {
+                assert!([503, 429].contains(&status.as_u16()), "{reason:?}: {status}");
+                assert_eq!(header("retry-after"), Some("2"), "whole seconds, rounded up");
+                assert_eq!(header("retry-after-ms"), Some("1200"));
+            }
+        }
+    }
+
+    #[test]
+    fn fields_get_the_protocols_names_in_the_field_and_in_the_message() {
+        const FIELDS: &[FieldName] = &[
+            FieldName { inner: "limits.max_tokens", outer: "max_output_tokens" },
+            FieldName { inner: "sampling", outer: "" },
+            FieldName { inner: "messages", outer: "input" },
+        ];
+        let messages = vec!["instructions".to_owned(), "input[0]".to_owned()];
+        let paths = FieldPaths { fields: FIELDS, messages };
+        for (inner, outer) in [
+            ("limits.max_tokens", "max_output_tokens"),
+            ("limits.max_tokens_more", "limits.max_tokens_more"),
+            ("sampling.top_p", "top_p"),
+            ("sampling.logit_bias[3].token_id", "logit_bias[3].token_id"),
+            ("messages", "input"),
+            ("messages[0].content", "instructions.content"),
+            ("messages[1].content[2]", "input[0].content[2]"),
+            ("messages[7]", "input[7]"),
+            ("seed", "seed"),
+        ] {
+            let error = paths.translate(InferenceError::invalid(inner, "a", "b"));
+            assert_eq!(error.field.as_deref(), Some(outer));
+            assert_eq!(error.message, format!("{outer}: expected a, found b"));
+        }
+        let error = InferenceError::new(Reason::QueueFull, "128 wait");
+        assert_eq!(paths.translate(error.clone()), error);
+    }
+
+    #[tokio::test]
+    async fn a_path_decides_the_dialect_of_an_error_without_a_protocol() {
+        let typed = async |path| {
+            let error = InferenceError::new(Reason::Bug, "m");
+            let body = ErrorReply::new(error).of_path(path).into_body();
+            let body = axum::body::to_bytes(body, 1 << 10).await.expect("whole");
+            let body: Value = serde_json::from_slice(&body).expect("JSON");
+            body.get("type").is_some()
+        };
+        assert!(typed("/v1/messages").await && typed("/v1/messages/count_tokens").await);
+        for path in ["/v1/messagesx", "/v1/chat/completions", "/"] {
+            assert!(!typed(path).await, "{path}");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The one way from an HTTP request to an answer, for all protocols: the gate, the body, its
+//! decoding and checks, the answer whole or as server-sent events, and errors.
+//!
+//! A protocol's path is `post(exchange::answer::<P>)` with its [`Protocol`], or
+//! `post(exchange::count::<P>)` with its [`Counting`]. Errors before the first token have a status
+//! and a body; those after it are an event of the stream.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request as HttpRequest, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use futures::StreamExt as _;
+use paceline_process::clock::{monotonic_ns, unix_seconds};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::error::{Dialect, ErrorReply, FieldName, FieldPaths, code};
+use super::sse::{KeepAlive, SseBody, SseEvent};
+use super::{HttpFront, body, json};
+use crate::guard::keys::Principal;
+use crate::inference::admission::{CallSlot, MessageArrival};
+use crate::inference::error::InferenceError;
+use crate::inference::input::RequestInput;
+use crate::inference::record::Method;
+use crate::inference::request::Request;
+use crate::inference::unread::AnswerStream;
+use crate::inference::{Call, TokenCount};
+use crate::prompt::Language;
+use crate::stream::AnswerEvent;
+
+/// Header with the id of the request, in every answer.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Header with the lane of an answer that is not streamed.
+pub const LANE: HeaderName = HeaderName::from_static("x-paceline-lane");
+/// Asks nginx not to collect a stream before it is passed on.
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// A protocol of answers over HTTP: how its requests are decoded and its answers are written.
+pub trait Protocol: Send + Sync + 'static {
+    /// How its errors are written.
+    type Dialect: Dialect;
+    /// The request's body as this protocol has it (serde, unknown fields refused).
+    type Body: DeserializeOwned + Send + 'static;
+    /// Writes the answer to one request.
+    type Writer: AnswerWriter;
+    /// Its path, for the log line of a request.
+    const METHOD: &'static str;
+    /// Its names of the fields of [`crate::inference::input`].
+    const FIELDS: &'static [FieldName];
+    /// Most numbers in a body.
+    const MAX_NUMBERS: usize = json::MAX_NUMBERS;
+
+    /// The request for the middle, and the writer of its answer.
+    ///
+    /// # Errors
+    /// A field cannot be served; its name is the protocol's.
+    fn decode(
+        body: Self::Body,
+        context: &DecodeContext<'_>,
+    ) -> Result<Decoded<Self::Writer>, InferenceError>;
+}
+
+/// A path that counts the tokens of a request's prompt.
+pub trait Counting: Send + Sync + 'static {
+    /// How its errors are written.
+    type Dialect: Dialect;
+    /// The request's body.
+    type Body: DeserializeOwned + Send + 'static;
+    /// Its path, for the log line of a request.
+    const METHOD: &'static str;
+    /// Its names of the fields of [`crate::inference::input`].
+    const FIELDS: &'static [FieldName];
+
+    /// The request for the middle.
+    ///
+    /// # Errors
+    /// A field cannot be served; its name is the protocol's.
+    fn decode(body: Self::Body, context: &DecodeContext<'_>) -> Result<CountInput, InferenceError>;
+
+    /// The answer's body.
+    fn counted(count: &TokenCount) -> Value;
+}
+
+/// A decoded request.
+#[derive(Debug)]
+pub struct Decoded<W> {
+    /// For the middle.
+    pub input: RequestInput,
+    /// Writes the answer.
+    pub writer: W,
+    /// Whether the answer is streamed.
+    pub stream: bool,
+    /// The path in the body of each message of the input, for errors; empty if they are the same.
+    pub messages: Vec<String>,
+}
+
+/// A decoded request whose tokens are counted.
+#[derive(Debug)]
+pub struct CountInput {
+    /// For the middle.
+    pub input: RequestInput,
+    /// As in [`Decoded`].
+    pub messages: Vec<String>,
+}
+
+/// Writes one answer, whole or as server-sent events.
+pub trait AnswerWriter: Send + Unpin + 'static {
+    /// The events for the next piece of the answer, in order. What a protocol writes before the
+    /// first piece is written with it.
+    fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent>;
+
+    /// The events after the last piece of all samples.
+    fn end(&mut self) -> Vec<SseEvent>;
+
+    /// An error after the answer had begun. The stream ends after it.
+    fn error(&mut self, error: &InferenceError) -> Vec<SseEvent>;
+
+    /// What is written when nothing came for a while.
+    fn keep_alive(&self) -> KeepAlive {
+        KeepAlive::Comment
+    }
+
+    /// The body of an answer that is not streamed, from all its events.
+    fn whole(self, events: Vec<AnswerEvent>) -> Value;
+}
+
+/// What is known of a request beside its body.
+#[derive(Debug)]
+pub struct DecodeContext<'a> {
+    /// The request's id.
+    pub request_id: &'a str,
+    /// When it came, in seconds since 1970.
+    pub created: i64,
+    /// The public name of the served model.
+    pub served: &'a str,
+    /// The request's headers.
+    pub headers: &'a HeaderMap,
+    front: &'a HttpFront,
+}
+
+impl DecodeContext<'_> {
+    /// Checks the name of the model that the client sent; empty if it sent none. The request's
+    /// input has no name then: the served model is meant.
+    ///
+    /// # Errors
+    /// The name is not served.
+    pub fn check_model(&self, asked: &str) -> Result<(), InferenceError> {
+        self.front.aliases.check(asked, self.served)
+    }
+
+    /// The texts of tokens, for log-probabilities.
+    pub fn token_texts(&self) -> TokenTexts {
+        TokenTexts(Arc::clone(self.front.inference.prompter.language()))
+    }
+}
+
+/// The texts of the model's tokens.
+#[derive(Clone, Debug)]
+pub struct TokenTexts(Arc<Language>);
+
+/// What a token adds to a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenText {
+    /// As text; the bytes of an incomplete character become U+FFFD.
+    pub text: String,
+    /// As bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl TokenTexts {
+    /// The text of one token, a special one included.
+    pub fn of(&self, id: u32) -> TokenText {
+        let tokens = &self.0.tokens;
+        let bytes = match tokens.bytes(id) {
+            Some(bytes) => bytes.to_vec(),
+            None if tokens.is_skipped(id) => tokens.text(id).unwrap_or_default().into_bytes(),
+            None => tokens.decode(&[id]).unwrap_or_default().into_bytes(),
+        };
+        TokenText { text: String::from_utf8_lossy(&bytes).into_owned(), bytes }
+    }
+}
+
+/// Answers one request of this protocol.
+pub async fn answer<P: Protocol>(
+    State(front): State<Arc<HttpFront>>,
+    request: HttpRequest,
+) -> Response {
+    let Received { call, entered, parts, body } = front.receive(P::METHOD, request);
+    let request_id = call.request_id().as_str().to_owned();
+    let mut replying: Option<Replying<P::Writer>> = None;
+    let mut paths = FieldPaths::default();
+    let reading = async {
+        entered?;
+        let source = Source { parts, body, request_id: &request_id, numbers: P::MAX_NUMBERS };
+        let checked = front.read(source, P::decode_checked).await?;
+        paths = FieldPaths { fields: P::FIELDS, messages: checked.messages };
+        replying = Some(checked.rest);
+        checked.request
+    };
+    let answered = front.inference.answer(call, reading).await;
+    let answered = answered.and_then(|events| match replying {
+        Some(replying) => Ok((events, replying)),
+        None => Err(InferenceError::bug("an answer to a request that was not decoded")),
+    });
+    let reply = match answered {
+        Ok((events, Replying { writer, stream: true })) => {
+            Ok(stream_reply(SseBody::new(events, writer, paths.clone())))
+        }
+        Ok((events, Replying { writer, stream: false })) => whole_reply(events, writer).await,
+        Err(error) => Err(error),
+    };
+    finish::<P::Dialect>(reply, &paths, &request_id)
+}
+
+/// Counts the tokens of one request of this protocol.
+pub async fn count<P: Counting>(
+    State(front): State<Arc<HttpFront>>,
+    request: HttpRequest,
+) -> Response {
+    let Received { call, entered, parts, body } = front.receive(P::METHOD, request);
+    let request_id = call.request_id().as_str().to_owned();
+    let mut paths = FieldPaths::default();
+    let reading = async {
+        entered?;
+        let numbers = json::MAX_NUMBERS;
+        let source = Source { parts, body, request_id: &request_id, numbers };
+        let decode = |body: P::Body, context: &DecodeContext<'_>| {
+            let CountInput { input, messages } = P::decode(body, context)?;
+            Ok(Checked { request: context.front.inference.check(input), messages, rest: () })
+        };
+        let checked = front.read(source, decode).await?;
+        paths = FieldPaths { fields: P::FIELDS, messages: checked.messages };
+        checked.request
+    };
+    let counted = front.inference.count(call, reading).await;
+    let reply = counted.map(|count| json_reply(StatusCode::OK, &P::counted(&count)));
+    finish::<P::Dialect>(reply, &paths, &request_id)
+}
+
+/// A JSON body with this status.
+pub fn json_reply(status: StatusCode, body: &Value) -> Response {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
+/// A request as its handler gets it.
+struct Received {
+    call: Call,
+    /// Whether the gate lets it pass. An error is returned as a part of the call, so that it is
+    /// logged and counted as all others.
+    entered: Result<(), InferenceError>,
+    parts: Parts,
+    body: Body,
+}
+
+/// What a request is decoded from.
+struct Source<'a> {
+    parts: Parts,
+    body: Body,
+    request_id: &'a str,
+    numbers: usize,
+}
+
+/// A request after its checks. The paths of its messages are known whether it passed or not.
+struct Checked<T> {
+    request: Result<Request, InferenceError>,
+    messages: Vec<String>,
+    rest: T,
+}
+
+/// How an answer is written.
+struct Replying<W> {
+    writer: W,
+    stream: bool,
+}
+
+/// The checks that [`answer`] runs where bodies are decoded.
+trait DecodeChecked: Protocol {
+    fn decode_checked(
+        body: Self::Body,
+        context: &DecodeContext<'_>,
+    ) -> Result<Checked<Replying<Self::Writer>>, InferenceError> {
+        let Decoded { input, writer, stream, messages } = Self::decode(body, context)?;
+        let request = context.front.inference.check(input);
+        Ok(Checked { request, messages, rest: Replying { writer, stream } })
+    }
+}
+
+impl<P: Protocol> DecodeChecked for P {}
+
+impl HttpFront {
+    fn receive(&self, method: &'static str, request: HttpRequest) -> Received {
+        let (mut parts, body) = request.into_parts();
+        let mut call = Call::new(Method { name: method, code }, monotonic_ns());
+        call.principal = parts.extensions.remove::<Principal>();
+        let entered = self.enter(call.principal.as_ref(), &parts).map(|slot| {
+            call.slot = Some(slot);
+        });
+        Received { call, entered, parts, body }
+    }
+
+    /// A place among the calls inside the gateway, before the body is read.
+    fn enter(
+        &self,
+        principal: Option<&Principal>,
+        parts: &Parts,
+    ) -> Result<Arc<CallSlot>, InferenceError> {
+        self.standing.borrow().open()?;
+        let slot = Arc::new(self.calls.enter(principal.map(|principal| &principal.name))?);
+        if let Some(message) = parts.extensions.get::<Arc<MessageArrival>>() {
+            self.calls.follow(message, &slot);
+        }
+        Ok(slot)
+    }
+
+    /// Reads the body, then decodes and checks it.
+    async fn read<B, T, D>(
+        self: &Arc<Self>,
+        source: Source<'_>,
+        decode: D,
+    ) -> Result<Checked<T>, InferenceError>
+    where
+        B: DeserializeOwned,
+        T: Send + 'static,
+        D: FnOnce(B, &DecodeContext<'_>) -> Result<Checked<T>, InferenceError> + Send + 'static,
+    {
+        let Source { parts, body, request_id, numbers } = source;
+        let limit = self.inference.limits.max_message_bytes;
+        let bytes = body::read(body, &parts.headers, limit).await?;
+        let size = bytes.len();
+        let (front, request_id) = (Arc::clone(self), request_id.to_owned());
+        let work = move || {
+            let body = json::decode(&bytes, numbers)?;
+            // The client's copies of its data are not needed any more.
+            drop(bytes);
+            let served = front.inference.standing.borrow().serving()?.model.name;
+            let context = DecodeContext {
+                request_id: &request_id,
+                created: unix_seconds(),
+                served: &served,
+                headers: &parts.headers,
+                front: &front,
+            };
+            decode(body, &context)
+        };
+        self.decoding.run(size, work).await
+    }
+}
+
+/// An answer as it comes.
+fn stream_reply<W: AnswerWriter>(body: SseBody<AnswerStream, W>) -> Response {
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
+}
+
+/// An answer as one body.
+async fn whole_reply<W: AnswerWriter>(
+    mut answer: AnswerStream,
+    writer: W,
+) -> Result<Response, InferenceError> {
+    let mut events = Vec::new();
+    while let Some(event) = answer.next().await {
+        events.push(event?);
+    }
+    let route = events.iter().find_map(|event| event.last.as_ref()?.route);
+    let written = catch_unwind(AssertUnwindSafe(move || writer.whole(events)));
+    let bug = |_| InferenceError::bug("a panic while writing an answer");
+    let mut response = json_reply(StatusCode::OK, &written.map_err(bug)?);
+    if let Some(route) = route {
+        let lane = HeaderValue::from_static(route.lane.word());
+        response.headers_mut().insert(LANE, lane);
+    }
+    Ok(response)
+}
+
+/// The answer, or the error in the protocol's dialect, with the request's id.
+fn finish<D: Dialect>(
+    reply: Result<Response, InferenceError>,
+    paths: &FieldPaths,
+    request_id: &str,
+) -> Response {
+    match reply {
+        Ok(mut response) => {
+            if let Ok(value) = HeaderValue::from_str(request_id) {
+                response.headers_mut().insert(REQUEST_ID, value);
+            }
+            response
+        }
+        Err(error) => ErrorReply::new(paths.translate(error)).request_id(request_id).of::<D>(),
+    }
+}

@@ -1,0 +1,295 @@
+//! JSON of clients: bounded before it is decoded, refused with the path of the field.
+//!
+//! One pass over the bytes counts values, numbers and levels. A value that takes two bytes may take
+//! a hundred decoded; without bounds a body of 16 MiB becomes a gigabyte. The pass decides nothing
+//! else: what is no JSON is refused by the decoder.
+
+use std::fmt;
+
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Number, Value};
+
+use crate::inference::error::{InferenceError, quoted};
+
+/// Values of a body other than numbers, keys left out. A conversation of 16,384 turns, the most
+/// that is served, has about 100,000.
+const MAX_VALUES: usize = 1 << 17;
+/// Numbers of a body, unless its protocol takes prompts of token ids.
+pub const MAX_NUMBERS: usize = 1 << 16;
+/// Objects and lists inside one another: the 64 levels that a tool's schema may have, and the body
+/// around it. The decoder's own bound is 128.
+const MAX_DEPTH: usize = 80;
+/// Characters of the decoder's words in an error. They may quote the client's own text.
+const MAX_WORDS: usize = 200;
+
+/// Decodes a body with at most so many numbers.
+///
+/// # Errors
+/// It is over a bound; it is no JSON; it is not of this type. The error names the field.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8], numbers: usize) -> Result<T, InferenceError> {
+    check_bounds(bytes, numbers)?;
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let body = serde_path_to_error::deserialize(&mut reader)
+        .map_err(|error| refusal(&error.path().to_string(), error.inner()))?;
+    reader.end().map_err(|error| refusal(".", &error))?;
+    Ok(body)
+}
+
+/// Counts values, numbers and levels.
+fn check_bounds(bytes: &[u8], numbers: usize) -> Result<(), InferenceError> {
+    let over = |limit: usize, what: &str| {
+        let expected = format!("JSON of at most {limit} {what}");
+        Err(InferenceError::invalid("body", expected, "more").fact("limit", limit))
+    };
+    let (mut values, mut figures, mut depth, mut at) = (0usize, 0usize, 0usize, 0usize);
+    while let Some(&byte) = bytes.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => {
+                (values, depth) = (values + 1, depth + 1);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                values += 1;
+                at = after_string(bytes, at);
+            }
+            // The string before it was a key.
+            b':' => values = values.saturating_sub(1),
+            b'-' | b'0'..=b'9' => {
+                figures += 1;
+                while matches!(bytes.get(at), Some(b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))
+                {
+                    at += 1;
+                }
+            }
+            b't' | b'f' | b'n' => {
+                values += 1;
+                while bytes.get(at).is_some_and(u8::is_ascii_lowercase) {
+                    at += 1;
+                }
+            }
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return over(MAX_DEPTH, "levels");
+        }
+        if values > MAX_VALUES {
+            return over(MAX_VALUES, "values");
+        }
+        if figures > numbers {
+            return over(numbers, "numbers");
+        }
+    }
+    Ok(())
+}
+
+/// The place after the string whose first byte is at `at`.
+fn after_string(bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        match bytes.get(at) {
+            None => return at,
+            Some(b'"') => return at + 1,
+            Some(b'\\') => at += 2,
+            Some(_) => at += 1,
+        }
+    }
+}
+
+fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
+    let words = error.to_string();
+    let parent = if path == "." { "" } else { path };
+    // The decoder is at the parent when it meets a key that it does not know, or misses one.
+    let name = |start: &str| {
+        let rest = words.strip_prefix(start)?;
+        rest.split_once('`').map(|(name, _)| quoted_name(name))
+    };
+    let child = |name: String| match parent {
+        "" => name,
+        _ if parent == name || parent.ends_with(&format!(".{name}")) => parent.to_owned(),
+        _ => format!("{parent}.{name}"),
+    };
+    if let Some(name) = name("unknown field `") {
+        let field = child(name);
+        return InferenceError::invalid(
+            &field,
+            "no such field: it is not served",
+            "it in the body",
+        );
+    }
+    if let Some(name) = name("missing field `") {
+        return InferenceError::invalid(&child(name), "a value", "none");
+    }
+    let field = if parent.is_empty() { "body" } else { parent };
+    let words = match words.char_indices().nth(MAX_WORDS) {
+        None => words,
+        Some((cut, _)) => format!("{}...", &words[..cut]),
+    };
+    let kind = if error.is_data() { "a value of this field" } else { "JSON" };
+    InferenceError::invalid(field, kind, words)
+}
+
+/// A client's own name of a field, cut if it is long.
+fn quoted_name(name: &str) -> String {
+    let quoted = quoted(name);
+    let plain = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    plain.map_or_else(|| quoted.clone(), str::to_owned)
+}
+
+/// JSON of a client whose shape no type has, such as a tool's schema. An object with a key twice is
+/// refused: which of the two values the client means is unknown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct AnyJson(pub Value);
+
+impl AnyJson {
+    /// The JSON as text.
+    pub fn text(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyVisitor).map(AnyJson)
+    }
+}
+
+struct AnyVisitor;
+
+impl<'de> Visitor<'de> for AnyVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("no finite number"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(AnyJson(value)) = list.next_element()? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
+        let mut members = Map::new();
+        while let Some(name) = object.next_key::<String>()? {
+            if members.contains_key(&name) {
+                return Err(A::Error::custom(format_args!("the key {} twice", quoted(&name))));
+            }
+            let AnyJson(value) = object.next_value()?;
+            members.insert(name, value);
+        }
+        Ok(Value::Object(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Outer {
+        name: String,
+        #[serde(default)]
+        inner: Vec<Inner>,
+        #[serde(default)]
+        any: AnyJson,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        count: u32,
+    }
+
+    fn refused(text: &str) -> (String, String) {
+        let error = decode::<Outer>(text.as_bytes(), MAX_NUMBERS).expect_err(text);
+        (error.field.expect("a field"), error.message)
+    }
+
+    #[test]
+    fn an_error_names_the_field_by_its_path() {
+        for (text, field, word) in [
+            (r#"{"name": 3}"#, "name", "expected a string"),
+            (r#"{"name": "a", "inner": [{"count": 1}, {"count": "x"}]}"#, "inner[1].count", "u32"),
+            (r#"{"name": "a", "inner": [{"count": -1}]}"#, "inner[0].count", "-1"),
+            (r#"{"name": "a", "inner": [{"counts": 1}]}"#, "inner[0].counts", "not served"),
+            (r#"{"name": "a", "other": 1}"#, "other", "not served"),
+            (r#"{"inner": []}"#, "name", "found none"),
+            (r#"{"name": "a", "inner": [{}]}"#, "inner[0].count", "found none"),
+            (r#"{"name": "a", "any": {"b": [{"c": 1, "c": 2}]}}"#, "any", "twice"),
+            (r#"{"name": "a"} x"#, "body", "trailing"),
+            ("", "body", "EOF"),
+            ("[]", "body", "Outer"),
+            (r#"{"name": "a", "name": "b"}"#, "name", "duplicate"),
+        ] {
+            let (found, message) = refused(text);
+            assert!(found.starts_with(field), "{text}: {found}: {message}");
+            assert!(message.contains(word), "{text}: {message}");
+        }
+        let (_, message) = refused(&format!("{{\"name\": [\"{}\"]}}", "é".repeat(1 << 16)));
+        assert!(message.len() < 600, "{}", message.len());
+        let (field, message) = refused(&format!("{{\"{}\": 1}}", "é".repeat(1 << 16)));
+        assert!(field.len() < 200 && message.len() < 600);
+    }
+
+    #[test]
+    fn values_numbers_and_levels_are_bounded_before_they_are_made() {
+        let list = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
+        let value = |text: String| {
+            decode::<AnyJson>(text.as_bytes(), MAX_NUMBERS).map(|_| ()).map_err(|e| e.message)
+        };
+        assert_eq!(value(list("1", MAX_NUMBERS)), Ok(()));
+        assert!(value(list("-1.5e3", MAX_NUMBERS + 1)).expect_err("one more").contains("numbers"));
+        for item in ["true", "\"a\\\"b\"", "[]"] {
+            assert_eq!(value(list(item, MAX_VALUES - 1)), Ok(()), "{item}");
+            let error = value(list(item, MAX_VALUES)).expect_err("one more");
+            assert!(error.contains("131072 values"), "{error}");
+        }
+        // Keys are not counted, and braces inside strings are text.
+        assert_eq!(value(list("{\"[[[\":\"{{{\"}", (MAX_VALUES - 1) / 2)), Ok(()));
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(value(nested(MAX_DEPTH)), Ok(()));
+        assert!(value(nested(MAX_DEPTH + 1)).expect_err("deeper").contains("80 levels"));
+        assert!(value("[".repeat(1 << 20)).expect_err("deeper").contains("80 levels"));
+    }
+}

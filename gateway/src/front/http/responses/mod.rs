@@ -1,0 +1,12 @@
+//! OpenAI Responses.
+
+use std::sync::Arc;
+
+use axum::Router;
+
+use super::HttpFront;
+
+/// The paths of this protocol.
+pub fn routes() -> Router<Arc<HttpFront>> {
+    Router::new()
+}
