@@ -131,6 +131,7 @@ impl Gateway {
             backlog: Arc::default(),
             upstream: Upstream::new(supervisor, self.epoch),
             cancel: self.cancel.clone(),
+            metrics: Arc::default(),
         })
     }
 

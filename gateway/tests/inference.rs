@@ -73,6 +73,7 @@ impl Middle {
             backlog: Arc::default(),
             upstream: Upstream::new(supervisor, Epoch(7)),
             cancel: CancellationToken::new(),
+            metrics: Arc::default(),
         };
         Self { inference, fake, _attachment: attachment, _dir: dir }
     }

@@ -297,8 +297,7 @@ impl Answer {
         let sample = &mut self.samples[sample];
         let mut times = ElapsedTimes::default();
         if let Some(CallState { record, .. }) = &mut self.call {
-            record.first_token();
-            let now = record.elapsed_ms();
+            let now = record.tokens_came(&mut sample.last_ms);
             let images = record.image_times.unwrap_or_default();
             times = ElapsedTimes {
                 ttft_ms: *sample.ttft_ms.get_or_insert(now),
@@ -308,7 +307,11 @@ impl Answer {
             };
         }
         let event = sample.assembler.take(batch, times)?;
-        let ends = event.as_ref().is_some_and(|event| event.last.is_some());
+        let end = event.as_ref().and_then(|event| event.last.as_ref());
+        if let (Some(end), Some(CallState { record, .. })) = (end, &mut self.call) {
+            record.sample_ended(end);
+        }
+        let ends = end.is_some();
         if ends {
             sample.last_is_out(finished);
             self.samples.iter_mut().for_each(Sample::place_came_free);

@@ -45,6 +45,7 @@ use crate::images::{
     ExpandedPrompt, ImagePipeline, ImageProcessor, InspectedImage, ReservedTokens,
     expand_placeholders,
 };
+use crate::metrics::Metrics;
 use crate::prompt::{PromptError, Prompter};
 
 use admission::{Backlog, CallSlot};
@@ -78,6 +79,8 @@ pub struct Inference {
     pub upstream: Upstream,
     /// Cancelled to end every running request.
     pub cancel: CancellationToken,
+    /// Where requests are recorded.
+    pub metrics: Arc<Metrics>,
 }
 
 /// One call of a client, as its front knows it.
@@ -150,6 +153,7 @@ impl Inference {
         reading: impl Future<Output = Result<Request, InferenceError>>,
     ) -> Result<AnswerStream, InferenceError> {
         let Call { request_id, arrived_ns, mut record, timeout, principal, slot } = call;
+        record.record_in(&self.metrics);
         let deadline = self.deadline(arrived_ns, timeout);
         let beginning = async {
             let request = reading.await?;
@@ -181,6 +185,7 @@ impl Inference {
         reading: impl Future<Output = Result<Request, InferenceError>>,
     ) -> Result<TokenCount, InferenceError> {
         let Call { request_id, arrived_ns, mut record, timeout, principal: _, slot: _slot } = call;
+        record.record_in(&self.metrics);
         let deadline = self.deadline(arrived_ns, timeout);
         let counting = async {
             let request = reading.await?;
@@ -195,6 +200,13 @@ impl Inference {
         let counted = guarded(self.within(deadline, counting), &request_id).await;
         record.ended(counted.as_ref().map(|_| ()).map_err(|error| error.kind));
         counted
+    }
+
+    /// All figures of the service, in the text format of Prometheus. `calls` are those inside the
+    /// gateway.
+    pub async fn metrics_text(&self, calls: usize) -> String {
+        let can_serve = self.standing.borrow().serving().is_ok();
+        self.metrics.text(calls, can_serve, self.upstream.figures()).await
     }
 
     /// How the model's images are made, if it reads images.

@@ -1,10 +1,14 @@
-//! One log line for each request, written however the request ends. Lengths and outcome, never text
-//! (I9).
+//! One log line and one record in the [`Metrics`] for each request, however the request ends.
+//! Lengths and outcome, never text (I9).
+
+use std::sync::Arc;
 
 use paceline_process::clock::monotonic_ns;
-use paceline_vocabulary::Reason;
+use paceline_vocabulary::{Reason, Route};
 
 use crate::images::ImageTimes;
+use crate::metrics::{EndedRequest, Metrics};
+use crate::stream::AnswerEnd;
 
 /// A call's method, as its front names it.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +19,7 @@ pub struct Method {
     pub code: fn(Option<Reason>) -> String,
 }
 
-/// What is known of a request so far; the line is written when this is dropped.
+/// What is known of a request so far; it is written and recorded when this is dropped.
 #[derive(Debug)]
 pub struct Record {
     method: Method,
@@ -31,6 +35,12 @@ pub struct Record {
     pub completion_tokens: u32,
     ttft_ms: Option<f64>,
     outcome: Option<Result<(), Reason>>,
+    /// The route of the sample that ended last.
+    route: Option<Route>,
+    /// Tokens of the prompt that came from the prefix cache. Of several samples the fewest count:
+    /// the others read what the first one has just stored.
+    cached_tokens: Option<u32>,
+    metrics: Option<Arc<Metrics>>,
 }
 
 impl Record {
@@ -46,7 +56,15 @@ impl Record {
             completion_tokens: 0,
             ttft_ms: None,
             outcome: None,
+            route: None,
+            cached_tokens: None,
+            metrics: None,
         }
+    }
+
+    /// Has the request recorded in these metrics too.
+    pub fn record_in(&mut self, metrics: &Arc<Metrics>) {
+        self.metrics = Some(Arc::clone(metrics));
     }
 
     /// Milliseconds since it arrived.
@@ -54,10 +72,32 @@ impl Record {
         monotonic_ns().saturating_sub(self.arrived_ns) as f64 / 1e6
     }
 
-    /// Notes the first token, once, and returns how long it took.
-    pub fn first_token(&mut self) -> f64 {
+    /// Notes tokens of a sample. `last_ms` is when its tokens before these came, and becomes when
+    /// these came. Returns the time since the request's arrival.
+    pub fn tokens_came(&mut self, last_ms: &mut Option<f64>) -> f64 {
         let now = self.elapsed_ms();
-        *self.ttft_ms.get_or_insert(now)
+        let before = last_ms.replace(now);
+        if let Some(metrics) = &self.metrics {
+            if self.ttft_ms.is_none() {
+                metrics.first_token(now / 1e3);
+            }
+            if let Some(before) = before {
+                metrics.gap((now - before) / 1e3);
+            }
+        }
+        self.ttft_ms.get_or_insert(now);
+        now
+    }
+
+    /// Notes the end of a sample.
+    pub fn sample_ended(&mut self, end: &AnswerEnd) {
+        self.route = end.route.or(self.route);
+        let cached = end.usage.cached_tokens;
+        self.cached_tokens = Some(self.cached_tokens.map_or(cached, |known| known.min(cached)));
+        if let Some(metrics) = &self.metrics {
+            metrics.queued(end.timing.queue_ms / 1e3);
+            metrics.drafts(end.speculation.drafted, end.speculation.accepted);
+        }
     }
 
     /// Notes how the request ended.
@@ -69,7 +109,20 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         // A request without an outcome is one whose client left.
-        let reason = self.outcome.unwrap_or(Err(Reason::Cancelled)).err();
+        let outcome = self.outcome.unwrap_or(Err(Reason::Cancelled));
+        let reason = outcome.err();
+        if let Some(metrics) = &self.metrics {
+            // A prompt whose tokens were only counted was not read.
+            let prompt_tokens = if self.ttft_ms.is_some() { self.prompt_tokens as u64 } else { 0 };
+            metrics.ended(&EndedRequest {
+                outcome,
+                route: self.route,
+                seconds: self.elapsed_ms() / 1e3,
+                prompt_tokens,
+                cached_tokens: self.cached_tokens.unwrap_or(0).into(),
+                completion_tokens: self.completion_tokens.into(),
+            });
+        }
         tracing::info!(
             request_id = self.request_id,
             method = self.method.name,

@@ -39,6 +39,8 @@ pub(super) struct Sample {
     pub(super) assembler: Assembler,
     /// Time until its first token, in milliseconds.
     pub(super) ttft_ms: Option<f64>,
+    /// When its latest tokens came, in milliseconds since the request's arrival.
+    pub(super) last_ms: Option<f64>,
 }
 
 /// What a poll of a sample returns.
@@ -55,7 +57,13 @@ pub(super) enum SampleEvent {
 
 impl Sample {
     pub(super) fn new(assembler: Assembler) -> Self {
-        Self { state: SampleState::Waiting, outdated: false, assembler, ttft_ms: None }
+        Self {
+            state: SampleState::Waiting,
+            outdated: false,
+            assembler,
+            ttft_ms: None,
+            last_ms: None,
+        }
     }
 
     pub(super) fn submit(&mut self, submission: Submission) {

@@ -17,6 +17,7 @@ use crate::guard::keys::Principal;
 use crate::inference::admission::{CallSlot, Calls, MessageArrival};
 use crate::inference::error::InferenceError;
 use crate::inference::standing::Standing;
+use crate::metrics::Metrics;
 
 /// What the service needs to know of a call's arrival; in the request's extensions.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub(super) struct Gate {
     pub(super) standing: watch::Receiver<Standing>,
     /// `limits.max_message_bytes`.
     pub(super) max_message_bytes: u64,
+    /// Counts the calls that are refused here, as the service counts all others.
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Gate {
@@ -53,7 +56,10 @@ impl CallLayer<Body> for Gate {
     fn before(&self, mut request: Request<Body>) -> Result<Passed<Body, u64>, Refused> {
         let slot = match self.enter(request.extensions().get()) {
             Ok(slot) => Arc::new(slot),
-            Err(error) => return Err(Box::pin(async { status::of(error).into_http() })),
+            Err(error) => {
+                self.metrics.refused(error.kind);
+                return Err(Box::pin(async { status::of(error).into_http() }));
+            }
         };
         if let Some(message) = request.extensions().get::<Arc<MessageArrival>>() {
             self.calls.follow(message, &slot);

@@ -60,11 +60,12 @@ pub fn routes(
     closing: CancellationToken,
 ) -> Routes {
     let max_message_bytes = inference.limits.max_message_bytes;
+    let metrics = Arc::clone(&inference.metrics);
     let service = InferenceService { inference, decoding };
     let limit = usize::try_from(max_message_bytes).unwrap_or(usize::MAX);
     let service = InferenceServer::new(service).max_decoding_message_size(limit);
     let health = HealthServer::new(health::HealthService::new(standing.clone(), closing));
-    let gate = Gate { calls, standing, max_message_bytes };
+    let gate = Gate { calls, standing, max_message_bytes, metrics };
     Routes::new(Layered::new(service, gate)).add_service(health).add_service(reflection::service())
 }
 

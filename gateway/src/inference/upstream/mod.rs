@@ -1,7 +1,8 @@
-//! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it, and
-//! [`attach`] follows its state. Only [`wire`] knows its messages (`paceline.internal.v1`).
+//! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it and asks it for
+//! the service's figures, and [`attach`] follows its state. Only [`wire`] knows its messages (`paceline.internal.v1`).
 
 pub mod attach;
+mod figures;
 mod wire;
 
 use std::pin::Pin;
@@ -11,6 +12,7 @@ use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
 use paceline_proto::internal::v1::SubmitRequest;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
+use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_vocabulary::{Epoch, KeyId, Term};
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -26,6 +28,7 @@ pub type Submission = BoxFuture<'static, Result<BatchStream, InferenceError>>;
 #[derive(Clone, Debug)]
 pub struct Upstream {
     supervisor: SupervisorClient<Channel>,
+    operations: OperationsClient<Channel>,
     /// Number of this gateway's life.
     epoch: Epoch,
 }
@@ -33,7 +36,9 @@ pub struct Upstream {
 impl Upstream {
     /// The upstream behind this channel.
     pub fn new(supervisor: Channel, epoch: Epoch) -> Self {
-        Self { supervisor: SupervisorClient::new(supervisor), epoch }
+        // A clone shares the connection.
+        let operations = OperationsClient::new(supervisor.clone());
+        Self { supervisor: SupervisorClient::new(supervisor), operations, epoch }
     }
 
     /// Submits a request of this key to the supervisor of this term.

@@ -1,0 +1,185 @@
+//! Figures for Prometheus: those of requests, recorded where they arise, and those of the service
+//! behind the gateway ([`service`]), asked for at each scrape. docs/operations.md lists them all.
+//!
+//! Every label has a fixed set of values: no name of a client, key or model is one.
+
+pub mod service;
+#[cfg(test)]
+mod tests;
+
+use paceline_vocabulary::{Reason, Route};
+use prometheus_client::encoding::prometheus_text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use tokio::sync::Mutex;
+
+use service::{ServiceFigures, ServiceMetrics};
+
+/// The media type of [`Metrics::text`].
+pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
+
+/// Labels and their values.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// The label's value where there is none.
+const NONE: &str = "none";
+
+/// All figures of a gateway.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Labels<3>, Counter>,
+    first_token: Histogram,
+    gap: Histogram,
+    queue: Histogram,
+    request: Histogram,
+    prompt_tokens: Counter,
+    cached_tokens: Counter,
+    prefix_hits: Counter,
+    completion_tokens: Counter,
+    drafted: Counter,
+    accepted: Counter,
+    calls: Gauge,
+    can_serve: Gauge,
+    service: ServiceMetrics,
+    /// Held from the first figure that a scrape sets to the last one it writes.
+    scrape: Mutex<()>,
+}
+
+/// A request that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedRequest {
+    /// How it ended.
+    pub outcome: Result<(), Reason>,
+    /// The route of the sample that ended last.
+    pub route: Option<Route>,
+    /// From its arrival to its end.
+    pub seconds: f64,
+    /// Tokens of its prompt, if it had a first token; else 0.
+    pub prompt_tokens: u64,
+    /// Those of them that came from the prefix cache.
+    pub cached_tokens: u64,
+    /// Tokens of all its samples.
+    pub completion_tokens: u64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("paceline");
+        let metrics = Self {
+            requests: Family::default(),
+            // 5 ms to 82 s.
+            first_token: Histogram::new(exponential_buckets(0.005, 2.0, 15)),
+            // 1 ms to 8 s.
+            gap: Histogram::new(exponential_buckets(0.001, 2.0, 14)),
+            // 1 ms to 16 s; requests wait 10 s by default.
+            queue: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
+            // 50 ms to 820 s; requests have 600 s by default.
+            request: Histogram::new(exponential_buckets(0.05, 2.0, 15)),
+            prompt_tokens: Counter::default(),
+            cached_tokens: Counter::default(),
+            prefix_hits: Counter::default(),
+            completion_tokens: Counter::default(),
+            drafted: Counter::default(),
+            accepted: Counter::default(),
+            calls: Gauge::default(),
+            can_serve: Gauge::default(),
+            service: ServiceMetrics::register(&mut registry),
+            scrape: Mutex::default(),
+            registry: Registry::default(),
+        };
+        metrics.register(&mut registry);
+        Self { registry, ..metrics }
+    }
+}
+
+impl Metrics {
+    fn register(&self, to: &mut Registry) {
+        to.register("requests", "Requests that ended", self.requests.clone());
+        let mut seconds = |name: &str, help: &str, histogram: &Histogram| {
+            to.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        };
+        seconds("time_to_first_token", "From arrival to the first token", &self.first_token);
+        seconds("token_gap", "Between two deliveries of tokens of one sample", &self.gap);
+        seconds("queue", "Waiting in the queue", &self.queue);
+        seconds("request", "From arrival to end", &self.request);
+        let mut counter = |name: &str, help: &str, counter: &Counter| {
+            to.register(name, help, counter.clone());
+        };
+        counter("prompt_tokens", "Tokens of prompts that were read", &self.prompt_tokens);
+        counter("cached_tokens", "Those from the prefix cache", &self.cached_tokens);
+        counter("prefix_hits", "Requests that found a prefix", &self.prefix_hits);
+        counter("completion_tokens", "Generated tokens", &self.completion_tokens);
+        counter("drafted_tokens", "Tokens that the drafter proposed", &self.drafted);
+        counter("accepted_tokens", "Proposed tokens that the target accepted", &self.accepted);
+        to.register("calls", "Calls inside the gateway", self.calls.clone());
+        to.register("can_serve", "1 if a request would be served now", self.can_serve.clone());
+    }
+
+    /// Records the first token of a request.
+    pub fn first_token(&self, seconds: f64) {
+        self.first_token.observe(seconds);
+    }
+
+    /// Records the time between two deliveries of one sample.
+    pub fn gap(&self, seconds: f64) {
+        self.gap.observe(seconds);
+    }
+
+    /// Records the time that a sample waited.
+    pub fn queued(&self, seconds: f64) {
+        self.queue.observe(seconds);
+    }
+
+    /// Records what became of a sample's drafts.
+    pub fn drafts(&self, drafted: u64, accepted: u64) {
+        self.drafted.inc_by(drafted);
+        self.accepted.inc_by(accepted);
+    }
+
+    /// Records a call that was refused before it became a request.
+    pub fn refused(&self, reason: Reason) {
+        self.count(Err(reason), None);
+    }
+
+    /// Records a request that is over.
+    pub fn ended(&self, request: &EndedRequest) {
+        self.count(request.outcome, request.route);
+        self.request.observe(request.seconds);
+        self.prompt_tokens.inc_by(request.prompt_tokens);
+        self.cached_tokens.inc_by(request.cached_tokens);
+        self.prefix_hits.inc_by(u64::from(request.cached_tokens > 0));
+        self.completion_tokens.inc_by(request.completion_tokens);
+    }
+
+    fn count(&self, outcome: Result<(), Reason>, route: Option<Route>) {
+        let labels = [
+            ("status", outcome.err().map_or("OK", Reason::word)),
+            ("lane", route.map_or(NONE, |route| route.lane.word())),
+            ("reason", route.map_or(NONE, |route| route.reason.word())),
+        ];
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// All figures in the text format of Prometheus. `service` asks for those behind the gateway. It
+    /// is awaited for one scrape at a time, so that many scrapes are no load on the supervisor.
+    pub async fn text(
+        &self,
+        calls: usize,
+        can_serve: bool,
+        service: impl Future<Output = Option<ServiceFigures>>,
+    ) -> String {
+        let _alone = self.scrape.lock().await;
+        let service = service.await;
+        self.calls.set(i64::try_from(calls).unwrap_or(i64::MAX));
+        self.can_serve.set(can_serve.into());
+        self.service.set(service.as_ref());
+        let mut text = String::new();
+        // Writing to a String does not fail; what it had until then would be sent.
+        let _ = prometheus_text::encode(&mut text, &self.registry);
+        text
+    }
+}
