@@ -18,7 +18,8 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// A field of the inference's input and the name that a protocol has for it. The name also stands
-/// for the beginning of longer paths: `("sampling", "")` makes `top_p` of `sampling.top_p`.
+/// for the beginning of longer paths: `("sampling", "")` makes `top_p` of `sampling.top_p`. A `[]` in both
+/// stands for any index.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldName {
     /// The path in the inference's input.
@@ -172,6 +173,7 @@ impl FieldPaths {
         error
     }
 
+    /// The protocol's path.
     fn outer(&self, inner: &str) -> String {
         if let Some((at, rest)) = message_index(inner)
             && let Some(outer) = self.messages.get(at)
@@ -179,7 +181,8 @@ impl FieldPaths {
             return format!("{outer}{rest}");
         }
         for FieldName { inner: prefix, outer } in self.fields {
-            let Some(rest) = inner.strip_prefix(prefix) else { continue };
+            let Some((indices, rest)) = after(prefix, inner) else { continue };
+            let outer = with_indices(outer, &indices);
             match rest.chars().next() {
                 None | Some('[') => return format!("{outer}{rest}"),
                 Some('.') if outer.is_empty() => return rest[1..].to_owned(),
@@ -189,6 +192,30 @@ impl FieldPaths {
         }
         inner.to_owned()
     }
+}
+
+/// The rest of a path that begins as `prefix` says, and the indices in the places of its `[]`.
+fn after<'a>(prefix: &str, path: &'a str) -> Option<(Vec<&'a str>, &'a str)> {
+    let mut pieces = prefix.split("[]");
+    let (mut indices, mut rest) = (Vec::new(), path.strip_prefix(pieces.next()?)?);
+    for piece in pieces {
+        let (index, more) = rest.strip_prefix('[')?.split_once(']')?;
+        indices.push(index);
+        rest = more.strip_prefix(piece)?;
+    }
+    Some((indices, rest))
+}
+
+/// A name with these indices in the places of its `[]`.
+fn with_indices(name: &str, indices: &[&str]) -> String {
+    let mut indices = indices.iter();
+    let mut pieces = name.split("[]");
+    let mut made = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let index = indices.next().copied().unwrap_or_default();
+        made.push_str(&format!("[{index}]{piece}"));
+    }
+    made
 }
 
 /// The index in `messages[3].content` and the rest of the path.
@@ -231,6 +258,7 @@ mod tests {
             FieldName { inner: "limits.max_tokens", outer: "max_output_tokens" },
             FieldName { inner: "sampling", outer: "" },
             FieldName { inner: "messages", outer: "input" },
+            FieldName { inner: "tools[].calls[].name", outer: "tools[].x[].function.name" },
         ];
         let messages = vec!["instructions".to_owned(), "input[0]".to_owned()];
         let paths = FieldPaths { fields: FIELDS, messages };
@@ -243,6 +271,8 @@ mod tests {
             ("messages[0].content", "instructions.content"),
             ("messages[1].content[2]", "input[0].content[2]"),
             ("messages[7]", "input[7]"),
+            ("tools[3].calls[14].name", "tools[3].x[14].function.name"),
+            ("tools[3].calls[14].names", "tools[3].calls[14].names"),
             ("seed", "seed"),
         ] {
             let error = paths.translate(InferenceError::invalid(inner, "a", "b"));

@@ -155,7 +155,7 @@ impl DecodeContext<'_> {
 
     /// The texts of tokens, for log-probabilities.
     pub fn token_texts(&self) -> TokenTexts {
-        TokenTexts(Arc::clone(self.front.inference.prompter.language()))
+        TokenTexts::new(Arc::clone(self.front.inference.prompter.language()))
     }
 }
 
@@ -170,18 +170,26 @@ pub struct TokenText {
     pub text: String,
     /// As bytes.
     pub bytes: Vec<u8>,
+    /// Whether it is a special token, which adds nothing to an answer's text.
+    pub is_special: bool,
 }
 
 impl TokenTexts {
+    /// Those of the model with this text side.
+    pub fn new(language: Arc<Language>) -> Self {
+        Self(language)
+    }
+
     /// The text of one token, a special one included.
     pub fn of(&self, id: u32) -> TokenText {
         let tokens = &self.0.tokens;
+        let is_special = tokens.is_skipped(id);
         let bytes = match tokens.bytes(id) {
             Some(bytes) => bytes.to_vec(),
-            None if tokens.is_skipped(id) => tokens.text(id).unwrap_or_default().into_bytes(),
+            None if is_special => tokens.text(id).unwrap_or_default().into_bytes(),
             None => tokens.decode(&[id]).unwrap_or_default().into_bytes(),
         };
-        TokenText { text: String::from_utf8_lossy(&bytes).into_owned(), bytes }
+        TokenText { text: String::from_utf8_lossy(&bytes).into_owned(), bytes, is_special }
     }
 }
 

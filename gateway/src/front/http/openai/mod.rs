@@ -1,14 +1,57 @@
-//! OpenAI: models, chat completions, completions.
+//! OpenAI's protocol: the model, conversations and texts.
+//!
+//! [`models`] the served model · [`chat`] conversations · [`completions`] texts · [`accepted`]
+//! fields that are accepted and not read · [`params`] fields of both requests · [`values`] values
+//! with several forms · [`answer`] and [`logprobs`] fields of both answers · [`error`] errors.
 
+pub mod accepted;
+pub mod answer;
+pub mod chat;
+pub mod completions;
 pub mod error;
+pub mod logprobs;
+pub mod models;
+pub mod params;
+pub mod values;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::routing::{get, post};
+use paceline_process::clock::unix_seconds;
+use serde::Serialize;
+use serde_json::json;
 
-use super::HttpFront;
+use self::chat::Chat;
+use self::completions::Completions;
+use self::error::ErrorBody;
+use super::error::ErrorView;
+use super::sse::SseEvent;
+use super::{HttpFront, error as statuses, exchange};
+use crate::inference::error::InferenceError;
+
+/// What a stream ends with.
+const DONE: &str = "[DONE]";
 
 /// The paths of this protocol.
 pub fn routes() -> Router<Arc<HttpFront>> {
+    let since = unix_seconds();
     Router::new()
+        .route("/v1/models", get(move |front| models::list(front, since)))
+        // A model's name may have slashes.
+        .route("/v1/models/{*name}", get(move |front, name| models::one(front, name, since)))
+        .route("/v1/chat/completions", post(exchange::answer::<Chat>))
+        .route("/v1/completions", post(exchange::answer::<Completions>))
+}
+
+/// The events of some chunks.
+fn events<C: Serialize>(chunks: impl IntoIterator<Item = C>) -> Vec<SseEvent> {
+    chunks.into_iter().map(|chunk| SseEvent::data(json!(chunk).to_string())).collect()
+}
+
+/// The event of an error after the answer had begun.
+fn error_event(error: &InferenceError, request_id: &str) -> SseEvent {
+    let status = statuses::status(error.kind);
+    let body = ErrorBody::of(&ErrorView { status, error, request_id });
+    SseEvent::data(json!(body).to_string())
 }

@@ -1,0 +1,243 @@
+//! What all answers of this protocol have: who answered, the tokens of a request, and the extension
+//! that no other service has.
+
+use paceline_vocabulary::Route;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::front::http::exchange::DecodeContext;
+use crate::stream::{AnswerEnd, FinishReason, Speculation, Timing, Usage};
+
+/// What every chunk of an answer repeats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// The request's id, without the prefix of its kind.
+    pub(crate) request_id: String,
+    /// When the request came, in seconds since 1970.
+    pub(crate) created: i64,
+    /// Name of the served model.
+    pub(crate) model: String,
+}
+
+impl Head {
+    /// Of the answers to this request.
+    pub(crate) fn of(context: &DecodeContext<'_>) -> Self {
+        Self {
+            request_id: context.request_id.to_owned(),
+            created: context.created,
+            model: context.served.to_owned(),
+        }
+    }
+}
+
+/// Tokens of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CompletionUsage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Tokens of all its answers.
+    pub completion_tokens: u64,
+    /// The sum.
+    pub total_tokens: u64,
+    /// More about the prompt.
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+/// More about the tokens of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PromptTokensDetails {
+    /// Tokens that came from the prefix cache.
+    pub cached_tokens: u64,
+}
+
+/// What this service reports and the protocol has no field for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AnswerExtension {
+    /// The lane that served the first answer, and why.
+    pub route: Option<RouteReport>,
+    /// What became of drafts, in all answers.
+    pub speculation: SpeculationReport,
+    /// Times of the answer that took longest.
+    pub timing: TimingReport,
+    /// The seed that makes the same answers again.
+    pub seed: u64,
+    /// Texts of the answer that looked like a call and are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<AnswerWarning>,
+}
+
+/// The lane of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RouteReport {
+    /// `plain` or `speculative`.
+    pub lane: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What became of drafts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SpeculationReport {
+    /// Rounds of drafting and verifying.
+    pub cycles: u64,
+    /// Drafted tokens.
+    pub drafted: u64,
+    /// Drafted tokens that were accepted.
+    pub accepted: u64,
+}
+
+/// Times in milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TimingReport {
+    /// In the queue.
+    pub queue_ms: f64,
+    /// From the request's arrival to the first token.
+    pub ttft_ms: f64,
+    /// From the request's arrival to the end.
+    pub total_ms: f64,
+    /// Decoding of images.
+    pub image_decode_ms: f64,
+    /// Resizing and writing of images.
+    pub image_resize_ms: f64,
+    /// The vision tower.
+    pub tower_ms: f64,
+    /// The prefill.
+    pub prefill_ms: f64,
+}
+
+/// A text of an answer that looked like a call and is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AnswerWarning {
+    /// The answer that has the text.
+    pub index: u32,
+    /// What was expected and found.
+    pub message: String,
+}
+
+/// Sums the ends of a request's answers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Answers that ended.
+    pub(crate) ended: u32,
+    usage: CompletionUsage,
+    extension: AnswerExtension,
+}
+
+impl Totals {
+    /// One of the answers ended.
+    pub(crate) fn add(&mut self, index: u32, end: &AnswerEnd) {
+        let AnswerEnd { finish_reason: _, stop: _, usage, route, speculation, timing, seed } = end;
+        self.ended += 1;
+        let Usage { prompt_tokens, completion_tokens, cached_tokens } = *usage;
+        let sums = &mut self.usage;
+        // The answers have one prompt.
+        sums.prompt_tokens = sums.prompt_tokens.max(prompt_tokens.into());
+        sums.completion_tokens += u64::from(completion_tokens);
+        sums.total_tokens = sums.prompt_tokens + sums.completion_tokens;
+        let details = &mut sums.prompt_tokens_details;
+        details.cached_tokens = details.cached_tokens.max(cached_tokens.into());
+        let extension = &mut self.extension;
+        if index == 0 {
+            extension.route = route.map(|Route { lane, reason }| RouteReport {
+                lane: lane.word().to_owned(),
+                reason: reason.word().to_owned(),
+            });
+        }
+        let Speculation { cycles, drafted, accepted } = *speculation;
+        extension.speculation.cycles += cycles;
+        extension.speculation.drafted += drafted;
+        extension.speculation.accepted += accepted;
+        extension.timing.longest(*timing);
+        extension.seed = *seed;
+    }
+
+    /// A text of an answer looked like a call and is none.
+    pub(crate) fn warn(&mut self, index: u32, message: String) {
+        self.extension.warnings.push(AnswerWarning { index, message });
+    }
+
+    /// Tokens of the answers that ended.
+    pub(crate) fn usage(&self) -> CompletionUsage {
+        self.usage.clone()
+    }
+
+    /// The rest of what is known of them.
+    pub(crate) fn extension(&self) -> AnswerExtension {
+        self.extension.clone()
+    }
+}
+
+impl TimingReport {
+    /// Takes the longer time of each kind.
+    fn longest(&mut self, timing: Timing) {
+        let Timing {
+            queue_ms,
+            ttft_ms,
+            total_ms,
+            image_decode_ms,
+            image_resize_ms,
+            tower_ms,
+            prefill_ms,
+        } = timing;
+        for (mine, other) in [
+            (&mut self.queue_ms, queue_ms),
+            (&mut self.ttft_ms, ttft_ms),
+            (&mut self.total_ms, total_ms),
+            (&mut self.image_decode_ms, image_decode_ms),
+            (&mut self.image_resize_ms, image_resize_ms),
+            (&mut self.tower_ms, tower_ms),
+            (&mut self.prefill_ms, prefill_ms),
+        ] {
+            *mine = mine.max(other);
+        }
+    }
+}
+
+/// The protocol's word for the end of an answer.
+pub(crate) fn finish_reason(reason: Option<FinishReason>, calls: bool) -> &'static str {
+    match reason {
+        Some(FinishReason::Length) => "length",
+        // The protocol has no word for an end without a reason.
+        Some(FinishReason::Stop) | None if calls => "tool_calls",
+        Some(FinishReason::Stop) | None => "stop",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_vocabulary::{Lane, RouteReason};
+
+    use super::*;
+
+    #[test]
+    fn several_answers_have_one_prompt_and_the_sum_of_their_tokens() {
+        let route = |reason| Some(Route { lane: Lane::Speculative, reason });
+        let end = |completion_tokens, cached_tokens, reason, total_ms| AnswerEnd {
+            usage: Usage { prompt_tokens: 10, completion_tokens, cached_tokens },
+            route: route(reason),
+            speculation: Speculation { cycles: 2, drafted: 8, accepted: 5 },
+            timing: Timing { total_ms, ..Default::default() },
+            seed: 7,
+            ..Default::default()
+        };
+        let mut totals = Totals::default();
+        totals.add(1, &end(3, 8, RouteReason::Probe, 9.0));
+        totals.add(0, &end(4, 4, RouteReason::Benefit, 5.0));
+        let usage = totals.usage();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens), (10, 7, 17));
+        assert_eq!(usage.prompt_tokens_details.cached_tokens, 8);
+        let AnswerExtension { route, speculation, timing, seed, warnings } = totals.extension();
+        let route = route.expect("reported");
+        assert_eq!((route.lane.as_str(), route.reason.as_str()), ("speculative", "benefit"));
+        assert_eq!((speculation.drafted, speculation.accepted), (16, 10));
+        assert_eq!((timing.total_ms, seed, warnings.len()), (9.0, 7, 0));
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_is_never_a_call() {
+        assert_eq!(finish_reason(Some(FinishReason::Length), true), "length");
+        assert_eq!(finish_reason(Some(FinishReason::Stop), true), "tool_calls");
+        assert_eq!(finish_reason(Some(FinishReason::Stop), false), "stop");
+        assert_eq!(finish_reason(None, false), "stop");
+    }
+}

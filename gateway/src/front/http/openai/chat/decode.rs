@@ -1,0 +1,325 @@
+//! A request of `/v1/chat/completions` as the middle's input.
+//!
+//! Requests are taken apart by all their fields, so that a field that is added to the types cannot
+//! be dropped in silence (I5).
+
+use serde_json::{Map, Value};
+
+use super::request::{
+    CalledFunction, ChatCompletionRequest, ChatFunction, ChatMessage, ChatPart, ChatTool,
+    ChatToolCall, ImageAddress, ResponseFormat,
+};
+use crate::front::http::json::AnyJson;
+use crate::front::http::openai::accepted;
+use crate::front::http::openai::params::{Extension, Parameters, include_usage};
+use crate::front::http::openai::values::{TextOr, ToolChoice};
+use crate::inference::error::{InferenceError, quoted};
+use crate::inference::input::{
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
+    ToolInput,
+};
+
+/// The variable of published templates that switches thinking off.
+const ENABLE_THINKING: &str = "enable_thinking";
+/// The variable of published templates for the amount of thinking.
+const REASONING_EFFORT: &str = "reasoning_effort";
+
+/// A request, and how its answer is written.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DecodedChat {
+    pub(crate) input: RequestInput,
+    pub(crate) stream: bool,
+    /// Whether the stream's last chunk has the tokens of the request.
+    pub(crate) include_usage: bool,
+}
+
+/// The request in a message.
+///
+/// # Errors
+/// A field that is not served, or not with its value.
+pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, InferenceError> {
+    let ChatCompletionRequest {
+        model: _, // checked by the front
+        messages,
+        tools,
+        tool_choice,
+        response_format,
+        stream,
+        stream_options,
+        max_completion_tokens,
+        max_tokens,
+        n,
+        stop,
+        temperature,
+        top_p,
+        seed,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias,
+        logprobs,
+        top_logprobs,
+        reasoning_effort,
+        top_k,
+        min_p,
+        repetition_penalty,
+        min_tokens,
+        ignore_eos,
+        stop_token_ids,
+        chat_template_kwargs,
+        paceline,
+        rest,
+    } = request;
+    accepted::check("", &rest, accepted::CHAT)?;
+    let stream = stream.unwrap_or(false);
+    let include_usage = include_usage(stream, stream_options)?;
+    check_format(response_format)?;
+    let Extension { route, template_arguments } = paceline.unwrap_or_default();
+    let arguments = template_variables(template_arguments, chat_template_kwargs, reasoning_effort)?;
+    let messages = messages.into_iter().enumerate().map(|(at, one)| message(at, one));
+    let messages = messages.collect::<Result<_, _>>()?;
+    let tools = offered(tools.unwrap_or_default(), tool_choice)?;
+    let parameters = Parameters {
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        seed,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias,
+        max_tokens: most_tokens(max_completion_tokens, max_tokens)?,
+        min_tokens,
+        ignore_eos,
+        stop,
+        stop_token_ids,
+        n,
+        logprobs: reported(logprobs, top_logprobs)?,
+        route,
+    };
+    let template_arguments = match arguments.is_empty() {
+        true => String::new(),
+        false => Value::Object(arguments).to_string(),
+    };
+    let conversation = ConversationInput { messages, tools, template_arguments };
+    let params = parameters.checked()?;
+    let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
+    Ok(DecodedChat { input, stream, include_usage })
+}
+
+fn check_format(format: Option<ResponseFormat>) -> Result<(), InferenceError> {
+    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(()) };
+    match kind.as_str() {
+        "text" if json_schema.is_none() => Ok(()),
+        "text" => {
+            let (field, expected) = ("response_format.json_schema", "nothing with the type text");
+            Err(InferenceError::invalid(field, expected, "a schema"))
+        }
+        "json_object" | "json_schema" => {
+            let found = format!("{kind}, which is not served yet");
+            Err(InferenceError::invalid("response_format", "the type text", found))
+        }
+        other => {
+            let field = "response_format.type";
+            Err(InferenceError::invalid(field, "the type text", quoted(other)))
+        }
+    }
+}
+
+/// The variables of the template, from the fields that may have them.
+fn template_variables(
+    ours: Option<AnyJson>,
+    theirs: Option<AnyJson>,
+    effort: Option<String>,
+) -> Result<Map<String, Value>, InferenceError> {
+    let (field, given) = match (ours, theirs) {
+        (Some(_), Some(_)) => {
+            let expected = "nothing beside paceline.template_arguments";
+            return Err(InferenceError::invalid("chat_template_kwargs", expected, "both"));
+        }
+        (None, theirs) => ("chat_template_kwargs", theirs),
+        (ours, None) => ("paceline.template_arguments", ours),
+    };
+    let mut variables = match given {
+        None => Map::new(),
+        Some(AnyJson(Value::Object(variables))) => variables,
+        Some(other) => {
+            return Err(InferenceError::invalid(field, "an object", quoted(&other.text())));
+        }
+    };
+    let (name, value) = match effort.as_deref() {
+        None => return Ok(variables),
+        Some("none") => (ENABLE_THINKING, Value::Bool(false)),
+        Some(effort) => (REASONING_EFFORT, Value::String(effort.to_owned())),
+    };
+    match variables.get(name) {
+        None => {
+            variables.insert(name.to_owned(), value);
+        }
+        Some(other) if *other == value => {}
+        Some(other) => {
+            let found = format!("{other} for the template's variable {name}");
+            let expected = format!("{value}, as reasoning_effort has it");
+            return Err(InferenceError::invalid(REASONING_EFFORT, expected, found));
+        }
+    }
+    Ok(variables)
+}
+
+fn most_tokens(newer: Option<u32>, older: Option<u32>) -> Result<Option<u32>, InferenceError> {
+    match (newer, older) {
+        (Some(newer), Some(older)) if newer != older => {
+            let expected = format!("{newer}, as max_completion_tokens has it");
+            Err(InferenceError::invalid("max_tokens", expected, older))
+        }
+        (newer, older) => Ok(newer.or(older)),
+    }
+}
+
+fn reported(logprobs: Option<bool>, top: Option<u32>) -> Result<Option<u32>, InferenceError> {
+    match (logprobs.unwrap_or(false), top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(top)) => {
+            let expected = "0, because `logprobs` is not true";
+            Err(InferenceError::invalid("top_logprobs", expected, top))
+        }
+    }
+}
+
+fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceError> {
+    let ChatMessage {
+        role,
+        content,
+        name,
+        tool_calls,
+        tool_call_id,
+        reasoning_content,
+        reasoning,
+        rest,
+    } = message;
+    let path = format!("messages[{at}].");
+    accepted::check(&path, &rest, accepted::MESSAGE)?;
+    let tool_calls = tool_calls.unwrap_or_default().into_iter().enumerate();
+    let tool_calls: Vec<ToolCallInput> =
+        tool_calls.map(|(place, call)| tool_call(&path, place, call)).collect::<Result<_, _>>()?;
+    let content = match content {
+        None => Vec::new(),
+        // An answer of calls alone has an empty text.
+        Some(TextOr::Text(text)) if text.is_empty() && !tool_calls.is_empty() => Vec::new(),
+        Some(TextOr::Text(text)) => vec![ContentPartInput::Text(text)],
+        Some(TextOr::List(parts)) => {
+            let parts = parts.into_iter().enumerate();
+            parts.map(|(place, part)| content_part(&path, place, part)).collect::<Result<_, _>>()?
+        }
+    };
+    let reasoning = match (reasoning_content, reasoning) {
+        (Some(first), Some(second)) if first != second => {
+            let field = format!("{path}reasoning");
+            let expected = "the text of reasoning_content";
+            return Err(InferenceError::invalid(&field, expected, quoted(&second)));
+        }
+        (first, second) => first.or(second).unwrap_or_default(),
+    };
+    Ok(MessageInput {
+        role,
+        content,
+        tool_calls,
+        tool_call_id: tool_call_id.unwrap_or_default(),
+        name: name.unwrap_or_default(),
+        reasoning,
+    })
+}
+
+fn content_part(
+    path: &str,
+    place: usize,
+    part: ChatPart,
+) -> Result<ContentPartInput, InferenceError> {
+    let ChatPart { kind, text, image_url, rest } = part;
+    let field = |name: &str| format!("{path}content[{place}].{name}");
+    match (kind.as_str(), text, image_url) {
+        ("text", Some(text), None) => {
+            accepted::check(&field(""), &rest, accepted::PART)?;
+            Ok(ContentPartInput::Text(text))
+        }
+        ("image_url", None, Some(ImageAddress { url, rest: more })) => {
+            accepted::check(&field(""), &rest, accepted::PART)?;
+            accepted::check(&field("image_url."), &more, accepted::IMAGE)?;
+            Ok(ContentPartInput::ImageUrl(url))
+        }
+        (kind @ ("text" | "image_url"), ..) => {
+            let expected = format!("a part with {kind} alone, as its type says");
+            Err(InferenceError::invalid(&field(kind), expected, "another field or none"))
+        }
+        (other, ..) => {
+            let expected = "text or image_url, the types that are served";
+            Err(InferenceError::invalid(&field("type"), expected, quoted(other)))
+        }
+    }
+}
+
+fn tool_call(
+    path: &str,
+    place: usize,
+    call: ChatToolCall,
+) -> Result<ToolCallInput, InferenceError> {
+    let ChatToolCall { id, kind, function: CalledFunction { name, arguments }, rest } = call;
+    let path = format!("{path}tool_calls[{place}].");
+    accepted::check(&path, &rest, accepted::CALL)?;
+    check_kind(&format!("{path}type"), kind.as_deref().unwrap_or("function"))?;
+    Ok(ToolCallInput { id, name, arguments })
+}
+
+/// The tools that the prompt shows.
+fn offered(
+    tools: Vec<ChatTool>,
+    choice: Option<ToolChoice>,
+) -> Result<Vec<ToolInput>, InferenceError> {
+    let tools = tools.into_iter().enumerate().map(|(at, one)| tool(at, one));
+    let tools = tools.collect::<Result<_, _>>()?;
+    let not_yet = |what: &str| {
+        let expected = "auto or none, the values that are served";
+        let found = format!("{what}, which is not served yet");
+        Err(InferenceError::invalid("tool_choice", expected, found))
+    };
+    match choice {
+        None => Ok(tools),
+        Some(ToolChoice::Word(word)) => match word.as_str() {
+            "auto" => Ok(tools),
+            "none" => Ok(Vec::new()),
+            "required" => not_yet("required"),
+            other => {
+                let expected = "auto or none, the values that are served";
+                Err(InferenceError::invalid("tool_choice", expected, quoted(other)))
+            }
+        },
+        Some(ToolChoice::Tools(_)) => not_yet("a choice of tools by name"),
+    }
+}
+
+fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
+    let ChatTool { kind, function, rest } = tool;
+    let path = format!("tools[{at}].");
+    check_kind(&format!("{path}type"), &kind)?;
+    accepted::check(&path, &rest, accepted::TOOL)?;
+    let Some(ChatFunction { name, description, parameters, rest }) = function else {
+        return Err(InferenceError::invalid(&format!("{path}function"), "a function", "none"));
+    };
+    accepted::check(&format!("{path}function."), &rest, accepted::FUNCTION)?;
+    Ok(ToolInput {
+        name,
+        description: description.unwrap_or_default(),
+        parameters: parameters.map(|schema| schema.text()).unwrap_or_default(),
+    })
+}
+
+fn check_kind(field: &str, kind: &str) -> Result<(), InferenceError> {
+    match kind {
+        "function" => Ok(()),
+        other => {
+            let expected = "function, the type that is served";
+            Err(InferenceError::invalid(field, expected, quoted(other)))
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Requests of clients against the middle's input, field by field.
+
+use paceline_vocabulary::{Reason, RouteWish};
+use serde_json::{Value, json};
+
+use super::decode::{DecodedChat, chat};
+use super::request::ChatCompletionRequest;
+use crate::inference::error::InferenceError;
+use crate::inference::input::{
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput, ToolInput,
+};
+use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
+
+fn decoded(request: Value) -> Result<DecodedChat, InferenceError> {
+    chat(serde_json::from_value::<ChatCompletionRequest>(request).expect("the message's form"))
+}
+
+/// A request with these fields beside one message.
+fn asking(fields: Value) -> Value {
+    let mut request = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
+    let (Some(request), Value::Object(fields)) = (request.as_object_mut(), fields) else {
+        panic!("objects")
+    };
+    request.extend(fields);
+    Value::Object(request.clone())
+}
+
+fn params(fields: Value) -> GenerationParams {
+    decoded(asking(fields)).expect("served").input.params
+}
+
+fn conversation(request: Value) -> ConversationInput {
+    match decoded(request).expect("served").input.prompt {
+        PromptInput::Conversation(conversation) => conversation,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(fields: Value, field: &str, words: &str) {
+    let error = decoded(asking(fields)).expect_err("not served");
+    assert_eq!((error.kind, error.field.as_deref()), (Reason::InvalidArgument, Some(field)));
+    assert!(error.message.contains(words), "{words:?} in {error}");
+}
+
+#[test]
+fn every_parameter_is_decoded() {
+    let found = params(json!({
+        "max_completion_tokens": 30, "n": 2, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.8, "seed": -1,
+        "presence_penalty": 0.25, "frequency_penalty": -0.5, "logit_bias": {"7": -100, "9": 1.5}, "logprobs": true,
+        "top_logprobs": 3, "top_k": 9, "min_p": 0.125, "repetition_penalty": 1.5, "min_tokens": 4, "ignore_eos": true,
+        "stop_token_ids": [5], "paceline": {"route": "plain"},
+    }));
+    let expected = GenerationParams {
+        model: String::new(),
+        sampling: SamplingParams {
+            temperature: Some(0.5),
+            top_k: Some(9),
+            top_p: Some(0.8),
+            min_p: Some(0.125),
+            seed: Some(u64::MAX),
+            repetition_penalty: Some(1.5),
+            presence_penalty: Some(0.25),
+            frequency_penalty: Some(-0.5),
+            logit_bias: vec![
+                LogitBias { token_id: 7, bias: -100.0 },
+                LogitBias { token_id: 9, bias: 1.5 },
+            ],
+        },
+        max_tokens: Some(30),
+        lower_max_tokens: true,
+        min_tokens: 4,
+        ignore_eos: true,
+        stop_token_ids: vec![5],
+        stop: vec!["a".into(), "b".into()],
+        route: Some(RouteWish::Plain),
+        report_margins: false,
+        report_usage: false,
+        logprobs: Some(3),
+        samples: 2,
+    };
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn absent_and_null_parameters_are_the_models_own() {
+    let nulls = json!({
+        "max_tokens": null, "max_completion_tokens": null, "n": null, "stop": null, "temperature": null, "top_p": null,
+        "seed": null, "logit_bias": null, "logprobs": null, "top_logprobs": null, "tools": null, "tool_choice": null,
+        "response_format": null, "stream": null, "stream_options": null, "paceline": null, "reasoning_effort": null,
+        "user": null, "metadata": null, "parallel_tool_calls": null, "audio": null,
+    });
+    assert_eq!(params(nulls), params(json!({})));
+    let found = params(json!({}));
+    assert_eq!((found.samples, found.max_tokens, found.logprobs), (1, None, None));
+    assert_eq!(params(json!({"stop": "x"})).stop, ["x"]);
+    assert_eq!(params(json!({"logprobs": true})).logprobs, Some(0));
+    assert_eq!(params(json!({"logprobs": false, "top_logprobs": 0})).logprobs, None);
+}
+
+#[test]
+fn every_field_of_a_conversation_is_decoded() {
+    let found = conversation(json!({
+        "messages": [
+            {"role": "system", "content": "s", "name": "n"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "t", "cache_control": {"type": "ephemeral"}},
+                {"type": "image_url", "image_url": {"url": "data:,", "detail": "auto"}},
+            ]},
+            {"role": "assistant", "content": null, "reasoning_content": "r", "refusal": null, "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            ]},
+            {"role": "tool", "tool_call_id": "c", "content": "done"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "description": "d", "strict": false,
+            "parameters": {"type": "object", "properties": {"z": {}, "a": {}}}}}],
+        "tool_choice": "auto",
+        "paceline": {"template_arguments": {"x": 1}},
+    }));
+    let text = |text: &str| ContentPartInput::Text(text.into());
+    let message =
+        |role: &str, content| MessageInput { role: role.into(), content, ..Default::default() };
+    let call = ToolCallInput { id: "c".into(), name: "f".into(), arguments: "{}".into() };
+    let expected = ConversationInput {
+        messages: vec![
+            MessageInput { name: "n".into(), ..message("system", vec![text("s")]) },
+            message("user", vec![text("t"), ContentPartInput::ImageUrl("data:,".into())]),
+            MessageInput {
+                reasoning: "r".into(),
+                tool_calls: vec![call],
+                ..message("assistant", vec![])
+            },
+            MessageInput { tool_call_id: "c".into(), ..message("tool", vec![text("done")]) },
+        ],
+        tools: vec![ToolInput {
+            name: "f".into(),
+            description: "d".into(),
+            parameters: r#"{"type":"object","properties":{"z":{},"a":{}}}"#.into(),
+        }],
+        template_arguments: r#"{"x":1}"#.into(),
+    };
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn reasoning_is_taken_under_both_of_its_names() {
+    let reasoning = |fields: Value| {
+        let mut message = json!({"role": "assistant", "content": "a"});
+        message.as_object_mut().expect("one").extend(fields.as_object().expect("one").clone());
+        decoded(json!({"messages": [message]})).map(|found| match found.input.prompt {
+            PromptInput::Conversation(found) => found.messages[0].reasoning.clone(),
+            other => panic!("{other:?}"),
+        })
+    };
+    for fields in [
+        json!({"reasoning": "r"}),
+        json!({"reasoning_content": "r", "reasoning": null}),
+        json!({"reasoning_content": "r", "reasoning": "r"}),
+    ] {
+        assert_eq!(reasoning(fields).expect("served"), "r");
+    }
+    let error = reasoning(json!({"reasoning_content": "r", "reasoning": "q"})).expect_err("two");
+    assert_eq!(error.field.as_deref(), Some("messages[0].reasoning"));
+}
+
+#[test]
+fn a_choice_of_no_tool_leaves_the_tools_out_of_the_prompt() {
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let with = |choice: &str| conversation(asking(json!({"tools": tools, "tool_choice": choice})));
+    assert_eq!((with("auto").tools.len(), with("none").tools.len()), (1, 0));
+    for choice in [json!("required"), json!({"type": "function", "function": {"name": "f"}})] {
+        refused(json!({"tools": tools, "tool_choice": choice}), "tool_choice", "not served yet");
+    }
+    refused(json!({"tool_choice": "any"}), "tool_choice", "any");
+}
+
+#[test]
+fn formats_other_than_text_are_refused_by_name() {
+    params(json!({"response_format": {"type": "text"}}));
+    for kind in ["json_object", "json_schema"] {
+        let format = json!({"response_format": {"type": kind}});
+        refused(format, "response_format", "not served yet");
+    }
+    refused(json!({"response_format": {"type": "xml"}}), "response_format.type", "xml");
+}
+
+#[test]
+fn the_effort_of_reasoning_is_a_variable_of_the_template() {
+    let with = |fields| conversation(asking(fields)).template_arguments;
+    assert_eq!(with(json!({"reasoning_effort": "low"})), r#"{"reasoning_effort":"low"}"#);
+    assert_eq!(with(json!({"reasoning_effort": "none"})), r#"{"enable_thinking":false}"#);
+    let both =
+        json!({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": false}});
+    assert_eq!(with(both), r#"{"enable_thinking":false}"#);
+    let other =
+        json!({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": true}});
+    refused(other, "reasoning_effort", "true");
+    let twice = json!({"chat_template_kwargs": {}, "paceline": {"template_arguments": {}}});
+    refused(twice, "chat_template_kwargs", "both");
+}
+
+#[test]
+fn values_that_contradict_each_other_are_refused() {
+    let both = json!({"max_completion_tokens": 3, "max_tokens": 3});
+    assert_eq!(params(both).max_tokens, Some(3));
+    refused(json!({"max_completion_tokens": 3, "max_tokens": 4}), "max_tokens", "found 4");
+    refused(json!({"top_logprobs": 2}), "top_logprobs", "`logprobs` is not true");
+    refused(json!({"stream_options": {"include_usage": true}}), "stream_options", "stream");
+}
+
+#[test]
+fn fields_and_parts_that_are_not_served_are_refused_by_their_path() {
+    refused(json!({"guided_json": {}}), "guided_json", "does not serve");
+    refused(json!({"stream": true, "stream_options": {"x": 1}}), "stream_options.x", "not serve");
+    let with = |message: Value| json!({"messages": [message]});
+    let part = |part: Value| with(json!({"role": "user", "content": [part]}));
+    for (request, field) in [
+        (with(json!({"role": "user", "content": "x", "weight": 1})), "messages[0].weight"),
+        (part(json!({"type": "input_audio"})), "messages[0].content[0].type"),
+        (part(json!({"type": "text"})), "messages[0].content[0].text"),
+        (part(json!({"type": "text", "text": "a", "x": 1})), "messages[0].content[0].x"),
+        (
+            part(json!({"type": "image_url", "image_url": {"url": "u", "detail": "low"}})),
+            "messages[0].content[0].image_url.detail",
+        ),
+        (
+            with(json!({"role": "assistant", "tool_calls": [
+                {"id": "c", "type": "custom", "function": {"name": "f", "arguments": ""}}]})),
+            "messages[0].tool_calls[0].type",
+        ),
+    ] {
+        let error = decoded(request).expect_err("not served");
+        assert_eq!(error.field.as_deref(), Some(field));
+    }
+    refused(json!({"tools": [{"type": "custom"}]}), "tools[0].type", "custom");
+    refused(json!({"tools": [{"type": "function"}]}), "tools[0].function", "none");
+    let strict =
+        json!({"tools": [{"type": "function", "function": {"name": "f", "strict": true}}]});
+    refused(strict, "tools[0].function.strict", "false");
+}
+
+#[test]
+fn a_stream_has_usage_if_the_client_asks_for_it() {
+    let with = |fields| {
+        let found = decoded(asking(fields)).expect("served");
+        (found.stream, found.include_usage)
+    };
+    assert_eq!(with(json!({})), (false, false));
+    assert_eq!(with(json!({"stream": true})), (true, false));
+    let asked = json!({"stream": true, "stream_options": {"include_usage": true}});
+    assert_eq!(with(asked), (true, true));
+}

@@ -1,0 +1,196 @@
+//! The request of `/v1/chat/completions`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::front::http::json::AnyJson;
+use crate::front::http::openai::accepted::Rest;
+use crate::front::http::openai::params::{Extension, StreamOptions};
+use crate::front::http::openai::values::{Seed, TextOr, ToolChoice};
+
+/// A conversation to answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ChatCompletionRequest {
+    /// The served model's name or an alias of it; the served model if it is absent.
+    pub model: Option<String>,
+    /// The messages, oldest first.
+    pub messages: Vec<ChatMessage>,
+    /// What the model may call.
+    pub tools: Option<Vec<ChatTool>>,
+    /// `auto`, or `none` to leave the tools out of the prompt.
+    pub tool_choice: Option<ToolChoice>,
+    /// Format of the answer: text.
+    pub response_format: Option<ResponseFormat>,
+    /// Whether the answer comes as server-sent events.
+    pub stream: Option<bool>,
+    /// Options of the stream.
+    pub stream_options: Option<StreamOptions>,
+    /// Most tokens of the answer, reasoning included; as many as fit if it is absent.
+    pub max_completion_tokens: Option<u32>,
+    /// The older name of `max_completion_tokens`.
+    pub max_tokens: Option<u32>,
+    /// Number of answers.
+    pub n: Option<u32>,
+    /// One or more strings that end the answer.
+    pub stop: Option<TextOr<String>>,
+    /// The model's own temperature if it is absent.
+    pub temperature: Option<f32>,
+    /// Probability mass of the tokens to choose from.
+    pub top_p: Option<f32>,
+    /// The same seed gives the same answer.
+    pub seed: Option<Seed>,
+    /// Lowers the logits of tokens that the answer has.
+    pub presence_penalty: Option<f32>,
+    /// Lowers the logits of tokens by their count in the answer.
+    pub frequency_penalty: Option<f32>,
+    /// Added to the logits of tokens, by token id.
+    pub logit_bias: Option<BTreeMap<String, f32>>,
+    /// Whether log-probabilities are reported.
+    pub logprobs: Option<bool>,
+    /// Number of the most probable tokens that are reported beside each token.
+    pub top_logprobs: Option<u32>,
+    /// Passed to the chat template as the variable of this name. `none` switches thinking off in
+    /// templates that have the variable `enable_thinking`.
+    pub reasoning_effort: Option<String>,
+    /// Number of the most probable tokens to choose from.
+    pub top_k: Option<u32>,
+    /// Least probability of a token, relative to the most probable one.
+    pub min_p: Option<f32>,
+    /// Divides the logits of tokens that the prompt or the answer has.
+    pub repetition_penalty: Option<f32>,
+    /// No token ends the answer before so many.
+    pub min_tokens: Option<u32>,
+    /// Whether the answer goes on after the model's own end.
+    pub ignore_eos: Option<bool>,
+    /// Further token ids that end the answer.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// Variables of the chat template, under the name that other servers have for them.
+    #[schema(value_type = Option<Object>)]
+    pub chat_template_kwargs: Option<AnyJson>,
+    /// What is asked of this service alone.
+    pub paceline: Option<Extension>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ChatMessage {
+    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// A text, or parts.
+    pub content: Option<TextOr<ChatPart>>,
+    /// Name of the participant or of the tool.
+    pub name: Option<String>,
+    /// Calls that the assistant made.
+    pub tool_calls: Option<Vec<ChatToolCall>>,
+    /// The call that a tool answers.
+    pub tool_call_id: Option<String>,
+    /// The assistant's reasoning before its answer.
+    pub reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`.
+    pub reasoning: Option<String>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A part of a message's content.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ChatPart {
+    /// `text` or `image_url`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text of a part of type `text`.
+    pub text: Option<String>,
+    /// The image of a part of type `image_url`.
+    pub image_url: Option<ImageAddress>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// The address of an image.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ImageAddress {
+    /// A `data:` URL. No other address is fetched.
+    pub url: String,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A tool that the model may call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ChatTool {
+    /// `function`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The function.
+    pub function: Option<ChatFunction>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A function that the model may call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ChatFunction {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The JSON schema of its arguments.
+    #[schema(value_type = Option<Object>)]
+    pub parameters: Option<AnyJson>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A call that the assistant made, as a client resends it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ChatToolCall {
+    /// Its id.
+    pub id: String,
+    /// `function`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// What was called.
+    pub function: CalledFunction,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A function that was called.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CalledFunction {
+    /// Its name.
+    pub name: String,
+    /// A JSON object as text.
+    pub arguments: String,
+}
+
+/// Format of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResponseFormat {
+    /// `text`. The values `json_object` and `json_schema` are known and not served.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The schema of `json_schema`.
+    #[schema(value_type = Option<Object>)]
+    pub json_schema: Option<AnyJson>,
+}

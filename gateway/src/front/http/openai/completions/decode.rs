@@ -1,0 +1,118 @@
+//! A request of `/v1/completions` as the middle's input.
+//!
+//! Requests are taken apart by all their fields, so that a field that is added to the types cannot
+//! be dropped in silence (I5).
+
+use super::request::CompletionRequest;
+use crate::front::http::openai::accepted;
+use crate::front::http::openai::params::{Extension, Parameters, include_usage};
+use crate::front::http::openai::values::Prompt;
+use crate::inference::error::InferenceError;
+use crate::inference::input::{PromptInput, RequestInput};
+
+/// Most tokens of an answer whose request does not say. The protocol has this number.
+const MAX_TOKENS: u32 = 16;
+
+/// A request, and how its answer is written.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DecodedCompletion {
+    pub(crate) input: RequestInput,
+    pub(crate) stream: bool,
+    /// Whether the stream's last chunk has the tokens of the request.
+    pub(crate) include_usage: bool,
+}
+
+/// The request in a message.
+///
+/// # Errors
+/// A field that is not served, or not with its value.
+pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion, InferenceError> {
+    let CompletionRequest {
+        model: _, // checked by the front
+        prompt,
+        stream,
+        stream_options,
+        max_tokens,
+        n,
+        best_of,
+        echo,
+        stop,
+        temperature,
+        top_p,
+        seed,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias,
+        logprobs,
+        top_k,
+        min_p,
+        repetition_penalty,
+        min_tokens,
+        ignore_eos,
+        stop_token_ids,
+        paceline,
+        rest,
+    } = request;
+    accepted::check("", &rest, accepted::COMPLETIONS)?;
+    let stream = stream.unwrap_or(false);
+    let include_usage = include_usage(stream, stream_options)?;
+    if let Some(best_of) = best_of
+        && best_of != 1
+    {
+        return Err(InferenceError::invalid("best_of", "1, the value that is served", best_of));
+    }
+    if echo == Some(true) {
+        return Err(InferenceError::invalid("echo", "false, the value that is served", true));
+    }
+    let Extension { route, template_arguments } = paceline.unwrap_or_default();
+    if template_arguments.is_some() {
+        let field = "paceline.template_arguments";
+        let expected = "nothing, because no template is used for a text";
+        return Err(InferenceError::invalid(field, expected, "variables"));
+    }
+    let parameters = Parameters {
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        seed,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias,
+        max_tokens: Some(max_tokens.unwrap_or(MAX_TOKENS.max(min_tokens.unwrap_or(0)))),
+        min_tokens,
+        ignore_eos,
+        stop,
+        stop_token_ids,
+        n,
+        logprobs,
+        route,
+    };
+    let input = RequestInput { prompt: one_prompt(prompt)?, params: parameters.checked()? };
+    Ok(DecodedCompletion { input, stream, include_usage })
+}
+
+/// The one prompt of a request.
+fn one_prompt(prompt: Prompt) -> Result<PromptInput, InferenceError> {
+    let several = |count: usize| {
+        let found = format!("{count} prompts");
+        InferenceError::invalid("prompt", "one prompt; send a request for each", found)
+    };
+    match prompt {
+        Prompt::Text(text) => Ok(PromptInput::Text(text)),
+        Prompt::Tokens(ids) => Ok(PromptInput::Ids(ids)),
+        Prompt::Texts(texts) => {
+            let count = texts.len();
+            let one: [String; 1] = texts.try_into().map_err(|_| several(count))?;
+            let [text] = one;
+            Ok(PromptInput::Text(text))
+        }
+        Prompt::TokenLists(lists) => {
+            let count = lists.len();
+            let one: [Vec<u32>; 1] = lists.try_into().map_err(|_| several(count))?;
+            let [ids] = one;
+            Ok(PromptInput::Ids(ids))
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `/v1/completions`: text that the model continues.
+//!
+//! [`request`] the request's fields · [`decode`] makes the middle's input of it · [`answer`] the
+//! fields of answers · [`write`] makes them of events.
+
+pub mod answer;
+mod decode;
+pub mod request;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use crate::front::http::error::FieldName;
+use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
+use crate::inference::error::InferenceError;
+
+use super::answer::Head;
+use super::error::OpenAi;
+use super::params::FIELDS;
+use decode::DecodedCompletion;
+use request::CompletionRequest;
+use write::CompletionWriter;
+
+/// `/v1/completions`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completions;
+
+impl Protocol for Completions {
+    type Dialect = OpenAi;
+    type Body = CompletionRequest;
+    type Writer = CompletionWriter;
+    const METHOD: &'static str = "/v1/completions";
+    const FIELDS: &'static [FieldName] = FIELDS;
+    // A prompt may be token ids, and as many as the longest contexts have.
+    const MAX_NUMBERS: usize = 1 << 20;
+
+    fn decode(
+        body: CompletionRequest,
+        context: &DecodeContext<'_>,
+    ) -> Result<Decoded<CompletionWriter>, InferenceError> {
+        context.check_model(body.model.as_deref().unwrap_or_default())?;
+        let DecodedCompletion { input, stream, include_usage } = decode::completion(body)?;
+        let params = &input.params;
+        let logprobs = params.logprobs.map(|_| context.token_texts());
+        let writer =
+            CompletionWriter::new(Head::of(context), params.samples, include_usage, logprobs);
+        Ok(Decoded { input, writer, stream, messages: Vec::new() })
+    }
+}

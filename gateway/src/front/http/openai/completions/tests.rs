@@ -1,0 +1,126 @@
+//! Requests and answers of texts.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::decode::{DecodedCompletion, completion};
+use super::request::CompletionRequest;
+use super::write::CompletionWriter;
+use crate::front::http::exchange::TokenTexts;
+use crate::front::http::openai::answer::Head;
+use crate::inference::error::InferenceError;
+use crate::inference::input::PromptInput;
+use crate::stream::{
+    AnswerEnd, AnswerEvent, AnswerPart, FinishReason, TokenLogprobs, TopLogprob, Usage,
+};
+
+fn decoded(fields: Value) -> Result<DecodedCompletion, InferenceError> {
+    completion(serde_json::from_value::<CompletionRequest>(fields).expect("the message's form"))
+}
+
+#[track_caller]
+fn refused(fields: Value, field: &str) {
+    let error = decoded(fields).expect_err("not served");
+    assert_eq!(error.field.as_deref(), Some(field), "{error}");
+}
+
+#[test]
+fn one_prompt_is_taken_in_all_its_forms() {
+    let prompt = |prompt: Value| decoded(json!({"prompt": prompt})).expect("served").input.prompt;
+    assert_eq!(prompt(json!("a")), PromptInput::Text("a".into()));
+    assert_eq!(prompt(json!(["a"])), PromptInput::Text("a".into()));
+    assert_eq!(prompt(json!([5, 6])), PromptInput::Ids(vec![5, 6]));
+    assert_eq!(prompt(json!([[5, 6]])), PromptInput::Ids(vec![5, 6]));
+    // The middle refuses it by name.
+    assert_eq!(prompt(json!([])), PromptInput::Ids(vec![]));
+}
+
+#[test]
+fn several_prompts_are_refused() {
+    for prompt in
+        [json!(["a", "b"]), json!([[5], [6]]), json!([5, "a"]), json!(["a", 5]), json!([5, [6]])]
+    {
+        refused(json!({ "prompt": prompt }), "prompt");
+    }
+}
+
+#[test]
+fn fields_that_are_not_served_are_accepted_at_their_defaults_alone() {
+    let defaults = json!({"prompt": "a", "echo": false, "suffix": null, "best_of": 1, "user": "u"});
+    decoded(defaults).expect("served");
+    decoded(json!({"prompt": "a", "echo": null, "best_of": null})).expect("served");
+    refused(json!({"prompt": "a", "echo": true}), "echo");
+    refused(json!({"prompt": "a", "suffix": "b"}), "suffix");
+    refused(json!({"prompt": "a", "best_of": 2, "n": 1}), "best_of");
+    refused(json!({"prompt": "a", "messages": []}), "messages");
+    let variables = json!({"prompt": "a", "paceline": {"template_arguments": {}}});
+    refused(variables, "paceline.template_arguments");
+}
+
+#[test]
+fn an_answer_has_sixteen_tokens_unless_the_request_says_otherwise() {
+    let most = |fields| decoded(fields).expect("served").input.params.max_tokens;
+    assert_eq!(most(json!({"prompt": "a"})), Some(16));
+    assert_eq!(most(json!({"prompt": "a", "max_tokens": 3})), Some(3));
+    assert_eq!(most(json!({"prompt": "a", "min_tokens": 30})), Some(30));
+}
+
+fn writer(samples: u32, include_usage: bool, logprobs: bool) -> CompletionWriter {
+    let head = Head { request_id: "r1".into(), created: 7, model: "m".into() };
+    let texts = logprobs.then(|| TokenTexts::new(Arc::new(crate::demo::language())));
+    CompletionWriter::new(head, samples, include_usage, texts)
+}
+
+fn text(sample_index: u32, text: &str) -> AnswerEvent {
+    let parts = vec![AnswerPart::Text(text.into())];
+    AnswerEvent { sample_index, parts, ..Default::default() }
+}
+
+fn end(sample_index: u32) -> AnswerEvent {
+    let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 3 };
+    let reason = Some(FinishReason::Length);
+    let last = AnswerEnd { finish_reason: reason, usage, ..Default::default() };
+    AnswerEvent { last: Some(last), sample_index, ..Default::default() }
+}
+
+fn streamed(mut writer: CompletionWriter, events: Vec<AnswerEvent>) -> Vec<Value> {
+    let mut chunks: Vec<_> = events.into_iter().filter_map(|event| writer.chunk(event)).collect();
+    chunks.extend(writer.last_chunk());
+    chunks.iter().map(|chunk| serde_json::to_value(chunk).expect("JSON")).collect()
+}
+
+#[test]
+fn text_comes_in_chunks_and_whole() {
+    let events = vec![text(0, "a"), AnswerEvent::default(), text(0, "b"), end(0)];
+    let chunks = streamed(writer(1, true, false), events.clone());
+    let texts: Vec<_> =
+        chunks.iter().filter_map(|one| one["choices"][0]["text"].as_str()).collect();
+    assert_eq!(texts, ["a", "b", ""]);
+    assert_eq!(chunks[2]["choices"][0]["finish_reason"], "length");
+    assert_eq!(chunks[3]["usage"]["total_tokens"], 7);
+    assert_eq!((&chunks[0]["usage"], &chunks[0]["id"]), (&Value::Null, &json!("cmpl-r1")));
+
+    let answer = serde_json::to_value(writer(1, false, false).completion(events)).expect("JSON");
+    let choice = json!({"index": 0, "text": "ab", "logprobs": null, "finish_reason": "length"});
+    assert_eq!(answer["choices"], json!([choice]));
+    assert_eq!(answer["object"], "text_completion");
+    assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 3);
+}
+
+#[test]
+fn several_answers_keep_their_log_probabilities_apart() {
+    let with = |sample, id: u32, logprob| AnswerEvent {
+        token_ids: vec![id],
+        logprobs: vec![TokenLogprobs { logprob, top: vec![TopLogprob { token_id: id, logprob }] }],
+        ..text(sample, "x")
+    };
+    let events = vec![with(0, 300, -1.0), with(1, 301, -2.0), with(0, 302, -3.0), end(0), end(1)];
+    let answer = serde_json::to_value(writer(2, false, true).completion(events)).expect("JSON");
+    let of = |at: usize| &answer["choices"][at]["logprobs"];
+    assert_eq!(of(0)["token_logprobs"], json!([-1.0, -3.0]));
+    assert_eq!(of(1)["token_logprobs"], json!([-2.0]));
+    assert_eq!(of(1)["text_offset"], json!([0]));
+    let token = of(0)["tokens"][1].as_str().expect("a text");
+    assert_eq!(of(0)["top_logprobs"][1][token], -3.0);
+}

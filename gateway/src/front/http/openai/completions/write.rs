@@ -1,0 +1,138 @@
+//! Writes the answers to a text: in chunks as events come, or whole from all of them.
+
+use serde_json::{Value, json};
+
+use super::answer::{Completion, CompletionChoice, CompletionChunk};
+use crate::front::http::exchange::{AnswerWriter, TokenTexts};
+use crate::front::http::openai::answer::{Head, Totals, finish_reason};
+use crate::front::http::openai::logprobs::{LogprobWriter, TextLogprobs};
+use crate::front::http::openai::{DONE, error_event, events};
+use crate::front::http::sse::SseEvent;
+use crate::inference::error::InferenceError;
+use crate::stream::AnswerEvent;
+
+/// Writes the answers to one text.
+#[derive(Clone, Debug)]
+pub(crate) struct CompletionWriter {
+    head: Head,
+    samples: u32,
+    include_usage: bool,
+    /// One for each answer if the request asked for log-probabilities, else none.
+    logprobs: Vec<LogprobWriter>,
+    totals: Totals,
+}
+
+impl CompletionWriter {
+    /// For as many answers as the request asks for.
+    pub(crate) fn new(
+        head: Head,
+        samples: u32,
+        include_usage: bool,
+        logprobs: Option<TokenTexts>,
+    ) -> Self {
+        let samples = samples.max(1);
+        let logprobs = match logprobs {
+            None => Vec::new(),
+            Some(texts) => vec![LogprobWriter::new(texts); samples as usize],
+        };
+        Self { head, samples, include_usage, logprobs, totals: Totals::default() }
+    }
+
+    /// The chunk of one event, if it has anything for the client.
+    pub(crate) fn chunk(&mut self, event: AnswerEvent) -> Option<CompletionChunk> {
+        let choice = self.choice(event);
+        let CompletionChoice { text, logprobs, finish_reason, .. } = &choice;
+        if text.is_empty() && logprobs.is_none() && finish_reason.is_none() {
+            return None;
+        }
+        let ended = finish_reason.is_some() && self.totals.ended >= self.samples;
+        let paceline = (ended && !self.include_usage).then(|| self.totals.extension());
+        Some(CompletionChunk { paceline, ..self.around(vec![choice]) })
+    }
+
+    /// The chunk after the last event.
+    pub(crate) fn last_chunk(&self) -> Option<CompletionChunk> {
+        if !self.include_usage {
+            return None;
+        }
+        let usage = Some(Some(self.totals.usage()));
+        let paceline = Some(self.totals.extension());
+        Some(CompletionChunk { usage, paceline, ..self.around(Vec::new()) })
+    }
+
+    /// The whole answer, from all its events.
+    pub(crate) fn completion(mut self, events: Vec<AnswerEvent>) -> Completion {
+        let mut choices: Vec<CompletionChoice> = (0..self.samples)
+            .map(|index| CompletionChoice { index, ..Default::default() })
+            .collect();
+        for event in events {
+            let more = self.choice(event);
+            let Some(choice) = choices.get_mut(more.index as usize) else { continue };
+            choice.text.push_str(&more.text);
+            if let Some(more) = more.logprobs {
+                choice.logprobs.get_or_insert_default().extend(more);
+            }
+            choice.finish_reason = choice.finish_reason.take().or(more.finish_reason);
+        }
+        let CompletionChunk { id, object, created, model, .. } = self.around(Vec::new());
+        let (usage, paceline) = (self.totals.usage(), self.totals.extension());
+        Completion { id, object, created, model, choices, usage, paceline }
+    }
+
+    /// What an event adds to its answer. A continued text is raw: it has no parts but text.
+    fn choice(&mut self, event: AnswerEvent) -> CompletionChoice {
+        let (index, text) = (event.sample_index, event.text());
+        let AnswerEvent { token_ids, logprobs, last, .. } = event;
+        let writer = self.logprobs.get_mut(index as usize).filter(|_| !token_ids.is_empty());
+        let logprobs = writer.map(|writer| writer.text(&token_ids, logprobs));
+        let finish_reason = last.map(|end| {
+            self.totals.add(index, &end);
+            finish_reason(end.finish_reason, false).to_owned()
+        });
+        CompletionChoice { index, text, logprobs, finish_reason }
+    }
+
+    fn around(&self, choices: Vec<CompletionChoice>) -> CompletionChunk {
+        let Head { request_id, created, model } = &self.head;
+        CompletionChunk {
+            id: format!("cmpl-{request_id}"),
+            object: "text_completion".to_owned(),
+            created: *created,
+            model: model.clone(),
+            choices,
+            usage: self.include_usage.then_some(None),
+            paceline: None,
+        }
+    }
+}
+
+impl AnswerWriter for CompletionWriter {
+    fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent> {
+        events(self.chunk(event))
+    }
+
+    fn end(&mut self) -> Vec<SseEvent> {
+        let mut last = events(self.last_chunk());
+        last.push(SseEvent::data(DONE));
+        last
+    }
+
+    fn error(&mut self, error: &InferenceError) -> Vec<SseEvent> {
+        vec![error_event(error, &self.head.request_id)]
+    }
+
+    fn whole(self, events: Vec<AnswerEvent>) -> Value {
+        json!(self.completion(events))
+    }
+}
+
+impl TextLogprobs {
+    /// Adds those of the tokens that follow.
+    fn extend(&mut self, more: Self) {
+        let Self { tokens, token_logprobs, top_logprobs, text_offset } = more;
+        self.tokens.extend(tokens);
+        self.token_logprobs.extend(token_logprobs);
+        self.top_logprobs.extend(top_logprobs);
+        self.text_offset.extend(text_offset);
+    }
+}

@@ -1,0 +1,318 @@
+//! `/v1/models`: the served model, in the protocol's list and in the list that Codex CLI reads.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::error::OpenAi;
+use crate::front::http::HttpFront;
+use crate::front::http::error::ErrorReply;
+use crate::front::http::exchange::{REQUEST_ID, json_reply};
+use crate::inference::error::InferenceError;
+use crate::inference::model::ModelDescription;
+
+/// What an agent with the catalogue of Codex CLI sends as its instructions for a model. The agent
+/// takes the catalogue's text in the place of its own, so an empty one would leave it without any.
+const INSTRUCTIONS: &str = "You are a coding agent that works in a terminal on the user's machine. \
+Use the tools to read files, to run commands and to change files. Read the code before you change \
+it, make small changes, and check them with the project's own tests. When the task is done, say in \
+a few sentences what you changed. Ask only when you cannot go on.";
+/// Bytes of a tool's output that Codex CLI sends to the model. Its own catalogue has this number for
+/// models without a tokenizer of their own.
+const TOOL_OUTPUT_BYTES: u64 = 10_000;
+
+/// Answers with the served model, since this second, in a list.
+pub(super) async fn list(State(front): State<Arc<HttpFront>>, since: i64) -> Response {
+    reply(front.inference.model("").map(|model| json!(ModelList::of(&model, since))))
+}
+
+/// Answers with the model of this name, which may be an alias.
+pub(super) async fn one(
+    State(front): State<Arc<HttpFront>>,
+    Path(name): Path<String>,
+    since: i64,
+) -> Response {
+    let found = front.inference.model("").and_then(|model| {
+        front.aliases.check(&name, &model.name)?;
+        Ok(json!(ModelObject::of(&model, since)))
+    });
+    reply(found)
+}
+
+fn reply(found: Result<Value, InferenceError>) -> Response {
+    let request_id = paceline_proto::ids::draw_request_id();
+    match found {
+        Ok(body) => {
+            let mut response = json_reply(StatusCode::OK, &body);
+            if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
+                response.headers_mut().insert(REQUEST_ID, id);
+            }
+            response
+        }
+        Err(error) => ErrorReply::new(error).request_id(request_id.as_str()).of::<OpenAi>(),
+    }
+}
+
+/// The models of this service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ModelList {
+    /// `list`.
+    pub object: String,
+    /// The served model.
+    pub data: Vec<ModelObject>,
+    /// The served model, as Codex CLI reads it.
+    pub models: Vec<CatalogueModel>,
+}
+
+/// A model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ModelObject {
+    /// Its name.
+    pub id: String,
+    /// `model`.
+    pub object: String,
+    /// When the service began to serve it, in seconds since 1970.
+    pub created: i64,
+    /// `paceline`.
+    pub owned_by: String,
+    /// Most tokens of prompt and answer together.
+    pub context_length: u32,
+    /// The same, under the name that other servers have for it.
+    pub max_model_len: u32,
+    /// What this service reports and the protocol has no field for.
+    pub paceline: ModelExtension,
+}
+
+/// What a model can do, and its limits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ModelExtension {
+    /// `model_type` of its config.json.
+    pub architecture: String,
+    /// Tokens of its vocabulary.
+    pub vocab_size: u32,
+    /// Most tokens of a prompt.
+    pub max_prompt_tokens: u32,
+    /// Most tokens of an answer.
+    pub max_new_tokens: u32,
+    /// Tokens that end its answers.
+    pub stop_token_ids: Vec<u32>,
+    /// What it can do.
+    pub capabilities: ModelCapabilities,
+}
+
+/// What a model can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ModelCapabilities {
+    /// Whether it takes conversations.
+    pub chat: bool,
+    /// Whether its conversations may have tools.
+    pub tools: bool,
+    /// Whether it reads images.
+    pub vision: bool,
+}
+
+/// A model, as Codex CLI reads it. All its versions since 0.98 find the fields that they need.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CatalogueModel {
+    /// Its name.
+    pub slug: String,
+    /// Its name for people.
+    pub display_name: String,
+    /// What it is.
+    pub description: Option<String>,
+    /// Amounts of reasoning to choose from: none, because chat templates differ in them.
+    #[schema(value_type = Vec<Object>)]
+    pub supported_reasoning_levels: Vec<serde_json::Value>,
+    /// How the agent offers its shell: `shell_command`, an ordinary function.
+    pub shell_type: String,
+    /// `list`: it is shown where a model is chosen.
+    pub visibility: String,
+    /// Whether it is served with an API key.
+    pub supported_in_api: bool,
+    /// Place in lists.
+    pub priority: u32,
+    /// Nothing: a notice that the agent shows when a model is new.
+    pub availability_nux: Option<String>,
+    /// Nothing: the model that is to be used in its place.
+    pub upgrade: Option<String>,
+    /// Instructions for the agent.
+    pub base_instructions: String,
+    /// Whether it sums its reasoning up.
+    pub supports_reasoning_summaries: bool,
+    /// Whether a request may set the length of its answers.
+    pub support_verbosity: bool,
+    /// Nothing: the length of its answers.
+    pub default_verbosity: Option<String>,
+    /// How the agent offers its tool for patches: `freeform`, or nothing.
+    pub apply_patch_tool_type: Option<String>,
+    /// How much of a tool's output the agent sends.
+    pub truncation_policy: TruncationPolicy,
+    /// Whether an answer may have several calls.
+    pub supports_parallel_tool_calls: bool,
+    /// Most tokens of prompt and answer together.
+    pub context_window: u32,
+    /// The same, as the bound of what a user may set.
+    pub max_context_window: u32,
+    /// Tools that only some models have.
+    pub experimental_supported_tools: Vec<String>,
+    /// `text`, and `image` if it reads images.
+    pub input_modalities: Vec<String>,
+}
+
+/// How much of a tool's output an agent sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TruncationPolicy {
+    /// `bytes`.
+    pub mode: String,
+    /// Most of them.
+    pub limit: u64,
+}
+
+impl ModelObject {
+    /// The served model, since this second.
+    pub(crate) fn of(model: &ModelDescription, created: i64) -> Self {
+        // Samplings differ from request to request, so a default is of no use to clients here.
+        let ModelDescription {
+            name,
+            architecture,
+            vocab_size,
+            context_length,
+            max_prompt_tokens,
+            max_new_tokens,
+            chat,
+            tools,
+            vision,
+            default_sampling: _,
+            stop_token_ids,
+        } = model.clone();
+        Self {
+            id: name,
+            object: "model".to_owned(),
+            created,
+            owned_by: "paceline".to_owned(),
+            context_length,
+            max_model_len: context_length,
+            paceline: ModelExtension {
+                architecture,
+                vocab_size,
+                max_prompt_tokens,
+                max_new_tokens,
+                stop_token_ids,
+                capabilities: ModelCapabilities { chat, tools, vision },
+            },
+        }
+    }
+}
+
+impl ModelList {
+    /// The served model, since this second.
+    pub(crate) fn of(model: &ModelDescription, created: i64) -> Self {
+        Self {
+            object: "list".to_owned(),
+            data: vec![ModelObject::of(model, created)],
+            models: vec![CatalogueModel::of(model)],
+        }
+    }
+}
+
+impl CatalogueModel {
+    fn of(model: &ModelDescription) -> Self {
+        let modalities: &[&str] = if model.vision { &["text", "image"] } else { &["text"] };
+        Self {
+            slug: model.name.clone(),
+            display_name: model.name.clone(),
+            description: Some(format!("{} served by Paceline", model.architecture)),
+            supported_reasoning_levels: Vec::new(),
+            shell_type: "shell_command".to_owned(),
+            visibility: "list".to_owned(),
+            supported_in_api: true,
+            priority: 0,
+            availability_nux: None,
+            upgrade: None,
+            base_instructions: INSTRUCTIONS.to_owned(),
+            supports_reasoning_summaries: false,
+            support_verbosity: false,
+            default_verbosity: None,
+            apply_patch_tool_type: model.tools.then(|| "freeform".to_owned()),
+            truncation_policy: TruncationPolicy {
+                mode: "bytes".to_owned(),
+                limit: TOOL_OUTPUT_BYTES,
+            },
+            supports_parallel_tool_calls: model.tools,
+            context_window: model.context_length,
+            max_context_window: model.context_length,
+            experimental_supported_tools: Vec::new(),
+            input_modalities: modalities.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::SamplingRule;
+
+    fn model(vision: bool) -> ModelDescription {
+        ModelDescription {
+            name: "m".into(),
+            architecture: "qwen3".into(),
+            vocab_size: 100,
+            context_length: 4096,
+            max_prompt_tokens: 4000,
+            max_new_tokens: 200,
+            chat: true,
+            tools: true,
+            vision,
+            default_sampling: SamplingRule::GREEDY,
+            stop_token_ids: vec![2],
+        }
+    }
+
+    #[test]
+    fn a_model_has_its_limits_and_capabilities() {
+        let found = ModelObject::of(&model(false), 7);
+        assert_eq!((found.id.as_str(), found.created, found.context_length), ("m", 7, 4096));
+        let extension = found.paceline;
+        assert_eq!((extension.max_prompt_tokens, extension.max_new_tokens), (4000, 200));
+        let wanted = ModelCapabilities { chat: true, tools: true, vision: false };
+        assert_eq!(extension.capabilities, wanted);
+    }
+
+    #[test]
+    fn codex_finds_every_field_that_it_requires() {
+        let list = serde_json::to_value(ModelList::of(&model(true), 7)).expect("JSON");
+        let found = &list["models"][0];
+        // Fields without a default in its types; those that may be null must be there as well.
+        for field in [
+            "slug",
+            "display_name",
+            "description",
+            "supported_reasoning_levels",
+            "shell_type",
+            "visibility",
+            "supported_in_api",
+            "priority",
+            "availability_nux",
+            "upgrade",
+            "base_instructions",
+            "supports_reasoning_summaries",
+            "support_verbosity",
+            "default_verbosity",
+            "apply_patch_tool_type",
+            "truncation_policy",
+            "supports_parallel_tool_calls",
+            "experimental_supported_tools",
+        ] {
+            assert!(found.get(field).is_some(), "{field}");
+        }
+        assert_eq!(found["context_window"], 4096);
+        assert_eq!(found["input_modalities"], serde_json::json!(["text", "image"]));
+        assert_ne!(found["base_instructions"], "", "the agent would have no instructions");
+        assert_eq!(list["data"][0]["id"], found["slug"]);
+    }
+}

@@ -1,0 +1,253 @@
+//! Values of the protocol that have more than one form.
+//!
+//! serde's own untagged enums lose the place of an error inside, so each is read by a visitor.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Serialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+/// A text, or a list.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum TextOr<T> {
+    /// A text.
+    Text(String),
+    /// A list.
+    List(Vec<T>),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Forms<T> {
+            type Value = TextOr<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a list")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(TextOr::Text(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
+                Ok(TextOr::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(TextOr::List)
+            }
+        }
+
+        deserializer.deserialize_any(Forms(PhantomData))
+    }
+}
+
+/// A prompt in one of its forms.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Prompt {
+    /// A text.
+    Text(String),
+    /// Token ids.
+    Tokens(Vec<u32>),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Several lists of token ids.
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// The first element of a prompt that is a list. It decides what the others are.
+enum First {
+    Text(String),
+    Token(u32),
+    Tokens(Vec<u32>),
+}
+
+impl<'de> Deserialize<'de> for Prompt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl<'de> Visitor<'de> for Forms {
+            type Value = Prompt;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a list")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Prompt::Text(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
+                Ok(Prompt::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                Ok(match list.next_element()? {
+                    None => Prompt::Tokens(Vec::new()),
+                    Some(First::Text(first)) => Prompt::Texts(with_rest(first, list)?),
+                    Some(First::Token(first)) => Prompt::Tokens(with_rest(first, list)?),
+                    Some(First::Tokens(first)) => Prompt::TokenLists(with_rest(first, list)?),
+                })
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}
+
+fn with_rest<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+    first: T,
+    mut list: A,
+) -> Result<Vec<T>, A::Error> {
+    let mut all = vec![first];
+    while let Some(next) = list.next_element()? {
+        all.push(next);
+    }
+    Ok(all)
+}
+
+impl<'de> Deserialize<'de> for First {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl<'de> Visitor<'de> for Forms {
+            type Value = First;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, a token id or a list of token ids")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(First::Text(text.to_owned()))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, id: u64) -> Result<Self::Value, E> {
+                let unexpected = serde::de::Unexpected::Unsigned(id);
+                let id = u32::try_from(id).map_err(|_| E::invalid_value(unexpected, &self))?;
+                Ok(First::Token(id))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(First::Tokens)
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}
+
+/// A seed. The protocol's is a signed number; ours has the same 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Seed(pub u64);
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl Visitor<'_> for Forms {
+            type Value = Seed;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an integer of 64 bits")
+            }
+
+            fn visit_u64<E>(self, seed: u64) -> Result<Seed, E> {
+                Ok(Seed(seed))
+            }
+
+            fn visit_i64<E>(self, seed: i64) -> Result<Seed, E> {
+                Ok(Seed(seed.cast_unsigned()))
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}
+
+/// Whether and which tools the model calls.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum ToolChoice {
+    /// `auto`, `none` or `required`.
+    Word(String),
+    /// A tool by name, or some of the tools.
+    Tools(Map<String, Value>),
+}
+
+impl<'de> Deserialize<'de> for ToolChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl<'de> Visitor<'de> for Forms {
+            type Value = ToolChoice;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("auto, none, required or an object")
+            }
+
+            fn visit_str<E>(self, word: &str) -> Result<Self::Value, E> {
+                Ok(ToolChoice::Word(word.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Self::Value, A::Error> {
+                Map::deserialize(MapAccessDeserializer::new(object)).map(ToolChoice::Tools)
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_form_is_read() {
+        let text = |value| serde_json::from_value::<TextOr<String>>(value).expect("a form of it");
+        assert_eq!(text(json!("a")), TextOr::Text("a".into()));
+        assert_eq!(text(json!(["a", "b"])), TextOr::List(vec!["a".into(), "b".into()]));
+        let prompt = |value| serde_json::from_value::<Prompt>(value).ok();
+        assert_eq!(prompt(json!("a")), Some(Prompt::Text("a".into())));
+        assert_eq!(prompt(json!([7, 8])), Some(Prompt::Tokens(vec![7, 8])));
+        assert_eq!(prompt(json!(["a", "b"])), Some(Prompt::Texts(vec!["a".into(), "b".into()])));
+        assert_eq!(prompt(json!([[7], []])), Some(Prompt::TokenLists(vec![vec![7], vec![]])));
+        for mixture in [json!([7, "a"]), json!(["a", 7]), json!([[7], 7]), json!([-1]), json!(7)] {
+            assert_eq!(prompt(mixture), None);
+        }
+        let choice = |value| serde_json::from_value::<ToolChoice>(value).expect("a form of it");
+        assert_eq!(choice(json!("none")), ToolChoice::Word("none".into()));
+        assert!(matches!(choice(json!({"type": "function"})), ToolChoice::Tools(_)));
+    }
+
+    #[test]
+    fn a_seed_keeps_its_bits() {
+        let seed = |text| serde_json::from_str::<Seed>(text).map(|seed| seed.0).ok();
+        assert_eq!(seed("-1"), Some(u64::MAX));
+        assert_eq!(seed("18446744073709551615"), Some(u64::MAX));
+        assert_eq!(seed("1.5"), None);
+    }
+
+    #[test]
+    fn an_error_inside_a_list_has_its_place() {
+        let text = r#"{"stop": ["a", 7]}"#;
+        #[derive(Debug, serde::Deserialize)]
+        struct Request {
+            #[expect(dead_code, reason = "only its errors matter")]
+            stop: Option<TextOr<String>>,
+        }
+        let reader = &mut serde_json::Deserializer::from_str(text);
+        let error = serde_path_to_error::deserialize::<_, Request>(reader).expect_err("a number");
+        assert_eq!(error.path().to_string(), "stop[1]");
+    }
+}
