@@ -309,6 +309,20 @@ fn listeners_that_were_handed_down_are_handed_on() {
 }
 
 #[test]
+fn a_socket_for_http_is_refused_if_there_is_no_http() {
+    let stage = Stage::new(GOOD, GOOD);
+    let mut command = stage.command();
+    command.env("PACELINE_GATEWAY__HTTP", "").env_remove("LISTEN_PID");
+    command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "http");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    command.fd_mappings(vec![FdMapping { parent_fd: listener.into(), child_fd: 3 }]).unwrap();
+    let (code, _, err) = Serve(command.spawn().unwrap()).end();
+    assert_eq!(code, Some(64), "{err}");
+    assert!(err.contains("gateway.http") && err.contains("no HTTP"), "{err}");
+    assert_eq!(stage.trace(), Vec::<String>::new());
+}
+
+#[test]
 fn a_parent_that_hands_down_no_http_socket_has_one_bound_here() {
     handed_on(None, 1);
 }

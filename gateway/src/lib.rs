@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_process::config::{ConfigError, GatewayConfig};
-use paceline_process::listen::{self, Front};
+use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::runtime_dir::{Lock, RuntimeDirError};
 use paceline_process::{Config, Exit, RuntimeDir};
 
@@ -56,10 +56,7 @@ pub enum StartError {
     #[error("the inherited listening socket")]
     Inherited(#[source] io::Error),
     /// A socket for HTTP was handed down, and the configuration says that there is no HTTP.
-    #[error(
-        "expected gateway.http to name the address of the socket \"http\" that was handed down, found \"\" (no HTTP); set it, or take the \
-         socket out of the unit or job"
-    )]
+    #[error("{HTTP_NOT_SERVED}")]
     HttpNotServed,
     /// The address cannot be listened on.
     #[error(

@@ -14,6 +14,10 @@ use crate::{lifecycle, platform};
 pub const FIRST_FD: i32 = 3;
 /// Most descriptors of the convention: no unit of ours has more, so a larger number is a mistake.
 const MOST_FDS: usize = 16;
+/// Why a socket for HTTP is refused if the configuration says that there is no HTTP.
+pub const HTTP_NOT_SERVED: &str = "expected gateway.http to be the address of the socket \"http\" that was handed down, found \"\" (no HTTP); set it, or \
+     take the socket out of the unit or job";
+
 /// A front socket, which another process may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {

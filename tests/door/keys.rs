@@ -133,10 +133,13 @@ fn the_digest_command_makes_the_same_line_for_the_same_key() {
 
 #[test]
 fn a_public_address_without_keys_and_tls_is_refused() {
-    let mut stack = Stack::new("");
-    stack.env("PACELINE_GATEWAY__GRPC", "0.0.0.0:1");
-    refused(&mut stack, &["gateway.grpc", "neither keys", "gateway.insecure"]);
-    stack.sweep();
+    for key in ["grpc", "http"] {
+        let mut stack = Stack::new("");
+        stack.env(&format!("PACELINE_GATEWAY__{}", key.to_uppercase()), "0.0.0.0:1");
+        let setting = format!("gateway.{key}");
+        refused(&mut stack, &[&setting, "neither keys", "gateway.insecure"]);
+        stack.sweep();
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::net::TcpListener;
 
 use paceline_process::config::GatewayConfig;
-use paceline_process::listen::{self, Front};
+use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::{Clock, Exit};
 
 use super::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
@@ -38,11 +38,12 @@ impl FrontListeners {
             Some(socket) => socket,
             None => bind(Front::Grpc, &settings.grpc, retry).await?,
         };
-        let http = match handed.http {
-            // If there is to be no HTTP, nobody holds this socket any more.
-            _ if settings.http.is_empty() => None,
-            Some(socket) => Some(socket),
-            None => Some(bind(Front::Http, &settings.http, retry).await?),
+        let http = match (handed.http, settings.http.as_str()) {
+            (None, "") => None,
+            // Its clients would wait for ever while the parent holds it too.
+            (Some(_), "") => return Err(refuse(Exit::Config, HTTP_NOT_SERVED)),
+            (Some(socket), _) => Some(socket),
+            (None, address) => Some(bind(Front::Http, address, retry).await?),
         };
         Ok(Self {
             grpc: listener(grpc, &settings.grpc),
