@@ -5,6 +5,7 @@ use paceline_vocabulary::Reason;
 use serde_json::{Value, json};
 
 use crate::front::http::error::{Dialect, ErrorView};
+use crate::inference::error::InferenceError;
 
 /// The Anthropic API.
 #[derive(Clone, Copy, Debug)]
@@ -23,15 +24,76 @@ impl Dialect for Anthropic {
             _ => "invalid_request_error",
         };
         let error = view.error;
-        // Clients compact their conversation when they read these words.
         let message = match error.kind {
-            Reason::PromptTooLong => format!("prompt is too long: {}", error.message),
+            Reason::PromptTooLong => too_long(error),
             _ => error.message.clone(),
         };
         json!({
             "type": "error",
-            "error": { "type": kind, "message": message, "reason": error.kind.word() },
+            "error": {
+                "type": kind,
+                "message": message,
+                "reason": error.kind.word(),
+                "field": error.field,
+            },
             "request_id": view.request_id,
         })
+    }
+}
+
+/// The words and numbers by which Claude Code knows that it must shorten the conversation.
+fn too_long(error: &InferenceError) -> String {
+    let fact = |name: &str| error.facts.get(name);
+    let found = fact("prompt_tokens").or_else(|| fact("prompt_tokens_at_least"));
+    match (found, fact("context_length")) {
+        (Some(found), Some(most)) => {
+            format!("prompt is too long: {found} tokens > {most} maximum ({})", error.message)
+        }
+        _ => format!("prompt is too long: {}", error.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::http::error::status;
+
+    fn body(error: &InferenceError) -> Value {
+        Anthropic::error(&ErrorView { status: status(error.kind), error, request_id: "r1" })
+    }
+
+    #[test]
+    fn each_reason_has_the_protocols_type() {
+        for (reason, kind) in [
+            (Reason::InvalidArgument, "invalid_request_error"),
+            (Reason::PromptTooLong, "invalid_request_error"),
+            (Reason::NoTools, "invalid_request_error"),
+            (Reason::Unauthenticated, "authentication_error"),
+            (Reason::UnknownModel, "not_found_error"),
+            (Reason::MessageTooLarge, "request_too_large"),
+            (Reason::QueueFull, "rate_limit_error"),
+            (Reason::TooManyStreams, "rate_limit_error"),
+            (Reason::TargetLoading, "overloaded_error"),
+            (Reason::Draining, "overloaded_error"),
+            (Reason::DeadlinePassed, "timeout_error"),
+            (Reason::Bug, "api_error"),
+            (Reason::Numerics, "api_error"),
+        ] {
+            let body = body(&InferenceError::new(reason, "m"));
+            assert_eq!(body["error"]["type"], kind, "{reason:?}");
+            assert_eq!(body["error"]["reason"], reason.word());
+            assert_eq!((&body["type"], &body["request_id"]), (&json!("error"), &json!("r1")));
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_is_too_long_has_the_words_that_clients_look_for() {
+        let error = InferenceError::new(Reason::PromptTooLong, "messages: expected less");
+        let error = error.fact("context_length", 4096);
+        let message = |error| body(&error)["error"]["message"].as_str().expect("text").to_owned();
+        let exact = message(error.clone().fact("prompt_tokens", 5000));
+        assert!(exact.starts_with("prompt is too long: 5000 tokens > 4096 maximum"), "{exact}");
+        let least = message(error.fact("prompt_tokens_at_least", 9000));
+        assert!(least.starts_with("prompt is too long: 9000 tokens > 4096 maximum"), "{least}");
     }
 }

@@ -1,14 +1,91 @@
 //! Anthropic: messages, and the count of their tokens.
+//!
+//! [`types`] a request · [`accepted`] fields that change nothing · [`decode`] and `conversation`
+//! requests for the middle · [`encode`] answers · [`error`] errors.
 
+pub mod accepted;
+mod conversation;
+pub mod decode;
+pub mod encode;
 pub mod error;
+pub mod types;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::routing::post;
+use serde_json::{Value, json};
 
+use self::decode::{DecodedMessages, FIELDS, Purpose, decode};
+use self::encode::MessageWriter;
+use self::error::Anthropic;
+use self::types::MessagesRequest;
 use super::HttpFront;
+use super::error::FieldName;
+use super::exchange::{self, CountInput, Counting, DecodeContext, Decoded, Protocol};
+use crate::inference::TokenCount;
+use crate::inference::error::InferenceError;
+
+/// `/v1/messages`.
+#[derive(Clone, Copy, Debug)]
+pub struct Messages;
+
+/// `/v1/messages/count_tokens`.
+#[derive(Clone, Copy, Debug)]
+pub struct CountTokens;
 
 /// The paths of this protocol.
 pub fn routes() -> Router<Arc<HttpFront>> {
     Router::new()
+        .route("/v1/messages", post(exchange::answer::<Messages>))
+        .route("/v1/messages/count_tokens", post(exchange::count::<CountTokens>))
+}
+
+/// The request for the middle. It names no model: the served one is meant.
+fn decoded(
+    body: MessagesRequest,
+    context: &DecodeContext<'_>,
+    purpose: Purpose,
+) -> Result<DecodedMessages, InferenceError> {
+    context.check_model(&body.model)?;
+    let mut decoded = decode(body, purpose)?;
+    decoded.input.params.model.clear();
+    Ok(decoded)
+}
+
+impl Protocol for Messages {
+    type Dialect = Anthropic;
+    type Body = MessagesRequest;
+    type Writer = MessageWriter;
+    const METHOD: &'static str = "/v1/messages";
+    const FIELDS: &'static [FieldName] = FIELDS;
+
+    fn decode(
+        body: MessagesRequest,
+        context: &DecodeContext<'_>,
+    ) -> Result<Decoded<MessageWriter>, InferenceError> {
+        let DecodedMessages { input, messages, stream, asked } =
+            decoded(body, context, Purpose::Answer)?;
+        let writer = MessageWriter::new(context.request_id, context.served, asked);
+        Ok(Decoded { input, writer, stream, messages })
+    }
+}
+
+impl Counting for CountTokens {
+    type Dialect = Anthropic;
+    type Body = MessagesRequest;
+    const METHOD: &'static str = "/v1/messages/count_tokens";
+    const FIELDS: &'static [FieldName] = FIELDS;
+
+    fn decode(
+        body: MessagesRequest,
+        context: &DecodeContext<'_>,
+    ) -> Result<CountInput, InferenceError> {
+        let DecodedMessages { input, messages, .. } = decoded(body, context, Purpose::Count)?;
+        Ok(CountInput { input, messages })
+    }
+
+    fn counted(count: &TokenCount) -> Value {
+        json!({ "input_tokens": count.ids.len() })
+    }
 }

@@ -1,12 +1,58 @@
-//! OpenAI Responses.
+//! OpenAI Responses, without state: a request has the whole conversation.
+//!
+//! [`types`] a request · [`accepted`] fields that change nothing · [`decode`] requests for the
+//! middle · [`tools`] functions, groups and tools that take any text · [`encode`] answers.
+
+pub mod accepted;
+pub mod decode;
+pub mod encode;
+pub mod tools;
+pub mod types;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::routing::post;
 
+use self::decode::{DecodedResponses, FIELDS, decode};
+use self::encode::{Head, ResponseWriter};
+use self::types::ResponsesRequest;
 use super::HttpFront;
+use super::error::FieldName;
+use super::exchange::{self, DecodeContext, Decoded, Protocol};
+use super::openai::error::OpenAi;
+use crate::inference::error::InferenceError;
+
+/// `/v1/responses`.
+#[derive(Clone, Copy, Debug)]
+pub struct Responses;
 
 /// The paths of this protocol.
 pub fn routes() -> Router<Arc<HttpFront>> {
-    Router::new()
+    Router::new().route("/v1/responses", post(exchange::answer::<Responses>))
+}
+
+impl Protocol for Responses {
+    type Dialect = OpenAi;
+    type Body = ResponsesRequest;
+    type Writer = ResponseWriter;
+    const METHOD: &'static str = "/v1/responses";
+    const FIELDS: &'static [FieldName] = FIELDS;
+
+    fn decode(
+        body: ResponsesRequest,
+        context: &DecodeContext<'_>,
+    ) -> Result<Decoded<ResponseWriter>, InferenceError> {
+        context.check_model(body.model.as_deref().unwrap_or_default())?;
+        let DecodedResponses { mut input, messages, stream, asked } = decode(body)?;
+        // It names no model: the served one is meant.
+        input.params.model.clear();
+        let head = Head {
+            request_id: context.request_id.to_owned(),
+            created: context.created,
+            model: context.served.to_owned(),
+        };
+        let writer = ResponseWriter::new(head, asked);
+        Ok(Decoded { input, writer, stream, messages })
+    }
 }

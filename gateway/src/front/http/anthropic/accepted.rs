@@ -1,0 +1,153 @@
+//! Fields of the Messages protocol that are accepted and not read, each with the client that sends
+//! it, and the values of read fields that change nothing.
+
+use serde_json::{Map, Value};
+
+use super::types::ContextManagement;
+use crate::front::http::openai::accepted::{Accepted, Values};
+use crate::inference::error::{InferenceError, quoted};
+
+const fn accepted(field: &'static str, values: Values, client: &'static str) -> Accepted {
+    Accepted { field, values, client }
+}
+
+/// Of a request.
+pub const REQUEST: &[Accepted] = &[
+    accepted("betas", Values::Any, "anthropic (Python), which also sends them as a header"),
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("compaction", Values::Null, "anthropic (Python), where it is set to None"),
+    accepted("container", Values::Null, "anthropic (Python), where it is set to None"),
+    accepted("diagnostics", Values::Any, "Claude Code, for its own statistics of cache misses"),
+    accepted("fallbacks", Values::Empty, "anthropic (Python), where it is set to None"),
+    accepted("inference_geo", Values::Null, "anthropic (Python), where it is set to None"),
+    accepted("mcp_servers", Values::Empty, "anthropic (Python)"),
+    accepted("metadata", Values::Any, "Claude Code, with an id of its user"),
+    accepted("service_tier", Values::Words(&["auto", "standard_only"]), "anthropic (Python)"),
+    accepted("speed", Values::Words(&["standard"]), "Claude Code"),
+    accepted("thread", Values::Null, "anthropic (Python), where it is set to None"),
+    accepted("user_profile_id", Values::Any, "anthropic (Python)"),
+    accepted("workspace_id", Values::Any, "anthropic (Python)"),
+];
+
+/// Of a message.
+pub const MESSAGE: &[Accepted] = &[];
+
+/// Of a text.
+pub const TEXT: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("citations", Values::Empty, "anthropic (Python), in messages that it resends"),
+];
+
+/// Of an image.
+pub const IMAGE: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("transformations", Values::Empty, "anthropic (Python)"),
+];
+
+/// Of a thought.
+pub const THINKING: &[Accepted] = &[accepted(
+    "signature",
+    Values::Any,
+    "Claude Code, in messages that it resends; thoughts are not signed here",
+)];
+
+/// Of a call of a tool.
+pub const TOOL_USE: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("caller", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("toolset_name", Values::Null, "anthropic (Python), in messages that it resends"),
+];
+
+/// Of the answer of a tool.
+pub const TOOL_RESULT: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("toolset_name", Values::Null, "anthropic (Python)"),
+];
+
+/// Of a tool.
+pub const TOOL: &[Accepted] = &[
+    accepted("allowed_callers", Values::ListOf("direct"), "anthropic (Python)"),
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("defer_loading", Values::Boolean(false), "Claude Code"),
+    accepted("eager_input_streaming", Values::Any, "Claude Code; arguments always stream"),
+    accepted("input_examples", Values::Empty, "anthropic (Python)"),
+    accepted("strict", Values::Boolean(false), "Claude Code"),
+];
+
+/// Of the choice of tools.
+pub const TOOL_CHOICE: &[Accepted] =
+    &[accepted("disable_parallel_tool_use", Values::Boolean(false), "anthropic (Python)")];
+
+/// Of thinking.
+pub const THINKING_CONFIG: &[Accepted] = &[accepted(
+    "budget_tokens",
+    Values::Any,
+    "Claude Code; thoughts count towards max_tokens and have no bound of their own",
+)];
+
+/// Of the form of the output.
+pub const OUTPUT_CONFIG: &[Accepted] =
+    &[accepted("format", Values::Null, "anthropic (Python), where it is set to None")];
+
+/// Beginning of a block that Claude Code puts before its system prompt, for the bills of its own
+/// service. Its text is another one in each request, so no prefix would be found in the cache.
+const BILLING: &str = "x-anthropic-billing-header:";
+
+/// Whether a block of the system prompt is not for the model.
+pub fn is_billing(text: &str) -> bool {
+    // One line alone: text after it would be lost.
+    text.starts_with(BILLING) && !text.trim_end().contains('\n')
+}
+
+/// Checks that all changes of the conversation change nothing: Claude Code asks that no thought is
+/// removed, and none ever is.
+///
+/// # Errors
+/// The first change that is one.
+pub fn check_edits(management: &ContextManagement) -> Result<(), InferenceError> {
+    let keeps_all = |edit: &Map<String, Value>| {
+        edit.get("type").is_some_and(|kind| kind == "clear_thinking_20251015")
+            && edit.get("keep").is_some_and(|keep| keep == "all" || keep["type"] == "all")
+            && edit.len() == 2
+    };
+    match management.edits.iter().position(|edit| !keeps_all(edit)) {
+        None => Ok(()),
+        Some(at) => Err(InferenceError::invalid(
+            &format!("context_management.edits[{at}]"),
+            "clear_thinking_20251015 that keeps all, the only edit that is served",
+            quoted(&Value::from(management.edits[at].clone()).to_string()),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_edit_that_keeps_all_thoughts_is_accepted() {
+        let check = |edits: Value| {
+            check_edits(&serde_json::from_value(json!({ "edits": edits })).expect("edits"))
+        };
+        let keep = |keep: Value| json!({"type": "clear_thinking_20251015", "keep": keep});
+        assert_eq!(check(json!([keep(json!("all")), keep(json!({"type": "all"}))])), Ok(()));
+        assert_eq!(check(json!([])), Ok(()));
+        for edits in [
+            json!([keep(json!({"type": "thinking_turns", "value": 1}))]),
+            json!([{"type": "clear_thinking_20251015"}]),
+            json!([{"type": "clear_tool_uses_20250919"}]),
+        ] {
+            let error = check(edits).expect_err("it changes the conversation");
+            assert_eq!(error.field.as_deref(), Some("context_management.edits[0]"));
+        }
+    }
+
+    #[test]
+    fn a_bill_is_told_from_a_system_prompt() {
+        assert!(is_billing("x-anthropic-billing-header: cc_version=2.1; cch=00000;"));
+        assert!(!is_billing("x-anthropic-billing-header: a\nYou are an agent."));
+        assert!(!is_billing("You are an agent."));
+    }
+}

@@ -1,0 +1,298 @@
+//! A request of the Messages protocol as the input of [`crate::inference`].
+
+use base64::Engine as _;
+use paceline_vocabulary::RouteWish;
+use serde_json::{Map, Value};
+
+use super::accepted::{self, check_edits, is_billing};
+use super::conversation::Turns;
+use super::types::{
+    Extension, ImageBlock, ImageSource, MessagesRequest, OutputConfig, SystemBlock, TextBlock,
+    Thinking, Tool, ToolChoice,
+};
+use crate::front::http::error::FieldName;
+use crate::front::http::openai::accepted::check;
+use crate::front::http::openai::values::TextOr;
+use crate::inference::error::{InferenceError, quoted};
+use crate::inference::input::{
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
+};
+use crate::inference::params::{GenerationParams, SamplingParams};
+
+/// The protocol's names of fields.
+pub const FIELDS: &[FieldName] = &[
+    FieldName { inner: "limits.max_tokens", outer: "max_tokens" },
+    FieldName { inner: "limits.stop", outer: "stop_sequences" },
+    FieldName { inner: "sampling", outer: "" },
+    FieldName { inner: "template_arguments", outer: "paceline.template_arguments" },
+];
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It is answered.
+    Answer,
+    /// The tokens of its prompt are counted.
+    Count,
+}
+
+/// A decoded request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedMessages {
+    /// For the middle.
+    pub input: RequestInput,
+    /// The path in the body of each message of the input.
+    pub messages: Vec<String>,
+    /// Whether the answer comes as events.
+    pub stream: bool,
+    /// What the answer's writer needs to know.
+    pub asked: Asked,
+}
+
+/// What the writer of an answer needs to know of the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Most tokens that the client allows.
+    pub max_tokens: u32,
+    /// Whether the text of thoughts is left out.
+    pub hide_thinking: bool,
+}
+
+/// The request in a body of `/v1/messages` or `/v1/messages/count_tokens`.
+///
+/// # Errors
+/// The first field that is not served, by its path in the body.
+pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages, InferenceError> {
+    let MessagesRequest {
+        model,
+        max_tokens,
+        messages,
+        system,
+        stop_sequences,
+        stream,
+        temperature,
+        top_k,
+        top_p,
+        tools,
+        tool_choice,
+        thinking,
+        output_config,
+        context_management,
+        paceline,
+        rest,
+    } = body;
+    check("", &rest, accepted::REQUEST)?;
+    if let Some(management) = &context_management {
+        check_edits(management)?;
+    }
+    let max_tokens = match (max_tokens, purpose) {
+        (None, Purpose::Answer) => {
+            return Err(InferenceError::invalid("max_tokens", "a number of tokens", "none"));
+        }
+        (max_tokens, _) => max_tokens,
+    };
+    let mut conversation = Turns::default();
+    if let Some(system) = system_message(system)? {
+        conversation.push("system".to_owned(), system);
+    }
+    if purpose == Purpose::Answer && messages.last().is_some_and(|last| last.role == "assistant") {
+        let field = format!("messages[{}]", messages.len() - 1);
+        let found = "an assistant's message; the service does not continue a begun answer";
+        return Err(InferenceError::invalid(
+            &field,
+            "a message for the assistant to answer",
+            found,
+        ));
+    }
+    conversation.add(messages)?;
+    let Turns { messages: conversation, paths, .. } = conversation;
+    let offers_tools = offers_tools(tool_choice)?;
+    let tools = offered(tools.unwrap_or_default())?;
+    let Thoughts { mut arguments, hide } = thoughts(thinking, output_config)?;
+    let Extension { route, template_arguments } =
+        paceline.unwrap_or(Extension { route: None, template_arguments: None });
+    // What the client sets by name counts more than what follows from other fields.
+    arguments.extend(template_arguments.unwrap_or_default());
+    let conversation = ConversationInput {
+        messages: conversation,
+        tools: if offers_tools { tools } else { Vec::new() },
+        template_arguments: match arguments.is_empty() {
+            true => String::new(),
+            false => Value::from(arguments).to_string(),
+        },
+    };
+    let params = GenerationParams {
+        model,
+        sampling: SamplingParams { temperature, top_k, top_p, ..Default::default() },
+        max_tokens,
+        // The protocol's max_tokens is an upper bound: agents send one number for all prompts.
+        lower_max_tokens: true,
+        stop: stop_sequences.unwrap_or_default(),
+        route: route.map(|word| route_wish(&word)).transpose()?,
+        // message_start has the cached tokens.
+        report_usage: true,
+        ..Default::default()
+    };
+    Ok(DecodedMessages {
+        input: RequestInput { prompt: PromptInput::Conversation(conversation), params },
+        messages: paths,
+        stream: stream.unwrap_or(false),
+        asked: Asked { max_tokens: max_tokens.unwrap_or(0), hide_thinking: hide },
+    })
+}
+
+/// The system prompt as the first message.
+fn system_message(
+    system: Option<TextOr<SystemBlock>>,
+) -> Result<Option<MessageInput>, InferenceError> {
+    let mut content = Vec::new();
+    match system {
+        None => {}
+        Some(TextOr::Text(text)) if text.is_empty() => {}
+        Some(TextOr::Text(text)) => content.push(ContentPartInput::Text(text)),
+        Some(TextOr::List(blocks)) => {
+            for (at, SystemBlock::Text(block)) in blocks.into_iter().enumerate() {
+                let text = text(&format!("system[{at}]"), block)?;
+                if !is_billing(&text) {
+                    content.push(ContentPartInput::Text(text));
+                }
+            }
+        }
+    }
+    let message = MessageInput { role: "system".into(), content, ..Default::default() };
+    Ok((!message.content.is_empty()).then_some(message))
+}
+
+/// The text of a block.
+pub(super) fn text(path: &str, block: TextBlock) -> Result<String, InferenceError> {
+    let TextBlock { text, rest } = block;
+    check(&format!("{path}."), &rest, accepted::TEXT)?;
+    Ok(text)
+}
+
+/// The image of a block.
+pub(super) fn image(path: &str, block: ImageBlock) -> Result<ContentPartInput, InferenceError> {
+    let ImageBlock { source, rest } = block;
+    check(&format!("{path}."), &rest, accepted::IMAGE)?;
+    match source {
+        ImageSource::Url { url } => Ok(ContentPartInput::ImageUrl(url)),
+        // The file's own beginning says what it is.
+        ImageSource::Base64 { media_type: _, data } => {
+            let file =
+                base64::engine::general_purpose::STANDARD.decode(&data).map_err(|error| {
+                    let field = format!("{path}.source.data");
+                    InferenceError::invalid(&field, "a file in base64", format!("{error}"))
+                })?;
+            Ok(ContentPartInput::Image(file.into()))
+        }
+    }
+}
+
+fn offered(tools: Vec<Tool>) -> Result<Vec<ToolInput>, InferenceError> {
+    let tool = |(at, tool): (usize, Tool)| {
+        let Tool { name, description, input_schema, kind, rest } = tool;
+        let path = format!("tools[{at}]");
+        if let Some(kind) = kind.filter(|kind| kind != "custom") {
+            let expected = "custom, because this service runs no tools itself";
+            return Err(InferenceError::invalid(&format!("{path}.type"), expected, quoted(&kind)));
+        }
+        check(&format!("{path}."), &rest, accepted::TOOL)?;
+        let Some(schema) = input_schema else {
+            let field = format!("{path}.input_schema");
+            return Err(InferenceError::invalid(&field, "a JSON schema", "none"));
+        };
+        Ok(ToolInput {
+            name,
+            description: description.unwrap_or_default(),
+            parameters: schema.text(),
+        })
+    };
+    tools.into_iter().enumerate().map(tool).collect()
+}
+
+/// Whether the model is told of the tools.
+fn offers_tools(choice: Option<ToolChoice>) -> Result<bool, InferenceError> {
+    let Some(ToolChoice { kind, rest }) = choice else { return Ok(true) };
+    match kind.as_str() {
+        "any" | "tool" => {
+            let expected = "auto or none; the service does not force calls yet";
+            return Err(InferenceError::invalid("tool_choice.type", expected, quoted(&kind)));
+        }
+        "auto" | "none" => {}
+        _ => {
+            let found = quoted(&kind);
+            return Err(InferenceError::invalid("tool_choice.type", "auto or none", found));
+        }
+    }
+    check("tool_choice.", &rest, accepted::TOOL_CHOICE)?;
+    Ok(kind == "auto")
+}
+
+/// What a request says of thoughts.
+struct Thoughts {
+    /// Variables of the template.
+    arguments: Map<String, Value>,
+    /// Whether the client gets no text of them.
+    hide: bool,
+}
+
+/// The variables by which published templates turn thoughts on and off, and set their length.
+fn thoughts(
+    thinking: Option<Thinking>,
+    output: Option<OutputConfig>,
+) -> Result<Thoughts, InferenceError> {
+    let mut thoughts = Thoughts { arguments: Map::new(), hide: false };
+    if let Some(Thinking { kind, display, rest }) = thinking {
+        let thinks = match kind.as_str() {
+            "enabled" | "adaptive" | "between_tools" => true,
+            "disabled" => false,
+            _ => {
+                let expected = "enabled, adaptive or disabled";
+                return Err(InferenceError::invalid("thinking.type", expected, quoted(&kind)));
+            }
+        };
+        check("thinking.", &rest, accepted::THINKING_CONFIG)?;
+        thoughts.arguments.insert("enable_thinking".into(), thinks.into());
+        thoughts.hide = match display.as_deref() {
+            None | Some("summarized") => false,
+            Some("omitted") => true,
+            Some(other) => {
+                let expected = "summarized or omitted";
+                return Err(InferenceError::invalid("thinking.display", expected, quoted(other)));
+            }
+        };
+    }
+    if let Some(OutputConfig { effort, rest }) = output {
+        if rest.get("format").is_some_and(|format| !format.is_null()) {
+            let expected = "nothing; the service does not serve forms of output yet";
+            return Err(InferenceError::invalid("output_config.format", expected, "a format"));
+        }
+        check("output_config.", &rest, accepted::OUTPUT_CONFIG)?;
+        if let Some(effort) = effort {
+            // Templates that have the variable know three words.
+            let word = match effort.as_str() {
+                "low" | "medium" | "high" => effort.as_str(),
+                "xhigh" | "max" => "high",
+                _ => {
+                    let expected = "low, medium, high, xhigh or max";
+                    let found = quoted(&effort);
+                    return Err(InferenceError::invalid("output_config.effort", expected, found));
+                }
+            };
+            thoughts.arguments.insert("reasoning_effort".into(), word.into());
+        }
+    }
+    Ok(thoughts)
+}
+
+/// The lane that a client asks for.
+fn route_wish(word: &str) -> Result<RouteWish, InferenceError> {
+    RouteWish::ALL.iter().copied().find(|wish| wish.word() == word).ok_or_else(|| {
+        let words: Vec<_> = RouteWish::ALL.iter().map(|wish| wish.word()).collect();
+        InferenceError::invalid("paceline.route", format!("one of {words:?}"), quoted(word))
+    })
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

@@ -1,0 +1,219 @@
+//! What a request of the Messages protocol becomes in the middle, and what is refused by name.
+
+use serde_json::json;
+
+use super::*;
+
+fn decoded(body: Value, purpose: Purpose) -> Result<DecodedMessages, InferenceError> {
+    decode(serde_json::from_value(body).expect("a request"), purpose)
+}
+
+fn with(mut more: Value) -> Value {
+    let mut body =
+        json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]});
+    let (body_fields, more) =
+        (body.as_object_mut().expect("an object"), more.as_object_mut().expect("an object"));
+    body_fields.append(more);
+    body
+}
+
+fn served(more: Value) -> DecodedMessages {
+    decoded(with(more), Purpose::Answer).expect("served")
+}
+
+fn conversation(decoded: DecodedMessages) -> ConversationInput {
+    match decoded.input.prompt {
+        PromptInput::Conversation(conversation) => conversation,
+        other => panic!("a conversation, not {other:?}"),
+    }
+}
+
+/// Messages in a short form: `role:part|part`, then thoughts, calls and the call that is answered.
+fn short(messages: &[MessageInput]) -> Vec<String> {
+    let part = |part: &ContentPartInput| match part {
+        ContentPartInput::Text(text) => text.clone(),
+        ContentPartInput::Image(file) => format!("<{} bytes>", file.len()),
+        ContentPartInput::ImageUrl(url) => format!("<{url}>"),
+    };
+    let one = |message: &MessageInput| {
+        let MessageInput { role, content, tool_calls, tool_call_id, name, reasoning } = message;
+        let mut line = format!("{role}:{}", content.iter().map(part).collect::<Vec<_>>().join("|"));
+        if !reasoning.is_empty() {
+            line += &format!(" ({reasoning})");
+        }
+        for call in tool_calls {
+            line += &format!(" !{} {}{}", call.id, call.name, call.arguments);
+        }
+        if !tool_call_id.is_empty() {
+            line += &format!(" @{tool_call_id} {name}");
+        }
+        line
+    };
+    messages.iter().map(one).collect()
+}
+
+#[track_caller]
+fn refused(body: Value, field: &str, word: &str) {
+    let error = decoded(body, Purpose::Answer).expect_err("refused");
+    assert_eq!(error.field.as_deref(), Some(field), "{error}");
+    assert!(error.message.contains(word), "{word:?} in {error}");
+}
+
+#[test]
+fn each_answer_of_a_tool_is_a_message_in_its_place() {
+    let image = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAEC"}});
+    let url = json!({"type": "image", "source": {"type": "url", "url": "data:,x"}});
+    let decoded = served(json!({
+        "system": [
+            {"type": "text", "text": "You help.", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": "Briefly."},
+        ],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, url]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "b"},
+                {"type": "tool_use", "id": "t1", "name": "read", "input": {"z": 1, "a": [2]}},
+                {"type": "tool_use", "id": "t2", "name": "list", "input": {}},
+                {"type": "text", "text": "after"},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "1"}, image]},
+                {"type": "tool_result", "tool_use_id": "t2", "content": "2", "is_error": true},
+                {"type": "tool_result", "tool_use_id": "t3"},
+                {"type": "tool_result", "tool_use_id": "t4", "is_error": true},
+                {"type": "text", "text": "go on"},
+            ]},
+            {"role": "system", "content": "now in French"},
+            {"role": "user", "content": ""},
+        ],
+    }));
+    let paths = decoded.messages.clone();
+    assert_eq!(
+        short(&conversation(decoded).messages),
+        [
+            "system:You help.|Briefly.",
+            "user:a|<data:,x>",
+            r#"assistant:b (hm) !t1 read{"z":1,"a":[2]} !t2 list{}"#,
+            "assistant:after",
+            "tool:1|<3 bytes> @t1 read",
+            "tool:2 @t2 list",
+            "tool: @t3 ",
+            "tool:the tool failed @t4 ",
+            "user:go on",
+            "system:now in French",
+            "user:",
+        ]
+    );
+    assert_eq!(
+        paths,
+        [
+            "system",
+            "messages[0]",
+            "messages[1]",
+            "messages[1]",
+            "messages[2].content[0]",
+            "messages[2].content[1]",
+            "messages[2].content[2]",
+            "messages[2].content[3]",
+            "messages[2]",
+            "messages[3]",
+            "messages[4]",
+        ]
+    );
+}
+
+#[test]
+fn parameters_have_the_middles_names() {
+    let decoded = served(json!({
+        "temperature": 0.5, "top_k": 3, "top_p": 0.9, "stop_sequences": ["x"], "stream": true,
+        "paceline": {"route": "plain"},
+    }));
+    assert!(decoded.stream);
+    assert_eq!(decoded.asked, Asked { max_tokens: 9, hide_thinking: false });
+    let params = decoded.input.params;
+    let sampling = &params.sampling;
+    assert_eq!(
+        (sampling.temperature, sampling.top_k, sampling.top_p),
+        (Some(0.5), Some(3), Some(0.9))
+    );
+    assert_eq!((params.max_tokens, params.stop.as_slice()), (Some(9), &["x".to_owned()][..]));
+    assert_eq!(params.route, Some(RouteWish::Plain));
+    assert!(params.lower_max_tokens && params.report_usage);
+}
+
+#[test]
+fn tools_are_offered_unless_the_choice_is_none() {
+    let tool = json!({"name": "f", "description": "d", "input_schema": {"type": "object"}, "type": "custom"});
+    let offered =
+        |choice: Value| conversation(served(json!({"tools": [tool], "tool_choice": choice}))).tools;
+    let expected = ToolInput {
+        name: "f".into(),
+        description: "d".into(),
+        parameters: r#"{"type":"object"}"#.into(),
+    };
+    for choice in [json!(null), json!({"type": "auto", "disable_parallel_tool_use": false})] {
+        assert_eq!(offered(choice), [expected.clone()]);
+    }
+    assert_eq!(offered(json!({"type": "none"})), []);
+}
+
+#[test]
+fn thinking_and_effort_are_variables_of_the_template() {
+    let variables = |more: Value| {
+        let text = conversation(served(more)).template_arguments;
+        if text.is_empty() { Value::Null } else { serde_json::from_str(&text).expect("JSON") }
+    };
+    assert_eq!(variables(json!({})), Value::Null);
+    let off = json!({"type": "disabled"});
+    assert_eq!(variables(json!({ "thinking": off })), json!({"enable_thinking": false}));
+    let on = json!({"type": "enabled", "budget_tokens": 1024});
+    let both = json!({"thinking": on, "output_config": {"effort": "max"}});
+    assert_eq!(variables(both), json!({"enable_thinking": true, "reasoning_effort": "high"}));
+    let by_name =
+        json!({"thinking": off, "paceline": {"template_arguments": {"enable_thinking": true}}});
+    assert_eq!(variables(by_name), json!({"enable_thinking": true}));
+    let omitted = served(json!({"thinking": {"type": "adaptive", "display": "omitted"}}));
+    assert!(omitted.asked.hide_thinking);
+}
+
+#[test]
+fn a_bill_before_the_system_prompt_is_not_for_the_model() {
+    let bill =
+        json!({"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=1f;"});
+    let text = json!({"type": "text", "text": "You help."});
+    let both = conversation(served(json!({"system": [bill, text]})));
+    assert_eq!(short(&both.messages), ["system:You help.", "user:Hi"]);
+    assert_eq!(short(&conversation(served(json!({"system": [bill]}))).messages), ["user:Hi"]);
+}
+
+#[test]
+fn what_is_not_served_is_refused_by_its_path() {
+    refused(with(json!({"unknown": 1})), "unknown", "does not serve");
+    refused(with(json!({"container": "c"})), "container", "does not serve");
+    refused(with(json!({"speed": "fast"})), "speed", "standard");
+    refused(with(json!({"max_tokens": null})), "max_tokens", "none");
+    for kind in ["any", "tool"] {
+        let choice = json!({"tool_choice": {"type": kind, "name": "f"}});
+        refused(with(choice), "tool_choice.type", "not force calls yet");
+    }
+    let format = json!({"output_config": {"format": {"type": "json_schema", "schema": {}}}});
+    refused(with(format), "output_config.format", "yet");
+    refused(with(json!({"thinking": {"type": "deep"}})), "thinking.type", "\"deep\"");
+    let search = json!({"type": "web_search_20250305", "name": "web_search"});
+    refused(with(json!({"tools": [search]})), "tools[0].type", "web_search_20250305");
+    refused(with(json!({"tools": [{"name": "f"}]})), "tools[0].input_schema", "none");
+    let said = |content: Value| with(json!({"messages": [{"role": "user", "content": content}]}));
+    let field = "messages[0].content[0]";
+    let cited = json!({"type": "text", "text": "a", "citations": [1]});
+    refused(said(json!([cited])), &format!("{field}.citations"), "does not serve");
+    let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
+    refused(said(json!([call])), field, "assistant");
+    let broken = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "?"}});
+    refused(said(json!([broken])), &format!("{field}.source.data"), "base64");
+    let begun = json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]});
+    refused(with(begun.clone()), "messages[1]", "continue");
+    assert!(decoded(with(begun), Purpose::Count).is_ok(), "a count has no answer to continue");
+    let robot = json!({"messages": [{"role": "robot", "content": "a"}]});
+    refused(with(robot), "messages[0].role", "\"robot\"");
+}

@@ -1,0 +1,327 @@
+//! Answers of the Messages protocol: blocks of content, whole or as events.
+
+use serde_json::{Value, json};
+
+use super::decode::Asked;
+use super::error::Anthropic;
+use crate::front::http::error::{Dialect, ErrorView, status};
+use crate::front::http::exchange::AnswerWriter;
+use crate::front::http::sse::{KeepAlive, SseEvent};
+use crate::inference::error::InferenceError;
+use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason, Usage};
+
+/// In the place of a signature: thoughts are not signed here, and clients expect one.
+const SIGNATURE: &str = "unsigned";
+
+/// Writes one answer.
+#[derive(Debug)]
+pub struct MessageWriter {
+    request_id: String,
+    model: String,
+    asked: Asked,
+    /// Whether `message_start` is written.
+    begun: bool,
+    /// The kind of the block that is open.
+    open: Option<Kind>,
+    /// Index of the next block.
+    next_block: usize,
+    /// Whether the answer has a call.
+    calls: bool,
+    warnings: Vec<String>,
+    end: Option<AnswerEnd>,
+}
+
+/// Kinds of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+    ToolUse,
+}
+
+impl MessageWriter {
+    /// The writer of the answer to this request by this model.
+    pub fn new(request_id: &str, model: &str, asked: Asked) -> Self {
+        Self {
+            request_id: request_id.to_owned(),
+            model: model.to_owned(),
+            asked,
+            begun: false,
+            open: None,
+            next_block: 0,
+            calls: false,
+            warnings: Vec::new(),
+            end: None,
+        }
+    }
+
+    /// The message without its content and end.
+    fn message(&self, usage: Value) -> Value {
+        json!({
+            "id": format!("msg_{}", self.request_id),
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": [],
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": usage,
+        })
+    }
+
+    fn begin(&mut self, event: &AnswerEvent, events: &mut Vec<SseEvent>) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        let so_far = event.last.as_ref().map(|end| end.usage).or(event.so_far);
+        let message = self.message(usage(so_far.unwrap_or_default()));
+        events.push(named("message_start", json!({ "message": message })));
+    }
+
+    fn part(&mut self, part: AnswerPart, events: &mut Vec<SseEvent>) {
+        match part {
+            AnswerPart::Text(text) => {
+                self.block(Kind::Text, || json!({"type": "text", "text": ""}), events);
+                self.delta(json!({"type": "text_delta", "text": text}), events);
+            }
+            AnswerPart::Reasoning(text) => {
+                let start = || json!({"type": "thinking", "thinking": "", "signature": ""});
+                self.block(Kind::Thinking, start, events);
+                if !self.asked.hide_thinking {
+                    self.delta(json!({"type": "thinking_delta", "thinking": text}), events);
+                }
+            }
+            AnswerPart::CallStart(CallStart { index: _, id, name }) => {
+                self.close(events);
+                self.calls = true;
+                let start = || json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+                self.block(Kind::ToolUse, start, events);
+            }
+            AnswerPart::CallArguments(text) => {
+                self.delta(json!({"type": "input_json_delta", "partial_json": text}), events);
+            }
+            AnswerPart::CallEnd => self.close(events),
+            AnswerPart::MalformedCall(fault) => {
+                self.close(events);
+                self.warnings.push(fault.warning);
+            }
+        }
+    }
+
+    /// Opens a block of this kind unless one is open.
+    fn block(&mut self, kind: Kind, start: impl FnOnce() -> Value, events: &mut Vec<SseEvent>) {
+        if self.open == Some(kind) {
+            return;
+        }
+        self.close(events);
+        let body = json!({"index": self.next_block, "content_block": start()});
+        events.push(named("content_block_start", body));
+        self.open = Some(kind);
+    }
+
+    /// A piece of the open block.
+    fn delta(&self, delta: Value, events: &mut Vec<SseEvent>) {
+        let body = json!({"index": self.next_block, "delta": delta});
+        events.push(named("content_block_delta", body));
+    }
+
+    /// Closes the open block.
+    fn close(&mut self, events: &mut Vec<SseEvent>) {
+        match self.open.take() {
+            None => return,
+            Some(Kind::Thinking) => {
+                self.delta(json!({"type": "signature_delta", "signature": SIGNATURE}), events);
+            }
+            Some(Kind::Text | Kind::ToolUse) => {}
+        }
+        events.push(named("content_block_stop", json!({ "index": self.next_block })));
+        self.next_block += 1;
+    }
+
+    /// Why the answer ended, in the protocol's words.
+    fn stop_reason(&self, end: &AnswerEnd) -> &'static str {
+        match end.finish_reason {
+            // Fewer tokens than the client allows: the context had no room for more.
+            Some(FinishReason::Length) if end.usage.completion_tokens < self.asked.max_tokens => {
+                "model_context_window_exceeded"
+            }
+            Some(FinishReason::Length) => "max_tokens",
+            Some(FinishReason::Stop) | None if !end.stop.is_empty() => "stop_sequence",
+            Some(FinishReason::Stop) | None if self.calls => "tool_use",
+            Some(FinishReason::Stop) | None => "end_turn",
+        }
+    }
+
+    /// What this service reports and the protocol has no field for.
+    fn extension(&self, end: &AnswerEnd) -> Value {
+        let route = end
+            .route
+            .map(|route| json!({"lane": route.lane.word(), "reason": route.reason.word()}));
+        json!({
+            "route": route,
+            "speculation": {
+                "cycles": end.speculation.cycles,
+                "drafted": end.speculation.drafted,
+                "accepted": end.speculation.accepted,
+            },
+            "timing": {
+                "queue_ms": end.timing.queue_ms,
+                "ttft_ms": end.timing.ttft_ms,
+                "total_ms": end.timing.total_ms,
+                "image_decode_ms": end.timing.image_decode_ms,
+                "image_resize_ms": end.timing.image_resize_ms,
+                "tower_ms": end.timing.tower_ms,
+                "prefill_ms": end.timing.prefill_ms,
+            },
+            "seed": end.seed,
+            "warnings": self.warnings,
+        })
+    }
+}
+
+impl AnswerWriter for MessageWriter {
+    fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        self.begin(&event, &mut events);
+        for part in event.parts {
+            self.part(part, &mut events);
+        }
+        if event.last.is_some() {
+            self.end = event.last;
+        }
+        events
+    }
+
+    fn end(&mut self) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        self.close(&mut events);
+        let end = self.end.take().unwrap_or_default();
+        let body = json!({
+            "delta": {"stop_reason": self.stop_reason(&end), "stop_sequence": stop_sequence(&end)},
+            "usage": usage(end.usage),
+            "paceline": self.extension(&end),
+        });
+        events.push(named("message_delta", body));
+        events.push(named("message_stop", json!({})));
+        events
+    }
+
+    fn error(&mut self, error: &InferenceError) -> Vec<SseEvent> {
+        let view = ErrorView { status: status(error.kind), error, request_id: &self.request_id };
+        vec![SseEvent::named("error", Anthropic::error(&view).to_string())]
+    }
+
+    fn keep_alive(&self) -> KeepAlive {
+        KeepAlive::Event(named("ping", json!({})))
+    }
+
+    fn whole(mut self, events: Vec<AnswerEvent>) -> Value {
+        let mut content = Content { blocks: Vec::new(), hide: self.asked.hide_thinking };
+        for event in events {
+            for part in event.parts {
+                match &part {
+                    AnswerPart::CallStart(_) => self.calls = true,
+                    AnswerPart::MalformedCall(fault) => self.warnings.push(fault.warning.clone()),
+                    _ => {}
+                }
+                content.take(part);
+            }
+            self.end = event.last.or(self.end);
+        }
+        let end = self.end.take().unwrap_or_default();
+        let mut message = self.message(usage(end.usage));
+        message["content"] = content.blocks.into_iter().filter_map(Block::json).collect();
+        message["stop_reason"] = self.stop_reason(&end).into();
+        message["stop_sequence"] = stop_sequence(&end);
+        message["paceline"] = self.extension(&end);
+        message
+    }
+}
+
+/// The content of a whole answer.
+struct Content {
+    blocks: Vec<Block>,
+    /// Whether the text of thoughts is left out.
+    hide: bool,
+}
+
+/// A block of a whole answer.
+enum Block {
+    Text(String),
+    Thinking(String),
+    ToolUse {
+        call: CallStart,
+        arguments: String,
+    },
+    /// What follows is another block.
+    Closed,
+}
+
+impl Content {
+    fn take(&mut self, part: AnswerPart) {
+        match (part, self.blocks.last_mut()) {
+            (AnswerPart::Text(more), Some(Block::Text(text))) => text.push_str(&more),
+            (AnswerPart::Text(text), _) => self.blocks.push(Block::Text(text)),
+            (AnswerPart::Reasoning(_), Some(Block::Thinking(_))) if self.hide => {}
+            (AnswerPart::Reasoning(_), _) if self.hide => {
+                self.blocks.push(Block::Thinking(String::new()));
+            }
+            (AnswerPart::Reasoning(more), Some(Block::Thinking(text))) => text.push_str(&more),
+            (AnswerPart::Reasoning(text), _) => self.blocks.push(Block::Thinking(text)),
+            (AnswerPart::CallStart(call), _) => {
+                self.blocks.push(Block::ToolUse { call, arguments: String::new() });
+            }
+            (AnswerPart::CallArguments(more), Some(Block::ToolUse { arguments, .. })) => {
+                arguments.push_str(&more);
+            }
+            (AnswerPart::MalformedCall(_), _) => self.blocks.push(Block::Closed),
+            (AnswerPart::CallArguments(_) | AnswerPart::CallEnd, _) => {}
+        }
+    }
+}
+
+impl Block {
+    fn json(self) -> Option<Value> {
+        Some(match self {
+            Block::Text(text) => json!({"type": "text", "text": text}),
+            Block::Thinking(thinking) => {
+                json!({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
+            }
+            Block::ToolUse { call: CallStart { index: _, id, name }, arguments } => {
+                let input = match serde_json::from_str::<Value>(&arguments) {
+                    Ok(input) if input.is_object() => input,
+                    _ if arguments.is_empty() => json!({}),
+                    // A call that was cut: its text is all there is.
+                    _ => json!({ "incomplete": arguments }),
+                };
+                json!({"type": "tool_use", "id": id, "name": name, "input": input})
+            }
+            Block::Closed => return None,
+        })
+    }
+}
+
+/// `input_tokens` does not count the cached ones.
+fn usage(usage: Usage) -> Value {
+    let Usage { prompt_tokens, completion_tokens, cached_tokens } = usage;
+    json!({
+        "input_tokens": prompt_tokens.saturating_sub(cached_tokens),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached_tokens.min(prompt_tokens),
+        "output_tokens": completion_tokens,
+    })
+}
+
+fn stop_sequence(end: &AnswerEnd) -> Value {
+    if end.stop.is_empty() { Value::Null } else { end.stop.as_str().into() }
+}
+
+/// An event whose data repeats its name as `type`.
+fn named(name: &'static str, mut body: Value) -> SseEvent {
+    body["type"] = name.into();
+    SseEvent::named(name, body.to_string())
+}
+
+#[cfg(test)]
+#[path = "encode_tests.rs"]
+mod tests;

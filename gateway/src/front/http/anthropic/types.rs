@@ -1,0 +1,241 @@
+//! A request of the Messages protocol, with the fields that are served. All other fields of an
+//! object are in its `rest`, which [`super::accepted`] checks.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::front::http::json::AnyJson;
+use crate::front::http::openai::accepted::Rest;
+use crate::front::http::openai::values::TextOr;
+
+/// A request of `/v1/messages` and of `/v1/messages/count_tokens`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct MessagesRequest {
+    /// The model; any name that stands for the served one.
+    pub model: String,
+    /// Most tokens of the answer. Fewer are served if the context has no room for so many.
+    /// Required, except where tokens are counted.
+    pub max_tokens: Option<u32>,
+    /// The conversation, oldest first.
+    pub messages: Vec<Message>,
+    /// What the operator tells the model.
+    pub system: Option<TextOr<SystemBlock>>,
+    /// Texts that end the answer.
+    pub stop_sequences: Option<Vec<String>>,
+    /// Whether the answer comes as events.
+    pub stream: Option<bool>,
+    /// How random the answer is.
+    pub temperature: Option<f32>,
+    /// The number of most probable tokens that are chosen from.
+    pub top_k: Option<u32>,
+    /// The share of probability that is chosen from.
+    pub top_p: Option<f32>,
+    /// Tools that the model may call.
+    pub tools: Option<Vec<Tool>>,
+    /// Whether it may.
+    pub tool_choice: Option<ToolChoice>,
+    /// Whether the model thinks before it answers.
+    pub thinking: Option<Thinking>,
+    /// How much it thinks.
+    pub output_config: Option<OutputConfig>,
+    /// Changes of the conversation by the service. Only those that change nothing are accepted.
+    pub context_management: Option<ContextManagement>,
+    /// What a request asks of this service alone.
+    pub paceline: Option<Extension>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Message {
+    /// `user`, `assistant` or `system`.
+    pub role: String,
+    /// A text, or blocks.
+    pub content: TextOr<Block>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A block of the system prompt.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum SystemBlock {
+    /// Text.
+    Text(TextBlock),
+}
+
+/// A block of a message.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Block {
+    /// Text.
+    Text(TextBlock),
+    /// An image.
+    Image(ImageBlock),
+    /// A thought of the assistant.
+    Thinking(ThinkingBlock),
+    /// A call of a tool by the assistant.
+    ToolUse(ToolUseBlock),
+    /// The answer of a tool.
+    ToolResult(ToolResultBlock),
+}
+
+/// A block of a tool's answer.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ResultBlock {
+    /// Text.
+    Text(TextBlock),
+    /// An image.
+    Image(ImageBlock),
+}
+
+/// Text.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct TextBlock {
+    /// The text.
+    pub text: String,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// An image.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ImageBlock {
+    /// Its file.
+    pub source: ImageSource,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// The file of an image.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ImageSource {
+    /// The file itself.
+    Base64 {
+        /// Its kind, such as `image/png`. The file's own beginning decides.
+        media_type: String,
+        /// The file in base64.
+        data: String,
+    },
+    /// An address. Only an address that contains the file is served.
+    Url {
+        /// The address.
+        url: String,
+    },
+}
+
+/// A thought.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ThinkingBlock {
+    /// Its text.
+    pub thinking: String,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ToolUseBlock {
+    /// Its id.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// Its arguments.
+    pub input: AnyJson,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// The answer of a tool.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ToolResultBlock {
+    /// The call that it answers.
+    pub tool_use_id: String,
+    /// A text, or blocks; nothing if the tool has nothing to say.
+    pub content: Option<TextOr<ResultBlock>>,
+    /// Whether the tool failed.
+    pub is_error: Option<bool>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A tool.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The JSON schema of its arguments.
+    pub input_schema: Option<AnyJson>,
+    /// `custom`, or nothing. Tools that a service itself runs are not served.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// Whether and which tools the model calls.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ToolChoice {
+    /// `auto` or `none`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// Whether the model thinks before it answers.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Thinking {
+    /// `enabled`, `adaptive` or `disabled`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `summarized` or `omitted`. Thoughts are never summarized; `omitted` leaves their text out of
+    /// the answer.
+    pub display: Option<String>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// How the model answers.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct OutputConfig {
+    /// `low`, `medium`, `high`, `xhigh` or `max`.
+    pub effort: Option<String>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// Changes of the conversation by the service.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContextManagement {
+    /// The changes.
+    #[serde(default)]
+    pub edits: Vec<Map<String, Value>>,
+}
+
+/// What a request asks of this service alone.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extension {
+    /// The lane: `auto`, `plain` or `speculative`.
+    pub route: Option<String>,
+    /// Variables of the chat template.
+    pub template_arguments: Option<Map<String, Value>>,
+}

@@ -1,0 +1,356 @@
+//! A request of the Responses protocol as the input of [`crate::inference`]. The service keeps no
+//! conversation: each request has all of it.
+
+use std::collections::HashMap;
+
+use base64::Engine as _;
+use paceline_vocabulary::RouteWish;
+use serde_json::{Map, Value};
+
+use super::accepted;
+use super::tools::{Tools, custom_arguments, model_name};
+use super::types::{
+    AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, ImagePart, InputItem,
+    Item, MessageItem, OutputItem, Part, Reasoning, ReasoningItem, ResponsesRequest, TextConfig,
+    TextPart,
+};
+use crate::front::http::error::FieldName;
+use crate::front::http::openai::accepted::check;
+use crate::front::http::openai::values::{TextOr, ToolChoice};
+use crate::inference::error::{InferenceError, quoted};
+use crate::inference::input::{
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
+};
+use crate::inference::params::{GenerationParams, SamplingParams};
+
+/// The protocol's names of fields.
+pub const FIELDS: &[FieldName] = &[
+    FieldName { inner: "limits.max_tokens", outer: "max_output_tokens" },
+    FieldName { inner: "limits.stop", outer: "stop" },
+    FieldName { inner: "sampling", outer: "" },
+    FieldName { inner: "messages", outer: "input" },
+    FieldName { inner: "template_arguments", outer: "paceline.template_arguments" },
+];
+
+/// Marks a thought in `encrypted_content` as one of this service.
+const THOUGHT: &str = "paceline1:";
+
+/// A decoded request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedResponses {
+    /// For the middle.
+    pub input: RequestInput,
+    /// The path in the body of each message of the input.
+    pub messages: Vec<String>,
+    /// Whether the answer comes as events.
+    pub stream: bool,
+    /// What the answer's writer needs to know.
+    pub asked: Asked,
+}
+
+/// What the writer of an answer needs to know of the request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Asked {
+    /// The tools that the model may call.
+    pub tools: Tools,
+    /// Whether thoughts come in a form that the client resends.
+    pub encrypted_reasoning: bool,
+    /// Fields that the answer repeats.
+    pub repeated: Map<String, Value>,
+}
+
+/// The request in a body of `/v1/responses`.
+///
+/// # Errors
+/// The first field that is not served, by its path in the body.
+pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError> {
+    let repeated = repeated(&body);
+    let ResponsesRequest {
+        model,
+        input,
+        instructions,
+        max_output_tokens,
+        stream,
+        temperature,
+        top_p,
+        seed,
+        stop,
+        tools,
+        tool_choice,
+        reasoning,
+        text,
+        include,
+        parallel_tool_calls: _,
+        metadata: _,
+        paceline,
+        rest,
+    } = body;
+    check("", &rest, accepted::REQUEST)?;
+    check_text(text)?;
+    let encrypted_reasoning = included(include.unwrap_or_default())?;
+    let mut items = Items::default();
+    items.tools.add("tools", tools.unwrap_or_default())?;
+    if let Some(instructions) = instructions.filter(|text| !text.is_empty()) {
+        items.push("instructions".to_owned(), message("system", vec![said(instructions)]));
+    }
+    match input {
+        TextOr::Text(text) => items.push("input".to_owned(), message("user", vec![said(text)])),
+        TextOr::List(list) => {
+            for (at, InputItem(item)) in list.into_iter().enumerate() {
+                items.item(format!("input[{at}]"), item)?;
+            }
+        }
+    }
+    let Items { messages, paths, tools, called: _ } = items;
+    let offers_tools = offers_tools(tool_choice)?;
+    let mut arguments = efforts(reasoning)?;
+    let Extension { route, template_arguments } =
+        paceline.unwrap_or(Extension { route: None, template_arguments: None });
+    // What the client sets by name counts more than what follows from other fields.
+    arguments.extend(template_arguments.unwrap_or_default());
+    let conversation = ConversationInput {
+        messages,
+        tools: if offers_tools { tools.offered.clone() } else { Vec::new() },
+        template_arguments: match arguments.is_empty() {
+            true => String::new(),
+            false => Value::from(arguments).to_string(),
+        },
+    };
+    let params = GenerationParams {
+        model: model.unwrap_or_default(),
+        sampling: SamplingParams { temperature, top_p, seed, ..Default::default() },
+        max_tokens: max_output_tokens,
+        // The protocol's max_output_tokens is an upper bound.
+        lower_max_tokens: true,
+        stop: match stop {
+            None => Vec::new(),
+            Some(TextOr::Text(stop)) => vec![stop],
+            Some(TextOr::List(stops)) => stops,
+        },
+        route: route.map(|word| route_wish(&word)).transpose()?,
+        ..Default::default()
+    };
+    Ok(DecodedResponses {
+        input: RequestInput { prompt: PromptInput::Conversation(conversation), params },
+        messages: paths,
+        stream: stream.unwrap_or(false),
+        asked: Asked { tools, encrypted_reasoning, repeated },
+    })
+}
+
+/// A thought in the form that clients resend. It is not a secret: the client has its text.
+pub fn encrypted(thought: &str) -> String {
+    format!("{THOUGHT}{}", base64::engine::general_purpose::STANDARD.encode(thought))
+}
+
+/// The thought in that form; `None` if it is of another service.
+fn decrypted(text: &str) -> Option<String> {
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text.strip_prefix(THOUGHT)?);
+    String::from_utf8(bytes.ok()?).ok()
+}
+
+/// A conversation in the making. Neighbours of one author become one message later.
+#[derive(Default)]
+struct Items {
+    messages: Vec<MessageInput>,
+    paths: Vec<String>,
+    tools: Tools,
+    /// Names of the called tools by the ids of the calls.
+    called: HashMap<String, String>,
+}
+
+impl Items {
+    fn push(&mut self, path: String, message: MessageInput) {
+        self.messages.push(message);
+        self.paths.push(path);
+    }
+
+    fn item(&mut self, path: String, item: Item) -> Result<(), InferenceError> {
+        let check = |rest| check(&format!("{path}."), rest, accepted::ITEM);
+        let made = match item {
+            Item::Message(MessageItem { role, content, rest }) => {
+                check(&rest)?;
+                message(&role, parts(&format!("{path}.content"), content)?)
+            }
+            Item::Reasoning(item) => {
+                check(&item.rest)?;
+                let reasoning = thought(item);
+                MessageInput { reasoning, ..message("assistant", vec![said(String::new())]) }
+            }
+            Item::FunctionCall(item) => {
+                check(&item.rest)?;
+                let FunctionCallItem { call_id, name, namespace, arguments, rest: _ } = item;
+                self.call(call_id, namespace.as_deref(), &name, arguments)
+            }
+            Item::CustomToolCall(item) => {
+                check(&item.rest)?;
+                let CustomToolCallItem { call_id, name, namespace, input, rest: _ } = item;
+                self.call(call_id, namespace.as_deref(), &name, custom_arguments(&input))
+            }
+            Item::FunctionCallOutput(item) | Item::CustomToolCallOutput(item) => {
+                check(&item.rest)?;
+                let OutputItem { call_id, output, rest: _ } = item;
+                let content = parts(&format!("{path}.output"), output)?;
+                let name = self.called.get(&call_id).cloned().unwrap_or_default();
+                MessageInput { tool_call_id: call_id, name, ..message("tool", content) }
+            }
+            Item::AdditionalTools(AdditionalToolsItem { tools, rest }) => {
+                check(&rest)?;
+                return self.tools.add(&format!("{path}.tools"), tools);
+            }
+        };
+        self.push(path, made);
+        Ok(())
+    }
+
+    /// A message of one call.
+    fn call(
+        &mut self,
+        id: String,
+        namespace: Option<&str>,
+        name: &str,
+        arguments: String,
+    ) -> MessageInput {
+        let name = model_name(namespace, name);
+        self.called.insert(id.clone(), name.clone());
+        let tool_calls = vec![ToolCallInput { id, name, arguments }];
+        MessageInput { tool_calls, ..message("assistant", Vec::new()) }
+    }
+}
+
+fn message(role: &str, content: Vec<ContentPartInput>) -> MessageInput {
+    MessageInput { role: role.to_owned(), content, ..Default::default() }
+}
+
+fn said(text: String) -> ContentPartInput {
+    ContentPartInput::Text(text)
+}
+
+/// The parts of a message; at least an empty text.
+fn parts(path: &str, content: TextOr<Part>) -> Result<Vec<ContentPartInput>, InferenceError> {
+    let list = match content {
+        TextOr::Text(text) => return Ok(vec![said(text)]),
+        TextOr::List(list) if list.is_empty() => return Ok(vec![said(String::new())]),
+        TextOr::List(list) => list,
+    };
+    let part = |(at, part): (usize, Part)| {
+        let path = format!("{path}[{at}].");
+        match part {
+            Part::InputText(TextPart { text, rest })
+            | Part::OutputText(TextPart { text, rest }) => {
+                check(&path, &rest, accepted::TEXT)?;
+                Ok(said(text))
+            }
+            Part::InputImage(ImagePart { image_url, rest }) => {
+                check(&path, &rest, accepted::IMAGE)?;
+                Ok(ContentPartInput::ImageUrl(image_url))
+            }
+        }
+    };
+    list.into_iter().enumerate().map(part).collect()
+}
+
+/// The text of a thought: as it is, as this service hid it, or its summary. A thought that another
+/// service hid has no text here.
+fn thought(item: ReasoningItem) -> String {
+    let ReasoningItem { summary, content, encrypted_content, rest: _ } = item;
+    let join = |parts: Vec<super::types::ReasoningText>| {
+        parts.into_iter().map(|part| part.text).collect::<Vec<_>>().join("\n\n")
+    };
+    let content = content.map(join).filter(|text| !text.is_empty());
+    let hidden = || encrypted_content.as_deref().and_then(decrypted);
+    content.or_else(hidden).unwrap_or_else(|| join(summary))
+}
+
+/// Whether the model is told of the tools.
+fn offers_tools(choice: Option<ToolChoice>) -> Result<bool, InferenceError> {
+    const EXPECTED: &str = "auto or none; the service does not force calls yet";
+    match choice {
+        None => Ok(true),
+        Some(ToolChoice::Word(word)) => match word.as_str() {
+            "auto" => Ok(true),
+            "none" => Ok(false),
+            _ => Err(InferenceError::invalid("tool_choice", EXPECTED, quoted(&word))),
+        },
+        Some(ToolChoice::Tools(_)) => {
+            Err(InferenceError::invalid("tool_choice", EXPECTED, "a tool by name"))
+        }
+    }
+}
+
+fn check_text(text: Option<TextConfig>) -> Result<(), InferenceError> {
+    let Some(TextConfig { format, rest }) = text else { return Ok(()) };
+    check("text.", &rest, accepted::TEXT_CONFIG)?;
+    match format {
+        None => Ok(()),
+        Some(format) if format.kind == "text" => {
+            check("text.format.", &format.rest, accepted::FORMAT)
+        }
+        Some(format) => {
+            let expected = "text; the service does not serve other formats yet";
+            Err(InferenceError::invalid("text.format.type", expected, quoted(&format.kind)))
+        }
+    }
+}
+
+/// Whether thoughts come in a form that the client resends.
+fn included(include: Vec<String>) -> Result<bool, InferenceError> {
+    let unknown = |wanted: &String| !accepted::INCLUDE.iter().any(|(known, _)| known == wanted);
+    if let Some(at) = include.iter().position(unknown) {
+        let words: Vec<_> = accepted::INCLUDE.iter().map(|(known, _)| known).collect();
+        let field = format!("include[{at}]");
+        let expected = format!("one of {words:?}");
+        return Err(InferenceError::invalid(&field, expected, quoted(&include[at])));
+    }
+    Ok(include.iter().any(|wanted| wanted == accepted::ENCRYPTED_REASONING))
+}
+
+/// The variables by which published templates turn thoughts off and set their length.
+fn efforts(reasoning: Option<Reasoning>) -> Result<Map<String, Value>, InferenceError> {
+    let mut arguments = Map::new();
+    let Some(Reasoning { effort, rest }) = reasoning else { return Ok(arguments) };
+    check("reasoning.", &rest, accepted::REASONING)?;
+    let Some(effort) = effort else { return Ok(arguments) };
+    // Templates that have the variable know three words.
+    let word = match effort.as_str() {
+        "none" => {
+            arguments.insert("enable_thinking".into(), false.into());
+            return Ok(arguments);
+        }
+        "minimal" | "low" => "low",
+        "medium" => "medium",
+        "high" | "xhigh" | "max" | "ultra" | "persistent" => "high",
+        _ => {
+            let expected = "none, minimal, low, medium, high, xhigh or max";
+            return Err(InferenceError::invalid("reasoning.effort", expected, quoted(&effort)));
+        }
+    };
+    arguments.insert("reasoning_effort".into(), word.into());
+    Ok(arguments)
+}
+
+/// The fields that the protocol has in answers too.
+fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
+    let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone());
+    let fields = [
+        ("max_output_tokens", Value::from(body.max_output_tokens)),
+        ("metadata", body.metadata.clone().unwrap_or_default().into()),
+        ("parallel_tool_calls", body.parallel_tool_calls.unwrap_or(true).into()),
+        ("reasoning", serde_json::json!({"effort": effort, "summary": null})),
+        ("temperature", body.temperature.into()),
+        ("top_p", body.top_p.into()),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The lane that a client asks for.
+fn route_wish(word: &str) -> Result<RouteWish, InferenceError> {
+    RouteWish::ALL.iter().copied().find(|wish| wish.word() == word).ok_or_else(|| {
+        let words: Vec<_> = RouteWish::ALL.iter().map(|wish| wish.word()).collect();
+        InferenceError::invalid("paceline.route", format!("one of {words:?}"), quoted(word))
+    })
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

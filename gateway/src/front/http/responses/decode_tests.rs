@@ -1,0 +1,187 @@
+//! What a request of the Responses protocol becomes in the middle, and what is refused by name.
+
+use serde_json::json;
+
+use super::*;
+
+fn decoded(body: Value) -> Result<DecodedResponses, InferenceError> {
+    decode(serde_json::from_value(body).expect("a request"))
+}
+
+fn with(mut more: Value) -> Value {
+    let mut body = json!({"model": "m", "input": "Hi"});
+    let (body_fields, more) =
+        (body.as_object_mut().expect("an object"), more.as_object_mut().expect("an object"));
+    body_fields.append(more);
+    body
+}
+
+fn served(more: Value) -> DecodedResponses {
+    decoded(with(more)).expect("served")
+}
+
+fn conversation(decoded: DecodedResponses) -> ConversationInput {
+    match decoded.input.prompt {
+        PromptInput::Conversation(conversation) => conversation,
+        other => panic!("a conversation, not {other:?}"),
+    }
+}
+
+/// Messages in a short form: `role:part|part`, then thoughts, calls and the call that is answered.
+fn short(messages: &[MessageInput]) -> Vec<String> {
+    let part = |part: &ContentPartInput| match part {
+        ContentPartInput::Text(text) => text.clone(),
+        ContentPartInput::Image(file) => format!("<{} bytes>", file.len()),
+        ContentPartInput::ImageUrl(url) => format!("<{url}>"),
+    };
+    let one = |message: &MessageInput| {
+        let MessageInput { role, content, tool_calls, tool_call_id, name, reasoning } = message;
+        let mut line = format!("{role}:{}", content.iter().map(part).collect::<Vec<_>>().join("|"));
+        if !reasoning.is_empty() {
+            line += &format!(" ({reasoning})");
+        }
+        for call in tool_calls {
+            line += &format!(" !{} {}{}", call.id, call.name, call.arguments);
+        }
+        if !tool_call_id.is_empty() {
+            line += &format!(" @{tool_call_id} {name}");
+        }
+        line
+    };
+    messages.iter().map(one).collect()
+}
+
+#[track_caller]
+fn refused(more: Value, field: &str, word: &str) {
+    let error = decoded(with(more)).expect_err("refused");
+    assert_eq!(error.field.as_deref(), Some(field), "{error}");
+    assert!(error.message.contains(word), "{word:?} in {error}");
+}
+
+#[test]
+fn a_text_is_a_message_of_the_user() {
+    let decoded = served(json!({"instructions": "Help."}));
+    assert_eq!(decoded.messages, ["instructions", "input"]);
+    assert_eq!(short(&conversation(decoded).messages), ["system:Help.", "user:Hi"]);
+}
+
+#[test]
+fn each_item_is_a_message() {
+    let decoded = served(json!({"input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "d"}]},
+        {"role": "user", "content": [
+            {"type": "input_text", "text": "a"},
+            {"type": "input_image", "image_url": "data:,x", "detail": "auto"},
+        ]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": encrypted("hm")},
+        {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
+            "content": [{"type": "output_text", "text": "b", "annotations": [], "logprobs": []}]},
+        {"type": "function_call", "call_id": "c1", "name": "read", "namespace": "mcp__docs", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "c2", "name": "apply_patch", "input": "*** \"x\"", "status": "completed"},
+        {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "2"}]},
+        {"type": "function_call_output", "call_id": "c9", "output": []},
+    ]}));
+    let paths: Vec<_> = (0..9).map(|at| format!("input[{at}]")).collect();
+    assert_eq!(decoded.messages, paths);
+    assert_eq!(
+        short(&conversation(decoded).messages),
+        [
+            "developer:d",
+            "user:a|<data:,x>",
+            "assistant: (hm)",
+            "assistant:b",
+            "assistant: !c1 mcp__docs__read{}",
+            r#"assistant: !c2 apply_patch{"input":"*** \"x\""}"#,
+            "tool:1 @c1 mcp__docs__read",
+            "tool:2 @c2 apply_patch",
+            "tool: @c9 ",
+        ]
+    );
+}
+
+#[test]
+fn a_resent_thought_is_read_from_its_text_then_from_its_hidden_form_then_from_its_summary() {
+    let text = |kind: &str, text: &str| json!({"type": kind, "text": text});
+    let thought = |mut item: Value| {
+        item["type"] = "reasoning".into();
+        let messages = conversation(served(json!({ "input": [item] }))).messages;
+        messages[0].reasoning.clone()
+    };
+    let content = json!([text("reasoning_text", "a"), text("text", "b")]);
+    let all = json!({"content": content, "encrypted_content": encrypted("c"), "summary": [text("summary_text", "d")]});
+    assert_eq!(thought(all), "a\n\nb");
+    let hidden =
+        json!({"encrypted_content": encrypted("c"), "summary": [text("summary_text", "d")]});
+    assert_eq!(thought(hidden), "c");
+    let foreign = json!({"encrypted_content": "gAAAA", "summary": [text("summary_text", "d")]});
+    assert_eq!(thought(foreign), "d");
+    assert_eq!(thought(json!({"encrypted_content": "paceline1:?", "summary": []})), "");
+}
+
+#[test]
+fn tools_of_the_request_and_of_the_conversation_are_offered_unless_the_choice_is_none() {
+    let function = |name: &str| json!({"type": "function", "name": name, "strict": false});
+    let body = |choice: Value| {
+        json!({
+            "tools": [function("f"), {"type": "web_search"}],
+            "tool_choice": choice,
+            "input": [
+                {"type": "additional_tools", "role": "developer", "tools": [function("g")]},
+                {"role": "user", "content": "Hi"},
+            ],
+        })
+    };
+    let names = |choice| {
+        let tools = conversation(served(body(choice))).tools;
+        tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(json!("auto")), ["f", "g"]);
+    assert_eq!(names(json!("none")), [""; 0]);
+}
+
+#[test]
+fn parameters_have_the_middles_names() {
+    let decoded = served(json!({
+        "max_output_tokens": 9, "temperature": 0.5, "top_p": 0.9, "seed": 7, "stop": ["x"],
+        "stream": true, "include": ["reasoning.encrypted_content"], "metadata": {"a": "b"},
+        "reasoning": {"effort": "xhigh", "summary": "auto"}, "paceline": {"route": "plain"},
+    }));
+    assert!(decoded.stream && decoded.asked.encrypted_reasoning);
+    assert_eq!(decoded.asked.repeated["metadata"], json!({"a": "b"}));
+    let params = &decoded.input.params;
+    let sampling = &params.sampling;
+    assert_eq!(
+        (sampling.temperature, sampling.top_p, sampling.seed),
+        (Some(0.5), Some(0.9), Some(7))
+    );
+    assert_eq!((params.max_tokens, params.stop.as_slice()), (Some(9), &["x".to_owned()][..]));
+    assert_eq!(params.route, Some(RouteWish::Plain));
+    assert_eq!(conversation(decoded).template_arguments, r#"{"reasoning_effort":"high"}"#);
+    let none = conversation(served(json!({"reasoning": {"effort": "none"}})));
+    assert_eq!(none.template_arguments, r#"{"enable_thinking":false}"#);
+}
+
+#[test]
+fn what_is_not_served_is_refused_by_its_path() {
+    refused(json!({"unknown": 1}), "unknown", "does not serve");
+    refused(json!({"store": true}), "store", "false");
+    refused(json!({"previous_response_id": "resp_1"}), "previous_response_id", "does not serve");
+    refused(json!({"background": true}), "background", "false");
+    for choice in [json!("required"), json!({"type": "function", "name": "f"})] {
+        refused(json!({ "tool_choice": choice }), "tool_choice", "not force calls yet");
+    }
+    let format = json!({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}});
+    refused(format, "text.format.type", "yet");
+    let logprobs = json!({"include": ["message.output_text.logprobs"]});
+    refused(logprobs, "include[0]", "message.output_text.logprobs");
+    refused(json!({"reasoning": {"effort": "endless"}}), "reasoning.effort", "endless");
+    let item = |item: Value| json!({ "input": [item] });
+    let strange = json!({"type": "message", "role": "user", "content": "a", "mood": 1});
+    refused(item(strange), "input[0].mood", "does not serve");
+    let part = json!({"type": "output_text", "text": "a", "annotations": [1]});
+    let cited = json!({"role": "assistant", "content": [part]});
+    refused(item(cited), "input[0].content[0].annotations", "does not serve");
+    let kind = json!({"type": "computer_call", "call_id": "c"});
+    assert!(serde_json::from_value::<ResponsesRequest>(with(item(kind))).is_err());
+}

@@ -1,0 +1,402 @@
+//! Answers of the Responses protocol: items of output, whole or as events. Codex CLI reads an
+//! item's content from its last event and shows the pieces before it, which must belong to an item
+//! that was announced.
+
+use paceline_vocabulary::Reason;
+use serde_json::{Map, Value, json};
+
+use super::decode::{Asked, encrypted};
+use super::tools::{ClientTool, custom_input};
+use crate::front::http::error::status;
+use crate::front::http::exchange::AnswerWriter;
+use crate::front::http::sse::SseEvent;
+use crate::inference::error::InferenceError;
+use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason};
+
+/// Writes one answer.
+#[derive(Debug)]
+pub struct ResponseWriter {
+    /// Who answers what.
+    pub(super) head: Head,
+    asked: Asked,
+    /// Number of the next event.
+    sequence: u64,
+    /// Items that are complete.
+    output: Vec<Value>,
+    open: Option<OpenItem>,
+    reasoning_tokens: u64,
+    warnings: Vec<String>,
+    end: Option<AnswerEnd>,
+}
+
+/// Who answers what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Id of the request.
+    pub request_id: String,
+    /// When it came, in seconds since 1970.
+    pub created: i64,
+    /// Name of the served model.
+    pub model: String,
+}
+
+/// The item that pieces are added to.
+#[derive(Debug)]
+struct OpenItem {
+    id: String,
+    kind: Kind,
+    /// Its text, or the arguments of its call.
+    text: String,
+}
+
+/// Kinds of items.
+#[derive(Debug)]
+enum Kind {
+    Message,
+    Reasoning,
+    Call { id: String, tool: ClientTool },
+}
+
+impl ResponseWriter {
+    /// The writer of the answer to a request.
+    pub fn new(head: Head, asked: Asked) -> Self {
+        Self {
+            head,
+            asked,
+            sequence: 0,
+            output: Vec::new(),
+            open: None,
+            reasoning_tokens: 0,
+            warnings: Vec::new(),
+            end: None,
+        }
+    }
+
+    /// The response with this status and what is known of it.
+    fn response(&self, status: &str) -> Value {
+        let mut response = Map::from_iter(
+            [
+                ("id", json!(format!("resp_{}", self.head.request_id))),
+                ("object", json!("response")),
+                ("created_at", json!(self.head.created)),
+                ("status", json!(status)),
+                ("error", Value::Null),
+                ("incomplete_details", Value::Null),
+                ("model", json!(self.head.model)),
+                ("output", Value::from(self.output.clone())),
+                ("previous_response_id", Value::Null),
+                ("store", json!(false)),
+                ("text", json!({"format": {"type": "text"}})),
+                ("tool_choice", json!("auto")),
+                ("tools", json!([])),
+                ("truncation", json!("disabled")),
+                ("usage", Value::Null),
+            ]
+            .map(|(name, value)| (name.to_owned(), value)),
+        );
+        response.extend(self.asked.repeated.clone());
+        Value::Object(response)
+    }
+
+    /// The response after its end.
+    fn ended(&self) -> Value {
+        let end = self.end.clone().unwrap_or_default();
+        let cut = end.finish_reason == Some(FinishReason::Length);
+        let mut response = self.response(if cut { "incomplete" } else { "completed" });
+        if cut {
+            response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+        }
+        let usage = end.usage;
+        response["usage"] = json!({
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": usage.cached_tokens,
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+        });
+        response["paceline"] = self.extension(&end);
+        response
+    }
+
+    /// What this service reports and the protocol has no field for.
+    fn extension(&self, end: &AnswerEnd) -> Value {
+        let route = end
+            .route
+            .map(|route| json!({"lane": route.lane.word(), "reason": route.reason.word()}));
+        json!({
+            "route": route,
+            "speculation": {
+                "cycles": end.speculation.cycles,
+                "drafted": end.speculation.drafted,
+                "accepted": end.speculation.accepted,
+            },
+            "timing": {
+                "queue_ms": end.timing.queue_ms,
+                "ttft_ms": end.timing.ttft_ms,
+                "total_ms": end.timing.total_ms,
+                "image_decode_ms": end.timing.image_decode_ms,
+                "image_resize_ms": end.timing.image_resize_ms,
+                "tower_ms": end.timing.tower_ms,
+                "prefill_ms": end.timing.prefill_ms,
+            },
+            "seed": end.seed,
+            "warnings": self.warnings,
+        })
+    }
+
+    /// An event whose data has its name and its number.
+    fn named(&mut self, name: &'static str, mut body: Value) -> SseEvent {
+        body["type"] = name.into();
+        body["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        SseEvent::named(name, body.to_string())
+    }
+
+    /// An event of the open item. `content` tells whether it is about a part of the content.
+    fn of_item(&mut self, name: &'static str, mut body: Value, content: bool) -> Option<SseEvent> {
+        body["item_id"] = self.open.as_ref()?.id.as_str().into();
+        body["output_index"] = self.output.len().into();
+        if content {
+            body["content_index"] = 0.into();
+        }
+        Some(self.named(name, body))
+    }
+
+    fn begin(&mut self, events: &mut Vec<SseEvent>) {
+        if self.sequence == 0 {
+            let response = self.response("in_progress");
+            events.push(self.named("response.created", json!({ "response": response })));
+            events.push(self.named("response.in_progress", json!({ "response": response })));
+        }
+    }
+
+    fn part(&mut self, part: AnswerPart, events: &mut Vec<SseEvent>) {
+        match part {
+            AnswerPart::Text(text) => {
+                if !matches!(self.open, Some(OpenItem { kind: Kind::Message, .. })) {
+                    self.open(Kind::Message, events);
+                }
+                let body = json!({"delta": text, "logprobs": []});
+                events.extend(self.of_item("response.output_text.delta", body, true));
+                self.push(&text);
+            }
+            AnswerPart::Reasoning(text) => {
+                if !matches!(self.open, Some(OpenItem { kind: Kind::Reasoning, .. })) {
+                    self.open(Kind::Reasoning, events);
+                }
+                let body = json!({ "delta": text });
+                events.extend(self.of_item("response.reasoning_text.delta", body, true));
+                self.push(&text);
+            }
+            AnswerPart::CallStart(CallStart { index: _, id, name }) => {
+                let tool = self.asked.tools.client(&name);
+                self.open(Kind::Call { id, tool }, events);
+            }
+            AnswerPart::CallArguments(text) => {
+                // The text of a custom tool is known when its argument is complete.
+                if let Some(OpenItem { kind: Kind::Call { tool, .. }, .. }) = &self.open
+                    && !tool.custom
+                {
+                    let name = "response.function_call_arguments.delta";
+                    events.extend(self.of_item(name, json!({ "delta": text }), false));
+                }
+                self.push(&text);
+            }
+            AnswerPart::CallEnd => self.close(events),
+            AnswerPart::MalformedCall(fault) => {
+                self.close(events);
+                self.warnings.push(fault.warning);
+            }
+        }
+    }
+
+    fn push(&mut self, text: &str) {
+        if let Some(open) = &mut self.open {
+            open.text.push_str(text);
+        }
+    }
+
+    /// Opens an item after the one that is open.
+    fn open(&mut self, kind: Kind, events: &mut Vec<SseEvent>) {
+        self.close(events);
+        let prefix = match &kind {
+            Kind::Message => "msg",
+            Kind::Reasoning => "rs",
+            Kind::Call { tool, .. } if tool.custom => "ctc",
+            Kind::Call { .. } => "fc",
+        };
+        let id = format!("{prefix}_{}_{}", self.head.request_id, self.output.len());
+        let part = match kind {
+            Kind::Message => Some(text_part("")),
+            Kind::Reasoning => Some(reasoning_part("")),
+            Kind::Call { .. } => None,
+        };
+        let open = OpenItem { id, kind, text: String::new() };
+        let body = json!({"output_index": self.output.len(), "item": open.json(None, false)});
+        self.open = Some(open);
+        events.push(self.named("response.output_item.added", body));
+        if let Some(part) = part {
+            let name = "response.content_part.added";
+            events.extend(self.of_item(name, json!({ "part": part }), true));
+        }
+    }
+
+    /// Completes the open item.
+    fn close(&mut self, events: &mut Vec<SseEvent>) {
+        let Some(open) = &self.open else { return };
+        let text = open.text.clone();
+        match &open.kind {
+            Kind::Message => {
+                let body = json!({"text": text, "logprobs": []});
+                events.extend(self.of_item("response.output_text.done", body, true));
+                let body = json!({"part": text_part(&text)});
+                events.extend(self.of_item("response.content_part.done", body, true));
+            }
+            Kind::Reasoning => {
+                let body = json!({ "text": text });
+                events.extend(self.of_item("response.reasoning_text.done", body, true));
+                let body = json!({"part": reasoning_part(&text)});
+                events.extend(self.of_item("response.content_part.done", body, true));
+            }
+            Kind::Call { tool, .. } if tool.custom => {
+                let input = custom_input(&text);
+                let name = "response.custom_tool_call_input.delta";
+                events.extend(self.of_item(name, json!({ "delta": input }), false));
+                let name = "response.custom_tool_call_input.done";
+                events.extend(self.of_item(name, json!({ "input": input }), false));
+            }
+            Kind::Call { tool, .. } => {
+                let body = json!({"arguments": arguments(&text), "name": tool.name});
+                let name = "response.function_call_arguments.done";
+                events.extend(self.of_item(name, body, false));
+            }
+        }
+        let Some(open) = self.open.take() else { return };
+        let item = open.json(Some(&text), self.asked.encrypted_reasoning);
+        let body = json!({"output_index": self.output.len(), "item": item});
+        events.push(self.named("response.output_item.done", body));
+        self.output.push(item);
+    }
+}
+
+impl OpenItem {
+    /// The item; `text` is its content once it is complete.
+    fn json(&self, text: Option<&str>, encrypted_reasoning: bool) -> Value {
+        let state = if text.is_some() { "completed" } else { "in_progress" };
+        let mut item = match &self.kind {
+            Kind::Message => json!({
+                "type": "message",
+                "role": "assistant",
+                "content": text.map(text_part).into_iter().collect::<Vec<_>>(),
+                "status": state,
+            }),
+            Kind::Reasoning => {
+                let content: Vec<_> = text.map(reasoning_part).into_iter().collect();
+                let hidden = text.filter(|_| encrypted_reasoning).map(encrypted);
+                json!({
+                    "type": "reasoning",
+                    "summary": [],
+                    "content": content,
+                    "encrypted_content": hidden,
+                    "status": state,
+                })
+            }
+            Kind::Call { id, tool } if tool.custom => json!({
+                "type": "custom_tool_call",
+                "call_id": id,
+                "name": tool.name,
+                "input": text.map(custom_input).unwrap_or_default(),
+                "status": state,
+            }),
+            Kind::Call { id, tool } => json!({
+                "type": "function_call",
+                "call_id": id,
+                "name": tool.name,
+                "arguments": text.map(arguments).unwrap_or_default(),
+                "status": state,
+            }),
+        };
+        if let Kind::Call { tool: ClientTool { namespace: Some(namespace), .. }, .. } = &self.kind {
+            item["namespace"] = namespace.as_str().into();
+        }
+        item["id"] = self.id.as_str().into();
+        item
+    }
+}
+
+impl AnswerWriter for ResponseWriter {
+    fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        self.begin(&mut events);
+        let thinks = |part: &AnswerPart| matches!(part, AnswerPart::Reasoning(_));
+        let goes_on = matches!(self.open, Some(OpenItem { kind: Kind::Reasoning, .. }));
+        // Tokens of an event with a thought and something else are not thoughts alone.
+        if event.parts.iter().all(thinks) && (goes_on || !event.parts.is_empty()) {
+            self.reasoning_tokens += event.token_ids.len() as u64;
+        }
+        for part in event.parts {
+            self.part(part, &mut events);
+        }
+        self.end = event.last.or(self.end.take());
+        events
+    }
+
+    fn end(&mut self) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        self.close(&mut events);
+        let response = self.ended();
+        let name = match response["status"] == "incomplete" {
+            true => "response.incomplete",
+            false => "response.completed",
+        };
+        events.push(self.named(name, json!({ "response": response })));
+        events
+    }
+
+    fn error(&mut self, error: &InferenceError) -> Vec<SseEvent> {
+        let mut response = self.response("failed");
+        response["error"] = json!({"code": error_code(error), "message": error.message});
+        response["paceline"] = json!({"reason": error.kind.word()});
+        vec![self.named("response.failed", json!({ "response": response }))]
+    }
+
+    fn whole(mut self, events: Vec<AnswerEvent>) -> Value {
+        // One path makes the items of both forms of an answer.
+        for event in events {
+            self.event(event);
+        }
+        self.close(&mut Vec::new());
+        self.ended()
+    }
+}
+
+/// The codes by which Codex CLI tells what to do.
+fn error_code(error: &InferenceError) -> &'static str {
+    match (error.kind, status(error.kind).as_u16()) {
+        (Reason::PromptTooLong, _) => "context_length_exceeded",
+        (_, 429) => "rate_limit_exceeded",
+        (_, 503) => "server_is_overloaded",
+        (_, 400) => "invalid_prompt",
+        _ => "server_error",
+    }
+}
+
+/// A function that takes nothing may come without arguments; clients parse the text.
+fn arguments(text: &str) -> String {
+    if text.is_empty() { "{}".to_owned() } else { text.to_owned() }
+}
+
+fn text_part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+fn reasoning_part(text: &str) -> Value {
+    json!({"type": "reasoning_text", "text": text})
+}
+
+#[cfg(test)]
+#[path = "encode_tests.rs"]
+mod tests;

@@ -1,0 +1,196 @@
+//! Answers of the Responses protocol, whole and as events.
+
+use serde_json::json;
+
+use super::*;
+use crate::front::http::responses::tools::Tools;
+use crate::stream::{CallFault, Usage};
+
+fn writer(asked: Asked) -> ResponseWriter {
+    let head = Head { request_id: "r1".into(), created: 7, model: "demo".into() };
+    ResponseWriter::new(head, asked)
+}
+
+fn asked(encrypted_reasoning: bool) -> Asked {
+    let mut tools = Tools::default();
+    let list = json!([
+        {"type": "custom", "name": "apply_patch"},
+        {"type": "namespace", "name": "mcp__docs", "tools": [{"type": "function", "name": "read"}]},
+    ]);
+    tools.add("tools", serde_json::from_value(list).expect("known kinds")).expect("served");
+    Asked { tools, encrypted_reasoning, ..Default::default() }
+}
+
+fn event(parts: Vec<AnswerPart>) -> AnswerEvent {
+    AnswerEvent { parts, token_ids: vec![1, 2], ..Default::default() }
+}
+
+fn last(reason: FinishReason) -> AnswerEvent {
+    let usage = Usage { prompt_tokens: 10, completion_tokens: 7, cached_tokens: 8 };
+    let end = AnswerEnd { finish_reason: Some(reason), usage, ..Default::default() };
+    AnswerEvent { last: Some(end), ..Default::default() }
+}
+
+fn text(text: &str) -> AnswerPart {
+    AnswerPart::Text(text.into())
+}
+
+fn thought(text: &str) -> AnswerPart {
+    AnswerPart::Reasoning(text.into())
+}
+
+fn call(id: &str, name: &str) -> AnswerPart {
+    AnswerPart::CallStart(CallStart { index: 0, id: id.into(), name: name.into() })
+}
+
+fn arguments(text: &str) -> AnswerPart {
+    AnswerPart::CallArguments(text.into())
+}
+
+fn agentic(reason: FinishReason) -> Vec<AnswerEvent> {
+    vec![
+        event(vec![thought("h")]),
+        event(vec![thought("m"), text("Let ")]),
+        event(vec![text("me."), call("c1", "mcp__docs__read"), arguments("{\"a\":")]),
+        event(vec![arguments("1}"), AnswerPart::CallEnd]),
+        event(vec![call("c2", "apply_patch"), arguments("{\"input\": \"***")]),
+        event(vec![arguments(" \\n\"}"), AnswerPart::CallEnd]),
+        last(reason),
+    ]
+}
+
+/// The data of all events; their names are their types, and their numbers have no gaps.
+fn streamed(asked: Asked, events: Vec<AnswerEvent>) -> Vec<Value> {
+    let mut writer = writer(asked);
+    let mut written: Vec<SseEvent> =
+        events.into_iter().flat_map(|event| writer.event(event)).collect();
+    written.extend(writer.end());
+    let data = |(at, event): (usize, SseEvent)| {
+        let data: Value = serde_json::from_str(&event.data).expect("JSON");
+        assert_eq!(event.event, data["type"].as_str());
+        assert_eq!(data["sequence_number"], at);
+        data
+    };
+    written.into_iter().enumerate().map(data).collect()
+}
+
+#[test]
+fn events_and_the_whole_answer_make_the_same_response() {
+    let whole = writer(asked(false)).whole(agentic(FinishReason::Stop));
+    let events = streamed(asked(false), agentic(FinishReason::Stop));
+    let last = events.last().expect("an end");
+    assert_eq!((&last["type"], &last["response"]), (&json!("response.completed"), &whole));
+    let done: Vec<Value> = events
+        .iter()
+        .filter(|event| event["type"] == "response.output_item.done")
+        .map(|event| event["item"].clone())
+        .collect();
+    assert_eq!(whole["output"], Value::from(done));
+    assert_eq!((&whole["id"], &whole["created_at"]), (&json!("resp_r1"), &json!(7)));
+    let usage = &whole["usage"];
+    assert_eq!((&usage["input_tokens"], &usage["total_tokens"]), (&json!(10), &json!(17)));
+    assert_eq!(usage["input_tokens_details"]["cached_tokens"], 8);
+    assert_eq!(usage["output_tokens_details"]["reasoning_tokens"], 2);
+}
+
+#[test]
+fn items_have_the_clients_names_of_tools_and_the_text_of_custom_ones() {
+    let whole = writer(asked(true)).whole(agentic(FinishReason::Stop));
+    let item = |at: usize| &whole["output"][at];
+    assert_eq!(item(0)["content"], json!([{"type": "reasoning_text", "text": "hm"}]));
+    assert_eq!(item(0)["encrypted_content"], encrypted("hm"));
+    assert_eq!(item(1)["content"][0]["text"], "Let me.");
+    let function = item(2);
+    assert_eq!(function["type"], "function_call");
+    assert_eq!((&function["namespace"], &function["name"]), (&json!("mcp__docs"), &json!("read")));
+    assert_eq!((&function["call_id"], &function["arguments"]), (&json!("c1"), &json!("{\"a\":1}")));
+    let custom = item(3);
+    assert_eq!(custom["type"], "custom_tool_call");
+    assert_eq!((&custom["name"], &custom["input"]), (&json!("apply_patch"), &json!("*** \n")));
+    assert!(custom.get("namespace").is_none());
+}
+
+/// Codex CLI drops pieces of an item that was not announced.
+#[test]
+fn every_piece_belongs_to_an_item_that_was_announced_and_is_not_done() {
+    let mut open: Option<(String, u64)> = None;
+    let mut count = 0;
+    for event in streamed(asked(false), agentic(FinishReason::Stop)) {
+        let place = event["output_index"].as_u64();
+        match event["type"].as_str().expect("a type") {
+            "response.output_item.added" => {
+                assert_eq!((&open, place), (&None, Some(count)));
+                open = Some((event["item"]["id"].as_str().expect("an id").to_owned(), count));
+            }
+            "response.output_item.done" => {
+                let (id, at) = open.take().expect("announced");
+                assert_eq!((event["item"]["id"].as_str(), place), (Some(id.as_str()), Some(at)));
+                count += 1;
+            }
+            "response.created" | "response.in_progress" | "response.completed" => {
+                assert_eq!(open, None);
+            }
+            _ => {
+                let (id, at) = open.as_ref().expect("announced");
+                assert_eq!((event["item_id"].as_str(), place), (Some(id.as_str()), Some(*at)));
+            }
+        }
+    }
+    assert_eq!(count, 4);
+}
+
+#[test]
+fn pieces_together_are_the_items_text() {
+    let events = streamed(asked(false), agentic(FinishReason::Stop));
+    let pieces = |kind: &str| {
+        let mut text = String::new();
+        for event in events.iter().filter(|event| event["type"] == kind) {
+            text += event["delta"].as_str().expect("a piece");
+        }
+        text
+    };
+    assert_eq!(pieces("response.reasoning_text.delta"), "hm");
+    assert_eq!(pieces("response.output_text.delta"), "Let me.");
+    assert_eq!(pieces("response.function_call_arguments.delta"), "{\"a\":1}");
+    assert_eq!(pieces("response.custom_tool_call_input.delta"), "*** \n");
+}
+
+#[test]
+fn an_answer_that_was_cut_is_incomplete() {
+    let events = streamed(asked(false), agentic(FinishReason::Length));
+    let last = events.last().expect("an end");
+    assert_eq!(last["type"], "response.incomplete");
+    assert_eq!(last["response"]["status"], "incomplete");
+    assert_eq!(last["response"]["incomplete_details"]["reason"], "max_output_tokens");
+}
+
+#[test]
+fn a_malformed_call_is_text_with_a_warning() {
+    let fault = AnswerPart::MalformedCall(CallFault { warning: "no JSON".into() });
+    let events =
+        vec![event(vec![text("a"), fault, text("<tool_call>{")]), last(FinishReason::Stop)];
+    let whole = writer(asked(false)).whole(events);
+    assert_eq!(whole["output"][1]["content"][0]["text"], "<tool_call>{");
+    assert_eq!(whole["paceline"]["warnings"], json!(["no JSON"]));
+}
+
+#[test]
+fn an_error_in_the_middle_fails_the_response_by_a_code() {
+    let code = |kind| {
+        let mut writer = writer(asked(false));
+        writer.event(event(vec![text("a")]));
+        let events = writer.error(&InferenceError::new(kind, "m"));
+        let [event] = &events[..] else { panic!("one event") };
+        let data: Value = serde_json::from_str(&event.data).expect("JSON");
+        assert_eq!(
+            (event.event, &data["response"]["status"]),
+            (Some("response.failed"), &json!("failed"))
+        );
+        assert_eq!(data["response"]["error"]["message"], "m");
+        data["response"]["error"]["code"].as_str().expect("a code").to_owned()
+    };
+    assert_eq!(code(Reason::PromptTooLong), "context_length_exceeded");
+    assert_eq!(code(Reason::TargetGone), "server_is_overloaded");
+    assert_eq!(code(Reason::QueueFull), "rate_limit_exceeded");
+    assert_eq!(code(Reason::Bug), "server_error");
+}

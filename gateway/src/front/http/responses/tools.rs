@@ -1,0 +1,240 @@
+//! Tools of the Responses protocol as functions, the one kind that templates know: tools of a group
+//! get the group's name in front of theirs, and a tool that takes any text becomes a function with
+//! one argument.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::accepted;
+use super::types::{CustomFormat, CustomTool, FunctionTool, GroupedTool, NamespaceTool, Tool};
+use crate::front::http::openai::accepted::check;
+use crate::inference::error::InferenceError;
+use crate::inference::input::ToolInput;
+
+/// The argument that holds the text of a custom tool.
+const ARGUMENT: &str = "input";
+
+/// A tool as the client knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientTool {
+    /// Its group.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Whether it takes any text.
+    pub custom: bool,
+}
+
+/// The tools of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tools {
+    /// For the middle.
+    pub offered: Vec<ToolInput>,
+    /// The client's tools by the names that the model knows.
+    known: HashMap<String, ClientTool>,
+}
+
+/// The name that the model knows a tool by.
+pub fn model_name(namespace: Option<&str>, name: &str) -> String {
+    match namespace {
+        None | Some("") => name.to_owned(),
+        Some(namespace) if namespace.ends_with("__") || name.starts_with("__") => {
+            format!("{namespace}{name}")
+        }
+        Some(namespace) => format!("{namespace}__{name}"),
+    }
+}
+
+/// The arguments by which the model calls a custom tool with this text.
+pub fn custom_arguments(input: &str) -> String {
+    json!({ ARGUMENT: input }).to_string()
+}
+
+/// The text in the arguments of a custom tool's call. A model that uses another name for its only
+/// argument means the same; anything else is handed on as it is.
+pub fn custom_input(arguments: &str) -> String {
+    let Ok(Value::Object(mut object)) = serde_json::from_str(arguments) else {
+        return arguments.to_owned();
+    };
+    let only = if object.len() == 1 { object.keys().next().cloned() } else { None };
+    match only.and_then(|name| object.remove(&name)) {
+        Some(Value::String(input)) => input,
+        _ => arguments.to_owned(),
+    }
+}
+
+impl Tools {
+    /// The client's tool that the model calls by this name.
+    pub fn client(&self, name: &str) -> ClientTool {
+        let unknown = || ClientTool { name: name.to_owned(), ..Default::default() };
+        self.known.get(name).cloned().unwrap_or_else(unknown)
+    }
+
+    /// Adds a list of tools that is at `path` of the body.
+    ///
+    /// # Errors
+    /// The first field that is not served.
+    pub fn add(&mut self, path: &str, tools: Vec<Tool>) -> Result<(), InferenceError> {
+        for (at, tool) in tools.into_iter().enumerate() {
+            let path = format!("{path}[{at}]");
+            match tool {
+                Tool::Function(tool) => self.function(&path, None, tool)?,
+                Tool::Custom(tool) => self.custom(&path, None, tool)?,
+                // The service has neither; without them the model does not try.
+                Tool::WebSearch(_) | Tool::ImageGeneration(_) => {}
+                Tool::Namespace(NamespaceTool { name, description, tools, rest }) => {
+                    check(&format!("{path}."), &rest, accepted::TOOL)?;
+                    let group = Group { name, description: description.unwrap_or_default() };
+                    for (at, tool) in tools.into_iter().enumerate() {
+                        let path = format!("{path}.tools[{at}]");
+                        match tool {
+                            GroupedTool::Function(tool) => {
+                                self.function(&path, Some(&group), tool)?;
+                            }
+                            GroupedTool::Custom(tool) => self.custom(&path, Some(&group), tool)?,
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn function(
+        &mut self,
+        path: &str,
+        group: Option<&Group>,
+        tool: FunctionTool,
+    ) -> Result<(), InferenceError> {
+        let FunctionTool { name, description, parameters, rest } = tool;
+        check(&format!("{path}."), &rest, accepted::TOOL)?;
+        let parameters = parameters.map(|schema| schema.text());
+        let description = described(group, description.unwrap_or_default());
+        self.offer(group, name, false, description, parameters.unwrap_or_default());
+        Ok(())
+    }
+
+    fn custom(
+        &mut self,
+        path: &str,
+        group: Option<&Group>,
+        tool: CustomTool,
+    ) -> Result<(), InferenceError> {
+        let CustomTool { name, description, format, rest } = tool;
+        check(&format!("{path}."), &rest, accepted::TOOL)?;
+        let mut description = described(group, description.unwrap_or_default());
+        let mut argument = "The whole input of the tool, as text.".to_owned();
+        if let Some(CustomFormat::Grammar { syntax, definition }) = format {
+            argument = "The whole input of the tool, as text of the tool's grammar.".to_owned();
+            if !description.is_empty() {
+                description.push_str("\n\n");
+            }
+            description.push_str(&format!("Grammar of the input ({syntax}):\n{definition}"));
+        }
+        let parameters = json!({
+            "type": "object",
+            "properties": { ARGUMENT: {"type": "string", "description": argument} },
+            "required": [ARGUMENT],
+            "additionalProperties": false,
+        });
+        self.offer(group, name, true, description, parameters.to_string());
+        Ok(())
+    }
+
+    fn offer(
+        &mut self,
+        group: Option<&Group>,
+        name: String,
+        custom: bool,
+        description: String,
+        parameters: String,
+    ) {
+        let namespace = group.map(|group| group.name.clone());
+        let model_name = model_name(namespace.as_deref(), &name);
+        self.known.insert(model_name.clone(), ClientTool { namespace, name, custom });
+        self.offered.push(ToolInput { name: model_name, description, parameters });
+    }
+}
+
+/// A group of tools.
+struct Group {
+    name: String,
+    description: String,
+}
+
+/// A tool's description. One without gets its group's.
+fn described(group: Option<&Group>, description: String) -> String {
+    match group {
+        Some(group) if description.is_empty() => group.description.clone(),
+        _ => description,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(list: Value) -> Result<Tools, InferenceError> {
+        let mut tools = Tools::default();
+        tools.add("tools", serde_json::from_value(list).expect("known kinds"))?;
+        Ok(tools)
+    }
+
+    #[test]
+    fn a_tool_of_a_group_has_the_groups_name_in_front() {
+        let functions = json!([
+            {"type": "function", "name": "list", "parameters": {"type": "object"}, "strict": false},
+            {"type": "function", "name": "read", "description": "Reads."},
+        ]);
+        let group = json!({"type": "namespace", "name": "mcp__docs", "description": "Files.", "tools": functions});
+        let tools = tools(json!([group])).expect("served");
+        let offered: Vec<_> = tools
+            .offered
+            .iter()
+            .map(|tool| (tool.name.as_str(), tool.description.as_str()))
+            .collect();
+        assert_eq!(offered, [("mcp__docs__list", "Files."), ("mcp__docs__read", "Reads.")]);
+        let known = tools.client("mcp__docs__read");
+        assert_eq!(known.namespace.as_deref(), Some("mcp__docs"));
+        assert_eq!((known.name.as_str(), known.custom), ("read", false));
+        assert_eq!(
+            tools.client("shell"),
+            ClientTool { name: "shell".into(), ..Default::default() }
+        );
+        assert_eq!(model_name(Some("mcp__docs__"), "read"), "mcp__docs__read");
+    }
+
+    #[test]
+    fn a_custom_tool_is_a_function_of_one_text() {
+        let format = json!({"type": "grammar", "syntax": "lark", "definition": "start: LINE"});
+        let patch = json!({"type": "custom", "name": "apply_patch", "description": "Edits.", "format": format});
+        let tools = tools(json!([patch])).expect("served");
+        let [tool] = &tools.offered[..] else { panic!("one tool") };
+        assert_eq!(tool.description, "Edits.\n\nGrammar of the input (lark):\nstart: LINE");
+        let parameters: Value = serde_json::from_str(&tool.parameters).expect("JSON");
+        assert_eq!(parameters["required"], json!(["input"]));
+        assert!(tools.client("apply_patch").custom);
+        let patch = "*** Begin Patch\n*** End Patch";
+        assert_eq!(custom_input(&custom_arguments(patch)), patch);
+        assert_eq!(custom_input(&json!({ "patch": patch }).to_string()), patch);
+        for other in [r#"{"a": "1", "b": "2"}"#, r#"{"a": 1}"#, "{", ""] {
+            assert_eq!(custom_input(other), other);
+        }
+    }
+
+    #[test]
+    fn tools_of_the_service_are_left_out_and_strict_ones_are_refused() {
+        let served = tools(json!([
+            {"type": "web_search", "external_web_access": false},
+            {"type": "web_search_preview"},
+            {"type": "image_generation", "output_format": "png"},
+        ]));
+        assert_eq!(served, Ok(Tools::default()));
+        let strict = json!([{"type": "function", "name": "f", "strict": true}]);
+        let error = tools(strict).expect_err("not served yet");
+        assert_eq!(error.field.as_deref(), Some("tools[0].strict"));
+        let unknown = json!([{"type": "computer_use_preview"}]);
+        assert!(serde_json::from_value::<Vec<Tool>>(unknown).is_err());
+    }
+}

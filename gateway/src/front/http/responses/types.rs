@@ -1,0 +1,336 @@
+//! A request of the Responses protocol, with the fields that are served. All other fields of an
+//! object are in its `rest`, which [`super::accepted`] checks.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use crate::front::http::json::AnyJson;
+use crate::front::http::openai::accepted::Rest;
+use crate::front::http::openai::values::{TextOr, ToolChoice};
+
+/// A request of `/v1/responses`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ResponsesRequest {
+    /// The model; any name that stands for the served one.
+    pub model: Option<String>,
+    /// A text of the user, or the whole conversation: the service keeps none.
+    pub input: TextOr<InputItem>,
+    /// What the operator tells the model.
+    pub instructions: Option<String>,
+    /// Most tokens of the answer.
+    pub max_output_tokens: Option<u32>,
+    /// Whether the answer comes as events.
+    pub stream: Option<bool>,
+    /// How random the answer is.
+    pub temperature: Option<f32>,
+    /// The share of probability that is chosen from.
+    pub top_p: Option<f32>,
+    /// The seed of the random numbers.
+    pub seed: Option<u64>,
+    /// Texts that end the answer.
+    pub stop: Option<TextOr<String>>,
+    /// Tools that the model may call.
+    pub tools: Option<Vec<Tool>>,
+    /// Whether it may.
+    pub tool_choice: Option<ToolChoice>,
+    /// How much the model thinks.
+    pub reasoning: Option<Reasoning>,
+    /// The form of the answer's text.
+    pub text: Option<TextConfig>,
+    /// What else the answer has.
+    pub include: Option<Vec<String>>,
+    /// Whether several calls may come in one answer. The model decides, whatever the value.
+    pub parallel_tool_calls: Option<bool>,
+    /// Labels of the request, which the answer repeats.
+    pub metadata: Option<Map<String, Value>>,
+    /// What a request asks of this service alone.
+    pub paceline: Option<Extension>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// An item of a conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputItem(pub Item);
+
+/// An item by its type.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Item {
+    /// A message.
+    Message(MessageItem),
+    /// A thought of the model.
+    Reasoning(ReasoningItem),
+    /// A call of a function.
+    FunctionCall(FunctionCallItem),
+    /// The answer of a function.
+    FunctionCallOutput(OutputItem),
+    /// A call of a tool that takes any text.
+    CustomToolCall(CustomToolCallItem),
+    /// The answer of such a tool.
+    CustomToolCallOutput(OutputItem),
+    /// Further tools.
+    AdditionalTools(AdditionalToolsItem),
+}
+
+impl<'de> Deserialize<'de> for InputItem {
+    /// A message may come without its type.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut item = Map::deserialize(deserializer)?;
+        if !item.contains_key("type") && item.contains_key("role") {
+            item.insert("type".into(), "message".into());
+        }
+        serde_json::from_value(Value::Object(item)).map(InputItem).map_err(D::Error::custom)
+    }
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct MessageItem {
+    /// `user`, `assistant`, `system` or `developer`.
+    pub role: String,
+    /// A text, or parts.
+    pub content: TextOr<Part>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A part of a message or of a tool's answer.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Part {
+    /// Text of a person or a tool.
+    InputText(TextPart),
+    /// Text of the model.
+    OutputText(TextPart),
+    /// An image.
+    InputImage(ImagePart),
+}
+
+/// Text.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct TextPart {
+    /// The text.
+    pub text: String,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// An image.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ImagePart {
+    /// Its address. Only an address that contains the file is served.
+    pub image_url: String,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A thought. A client resends what it got: its text, or the text in `encrypted_content`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ReasoningItem {
+    /// A summary in parts.
+    #[serde(default)]
+    pub summary: Vec<ReasoningText>,
+    /// The text in parts.
+    pub content: Option<Vec<ReasoningText>>,
+    /// The text, in a form that only this service reads.
+    pub encrypted_content: Option<String>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A part of a thought.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReasoningText {
+    /// `summary_text`, `reasoning_text` or `text`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text.
+    pub text: String,
+}
+
+/// A call of a function.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct FunctionCallItem {
+    /// Its id.
+    pub call_id: String,
+    /// The function.
+    pub name: String,
+    /// The group of the function.
+    pub namespace: Option<String>,
+    /// Its arguments: an object of JSON as text.
+    pub arguments: String,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A call of a tool that takes any text.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct CustomToolCallItem {
+    /// Its id.
+    pub call_id: String,
+    /// The tool.
+    pub name: String,
+    /// The group of the tool.
+    pub namespace: Option<String>,
+    /// The text.
+    pub input: String,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// The answer of a tool.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct OutputItem {
+    /// The call that it answers.
+    pub call_id: String,
+    /// A text, or parts.
+    pub output: TextOr<Part>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// Tools that came in the middle of a conversation.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct AdditionalToolsItem {
+    /// The tools.
+    pub tools: Vec<Tool>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A tool.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Tool {
+    /// A function.
+    Function(FunctionTool),
+    /// A tool that takes any text.
+    Custom(CustomTool),
+    /// A group of tools.
+    Namespace(NamespaceTool),
+    /// A search of the web by the service. The model is not told of it.
+    #[serde(alias = "web_search_preview")]
+    WebSearch(Map<String, Value>),
+    /// Images by the service. The model is not told of it.
+    ImageGeneration(Map<String, Value>),
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct FunctionTool {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The JSON schema of its arguments.
+    pub parameters: Option<AnyJson>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A tool that takes any text.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct CustomTool {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The form of its text.
+    pub format: Option<CustomFormat>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// The form of a custom tool's text.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum CustomFormat {
+    /// Any text.
+    Text,
+    /// Text of a grammar. The model is told of it and not held to it.
+    Grammar {
+        /// `lark` or `regex`.
+        syntax: String,
+        /// The grammar.
+        definition: String,
+    },
+}
+
+/// A group of tools.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct NamespaceTool {
+    /// Its name.
+    pub name: String,
+    /// What its tools are for.
+    pub description: Option<String>,
+    /// Its tools.
+    pub tools: Vec<GroupedTool>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A tool of a group.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum GroupedTool {
+    /// A function.
+    Function(FunctionTool),
+    /// A tool that takes any text.
+    Custom(CustomTool),
+}
+
+/// How much the model thinks.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Reasoning {
+    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
+    pub effort: Option<String>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// The form of the answer's text.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct TextConfig {
+    /// Its format: text.
+    pub format: Option<TextFormat>,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// A format of text.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct TextFormat {
+    /// `text`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Further fields.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// What a request asks of this service alone.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extension {
+    /// The lane: `auto`, `plain` or `speculative`.
+    pub route: Option<String>,
+    /// Variables of the chat template.
+    pub template_arguments: Option<Map<String, Value>>,
+}
