@@ -121,8 +121,8 @@ impl Assembler {
         let NewText { text, stop } = self.read(&mut ids, done.is_some());
         margins.truncate(ids.len());
         logprobs.truncate(ids.len());
-        let so_far = so_far.filter(|_| stop.is_none() && done.is_none());
-        let usage = so_far.map(|figures| self.usage(&figures));
+        let goes_on = stop.is_none() && done.is_none();
+        let usage = so_far.filter(|_| goes_on).map(|figures| self.usage(&figures));
         let last = match (stop, done) {
             (None, done) => done.map(|done| self.end(done, String::new(), times)),
             (Some(stop), done) => {
