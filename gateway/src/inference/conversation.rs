@@ -9,7 +9,7 @@ use super::json::JsonBudget;
 use crate::images::{EncodedImage, ImageSource};
 use crate::prompt::OWN_NAMES;
 use crate::prompt::conversation::{
-    self, ContentPart, Conversation, Message, Role, Tool, ToolCall, normalize,
+    self, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
 };
 
 /// Most letters of a tool's name: as many as clients of the Messages protocol may send.
@@ -46,7 +46,16 @@ pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceE
             quoted(&other.name),
         ));
     }
-    let mut messages = normalize(messages);
+    // Images are numbered in the order of the prompt, so those of system messages come to the front
+    // before the template is asked.
+    let shows_images = |message: &Message| {
+        message.role == Role::System
+            && message.parts.iter().any(|part| matches!(part, ContentPart::Image(_)))
+    };
+    let mut messages = match messages.iter().any(shows_images) {
+        true => normalize(messages),
+        false => merge(messages),
+    };
     let images = conversation::in_order(&mut messages, images);
     let (tools, arguments) =
         (offered(tools, &mut json)?, arguments(&template_arguments, &mut json)?);
@@ -354,8 +363,8 @@ mod tests {
         let messages = vec![message("user", "x"), assistant, answer, message("developer", "s")];
         let found = conversation(messages, tools, "").expect("fine");
         let roles: Vec<_> = found.messages.iter().map(|message| message.role).collect();
-        assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool]);
-        let (asked, answered) = (&found.messages[2], &found.messages[3]);
+        assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::System]);
+        let (asked, answered) = (&found.messages[1], &found.messages[2]);
         assert_eq!(
             (asked.reasoning.as_str(), asked.calls[0].name.as_str(), asked.calls[0].id.as_str()),
             ("hm", "read", "c1")

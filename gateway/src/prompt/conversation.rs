@@ -1,8 +1,10 @@
 //! A conversation as templates expect it.
 //!
 //! Coding agents send system messages anywhere, `developer` for `system`, and several messages of
-//! one role in a row. Published templates expect one system message, in front, and roles that
-//! alternate. [`normalize`] makes the one from the other.
+//! one role in a row. Published templates expect roles that alternate, and many of them one system
+//! message, in front. [`normalize`] makes the one from the other. [`merge`] leaves system messages
+//! in their places, for templates that show them there: a message that moves to the front changes
+//! the whole prompt, and none of it is found in the prefix cache.
 
 use serde_json::{Map, Value};
 
@@ -269,14 +271,19 @@ pub fn in_order(messages: &mut [Message], images: Vec<EncodedImage>) -> Vec<Enco
 pub fn normalize(messages: Vec<Message>) -> Vec<Message> {
     let (system, others): (Vec<_>, Vec<_>) =
         messages.into_iter().partition(|message| message.role == Role::System);
-    let mut normal: Vec<Message> = Vec::with_capacity(others.len() + 1);
-    for message in system.into_iter().chain(others) {
-        match normal.last_mut() {
+    merge(system.into_iter().chain(others))
+}
+
+/// Merges messages of one author in a row into one, each in its place.
+pub fn merge(messages: impl IntoIterator<Item = Message>) -> Vec<Message> {
+    let mut merged: Vec<Message> = Vec::new();
+    for message in messages {
+        match merged.last_mut() {
             Some(last) if last.continues_with(&message) => last.append(message),
-            _ => normal.push(message),
+            _ => merged.push(message),
         }
     }
-    normal
+    merged
 }
 
 #[cfg(test)]
@@ -342,6 +349,12 @@ mod tests {
         // What stood between them is gone: its neighbours are one turn.
         check(&["user:a", "system:s", "user:b"], &["system:s", "user:a\n\nb"]);
         check(&["system:", "user:a", "system:s"], &["system:s", "user:a"]);
+    }
+
+    #[test]
+    fn merged_system_messages_stay_in_their_places() {
+        let said = messages(&["system:s", "developer:t", "user:a", "user:b", "system:u", "user:c"]);
+        assert_eq!(short(&merge(said)), ["system:s\n\nt", "user:a\n\nb", "system:u", "user:c"]);
     }
 
     #[test]

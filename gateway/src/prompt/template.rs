@@ -9,7 +9,7 @@ mod engine;
 
 use std::borrow::Cow;
 
-use super::conversation::{Conversation, Edits};
+use super::conversation::{Conversation, Edits, Message, Role, normalize};
 use super::delimiters;
 use super::markup::{
     self, Added, Decoded, Item, Marker, Markup, MarkupError, Occurrence, Rendered,
@@ -135,6 +135,7 @@ impl Template {
     /// # Errors
     /// The template's objection, in words for the client; the template would leave tools out.
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, RenderError> {
+        let conversation = &self.in_order(conversation);
         let conversation = &self.with_fields(conversation);
         if let Some(field) = self.capabilities.missing_field(conversation) {
             return Err(RenderError::no_tools(field));
@@ -148,6 +149,18 @@ impl Template {
             Some(at) => Err(RenderError::no_tools(format!("tools[{at}]"))),
             None => Ok(rendered),
         }
+    }
+
+    /// The conversation, with all system messages in front unless the template shows each in its
+    /// place.
+    fn in_order<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
+        let later = |message: &Message| message.role == Role::System;
+        let ordered = !conversation.messages.iter().skip(1).any(later);
+        if ordered || self.capabilities.shows_system_anywhere() {
+            return Cow::Borrowed(conversation);
+        }
+        let messages = normalize(conversation.messages.clone());
+        Cow::Owned(Conversation { messages, ..conversation.clone() })
     }
 
     /// The conversation, with markup that agents resend as text moved to the fields it belongs in.

@@ -26,12 +26,21 @@ pub(super) struct Capabilities {
     answers: bool,
     /// Thoughts of the assistant.
     reasoning: bool,
+    /// Each of several system messages in its place.
+    system_anywhere: bool,
 }
 
 impl Capabilities {
     /// A template that leaves nothing out.
-    pub(super) const ALL: Self =
-        Self { text: true, parts: true, tools: true, calls: true, answers: true, reasoning: true };
+    pub(super) const ALL: Self = Self {
+        text: true,
+        parts: true,
+        tools: true,
+        calls: true,
+        answers: true,
+        reasoning: true,
+        system_anywhere: true,
+    };
 
     /// The capabilities of a template.
     pub(super) fn of(engine: &Engine) -> Self {
@@ -41,6 +50,7 @@ impl Capabilities {
             calls: probe.shows(history(), &["t00l", "k3y", "valu3"]).unwrap_or(true),
             answers: probe.shows(history(), &["answ3r"]).unwrap_or(true),
             reasoning: probe.shows(thoughts(), &["th0ught"]) == Ok(true),
+            system_anywhere: probe.shows_system_anywhere(),
             ..probe.content
         }
     }
@@ -75,6 +85,11 @@ impl Capabilities {
     /// Whether the template shows the assistant's thoughts.
     pub(super) fn shows_reasoning(self) -> bool {
         self.reasoning
+    }
+
+    /// Whether the template shows each of several system messages in its place.
+    pub(super) fn shows_system_anywhere(self) -> bool {
+        self.system_anywhere
     }
 
     /// The first field of a conversation that the template leaves out.
@@ -123,6 +138,24 @@ impl Probe<'_> {
     fn shows(&self, conversation: Conversation, words: &[&str]) -> Result<bool, RenderError> {
         let text = self.engine.render(&conversation, self.content)?;
         Ok(words.iter().all(|word| text.contains(word)))
+    }
+
+    /// Whether system messages among the others and at the end are shown in their order. A template
+    /// that objects to them gets them in front.
+    fn shows_system_anywhere(&self) -> bool {
+        let said = [
+            (Role::System, "syst3m"),
+            (Role::User, FIRST),
+            (Role::Assistant, "ass1st"),
+            (Role::System, "am0ng"),
+            (Role::User, "l4ter"),
+            (Role::System, "at3nd"),
+        ];
+        let messages = said.iter().map(|(role, word)| message(*role, &[word])).collect();
+        let conversation = Conversation { messages, ..Conversation::default() };
+        let Ok(text) = self.engine.render(&conversation, self.content) else { return false };
+        let places: Option<Vec<usize>> = said.iter().map(|(_, word)| text.find(word)).collect();
+        places.is_some_and(|places| places.is_sorted())
     }
 
     fn shows_tools(&self) -> bool {

@@ -170,3 +170,22 @@ fn a_request_sets_variables() {
     assert_eq!(with(json!({})), "xTrue");
     assert_eq!(with(json!({"enable_thinking": true, "documents": []})), "x thinksFalse");
 }
+
+#[test]
+fn system_messages_stay_in_their_places_if_the_template_shows_them_there() {
+    let said = [
+        message("system", &["a"]),
+        message("user", &["b"]),
+        message("system", &["c"]),
+        message("user", &["d"]),
+    ];
+    let every = "{% for m in messages %}[{{ m.role }} {{ m.content }}]{% endfor %}";
+    assert_eq!(render(every, &said).as_deref(), Ok("[system a][user b][system c][user d]"));
+    let front = "[system a\n\nc][user b\n\nd]";
+    let refusing = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
+        {{ raise_exception('in front') }}{% endif %}[{{ m.role }} {{ m.content }}]{% endfor %}";
+    assert_eq!(render(refusing, &said).as_deref(), Ok(front));
+    let skipping = "{% for m in messages %}{% if m.role != 'system' or loop.first %}\
+        [{{ m.role }} {{ m.content }}]{% endif %}{% endfor %}";
+    assert_eq!(render(skipping, &said).as_deref(), Ok(front), "nothing is left out");
+}
