@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod exchange;
 pub mod program;
 pub mod seeing;
 pub mod supervisor;

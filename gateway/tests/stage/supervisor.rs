@@ -142,7 +142,7 @@ impl Submission {
     pub fn accept(self) -> Accepted {
         let (batches, receiver) = mpsc::channel(64);
         assert!(self.reply.send(Ok(receiver)).is_ok(), "the call is there");
-        Accepted { batches, next: 0, over: self.over }
+        Accepted { batches, next: 0, cached: 0, so_far: false, over: self.over }
     }
 }
 
@@ -150,6 +150,10 @@ impl Submission {
 pub struct Accepted {
     pub batches: mpsc::Sender<Result<TokenBatch, Status>>,
     next: u32,
+    /// Tokens of the prompt that came from the cache.
+    pub cached: u32,
+    /// Whether each batch has the figures so far.
+    pub so_far: bool,
     pub over: oneshot::Receiver<()>,
 }
 
@@ -165,6 +169,7 @@ impl Accepted {
             first_index,
             ids: ids.to_vec(),
             step_end_ns: 77,
+            so_far: self.so_far.then(|| Done { cached_tokens: self.cached, ..Default::default() }),
             ..Default::default()
         })
         .await;
@@ -174,7 +179,7 @@ impl Accepted {
     pub async fn done(mut self, ids: &[u32]) -> oneshot::Receiver<()> {
         let done = Done {
             finish_reason: FinishReason::Stop as i32,
-            cached_tokens: 0,
+            cached_tokens: self.cached,
             queue_ms: 1.5,
             ..Default::default()
         };
