@@ -87,6 +87,7 @@ impl Exchange {
             limits: config.limits,
             standing: standing.subscribe(),
             backlog: Arc::default(),
+            metrics: Arc::default(),
             upstream: Upstream::new(upstream, Epoch(7)),
             cancel: CancellationToken::new(),
         };

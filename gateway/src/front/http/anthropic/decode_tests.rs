@@ -153,7 +153,7 @@ fn tools_are_offered_unless_the_choice_is_none() {
         parameters: r#"{"type":"object"}"#.into(),
     };
     for choice in [json!(null), json!({"type": "auto", "disable_parallel_tool_use": false})] {
-        assert_eq!(offered(choice), [expected.clone()]);
+        assert_eq!(offered(choice).as_slice(), std::slice::from_ref(&expected));
     }
     assert_eq!(offered(json!({"type": "none"})), []);
 }

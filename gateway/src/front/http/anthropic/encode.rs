@@ -6,6 +6,7 @@ use super::decode::Asked;
 use super::error::Anthropic;
 use crate::front::http::error::{Dialect, ErrorView, status};
 use crate::front::http::exchange::AnswerWriter;
+use crate::front::http::openai::answer::Totals;
 use crate::front::http::sse::{KeepAlive, SseEvent};
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason, Usage};
@@ -27,7 +28,8 @@ pub struct MessageWriter {
     next_block: usize,
     /// Whether the answer has a call.
     calls: bool,
-    warnings: Vec<String>,
+    /// What this service reports and the protocol has no field for.
+    totals: Totals,
     end: Option<AnswerEnd>,
 }
 
@@ -50,7 +52,7 @@ impl MessageWriter {
             open: None,
             next_block: 0,
             calls: false,
-            warnings: Vec::new(),
+            totals: Totals::default(),
             end: None,
         }
     }
@@ -103,7 +105,7 @@ impl MessageWriter {
             AnswerPart::CallEnd => self.close(events),
             AnswerPart::MalformedCall(fault) => {
                 self.close(events);
-                self.warnings.push(fault.warning);
+                self.totals.warn(0, fault.warning);
             }
         }
     }
@@ -138,6 +140,13 @@ impl MessageWriter {
         self.next_block += 1;
     }
 
+    fn take_end(&mut self, last: Option<AnswerEnd>) {
+        if let Some(end) = last {
+            self.totals.add(0, &end);
+            self.end = Some(end);
+        }
+    }
+
     /// Why the answer ended, in the protocol's words.
     fn stop_reason(&self, end: &AnswerEnd) -> &'static str {
         match end.finish_reason {
@@ -151,32 +160,6 @@ impl MessageWriter {
             Some(FinishReason::Stop) | None => "end_turn",
         }
     }
-
-    /// What this service reports and the protocol has no field for.
-    fn extension(&self, end: &AnswerEnd) -> Value {
-        let route = end
-            .route
-            .map(|route| json!({"lane": route.lane.word(), "reason": route.reason.word()}));
-        json!({
-            "route": route,
-            "speculation": {
-                "cycles": end.speculation.cycles,
-                "drafted": end.speculation.drafted,
-                "accepted": end.speculation.accepted,
-            },
-            "timing": {
-                "queue_ms": end.timing.queue_ms,
-                "ttft_ms": end.timing.ttft_ms,
-                "total_ms": end.timing.total_ms,
-                "image_decode_ms": end.timing.image_decode_ms,
-                "image_resize_ms": end.timing.image_resize_ms,
-                "tower_ms": end.timing.tower_ms,
-                "prefill_ms": end.timing.prefill_ms,
-            },
-            "seed": end.seed,
-            "warnings": self.warnings,
-        })
-    }
 }
 
 impl AnswerWriter for MessageWriter {
@@ -186,9 +169,7 @@ impl AnswerWriter for MessageWriter {
         for part in event.parts {
             self.part(part, &mut events);
         }
-        if event.last.is_some() {
-            self.end = event.last;
-        }
+        self.take_end(event.last);
         events
     }
 
@@ -199,7 +180,7 @@ impl AnswerWriter for MessageWriter {
         let body = json!({
             "delta": {"stop_reason": self.stop_reason(&end), "stop_sequence": stop_sequence(&end)},
             "usage": usage(end.usage),
-            "paceline": self.extension(&end),
+            "paceline": json!(self.totals.extension()),
         });
         events.push(named("message_delta", body));
         events.push(named("message_stop", json!({})));
@@ -221,19 +202,19 @@ impl AnswerWriter for MessageWriter {
             for part in event.parts {
                 match &part {
                     AnswerPart::CallStart(_) => self.calls = true,
-                    AnswerPart::MalformedCall(fault) => self.warnings.push(fault.warning.clone()),
+                    AnswerPart::MalformedCall(fault) => self.totals.warn(0, fault.warning.clone()),
                     _ => {}
                 }
                 content.take(part);
             }
-            self.end = event.last.or(self.end);
+            self.take_end(event.last);
         }
         let end = self.end.take().unwrap_or_default();
         let mut message = self.message(usage(end.usage));
         message["content"] = content.blocks.into_iter().filter_map(Block::json).collect();
         message["stop_reason"] = self.stop_reason(&end).into();
         message["stop_sequence"] = stop_sequence(&end);
-        message["paceline"] = self.extension(&end);
+        message["paceline"] = json!(self.totals.extension());
         message
     }
 }

@@ -9,6 +9,7 @@ use super::decode::{Asked, encrypted};
 use super::tools::{ClientTool, custom_input};
 use crate::front::http::error::status;
 use crate::front::http::exchange::AnswerWriter;
+use crate::front::http::openai::answer::Totals;
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason};
@@ -25,7 +26,8 @@ pub struct ResponseWriter {
     output: Vec<Value>,
     open: Option<OpenItem>,
     reasoning_tokens: u64,
-    warnings: Vec<String>,
+    /// What this service reports and the protocol has no field for.
+    totals: Totals,
     end: Option<AnswerEnd>,
 }
 
@@ -67,7 +69,7 @@ impl ResponseWriter {
             output: Vec::new(),
             open: None,
             reasoning_tokens: 0,
-            warnings: Vec::new(),
+            totals: Totals::default(),
             end: None,
         }
     }
@@ -117,34 +119,8 @@ impl ResponseWriter {
             "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
             "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
         });
-        response["paceline"] = self.extension(&end);
+        response["paceline"] = json!(self.totals.extension());
         response
-    }
-
-    /// What this service reports and the protocol has no field for.
-    fn extension(&self, end: &AnswerEnd) -> Value {
-        let route = end
-            .route
-            .map(|route| json!({"lane": route.lane.word(), "reason": route.reason.word()}));
-        json!({
-            "route": route,
-            "speculation": {
-                "cycles": end.speculation.cycles,
-                "drafted": end.speculation.drafted,
-                "accepted": end.speculation.accepted,
-            },
-            "timing": {
-                "queue_ms": end.timing.queue_ms,
-                "ttft_ms": end.timing.ttft_ms,
-                "total_ms": end.timing.total_ms,
-                "image_decode_ms": end.timing.image_decode_ms,
-                "image_resize_ms": end.timing.image_resize_ms,
-                "tower_ms": end.timing.tower_ms,
-                "prefill_ms": end.timing.prefill_ms,
-            },
-            "seed": end.seed,
-            "warnings": self.warnings,
-        })
     }
 
     /// An event whose data has its name and its number.
@@ -208,7 +184,7 @@ impl ResponseWriter {
             AnswerPart::CallEnd => self.close(events),
             AnswerPart::MalformedCall(fault) => {
                 self.close(events);
-                self.warnings.push(fault.warning);
+                self.totals.warn(0, fault.warning);
             }
         }
     }
@@ -340,7 +316,10 @@ impl AnswerWriter for ResponseWriter {
         for part in event.parts {
             self.part(part, &mut events);
         }
-        self.end = event.last.or(self.end.take());
+        if let Some(end) = event.last {
+            self.totals.add(0, &end);
+            self.end = Some(end);
+        }
         events
     }
 
