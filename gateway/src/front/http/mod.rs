@@ -13,6 +13,8 @@ pub mod exchange;
 pub mod json;
 pub mod metrics;
 pub mod openai;
+#[cfg(test)]
+mod openapi;
 pub mod responses;
 pub mod sse;
 

@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for First {
 }
 
 /// A seed. The protocol's is a signed number; ours has the same 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Seed(pub u64);
 
 impl<'de> Deserialize<'de> for Seed {

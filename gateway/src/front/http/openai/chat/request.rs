@@ -40,6 +40,7 @@ pub struct ChatCompletionRequest {
     /// Probability mass of the tokens to choose from.
     pub top_p: Option<f32>,
     /// The same seed gives the same answer.
+    #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     /// Lowers the logits of tokens that the answer has.
     pub presence_penalty: Option<f32>,
@@ -83,6 +84,7 @@ pub struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     pub role: String,
     /// A text, or parts.
+    #[schema(value_type = Option<ChatContent>)]
     pub content: Option<TextOr<ChatPart>>,
     /// Name of the participant or of the tool.
     pub name: Option<String>,
@@ -98,6 +100,17 @@ pub struct ChatMessage {
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
+}
+
+/// The forms of a message's content, for its schema: that of a generic type would have a copy of
+/// the part's.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum ChatContent {
+    /// A text.
+    Text(String),
+    /// Parts, in order.
+    Parts(Vec<ChatPart>),
 }
 
 /// A part of a message's content.

@@ -36,6 +36,7 @@ pub struct CompletionRequest {
     /// Probability mass of the tokens to choose from.
     pub top_p: Option<f32>,
     /// The same seed gives the same answer.
+    #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     /// Lowers the logits of tokens that the answer has.
     pub presence_penalty: Option<f32>,

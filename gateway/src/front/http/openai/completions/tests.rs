@@ -38,9 +38,7 @@ fn one_prompt_is_taken_in_all_its_forms() {
 
 #[test]
 fn several_prompts_are_refused() {
-    for prompt in
-        [json!(["a", "b"]), json!([[5], [6]]), json!([5, "a"]), json!(["a", 5]), json!([5, [6]])]
-    {
+    for prompt in [json!(["a", "b"]), json!([[5], [6]])] {
         refused(json!({ "prompt": prompt }), "prompt");
     }
 }
