@@ -112,6 +112,34 @@ fn paths() -> Value {
             whole: "Completion",
             chunk: "CompletionChunk",
         }) },
+        "/v1/responses": { "post": untyped(
+            "Answers a conversation, in the Responses protocol.",
+            "The answer. With `stream`: server-sent events with names.",
+        ) },
+        "/v1/messages": { "post": untyped(
+            "Answers a conversation, in the Messages protocol.",
+            "The answer. With `stream`: server-sent events with names.",
+        ) },
+        "/v1/messages/count_tokens": { "post": untyped(
+            "Counts the tokens of a conversation.",
+            "The number, in `input_tokens`.",
+        ) },
+    })
+}
+
+/// A path whose types have no schema yet: its bodies are objects.
+fn untyped(summary: &str, answer: &str) -> Value {
+    let object = json!({ "application/json": { "schema": { "type": "object" } } });
+    let ok = json!({ "description": answer, "content": object });
+    let mut responses = Map::from_iter([("200".to_owned(), ok)]);
+    for (status, description) in ERRORS {
+        let error = json!({ "description": description, "content": object });
+        responses.insert((*status).to_owned(), error);
+    }
+    json!({
+        "summary": summary,
+        "requestBody": { "required": true, "content": object },
+        "responses": responses,
     })
 }
 
