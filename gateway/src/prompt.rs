@@ -6,6 +6,7 @@
 mod chat_vocabulary;
 pub mod conversation;
 mod delimiters;
+pub mod format;
 mod json;
 mod length;
 mod literals;
@@ -23,6 +24,7 @@ use paceline_vocabulary::Reason;
 use tokio::sync::Semaphore;
 
 use conversation::Conversation;
+use format::{AnswerFormat, AnswerTags, CallFormat};
 use markup::Rendered;
 
 use crate::checkpoint::{Checkpoint, LoadError, TemplateFile, TokenizerFile};
@@ -45,6 +47,8 @@ pub struct Language {
     pub sampling: SamplingRule,
     /// How its images are prepared, if it reads images.
     pub images: Option<Arc<ImageProcessor>>,
+    /// The tags of its answers to conversations.
+    pub answer_tags: Arc<AnswerTags>,
 }
 
 impl Language {
@@ -80,7 +84,17 @@ impl Language {
             None => None,
             Some(settings) => ImageProcessor::new(&settings, |id| tokens.text(id))?.map(Arc::new),
         };
-        Ok(Self { tokens, template, stop_ids, sampling, images })
+        let format = template.as_ref().map(Template::answer_format).unwrap_or_default();
+        let answer_tags = Arc::new(AnswerTags::new(format, &tokens));
+        Ok(Self { tokens, template, stop_ids, sampling, images, answer_tags })
+    }
+
+    /// The same with calls in the format that the operator names, whatever the template has.
+    #[must_use]
+    pub fn with_call_format(mut self, calls: CallFormat) -> Self {
+        let format: AnswerFormat = self.answer_tags.format().with_calls(calls);
+        self.answer_tags = Arc::new(AnswerTags::new(format, &self.tokens));
+        self
     }
 }
 

@@ -52,6 +52,8 @@ pub(crate) const FIELDS: &[(&str, &str, u32)] = &[
     ("paceline.v1.GenerateResponse", "token_ids", MAX_STEP),
     ("paceline.v1.GenerateResponse", "margins", MAX_STEP),
     ("paceline.v1.GenerateResponse", "logprobs", MAX_STEP),
+    ("paceline.v1.GenerateResponse", "tool_calls", MAX_STEP),
+    ("paceline.v1.GenerateResponse", "warnings", MAX_STEP),
     ("paceline.v1.TokenLogprobs", "top", MAX_FEW),
     ("paceline.v1.CountTokensResponse", "token_ids", MAX_TOKEN_IDS),
     ("paceline.v1.GetModelResponse", "stop_token_ids", MAX_FEW),

@@ -29,7 +29,9 @@ use super::sample::{Sample, SampleEvent};
 use super::upstream::Upstream;
 use crate::images::StoredImages;
 use crate::prompt::Language;
-use crate::stream::{AnswerEvent, Assembler, AssemblerSettings, ElapsedTimes, TokenBatch};
+use crate::stream::{
+    AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, TokenBatch,
+};
 
 /// What ends an answer before its own end.
 #[derive(Clone, Debug)]
@@ -98,10 +100,12 @@ impl Drop for Answer {
 }
 
 impl Answer {
-    /// The answer to `generation`, before it is submitted. Made inside the request's span.
+    /// The answer to `generation`, before it is submitted. Made inside the request's span. With
+    /// `reading`, thoughts and calls are told from its text.
     pub(super) fn new(
         generation: Generation,
         params: &GenerationParams,
+        reading: Option<ConversationReading>,
         language: &Arc<Language>,
         destination: Destination,
         bounds: AnswerBounds,
@@ -115,6 +119,10 @@ impl Answer {
                 report_logprobs: generation.logprobs.is_some(),
                 min_tokens: generation.min_tokens,
                 stop: params.stop.clone(),
+                reading: reading.clone().map(|reading| ConversationReading {
+                    call_ids: format!("call_{}_{sample_index}_", generation.request_id),
+                    ..reading
+                }),
             };
             Sample::new(Assembler::new(settings, Arc::clone(language)))
         };

@@ -46,7 +46,8 @@ use crate::images::{
     expand_placeholders,
 };
 use crate::metrics::Metrics;
-use crate::prompt::{PromptError, Prompter};
+use crate::prompt::{PromptError, Prompter, Source};
+use crate::stream::{ConversationReading, OfferedTools};
 
 use admission::{Backlog, CallSlot};
 use answer::{Answer, AnswerBounds, Destination};
@@ -112,6 +113,8 @@ struct Prepared {
     serving: Serving,
     params: GenerationParams,
     generation: Generation,
+    /// How the answer is read, if it answers a conversation.
+    reading: Option<ConversationReading>,
     images: Vec<InspectedImage>,
     /// Where each image starts in the prompt.
     image_starts: Vec<u32>,
@@ -250,6 +253,7 @@ impl Inference {
             language: self.prompter.language(),
             limits: &self.limits,
         };
+        let mut reading = reading_of(&source);
         let encoded = source.take_images();
         let labels = if encoded.is_empty() { labels } else { labels.with_images() };
         let processor = self.processor().filter(|_| serving.model.vision);
@@ -263,12 +267,17 @@ impl Inference {
             PromptError::TooLong { at_least } => context.too_long(field, at_least),
             other => other.into(),
         })?;
+        if let Some(reading) = &mut reading {
+            let language = self.prompter.language();
+            reading.thought_is_open =
+                language.answer_tags.opens_thought(&prompt_ids, &language.tokens);
+        }
         let processor = self.processor().map(|processor| &**processor);
         let ExpandedPrompt { ids, image_starts } =
             expand_placeholders(prompt_ids, field, processor, &counts)?;
         record.prompt_tokens = ids.len();
         let generation = context.fit(&params, field, ids, labels)?;
-        Ok(Prepared { serving, params, generation, images, image_starts })
+        Ok(Prepared { serving, params, generation, reading, images, image_starts })
     }
 
     /// From a well-formed request to its first tokens. It may be dropped at any await: its calls of
@@ -282,7 +291,7 @@ impl Inference {
         record: &mut Record,
     ) -> Result<Answer, InferenceError> {
         self.backlog.check(key, self.standing.borrow().serving()?.term)?;
-        let Prepared { serving, params, mut generation, images, image_starts } =
+        let Prepared { serving, params, mut generation, reading, images, image_starts } =
             self.prepare(request, labels, record).await?;
         let mut stored = match self.processor().filter(|_| !images.is_empty()) {
             None => None,
@@ -300,7 +309,7 @@ impl Inference {
         let destination = Destination { upstream: self.upstream.clone(), term, key };
         let bounds = AnswerBounds { deadline, cancel: self.cancel.clone() };
         let language = self.prompter.language();
-        let answer = Answer::new(generation, &params, language, destination, bounds);
+        let answer = Answer::new(generation, &params, reading, language, destination, bounds);
         let mut answer = answer.with_images(stored);
         if let Err(error) = answer.open().await {
             place.refused(term, &error);
@@ -310,6 +319,14 @@ impl Inference {
         answer.hold(place);
         Ok(answer)
     }
+}
+
+/// How the answer is read: conversations have thoughts and calls, other prompts have text alone.
+fn reading_of(source: &Source) -> Option<ConversationReading> {
+    let Source::Chat(conversation) = source else { return None };
+    let tools =
+        (!conversation.tools.is_empty()).then(|| Arc::new(OfferedTools::new(&conversation.tools)));
+    Some(ConversationReading { tools, ..Default::default() })
 }
 
 /// Runs work of a request in its span. A panic in it is an error of this request alone.

@@ -9,9 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::conversation::{ContentPart, Message, Role, ToolCall};
-
-/// Letters of a tool's name, at most, as in a request's fields.
-const MAX_NAME_BYTES: usize = 128;
+use super::format::is_tool_name;
 
 /// The markup that the model's template writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,11 +90,7 @@ fn calls(text: &str) -> Option<Calls<'_>> {
     let mut calls = Vec::new();
     while let Some(inside) = rest.trim_start().strip_prefix(OPEN) {
         let (call, behind) = tagged(inside).or_else(|| written(inside))?;
-        let plain = call
-            .name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
-        if !plain || call.name.is_empty() || call.name.len() > MAX_NAME_BYTES {
+        if !is_tool_name(&call.name) {
             return None;
         }
         calls.push(call);

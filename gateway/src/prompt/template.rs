@@ -11,6 +11,7 @@ use std::borrow::Cow;
 
 use super::conversation::{Conversation, Edits, Message, Role, normalize};
 use super::delimiters;
+use super::format::AnswerFormat;
 use super::markup::{
     self, Added, Decoded, Item, Marker, Markup, MarkupError, Occurrence, Rendered,
 };
@@ -79,6 +80,8 @@ pub struct Template {
     assembled: Vec<bool>,
     /// The markup that the template writes around thoughts and calls.
     assistant_markup: AssistantMarkup,
+    /// How the model writes its answers.
+    answer_format: AnswerFormat,
 }
 
 impl Template {
@@ -101,6 +104,7 @@ impl Template {
                 template.assembled[at.item] = true;
             }
         }
+        template.answer_format = AnswerFormat::of_template(&source);
         let capabilities = template.capabilities;
         template.assistant_markup = AssistantMarkup {
             thoughts: capabilities.shows_reasoning() && source.contains("</think>"),
@@ -117,12 +121,23 @@ impl Template {
         let assembled = vec![false; items.len()];
         let engine = Engine::new(source, tokens, Markup::new(items)?)?;
         let capabilities = Capabilities::of(&engine);
-        Ok(Self { engine, capabilities, assembled, assistant_markup: AssistantMarkup::default() })
+        Ok(Self {
+            engine,
+            capabilities,
+            assembled,
+            assistant_markup: AssistantMarkup::default(),
+            answer_format: AnswerFormat::default(),
+        })
     }
 
     /// Texts that only the template may write.
     pub fn markup(&self) -> &[Item] {
         self.engine.markup().items()
+    }
+
+    /// How the model writes thoughts and calls.
+    pub fn answer_format(&self) -> AnswerFormat {
+        self.answer_format
     }
 
     /// Whether tools come through.

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use super::parts::Parts;
+use super::reading::AnswerReader;
 use super::{
-    AnswerEnd, AnswerEvent, AnswerPart, Detokenizer, Done, Figures, FinishReason, StopStrings,
-    Timing, TokenBatch, Usage,
+    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Done, Figures, FinishReason,
+    StopStrings, Timing, TokenBatch, Usage,
 };
 use crate::prompt::Language;
 
@@ -70,8 +72,10 @@ pub struct AssemblerSettings {
     pub report_logprobs: bool,
     /// A stop string ends the answer only after so many tokens.
     pub min_tokens: u32,
-    /// Strings before which the answer ends.
+    /// Strings before which the answer ends. They are looked for in its text alone.
     pub stop: Vec<String>,
+    /// How thoughts and calls are read; without it all of the answer is text.
+    pub reading: Option<ConversationReading>,
 }
 
 /// Makes one sample's events.
@@ -79,13 +83,13 @@ pub struct AssemblerSettings {
 pub struct Assembler {
     settings: AssemblerSettings,
     next_index: u32,
-    text: Detokenizer,
+    reader: AnswerReader,
     stops: StopStrings,
 }
 
-/// What the tokens of a batch made of the text.
-struct NewText {
-    text: String,
+/// What the tokens of a batch made of the answer.
+struct NewParts {
+    parts: Vec<AnswerPart>,
     /// The stop string that the tokens completed.
     stop: Option<String>,
 }
@@ -94,7 +98,8 @@ impl Assembler {
     /// Before the first token of a sample.
     pub fn new(mut settings: AssemblerSettings, language: Arc<Language>) -> Self {
         let stops = StopStrings::new(std::mem::take(&mut settings.stop));
-        Self { settings, next_index: 0, text: Detokenizer::new(language), stops }
+        let reader = AnswerReader::new(language, settings.reading.take());
+        Self { settings, next_index: 0, reader, stops }
     }
 
     /// Index of the next token, which is the number of tokens so far.
@@ -118,7 +123,7 @@ impl Assembler {
         if ids.is_empty() && done.is_none() {
             return Ok(None);
         }
-        let NewText { text, stop } = self.read(&mut ids, done.is_some());
+        let NewParts { parts, stop } = self.read(&mut ids, done.is_some());
         margins.truncate(ids.len());
         logprobs.truncate(ids.len());
         let goes_on = stop.is_none() && done.is_none();
@@ -136,7 +141,7 @@ impl Assembler {
         let Self { settings, .. } = self;
         Ok(Some(AnswerEvent {
             sample_index: settings.sample_index,
-            parts: if text.is_empty() { Vec::new() } else { vec![AnswerPart::Text(text)] },
+            parts,
             token_ids: ids,
             margins: if settings.report_margins { margins } else { Vec::new() },
             logprobs: if settings.report_logprobs { logprobs } else { Vec::new() },
@@ -161,30 +166,46 @@ impl Assembler {
         Ok(())
     }
 
-    /// The text that becomes visible with these ids. If they complete a stop string, the ids after
-    /// that are removed.
-    fn read(&mut self, ids: &mut Vec<u32>, at_end: bool) -> NewText {
-        let mut text = String::new();
+    /// What these ids complete. If they complete a stop string, the ids after that are removed.
+    fn read(&mut self, ids: &mut Vec<u32>, at_end: bool) -> NewParts {
+        let (mut new, mut out) = (Parts::default(), Parts::default());
         for at in 0..ids.len() {
             self.next_index = self.next_index.saturating_add(1);
-            let piece = self.text.push(ids[at]);
-            if let Some(stop) = self.find_stop(&piece, &mut text) {
+            self.reader.push(ids[at], &mut new);
+            if let Some(stop) = self.find_stop(&mut new, &mut out) {
                 ids.truncate(at + 1);
-                return NewText { text, stop: Some(stop) };
+                return NewParts { parts: out.take(), stop: Some(stop) };
             }
         }
+        let mut stop = None;
         if at_end {
-            let piece = self.text.finish();
-            if let Some(stop) = self.find_stop(&piece, &mut text) {
-                return NewText { text, stop: Some(stop) };
+            self.reader.finish(&mut new);
+            stop = self.find_stop(&mut new, &mut out);
+            if stop.is_none() {
+                out.text(&self.stops.finish());
             }
-            text.push_str(&self.stops.finish());
         }
-        NewText { text, stop: None }
+        NewParts { parts: out.take(), stop }
     }
 
-    fn find_stop(&mut self, piece: &str, text: &mut String) -> Option<String> {
-        self.stops.take(piece, self.next_index >= self.settings.min_tokens, text)
+    /// Moves new parts to `out`, up to a stop string in their text. A stop string does not reach
+    /// over a thought or a call.
+    fn find_stop(&mut self, new: &mut Parts, out: &mut Parts) -> Option<String> {
+        let counts = self.next_index >= self.settings.min_tokens;
+        for part in new.take() {
+            let AnswerPart::Text(piece) = part else {
+                out.text(&self.stops.finish());
+                out.push(part);
+                continue;
+            };
+            let mut text = String::new();
+            let stop = self.stops.take(&piece, counts, &mut text);
+            out.text(&text);
+            if stop.is_some() {
+                return stop;
+            }
+        }
+        None
     }
 
     /// Tokens up to now.

@@ -1,17 +1,32 @@
-//! From batches of token ids to the text of an answer: the [`Detokenizer`], stop strings
-//! ([`StopStrings`]), and the [`Assembler`] that makes an [`AnswerEvent`] of each batch.
+//! From batches of token ids to the pieces of an answer: the [`Detokenizer`], the splitters of text,
+//! thoughts and calls, stop strings ([`StopStrings`]), and the [`Assembler`] that makes an
+//! [`AnswerEvent`] of each batch.
+//!
+//! A splitter is a state machine for a family's format ([`crate::prompt::format`]): `splitter` for
+//! formats with tags, with a reader in `call` for what stands between the tags of a call, and
+//! `harmony` for messages in channels.
 //!
 //! No clock and no socket. Must not know: requests, protocols, the supervisor.
 
 mod assemble;
+mod call;
 mod detokenizer;
+mod harmony;
+mod json;
+mod open_call;
+mod parts;
+mod reading;
+mod splitter;
 mod stop;
+mod tools;
 
 use paceline_vocabulary::Route;
 
 pub use assemble::{Assembler, AssemblerSettings, BrokenStream, ElapsedTimes};
 pub use detokenizer::Detokenizer;
+pub use reading::ConversationReading;
 pub use stop::StopStrings;
+pub use tools::OfferedTools;
 
 /// Tokens of one sample, as the target generated them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -109,7 +124,8 @@ pub enum AnswerPart {
     CallArguments(String),
     /// The call that began last is complete, and its arguments together are a JSON object.
     CallEnd,
-    /// What follows as text looked like a call and is none.
+    /// What follows as text looked like a call and is none. If a call had begun and not ended, it is
+    /// void: the text has all its letters.
     MalformedCall(CallFault),
 }
 
@@ -211,3 +227,6 @@ pub struct Timing {
     /// The prefill.
     pub prefill_ms: f64,
 }
+
+#[cfg(test)]
+mod tests;

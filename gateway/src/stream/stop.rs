@@ -60,7 +60,7 @@ impl StopStrings {
 }
 
 /// Bytes at the end of `text` that `stop` begins with, less than all of it.
-fn longest_beginning(text: &str, stop: &str) -> usize {
+pub(super) fn longest_beginning(text: &str, stop: &str) -> usize {
     let most = text.len().min(stop.len() - 1);
     (1..=most)
         .rev()

@@ -1,23 +1,76 @@
 //! Events, counts and descriptions of [`crate::inference`] as messages of inference.proto.
 
+use std::collections::HashMap;
+
 use paceline_proto::v1;
 
 use crate::inference::TokenCount;
 use crate::inference::model::ModelDescription;
 use crate::sampling::SamplingRule;
-use crate::stream::{AnswerEnd, AnswerEvent, FinishReason, TokenLogprobs, TopLogprob};
+use crate::stream::{
+    AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, FinishReason, TokenLogprobs,
+    TopLogprob,
+};
 
-/// An event of the answer to this request.
-pub(super) fn event(event: AnswerEvent, request_id: &str) -> v1::GenerateResponse {
-    v1::GenerateResponse {
-        request_id: request_id.to_owned(),
-        text: event.text(),
-        token_ids: event.token_ids,
-        margins: event.margins,
-        step_end_ns: event.step_end_ns,
-        r#final: event.last.map(end),
-        sample_index: event.sample_index,
-        logprobs: event.logprobs.into_iter().map(logprobs).collect(),
+/// Makes the messages of one answer.
+#[derive(Debug, Default)]
+pub(super) struct AnswerEncoder {
+    /// The call that runs, for each sample with one.
+    running: HashMap<u32, u32>,
+}
+
+impl AnswerEncoder {
+    /// An event of the answer to this request.
+    pub(super) fn event(&mut self, event: AnswerEvent, request_id: &str) -> v1::GenerateResponse {
+        let mut message = v1::GenerateResponse {
+            request_id: request_id.to_owned(),
+            token_ids: event.token_ids,
+            margins: event.margins,
+            step_end_ns: event.step_end_ns,
+            r#final: event.last.map(end),
+            sample_index: event.sample_index,
+            logprobs: event.logprobs.into_iter().map(logprobs).collect(),
+            ..Default::default()
+        };
+        for part in event.parts {
+            self.add(part, &mut message);
+        }
+        message
+    }
+
+    fn add(&mut self, part: AnswerPart, message: &mut v1::GenerateResponse) {
+        let sample = message.sample_index;
+        match part {
+            AnswerPart::Text(text) => message.text.push_str(&text),
+            AnswerPart::Reasoning(text) => message.reasoning.push_str(&text),
+            AnswerPart::CallStart(CallStart { index, id, name }) => {
+                self.running.insert(sample, index);
+                let first = v1::ToolCallPiece { index, id, name, ..Default::default() };
+                message.tool_calls.push(first);
+            }
+            AnswerPart::CallArguments(arguments) => {
+                self.piece(message).arguments.push_str(&arguments);
+            }
+            AnswerPart::CallEnd => {
+                self.piece(message).complete = true;
+                self.running.remove(&sample);
+            }
+            AnswerPart::MalformedCall(CallFault { warning }) => {
+                self.running.remove(&sample);
+                message.warnings.push(warning);
+            }
+        }
+    }
+
+    /// The piece of the call that runs in this message.
+    fn piece<'a>(&self, message: &'a mut v1::GenerateResponse) -> &'a mut v1::ToolCallPiece {
+        let index = self.running.get(&message.sample_index).copied().unwrap_or_default();
+        let pieces = &mut message.tool_calls;
+        if pieces.last().is_none_or(|last| last.index != index || last.complete) {
+            pieces.push(v1::ToolCallPiece { index, ..Default::default() });
+        }
+        let last = pieces.len() - 1;
+        &mut pieces[last]
     }
 }
 
@@ -104,5 +157,51 @@ fn sampling(rule: SamplingRule) -> v1::Sampling {
         presence_penalty: Some(rule.presence_penalty),
         frequency_penalty: Some(rule.frequency_penalty),
         logit_bias: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_become_fields_and_pieces_of_calls() {
+        let start = |index: u32| {
+            AnswerPart::CallStart(CallStart { index, id: format!("c{index}"), name: "f".into() })
+        };
+        let arguments = |text: &str| AnswerPart::CallArguments(text.into());
+        let mut encoder = AnswerEncoder::default();
+        let mut encode = |sample_index, parts| {
+            let event = AnswerEvent { sample_index, parts, ..Default::default() };
+            encoder.event(event, "r")
+        };
+        let first = encode(
+            1,
+            vec![
+                AnswerPart::Reasoning("so".into()),
+                AnswerPart::Text("See".into()),
+                start(0),
+                arguments("{"),
+            ],
+        );
+        assert_eq!((first.reasoning.as_str(), first.text.as_str()), ("so", "See"));
+        let piece = v1::ToolCallPiece {
+            id: "c0".into(),
+            name: "f".into(),
+            arguments: "{".into(),
+            ..Default::default()
+        };
+        assert_eq!(first.tool_calls, std::slice::from_ref(&piece));
+        assert!(encode(0, vec![AnswerPart::Text("a".into())]).tool_calls.is_empty());
+        let second = encode(1, vec![arguments("}"), AnswerPart::CallEnd, start(1), arguments("[")]);
+        let end = v1::ToolCallPiece { arguments: "}".into(), complete: true, ..Default::default() };
+        let next = v1::ToolCallPiece { index: 1, id: "c1".into(), arguments: "[".into(), ..piece };
+        assert_eq!(second.tool_calls, [end, next]);
+        let fault = AnswerPart::MalformedCall(CallFault { warning: "w".into() });
+        let last = encode(1, vec![fault, AnswerPart::Text("[".into())]);
+        assert_eq!(
+            (last.warnings, last.text.as_str(), last.tool_calls),
+            (vec!["w".into()], "[", vec![])
+        );
     }
 }

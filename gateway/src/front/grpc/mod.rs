@@ -181,8 +181,9 @@ impl InferenceService {
             }
         };
         let header = request_id.as_str().parse();
+        let mut encoder = encode::AnswerEncoder::default();
         let messages = answer.map(move |event| match event {
-            Ok(event) => Ok(encode::event(event, request_id.as_str())),
+            Ok(event) => Ok(encoder.event(event, request_id.as_str())),
             Err(error) => Err(status::with_request_id(status::of(error), request_id.as_str())),
         });
         let mut response: Response<ResponseStream> = Response::new(Box::pin(messages));

@@ -164,7 +164,14 @@ fn sentencepiece() -> Arc<Language> {
     let tokenizer: Tokenizer = json.to_string().parse().expect("a tokenizer");
     let tokens = Tokens::new(tokenizer).expect("usable");
     let sampling = crate::sampling::SamplingRule::GREEDY;
-    Arc::new(Language { tokens, template: None, stop_ids: vec![1], sampling, images: None })
+    Arc::new(Language {
+        tokens,
+        template: None,
+        stop_ids: vec![1],
+        sampling,
+        images: None,
+        answer_tags: Arc::default(),
+    })
 }
 
 /// The id of a byte's token in [`sentencepiece`].

@@ -1,0 +1,169 @@
+//! A call as a JSON object: `name`, and `arguments` or `parameters` (Hermes, Llama 3). The order of
+//! its members is free. Arguments are sent at once if the name came before them.
+
+use serde_json::{Map, Value};
+
+use super::super::json::JsonScanner;
+use super::{CallPiece, NoCall};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Expected {
+    #[default]
+    Begin,
+    KeyOrEnd,
+    Key,
+    Colon,
+    Value,
+    CommaOrEnd,
+    Nothing,
+}
+
+/// A member of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Member {
+    Name,
+    Arguments,
+    /// `"type": "function"`, which Llama writes as well.
+    Type,
+}
+
+/// The key or value that runs.
+#[derive(Clone, Debug)]
+struct Running {
+    scanner: JsonScanner,
+    /// The member whose value it is; none for a key.
+    member: Option<Member>,
+    /// Its text, but for arguments that are an object.
+    text: String,
+    is_text: bool,
+}
+
+/// Reads one object.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct JsonCall {
+    expected: Expected,
+    running: Option<Running>,
+    member: Option<Member>,
+    has_arguments: bool,
+    has_type: bool,
+}
+
+impl JsonCall {
+    pub(super) fn is_done(&self) -> bool {
+        self.expected == Expected::Nothing
+    }
+
+    pub(super) fn in_text(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.scanner.in_text())
+    }
+
+    pub(super) fn push(&mut self, letter: char, piece: &mut CallPiece) -> Result<(), NoCall> {
+        if self.running.is_some() {
+            return self.go_on(letter, piece);
+        }
+        if letter.is_whitespace() {
+            return Ok(());
+        }
+        self.expected = match (self.expected, letter) {
+            (Expected::Begin, '{') => Expected::KeyOrEnd,
+            (Expected::KeyOrEnd | Expected::Key, '"') => {
+                return self.begin(None, letter, piece);
+            }
+            (Expected::Colon, ':') => Expected::Value,
+            (Expected::Value, letter) => {
+                let member = self.member.take();
+                return self.begin(member, letter, piece);
+            }
+            (Expected::CommaOrEnd, ',') => Expected::Key,
+            (Expected::CommaOrEnd | Expected::KeyOrEnd, '}') => {
+                if piece.name.is_none() {
+                    return Err(NoCall::other("a member \"name\"", "none"));
+                }
+                if !self.has_arguments {
+                    piece.arguments.push_str("{}");
+                }
+                Expected::Nothing
+            }
+            (Expected::Begin, _) => return Err(NoCall::other("a JSON object", "other text")),
+            (Expected::Nothing, _) => {
+                return Err(NoCall::other("the end of the call", "other text"));
+            }
+            _ => return Err(NoCall::other("a member of the JSON object", "other text")),
+        };
+        Ok(())
+    }
+
+    /// Begins a key or a value with its first letter.
+    fn begin(
+        &mut self,
+        member: Option<Member>,
+        letter: char,
+        piece: &mut CallPiece,
+    ) -> Result<(), NoCall> {
+        let is_text = letter == '"';
+        if !is_text && (letter != '{' || member != Some(Member::Arguments)) {
+            let expected = if member == Some(Member::Arguments) {
+                "arguments that are a JSON object"
+            } else {
+                "a name that is a text"
+            };
+            return Err(NoCall::other(expected, "another value"));
+        }
+        let scanner = JsonScanner::new();
+        self.running = Some(Running { scanner, member, text: String::new(), is_text });
+        self.go_on(letter, piece)
+    }
+
+    fn go_on(&mut self, letter: char, piece: &mut CallPiece) -> Result<(), NoCall> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let out = if running.is_text { &mut running.text } else { &mut piece.arguments };
+        running.scanner.push(letter, out)?;
+        if !running.scanner.is_done() {
+            return Ok(());
+        }
+        let Some(Running { member, text, is_text, .. }) = self.running.take() else {
+            return Ok(());
+        };
+        let text = || serde_json::from_str::<String>(&text).unwrap_or_default();
+        self.expected = Expected::CommaOrEnd;
+        match member {
+            None => {
+                self.member = Some(self.key(&text(), piece)?);
+                self.expected = Expected::Colon;
+            }
+            Some(Member::Name) => piece.set_name(text())?,
+            Some(Member::Type) if text() == "function" => self.has_type = true,
+            Some(Member::Type) => return Err(NoCall::other("the type \"function\"", "another")),
+            Some(Member::Arguments) => {
+                self.has_arguments = true;
+                if is_text {
+                    piece.arguments.push_str(&arguments_of_text(&text())?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The member of this key.
+    fn key(&self, key: &str, piece: &CallPiece) -> Result<Member, NoCall> {
+        let (member, is_new) = match key {
+            "name" => (Member::Name, piece.name.is_none()),
+            "arguments" | "parameters" => (Member::Arguments, !self.has_arguments),
+            "type" => (Member::Type, !self.has_type),
+            _ => return Err(NoCall::other("the members \"name\" and \"arguments\"", "another")),
+        };
+        if is_new { Ok(member) } else { Err(NoCall::other("each member once", "one twice")) }
+    }
+}
+
+/// Arguments that came as a text with JSON in it.
+fn arguments_of_text(text: &str) -> Result<String, NoCall> {
+    if text.trim().is_empty() {
+        return Ok("{}".to_owned());
+    }
+    let parsed: Result<Map<String, Value>, _> = serde_json::from_str(text);
+    match parsed {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(NoCall::other("arguments that are a JSON object", "another text")),
+    }
+}

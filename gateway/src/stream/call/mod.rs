@@ -1,0 +1,151 @@
+//! Readers of one call: the letters between a family's tags become the tool's name and arguments as
+//! JSON, letter by letter.
+
+mod gemma;
+mod json;
+mod tagged;
+
+use super::json::{BrokenJson, JsonScanner};
+use super::tools::OfferedTools;
+use crate::prompt::format::{CallFormat, is_tool_name};
+
+use gemma::GemmaCall;
+use json::JsonCall;
+use tagged::TaggedCall;
+
+/// Why the letters are no call, in a sentence for the client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoCall {
+    #[error(transparent)]
+    Json(#[from] BrokenJson),
+    #[error("expected {expected}, found {found}")]
+    Other { expected: &'static str, found: &'static str },
+}
+
+impl NoCall {
+    pub(super) fn other(expected: &'static str, found: &'static str) -> Self {
+        Self::Other { expected, found }
+    }
+}
+
+/// What the letters so far have made of a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct CallPiece {
+    /// The tool's name, once it is known.
+    pub(super) name: Option<String>,
+    /// Arguments that are not sent yet.
+    pub(super) arguments: String,
+}
+
+impl CallPiece {
+    /// Sets the name.
+    fn set_name(&mut self, name: String) -> Result<(), NoCall> {
+        if !is_tool_name(&name) {
+            let expected = "a name of at most 128 letters, digits, \"_\", \"-\" or \".\"";
+            return Err(NoCall::other(expected, "another name"));
+        }
+        self.name = Some(name);
+        Ok(())
+    }
+}
+
+/// Reads one call.
+#[derive(Clone, Debug)]
+pub(super) enum CallReader {
+    Json(JsonCall),
+    Tagged(TaggedCall),
+    Gemma(GemmaCall),
+    /// Arguments alone: the name is known from elsewhere.
+    Arguments(JsonScanner),
+}
+
+impl CallReader {
+    /// The reader of a format's calls.
+    pub(super) fn new(format: CallFormat) -> Self {
+        match format {
+            CallFormat::QwenXml => Self::Tagged(TaggedCall::default()),
+            CallFormat::Gemma4 => Self::Gemma(GemmaCall::default()),
+            CallFormat::Harmony => Self::Arguments(JsonScanner::new()),
+            CallFormat::Hermes | CallFormat::Llama3 | CallFormat::None => {
+                Self::Json(JsonCall::default())
+            }
+        }
+    }
+
+    /// Takes the next letter.
+    ///
+    /// # Errors
+    /// It cannot stand there.
+    pub(super) fn push(
+        &mut self,
+        letter: char,
+        tools: &OfferedTools,
+        piece: &mut CallPiece,
+    ) -> Result<(), NoCall> {
+        match self {
+            Self::Json(reader) => reader.push(letter, piece),
+            Self::Tagged(reader) => reader.push(letter, tools, piece),
+            Self::Gemma(reader) => reader.push(letter, piece),
+            Self::Arguments(scanner) if scanner.is_done() && letter.is_whitespace() => Ok(()),
+            Self::Arguments(scanner) => Ok(scanner.push(letter, &mut piece.arguments)?),
+        }
+    }
+
+    /// Takes the tag around texts. Returns false if it is not a tag there.
+    ///
+    /// # Errors
+    /// It cannot stand there.
+    pub(super) fn quote(&mut self, piece: &mut CallPiece) -> Result<bool, NoCall> {
+        match self {
+            Self::Gemma(reader) => reader.quote(piece).map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether the next letter belongs to a text, in which tags are letters.
+    pub(super) fn in_text(&self) -> bool {
+        match self {
+            Self::Json(reader) => reader.in_text(),
+            Self::Tagged(reader) => reader.in_text(),
+            Self::Gemma(reader) => reader.in_text(),
+            Self::Arguments(scanner) => scanner.in_text(),
+        }
+    }
+
+    /// Whether the call is complete.
+    pub(super) fn is_done(&self) -> bool {
+        match self {
+            Self::Json(reader) => reader.is_done(),
+            Self::Tagged(reader) => reader.is_done(),
+            Self::Gemma(reader) => reader.is_done(),
+            Self::Arguments(scanner) => scanner.is_done(),
+        }
+    }
+}
+
+/// A word that is expected, as far as it has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Word(String);
+
+impl Word {
+    /// Takes a letter. Returns the word that is complete, of those that may come.
+    pub(super) fn push<'a>(
+        &mut self,
+        letter: char,
+        words: &[&'a str],
+        expected: &'static str,
+    ) -> Result<Option<&'a str>, NoCall> {
+        if self.0.is_empty() && letter.is_whitespace() {
+            return Ok(None);
+        }
+        self.0.push(letter);
+        let Some(word) = words.iter().find(|word| word.starts_with(&self.0)) else {
+            return Err(NoCall::other(expected, "other text"));
+        };
+        if *word != self.0 {
+            return Ok(None);
+        }
+        self.0.clear();
+        Ok(Some(word))
+    }
+}

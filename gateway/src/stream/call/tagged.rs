@@ -1,0 +1,192 @@
+//! A call as tags (Qwen3-Coder, Qwen3.5): `<function=name>`, then `<parameter=key>` with a line
+//! break, the value, a line break and `</parameter>` for each argument, then `</function>`.
+//!
+//! Values are letters without escapes. The tool's schema tells which of them are texts: their
+//! letters are sent as they come. Another value is sent when it is complete.
+
+use serde_json::Value;
+
+use super::super::json::escape;
+use super::super::stop::longest_beginning;
+use super::super::tools::{ArgumentType, OfferedTools};
+use super::{CallPiece, NoCall, Word};
+
+const FUNCTION: &str = "<function=";
+const FUNCTION_END: &str = "</function>";
+const PARAMETER: &str = "<parameter=";
+const PARAMETER_END: &str = "</parameter>";
+/// The end of a value as templates write it.
+const LINE_END: &str = "\n</parameter>";
+/// Bytes of an argument's name, at most.
+const MAX_KEY_BYTES: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Expected {
+    Function(Word),
+    /// The tool's name, up to `>`.
+    Name(String),
+    Parameter(Word),
+    /// An argument's name, up to `>`.
+    Key(String),
+    Value(RunningValue),
+    Nothing,
+}
+
+/// A value that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RunningValue {
+    kind: ArgumentType,
+    /// The value so far, if it is not sent as it comes.
+    whole: String,
+    /// Letters that may become its end.
+    tail: String,
+    begun: bool,
+}
+
+/// Reads one function.
+#[derive(Clone, Debug)]
+pub(in super::super) struct TaggedCall {
+    expected: Expected,
+    name: String,
+    keys: Vec<String>,
+}
+
+impl Default for TaggedCall {
+    fn default() -> Self {
+        let expected = Expected::Function(Word::default());
+        Self { expected, name: String::new(), keys: vec![] }
+    }
+}
+
+impl TaggedCall {
+    pub(super) fn is_done(&self) -> bool {
+        self.expected == Expected::Nothing
+    }
+
+    pub(super) fn in_text(&self) -> bool {
+        matches!(self.expected, Expected::Value(_))
+    }
+
+    pub(super) fn push(
+        &mut self,
+        letter: char,
+        tools: &OfferedTools,
+        piece: &mut CallPiece,
+    ) -> Result<(), NoCall> {
+        match &mut self.expected {
+            Expected::Function(word) => {
+                if word.push(letter, &[FUNCTION], "<function=")?.is_some() {
+                    self.expected = Expected::Name(String::new());
+                }
+            }
+            Expected::Name(name) if letter == '>' => {
+                self.name = name.trim().to_owned();
+                piece.set_name(self.name.clone())?;
+                piece.arguments.push('{');
+                self.expected = Expected::Parameter(Word::default());
+            }
+            Expected::Key(key) if letter == '>' => {
+                let key = std::mem::take(key);
+                self.begin_value(key, tools, piece)?;
+            }
+            Expected::Name(name) | Expected::Key(name) => {
+                if name.len() >= MAX_KEY_BYTES || letter == '\n' {
+                    return Err(NoCall::other("> after a name", "other text"));
+                }
+                name.push(letter);
+            }
+            Expected::Parameter(word) => {
+                let words = [PARAMETER, FUNCTION_END];
+                match word.push(letter, &words, "<parameter= or </function>")? {
+                    Some(PARAMETER) => self.expected = Expected::Key(String::new()),
+                    Some(_) => {
+                        piece.arguments.push('}');
+                        self.expected = Expected::Nothing;
+                    }
+                    None => {}
+                }
+            }
+            Expected::Value(value) => {
+                if value.push(letter, &mut piece.arguments) {
+                    self.expected = Expected::Parameter(Word::default());
+                }
+            }
+            Expected::Nothing if letter.is_whitespace() => {}
+            Expected::Nothing => return Err(NoCall::other("the end of the call", "other text")),
+        }
+        Ok(())
+    }
+
+    fn begin_value(
+        &mut self,
+        key: String,
+        tools: &OfferedTools,
+        piece: &mut CallPiece,
+    ) -> Result<(), NoCall> {
+        if self.keys.contains(&key) {
+            return Err(NoCall::other("each parameter once", "one twice"));
+        }
+        let separator = if self.keys.is_empty() { "\"" } else { ", \"" };
+        piece.arguments.push_str(separator);
+        key.chars().for_each(|letter| escape(letter, &mut piece.arguments));
+        piece.arguments.push_str("\": ");
+        let kind = tools.argument(&self.name, &key);
+        if kind == ArgumentType::Text {
+            piece.arguments.push('"');
+        }
+        self.keys.push(key);
+        let (whole, tail) = (String::new(), String::new());
+        self.expected = Expected::Value(RunningValue { kind, whole, tail, begun: false });
+        Ok(())
+    }
+}
+
+impl RunningValue {
+    /// Takes a letter. Returns true if the value is complete.
+    fn push(&mut self, letter: char, out: &mut String) -> bool {
+        if !std::mem::replace(&mut self.begun, true) && letter == '\n' {
+            return false;
+        }
+        self.tail.push(letter);
+        if let Some(rest) = self.tail.strip_suffix(PARAMETER_END) {
+            let rest = rest.strip_suffix('\n').unwrap_or(rest).to_owned();
+            self.take(&rest, out);
+            match self.kind {
+                ArgumentType::Text => out.push('"'),
+                kind => out.push_str(&json_value(&self.whole, kind)),
+            }
+            return true;
+        }
+        let ends = [PARAMETER_END, LINE_END];
+        let keep = ends.into_iter().map(|end| longest_beginning(&self.tail, end)).max();
+        let rest = self.tail.split_off(self.tail.len() - keep.unwrap_or(0));
+        let out_of_tail = std::mem::replace(&mut self.tail, rest);
+        self.take(&out_of_tail, out);
+        false
+    }
+
+    fn take(&mut self, text: &str, out: &mut String) {
+        match self.kind {
+            ArgumentType::Text => text.chars().for_each(|letter| escape(letter, out)),
+            ArgumentType::TextOrNull | ArgumentType::Json => self.whole.push_str(text),
+        }
+    }
+}
+
+/// A value by its letters. What is not of its type is a text, so that nothing is lost.
+fn json_value(text: &str, kind: ArgumentType) -> String {
+    // Templates print these values as Python does.
+    let word = match text.trim() {
+        "True" => "true",
+        "False" => "false",
+        "None" => "null",
+        other => other,
+    };
+    let parsed = serde_json::from_str::<Value>(word).ok();
+    let is_value = match kind {
+        ArgumentType::Json => parsed.is_some(),
+        ArgumentType::TextOrNull => parsed == Some(Value::Null),
+        ArgumentType::Text => false,
+    };
+    if is_value { word.to_owned() } else { Value::from(text).to_string() }
+}

@@ -1,0 +1,221 @@
+//! Splits an answer in the Harmony format (gpt-oss): messages with a header, in channels.
+//!
+//! A header has the channel and the recipient: `<|channel|>analysis`, or
+//! `<|channel|>commentary to=functions.name <|constrain|>json`. Analysis is reasoning. A message to
+//! a function is a call. All others are text: the answer, and what the model says before a call.
+
+use std::sync::Arc;
+
+use super::call::NoCall;
+use super::open_call::{CallContext, OpenCall};
+use super::parts::Parts;
+use crate::prompt::format::{AnswerTags, CallFormat, Tag, is_tool_name};
+
+/// Bytes of a header, at most: more is text without a header.
+const MAX_HEADER_BYTES: usize = 256;
+/// Recipients with this in front are tools of the request.
+const FUNCTIONS: &str = "functions.";
+/// In front of a message's recipient.
+const RECIPIENT: &str = "to=";
+/// The role of the author, which the prompt writes before the first header.
+const ASSISTANT: &str = "assistant";
+const CHANNELS: [&str; 4] = ["", "analysis", "commentary", "final"];
+const CONTENT_TYPES: [&str; 3] = ["json", "code", "text"];
+
+#[derive(Clone, Debug)]
+enum State {
+    /// In a header, with its letters so far. The prompt ends in the first one.
+    Header(String),
+    Text,
+    Reasoning,
+    Call(Box<OpenCall>),
+    /// After a message.
+    Between,
+}
+
+/// Splits one answer.
+#[derive(Clone, Debug)]
+pub(super) struct HarmonySplitter {
+    tags: Arc<AnswerTags>,
+    context: CallContext,
+    state: State,
+    /// Letters that may become a tag, for a tokenizer without the tags.
+    spelled: String,
+}
+
+/// What a header says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Header<'a> {
+    channel: &'a str,
+    recipient: Option<&'a str>,
+}
+
+impl<'a> Header<'a> {
+    /// The parts of a header; `None` if it has anything else. The recipient stands after the role
+    /// or after the channel.
+    fn parse(header: &'a str) -> Option<Self> {
+        let mut found = Self::default();
+        let (header, kind) = header.split_once("<|constrain|>").unwrap_or((header, ""));
+        let (role, rest) = header.split_once("<|channel|>").unwrap_or((header, ""));
+        let mut rest = rest.split_whitespace().peekable();
+        if let Some(channel) = rest.next_if(|word| !word.starts_with(RECIPIENT)) {
+            found.channel = channel;
+        }
+        let role = role.split_whitespace().skip_while(|word| *word == ASSISTANT);
+        for word in role.chain(rest) {
+            match word.strip_prefix(RECIPIENT) {
+                Some(recipient) if found.recipient.is_none() => found.recipient = Some(recipient),
+                None if CONTENT_TYPES.contains(&word) => {}
+                _ => return None,
+            }
+        }
+        let is_known = CHANNELS.contains(&found.channel)
+            && (kind.trim().is_empty() || CONTENT_TYPES.contains(&kind.trim()));
+        is_known.then_some(found)
+    }
+}
+
+impl HarmonySplitter {
+    /// Before the first token of an answer.
+    pub(super) fn new(tags: Arc<AnswerTags>, context: CallContext) -> Self {
+        Self { tags, context, state: State::Header(String::new()), spelled: String::new() }
+    }
+
+    /// Takes letters.
+    pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
+        for letter in text.chars() {
+            self.spelled.push(letter);
+            loop {
+                let found = self.tags.spelled().find(|(_, letters)| *letters == self.spelled);
+                if let Some((tag, _)) = found {
+                    self.spelled.clear();
+                    self.take_tag(tag, parts);
+                } else if !self.tags.spelled().any(|(_, tag)| tag.starts_with(&self.spelled)) {
+                    self.release_letter(parts);
+                    continue;
+                }
+                break;
+            }
+        }
+    }
+
+    /// Takes a tag that came as a token.
+    pub(super) fn tag(&mut self, tag: Tag, parts: &mut Parts) {
+        self.release_letters(parts);
+        self.take_tag(tag, parts);
+    }
+
+    /// The end of the answer.
+    pub(super) fn finish(&mut self, parts: &mut Parts) {
+        self.release_letters(parts);
+        self.end_message(parts);
+    }
+
+    fn release_letters(&mut self, parts: &mut Parts) {
+        while !self.spelled.is_empty() {
+            self.release_letter(parts);
+        }
+    }
+
+    fn release_letter(&mut self, parts: &mut Parts) {
+        if !self.spelled.is_empty() {
+            let letter = self.spelled.remove(0);
+            self.take_letter(letter, parts);
+        }
+    }
+
+    fn take_letter(&mut self, letter: char, parts: &mut Parts) {
+        let mut bytes = [0; 4];
+        let letters = &*letter.encode_utf8(&mut bytes);
+        match &mut self.state {
+            State::Header(header) => {
+                header.push(letter);
+                // Text without a header is shown as it is.
+                if letter == '\n' || header.len() > MAX_HEADER_BYTES {
+                    self.end_message(parts);
+                    self.state = State::Text;
+                }
+            }
+            State::Between => {
+                self.state = State::Text;
+                parts.text(letters);
+            }
+            State::Text => parts.text(letters),
+            State::Reasoning => parts.reasoning(letters),
+            State::Call(call) => {
+                if let Err(problem) = call.push(letter, &mut self.context, parts) {
+                    self.fail_call(&problem, parts);
+                }
+            }
+        }
+    }
+
+    fn take_tag(&mut self, tag: Tag, parts: &mut Parts) {
+        let letters = self.tags.letters(tag);
+        match (&mut self.state, tag) {
+            (_, Tag::Start) => {
+                self.end_message(parts);
+                self.state = State::Header(String::new());
+            }
+            (_, Tag::End | Tag::Call | Tag::Return) => {
+                self.end_message(parts);
+                self.state = State::Between;
+            }
+            (State::Header(header), Tag::Channel | Tag::Constrain) => header.push_str(letters),
+            (State::Header(header), Tag::Message) => {
+                let header = std::mem::take(header);
+                self.begin_message(&header, letters, parts);
+            }
+            // The header of a message without its beginning.
+            (_, Tag::Channel) => {
+                self.end_message(parts);
+                self.state = State::Header(letters.to_owned());
+            }
+            (_, _) => letters.chars().for_each(|letter| self.take_letter(letter, parts)),
+        }
+    }
+
+    fn begin_message(&mut self, header: &str, message: &str, parts: &mut Parts) {
+        let whole = format!("{header}{message}");
+        let Some(Header { channel, recipient }) = Header::parse(header) else {
+            parts.text(&whole);
+            self.state = State::Text;
+            return;
+        };
+        let name = recipient.and_then(|recipient| recipient.strip_prefix(FUNCTIONS));
+        self.state = match (recipient, name.filter(|name| is_tool_name(name))) {
+            (None, _) if channel == "analysis" => State::Reasoning,
+            (None, _) => State::Text,
+            (Some(_), Some(name)) if self.context.tools().is_some() => {
+                let call = OpenCall::named(CallFormat::Harmony, &whole, name.to_owned());
+                State::Call(Box::new(call))
+            }
+            (Some(_), _) => {
+                if self.context.tools().is_some() {
+                    let problem = NoCall::other("a recipient functions.NAME", "another one");
+                    parts.fault(problem.to_string());
+                }
+                parts.text(&whole);
+                State::Text
+            }
+        };
+    }
+
+    /// The end of the message or header that runs.
+    fn end_message(&mut self, parts: &mut Parts) {
+        match std::mem::replace(&mut self.state, State::Between) {
+            // A header that no content follows: its letters are all there is.
+            State::Header(header) if header.trim() != "assistant" => parts.text(&header),
+            State::Call(call) => {
+                call.close("", parts);
+            }
+            _ => {}
+        }
+    }
+
+    fn fail_call(&mut self, problem: &NoCall, parts: &mut Parts) {
+        if let State::Call(call) = std::mem::replace(&mut self.state, State::Text) {
+            call.fail(problem, "", parts);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! A call that runs: its letters go to the reader of its family, and what the reader makes of them
+//! goes out at once. The letters are kept, because a call that turns out to be none becomes text.
+
+use super::call::{CallPiece, CallReader, NoCall};
+use super::parts::Parts;
+use super::tools::OfferedTools;
+use super::{CallStart, ConversationReading};
+use crate::prompt::format::CallFormat;
+
+/// A call that runs.
+#[derive(Clone, Debug)]
+pub(super) struct OpenCall {
+    /// Line breaks and separators before it. They are dropped with a call, and kept with a text.
+    before: String,
+    /// All its letters, with those of its tags.
+    raw: String,
+    reader: CallReader,
+    piece: CallPiece,
+    /// Whether the letters are certainly meant as a call. Otherwise they become text without a
+    /// warning.
+    is_certain: bool,
+    has_started: bool,
+}
+
+/// What calls need to know of their sample.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CallContext {
+    pub(super) reading: ConversationReading,
+    /// Calls that have begun.
+    pub(super) count: u32,
+}
+
+impl CallContext {
+    /// The tools, if the request has any.
+    pub(super) fn tools(&self) -> Option<&OfferedTools> {
+        self.reading.tools.as_deref()
+    }
+}
+
+impl OpenCall {
+    /// A call of this format, after an opening tag with these letters.
+    pub(super) fn new(format: CallFormat, opening: &str) -> Self {
+        Self {
+            before: String::new(),
+            raw: opening.to_owned(),
+            reader: CallReader::new(format),
+            piece: CallPiece::default(),
+            is_certain: true,
+            has_started: false,
+        }
+    }
+
+    /// The call after these line breaks and separators.
+    pub(super) fn after(self, before: String) -> Self {
+        Self { before, ..self }
+    }
+
+    /// A call without an opening tag, which only the name of a tool makes certain.
+    pub(super) fn uncertain(format: CallFormat) -> Self {
+        Self { is_certain: false, ..Self::new(format, "") }
+    }
+
+    /// A call of a tool that is named before it, after a header with these letters.
+    pub(super) fn named(format: CallFormat, header: &str, name: String) -> Self {
+        let mut call = Self::new(format, header);
+        call.piece.name = Some(name);
+        call
+    }
+
+    pub(super) fn in_text(&self) -> bool {
+        self.reader.in_text()
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.reader.is_done()
+    }
+
+    /// Takes a letter.
+    ///
+    /// # Errors
+    /// This is no call.
+    pub(super) fn push(
+        &mut self,
+        letter: char,
+        context: &mut CallContext,
+        parts: &mut Parts,
+    ) -> Result<(), NoCall> {
+        self.raw.push(letter);
+        let none = OfferedTools::default();
+        let tools = context.tools().unwrap_or(&none);
+        self.reader.push(letter, tools, &mut self.piece)?;
+        if !self.is_certain
+            && let Some(name) = &self.piece.name
+        {
+            if !tools.has(name) {
+                return Err(NoCall::other("the name of a tool", "another name"));
+            }
+            self.is_certain = true;
+        }
+        self.send(context, parts);
+        Ok(())
+    }
+
+    /// Takes the letters of a tag inside of a text.
+    ///
+    /// # Errors
+    /// This is no call.
+    pub(super) fn push_all(
+        &mut self,
+        letters: &str,
+        context: &mut CallContext,
+        parts: &mut Parts,
+    ) -> Result<(), NoCall> {
+        letters.chars().try_for_each(|letter| self.push(letter, context, parts))
+    }
+
+    /// Takes the tag around texts. Returns false if it is none there.
+    ///
+    /// # Errors
+    /// This is no call.
+    pub(super) fn quote(
+        &mut self,
+        letters: &str,
+        context: &mut CallContext,
+        parts: &mut Parts,
+    ) -> Result<bool, NoCall> {
+        if !matches!(self.reader, CallReader::Gemma(_)) {
+            return Ok(false);
+        }
+        self.raw.push_str(letters);
+        let taken = self.reader.quote(&mut self.piece)?;
+        self.send(context, parts);
+        Ok(taken)
+    }
+
+    /// Sends what is known: first the name, then arguments.
+    fn send(&mut self, context: &mut CallContext, parts: &mut Parts) {
+        if !self.has_started {
+            let Some(name) = &self.piece.name else { return };
+            let index = context.count;
+            context.count = context.count.saturating_add(1);
+            let id = format!("{}{index}", context.reading.call_ids);
+            parts.start(CallStart { index, id, name: name.clone() });
+            self.has_started = true;
+        }
+        parts.arguments(&std::mem::take(&mut self.piece.arguments));
+    }
+
+    /// The call's end, if it is complete. Otherwise its letters are text.
+    pub(super) fn close(self, closing: &str, parts: &mut Parts) -> bool {
+        if self.is_done() && self.has_started {
+            parts.end();
+            return true;
+        }
+        let problem = NoCall::other("a complete call", "the end before it");
+        self.fail(&problem, closing, parts);
+        false
+    }
+
+    /// Gives the letters back as text.
+    pub(super) fn fail(self, problem: &NoCall, closing: &str, parts: &mut Parts) {
+        if !self.has_started {
+            parts.text(&self.before);
+        }
+        if self.is_certain || self.has_started {
+            parts.fault(problem.to_string());
+        }
+        if self.has_started {
+            parts.text(&self.before);
+        }
+        parts.text(&self.raw);
+        parts.text(closing);
+    }
+}

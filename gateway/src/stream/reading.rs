@@ -1,0 +1,117 @@
+//! From token ids to the pieces of an answer: the detokenizer, and the splitter of the model's
+//! family.
+
+use std::sync::Arc;
+
+use super::Detokenizer;
+use super::harmony::HarmonySplitter;
+use super::open_call::CallContext;
+use super::parts::Parts;
+use super::splitter::Splitter;
+use super::tools::OfferedTools;
+use crate::prompt::Language;
+use crate::prompt::format::{AnswerTags, CallFormat, Tag};
+
+/// How the answer to a conversation is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConversationReading {
+    /// The tools that the request offers; none if it has none. Then no call is recognized.
+    pub tools: Option<Arc<OfferedTools>>,
+    /// Whether the prompt ends in a thought.
+    pub thought_is_open: bool,
+    /// The beginning of the ids of calls.
+    pub call_ids: String,
+}
+
+#[derive(Debug)]
+enum AnySplitter {
+    /// All is text.
+    Raw,
+    Tagged(Box<Splitter>),
+    Harmony(Box<HarmonySplitter>),
+}
+
+/// Reads the tokens of one answer.
+#[derive(Debug)]
+pub(super) struct AnswerReader {
+    text: Detokenizer,
+    tags: Arc<AnswerTags>,
+    splitter: AnySplitter,
+}
+
+impl AnswerReader {
+    /// Before the first token. Without `reading` all of the answer is text.
+    pub(super) fn new(language: Arc<Language>, reading: Option<ConversationReading>) -> Self {
+        let tags = Arc::clone(&language.answer_tags);
+        Self::with_tags(language, tags, reading)
+    }
+
+    pub(super) fn with_tags(
+        language: Arc<Language>,
+        tags: Arc<AnswerTags>,
+        reading: Option<ConversationReading>,
+    ) -> Self {
+        let splitter = match reading {
+            None => AnySplitter::Raw,
+            Some(reading) => {
+                let (tags, context) = (Arc::clone(&tags), CallContext { reading, count: 0 });
+                match tags.format().calls {
+                    CallFormat::Harmony => {
+                        AnySplitter::Harmony(Box::new(HarmonySplitter::new(tags, context)))
+                    }
+                    _ => AnySplitter::Tagged(Box::new(Splitter::new(tags, context))),
+                }
+            }
+        };
+        Self { text: Detokenizer::new(language), tags, splitter }
+    }
+
+    /// Takes the next token, and adds what it completes to `parts`.
+    pub(super) fn push(&mut self, id: u32, parts: &mut Parts) {
+        let tag = self.tags.of_token(id);
+        match tag.filter(|_| !matches!(self.splitter, AnySplitter::Raw)) {
+            None => {
+                let text = self.text.push(id);
+                self.splitter.push(&text, parts);
+            }
+            Some(tag) => {
+                let text = self.text.finish();
+                self.splitter.push(&text, parts);
+                self.splitter.tag(tag, parts);
+            }
+        }
+    }
+
+    /// The end of the answer.
+    pub(super) fn finish(&mut self, parts: &mut Parts) {
+        let text = self.text.finish();
+        self.splitter.push(&text, parts);
+        self.splitter.finish(parts);
+    }
+}
+
+impl AnySplitter {
+    fn push(&mut self, text: &str, parts: &mut Parts) {
+        match self {
+            Self::Raw => parts.text(text),
+            Self::Tagged(splitter) => splitter.push(text, parts),
+            Self::Harmony(splitter) => splitter.push(text, parts),
+        }
+    }
+
+    fn tag(&mut self, tag: Tag, parts: &mut Parts) {
+        match self {
+            Self::Raw => {}
+            Self::Tagged(splitter) => splitter.tag(tag, parts),
+            Self::Harmony(splitter) => splitter.tag(tag, parts),
+        }
+    }
+
+    fn finish(&mut self, parts: &mut Parts) {
+        match self {
+            Self::Raw => {}
+            Self::Tagged(splitter) => splitter.finish(parts),
+            Self::Harmony(splitter) => splitter.finish(parts),
+        }
+    }
+}

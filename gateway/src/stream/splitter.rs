@@ -1,0 +1,328 @@
+//! Splits an answer with tags into text, thoughts and calls.
+//!
+//! The algorithm: a state machine of three states takes letters and tags. A tag that the tokenizer
+//! has as an added token comes as a token, and its letters alone are text. Of other tags the letters
+//! are held back while they may become one.
+//!
+//! Line breaks between thoughts, text and calls belong to the format: templates write them anew.
+
+use std::sync::Arc;
+
+use super::call::NoCall;
+use super::open_call::{CallContext, OpenCall};
+use super::parts::Parts;
+use crate::prompt::format::{AnswerTags, CallFormat, THOUGHT, Tag};
+
+/// Text outside of thoughts and calls.
+#[derive(Clone, Debug, Default)]
+struct TextState {
+    /// Line breaks, and what else stands between calls, that are not sent: nothing but a call may
+    /// follow.
+    held: String,
+    /// Whether only line breaks came since a thought or a call ended. They are dropped.
+    is_after: bool,
+    /// Whether the text after it is that of a call that turned out to be none.
+    is_failed_call: bool,
+}
+
+/// A thought.
+#[derive(Clone, Debug, Default)]
+struct ThoughtState {
+    /// Line breaks that are not sent: the thought may end after them.
+    held: usize,
+    /// Letters that may be the name of the thought's channel.
+    name: String,
+    /// Whether the name, if there is one, is over.
+    is_named: bool,
+    has_text: bool,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Text(TextState),
+    Thought(ThoughtState),
+    Call(Box<OpenCall>),
+}
+
+/// Splits one answer.
+#[derive(Clone, Debug)]
+pub(super) struct Splitter {
+    tags: Arc<AnswerTags>,
+    context: CallContext,
+    state: State,
+    /// Letters that may become a tag.
+    spelled: String,
+    /// Whether the answer has text already.
+    has_text: bool,
+}
+
+impl Splitter {
+    /// Before the first token of an answer.
+    pub(super) fn new(tags: Arc<AnswerTags>, context: CallContext) -> Self {
+        let state = match context.reading.thought_is_open && tags.format().thoughts {
+            true => State::Thought(ThoughtState::default()),
+            false => State::Text(TextState::default()),
+        };
+        Self { tags, context, state, spelled: String::new(), has_text: false }
+    }
+
+    fn format(&self) -> CallFormat {
+        self.tags.format().calls
+    }
+
+    fn reads_calls(&self) -> bool {
+        self.context.tools().is_some() && self.format() != CallFormat::None
+    }
+
+    /// Takes letters.
+    pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
+        for letter in text.chars() {
+            self.spelled.push(letter);
+            self.look_for_tags(parts);
+        }
+    }
+
+    /// Takes a tag that came as a token.
+    pub(super) fn tag(&mut self, tag: Tag, parts: &mut Parts) {
+        self.release_letters(parts);
+        self.take_tag(tag, parts);
+    }
+
+    /// The end of the answer.
+    pub(super) fn finish(&mut self, parts: &mut Parts) {
+        self.release_letters(parts);
+        match std::mem::replace(&mut self.state, State::Text(TextState::default())) {
+            // Line breaks at the end of a text belong to it, those after a call do not.
+            State::Text(TextState { held, is_after: false, .. }) => parts.text(&held),
+            State::Text(TextState { held, .. }) => parts.text(held.trim()),
+            State::Thought(state) => state.end(parts),
+            State::Call(call) => self.close_call(*call, "", parts),
+        }
+    }
+
+    /// Sends held letters on, as far as they cannot become a tag.
+    fn look_for_tags(&mut self, parts: &mut Parts) {
+        loop {
+            let mut wanted = self.tags.spelled().filter(|(tag, _)| self.wants(*tag));
+            let (mut complete, mut possible) = (None, false);
+            for (tag, letters) in &mut wanted {
+                if letters == self.spelled {
+                    complete = Some(tag);
+                }
+                possible |= letters.starts_with(&self.spelled);
+            }
+            drop(wanted);
+            if let Some(tag) = complete {
+                self.spelled.clear();
+                self.take_tag(tag, parts);
+                return;
+            }
+            if possible {
+                return;
+            }
+            self.release_letter(parts);
+        }
+    }
+
+    fn release_letters(&mut self, parts: &mut Parts) {
+        while !self.spelled.is_empty() {
+            self.release_letter(parts);
+        }
+    }
+
+    fn release_letter(&mut self, parts: &mut Parts) {
+        if !self.spelled.is_empty() {
+            let letter = self.spelled.remove(0);
+            self.take_letter(letter, parts);
+        }
+    }
+
+    /// Whether the letters of this tag are looked for now.
+    fn wants(&self, tag: Tag) -> bool {
+        match (&self.state, tag) {
+            (State::Text(_), Tag::ThoughtOpen) => !self.has_text,
+            (State::Text(_), Tag::CallOpen) => self.reads_calls(),
+            (State::Text(state), Tag::CallClose) => state.is_failed_call,
+            (State::Text(state), Tag::Function) => self.reads_calls() && self.at_line_start(state),
+            (State::Thought(_), Tag::ThoughtClose) => true,
+            (State::Call(_), Tag::Quote) => true,
+            (State::Call(call), Tag::CallOpen | Tag::CallClose) => !call.in_text(),
+            _ => false,
+        }
+    }
+
+    fn at_line_start(&self, state: &TextState) -> bool {
+        !self.has_text || state.is_after || !state.held.is_empty()
+    }
+
+    fn take_letter(&mut self, letter: char, parts: &mut Parts) {
+        let has_name = self.format() == CallFormat::Gemma4;
+        match &mut self.state {
+            State::Thought(state) => state.push(letter, has_name, parts),
+            State::Text(_) => self.take_letter_of_text(letter, parts),
+            State::Call(_) => self.take_letter_of_call(letter, parts),
+        }
+    }
+
+    fn take_letter_of_text(&mut self, letter: char, parts: &mut Parts) {
+        let reads_calls = self.reads_calls();
+        let llama = self.format() == CallFormat::Llama3 && reads_calls;
+        let State::Text(state) = &mut self.state else { return };
+        let separates = letter == '\n' || (llama && (letter == ';' || letter == ' '));
+        let first = !self.has_text || (state.is_after && self.context.count > 0);
+        if llama && letter == '{' && first {
+            let before = std::mem::take(&mut state.held);
+            let call = OpenCall::uncertain(CallFormat::Llama3).after(before);
+            self.state = State::Call(Box::new(call));
+            return self.take_letter_of_call(letter, parts);
+        }
+        if separates && (state.is_after || reads_calls) {
+            state.held.push(letter);
+            return;
+        }
+        let held = std::mem::take(&mut state.held);
+        // Separators of calls are text if no call follows.
+        parts.text(if state.is_after { held.trim_matches('\n') } else { &held });
+        state.is_after = false;
+        self.has_text |= !letter.is_whitespace();
+        parts.text(letter.encode_utf8(&mut [0; 4]));
+    }
+
+    fn take_letter_of_call(&mut self, letter: char, parts: &mut Parts) {
+        let State::Call(call) = &mut self.state else { return };
+        if let Err(problem) = call.push(letter, &mut self.context, parts) {
+            return self.fail_call(&problem, parts);
+        }
+        // This family's calls have no closing tag.
+        if self.format() == CallFormat::Llama3
+            && let State::Call(call) = &self.state
+            && call.is_done()
+        {
+            self.end_call("", parts);
+        }
+    }
+
+    fn take_tag(&mut self, tag: Tag, parts: &mut Parts) {
+        let tags = Arc::clone(&self.tags);
+        let letters = tags.letters(tag);
+        match (&mut self.state, tag) {
+            (State::Call(call), tag) => {
+                let taken = match tag {
+                    Tag::Quote => call.quote(letters, &mut self.context, parts),
+                    _ if call.in_text() => {
+                        call.push_all(letters, &mut self.context, parts).map(|()| true)
+                    }
+                    _ => Ok(false),
+                };
+                match taken {
+                    Ok(true) => {}
+                    Ok(false) if tag == Tag::CallClose => self.end_call(letters, parts),
+                    Ok(false) => {
+                        self.end_call("", parts);
+                        self.take_tag(tag, parts);
+                    }
+                    Err(problem) => self.fail_call(&problem, parts),
+                }
+            }
+            (State::Thought(state), Tag::ThoughtClose) => {
+                std::mem::take(state).end(parts);
+                self.state = State::Text(TextState { is_after: true, ..Default::default() });
+            }
+            (State::Thought(_), _) => {
+                letters.chars().for_each(|letter| self.take_letter(letter, parts));
+            }
+            (State::Text(_), Tag::ThoughtOpen) => {
+                self.release_held(parts);
+                self.state = State::Thought(ThoughtState::default());
+            }
+            (State::Text(state), Tag::CallOpen | Tag::Function)
+                if self.context.tools().is_some() =>
+            {
+                let before = std::mem::take(&mut state.held);
+                let opening = if tag == Tag::Function { "" } else { letters };
+                let call = OpenCall::new(tags.format().calls, opening).after(before);
+                self.state = State::Call(Box::new(call));
+                if tag == Tag::Function {
+                    letters.chars().for_each(|letter| self.take_letter(letter, parts));
+                }
+            }
+            (State::Text(state), tag) => {
+                // A tag in a place where it means nothing. Its token is left out of the text if
+                // the tokenizer says so, unless it ends what has become text.
+                let is_failed_call = std::mem::take(&mut state.is_failed_call);
+                state.is_failed_call = is_failed_call && tag != Tag::CallClose;
+                if is_failed_call || !tags.is_skipped(tag) {
+                    letters.chars().for_each(|letter| self.take_letter(letter, parts));
+                }
+            }
+        }
+    }
+
+    /// Sends line breaks that are held before something that is no call.
+    fn release_held(&mut self, parts: &mut Parts) {
+        if let State::Text(state) = &mut self.state
+            && !state.is_after
+        {
+            parts.text(&std::mem::take(&mut state.held));
+        }
+    }
+
+    fn end_call(&mut self, closing: &str, parts: &mut Parts) {
+        let after = State::Text(TextState { is_after: true, ..Default::default() });
+        if let State::Call(call) = std::mem::replace(&mut self.state, after) {
+            self.close_call(*call, closing, parts);
+        }
+    }
+
+    fn close_call(&mut self, call: OpenCall, closing: &str, parts: &mut Parts) {
+        if !call.close(closing, parts) {
+            self.has_text = true;
+            self.state = State::Text(TextState::default());
+        }
+    }
+
+    /// What follows up to the call's closing tag is text as well.
+    fn fail_call(&mut self, problem: &NoCall, parts: &mut Parts) {
+        let text = State::Text(TextState { is_failed_call: true, ..Default::default() });
+        if let State::Call(call) = std::mem::replace(&mut self.state, text) {
+            call.fail(problem, "", parts);
+            self.has_text = true;
+        }
+    }
+}
+
+impl ThoughtState {
+    fn push(&mut self, letter: char, has_name: bool, parts: &mut Parts) {
+        if !has_name || self.is_named {
+            return self.say(letter, parts);
+        }
+        // The first line is the name of the channel.
+        self.name.push(letter);
+        if THOUGHT.starts_with(&self.name) {
+            return;
+        }
+        self.is_named = true;
+        let name = std::mem::take(&mut self.name);
+        let rest = name.strip_prefix(THOUGHT).filter(|rest| rest.starts_with('\n'));
+        rest.unwrap_or(&name).chars().for_each(|letter| self.say(letter, parts));
+    }
+
+    fn say(&mut self, letter: char, parts: &mut Parts) {
+        if letter == '\n' {
+            self.held += 1;
+            return;
+        }
+        let held = std::mem::take(&mut self.held);
+        if std::mem::replace(&mut self.has_text, true) {
+            parts.reasoning(&"\n".repeat(held));
+        }
+        parts.reasoning(letter.encode_utf8(&mut [0; 4]));
+    }
+
+    /// The end of the thought.
+    fn end(self, parts: &mut Parts) {
+        if self.name != THOUGHT {
+            parts.reasoning(&self.name);
+        }
+    }
+}
