@@ -13,6 +13,15 @@ use crate::failure::Failure;
 pub struct Answer {
     /// The generated text.
     pub text: String,
+    /// The assistant's reasoning before the text.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reasoning: String,
+    /// Tools that the assistant calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// Why texts that looked like calls are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Generated ids, the end-of-sequence token included.
     pub token_ids: Vec<u32>,
     /// "stop" or "length".
@@ -40,6 +49,21 @@ pub struct Answer {
     /// Log-probabilities, one entry for each id, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub logprobs: Vec<Logprobs>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ToolCall {
+    /// Its id, to which the tool's answer refers.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// Its arguments: a JSON object as text.
+    pub arguments: String,
+    #[serde(skip)]
+    index: u32,
+    #[serde(skip)]
+    complete: bool,
 }
 
 /// How probable a token was (natural logarithms; `TokenLogprobs` of inference.proto).
@@ -194,6 +218,9 @@ impl Answer {
             }
             on_message(&message).map_err(|_| Failure::output_closed())?;
             answer.text.push_str(&message.text);
+            answer.reasoning.push_str(&message.reasoning);
+            message.tool_calls.into_iter().for_each(|piece| answer.add(piece));
+            answer.warnings.extend(message.warnings);
             answer.token_ids.extend(&message.token_ids);
             answer.margins.extend(&message.margins);
             answer.logprobs.extend(message.logprobs.into_iter().map(Logprobs::from));
@@ -207,7 +234,21 @@ impl Answer {
         closed.collect()
     }
 
+    /// Adds a piece of a call.
+    fn add(&mut self, piece: v1::ToolCallPiece) {
+        let v1::ToolCallPiece { index, id, name, arguments, complete } = piece;
+        match self.tool_calls.last_mut().filter(|last| last.index == index) {
+            Some(last) => {
+                last.arguments.push_str(&arguments);
+                last.complete |= complete;
+            }
+            None => self.tool_calls.push(ToolCall { id, name, arguments, index, complete }),
+        }
+    }
+
     fn close(&mut self, last: v1::Final) {
+        // The letters of a call that did not end are in the text.
+        self.tool_calls.retain(|call| call.complete);
         self.finish_reason = last.finish_reason().word();
         let route = last.route.unwrap_or_default();
         self.route = Route { lane: route.lane().word(), reason: route.reason().word() };
@@ -257,6 +298,31 @@ fn broken(what: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_of_calls_become_calls_and_a_void_one_is_left_out() {
+        let piece = |index, name: &str, arguments: &str, complete| v1::ToolCallPiece {
+            index,
+            id: if name.is_empty() { String::new() } else { format!("c{index}") },
+            name: name.into(),
+            arguments: arguments.into(),
+            complete,
+        };
+        let mut answer = Answer::default();
+        for piece in [
+            piece(0, "read", "{\"a\"", false),
+            piece(0, "", ": 1}", true),
+            piece(1, "time", "{", false),
+            piece(2, "time", "{}", true),
+        ] {
+            answer.add(piece);
+        }
+        answer.close(v1::Final::default());
+        assert_eq!(
+            serde_json::to_string(&answer.tool_calls).expect("plain"),
+            r#"[{"id":"c0","name":"read","arguments":"{\"a\": 1}"},{"id":"c2","name":"time","arguments":"{}"}]"#
+        );
+    }
 
     #[test]
     fn the_object_has_the_contracts_keys_in_order() {

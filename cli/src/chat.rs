@@ -5,7 +5,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::Path;
 
-use paceline_proto::v1::{ContentPart, Message};
+use paceline_proto::v1::{ContentPart, GenerateResponse, Message};
 use tokio::sync::mpsc;
 
 use crate::answer::Answer;
@@ -140,17 +140,18 @@ impl ChatSession {
             &self.how,
             self.template_arguments.clone(),
         );
-        let mut said = String::new();
+        let mut said = Said::default();
         let outcome = tokio::select! {
             outcome = self.answer(request, screen, &mut said) => outcome,
             _ = tokio::signal::ctrl_c() => Ok(false),
         };
-        if !said.is_empty() {
+        if !said.text.is_empty() || !said.reasoning.is_empty() {
             screen.line("");
         }
         match outcome {
-            Ok(whole) if whole || !said.is_empty() => {
-                self.messages.push(messages::text("assistant", said));
+            Ok(whole) if whole || !said.text.is_empty() => {
+                let Said { text, reasoning } = said;
+                self.messages.push(Message { reasoning, ..messages::text("assistant", text) });
                 self.pictures.clear();
             }
             // Its pictures are dropped as well: one that is refused would be refused with every
@@ -172,15 +173,36 @@ impl ChatSession {
         &mut self,
         request: paceline_proto::v1::ChatRequest,
         screen: &mut Screen,
-        said: &mut String,
+        said: &mut Said,
     ) -> Result<bool, Failure> {
         let mut stream = Ask::Chat(request).send(&mut self.client, &self.address).await?;
-        let on_text = |text: &str| {
-            said.push_str(text);
-            screen.text(text)
+        let on_message = |message: &GenerateResponse| {
+            // Reasoning comes before the text, in parentheses.
+            if !message.reasoning.is_empty() {
+                if said.reasoning.is_empty() {
+                    screen.text("(")?;
+                }
+                said.reasoning.push_str(&message.reasoning);
+                screen.text(&message.reasoning)?;
+            }
+            if !message.text.is_empty() {
+                if said.text.is_empty() && !said.reasoning.is_empty() {
+                    screen.text(")\n\n")?;
+                }
+                said.text.push_str(&message.text);
+                screen.text(&message.text)?;
+            }
+            Ok(())
         };
-        Answer::read(&mut stream, on_text).await.map(|_| true)
+        Answer::read_with(&mut stream, on_message).await.map(|_| true)
     }
+}
+
+/// What the assistant has said in a turn.
+#[derive(Default)]
+struct Said {
+    text: String,
+    reasoning: String,
 }
 
 /// Lines of standard input, read by a thread of their own: a read of a terminal cannot be given up.

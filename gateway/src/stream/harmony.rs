@@ -85,16 +85,17 @@ impl HarmonySplitter {
     pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
         for letter in text.chars() {
             self.spelled.push(letter);
-            loop {
-                let found = self.tags.spelled().find(|(_, letters)| *letters == self.spelled);
-                if let Some((tag, _)) = found {
+            while !self.spelled.is_empty() {
+                let mut known = self.tags.spelled();
+                if let Some((tag, _)) = known.find(|(_, letters)| *letters == self.spelled) {
+                    drop(known);
                     self.spelled.clear();
                     self.take_tag(tag, parts);
-                } else if !self.tags.spelled().any(|(_, tag)| tag.starts_with(&self.spelled)) {
+                } else if self.tags.spelled().any(|(_, tag)| tag.starts_with(&self.spelled)) {
+                    break;
+                } else {
                     self.release_letter(parts);
-                    continue;
                 }
-                break;
             }
         }
     }

@@ -102,7 +102,7 @@ impl Splitter {
 
     /// Sends held letters on, as far as they cannot become a tag.
     fn look_for_tags(&mut self, parts: &mut Parts) {
-        loop {
+        while !self.spelled.is_empty() {
             let mut wanted = self.tags.spelled().filter(|(tag, _)| self.wants(*tag));
             let (mut complete, mut possible) = (None, false);
             for (tag, letters) in &mut wanted {
