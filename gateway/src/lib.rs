@@ -28,10 +28,12 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_process::config::{ConfigError, GatewayConfig};
+use paceline_process::config::{ConfigError, GatewayConfig, ToolFormat};
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::runtime_dir::{Lock, RuntimeDirError};
 use paceline_process::{Config, Exit, RuntimeDir};
+
+use prompt::format::CallFormat;
 
 pub use run::run;
 
@@ -123,7 +125,11 @@ impl Setup {
         // First the ports: whether they are free is known at once, and clients that connect while
         // the files are read wait instead of failing.
         let (listener, http_listener) = listeners(&config.gateway, &guard)?;
-        let language = Arc::new(prompt::Language::read(&model_dir)?);
+        let mut language = prompt::Language::read(&model_dir)?;
+        if let Some(calls) = call_format(config.gateway.tool_format) {
+            language = language.with_call_format(calls);
+        }
+        let language = Arc::new(language);
         let lock = runtime_dir.lock_within("gateway", EARLIER_GATEWAY_TIMEOUT)?;
         let epoch = runtime_dir.count_up("gateway.epoch")?;
         // After the lock: an earlier gateway that still ends removes its files itself.
@@ -156,6 +162,19 @@ fn listeners(
         (None, address) => bind(Front::Http, address)?,
     };
     Ok((grpc, Some(checked(Front::Http, http)?)))
+}
+
+/// The format of calls that the operator names; `None` leaves it to the model's files.
+fn call_format(setting: ToolFormat) -> Option<CallFormat> {
+    Some(match setting {
+        ToolFormat::Auto => return None,
+        ToolFormat::None => CallFormat::None,
+        ToolFormat::Hermes => CallFormat::Hermes,
+        ToolFormat::QwenXml => CallFormat::QwenXml,
+        ToolFormat::Llama3 => CallFormat::Llama3,
+        ToolFormat::Gemma4 => CallFormat::Gemma4,
+        ToolFormat::Harmony => CallFormat::Harmony,
+    })
 }
 
 fn bind(front: Front, address: &str) -> Result<TcpListener, StartError> {

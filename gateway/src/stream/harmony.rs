@@ -86,9 +86,8 @@ impl HarmonySplitter {
         for letter in text.chars() {
             self.spelled.push(letter);
             while !self.spelled.is_empty() {
-                let mut known = self.tags.spelled();
-                if let Some((tag, _)) = known.find(|(_, letters)| *letters == self.spelled) {
-                    drop(known);
+                let found = self.tags.spelled().find(|(_, letters)| *letters == self.spelled);
+                if let Some((tag, _)) = found {
                     self.spelled.clear();
                     self.take_tag(tag, parts);
                 } else if self.tags.spelled().any(|(_, tag)| tag.starts_with(&self.spelled)) {
