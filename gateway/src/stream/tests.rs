@@ -261,7 +261,7 @@ fn hermes_calls_are_json_between_tags() {
     );
     for wrong in [
         "{\"name\": \"a b\"}",
-        "{\"name\": \"f\", \"other\": 1}",
+        "{\"other\": 1, \"name\": \"f\"}",
         "{\"arguments\": {}}",
         "{\"name\": 5}",
         "{\"arguments\": {}, \"arguments\": {}}",
