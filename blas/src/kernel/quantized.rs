@@ -96,6 +96,36 @@ impl GroupFactors {
         unsafe { D::group::<BITS>(*self.scales.add(at), *self.biases.add(at)) }
     }
 
+    /// Asks for the factors of `count` columns that lie `distance` columns behind the one at
+    /// `column`.
+    ///
+    /// # Safety
+    /// As all here.
+    #[inline(always)]
+    unsafe fn fetch<D: Decode>(
+        self,
+        weight: &QuantizedWeight,
+        distance: usize,
+        column: usize,
+        count: usize,
+    ) {
+        let (at, count) = ((column + distance) * self.groups, count * self.groups);
+        let fetch = |factors: Factors| {
+            let (place, bytes) = match factors {
+                Factors::Float32(place) => (place.wrapping_add(at).cast::<u8>(), 4 * count),
+                Factors::Float16(place) | Factors::Bfloat16(place) => {
+                    (place.wrapping_add(at).cast::<u8>(), 2 * count)
+                }
+            };
+            for line in (0..bytes).step_by(LINE) {
+                // SAFETY: asking for what is not there does no harm.
+                unsafe { D::Lanes::fetch(place.wrapping_add(line).cast()) };
+            }
+        };
+        fetch(weight.scales);
+        fetch(weight.biases);
+    }
+
     /// Those from a column on.
     fn from(self, column: usize) -> Self {
         let at = column * self.groups;
@@ -132,7 +162,6 @@ unsafe fn convert<D: Decode>(factors: Factors, from: usize, count: usize, to: *m
                     }
                     // The last vector begins within the one before.
                     let from = at.min(count - lanes);
-                    D::Lanes::fetch(place.wrapping_add(from + count).cast());
                     D::Lanes::store(to.add(from), D::halves(place.add(from)));
                     at += lanes;
                 }
@@ -263,6 +292,8 @@ unsafe fn block<D: Decode, const BITS: usize, const R: usize, const C: usize>(
         let mut x = product.packed.add(row * packed_row(product.k));
         let zero = D::Lanes::splat(0.0);
         let mut sums = [[zero; C]; R];
+        // Those of the next tile, a block's share at a time.
+        factors.fetch::<D>(weight, span.to - from, column, C);
         let blocks = AHEAD.div_ceil(C * row_bytes).max(2);
         let mut ahead = packed.wrapping_add(blocks * C * row_bytes);
         // Sizes of groups are powers of two.
