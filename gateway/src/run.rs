@@ -1,5 +1,6 @@
 //! What runs in a gateway's process, and when it ends.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,11 @@ use tonic::transport::Channel;
 
 use crate::Setup;
 use crate::ending::{Action, Ending, Event};
+use crate::front::connection::listener::Listeners;
 use crate::front::decoding::Decoding;
-use crate::front::grpc;
+use crate::front::grpc::{self, GrpcWire};
+use crate::front::http::aliases::Aliases;
+use crate::front::http::{self, Cors, HttpFront, HttpWire};
 use crate::guard::Guard;
 use crate::images::ImagePipeline;
 use crate::images::store::ImageStore;
@@ -31,6 +35,41 @@ const ATTACH_TIMEOUT: Duration = Duration::from_millis(500);
 /// Connections may take this long to close once no request runs.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The listening sockets.
+struct Sockets {
+    grpc: Socket,
+    /// `None` if there is no HTTP.
+    http: Option<Socket>,
+}
+
+impl Sockets {
+    /// Their addresses, for people.
+    fn addresses(&self) -> String {
+        match &self.http {
+            Some(http) => format!("{} (gRPC) and {} (HTTP)", self.grpc.address, http.address),
+            None => self.grpc.address.to_string(),
+        }
+    }
+}
+
+/// One listening socket.
+struct Socket {
+    listener: tokio::net::TcpListener,
+    address: SocketAddr,
+}
+
+impl Socket {
+    fn of(listener: std::net::TcpListener) -> io::Result<Self> {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        Ok(Self { address: listener.local_addr()?, listener })
+    }
+
+    /// Whether only this machine reaches it.
+    fn is_loopback(&self) -> bool {
+        self.address.ip().to_canonical().is_loopback()
+    }
+}
+
 /// What the tasks of a gateway share.
 struct Gateway {
     epoch: Epoch,
@@ -46,21 +85,14 @@ struct Gateway {
 pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     // The lock is held until the end, so that no other gateway removes this one's files as left
     // ones.
-    let Setup {
-        config,
-        language,
-        runtime_dir,
-        lock: _lock,
-        epoch,
-        listener,
-        http_listener: _,
-        guard,
-    } = setup;
-    let address = listener.local_addr().ok();
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
+    let Setup { config, language, runtime_dir, lock: _lock, epoch, listener, http_listener, guard } =
+        setup;
+    let sockets = Socket::of(listener)
+        .and_then(|grpc| Ok(Sockets { grpc, http: http_listener.map(Socket::of).transpose()? }));
+    let sockets = match sockets {
+        Ok(sockets) => sockets,
         Err(error) => {
-            tracing::error!(%error, "the listening socket cannot be used");
+            tracing::error!(%error, "a listening socket cannot be used");
             return Exit::Bug;
         }
     };
@@ -72,12 +104,13 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
         cancel: CancellationToken::new(),
         closing: CancellationToken::new(),
     };
-    gateway.log_address(address, &guard);
+    gateway.log_addresses(&sockets, &guard);
+    let listening = sockets.addresses();
     let supervisor = socket::channel(runtime_dir.socket("supervisor"));
     let (orders, ordered) = mpsc::channel(8);
     let keys = guard.follow_keys();
     let inference = gateway.inference(&config, language, &runtime_dir, supervisor.clone());
-    let server = gateway.serve(&config, inference, listener, guard);
+    let server = gateway.serve(&config, inference, sockets, guard);
     let attachment = Attachment {
         supervisor,
         process: GatewayProcess { epoch: gateway.epoch, restarts: lifecycle::restarts() },
@@ -89,10 +122,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
 
     telemetry::keep_own_log_bounded();
     let notifier = Notifier::inherited();
-    notifier.ready(
-        &address
-            .map_or_else(|| "listening".to_owned(), |address| format!("listening on {address}")),
-    );
+    notifier.ready(&format!("listening on {listening}"));
     let exit = gateway.until_end(&clock, &notifier, events, ordered).await;
     gateway.closing.cancel();
     if tokio::time::timeout(CLOSE_TIMEOUT, server).await.is_err() {
@@ -106,12 +136,15 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
 }
 
 impl Gateway {
-    fn log_address(&self, address: Option<SocketAddr>, guard: &Guard) {
-        let Some(address) = address else { return };
-        tracing::info!(%address, epoch = self.epoch.0, "gateway listens");
-        if !address.ip().is_loopback() {
-            let (tls, keys) = (guard.tls.is_some(), guard.has_keys());
-            tracing::warn!(%address, tls, keys, "the service can be reached from other machines");
+    fn log_addresses(&self, sockets: &Sockets, guard: &Guard) {
+        let (tls, keys) = (guard.tls.is_some(), guard.has_keys());
+        let http = sockets.http.as_ref().map(|socket| ("http", socket));
+        for (protocol, socket) in std::iter::once(("grpc", &sockets.grpc)).chain(http) {
+            let address = socket.address;
+            tracing::info!(%address, protocol, epoch = self.epoch.0, "gateway listens");
+            if !socket.is_loopback() {
+                tracing::warn!(%address, protocol, tls, keys, "the service can be reached from other machines");
+            }
         }
     }
 
@@ -140,19 +173,39 @@ impl Gateway {
         &self,
         config: &Config,
         inference: Arc<Inference>,
-        listener: tokio::net::TcpListener,
+        sockets: Sockets,
         guard: Guard,
     ) -> tokio::task::JoinHandle<()> {
-        let (calls, standing) = (self.calls.clone(), self.standing.subscribe());
+        let Sockets { grpc: grpc_socket, http: http_socket } = sockets;
         let decoding = Decoding::new(cores() / 2);
+        let listeners = Listeners::new(guard, &config.limits, self.closing.clone());
+        let http = http_socket.map(|socket| {
+            let names = config.gateway.model_aliases.clone();
+            let front = HttpFront {
+                inference: Arc::clone(&inference),
+                calls: self.calls.clone(),
+                standing: self.standing.subscribe(),
+                decoding: decoding.clone(),
+                aliases: Aliases { names, is_loopback: socket.is_loopback() },
+            };
+            let cors = Cors::new(&config.gateway.cors_origins);
+            let wire = HttpWire::new(http::router(Arc::new(front)), cors);
+            listeners.clone().serve(socket.listener, wire)
+        });
+        let (calls, standing) = (self.calls.clone(), self.standing.subscribe());
         let routes = grpc::routes(inference, calls, standing, decoding, self.closing.clone());
-        let (mut attached, closing) = (self.standing.subscribe(), self.closing.clone());
-        let limits = config.limits.clone();
+        let grpc = listeners.serve(grpc_socket.listener, GrpcWire::new(routes));
+        let mut attached = self.standing.subscribe();
         task::spawn("serve", async move {
-            // The socket may be older than this process. Clients that wait at it are not refused
+            // The sockets may be older than this process. Clients that wait at them are not refused
             // during the moments until the gateway is attached.
             let _ = tokio::time::timeout(ATTACH_TIMEOUT, attached.wait_for(Standing::knows)).await;
-            grpc::listener::serve(listener, routes, guard, &limits, closing).await;
+            let http = async {
+                if let Some(http) = http {
+                    http.await;
+                }
+            };
+            tokio::join!(grpc, http);
         })
     }
 

@@ -1,7 +1,8 @@
 //! The protocols that clients use, one folder each. A front decodes its protocol's messages to
 //! [`crate::inference::input`], and encodes events and errors of [`crate::inference`]. Another
-//! protocol is another folder here.
+//! protocol is another folder here. [`connection`] is what their listening sockets share.
 
+pub mod connection;
 pub mod decoding;
 pub mod grpc;
 pub mod http;

@@ -10,16 +10,16 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use paceline_process::config::GatewayConfig;
 use paceline_process::{Clock, Config, ConfigError, task};
-use rustls::ServerConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use keys::{Keys, Principal};
 use throttle::Throttle;
+use tls::Tls;
 
 /// Pause between two checks of the file of keys.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,6 +29,18 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 #[error("no API key, or one that is not known")]
 pub struct UnknownKey;
 
+/// The headers in which a protocol's clients send their keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// `authorization: Bearer KEY`.
+    Bearer,
+    /// The same, or `x-api-key: KEY`. Both must have the same key.
+    BearerOrApiKey,
+}
+
+/// The header of the clients of Anthropic.
+pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
 /// What guards the fronts: read once, before anything is served.
 #[derive(Clone, Debug)]
 pub struct Guard {
@@ -36,7 +48,7 @@ pub struct Guard {
     throttle: Arc<Mutex<Throttle>>,
     clock: Clock,
     /// Ends TLS, where it is set.
-    pub tls: Option<Arc<ServerConfig>>,
+    pub tls: Option<Tls>,
     settings: GatewayConfig,
 }
 
@@ -101,17 +113,29 @@ impl Guard {
     ///
     /// # Errors
     /// There is no key, more than one, or one that is not known.
-    pub fn principal(&self, headers: &HeaderMap) -> Result<Option<Principal>, UnknownKey> {
+    pub fn principal(
+        &self,
+        headers: &HeaderMap,
+        source: KeySource,
+    ) -> Result<Option<Principal>, UnknownKey> {
         let Some(keys) = &self.keys else { return Ok(None) };
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else { return Err(UnknownKey) };
-        let text = value.to_str().map_err(|_| UnknownKey)?;
-        match text.split_once(' ') {
-            Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => {
-                keys.find(key.trim()).map(Some).ok_or(UnknownKey)
-            }
-            _ => Err(UnknownKey),
-        }
+        let bearer = match single(headers, &AUTHORIZATION)? {
+            None => None,
+            Some(text) => match text.split_once(' ') {
+                Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => Some(key.trim()),
+                _ => return Err(UnknownKey),
+            },
+        };
+        let plain = match source {
+            KeySource::Bearer => None,
+            KeySource::BearerOrApiKey => single(headers, &API_KEY)?.map(str::trim),
+        };
+        let key = match (bearer, plain) {
+            (Some(one), Some(other)) if one != other => return Err(UnknownKey),
+            (Some(key), _) | (None, Some(key)) => key,
+            (None, None) => return Err(UnknownKey),
+        };
+        keys.find(key).map(Some).ok_or(UnknownKey)
     }
 
     /// How long the answer to a wrong key has to wait.
@@ -119,5 +143,15 @@ impl Guard {
         // A panic in between cannot have left the counts in a state that matters.
         let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
         throttle.failed(peer, self.clock.now())
+    }
+}
+
+/// The text of a header that may be there once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, UnknownKey> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| UnknownKey),
+        (Some(_), Some(_)) => Err(UnknownKey),
     }
 }

@@ -10,15 +10,26 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The protocol inside TLS, as ALPN names it.
-const ALPN: &[u8] = b"h2";
+/// HTTP/2 inside TLS, as ALPN names it.
+const HTTP2: &[u8] = b"h2";
+/// HTTP/1 inside TLS.
+const HTTP1: &[u8] = b"http/1.1";
+
+/// TLS of the fronts. They differ in the protocols that they agree on.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// For HTTP/2 alone.
+    pub http2: Arc<ServerConfig>,
+    /// For HTTP/2 and HTTP/1.
+    pub any_http: Arc<ServerConfig>,
+}
 
 /// The TLS settings of the configuration; `None` if it sets none.
 ///
 /// # Errors
 /// A file cannot be read, or has no certificate or no key in it; the certificate and the key do not
 /// match.
-pub fn served(settings: &GatewayConfig) -> Result<Option<Arc<ServerConfig>>, ConfigError> {
+pub fn served(settings: &GatewayConfig) -> Result<Option<Tls>, ConfigError> {
     if settings.tls_cert.is_empty() {
         return Ok(None);
     }
@@ -46,8 +57,10 @@ pub fn served(settings: &GatewayConfig) -> Result<Option<Arc<ServerConfig>>, Con
             format!("expected the certificate of the key in {}, found: {error}", key.display());
         refuse("gateway.tls_cert", what)
     })?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
-    Ok(Some(Arc::new(config)))
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    let http2 = Arc::new(config.clone());
+    config.alpn_protocols.push(HTTP1.to_vec());
+    Ok(Some(Tls { http2, any_http: Arc::new(config) }))
 }
 
 fn unread(path: &Path, expected: &str, error: &rustls::pki_types::pem::Error) -> String {

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use super::layer::{CallLayer, Passed, Refused};
 use super::status;
+use crate::front::connection::layer::{CallLayer, Passed, Refused};
 use crate::guard::keys::Principal;
 use crate::inference::admission::{CallSlot, Calls, MessageArrival};
 use crate::inference::error::InferenceError;
@@ -50,10 +50,12 @@ impl Gate {
 
 impl CallLayer<Body> for Gate {
     type Body = Body;
+    type Answer = Body;
+    type Reply = Body;
     /// The limit for messages.
     type Call = u64;
 
-    fn before(&self, mut request: Request<Body>) -> Result<Passed<Body, u64>, Refused> {
+    fn before(&self, mut request: Request<Body>) -> Result<Passed<Body, u64>, Refused<Body>> {
         let slot = match self.enter(request.extensions().get()) {
             Ok(slot) => Arc::new(slot),
             Err(error) => {

@@ -1,24 +1,17 @@
 //! gRPC: `paceline.v1.Inference`, health and reflection.
 //!
-//! [`listener`] accepts connections and closes them in order, within the bounds of `opening` and
-//! `connections`. A call passes three layers: `door` asks for its key, `track` counts the
-//! connection's calls and bounds the time of their messages, `gate` counts the calls inside the
-//! gateway. Then the service here decodes it, and [`crate::inference`] serves it.
+//! [`crate::front::connection`] accepts connections, asks calls for their keys and bounds the time
+//! of their messages; [`GrpcWire`] tells it about gRPC. `gate` counts the calls inside the gateway.
+//! Then the service here decodes a call, and [`crate::inference`] serves it.
 
-mod connections;
 mod decode;
-mod door;
 mod encode;
 mod gate;
 mod health;
-mod layer;
-pub mod listener;
-mod message;
-mod opening;
 mod reflection;
 pub mod status;
 mod timeout;
-mod track;
+mod wire;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -44,9 +37,11 @@ use crate::inference::standing::Standing;
 use crate::inference::{Call, Inference};
 
 use gate::{Arrival, Gate};
-use layer::Layered;
+
+use crate::front::connection::layer::Layered;
 
 pub use decode::{chat as decode_chat, generate as decode_generate};
+pub use wire::GrpcWire;
 
 /// Every service of the listening socket.
 ///
@@ -64,9 +59,17 @@ pub fn routes(
     let service = InferenceService { inference, decoding };
     let limit = usize::try_from(max_message_bytes).unwrap_or(usize::MAX);
     let service = InferenceServer::new(service).max_decoding_message_size(limit);
-    let health = HealthServer::new(health::HealthService::new(standing.clone(), closing));
+    let health = health(standing.clone(), closing);
     let gate = Gate { calls, standing, max_message_bytes, metrics };
     Routes::new(Layered::new(service, gate)).add_service(health).add_service(reflection::service())
+}
+
+/// `grpc.health.v1`. Watches end when `closing` is cancelled.
+pub(super) fn health(
+    standing: watch::Receiver<Standing>,
+    closing: CancellationToken,
+) -> HealthServer<impl tonic_health::pb::health_server::Health> {
+    HealthServer::new(health::HealthService::new(standing, closing))
 }
 
 /// The messages of an answer.

@@ -2,32 +2,29 @@
 //! models, so a gateway for one machine serves any name, and one that other machines reach serves
 //! only the names that its operator lists.
 
+use paceline_process::config::ModelAliases;
 use paceline_vocabulary::Reason;
 
 use crate::inference::error::{InferenceError, quoted};
 
 /// Which names are served besides the model's own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ModelAliases {
-    /// Any name.
-    Any,
-    /// These names; no other one if there are none.
-    Listed(Vec<String>),
+#[derive(Clone, Debug)]
+pub struct Aliases {
+    /// `gateway.model_aliases`.
+    pub names: ModelAliases,
+    /// Whether only this machine reaches the listening socket.
+    pub is_loopback: bool,
 }
 
-impl ModelAliases {
+impl Aliases {
     /// Checks that a client's name for the model stands for the served one. Without a name the
     /// served one is meant.
     ///
     /// # Errors
     /// The name is not served; the message has the served one.
     pub fn check(&self, asked: &str, served: &str) -> Result<(), InferenceError> {
-        let is_served = asked.is_empty()
-            || asked == served
-            || match self {
-                ModelAliases::Any => true,
-                ModelAliases::Listed(names) => names.iter().any(|name| name == asked),
-            };
+        let is_served =
+            asked.is_empty() || asked == served || self.names.accepts(asked, self.is_loopback);
         if is_served {
             return Ok(());
         }
@@ -47,14 +44,16 @@ mod tests {
 
     #[test]
     fn listed_names_and_the_served_one_are_served_and_others_name_it() {
-        let listed = ModelAliases::Listed(vec!["gpt-5".into()]);
+        let listed =
+            Aliases { names: ModelAliases::Named(vec!["gpt-5".into()]), is_loopback: true };
         for name in ["", "ours", "gpt-5"] {
             assert_eq!(listed.check(name, "ours"), Ok(()), "{name:?}");
         }
         let error = listed.check("gpt-4", "ours").expect_err("not listed");
         assert_eq!((error.kind, error.field.as_deref()), (Reason::UnknownModel, Some("model")));
         assert!(error.message.contains("\"ours\"") && error.message.contains("\"gpt-4\""));
-        assert!(ModelAliases::Listed(vec![]).check("gpt-5", "ours").is_err());
-        assert_eq!(ModelAliases::Any.check("anything", "ours"), Ok(()));
+        let auto = |is_loopback| Aliases { names: ModelAliases::Auto, is_loopback };
+        assert_eq!(auto(true).check("anything", "ours"), Ok(()));
+        assert!(auto(false).check("anything", "ours").is_err());
     }
 }

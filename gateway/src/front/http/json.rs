@@ -120,6 +120,9 @@ fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
     if let Some(name) = name("missing field `") {
         return InferenceError::invalid(&child(name), "a value", "none");
     }
+    if let Some(name) = name("duplicate field `") {
+        return InferenceError::invalid(&child(name), "the field once", "it twice");
+    }
     let field = if parent.is_empty() { "body" } else { parent };
     let words = match words.char_indices().nth(MAX_WORDS) {
         None => words,
@@ -260,7 +263,7 @@ mod tests {
             (r#"{"name": "a"} x"#, "body", "trailing"),
             ("", "body", "EOF"),
             ("[]", "body", "Outer"),
-            (r#"{"name": "a", "name": "b"}"#, "name", "duplicate"),
+            (r#"{"name": "a", "name": "b"}"#, "name", "found it twice"),
         ] {
             let (found, message) = refused(text);
             assert!(found.starts_with(field), "{text}: {found}: {message}");

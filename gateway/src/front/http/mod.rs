@@ -8,6 +8,7 @@
 pub mod aliases;
 pub mod anthropic;
 mod body;
+mod cors;
 pub mod error;
 pub mod exchange;
 pub mod json;
@@ -17,6 +18,7 @@ pub mod openai;
 mod openapi;
 pub mod responses;
 pub mod sse;
+mod wire;
 
 use std::sync::Arc;
 
@@ -28,13 +30,16 @@ use axum::routing::get;
 use serde_json::json;
 use tokio::sync::watch;
 
-use self::aliases::ModelAliases;
+use self::aliases::Aliases;
 use self::error::ErrorReply;
 use crate::front::decoding::Decoding;
 use crate::inference::Inference;
 use crate::inference::admission::Calls;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::standing::Standing;
+
+pub use cors::Cors;
+pub use wire::HttpWire;
 
 /// What the handlers of all HTTP protocols share.
 #[derive(Debug)]
@@ -48,7 +53,7 @@ pub struct HttpFront {
     /// Decodes and checks bodies, large ones on threads of their own.
     pub decoding: Decoding,
     /// Which model names of clients are served.
-    pub aliases: ModelAliases,
+    pub aliases: Aliases,
 }
 
 /// Every path of the HTTP address.

@@ -6,25 +6,28 @@ use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use http::{Request, Response};
-use tonic::body::Body;
 use tonic::server::NamedService;
 use tower::Service;
 
 /// The answer of a layer that does not let a call pass.
-pub(super) type Refused = BoxFuture<'static, Response<Body>>;
+pub type Refused<R> = BoxFuture<'static, Response<R>>;
 
 /// A call that a layer lets pass.
-pub(super) struct Passed<B, C> {
+pub struct Passed<B, C> {
     /// The request for the next layer.
-    pub(super) request: Request<B>,
+    pub request: Request<B>,
     /// What the layer keeps of the call until the response.
-    pub(super) call: C,
+    pub call: C,
 }
 
 /// A layer before a service.
-pub(super) trait CallLayer<B> {
+pub trait CallLayer<B> {
     /// Body of a request for the next layer.
     type Body;
+    /// Body of the next layer's response.
+    type Answer;
+    /// Body of this layer's response.
+    type Reply;
     /// What the layer keeps of a call until the response.
     type Call: Send + 'static;
 
@@ -32,22 +35,25 @@ pub(super) trait CallLayer<B> {
     ///
     /// # Errors
     /// The answer.
-    fn before(&self, request: Request<B>) -> Result<Passed<Self::Body, Self::Call>, Refused>;
+    fn before(
+        &self,
+        request: Request<B>,
+    ) -> Result<Passed<Self::Body, Self::Call>, Refused<Self::Reply>>;
 
     /// The response for the previous layer.
-    fn after(call: Self::Call, response: Response<Body>) -> Response<Body>;
+    fn after(call: Self::Call, response: Response<Self::Answer>) -> Response<Self::Reply>;
 }
 
 /// A service behind a layer.
 #[derive(Clone, Debug)]
-pub(super) struct Layered<S, L> {
+pub struct Layered<S, L> {
     inner: S,
     layer: L,
 }
 
 impl<S, L> Layered<S, L> {
     /// `inner` behind `layer`.
-    pub(super) fn new(inner: S, layer: L) -> Self {
+    pub fn new(inner: S, layer: L) -> Self {
         Self { inner, layer }
     }
 }
@@ -59,12 +65,13 @@ impl<S: NamedService, L> NamedService for Layered<S, L> {
 impl<S, L, B> Service<Request<B>> for Layered<S, L>
 where
     L: CallLayer<B>,
-    S: Service<Request<L::Body>, Response = Response<Body>, Error = Infallible>,
+    S: Service<Request<L::Body>, Response = Response<L::Answer>, Error = Infallible>,
     S::Future: Send + 'static,
+    L::Reply: 'static,
 {
-    type Response = Response<Body>;
+    type Response = Response<L::Reply>;
     type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(context)

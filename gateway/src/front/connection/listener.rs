@@ -1,4 +1,5 @@
-//! Connections of clients: accepted, bounded in number, served over HTTP/2, closed in order.
+//! Connections of clients: accepted, bounded in number, served over HTTP/2 or HTTP/1, closed in
+//! order.
 //!
 //! hyper is used directly: tonic's server has a timer of its own on `grpc-timeout` that ends calls
 //! with CANCELLED, spins when accept fails, and keeps connections that never speak HTTP/2.
@@ -16,10 +17,10 @@ use paceline_process::task;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
 
-use super::connections::{ConnectionSlot, Connections};
-use super::door::Door;
+use super::WireProtocol;
+use super::connections::{ConnectionSlot, Connections, UNUSED};
+use super::key::AskKey;
 use super::layer::Layered;
 use super::opening::{self, Opened, OpeningGuard, Openings};
 use super::track::TrackCalls;
@@ -28,93 +29,94 @@ use crate::guard::Guard;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
-/// Bytes of one stream that are kept for a socket that takes none at this moment.
+/// Bytes of one stream that are kept for a socket that takes none at this moment. For HTTP/1 this
+/// is also the bound of a request's headers.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Time for the headers of a request of HTTP/1, from the end of the one before. An idle connection
+/// of HTTP/1 is closed after it: clients that keep connections expect that, and cannot be asked by
+/// a ping whether they are still there.
+const HTTP1_HEADER_TIMEOUT: Duration = UNUSED;
 /// Pause after `accept` failed, as it does without free descriptors: as it stands, the next try
 /// would fail as well.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// What every connection needs.
+/// What the connections of all listening sockets share.
 #[derive(Clone, Debug)]
-struct Server {
-    routes: Routes,
+pub struct Listeners {
     guard: Guard,
     streams: u32,
     message_limit: Duration,
     connections: Connections,
+    openings: Openings,
     closing: CancellationToken,
     /// Whether the last connection was closed because all slots are taken.
     is_full: Arc<AtomicBool>,
 }
 
-/// Serves `routes` behind `guard` until `closing` is cancelled; then sends GOAWAY everywhere and
-/// returns when every connection is closed.
-pub async fn serve(
-    listener: TcpListener,
-    routes: Routes,
-    guard: Guard,
-    limits: &LimitsConfig,
-    closing: CancellationToken,
-) {
-    let server = Server::new(routes, guard, limits, closing.clone());
-    let connections = server.connections.clone();
-    let (mut openings, mut failing) = (Openings::default(), false);
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = closing.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                failing = false;
-                let work = server.clone().connection(stream, peer.ip(), openings.begin());
-                task::spawn("connection", work);
-            }
-            Err(error) => {
-                // One line for each row of failures.
-                if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "accept failed; connections that have not said anything, and idle ones, are closed");
-                }
-                // A peer that left before it was accepted (ECONNABORTED) took nothing that others
-                // lack.
-                if error.kind() != std::io::ErrorKind::ConnectionAborted {
-                    openings.cut_half();
-                    connections.free_descriptor();
-                    tokio::time::sleep(ACCEPT_BACKOFF).await;
-                }
-            }
-        }
-    }
-    drop(listener);
-    connections.all_closed().await;
-}
-
-impl Server {
-    fn new(
-        routes: Routes,
-        guard: Guard,
-        limits: &LimitsConfig,
-        closing: CancellationToken,
-    ) -> Self {
+impl Listeners {
+    /// No connections, within `limits`. They are closed when `closing` is cancelled.
+    pub fn new(guard: Guard, limits: &LimitsConfig, closing: CancellationToken) -> Self {
         Self {
-            routes: routes.prepare(),
             guard,
             streams: limits.streams_per_connection,
             message_limit: Duration::from_secs(limits.message_s),
             connections: Connections::new(limits),
+            openings: Openings::default(),
             closing,
             is_full: Arc::default(),
         }
     }
 
+    /// Serves `protocol` on one listening socket until the end; then asks every connection to close
+    /// and returns when all connections of all sockets are closed.
+    pub async fn serve<P: WireProtocol>(self, listener: TcpListener, protocol: P) {
+        let mut failing = false;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.closing.cancelled() => break,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    failing = false;
+                    let opening = self.openings.begin();
+                    let work =
+                        self.clone().connection(stream, peer.ip(), opening, protocol.clone());
+                    task::spawn("connection", work);
+                }
+                Err(error) => {
+                    // One line for each row of failures.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "accept failed; connections that have not said anything, and idle ones, are closed");
+                    }
+                    // A peer that left before it was accepted (ECONNABORTED) took nothing that
+                    // others lack.
+                    if error.kind() != std::io::ErrorKind::ConnectionAborted {
+                        self.openings.cut_half();
+                        self.connections.free_descriptor();
+                        tokio::time::sleep(ACCEPT_BACKOFF).await;
+                    }
+                }
+            }
+        }
+        drop(listener);
+        self.connections.all_closed().await;
+    }
+
     /// An accepted connection, to its end.
-    async fn connection(self, stream: TcpStream, peer: IpAddr, moment: OpeningGuard) {
+    async fn connection<P: WireProtocol>(
+        self,
+        stream: TcpStream,
+        peer: IpAddr,
+        moment: OpeningGuard,
+        protocol: P,
+    ) {
         let opened = tokio::select! {
             biased;
             () = self.closing.cancelled() => return,
             () = moment.cut() => return,
-            opened = opening::open(stream, self.guard.tls.clone()) => opened,
+            opened = opening::open(stream, P::tls(&self.guard), P::HTTP1) => opened,
         };
         drop(moment);
         let opened = match opened {
@@ -140,41 +142,45 @@ impl Server {
         };
         self.is_full.store(false, Ordering::Relaxed);
         match opened {
-            Opened::Plain(stream) => self.serve_http2(stream, peer, slot).await,
-            Opened::Tls(stream) => self.serve_http2(stream, peer, slot).await,
+            Opened::Plain(stream) => {
+                let is_http2 = stream.is_http2();
+                self.serve_stream(stream, is_http2, peer, slot, protocol).await;
+            }
+            Opened::Tls(stream) => {
+                let is_http2 = stream.is_http2();
+                self.serve_stream(stream, is_http2, peer, slot, protocol).await;
+            }
         }
     }
 
-    /// A connection that has sent the HTTP/2 preface, to its end.
-    async fn serve_http2<S>(self, stream: S, peer: IpAddr, slot: ConnectionSlot)
-    where
+    /// A connection that has shown its version of HTTP, to its end.
+    async fn serve_stream<S, P>(
+        self,
+        stream: S,
+        is_http2: bool,
+        peer: IpAddr,
+        slot: ConnectionSlot,
+        protocol: P,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        P: WireProtocol,
     {
-        let Self { routes, guard, streams, message_limit, closing, .. } = self;
-        let mut builder = auto::Builder::new(TokioExecutor::new()).http2_only();
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(streams)
-            .keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .max_send_buf_size(SEND_BUFFER_BYTES)
-            .max_header_list_size(MAX_HEADER_LIST_BYTES);
-        let track =
-            TrackCalls { connection: slot.handle(), has_keys: guard.has_keys(), message_limit };
-        let calls = Layered::new(routes, track);
-        let service = TowerToHyperService::new(Layered::new(calls, Door::new(guard, peer)));
+        let builder = self.builder(is_http2);
+        let track = TrackCalls::<P>::new(slot.handle(), self.guard.has_keys(), self.message_limit);
+        let calls = Layered::new(protocol.service(), track);
+        let service = Layered::new(calls, AskKey::new(protocol, self.guard, peer));
+        let service = TowerToHyperService::new(service);
         let mut connection =
             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let outcome = tokio::select! {
             outcome = connection.as_mut() => Some(outcome),
-            () = closing.cancelled() => None,
+            () = self.closing.cancelled() => None,
             () = slot.leaves() => None,
         };
         let outcome = match outcome {
             Some(outcome) => outcome,
             None => {
-                // GOAWAY; what is open goes on.
+                // GOAWAY, or no further request of HTTP/1; what is open goes on.
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     outcome = connection.as_mut() => outcome,
@@ -186,6 +192,25 @@ impl Server {
             tracing::debug!(error, "connection ended");
         }
     }
+
+    fn builder(&self, is_http2: bool) -> auto::Builder<TokioExecutor> {
+        let builder = auto::Builder::new(TokioExecutor::new());
+        let mut builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.streams)
+            .keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .max_send_buf_size(SEND_BUFFER_BYTES)
+            .max_header_list_size(MAX_HEADER_LIST_BYTES);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HTTP1_HEADER_TIMEOUT)
+            .max_buf_size(SEND_BUFFER_BYTES);
+        builder
+    }
 }
 
 #[cfg(test)]
@@ -196,11 +221,10 @@ mod tests {
     use paceline_proto::status::{Reason, ReasonStatus as _};
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
-    use tonic_health::pb::health_server::HealthServer;
 
-    use super::super::connections::{CLOSE_GRACE, UNUSED};
-    use super::super::health::HealthService;
+    use super::super::connections::CLOSE_GRACE;
     use super::*;
+    use crate::front::grpc::{GrpcWire, health};
     use crate::inference::standing::Standing;
 
     /// A connection of this client, in one process and in paused time, and its task on the
@@ -208,13 +232,16 @@ mod tests {
     async fn connected() -> (SendRequest<Bytes>, JoinHandle<()>, watch::Sender<Standing>) {
         let (standing, seen) = watch::channel(Standing::default());
         let closing = CancellationToken::new();
-        let health = HealthServer::new(HealthService::new(seen, closing.clone()));
+        let routes = tonic::service::Routes::new(health(seen, closing.clone()));
         let guard = Guard::prepare(&Config::default()).expect("no files");
-        let server = Server::new(Routes::new(health), guard, &LimitsConfig::default(), closing);
+        let server = Listeners::new(guard, &LimitsConfig::default(), closing);
         let here = IpAddr::from([127, 0, 0, 1]);
         let slot = server.connections.enter(here).expect("room");
         let (client, socket) = tokio::io::duplex(64 << 10);
-        let served = task::spawn("connection", server.serve_http2(socket, here, slot));
+        let served = task::spawn(
+            "connection",
+            server.serve_stream(socket, true, here, slot, GrpcWire::new(routes)),
+        );
         let (requests, connection) = h2::client::handshake(client).await.expect("HTTP/2");
         // The tests check its end on the gateway's side.
         task::spawn("client", async { drop(connection.await) });

@@ -1,4 +1,5 @@
-//! The table of open connections: how many there are, of which peers, and which of them are idle.
+//! The table of open connections of all listeners: how many there are, of which peers, and which of
+//! them are idle.
 //!
 //! A connection is idle while no call is open on it. When the table is full, the connection that
 //! has been idle longest is shed: its slot goes to the newcomer at once, and it is closed
@@ -23,15 +24,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_process::config::LimitsConfig;
-use paceline_proto::status::{Reason, Refusal};
+use paceline_vocabulary::Reason;
 use tokio::sync::watch;
 
 use crate::guard::peer::Peer;
+use crate::inference::error::InferenceError;
 
 /// Time for the first authenticated call. A client opens a connection in order to call; one that
 /// waits for its user can connect again within a round trip.
 pub const UNUSED: Duration = Duration::from_secs(30);
-/// Time for an idle connection to close after GOAWAY: for the round trip of its peer, and for the
+/// Time for an idle connection to close after it was asked to (GOAWAY): for the round trip of its peer, and for the
 /// rest of an answer that waits in the connection for the peer to read. As long as a peer may take
 /// to answer a ping.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(5);
@@ -271,7 +273,7 @@ impl ConnectionHandle {
     ///
     /// # Errors
     /// The connection's slot was given away a moment ago.
-    pub fn begin(&self, authenticated: bool) -> Result<OpenCall, Refusal> {
+    pub fn begin(&self, authenticated: bool) -> Result<OpenCall, InferenceError> {
         let _ordered = self.table.lock();
         let mut begun = false;
         self.activity.send_if_modified(|activity| {
@@ -286,7 +288,10 @@ impl ConnectionHandle {
         });
         let closing = || {
             let message = "this connection was idle and is being closed to make room for another one; call again on a new one";
-            Refusal::new(Reason::ConnectionClosing, message).retry_after(Duration::ZERO)
+            InferenceError {
+                retry_after: Duration::ZERO,
+                ..InferenceError::new(Reason::ConnectionClosing, message)
+            }
         };
         begun.then(|| OpenCall(self.clone())).ok_or_else(closing)
     }
@@ -330,7 +335,6 @@ impl Drop for OpenCall {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
-    use paceline_proto::status::ReasonStatus as _;
 
     use super::*;
 
@@ -460,11 +464,9 @@ mod tests {
         let first = enter(&connections, HERE).expect("room");
         let _second = enter(&connections, HERE).expect("the first is shed");
         assert!(first.leaves().now_or_never().is_some());
-        let status: tonic::Status = first.handle().begin(true).expect_err("shed").into();
-        assert_eq!(
-            (status.code(), Reason::of(&status)),
-            (tonic::Code::Unavailable, Some(Reason::ConnectionClosing))
-        );
+        let error = first.handle().begin(true).expect_err("shed");
+        assert_eq!(error.kind, Reason::ConnectionClosing);
+        assert!(error.kind.retryable() && error.retry_after.is_zero());
     }
 
     #[test]

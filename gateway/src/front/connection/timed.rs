@@ -2,10 +2,14 @@
 //!
 //! A call holds a stream, memory and, once the gate lets it pass, a slot. A message that never
 //! arrives must therefore end its call. [`TimedBody`] wraps the request body of every call of
-//! every service, health and reflection included. It fails when no byte arrives for [`STALL`], when
-//! the message takes longer than `limits.message_s` in all, when the client's own `grpc-timeout`
-//! passes first, or when the gate gives the slot of the call to another one. tonic answers the call
-//! with that failure and drops the request, which releases everything that the call holds.
+//! every service, health included. It fails when no byte arrives for [`STALL`], when the message
+//! takes longer than `limits.message_s` in all, when the client's own deadline passes first, or when
+//! the gate gives the slot of the call to another one. The service answers the call with that
+//! failure and drops the request, which releases everything that the call holds.
+//!
+//! A connection of HTTP/1 is closed after an answer that came before the end of its request. If
+//! bytes of the request are unread then, the system resets the connection, and the client may lose
+//! the answer. [`drain`] therefore reads on for a moment.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,35 +19,85 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use http::Request;
+use http::Version;
 use http_body::{Body, Frame, SizeHint};
-use paceline_proto::status::{COMPLETION_TOKENS, Reason, ReasonStatus as _, Refusal};
-use tokio::time::{Sleep, sleep};
-use tonic::Status;
+use paceline_process::task;
+use paceline_vocabulary::Reason;
+use paceline_vocabulary::reason::COMPLETION_TOKENS;
+use tokio::time::{Sleep, sleep, timeout};
 
-use super::timeout;
+use super::{BoxError, RequestBody, WireProtocol};
 use crate::inference::admission::MessageArrival;
+use crate::inference::error::InferenceError;
 
 /// Longest time without a byte. Ten seconds outlast the retransmissions of a bad mobile network; a
 /// sender that is silent for longer has lost its connection or does not mean to send.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Error of a request body, in the form that tonic takes a [`Status`] out of.
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// Longest time in which the rest of a refused request is read. A client that is sending finds the
+/// answer within it; one that sends on for longer is cut.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Most bytes of it that are read: twice the largest message that is served by default.
+const MAX_DRAIN_BYTES: u64 = 32 << 20;
 
 /// Bounds the time of a call's message. The request's extensions get the [`MessageArrival`] for
 /// the gate. `limit` is `limits.message_s`.
-pub fn timed<B>(request: Request<B>, limit: Duration) -> Request<TimedBody<B>> {
-    let timeout = timeout::of_headers(request.headers());
+pub fn timed<P: WireProtocol, B: RequestBody>(
+    request: Request<B>,
+    limit: Duration,
+) -> Request<TimedBody<B>> {
+    let timeout = P::timeout(request.headers());
     let (mut parts, body) = request.into_parts();
     let arrival = Arc::<MessageArrival>::default();
     parts.extensions.insert(Arc::clone(&arrival));
-    Request::from_parts(parts, TimedBody::new(body, arrival, limit, timeout))
+    let drains = is_http1(parts.version);
+    let mut body = TimedBody::new(body, arrival, limit, timeout, P::body_error);
+    body.drains = drains;
+    Request::from_parts(parts, body)
+}
+
+/// Reads the rest of a request that was answered, if its connection needs that.
+pub fn drain<B: RequestBody>(request: Request<B>) {
+    if is_http1(request.version()) {
+        drain_body(request.into_body());
+    }
+}
+
+fn is_http1(version: Version) -> bool {
+    version < Version::HTTP_2
+}
+
+fn drain_body<B: RequestBody>(mut body: B) {
+    // A body may be dropped when its runtime has ended.
+    if body.is_end_stream() || tokio::runtime::Handle::try_current().is_err() {
+        return;
+    }
+    let reading = async move {
+        let mut left = MAX_DRAIN_BYTES;
+        let mut body = Pin::new(&mut body);
+        while let Some(Ok(frame)) =
+            std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await
+        {
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            let Some(rest) = left.checked_sub(bytes) else { return };
+            left = rest;
+        }
+    };
+    task::spawn("drain", async move {
+        // What is not read by then stays unread.
+        let _ = timeout(DRAIN, reading).await;
+    });
 }
 
 /// A request body that fails when its message takes too long. The time begins when this is made.
 #[derive(Debug)]
-pub struct TimedBody<B> {
-    inner: B,
+pub struct TimedBody<B: RequestBody> {
+    /// `None` only while this is dropped.
+    inner: Option<B>,
+    /// Whether the rest is read when this is dropped before its end.
+    drains: bool,
+    /// The error as the service takes it.
+    body_error: fn(InferenceError) -> BoxError,
     arrival: Arc<MessageArrival>,
     stall: Pin<Box<Sleep>>,
     total: Pin<Box<Sleep>>,
@@ -59,31 +113,41 @@ enum TimeLimit {
     Deadline,
 }
 
-impl<B> TimedBody<B> {
+impl<B: RequestBody> TimedBody<B> {
     fn new(
         inner: B,
         arrival: Arc<MessageArrival>,
         limit: Duration,
         timeout: Option<Duration>,
+        body_error: fn(InferenceError) -> BoxError,
     ) -> Self {
         let (total, limit) = match timeout {
             Some(timeout) if timeout < limit => (timeout, TimeLimit::Deadline),
             _ => (limit, TimeLimit::Message(limit)),
         };
         let (stall, total) = (Box::pin(sleep(STALL)), Box::pin(sleep(total)));
-        Self { inner, arrival, stall, total, limit, received_bytes: 0, is_over: false }
+        Self {
+            inner: Some(inner),
+            drains: false,
+            body_error,
+            arrival,
+            stall,
+            total,
+            limit,
+            received_bytes: 0,
+            is_over: false,
+        }
     }
 
-    fn expired(&mut self, context: &mut Context<'_>) -> Option<Status> {
+    fn expired(&mut self, context: &mut Context<'_>) -> Option<InferenceError> {
         let received_bytes = self.received_bytes;
         let late = |expected: String| {
             let message = format!(
                 "message: expected {expected}, found {received_bytes} bytes and no end; send it whole, at once"
             );
-            Refusal::new(Reason::MessageTimeout, message)
+            InferenceError::new(Reason::MessageTimeout, message)
                 .field("message")
                 .fact("received_bytes", received_bytes)
-                .into()
         };
         if self.total.poll_unpin(context).is_ready() {
             return Some(match self.limit {
@@ -98,16 +162,16 @@ impl<B> TimedBody<B> {
         stalled.then(|| late(format!("at least a byte every {} s", STALL.as_secs())))
     }
 
-    fn fail(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn fail(&mut self, error: InferenceError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.is_over = true;
-        tracing::debug!(code = ?status.code(), reason = Reason::of(&status).map(Reason::word), "a call ended without its message");
-        Poll::Ready(Some(Err(status.into())))
+        tracing::debug!(reason = error.kind.word(), "a call ended without its message");
+        Poll::Ready(Some(Err((self.body_error)(error))))
     }
 }
 
 impl<B> Body for TimedBody<B>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: RequestBody,
     B::Error: Into<BoxError>,
 {
     type Data = Bytes;
@@ -126,19 +190,21 @@ where
         if this.arrival.is_displaced() {
             return this.fail(displaced());
         }
-        match Pin::new(&mut this.inner).poll_frame(context) {
+        let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
+        match Pin::new(inner).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 if bytes > 0 {
                     this.received_bytes += bytes as u64;
                     this.stall.set(sleep(STALL));
-                } else if let Some(status) = this.expired(context) {
+                } else if let Some(error) = this.expired(context) {
                     // Frames without a byte can come for ever.
-                    return this.fail(status);
+                    return this.fail(error);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(None) => {
+                this.drains = false;
                 if this.arrival.arrived() {
                     this.is_over = true;
                     Poll::Ready(None)
@@ -151,7 +217,7 @@ where
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Pending => match this.expired(context) {
-                Some(status) => this.fail(status),
+                Some(error) => this.fail(error),
                 None => Poll::Pending,
             },
         }
@@ -163,26 +229,29 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner.as_ref().map_or_else(SizeHint::default, Body::size_hint)
     }
 }
 
-impl<B> Drop for TimedBody<B> {
+impl<B: RequestBody> Drop for TimedBody<B> {
     fn drop(&mut self) {
         // A dropped body is not read any more, so the call does not wait for a message.
         self.arrival.arrived();
+        if let Some(inner) = self.inner.take().filter(|_| self.drains) {
+            drain_body(inner);
+        }
     }
 }
 
-fn deadline_passed() -> Status {
+fn deadline_passed() -> InferenceError {
     let message = "the request's deadline passed before its message had arrived; allow more time (grpc-timeout)";
-    Refusal::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, 0).into()
+    InferenceError::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, 0)
 }
 
-fn displaced() -> Status {
+fn displaced() -> InferenceError {
     let message = "all places for calls are taken, and the message of this one had not arrived; try again, and send the message \
                    at once";
-    Refusal::new(Reason::QueueFull, message).field("message").into()
+    InferenceError::new(Reason::QueueFull, message).field("message")
 }
 
 #[cfg(test)]
@@ -220,22 +289,20 @@ mod tests {
         pause: u64,
         count: u64,
         bytes: &'static [u8],
-        timeout: Option<&str>,
-    ) -> (u64, usize, Option<Status>) {
+        timeout: Option<u64>,
+    ) -> (u64, usize, Option<InferenceError>) {
         let frames = (1..=count)
             .map(|at| (Box::pin(sleep(Duration::from_secs(at * pause))), bytes))
             .collect();
-        let mut request = Request::new(Script { frames });
-        if let Some(timeout) = timeout {
-            request.headers_mut().insert("grpc-timeout", timeout.parse().expect("ASCII"));
-        }
-        let mut body = timed(request, LIMIT).into_body();
+        let timeout = timeout.map(Duration::from_secs);
+        let mut body =
+            TimedBody::new(Script { frames }, Arc::default(), LIMIT, timeout, |error| error.into());
         let begun = sleep(Duration::ZERO).deadline();
         let mut received = 0;
         let end = loop {
             match std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
                 Some(Ok(frame)) => received += frame.data_ref().map_or(0, Bytes::len),
-                Some(Err(error)) => break Some(Status::from_error(error)),
+                Some(Err(error)) => break Some(ours(error)),
                 None => break None,
             }
         };
@@ -248,14 +315,19 @@ mod tests {
     }
 
     #[track_caller]
-    fn is(end: Option<Status>, reason: Reason, word: &str) {
-        let status = end.expect("a failure");
-        assert_eq!(
-            (status.code(), Reason::of(&status)),
-            (reason.code(), Some(reason)),
-            "{status:?}"
-        );
-        assert!(status.message().contains(word), "{status:?}");
+    fn is(end: Option<InferenceError>, reason: Reason, word: &str) {
+        let error = end.expect("a failure");
+        assert_eq!(error.kind, reason, "{error:?}");
+        assert!(error.message.contains(word), "{error:?}");
+    }
+
+    fn followed<B: RequestBody>(inner: B) -> (TimedBody<B>, Arc<MessageArrival>) {
+        let arrival = Arc::<MessageArrival>::default();
+        (TimedBody::new(inner, Arc::clone(&arrival), LIMIT, None, |error| error.into()), arrival)
+    }
+
+    fn ours(error: BoxError) -> InferenceError {
+        *error.downcast().expect("an error of ours")
     }
 
     #[tokio::test(start_paused = true)]
@@ -285,43 +357,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_clients_own_deadline_ends_it_earlier() {
-        let (seconds, _, end) = outcome(1, 100, b"a", Some("3S")).await;
+        let (seconds, _, end) = outcome(1, 100, b"a", Some(3)).await;
         assert_eq!(seconds, 3);
         is(end, Reason::DeadlinePassed, "grpc-timeout");
-        // A malformed one is refused later, with the field's name; a longer one changes nothing.
-        for timeout in ["soon", "2M"] {
-            let (seconds, _, end) = outcome(1, 100, b"a", Some(timeout)).await;
-            assert_eq!(seconds, 60);
-            is(end, Reason::MessageTimeout, "limits.message_s");
-        }
+        // A longer one changes nothing.
+        let (seconds, _, end) = outcome(1, 100, b"a", Some(120)).await;
+        assert_eq!(seconds, 60);
+        is(end, Reason::MessageTimeout, "limits.message_s");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_displaced_call_ends_at_once_and_one_whose_message_arrived_goes_on() {
-        let mut request = timed(Request::new(Script { frames: VecDeque::new() }), LIMIT);
-        let arrival: Arc<MessageArrival> = request.extensions_mut().remove().expect("for the gate");
-        let mut body = request.into_body();
-        let mut next =
-            std::pin::pin!(std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
+        let (mut arriving, arrival) = followed(Script { frames: VecDeque::new() });
+        let mut next = std::pin::pin!(std::future::poll_fn(|context| {
+            Pin::new(&mut arriving).poll_frame(context)
+        }));
         assert!(next.as_mut().now_or_never().is_none() && arrival.is_arriving());
         assert!(arrival.displace() && !arrival.displace(), "once");
-        is(
-            next.await.expect("an end").err().map(Status::from_error),
-            Reason::QueueFull,
-            "had not arrived",
-        );
+        is(next.await.expect("an end").err().map(ours), Reason::QueueFull, "had not arrived");
 
-        let whole = timed(Request::new(tonic::body::Body::empty()), LIMIT);
-        let arrival: Arc<MessageArrival> = whole.extensions().get().cloned().expect("for the gate");
-        let mut body = whole.into_body();
+        let (mut empty, arrival) = followed(tonic::body::Body::empty());
         assert!(
-            std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_none()
+            std::future::poll_fn(|context| Pin::new(&mut empty).poll_frame(context))
+                .await
+                .is_none()
         );
         assert!(!arrival.displace(), "it has arrived");
         // A body that is dropped waits for nothing.
-        let dropped = timed(Request::new(tonic::body::Body::empty()), LIMIT);
-        let arrival: Arc<MessageArrival> =
-            dropped.extensions().get().cloned().expect("for the gate");
+        let (dropped, arrival) = followed(tonic::body::Body::empty());
         drop(dropped);
         assert!(!arrival.displace());
     }

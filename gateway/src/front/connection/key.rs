@@ -1,0 +1,74 @@
+//! The outermost layer of a connection: lets calls with a known key pass. Where keys are set, every
+//! path needs one, paths that do not exist included; only health is open. A refusal does not say
+//! what was wrong.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, Request, Response};
+
+use super::layer::{CallLayer, Passed, Refused};
+use super::track::TrackedBody;
+use super::{RequestBody, WireProtocol, timed};
+use crate::guard::Guard;
+
+/// The layer that asks for a key. It puts the key's [`crate::guard::keys::Principal`] into the
+/// request's extensions.
+#[derive(Clone, Debug)]
+pub struct AskKey<P> {
+    protocol: P,
+    guard: Guard,
+    peer: IpAddr,
+}
+
+impl<P> AskKey<P> {
+    /// For the connection of this peer.
+    pub fn new(protocol: P, guard: Guard, peer: IpAddr) -> Self {
+        Self { protocol, guard, peer }
+    }
+}
+
+impl<P: WireProtocol, B: RequestBody> CallLayer<B> for AskKey<P> {
+    type Body = B;
+    type Answer = TrackedBody<P::Body>;
+    type Reply = TrackedBody<P::Body>;
+    /// Headers that the answer gets.
+    type Call = HeaderMap;
+
+    fn before(
+        &self,
+        mut request: Request<B>,
+    ) -> Result<Passed<B, HeaderMap>, Refused<Self::Reply>> {
+        let reply_headers = self.protocol.answer_headers(request.headers());
+        if let Some(reply) = self.protocol.preflight(request.method(), request.headers()) {
+            let reply = with_headers(reply.map(TrackedBody::untracked), reply_headers);
+            return Err(Box::pin(std::future::ready(reply)));
+        }
+        let principal = P::principal(&self.guard, request.headers_mut());
+        match principal {
+            Ok(Some(principal)) => {
+                request.extensions_mut().insert(principal);
+            }
+            Ok(None) => {}
+            Err(_) if P::is_open(request.uri().path()) => {}
+            Err(_) => {
+                let pause = self.guard.pause(self.peer);
+                return Err(Box::pin(async move {
+                    tokio::time::sleep(pause).await;
+                    let reply = P::refused(P::unknown_key(), request.uri().path());
+                    timed::drain(request);
+                    with_headers(reply.map(TrackedBody::untracked), reply_headers)
+                }));
+            }
+        }
+        Ok(Passed { request, call: reply_headers })
+    }
+
+    fn after(headers: HeaderMap, response: Response<Self::Answer>) -> Response<Self::Reply> {
+        with_headers(response, headers)
+    }
+}
+
+fn with_headers<B>(mut response: Response<B>, headers: HeaderMap) -> Response<B> {
+    response.headers_mut().extend(headers);
+    response
+}

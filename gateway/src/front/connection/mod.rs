@@ -1,0 +1,102 @@
+//! What all listening sockets share: connections are accepted, bounded in number, opened within a
+//! few seconds, and closed in order.
+//!
+//! A call passes two layers before its protocol's service: [`key`] asks for its key, [`track`]
+//! counts the connection's calls and bounds the time of their messages. What differs between the
+//! sockets is their [`WireProtocol`].
+//!
+//! [`listener`] accepting and serving · [`opening`] the first bytes · [`connections`] the table of
+//! connections, one for all sockets · [`timed`] bounds of a message's time · [`layer`] layers.
+
+pub mod connections;
+pub mod key;
+pub mod layer;
+pub mod listener;
+pub mod opening;
+pub mod timed;
+pub mod track;
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use rustls::ServerConfig;
+use tower::Service;
+
+use crate::guard::keys::Principal;
+use crate::guard::{Guard, UnknownKey};
+use crate::inference::error::InferenceError;
+use timed::TimedBody;
+
+/// An error of a body.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body of requests that connections can read.
+pub trait RequestBody: Body<Data = Bytes> + Unpin + Send + 'static {}
+
+impl<B: Body<Data = Bytes> + Unpin + Send + 'static> RequestBody for B {}
+
+/// What connections of one listening socket need to know of its protocol.
+pub trait WireProtocol: Clone + Debug + Send + Sync + 'static {
+    /// Body of its responses.
+    type Body: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static;
+    /// Serves its requests.
+    type Service: Service<
+            Request<TimedBody<Incoming>>,
+            Response = Response<Self::Body>,
+            Error = Infallible,
+            Future: Send + 'static,
+        > + Clone
+        + Send
+        + 'static;
+
+    /// Whether connections may speak HTTP/1 as well as HTTP/2.
+    const HTTP1: bool;
+
+    /// Serves the requests of one connection.
+    fn service(&self) -> Self::Service;
+
+    /// TLS for its connections, where it is set.
+    fn tls(guard: &Guard) -> Option<Arc<ServerConfig>>;
+
+    /// Whether requests of this path need no key.
+    fn is_open(path: &str) -> bool;
+
+    /// The owner of the key in these headers; `None` if no keys are set. The key is removed: no
+    /// layer or service after this one needs it.
+    ///
+    /// # Errors
+    /// There is no key, or one that is not known.
+    fn principal(guard: &Guard, headers: &mut HeaderMap) -> Result<Option<Principal>, UnknownKey>;
+
+    /// The client's own limit on the time of a call.
+    fn timeout(headers: &HeaderMap) -> Option<Duration>;
+
+    /// The answer to a request that is for no service, such as a browser's question about CORS.
+    fn preflight(
+        &self,
+        _method: &http::Method,
+        _headers: &HeaderMap,
+    ) -> Option<Response<Self::Body>> {
+        None
+    }
+
+    /// Headers that each answer gets to a request with these headers.
+    fn answer_headers(&self, _headers: &HeaderMap) -> HeaderMap {
+        HeaderMap::new()
+    }
+
+    /// The answer to a request of this path that reaches no service.
+    fn refused(error: InferenceError, path: &str) -> Response<Self::Body>;
+
+    /// The error that the service finds in a body that took too long.
+    fn body_error(error: InferenceError) -> BoxError;
+
+    /// The one refusal of all requests without a known key.
+    fn unknown_key() -> InferenceError;
+}

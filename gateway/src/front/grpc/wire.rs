@@ -1,0 +1,76 @@
+//! gRPC as [`crate::front::connection`] needs to know it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Response};
+use paceline_proto::status::Reason;
+use rustls::ServerConfig;
+use tonic::body::Body;
+use tonic::service::Routes;
+
+use super::{status, timeout};
+use crate::front::connection::{BoxError, WireProtocol};
+use crate::guard::keys::Principal;
+use crate::guard::{Guard, KeySource, UnknownKey};
+use crate::inference::error::InferenceError;
+
+/// The only service that needs no key.
+const OPEN: &str = "/grpc.health.v1.Health/";
+
+/// gRPC with these services.
+#[derive(Clone, Debug)]
+pub struct GrpcWire {
+    routes: Routes,
+}
+
+impl GrpcWire {
+    /// Serves `routes`.
+    pub fn new(routes: Routes) -> Self {
+        Self { routes: routes.prepare() }
+    }
+}
+
+impl WireProtocol for GrpcWire {
+    type Body = Body;
+    type Service = Routes;
+
+    const HTTP1: bool = false;
+
+    fn service(&self) -> Routes {
+        self.routes.clone()
+    }
+
+    fn tls(guard: &Guard) -> Option<Arc<ServerConfig>> {
+        guard.tls.as_ref().map(|tls| Arc::clone(&tls.http2))
+    }
+
+    fn is_open(path: &str) -> bool {
+        path.starts_with(OPEN)
+    }
+
+    fn principal(guard: &Guard, headers: &mut HeaderMap) -> Result<Option<Principal>, UnknownKey> {
+        let principal = guard.principal(headers, KeySource::Bearer);
+        headers.remove(AUTHORIZATION);
+        principal
+    }
+
+    fn timeout(headers: &HeaderMap) -> Option<Duration> {
+        timeout::of_headers(headers)
+    }
+
+    fn refused(error: InferenceError, _path: &str) -> Response<Body> {
+        status::of(error).into_http()
+    }
+
+    fn body_error(error: InferenceError) -> BoxError {
+        // tonic takes a status out of the error of a body.
+        status::of(error).into()
+    }
+
+    fn unknown_key() -> InferenceError {
+        let message = "an API key is needed; send it as metadata, authorization: Bearer KEY";
+        InferenceError::new(Reason::Unauthenticated, message)
+    }
+}

@@ -1,0 +1,96 @@
+//! HTTP as [`crate::front::connection`] needs to know it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use paceline_vocabulary::Reason;
+use rustls::ServerConfig;
+
+use super::cors::Cors;
+use super::error::ErrorReply;
+use crate::front::connection::{BoxError, WireProtocol};
+use crate::guard::keys::Principal;
+use crate::guard::{API_KEY, Guard, KeySource, UnknownKey};
+use crate::inference::error::InferenceError;
+
+/// The only path that needs no key.
+const OPEN: &str = "/health";
+
+/// HTTP with these paths.
+#[derive(Clone, Debug)]
+pub struct HttpWire {
+    router: Router,
+    cors: Arc<Cors>,
+}
+
+impl HttpWire {
+    /// Serves `router`, to pages of browsers as `cors` allows.
+    pub fn new(router: Router, cors: Cors) -> Self {
+        Self { router, cors: Arc::new(cors) }
+    }
+}
+
+impl WireProtocol for HttpWire {
+    type Body = Body;
+    type Service = Router;
+
+    const HTTP1: bool = true;
+
+    fn service(&self) -> Router {
+        self.router.clone()
+    }
+
+    fn tls(guard: &Guard) -> Option<Arc<ServerConfig>> {
+        guard.tls.as_ref().map(|tls| Arc::clone(&tls.any_http))
+    }
+
+    fn is_open(path: &str) -> bool {
+        path == OPEN
+    }
+
+    fn principal(guard: &Guard, headers: &mut HeaderMap) -> Result<Option<Principal>, UnknownKey> {
+        let principal = guard.principal(headers, KeySource::BearerOrApiKey);
+        headers.remove(AUTHORIZATION);
+        headers.remove(API_KEY);
+        principal
+    }
+
+    fn timeout(_headers: &HeaderMap) -> Option<Duration> {
+        None
+    }
+
+    fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
+        let allowed = self.cors.preflight(method, headers)?;
+        let mut reply = Response::new(Body::empty());
+        *reply.status_mut() = StatusCode::NO_CONTENT;
+        *reply.headers_mut() = allowed;
+        Some(reply)
+    }
+
+    fn answer_headers(&self, headers: &HeaderMap) -> HeaderMap {
+        self.cors.answer(headers)
+    }
+
+    fn refused(error: InferenceError, path: &str) -> Response<Body> {
+        let is_about_key = error.kind == Reason::Unauthenticated;
+        let mut reply = ErrorReply::new(error).of_path(path);
+        if is_about_key {
+            reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        reply
+    }
+
+    fn body_error(error: InferenceError) -> BoxError {
+        error.into()
+    }
+
+    fn unknown_key() -> InferenceError {
+        let message =
+            "an API key is needed; send it as authorization: Bearer KEY, or as x-api-key: KEY";
+        InferenceError::new(Reason::Unauthenticated, message)
+    }
+}
