@@ -1,12 +1,12 @@
 //! Who may come in, and how long one may stand in the door: keys on every method, TLS, silent
 //! openers, readers who do not read, bounds of streams and connections.
 
+mod keyring;
 mod stage;
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use keyring::{ALICE, BOB, Certified, certified, keys, of, private};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::DESCRIPTORS;
@@ -27,31 +27,10 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 use tonic_types::StatusExt as _;
 
-const ALICE: &str = "pl_alice_0123456789";
-const BOB: &str = "pl_bob_0123456789ab";
-
-fn private(path: &Path, text: &str) {
-    std::fs::write(path, text).expect("writable");
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("ours");
-}
-
-/// A file of keys in a directory of its own.
-fn keys() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = dir.path().join("keys");
-    let line = |name, key| KeyLine::of(name, key).expect("fine").to_string();
-    private(&path, &format!("{}\n{}\n", line("alice", ALICE), line("bob", BOB)));
-    (dir, path)
-}
-
 fn with_key<T>(message: T, authorization: &str) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("authorization", authorization.parse().expect("ASCII"));
     request
-}
-
-fn of(key: &str) -> String {
-    format!("Bearer {key}")
 }
 
 /// Every method there is a description of, served at the front or not: package.Service/Method.
@@ -325,24 +304,6 @@ async fn reflection_describes_the_public_contract_only() {
     }
 }
 
-/// A certificate for this machine, signed by an authority of its own: the authority, and files of
-/// the pair.
-fn certified(dir: &Path) -> (String, String, String) {
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-    let mut authority = CertificateParams::new([]).expect("fine");
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("made"))
-        .expect("signed");
-    let key = KeyPair::generate().expect("made");
-    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let cert =
-        CertificateParams::new(names).expect("fine").signed_by(&key, &authority).expect("signed");
-    let (cert_file, key_file) = (dir.join("cert.pem"), dir.join("key.pem"));
-    private(&cert_file, &cert.pem());
-    private(&key_file, &key.serialize_pem());
-    (authority.pem(), cert_file.display().to_string(), key_file.display().to_string())
-}
-
 /// Opens a connection of this version of TLS and checks that HTTP/2 is agreed on.
 async fn accepts(
     address: std::net::SocketAddr,
@@ -385,10 +346,12 @@ fn hello_of_tls_1_1() -> Vec<u8> {
 #[tokio::test]
 async fn only_tls_1_2_and_1_3_are_accepted() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (authority, cert, key) = certified(dir.path());
-    let (stranger, ..) = certified(tempfile::tempdir().expect("a temporary directory").path());
-    let mut stage =
-        Stage::new(|config| (config.gateway.tls_cert, config.gateway.tls_key) = (cert, key));
+    let Certified { authority, cert_file, key_file } = certified(dir.path());
+    let other = tempfile::tempdir().expect("a temporary directory");
+    let stranger = certified(other.path()).authority;
+    let mut stage = Stage::new(|config| {
+        (config.gateway.tls_cert, config.gateway.tls_key) = (cert_file, key_file)
+    });
     let (mut fake, _attachment) = stage.attach(1).await;
     let endpoint =
         || Endpoint::from_shared(format!("https://{}", stage.address)).expect("an address");

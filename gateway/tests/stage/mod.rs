@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod exchange;
+pub mod http;
 pub mod program;
 pub mod seeing;
 pub mod supervisor;
@@ -42,6 +43,8 @@ pub async fn within<F: Future>(future: F) -> F::Output {
 pub struct Stage {
     pub dir: tempfile::TempDir,
     pub address: std::net::SocketAddr,
+    /// Where it speaks HTTP.
+    pub http: std::net::SocketAddr,
     pub channel: Channel,
     pub client: InferenceClient<Channel>,
     pub health: HealthClient<Channel>,
@@ -74,9 +77,10 @@ impl Stage {
         config.supervisor.runtime_dir = dir.path().display().to_string();
         change(&mut config);
         let runtime_dir = RuntimeDir::locate(&config).expect("a short path");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        listener.set_nonblocking(true).expect("a socket");
+        let listener = listen();
+        let http_listener = listen();
         let address = listener.local_addr().expect("bound");
+        let http = http_listener.local_addr().expect("bound");
         paceline_gateway::images::prepare(&runtime_dir).expect("a place for pictures");
         let language = Arc::new(Language::read(model).expect("all its files are there"));
         let (events, receiver) = mpsc::channel(8);
@@ -89,7 +93,7 @@ impl Stage {
             lock,
             epoch: 7,
             listener,
-            http_listener: None,
+            http_listener: Some(http_listener),
             guard,
         };
         let exit = task::spawn("gateway", run(setup, receiver));
@@ -97,7 +101,7 @@ impl Stage {
             Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
         let client = InferenceClient::new(channel.clone());
         let health = HealthClient::new(channel.clone());
-        Self { dir, address, channel, client, health, events, exit }
+        Self { dir, address, http, channel, client, health, events, exit }
     }
 
     /// With a supervisor that serves.
@@ -149,6 +153,12 @@ impl Stage {
     pub async fn ended(&mut self) -> Exit {
         within(&mut self.exit).await.expect("no panic")
     }
+}
+
+fn listen() -> std::net::TcpListener {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.set_nonblocking(true).expect("a socket");
+    listener
 }
 
 /// The demo model, served.

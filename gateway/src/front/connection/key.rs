@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, Request, Response};
 
-use super::layer::{CallLayer, Passed, Refused};
+use super::layer::{CallLayer, Entered, Passed};
 use super::track::TrackedBody;
 use super::{RequestBody, WireProtocol, timed};
 use crate::guard::Guard;
@@ -34,10 +34,7 @@ impl<P: WireProtocol, B: RequestBody> CallLayer<B> for AskKey<P> {
     /// Headers that the answer gets.
     type Call = HeaderMap;
 
-    fn before(
-        &self,
-        mut request: Request<B>,
-    ) -> Result<Passed<B, HeaderMap>, Refused<Self::Reply>> {
+    fn before(&self, mut request: Request<B>) -> Entered<Self, B> {
         let reply_headers = self.protocol.answer_headers(request.headers());
         if let Some(reply) = self.protocol.preflight(request.method(), request.headers()) {
             let reply = with_headers(reply.map(TrackedBody::untracked), reply_headers);

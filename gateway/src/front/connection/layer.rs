@@ -20,8 +20,14 @@ pub struct Passed<B, C> {
     pub call: C,
 }
 
+/// What a layer makes of a request: a call for the next layer, or an answer.
+pub type Entered<L, B> = Result<
+    Passed<<L as CallLayer<B>>::Body, <L as CallLayer<B>>::Call>,
+    Refused<<L as CallLayer<B>>::Reply>,
+>;
+
 /// A layer before a service.
-pub trait CallLayer<B> {
+pub trait CallLayer<B>: Sized {
     /// Body of a request for the next layer.
     type Body;
     /// Body of the next layer's response.
@@ -35,10 +41,7 @@ pub trait CallLayer<B> {
     ///
     /// # Errors
     /// The answer.
-    fn before(
-        &self,
-        request: Request<B>,
-    ) -> Result<Passed<Self::Body, Self::Call>, Refused<Self::Reply>>;
+    fn before(&self, request: Request<B>) -> Entered<Self, B>;
 
     /// The response for the previous layer.
     fn after(call: Self::Call, response: Response<Self::Answer>) -> Response<Self::Reply>;

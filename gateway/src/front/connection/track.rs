@@ -11,7 +11,7 @@ use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 
 use super::connections::{ConnectionHandle, OpenCall};
-use super::layer::{CallLayer, Passed, Refused};
+use super::layer::{CallLayer, Entered, Passed};
 use super::timed::{TimedBody, timed};
 use super::{RequestBody, WireProtocol};
 use crate::guard::keys::Principal;
@@ -46,10 +46,7 @@ impl<P: WireProtocol, B: RequestBody> CallLayer<B> for TrackCalls<P> {
     type Reply = TrackedBody<P::Body>;
     type Call = OpenCall;
 
-    fn before(
-        &self,
-        request: Request<B>,
-    ) -> Result<Passed<TimedBody<B>, OpenCall>, Refused<Self::Reply>> {
+    fn before(&self, request: Request<B>) -> Entered<Self, B> {
         let authenticated = !self.has_keys || request.extensions().get::<Principal>().is_some();
         match self.connection.begin(authenticated) {
             Ok(call) => Ok(Passed { request: timed::<P, B>(request, self.message_limit), call }),

@@ -20,7 +20,8 @@ pub const MAX_NUMBERS: usize = 1 << 16;
 /// Objects and lists inside one another: the 64 levels that a tool's schema may have, and the body
 /// around it. The decoder's own bound is 128.
 const MAX_DEPTH: usize = 80;
-/// Characters of the decoder's words in an error. They may quote the client's own text.
+/// Characters of the decoder's words, and of a path, in an error. They may quote the client's own
+/// text.
 const MAX_WORDS: usize = 200;
 
 /// Decodes a body with at most so many numbers.
@@ -99,15 +100,15 @@ fn after_string(bytes: &[u8], mut at: usize) -> usize {
 fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
     let words = error.to_string();
     let parent = if path == "." { "" } else { path };
-    // The decoder is at the parent when it meets a key that it does not know, or misses one.
     let name = |start: &str| {
         let rest = words.strip_prefix(start)?;
-        rest.split_once('`').map(|(name, _)| quoted_name(name))
+        rest.split_once('`').map(|(name, _)| name)
     };
-    let child = |name: String| match parent {
-        "" => name,
-        _ if parent == name || parent.ends_with(&format!(".{name}")) => parent.to_owned(),
-        _ => format!("{parent}.{name}"),
+    // The decoder may be at the parent or at the field when it does not know a key.
+    let child = |name: &str| {
+        let parent = parent.strip_suffix(name).unwrap_or(parent).trim_end_matches('.');
+        let separator = if parent.is_empty() { "" } else { "." };
+        short(&format!("{parent}{separator}{name}"))
     };
     if let Some(name) = name("unknown field `") {
         let field = child(name);
@@ -123,20 +124,18 @@ fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
     if let Some(name) = name("duplicate field `") {
         return InferenceError::invalid(&child(name), "the field once", "it twice");
     }
-    let field = if parent.is_empty() { "body" } else { parent };
-    let words = match words.char_indices().nth(MAX_WORDS) {
-        None => words,
-        Some((cut, _)) => format!("{}...", &words[..cut]),
-    };
+    let field = short(if parent.is_empty() { "body" } else { parent });
+    let words = short(&words);
     let kind = if error.is_data() { "a value of this field" } else { "JSON" };
-    InferenceError::invalid(field, kind, words)
+    InferenceError::invalid(&field, kind, words)
 }
 
-/// A client's own name of a field, cut if it is long.
-fn quoted_name(name: &str) -> String {
-    let quoted = quoted(name);
-    let plain = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    plain.map_or_else(|| quoted.clone(), str::to_owned)
+/// A text that may quote the client's own, cut if it is long.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(MAX_WORDS) {
+        None => text.to_owned(),
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+    }
 }
 
 /// JSON of a client whose shape no type has, such as a tool's schema. An object with a key twice is
@@ -270,9 +269,9 @@ mod tests {
             assert!(message.contains(word), "{text}: {message}");
         }
         let (_, message) = refused(&format!("{{\"name\": [\"{}\"]}}", "é".repeat(1 << 16)));
-        assert!(message.len() < 600, "{}", message.len());
+        assert!(message.len() < 1000, "{}", message.len());
         let (field, message) = refused(&format!("{{\"{}\": 1}}", "é".repeat(1 << 16)));
-        assert!(field.len() < 200 && message.len() < 600);
+        assert!(field.len() < 500 && message.len() < 1000);
     }
 
     #[test]
