@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use paceline_gateway::front::decoding::Decoding;
-use paceline_gateway::front::http::aliases::ModelAliases;
+use paceline_gateway::front::http::aliases::Aliases;
 use paceline_gateway::front::http::{HttpFront, router};
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
@@ -17,6 +17,7 @@ use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
 use paceline_gateway::prompt::{Language, Prompter};
+use paceline_process::config::ModelAliases;
 use paceline_process::{Config, RuntimeDir, socket};
 use paceline_proto::internal::v1::{ModelInfo, ServiceState};
 use paceline_vocabulary::Epoch;
@@ -96,7 +97,7 @@ impl Exchange {
             calls,
             standing: standing.subscribe(),
             decoding: Decoding::new(2),
-            aliases: ModelAliases::Any,
+            aliases: Aliases { names: ModelAliases::Any, is_loopback: true },
         };
         let router = router(Arc::new(front));
         Self { router, fake, language, _attachment: attachment, _dir: dir }
