@@ -3,9 +3,13 @@
 //! [`exchange`].
 //!
 //! [`exchange`] requests and answers · [`sse`] answers as server-sent events · [`error`] reasons as
-//! HTTP statuses · [`json`] bounds of JSON · [`aliases`] the model names that are served.
+//! HTTP statuses · [`json`] bounds of JSON · [`aliases`] the model names that are served ·
+//! [`accepted`] fields that are accepted and not read · [`values`] values of requests with several
+//! forms · [`answer`] fields of all answers.
 
+pub mod accepted;
 pub mod aliases;
+pub mod answer;
 pub mod anthropic;
 mod body;
 mod cors;
@@ -18,6 +22,7 @@ pub mod openai;
 mod openapi;
 pub mod responses;
 pub mod sse;
+pub mod values;
 mod wire;
 
 use std::sync::Arc;

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::openai::accepted::{self, Accepted, Values};
+use super::accepted::{Accepted, Values};
+use super::openai::accepted;
 use super::openai::chat::answer::{ChatCompletion, ChatCompletionChunk};
 use super::openai::chat::request::ChatCompletionRequest;
 use super::openai::completions::answer::{Completion, CompletionChunk};

@@ -4,12 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::types::ContextManagement;
-use crate::front::http::openai::accepted::{Accepted, Values};
+use crate::front::http::accepted::{Accepted, Values, accepted};
 use crate::inference::error::{InferenceError, quoted};
-
-const fn accepted(field: &'static str, values: Values, client: &'static str) -> Accepted {
-    Accepted { field, values, client }
-}
 
 /// Of a request.
 pub const REQUEST: &[Accepted] = &[

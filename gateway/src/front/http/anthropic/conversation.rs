@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use super::accepted;
 use super::decode::{image, text};
 use super::types::{Block, Message, ResultBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock};
-use crate::front::http::openai::accepted::check;
-use crate::front::http::openai::values::TextOr;
+use crate::front::http::accepted::check;
+use crate::front::http::values::TextOr;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{ContentPartInput, MessageInput, ToolCallInput};
 

@@ -10,9 +10,9 @@ use super::types::{
     Extension, ImageBlock, ImageSource, MessagesRequest, OutputConfig, SystemBlock, TextBlock,
     Thinking, Tool, ToolChoice,
 };
+use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
-use crate::front::http::openai::accepted::check;
-use crate::front::http::openai::values::TextOr;
+use crate::front::http::values::TextOr;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::decode::Asked;
 use super::error::Anthropic;
+use crate::front::http::answer::Totals;
 use crate::front::http::error::{Dialect, ErrorView, status};
 use crate::front::http::exchange::AnswerWriter;
-use crate::front::http::openai::answer::Totals;
 use crate::front::http::sse::{KeepAlive, SseEvent};
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason, Usage};

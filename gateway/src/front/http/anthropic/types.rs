@@ -4,9 +4,9 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::front::http::accepted::Rest;
 use crate::front::http::json::AnyJson;
-use crate::front::http::openai::accepted::Rest;
-use crate::front::http::openai::values::TextOr;
+use crate::front::http::values::TextOr;
 
 /// A request of `/v1/messages` and of `/v1/messages/count_tokens`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

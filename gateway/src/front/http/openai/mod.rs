@@ -1,18 +1,16 @@
 //! OpenAI's protocol: the model, conversations and texts.
 //!
 //! [`models`] the served model · [`chat`] conversations · [`completions`] texts · [`accepted`]
-//! fields that are accepted and not read · [`params`] fields of both requests · [`values`] values
-//! with several forms · [`answer`] and [`logprobs`] fields of both answers · [`error`] errors.
+//! fields that are accepted and not read · [`params`] fields of both requests · [`logprobs`] a field
+//! of both answers · [`error`] errors.
 
 pub mod accepted;
-pub mod answer;
 pub mod chat;
 pub mod completions;
 pub mod error;
 pub mod logprobs;
 pub mod models;
 pub mod params;
-pub mod values;
 
 use std::sync::Arc;
 
@@ -29,6 +27,7 @@ use super::error::ErrorView;
 use super::sse::SseEvent;
 use super::{HttpFront, error as statuses, exchange};
 use crate::inference::error::InferenceError;
+use crate::stream::FinishReason;
 
 /// What a stream ends with.
 const DONE: &str = "[DONE]";
@@ -54,4 +53,27 @@ fn error_event(error: &InferenceError, request_id: &str) -> SseEvent {
     let status = statuses::status(error.kind);
     let body = ErrorBody::of(&ErrorView { status, error, request_id });
     SseEvent::data(json!(body).to_string())
+}
+
+/// The protocol's word for the end of an answer.
+pub(crate) fn finish_reason(reason: Option<FinishReason>, calls: bool) -> &'static str {
+    match reason {
+        Some(FinishReason::Length) => "length",
+        // The protocol has no word for an end without a reason.
+        Some(FinishReason::Stop) | None if calls => "tool_calls",
+        Some(FinishReason::Stop) | None => "stop",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_was_cut_is_never_a_call() {
+        assert_eq!(finish_reason(Some(FinishReason::Length), true), "length");
+        assert_eq!(finish_reason(Some(FinishReason::Stop), true), "tool_calls");
+        assert_eq!(finish_reason(Some(FinishReason::Stop), false), "stop");
+        assert_eq!(finish_reason(None, false), "stop");
+    }
 }

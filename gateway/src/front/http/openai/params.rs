@@ -7,10 +7,11 @@ use paceline_vocabulary::RouteWish;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::accepted::{self, Rest};
-use super::values::{Seed, TextOr};
+use super::accepted;
+use crate::front::http::accepted::{Rest, check};
 use crate::front::http::error::FieldName;
 use crate::front::http::json::AnyJson;
+use crate::front::http::values::{Seed, TextOr};
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
 
@@ -135,7 +136,7 @@ pub(super) fn include_usage(
         let (expected, found) = ("nothing, because `stream` is not true", "options of a stream");
         return Err(InferenceError::invalid("stream_options", expected, found));
     }
-    accepted::check("stream_options.", &rest, accepted::STREAM)?;
+    check("stream_options.", &rest, accepted::STREAM)?;
     Ok(include_usage.unwrap_or(false))
 }
 

@@ -1,11 +1,7 @@
 //! Fields of the Responses protocol that are accepted and not read, each with the client that sends
 //! it.
 
-use crate::front::http::openai::accepted::{Accepted, Values};
-
-const fn accepted(field: &'static str, values: Values, client: &'static str) -> Accepted {
-    Accepted { field, values, client }
-}
+use crate::front::http::accepted::{Accepted, Values, accepted};
 
 /// Of a request.
 pub const REQUEST: &[Accepted] = &[

@@ -14,9 +14,9 @@ use super::types::{
     Item, MessageItem, OutputItem, Part, Reasoning, ReasoningItem, ResponsesRequest, TextConfig,
     TextPart,
 };
+use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
-use crate::front::http::openai::accepted::check;
-use crate::front::http::openai::values::{TextOr, ToolChoice};
+use crate::front::http::values::{TextOr, ToolChoice};
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::decode::{Asked, encrypted};
 use super::tools::{ClientTool, custom_input};
+use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
 use crate::front::http::exchange::AnswerWriter;
-use crate::front::http::openai::answer::Totals;
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason};
@@ -29,17 +29,6 @@ pub struct ResponseWriter {
     /// What this service reports and the protocol has no field for.
     totals: Totals,
     end: Option<AnswerEnd>,
-}
-
-/// Who answers what.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Head {
-    /// Id of the request.
-    pub request_id: String,
-    /// When it came, in seconds since 1970.
-    pub created: i64,
-    /// Name of the served model.
-    pub model: String,
 }
 
 /// The item that pieces are added to.

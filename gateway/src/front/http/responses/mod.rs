@@ -15,9 +15,10 @@ use axum::Router;
 use axum::routing::post;
 
 use self::decode::{DecodedResponses, FIELDS, decode};
-use self::encode::{Head, ResponseWriter};
+use self::encode::ResponseWriter;
 use self::types::ResponsesRequest;
 use super::HttpFront;
+use super::answer::Head;
 use super::error::FieldName;
 use super::exchange::{self, DecodeContext, Decoded, Protocol};
 use super::openai::error::OpenAi;
@@ -47,12 +48,7 @@ impl Protocol for Responses {
         let DecodedResponses { mut input, messages, stream, asked } = decode(body)?;
         // It names no model: the served one is meant.
         input.params.model.clear();
-        let head = Head {
-            request_id: context.request_id.to_owned(),
-            created: context.created,
-            model: context.served.to_owned(),
-        };
-        let writer = ResponseWriter::new(head, asked);
+        let writer = ResponseWriter::new(Head::of(context), asked);
         Ok(Decoded { input, writer, stream, messages })
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::accepted;
 use super::types::{CustomFormat, CustomTool, FunctionTool, GroupedTool, NamespaceTool, Tool};
-use crate::front::http::openai::accepted::check;
+use crate::front::http::accepted::check;
 use crate::inference::error::InferenceError;
 use crate::inference::input::ToolInput;
 

@@ -5,9 +5,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
+use crate::front::http::accepted::Rest;
 use crate::front::http::json::AnyJson;
-use crate::front::http::openai::accepted::Rest;
-use crate::front::http::openai::values::{TextOr, ToolChoice};
+use crate::front::http::values::{TextOr, ToolChoice};
 
 /// A request of `/v1/responses`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

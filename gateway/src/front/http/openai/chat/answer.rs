@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::front::http::openai::answer::{AnswerExtension, CompletionUsage};
+use crate::front::http::answer::{AnswerExtension, CompletionUsage};
 use crate::front::http::openai::logprobs::ChatLogprobs;
 
 /// A whole answer.

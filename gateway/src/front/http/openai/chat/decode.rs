@@ -9,10 +9,11 @@ use super::request::{
     CalledFunction, ChatCompletionRequest, ChatFunction, ChatMessage, ChatPart, ChatTool,
     ChatToolCall, ImageAddress, ResponseFormat,
 };
+use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{Extension, Parameters, include_usage};
-use crate::front::http::openai::values::{TextOr, ToolChoice};
+use crate::front::http::values::{TextOr, ToolChoice};
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
@@ -69,7 +70,7 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         paceline,
         rest,
     } = request;
-    accepted::check("", &rest, accepted::CHAT)?;
+    check("", &rest, accepted::CHAT)?;
     let stream = stream.unwrap_or(false);
     let include_usage = include_usage(stream, stream_options)?;
     check_format(response_format)?;
@@ -199,7 +200,7 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
         rest,
     } = message;
     let path = format!("messages[{at}].");
-    accepted::check(&path, &rest, accepted::MESSAGE)?;
+    check(&path, &rest, accepted::MESSAGE)?;
     let tool_calls = tool_calls.unwrap_or_default().into_iter().enumerate();
     let tool_calls: Vec<ToolCallInput> =
         tool_calls.map(|(place, call)| tool_call(&path, place, call)).collect::<Result<_, _>>()?;
@@ -240,12 +241,12 @@ fn content_part(
     let field = |name: &str| format!("{path}content[{place}].{name}");
     match (kind.as_str(), text, image_url) {
         ("text", Some(text), None) => {
-            accepted::check(&field(""), &rest, accepted::PART)?;
+            check(&field(""), &rest, accepted::PART)?;
             Ok(ContentPartInput::Text(text))
         }
         ("image_url", None, Some(ImageAddress { url, rest: more })) => {
-            accepted::check(&field(""), &rest, accepted::PART)?;
-            accepted::check(&field("image_url."), &more, accepted::IMAGE)?;
+            check(&field(""), &rest, accepted::PART)?;
+            check(&field("image_url."), &more, accepted::IMAGE)?;
             Ok(ContentPartInput::ImageUrl(url))
         }
         (kind @ ("text" | "image_url"), ..) => {
@@ -266,7 +267,7 @@ fn tool_call(
 ) -> Result<ToolCallInput, InferenceError> {
     let ChatToolCall { id, kind, function: CalledFunction { name, arguments }, rest } = call;
     let path = format!("{path}tool_calls[{place}].");
-    accepted::check(&path, &rest, accepted::CALL)?;
+    check(&path, &rest, accepted::CALL)?;
     check_kind(&format!("{path}type"), kind.as_deref().unwrap_or("function"))?;
     Ok(ToolCallInput { id, name, arguments })
 }
@@ -302,11 +303,11 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
     let ChatTool { kind, function, rest } = tool;
     let path = format!("tools[{at}].");
     check_kind(&format!("{path}type"), &kind)?;
-    accepted::check(&path, &rest, accepted::TOOL)?;
+    check(&path, &rest, accepted::TOOL)?;
     let Some(ChatFunction { name, description, parameters, rest }) = function else {
         return Err(InferenceError::invalid(&format!("{path}function"), "a function", "none"));
     };
-    accepted::check(&format!("{path}function."), &rest, accepted::FUNCTION)?;
+    check(&format!("{path}function."), &rest, accepted::FUNCTION)?;
     Ok(ToolInput {
         name,
         description: description.unwrap_or_default(),

@@ -13,11 +13,11 @@ mod decode_tests;
 #[cfg(test)]
 mod write_tests;
 
+use crate::front::http::answer::Head;
 use crate::front::http::error::FieldName;
 use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
 use crate::inference::error::InferenceError;
 
-use super::answer::Head;
 use super::error::OpenAi;
 use super::params::FIELDS;
 use decode::DecodedChat;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::front::http::accepted::Rest;
 use crate::front::http::json::AnyJson;
-use crate::front::http::openai::accepted::Rest;
 use crate::front::http::openai::params::{Extension, StreamOptions};
-use crate::front::http::openai::values::{Seed, TextOr, ToolChoice};
+use crate::front::http::values::{Seed, TextOr, ToolChoice};
 
 /// A conversation to answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]

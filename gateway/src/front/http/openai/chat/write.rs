@@ -6,10 +6,10 @@ use super::answer::{
     ChatAnswer, ChatAnswerCall, ChatAnswerFunction, ChatChoice, ChatChunkChoice, ChatCompletion,
     ChatCompletionChunk, ChatDelta, ChatDeltaCall, ChatDeltaFunction,
 };
+use crate::front::http::answer::{Head, Totals};
 use crate::front::http::exchange::{AnswerWriter, TokenTexts};
-use crate::front::http::openai::answer::{Head, Totals, finish_reason};
 use crate::front::http::openai::logprobs::{ChatLogprobs, LogprobWriter};
-use crate::front::http::openai::{DONE, error_event, events};
+use crate::front::http::openai::{DONE, error_event, events, finish_reason};
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEvent, AnswerPart, CallFault, CallStart};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::write::ChatWriter;
+use crate::front::http::answer::Head;
 use crate::front::http::exchange::TokenTexts;
-use crate::front::http::openai::answer::Head;
 use crate::stream::{
     AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, FinishReason, TokenLogprobs, Usage,
 };

@@ -4,9 +4,10 @@
 //! be dropped in silence (I5).
 
 use super::request::CompletionRequest;
+use crate::front::http::accepted::check;
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{Extension, Parameters, include_usage};
-use crate::front::http::openai::values::Prompt;
+use crate::front::http::values::Prompt;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{PromptInput, RequestInput};
 
@@ -53,7 +54,7 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
         paceline,
         rest,
     } = request;
-    accepted::check("", &rest, accepted::COMPLETIONS)?;
+    check("", &rest, accepted::COMPLETIONS)?;
     let stream = stream.unwrap_or(false);
     let include_usage = include_usage(stream, stream_options)?;
     if let Some(best_of) = best_of

@@ -11,11 +11,11 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+use crate::front::http::answer::Head;
 use crate::front::http::error::FieldName;
 use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
 use crate::inference::error::InferenceError;
 
-use super::answer::Head;
 use super::error::OpenAi;
 use super::params::FIELDS;
 use decode::DecodedCompletion;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::front::http::openai::accepted::Rest;
+use crate::front::http::accepted::Rest;
 use crate::front::http::openai::params::{Extension, StreamOptions};
-use crate::front::http::openai::values::{Prompt, Seed, TextOr};
+use crate::front::http::values::{Prompt, Seed, TextOr};
 
 /// A text to continue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::decode::{DecodedCompletion, completion};
 use super::request::CompletionRequest;
 use super::write::CompletionWriter;
+use crate::front::http::answer::Head;
 use crate::front::http::exchange::TokenTexts;
-use crate::front::http::openai::answer::Head;
 use crate::inference::error::InferenceError;
 use crate::inference::input::PromptInput;
 use crate::stream::{

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::answer::{Completion, CompletionChoice, CompletionChunk};
+use crate::front::http::answer::{Head, Totals};
 use crate::front::http::exchange::{AnswerWriter, TokenTexts};
-use crate::front::http::openai::answer::{Head, Totals, finish_reason};
 use crate::front::http::openai::logprobs::{LogprobWriter, TextLogprobs};
-use crate::front::http::openai::{DONE, error_event, events};
+use crate::front::http::openai::{DONE, error_event, events, finish_reason};
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
 use crate::stream::AnswerEvent;

@@ -1,4 +1,4 @@
-//! What all answers of this protocol have: who answered, the tokens of a request, and the extension
+//! What the answers of all protocols have: who answered, the tokens of a request, and the extension
 //! that no other service has.
 
 use paceline_vocabulary::Route;
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::front::http::exchange::DecodeContext;
-use crate::stream::{AnswerEnd, FinishReason, Speculation, Timing, Usage};
+use crate::stream::{AnswerEnd, Speculation, Timing, Usage};
 
 /// What every chunk of an answer repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub struct Head {
     /// The request's id, without the prefix of its kind.
-    pub(crate) request_id: String,
+    pub request_id: String,
     /// When the request came, in seconds since 1970.
-    pub(crate) created: i64,
+    pub created: i64,
     /// Name of the served model.
-    pub(crate) model: String,
+    pub model: String,
 }
 
 impl Head {
@@ -193,16 +193,6 @@ impl TimingReport {
     }
 }
 
-/// The protocol's word for the end of an answer.
-pub(crate) fn finish_reason(reason: Option<FinishReason>, calls: bool) -> &'static str {
-    match reason {
-        Some(FinishReason::Length) => "length",
-        // The protocol has no word for an end without a reason.
-        Some(FinishReason::Stop) | None if calls => "tool_calls",
-        Some(FinishReason::Stop) | None => "stop",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use paceline_vocabulary::{Lane, RouteReason};
@@ -231,13 +221,5 @@ mod tests {
         assert_eq!((route.lane.as_str(), route.reason.as_str()), ("speculative", "benefit"));
         assert_eq!((speculation.drafted, speculation.accepted), (16, 10));
         assert_eq!((timing.total_ms, seed, warnings.len()), (9.0, 7, 0));
-    }
-
-    #[test]
-    fn an_answer_that_was_cut_is_never_a_call() {
-        assert_eq!(finish_reason(Some(FinishReason::Length), true), "length");
-        assert_eq!(finish_reason(Some(FinishReason::Stop), true), "tool_calls");
-        assert_eq!(finish_reason(Some(FinishReason::Stop), false), "stop");
-        assert_eq!(finish_reason(None, false), "stop");
     }
 }

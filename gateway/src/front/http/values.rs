@@ -1,4 +1,4 @@
-//! Values of the protocol that have more than one form.
+//! Values of requests that have more than one form.
 //!
 //! serde's own untagged enums lose the place of an error inside, so each is read by a visitor.
 

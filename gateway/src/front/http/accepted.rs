@@ -1,0 +1,147 @@
+//! Fields of requests that no part of the service reads and that are accepted nevertheless: clients
+//! of the protocol always send them, and the answer is the same without them.
+//!
+//! Each protocol has a table for each kind of object, with the field's name, the values that change
+//! nothing, and the client that sends it. Another value, and a field that is in no table, is refused
+//! by its path (I5).
+
+use serde_json::{Map, Value};
+
+use crate::inference::error::{InferenceError, quoted};
+
+/// The fields of one object besides those that are served.
+pub type Rest = Map<String, Value>;
+
+/// A field that is accepted and not read.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepted {
+    /// Its name.
+    pub field: &'static str,
+    /// The values that change nothing. `null` is always one of them.
+    pub values: Values,
+    /// Who sends it.
+    pub client: &'static str,
+}
+
+/// Values of a field that change nothing.
+#[derive(Clone, Copy, Debug)]
+pub enum Values {
+    /// Every value.
+    Any,
+    /// None but `null`: the protocol has the field, and the service does not serve it.
+    Null,
+    /// `null`, an empty text, list or object.
+    Empty,
+    /// This boolean.
+    Boolean(bool),
+    /// One of these texts.
+    Words(&'static [&'static str]),
+    /// A list of this one text.
+    ListOf(&'static str),
+}
+
+/// An accepted field.
+pub const fn accepted(field: &'static str, values: Values, client: &'static str) -> Accepted {
+    Accepted { field, values, client }
+}
+
+/// Checks the fields of an object besides those that are served. `path` is the object's own: empty,
+/// or with a dot at its end.
+///
+/// # Errors
+/// A field that is not accepted, or not with its value.
+pub fn check(path: &str, rest: &Rest, table: &[Accepted]) -> Result<(), InferenceError> {
+    for (name, value) in rest {
+        let field = format!("{path}{name}");
+        match table.iter().find(|accepted| accepted.field == name) {
+            None => {
+                let found = "a field that this service does not serve";
+                return Err(InferenceError::invalid(&field, "no such field", found));
+            }
+            Some(accepted) if accepted.values.have(value) => {}
+            Some(accepted) => {
+                let found = quoted(&value.to_string());
+                return Err(InferenceError::invalid(&field, accepted.values.words(), found));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Values {
+    /// Whether the value is one of them.
+    fn have(self, value: &Value) -> bool {
+        match (self, value) {
+            (_, Value::Null) | (Values::Any, _) => true,
+            (Values::Empty, Value::String(text)) => text.is_empty(),
+            (Values::Empty, Value::Array(list)) => list.is_empty(),
+            (Values::Empty, Value::Object(object)) => object.is_empty(),
+            (Values::Boolean(wanted), Value::Bool(found)) => wanted == *found,
+            (Values::Words(words), Value::String(found)) => words.contains(&found.as_str()),
+            (Values::ListOf(word), Value::Array(list)) => list.iter().all(|one| one == word),
+            _ => false,
+        }
+    }
+
+    /// The same in words, for a client.
+    fn words(self) -> String {
+        match self {
+            Values::Any => "any value".to_owned(),
+            Values::Null | Values::Empty => {
+                "no value, because this service does not serve the field".to_owned()
+            }
+            Values::Boolean(value) => format!("{value}, the one value that is served"),
+            Values::Words(words) => format!("one of {words:?}, the values that are served"),
+            Values::ListOf(word) => format!("[{word:?}], the one value that is served"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TABLE: &[Accepted] = &[
+        accepted("any", Values::Any, "a client"),
+        accepted("null", Values::Null, "a client"),
+        accepted("empty", Values::Empty, "a client"),
+        accepted("boolean", Values::Boolean(true), "a client"),
+        accepted("word", Values::Words(&["a", "b"]), "a client"),
+        accepted("list", Values::ListOf("a"), "a client"),
+    ];
+
+    fn refused(name: &str, value: Value) -> Option<(String, String)> {
+        let rest = Rest::from_iter([(name.to_owned(), value)]);
+        let error = check("messages[1].", &rest, TABLE).err()?;
+        Some((error.field.expect("a field"), error.message))
+    }
+
+    #[test]
+    fn a_field_in_no_table_is_refused_by_its_path() {
+        let (field, message) = refused("guided_regex", json!("a*")).expect("refused");
+        assert_eq!(field, "messages[1].guided_regex");
+        assert!(message.contains("does not serve"), "{message}");
+    }
+
+    #[test]
+    fn a_field_has_its_values_and_null_and_no_others() {
+        for (name, accepted, other) in [
+            ("any", vec![json!({"a": [1]}), json!(7)], vec![]),
+            ("null", vec![], vec![json!(""), json!({}), json!(false)]),
+            ("empty", vec![json!(""), json!([]), json!({})], vec![json!("a"), json!(0)]),
+            ("boolean", vec![json!(true)], vec![json!(false), json!("true")]),
+            ("word", vec![json!("a"), json!("b")], vec![json!("c"), json!(["a"])]),
+            ("list", vec![json!(["a"]), json!([])], vec![json!(["a", "b"]), json!("a")]),
+        ] {
+            assert_eq!(refused(name, Value::Null), None);
+            for value in accepted {
+                assert_eq!(refused(name, value), None);
+            }
+            for value in other {
+                assert_eq!(refused(name, value).expect("refused").0, format!("messages[1].{name}"));
+            }
+        }
+    }
+}
