@@ -13,6 +13,8 @@ use tonic::transport::{Channel, Endpoint};
 pub struct Program {
     child: Child,
     address: SocketAddr,
+    /// Where it speaks HTTP.
+    pub http: SocketAddr,
     pub client: InferenceClient<Channel>,
 }
 
@@ -30,26 +32,30 @@ impl Program {
         let config = dir.join("paceline.toml");
         std::fs::write(
             &config,
-            format!(
-                "[gateway]\nhttp = \"127.0.0.1:0\"\n[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n"
-            ),
+            format!("[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n"),
         )
         .expect("writable");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let http_listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
+        let http = http_listener.local_addr().expect("bound");
         let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-gateway"));
         command
             .arg("--config")
             .arg(config)
-            .env("LISTEN_FDS", "1")
+            .env("LISTEN_FDS", "2")
+            .env("LISTEN_FDNAMES", "grpc:http")
             .env_remove("PACELINE_PARENT_FD")
             .stderr(Stdio::null());
         command
-            .fd_mappings(vec![FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 }])
-            .expect("one");
+            .fd_mappings(vec![
+                FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 },
+                FdMapping { parent_fd: OwnedFd::from(http_listener), child_fd: 4 },
+            ])
+            .expect("two");
         let child = command.spawn().expect("it starts");
         let client = InferenceClient::new(channel(address)).max_encoding_message_size(32 << 20);
-        Self { child, address, client }
+        Self { child, address, http, client }
     }
 
     /// A connection of its own, as another client has it.

@@ -219,12 +219,14 @@ mod tests {
     use h2::client::SendRequest;
     use paceline_process::Config;
     use paceline_proto::status::{Reason, ReasonStatus as _};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
 
     use super::super::connections::CLOSE_GRACE;
     use super::*;
     use crate::front::grpc::{GrpcWire, health};
+    use crate::front::http::{Cors, HttpWire};
     use crate::inference::standing::Standing;
 
     /// A connection of this client, in one process and in paused time, and its task on the
@@ -302,5 +304,49 @@ mod tests {
                 "{method}"
             );
         }
+    }
+
+    /// A connection of HTTP/1 in paused time, and its task on the gateway's side.
+    async fn connected_http1() -> (tokio::io::DuplexStream, JoinHandle<()>) {
+        let guard = Guard::prepare(&Config::default()).expect("no files");
+        let server = Listeners::new(guard, &LimitsConfig::default(), CancellationToken::new());
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let slot = server.connections.enter(here).expect("room");
+        let (client, socket) = tokio::io::duplex(64 << 10);
+        let echo = axum::routing::post(|body: String| async { body });
+        let router = axum::Router::new().route("/echo", echo);
+        let wire = HttpWire::new(router, Cors::new(&[]));
+        let served =
+            task::spawn("connection", server.serve_stream(socket, false, here, slot, wire));
+        (client, served)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_of_http_1_is_closed_when_no_request_comes_in_time() {
+        let request = b"POST /echo HTTP/1.1\r\ncontent-length: 0\r\n\r\n";
+        for first in [&b""[..], b"POST /echo HT", request] {
+            let (mut client, mut served) = connected_http1().await;
+            client.write_all(first).await.expect("open");
+            let just_before = HTTP1_HEADER_TIMEOUT - Duration::from_secs(1);
+            assert!(tokio::time::timeout(just_before, &mut served).await.is_err(), "{first:?}");
+            let grace = Duration::from_secs(2) + CLOSE_GRACE;
+            assert!(tokio::time::timeout(grace, served).await.is_ok(), "{first:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_of_http_1_that_does_not_come_ends_its_call_after_ten_seconds() {
+        let (mut client, served) = connected_http1().await;
+        client
+            .write_all(b"POST /echo HTTP/1.1\r\ncontent-length: 9\r\n\r\nab")
+            .await
+            .expect("open");
+        let begun = tokio::time::sleep(Duration::ZERO).deadline();
+        let mut first = [0; 12];
+        client.read_exact(&mut first).await.expect("an answer");
+        let seconds = (tokio::time::sleep(Duration::ZERO).deadline() - begun).as_secs();
+        assert_eq!((&first[..], seconds), (&b"HTTP/1.1 400"[..], 10));
+        // The rest does not come either.
+        assert!(tokio::time::timeout(Duration::from_secs(5), served).await.is_ok());
     }
 }

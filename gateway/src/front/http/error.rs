@@ -12,6 +12,8 @@ use super::exchange::{REQUEST_ID, json_reply};
 use super::openai::error::OpenAi;
 use crate::inference::error::InferenceError;
 
+/// Characters of a field's path and of a message in an error.
+const MAX_CHARS: usize = 1000;
 /// `retry-after` in milliseconds, as the clients of OpenAI and Anthropic read it.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// Whether the same request may succeed later, as the same clients read it.
@@ -104,7 +106,7 @@ pub struct ErrorReply {
 impl ErrorReply {
     /// The answer for this error, with the status of its reason.
     pub fn new(error: InferenceError) -> Self {
-        Self { status: status(error.kind), error, request_id: String::new() }
+        Self { status: status(error.kind), error: bounded(error), request_id: String::new() }
     }
 
     /// The same with another status.
@@ -152,6 +154,17 @@ fn word(flag: bool) -> &'static str {
     if flag { "true" } else { "false" }
 }
 
+/// The error with a bounded field and message: both may quote the client's own words.
+fn bounded(mut error: InferenceError) -> InferenceError {
+    for text in error.field.iter_mut().chain([&mut error.message]) {
+        if let Some((cut, _)) = text.char_indices().nth(MAX_CHARS) {
+            text.truncate(cut);
+            text.push_str("...");
+        }
+    }
+    error
+}
+
 /// The names that a request has for the fields of its input.
 #[derive(Clone, Debug, Default)]
 pub struct FieldPaths {
@@ -164,13 +177,13 @@ pub struct FieldPaths {
 impl FieldPaths {
     /// The error with the protocol's name of its field.
     pub fn translate(&self, mut error: InferenceError) -> InferenceError {
-        let Some(inner) = error.field.take() else { return error };
+        let Some(inner) = error.field.take() else { return bounded(error) };
         let outer = self.outer(&inner);
         if let Some(rest) = error.message.strip_prefix(&inner) {
             error.message = format!("{outer}{rest}");
         }
         error.field = Some(outer);
-        error
+        bounded(error)
     }
 
     /// The protocol's path.
@@ -281,6 +294,10 @@ mod tests {
         }
         let error = InferenceError::new(Reason::QueueFull, "128 wait");
         assert_eq!(paths.translate(error.clone()), error);
+        let long = paths.translate(InferenceError::invalid(&"é".repeat(1 << 20), "a", "b"));
+        let chars = |text: &str| text.chars().count();
+        let field = long.field.as_deref().map(chars);
+        assert_eq!((field, chars(&long.message)), (Some(MAX_CHARS + 3), MAX_CHARS + 3));
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! JSON of clients: bounded before it is decoded, refused with the path of the field.
 //!
-//! One pass over the bytes counts values, numbers and levels. A value that takes two bytes may take
+//! One pass over the bytes counts values, numbers, levels and the bytes of keys. A value that takes two bytes may take
 //! a hundred decoded; without bounds a body of 16 MiB becomes a gigabyte. The pass decides nothing
 //! else: what is no JSON is refused by the decoder.
 
@@ -20,6 +20,9 @@ pub const MAX_NUMBERS: usize = 1 << 16;
 /// Objects and lists inside one another: the 64 levels that a tool's schema may have, and the body
 /// around it. The decoder's own bound is 128.
 const MAX_DEPTH: usize = 80;
+/// Bytes of a key. Errors and decoders copy keys that they do not know; no protocol and no published
+/// schema has a name of so many.
+const MAX_KEY_BYTES: usize = 1 << 10;
 /// Characters of the decoder's words, and of a path, in an error. They may quote the client's own
 /// text.
 const MAX_WORDS: usize = 200;
@@ -44,6 +47,7 @@ fn check_bounds(bytes: &[u8], numbers: usize) -> Result<(), InferenceError> {
         Err(InferenceError::invalid("body", expected, "more").fact("limit", limit))
     };
     let (mut values, mut figures, mut depth, mut at) = (0usize, 0usize, 0usize, 0usize);
+    let mut string_bytes = 0;
     while let Some(&byte) = bytes.get(at) {
         at += 1;
         match byte {
@@ -53,10 +57,16 @@ fn check_bounds(bytes: &[u8], numbers: usize) -> Result<(), InferenceError> {
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'"' => {
                 values += 1;
-                at = after_string(bytes, at);
+                let end = after_string(bytes, at);
+                (string_bytes, at) = (end - at, end); // with the closing quote
             }
             // The string before it was a key.
-            b':' => values = values.saturating_sub(1),
+            b':' => {
+                values = values.saturating_sub(1);
+                if string_bytes > MAX_KEY_BYTES {
+                    return over(MAX_KEY_BYTES, "bytes in a key");
+                }
+            }
             b'-' | b'0'..=b'9' => {
                 figures += 1;
                 while matches!(bytes.get(at), Some(b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))
@@ -89,7 +99,7 @@ fn check_bounds(bytes: &[u8], numbers: usize) -> Result<(), InferenceError> {
 fn after_string(bytes: &[u8], mut at: usize) -> usize {
     loop {
         match bytes.get(at) {
-            None => return at,
+            None => return bytes.len(),
             Some(b'"') => return at + 1,
             Some(b'\\') => at += 2,
             Some(_) => at += 1,
@@ -270,7 +280,7 @@ mod tests {
         }
         let (_, message) = refused(&format!("{{\"name\": [\"{}\"]}}", "é".repeat(1 << 16)));
         assert!(message.len() < 1000, "{}", message.len());
-        let (field, message) = refused(&format!("{{\"{}\": 1}}", "é".repeat(1 << 16)));
+        let (field, message) = refused(&format!("{{\"{}\": 1}}", "é".repeat(1 << 9)));
         assert!(field.len() < 500 && message.len() < 1000);
     }
 
@@ -287,6 +297,9 @@ mod tests {
             let error = value(list(item, MAX_VALUES)).expect_err("one more");
             assert!(error.contains("131072 values"), "{error}");
         }
+        let key = |bytes: usize| format!("{{\"{}\": \"a\"}}", "k".repeat(bytes));
+        assert_eq!(value(key(MAX_KEY_BYTES - 1)), Ok(()));
+        assert!(value(key(MAX_KEY_BYTES)).expect_err("longer").contains("bytes in a key"));
         // Keys are not counted, and braces inside strings are text.
         assert_eq!(value(list("{\"[[[\":\"{{{\"}", (MAX_VALUES - 1) / 2)), Ok(()));
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));

@@ -71,7 +71,8 @@ pub const TOOL: &[Accepted] = &[
 ];
 
 /// Of the choice of tools.
-pub const TOOL_CHOICE: &[Accepted] = &[];
+pub const TOOL_CHOICE: &[Accepted] =
+    &[accepted("disable_parallel_tool_use", Values::Boolean(false), "anthropic (Python)")];
 
 /// Of thinking.
 pub const THINKING_CONFIG: &[Accepted] = &[accepted(

@@ -4,8 +4,6 @@
 //! requests for the middle · [`encode`] answers · [`error`] errors.
 
 pub mod accepted;
-#[cfg(test)]
-pub mod answer;
 mod conversation;
 pub mod decode;
 pub mod encode;
@@ -16,9 +14,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::post;
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
 use self::decode::{DecodedMessages, FIELDS, Purpose, decode};
 use self::encode::MessageWriter;
@@ -37,13 +33,6 @@ pub struct Messages;
 /// `/v1/messages/count_tokens`.
 #[derive(Clone, Copy, Debug)]
 pub struct CountTokens;
-
-/// The answer of `/v1/messages/count_tokens`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct CountedTokens {
-    /// Tokens of the prompt.
-    pub input_tokens: u64,
-}
 
 /// The paths of this protocol.
 pub fn routes() -> Router<Arc<HttpFront>> {
@@ -75,10 +64,10 @@ impl Protocol for Messages {
         body: MessagesRequest,
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<MessageWriter>, InferenceError> {
-        let DecodedMessages { input, messages, stream, asked, calls } =
+        let DecodedMessages { input, messages, stream, asked } =
             decoded(body, context, Purpose::Answer)?;
         let writer = MessageWriter::new(context.request_id, context.served, asked);
-        Ok(Decoded { input, writer, stream, messages, calls })
+        Ok(Decoded { input, writer, stream, messages })
     }
 }
 
@@ -97,6 +86,6 @@ impl Counting for CountTokens {
     }
 
     fn counted(count: &TokenCount) -> Value {
-        json!(CountedTokens { input_tokens: count.ids.len() as u64 })
+        json!({ "input_tokens": count.ids.len() })
     }
 }

@@ -3,8 +3,7 @@
 
 use crate::front::http::accepted::{Accepted, Values, accepted};
 
-/// Of a request. `store: true` would promise that a later request can name this one, and the service
-/// keeps none. Clients that resend the conversation send false or nothing.
+/// Of a request.
 pub const REQUEST: &[Accepted] = &[
     accepted("background", Values::Boolean(false), "openai (Python)"),
     accepted("client_metadata", Values::Any, "Codex CLI"),
@@ -55,8 +54,7 @@ pub const IMAGE: &[Accepted] = &[
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 
-/// Of a tool, and of a group of tools. `strict: true` would promise arguments of the schema, and no
-/// answer is held to one yet. Codex CLI sends false for all its tools.
+/// Of a tool, and of a group of tools.
 pub const TOOL: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
     accepted("defer_loading", Values::Boolean(false), "Codex CLI"),

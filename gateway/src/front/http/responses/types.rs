@@ -4,14 +4,13 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::AnyJson;
 use crate::front::http::values::{TextOr, ToolChoice};
 
 /// A request of `/v1/responses`.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ResponsesRequest {
     /// The model; any name that stands for the served one.
     pub model: Option<String>,
@@ -41,28 +40,24 @@ pub struct ResponsesRequest {
     pub text: Option<TextConfig>,
     /// What else the answer has.
     pub include: Option<Vec<String>>,
-    /// False: the answer has one call at most, the first that the model makes.
+    /// Whether several calls may come in one answer. The model decides, whatever the value.
     pub parallel_tool_calls: Option<bool>,
     /// Labels of the request, which the answer repeats.
-    #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
     /// What a request asks of this service alone.
     pub paceline: Option<Extension>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// An item of a conversation.
-#[derive(Clone, Debug, PartialEq, ToSchema)]
-#[schema(as = ResponsesInputItem)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct InputItem(pub Item);
 
 /// An item by its type.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesItem)]
 pub enum Item {
     /// A message.
     Message(MessageItem),
@@ -92,8 +87,7 @@ impl<'de> Deserialize<'de> for InputItem {
 }
 
 /// A message.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesMessageItem)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct MessageItem {
     /// `user`, `assistant`, `system` or `developer`.
     pub role: String,
@@ -101,14 +95,12 @@ pub struct MessageItem {
     pub content: TextOr<Part>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A part of a message or of a tool's answer.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesPart)]
 pub enum Part {
     /// Text of a person or a tool.
     InputText(TextPart),
@@ -119,32 +111,27 @@ pub enum Part {
 }
 
 /// Text.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesTextPart)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct TextPart {
     /// The text.
     pub text: String,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// An image.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesImagePart)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ImagePart {
     /// Its address. Only an address that contains the file is served.
     pub image_url: String,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A thought. A client resends what it got: its text, or the text in `encrypted_content`.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesReasoningItem)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ReasoningItem {
     /// A summary in parts.
     #[serde(default)]
@@ -155,14 +142,12 @@ pub struct ReasoningItem {
     pub encrypted_content: Option<String>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A part of a thought.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[schema(as = ResponsesReasoningText)]
 pub struct ReasoningText {
     /// `summary_text`, `reasoning_text` or `text`.
     #[serde(rename = "type")]
@@ -172,8 +157,7 @@ pub struct ReasoningText {
 }
 
 /// A call of a function.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesFunctionCallItem)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct FunctionCallItem {
     /// Its id.
     pub call_id: String,
@@ -185,13 +169,11 @@ pub struct FunctionCallItem {
     pub arguments: String,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A call of a tool that takes any text.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesCustomToolCallItem)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct CustomToolCallItem {
     /// Its id.
     pub call_id: String,
@@ -203,13 +185,11 @@ pub struct CustomToolCallItem {
     pub input: String,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// The answer of a tool.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesOutputItem)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct OutputItem {
     /// The call that it answers.
     pub call_id: String,
@@ -217,26 +197,22 @@ pub struct OutputItem {
     pub output: TextOr<Part>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// Tools that came in the middle of a conversation.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesAdditionalToolsItem)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct AdditionalToolsItem {
     /// The tools.
     pub tools: Vec<Tool>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A tool.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesTool)]
 pub enum Tool {
     /// A function.
     Function(FunctionTool),
@@ -252,25 +228,21 @@ pub enum Tool {
 }
 
 /// A function.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesFunctionTool)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct FunctionTool {
     /// Its name.
     pub name: String,
     /// What it is for.
     pub description: Option<String>,
     /// The JSON schema of its arguments.
-    #[schema(value_type = Option<Object>)]
     pub parameters: Option<AnyJson>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A tool that takes any text.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesCustomTool)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct CustomTool {
     /// Its name.
     pub name: String,
@@ -280,14 +252,12 @@ pub struct CustomTool {
     pub format: Option<CustomFormat>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// The form of a custom tool's text.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-#[schema(as = ResponsesCustomFormat)]
 pub enum CustomFormat {
     /// Any text.
     Text,
@@ -301,8 +271,7 @@ pub enum CustomFormat {
 }
 
 /// A group of tools.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesNamespaceTool)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct NamespaceTool {
     /// Its name.
     pub name: String,
@@ -312,14 +281,12 @@ pub struct NamespaceTool {
     pub tools: Vec<GroupedTool>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A tool of a group.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesGroupedTool)]
 pub enum GroupedTool {
     /// A function.
     Function(FunctionTool),
@@ -328,49 +295,42 @@ pub enum GroupedTool {
 }
 
 /// How much the model thinks.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesReasoning)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Reasoning {
     /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// The form of the answer's text.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesTextConfig)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct TextConfig {
     /// Its format: text.
     pub format: Option<TextFormat>,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A format of text.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[schema(as = ResponsesTextFormat)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct TextFormat {
     /// `text`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Further fields.
     #[serde(flatten)]
-    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// What a request asks of this service alone.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.
     pub route: Option<String>,
     /// Variables of the chat template.
-    #[schema(value_type = Option<Object>)]
     pub template_arguments: Option<Map<String, Value>>,
 }

@@ -14,7 +14,6 @@ mod tests;
 use crate::front::http::answer::Head;
 use crate::front::http::error::FieldName;
 use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
-use crate::front::http::one_call::AllowedCalls;
 use crate::inference::error::InferenceError;
 
 use super::error::OpenAi;
@@ -46,6 +45,6 @@ impl Protocol for Completions {
         let logprobs = params.logprobs.map(|_| context.token_texts());
         let writer =
             CompletionWriter::new(Head::of(context), params.samples, include_usage, logprobs);
-        Ok(Decoded { input, writer, stream, messages: Vec::new(), calls: AllowedCalls::All })
+        Ok(Decoded { input, writer, stream, messages: Vec::new() })
     }
 }
