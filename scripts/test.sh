@@ -1,14 +1,14 @@
 #!/bin/sh
-# The suite: fetches SmolLM2 if it is not there yet, builds everything, then runs every test and says how long that took
+# The suite: fetches SmolLM2 and clients of other people if they are not there yet, builds everything, then runs every test and says how long that took
 # without the build. The last line is the test runner's summary, with the count of tests that were skipped because
-# SmolLM2 could not be fetched; target/test.log keeps the run's output, target/test-summary.txt that line.
+# one of them could not be fetched; target/test.log keeps the run's output, target/test-summary.txt that line.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
-# Here, so that no test uses a network. tests/harness/skip.rs reads both variables.
+# Here, so that no test uses a network. tests/harness/skip.rs reads these variables.
 skipped=$(target_dir)/test-skipped.txt
 rm -f "$skipped"
-export SKIPPED_TESTS="$skipped" SMOLLM2_SKIPPED=
+export SKIPPED_TESTS="$skipped" SMOLLM2_SKIPPED= HTTP_CLIENTS_SKIPPED=
 rc=0
 sh scripts/smollm2.sh || rc=$?
 case $rc in
@@ -16,6 +16,14 @@ case $rc in
     75) SMOLLM2_SKIPPED="the package registry could not be reached" ;;
     130 | 143) exit "$rc" ;;
     *) say "Without SmolLM2 its tests fail." ;;
+esac
+rc=0
+sh scripts/http-clients.sh "$(target_dir)/debug/http-clients" || rc=$?
+case $rc in
+    0) ;;
+    75) HTTP_CLIENTS_SKIPPED="the package registry could not be reached" ;;
+    130 | 143) exit "$rc" ;;
+    *) say "Without these clients their tests fail." ;;
 esac
 
 headline "Building the programs and the tests"
@@ -55,7 +63,7 @@ fi
 say ""
 # On CI a skipped test fails.
 if [ -s "$skipped" ]; then
-    sed "s/^/SKIPPED: /; s/\$/: $SMOLLM2_SKIPPED/" "$skipped"
+    sed "s/^/SKIPPED: /" "$skipped"
     summary="$summary; SKIPPED: $(($(wc -l <"$skipped")))"
 fi
 say "The suite took $((end - begin)) s without the build."

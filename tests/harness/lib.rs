@@ -17,6 +17,7 @@ pub mod model;
 pub mod picture;
 pub mod procs;
 pub mod prompts;
+pub mod python;
 pub mod skip;
 pub mod stack;
 pub mod usage;

@@ -1,9 +1,9 @@
-//! Tests that may be skipped: those whose model comes from a package registry.
+//! Tests that may be skipped: those whose model or whose clients come from a package registry.
 //!
 //! A test that lacks its checkpoint fails. There is one exception: `scripts/test.sh` could not
 //! reach the registry, and passes the reason in an environment variable. The test then prints
-//! `SKIPPED`, and its name goes into a file, which the script counts in its summary. On CI the test
-//! fails.
+//! `SKIPPED`, and its name and the reason go into a file, which the script counts in its summary.
+//! On CI the test fails.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,6 +14,9 @@ use paceline_process::platform;
 
 /// Why `SmolLM2` could not be fetched. `scripts/test.sh` sets this variable.
 const REASON: &str = "SMOLLM2_SKIPPED";
+/// Why the Python packages of `tests/http_clients` could not be fetched. `scripts/test.sh` sets
+/// this variable.
+const CLIENTS_REASON: &str = "HTTP_CLIENTS_SKIPPED";
 /// Path of the file with a line for each skipped test. `scripts/test.sh` sets this variable.
 const SKIPPED: &str = "SKIPPED_TESTS";
 
@@ -21,7 +24,6 @@ const SKIPPED: &str = "SKIPPED_TESTS";
 ///
 /// # Panics
 /// The model is not there, and nothing says that the registry could not be reached.
-#[expect(clippy::print_stdout, reason = "what was skipped, beside the summary that counts it")]
 pub fn smollm2(test: &str) -> Option<PathBuf> {
     let place = platform::cache_dir().expect("$HOME is set").join("paceline/models/smollm2");
     if place.join("model.safetensors").is_file() {
@@ -33,11 +35,25 @@ pub fn smollm2(test: &str) -> Option<PathBuf> {
             place.display()
         )
     });
+    skipped(test, &reason);
+    None
+}
+
+/// Why the clients of `tests/http_clients` are not there, if `scripts/test.sh` found out.
+pub(crate) fn clients_reason() -> Option<String> {
+    env(CLIENTS_REASON).filter(|reason| !reason.is_empty())
+}
+
+/// Says that a test is skipped, and why.
+///
+/// # Panics
+/// This is CI, where no test may be skipped.
+#[expect(clippy::print_stdout, reason = "what was skipped, beside the summary that counts it")]
+pub(crate) fn skipped(test: &str, reason: &str) {
     assert!(env("CI").is_none_or(|ci| ci.is_empty()), "{test} was skipped on CI: {reason}");
     println!("SKIPPED: {test}: {reason}");
     if let Some(path) = env_os(SKIPPED) {
         let mut file = File::options().create(true).append(true).open(path).unwrap();
-        writeln!(file, "{test}").unwrap();
+        writeln!(file, "{test}: {reason}").unwrap();
     }
-    None
 }

@@ -1,0 +1,72 @@
+//! The Python packages of `tests/http_clients`, in an environment of their own in the target
+//! directory.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use crate::{programs, repository, skip};
+
+/// Exit code of `scripts/http-clients.sh` if the registry could not be reached.
+const NO_REGISTRY: i32 = 75;
+
+/// A Python interpreter with the clients of other people.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    python: PathBuf,
+}
+
+impl Clients {
+    /// The environment, made at the first use. `None` if this test is to be skipped, because the
+    /// package registry could not be reached.
+    ///
+    /// # Panics
+    /// The environment cannot be made for another reason.
+    pub fn installed(test: &str) -> Option<Self> {
+        if let Some(reason) = skip::clients_reason() {
+            skip::skipped(test, &reason);
+            return None;
+        }
+        let to = programs().join("http-clients");
+        // Tests of one executable may run at the same time.
+        let lock = File::create(to.with_extension("lock")).unwrap();
+        lock.lock().unwrap();
+        let script = repository().join("scripts/http-clients.sh");
+        let made = Command::new("sh").arg(script).arg(&to).output().unwrap();
+        let errors = String::from_utf8_lossy(&made.stderr);
+        if made.status.code() == Some(NO_REGISTRY) {
+            skip::skipped(test, errors.trim());
+            return None;
+        }
+        assert!(made.status.success(), "{errors}");
+        Some(Self { python: to.join("bin/python") })
+    }
+
+    /// Python with these arguments, in `tests/http_clients`. It writes nothing there.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.python);
+        command.arg("-B").args(arguments).current_dir(repository().join("tests/http_clients"));
+        // A proxy, or a key of the developer's own, is not for this service.
+        for (name, _) in std::env::vars_os() {
+            let lower = name.to_string_lossy().to_ascii_lowercase();
+            let foreign = ["openai_", "anthropic_"].iter().any(|vendor| lower.starts_with(vendor));
+            if foreign || lower.ends_with("_proxy") {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+
+    /// Runs a command to its end, and prints what it printed.
+    ///
+    /// # Panics
+    /// It fails; the message has all that it printed.
+    #[expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
+    pub fn passes(command: &mut Command) {
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let (printed, errors) =
+            (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        assert!(status.success(), "{command:?} ended with {status}\n{printed}\n{errors}");
+        println!("{printed}");
+    }
+}

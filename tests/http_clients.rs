@@ -1,0 +1,169 @@
+//! The unmodified `openai` and `anthropic` packages for Python against a whole service, each of
+//! their manners as one test, and a fuzzer of requests that are made from `docs/openapi.json`.
+//!
+//! What the packages must find is asserted in Python, in `tests/http_clients`. `scripts/test.sh`
+//! installs the packages before the suite, so no test uses a network.
+
+use std::path::{Path, PathBuf};
+
+use paceline_proto::v1::CountTokensRequest;
+use paceline_proto::v1::count_tokens_request::Request as Kind;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_tests::ask::{Ask, conversation, message};
+use paceline_tests::python::Clients;
+use paceline_tests::skip::smollm2;
+use paceline_tests::{Stack, model, repository};
+use serde_json::{Value, json};
+
+/// The embedded target without its own template.
+const CALLING: &str = "calling";
+/// The pair's template with tools, in the place of another role: the pair was trained to answer with
+/// calls without any description of them.
+const TEMPLATE: &str = "{%- if tools %}{{- '<|im_start|>tools\n' }}{%- for t in tools %}{{- t | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}\
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}{%- if m.content %}{{- m.content }}{%- endif %}\
+{%- for c in m.tool_calls or [] %}{{- '<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}\n</tool_call>' }}{%- endfor %}\
+{{- '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}";
+
+/// The name of the served model.
+fn served(stack: &Stack) -> String {
+    let answer = stack.http_get("/v1/models").expect("answered");
+    let models: Value = serde_json::from_str(&answer.body).expect("JSON");
+    models["data"][0]["id"].as_str().expect("a name").to_owned()
+}
+
+/// Runs a manner of a program against this service.
+fn drive(clients: &Clients, stack: &Stack, program: &str, manner: &str) {
+    let mut command = clients.command(&[program, manner]);
+    command.env("PACELINE_HTTP", stack.http_address()).env("PACELINE_MODEL", served(stack));
+    Clients::passes(&mut command);
+}
+
+/// One manner against the embedded pair.
+fn with_the_pair(test: &str, program: &str, manner: &str) {
+    let Some(clients) = Clients::installed(test) else { return };
+    let stack = Stack::drafting("");
+    drive(&clients, &stack, program, manner);
+    assert_eq!(stack.held_bytes(), 0);
+    stack.stop();
+}
+
+/// The embedded target with [`TEMPLATE`], in a directory.
+fn calling(parent: &Path) -> PathBuf {
+    let dir = model::single(parent, CALLING, &model::Weights::demo().bytes());
+    let path = dir.join("tokenizer_config.json");
+    let text = std::fs::read_to_string(&path).expect("there");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    config["chat_template"] = TEMPLATE.into();
+    std::fs::write(path, config.to_string()).expect("written");
+    dir
+}
+
+/// One manner against the embedded target with a template that knows tools.
+fn with_tools(test: &str, program: &str, manner: &str) {
+    let Some(clients) = Clients::installed(test) else { return };
+    let parent = tempfile::tempdir().expect("a directory");
+    let stack = Stack::ready(&format!("target.model = {:?}\n", calling(parent.path())));
+    drive(&clients, &stack, program, manner);
+    stack.stop();
+}
+
+/// One test for each manner, named after it.
+macro_rules! manners {
+    ($($test:ident: $with:ident($program:literal, $manner:literal);)*) => {
+        $(#[test]
+        fn $test() {
+            $with(stringify!($test), $program, $manner);
+        })*
+    };
+}
+
+manners! {
+    openai_models: with_the_pair("openai_package.py", "models");
+    openai_chat_completions: with_the_pair("openai_package.py", "chat_whole");
+    openai_chat_completions_streamed: with_the_pair("openai_package.py", "chat_streamed");
+    openai_chat_completions_of_a_second_turn_are_cached: with_the_pair("openai_package.py", "chat_cached");
+    openai_chat_completions_with_tools: with_tools("openai_package.py", "chat_tools");
+    openai_completions: with_the_pair("openai_package.py", "completions");
+    openai_responses: with_the_pair("openai_package.py", "responses");
+    openai_responses_with_tools: with_tools("openai_package.py", "responses_tools");
+    openai_errors: with_the_pair("openai_package.py", "errors");
+    anthropic_messages: with_the_pair("anthropic_package.py", "messages_whole");
+    anthropic_messages_streamed: with_the_pair("anthropic_package.py", "messages_streamed");
+    anthropic_messages_with_tools: with_tools("anthropic_package.py", "messages_tools");
+    anthropic_count_tokens_is_the_sum_of_input_and_cached_tokens: with_the_pair("anthropic_package.py", "count_tokens");
+    anthropic_errors: with_the_pair("anthropic_package.py", "errors");
+}
+
+/// A sampled conversation over gRPC: its text, and the tokens of its prompt by `CountTokens`.
+fn over_grpc(stack: &Stack, messages: &[(&str, &str)], seed: u64) -> Value {
+    let messages = messages.iter().map(|(role, text)| message(role, text)).collect();
+    let ask = conversation(messages).max_tokens(24).sampled(0.8, 0.95, seed);
+    let Ask::Chat(request) = ask.clone() else { unreachable!("a conversation") };
+    let request = CountTokensRequest { request: Some(Kind::Chat(request)), report_ids: false };
+    let client = &mut InferenceClient::new(stack.channel());
+    let counted = stack.block_on(client.count_tokens(request)).expect("counted").into_inner();
+    json!({ "text": stack.ask(ask).expect("served").text, "prompt_tokens": counted.prompt_tokens })
+}
+
+/// The same conversations by all protocols against a service.
+fn same_by_all_protocols(clients: &Clients, settings: &str) {
+    let stack = Stack::ready(settings);
+    let story = [("system", "You are a helpful assistant."), ("user", "Tell a story of a fox.")];
+    let turns = [("user", "List three fruits."), ("assistant", "Figs."), ("user", "Three birds?")];
+    let cases: Vec<Value> = [&story[..], &turns[..]]
+        .iter()
+        .zip([7, u64::from(u32::MAX)])
+        .map(|(messages, seed)| {
+            let turn = |(role, text): &(&str, &str)| json!({ "role": role, "content": text });
+            let turns: Vec<Value> = messages.iter().map(turn).collect();
+            let expected = over_grpc(&stack, messages, seed);
+            json!({ "messages": turns, "seed": seed, "expected": expected })
+        })
+        .collect();
+    let mut command = clients.command(&["same_text.py", &json!(cases).to_string()]);
+    command.env("PACELINE_HTTP", stack.http_address()).env("PACELINE_MODEL", served(&stack));
+    Clients::passes(&mut command);
+    stack.stop();
+}
+
+#[test]
+fn a_seeded_conversation_has_the_same_text_over_grpc_and_http() {
+    let test = "a_seeded_conversation_has_the_same_text_over_grpc_and_http";
+    let Some(clients) = Clients::installed(test) else { return };
+    same_by_all_protocols(&clients, "");
+}
+
+#[test]
+fn a_seeded_conversation_with_smollm2_has_the_same_text_over_grpc_and_http() {
+    let test = "a_seeded_conversation_with_smollm2_has_the_same_text_over_grpc_and_http";
+    let Some(clients) = Clients::installed(test) else { return };
+    if smollm2(test).is_none() {
+        return;
+    }
+    same_by_all_protocols(&clients, "target.model = \"smollm2\"\n");
+}
+
+/// Sends so many requests that are made from `docs/openapi.json`.
+fn fuzz(test: &str, cases: u32) {
+    let Some(clients) = Clients::installed(test) else { return };
+    let stack = Stack::ready("limits.max_new_tokens = 16\n");
+    let pids = ["gateway", "supervisor", "target"].map(|process| stack.pid(process));
+    let document = repository().join("docs/openapi.json");
+    let document = document.to_str().expect("a path of text");
+    let mut command = clients.command(&["fuzz.py", document, &cases.to_string()]);
+    command.env("PACELINE_HTTP", stack.http_address()).env("PACELINE_MODEL", served(&stack));
+    Clients::passes(&mut command);
+    assert_eq!(["gateway", "supervisor", "target"].map(|process| stack.pid(process)), pids);
+    stack.stop();
+}
+
+#[test]
+fn a_hundred_requests_of_the_openapi_file_have_documented_answers() {
+    fuzz("a_hundred_requests_of_the_openapi_file_have_documented_answers", 100);
+}
+
+#[test]
+#[ignore = "soak: minutes; run by `make soak`"]
+fn a_thousand_requests_of_the_openapi_file_have_documented_answers() {
+    fuzz("a_thousand_requests_of_the_openapi_file_have_documented_answers", 1000);
+}
