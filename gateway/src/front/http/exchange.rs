@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::error::{Dialect, ErrorReply, FieldName, FieldPaths, code};
+use super::one_call::{AllowedCalls, CallFilter};
 use super::sse::{KeepAlive, SseBody, SseEvent};
 use super::{HttpFront, body, json};
 use crate::guard::keys::Principal;
@@ -97,6 +98,8 @@ pub struct Decoded<W> {
     pub stream: bool,
     /// The path in the body of each message of the input, for errors; empty if they are the same.
     pub messages: Vec<String>,
+    /// How many calls of a tool the answer may have.
+    pub calls: AllowedCalls,
 }
 
 /// A decoded request whose tokens are counted.
@@ -286,7 +289,7 @@ struct Checked<T> {
 
 /// How an answer is written.
 struct Replying<W> {
-    writer: W,
+    writer: CallFilter<W>,
     stream: bool,
 }
 
@@ -296,7 +299,8 @@ trait DecodeChecked: Protocol {
         body: Self::Body,
         context: &DecodeContext<'_>,
     ) -> Result<Checked<Replying<Self::Writer>>, InferenceError> {
-        let Decoded { input, writer, stream, messages } = Self::decode(body, context)?;
+        let Decoded { input, writer, stream, messages, calls } = Self::decode(body, context)?;
+        let writer = CallFilter::new(writer, calls);
         let request = context.front.inference.check(input);
         Ok(Checked { request, messages, rest: Replying { writer, stream } })
     }

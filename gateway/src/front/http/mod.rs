@@ -5,7 +5,7 @@
 //! [`exchange`] requests and answers · [`sse`] answers as server-sent events · [`error`] reasons as
 //! HTTP statuses · [`json`] bounds of JSON · [`aliases`] the model names that are served ·
 //! [`accepted`] fields that are accepted and not read · [`values`] values of requests with several
-//! forms · [`answer`] fields of all answers.
+//! forms · [`answer`] fields of all answers · [`one_call`] answers that may have one call of a tool.
 
 pub mod accepted;
 pub mod aliases;
@@ -17,6 +17,7 @@ pub mod error;
 pub mod exchange;
 pub mod json;
 pub mod metrics;
+pub mod one_call;
 pub mod openai;
 #[cfg(test)]
 mod openapi;
@@ -32,8 +33,10 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
+use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
+use utoipa::ToSchema;
 
 use self::aliases::Aliases;
 use self::error::ErrorReply;
@@ -74,20 +77,31 @@ pub fn router(front: Arc<HttpFront>) -> Router {
         .with_state(front)
 }
 
+/// The answer of `/health`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Health {
+    /// `serving` or `not_serving`.
+    pub status: &'static str,
+    /// Why it is not served, the same word as in gRPC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// The same in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
 /// Answers 200 exactly when a request would be served at this instant, as gRPC's health does.
 async fn health(State(front): State<Arc<HttpFront>>) -> Response {
     let serving = front.standing.borrow().serving();
-    match serving {
-        Ok(_) => exchange::json_reply(StatusCode::OK, &json!({ "status": "serving" })),
+    let (code, report) = match serving {
+        Ok(_) => (StatusCode::OK, Health { status: "serving", reason: None, message: None }),
         Err(error) => {
-            let body = json!({
-                "status": "not_serving",
-                "reason": error.kind.word(),
-                "message": error.message,
-            });
-            exchange::json_reply(error::status(error.kind), &body)
+            let reason = Some(error.kind.word());
+            let report = Health { status: "not_serving", reason, message: Some(error.message) };
+            (error::status(error.kind), report)
         }
-    }
+    };
+    exchange::json_reply(code, &json!(report))
 }
 
 async fn no_such_path(request: Request) -> Response {

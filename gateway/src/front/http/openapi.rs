@@ -6,29 +6,39 @@
 
 use std::path::{Path, PathBuf};
 
+use paceline_vocabulary::Reason;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::accepted::{Accepted, Values};
-use super::openai::accepted;
+use super::anthropic::CountedTokens;
+use super::anthropic::answer::MessagesAnswer;
+use super::anthropic::error::MessagesErrorBody;
+use super::anthropic::types::MessagesRequest;
+use super::error::status;
 use super::openai::chat::answer::{ChatCompletion, ChatCompletionChunk};
 use super::openai::chat::request::ChatCompletionRequest;
 use super::openai::completions::answer::{Completion, CompletionChunk};
 use super::openai::completions::request::CompletionRequest;
 use super::openai::error::ErrorBody;
 use super::openai::models::{ModelList, ModelObject};
+use super::responses::answer::ResponsesAnswer;
+use super::responses::types::ResponsesRequest;
+use super::{Health, anthropic, openai, responses};
 
-/// Statuses of errors on every path that answers.
-const ERRORS: &[(&str, &str)] = &[
-    ("400", "The request cannot be served."),
-    ("401", "Keys are set, and the request has none that is known."),
-    ("404", "No such model here."),
-    ("408", "The body did not arrive in time."),
-    ("413", "The body is too large."),
-    ("429", "Too many requests; `retry-after` says when to try again."),
-    ("500", "An error inside the service."),
-    ("503", "The model is not served now; `retry-after` says when to try again."),
-    ("504", "The deadline passed."),
+/// Statuses of errors that a path may answer with.
+const ERRORS: &[(u16, &str)] = &[
+    (400, "The request cannot be served."),
+    (401, "Keys are set, and the request has none that is known."),
+    (404, "No such model here."),
+    (405, "The path has no such method."),
+    (408, "The body did not arrive in time."),
+    (413, "The body is too large."),
+    (429, "Too many requests; `retry-after` says when to try again."),
+    (499, "An operator or the client's own leaving cancelled the request."),
+    (500, "An error inside the service."),
+    (503, "The model is not served now; `retry-after` says when to try again."),
+    (504, "The deadline passed."),
 ];
 
 /// The types of all bodies. Types inside them are found by themselves.
@@ -40,23 +50,62 @@ const ERRORS: &[(&str, &str)] = &[
     Completion,
     CompletionChunk,
     CompletionRequest,
+    CountedTokens,
     ErrorBody,
+    Health,
+    MessagesAnswer,
+    MessagesErrorBody,
+    MessagesRequest,
     ModelList,
     ModelObject,
+    ResponsesAnswer,
+    ResponsesRequest,
+    // Only in lists of a generic type, which has copies of them.
+    anthropic::types::Block,
+    anthropic::types::ResultBlock,
+    anthropic::types::SystemBlock,
+    responses::types::InputItem,
+    responses::types::Part,
 )))]
 struct Schemas;
 
 /// The accepted fields of each type of a request.
 const ACCEPTED: &[(&str, &[Accepted])] = &[
-    ("ChatCompletionRequest", accepted::CHAT),
-    ("ChatMessage", accepted::MESSAGE),
-    ("ChatPart", accepted::PART),
-    ("ImageAddress", accepted::IMAGE),
-    ("ChatTool", accepted::TOOL),
-    ("ChatFunction", accepted::FUNCTION),
-    ("ChatToolCall", accepted::CALL),
-    ("StreamOptions", accepted::STREAM),
-    ("CompletionRequest", accepted::COMPLETIONS),
+    ("ChatCompletionRequest", openai::accepted::CHAT),
+    ("ChatMessage", openai::accepted::MESSAGE),
+    ("ChatPart", openai::accepted::PART),
+    ("ImageAddress", openai::accepted::IMAGE),
+    ("ChatTool", openai::accepted::TOOL),
+    ("ChatFunction", openai::accepted::FUNCTION),
+    ("ChatToolCall", openai::accepted::CALL),
+    ("StreamOptions", openai::accepted::STREAM),
+    ("CompletionRequest", openai::accepted::COMPLETIONS),
+    ("ResponsesRequest", responses::accepted::REQUEST),
+    ("ResponsesMessageItem", responses::accepted::ITEM),
+    ("ResponsesReasoningItem", responses::accepted::ITEM),
+    ("ResponsesFunctionCallItem", responses::accepted::ITEM),
+    ("ResponsesCustomToolCallItem", responses::accepted::ITEM),
+    ("ResponsesOutputItem", responses::accepted::ITEM),
+    ("ResponsesAdditionalToolsItem", responses::accepted::ITEM),
+    ("ResponsesTextPart", responses::accepted::TEXT),
+    ("ResponsesImagePart", responses::accepted::IMAGE),
+    ("ResponsesFunctionTool", responses::accepted::TOOL),
+    ("ResponsesCustomTool", responses::accepted::TOOL),
+    ("ResponsesNamespaceTool", responses::accepted::TOOL),
+    ("ResponsesReasoning", responses::accepted::REASONING),
+    ("ResponsesTextConfig", responses::accepted::TEXT_CONFIG),
+    ("ResponsesTextFormat", responses::accepted::FORMAT),
+    ("MessagesRequest", anthropic::accepted::REQUEST),
+    ("MessagesMessage", anthropic::accepted::MESSAGE),
+    ("MessagesTextBlock", anthropic::accepted::TEXT),
+    ("MessagesImageBlock", anthropic::accepted::IMAGE),
+    ("MessagesThinkingBlock", anthropic::accepted::THINKING),
+    ("MessagesToolUseBlock", anthropic::accepted::TOOL_USE),
+    ("MessagesToolResultBlock", anthropic::accepted::TOOL_RESULT),
+    ("MessagesTool", anthropic::accepted::TOOL),
+    ("MessagesToolChoice", anthropic::accepted::TOOL_CHOICE),
+    ("MessagesThinking", anthropic::accepted::THINKING_CONFIG),
+    ("MessagesOutputConfig", anthropic::accepted::OUTPUT_CONFIG),
 ];
 
 /// How a path is answered.
@@ -66,8 +115,10 @@ struct Answering<'a> {
     request: &'a str,
     /// Type of a whole answer.
     whole: &'a str,
-    /// Type of the data of each event of a streamed answer.
-    chunk: &'a str,
+    /// What the events of a streamed answer are; nothing if it is never streamed.
+    events: &'a str,
+    /// Type of an error.
+    error: &'a str,
 }
 
 fn document() -> Value {
@@ -96,6 +147,8 @@ fn paths() -> Value {
     let name =
         json!({ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } });
     json!({
+        "/health": { "get": health() },
+        "/metrics": { "get": metrics() },
         "/v1/models": { "get": getting("The served model, in a list.", "ModelList") },
         "/v1/models/{name}": {
             "parameters": [name],
@@ -105,66 +158,84 @@ fn paths() -> Value {
             summary: "Answers a conversation.",
             request: "ChatCompletionRequest",
             whole: "ChatCompletion",
-            chunk: "ChatCompletionChunk",
+            events: "The data of each event is a ChatCompletionChunk; of the last one `[DONE]`.",
+            error: "ErrorBody",
         }) },
         "/v1/completions": { "post": answering(&Answering {
             summary: "Continues a text.",
             request: "CompletionRequest",
             whole: "Completion",
-            chunk: "CompletionChunk",
+            events: "The data of each event is a CompletionChunk; of the last one `[DONE]`.",
+            error: "ErrorBody",
         }) },
-        "/v1/responses": { "post": untyped(
-            "Answers a conversation, in the Responses protocol.",
-            "The answer. With `stream`: server-sent events with names.",
-        ) },
-        "/v1/messages": { "post": untyped(
-            "Answers a conversation, in the Messages protocol.",
-            "The answer. With `stream`: server-sent events with names.",
-        ) },
-        "/v1/messages/count_tokens": { "post": untyped(
-            "Counts the tokens of a conversation.",
-            "The number, in `input_tokens`.",
-        ) },
+        "/v1/responses": { "post": answering(&Answering {
+            summary: "Answers a conversation, in the Responses protocol.",
+            request: "ResponsesRequest",
+            whole: "ResponsesAnswer",
+            events: "Events have names. The last one, `response.completed` or \
+                `response.incomplete`, has a ResponsesAnswer in `response`.",
+            error: "ErrorBody",
+        }) },
+        "/v1/messages": { "post": answering(&Answering {
+            summary: "Answers a conversation, in the Messages protocol.",
+            request: "MessagesRequest",
+            whole: "MessagesAnswer",
+            events: "Events have names, from `message_start` to `message_stop`.",
+            error: "MessagesErrorBody",
+        }) },
+        "/v1/messages/count_tokens": { "post": answering(&Answering {
+            summary: "Counts the tokens of a conversation.",
+            request: "MessagesRequest",
+            whole: "CountedTokens",
+            events: "",
+            error: "MessagesErrorBody",
+        }) },
     })
 }
 
-/// A path whose types have no schema yet: its bodies are objects.
-fn untyped(summary: &str, answer: &str) -> Value {
-    let object = json!({ "application/json": { "schema": { "type": "object" } } });
-    let ok = json!({ "description": answer, "content": object });
-    let mut responses = Map::from_iter([("200".to_owned(), ok)]);
-    for (status, description) in ERRORS {
-        let error = json!({ "description": description, "content": object });
-        responses.insert((*status).to_owned(), error);
-    }
+fn health() -> Value {
+    let report =
+        |description: &str| json!({ "description": description, "content": content("Health") });
+    let method = json!({
+        "description": "The path has no such method.",
+        "content": content("ErrorBody"),
+    });
     json!({
-        "summary": summary,
-        "requestBody": { "required": true, "content": object },
-        "responses": responses,
+        "summary": "Whether a request would be served now. It needs no key.",
+        "security": [],
+        "responses": {
+            "200": report("It would."),
+            "405": method,
+            "503": report("It would not, and why."),
+        },
     })
+}
+
+fn metrics() -> Value {
+    let text = json!({ "text/plain": { "schema": { "type": "string" } } });
+    let ok = json!({ "description": "Figures in the text format of Prometheus.", "content": text });
+    let responses = with_errors(&ok, "ErrorBody");
+    json!({ "summary": "Figures of the service, for Prometheus.", "responses": responses })
 }
 
 fn getting(summary: &str, answer: &str) -> Value {
     let ok = json!({ "description": "It.", "content": content(answer) });
-    json!({ "summary": summary, "responses": with_errors(&ok) })
+    json!({ "summary": summary, "responses": with_errors(&ok, "ErrorBody") })
 }
 
 fn answering(of: &Answering<'_>) -> Value {
-    let chunk = of.chunk;
-    let ok = json!({
-        "description": "The answer. With `stream`: server-sent events.",
-        "content": {
-            "application/json": { "schema": reference(of.whole) },
-            "text/event-stream": { "schema": {
-                "type": "string",
-                "description": format!("The data of each event is a {chunk}; of the last one `[DONE]`."),
-            } },
-        },
-    });
+    let mut description = "The answer.";
+    let mut forms = content(of.whole);
+    if !of.events.is_empty() {
+        description = "The answer. With `stream`: server-sent events.";
+        let events = json!({ "type": "string", "description": of.events });
+        forms["text/event-stream"] = json!({ "schema": events });
+    }
+    let ok = json!({ "description": description, "content": forms });
     json!({
         "summary": of.summary,
         "requestBody": { "required": true, "content": content(of.request) },
-        "responses": with_errors(&ok),
+        "responses": with_errors(&ok, of.error),
     })
 }
 
@@ -173,33 +244,98 @@ fn content(schema: &str) -> Value {
 }
 
 fn reference(schema: &str) -> Value {
-    json!({ "$ref": format!("#/components/schemas/{schema}") })
+    json!({ "$ref": format!("{SCHEMAS}{schema}") })
 }
 
-fn with_errors(ok: &Value) -> Value {
+/// Where a reference finds a schema.
+const SCHEMAS: &str = "#/components/schemas/";
+
+fn with_errors(ok: &Value, error: &str) -> Value {
     let mut responses = Map::from_iter([("200".to_owned(), ok.clone())]);
     for (status, description) in ERRORS {
-        let error = json!({ "description": description, "content": content("ErrorBody") });
-        responses.insert((*status).to_owned(), error);
+        let error = json!({ "description": description, "content": content(error) });
+        responses.insert(status.to_string(), error);
     }
     Value::Object(responses)
 }
 
-fn schemas() -> Value {
+fn schemas() -> Map<String, Value> {
     let document = serde_json::to_value(Schemas::openapi()).expect("JSON");
-    let mut schemas = document["components"]["schemas"].clone();
+    let mut schemas = document["components"]["schemas"].as_object().expect("schemas").clone();
     for (name, table) in ACCEPTED {
-        let schema = schemas[name].as_object_mut().unwrap_or_else(|| panic!("no schema {name}"));
-        schema.insert("additionalProperties".to_owned(), Value::Bool(false));
+        let schema = schemas.get_mut(*name).unwrap_or_else(|| panic!("no schema {name}"));
+        schema["additionalProperties"] = Value::Bool(false);
         let properties = schema["properties"].as_object_mut().expect("it has fields");
         for accepted in *table {
             let mut described = values(accepted.values);
             described["description"] = json!("Accepted and not read.");
-            let before = properties.insert(accepted.field.to_owned(), described);
-            assert!(before.is_none(), "{name}.{} is served", accepted.field);
+            // Kinds of items share a table. A field that is served of one has its own schema there.
+            let is_shared = std::ptr::eq(*table, responses::accepted::ITEM);
+            let served = properties.contains_key(accepted.field);
+            assert!(is_shared || !served, "{name}.{} is served", accepted.field);
+            properties.entry(accepted.field).or_insert(described);
         }
     }
+    // A generic type has a copy of the schema inside, which lacks the accepted fields.
+    for (name, schema) in &mut schemas {
+        if let Some(inner) = name.strip_prefix("TextOr_").filter(|inner| *inner != "String") {
+            let list = json!({ "type": "array", "items": reference(inner) });
+            *schema = json!({ "oneOf": [{ "type": "string" }, list], "description": "A text, or a list." });
+        }
+    }
+    let closed = schemas.clone();
+    let mut joined = Vec::new();
+    schemas.values_mut().for_each(|schema| joined.extend(join_tags(schema, &closed)));
+    // An item without its type is a message.
+    let forms = [reference("ResponsesItem"), reference("ResponsesMessageItem")];
+    let item = json!({ "anyOf": forms, "description": "An item of a conversation." });
+    schemas.insert("ResponsesInputItem".to_owned(), item);
+    let text = Value::from(schemas.clone()).to_string();
     schemas
+        .retain(|name, _| !joined.contains(name) || text.contains(&format!("\"{SCHEMAS}{name}\"")));
+    schemas
+}
+
+/// Makes one closed object of each variant of a tagged enum: the variant's own type is closed, too,
+/// and does not have the tag. Returns the names of these types.
+fn join_tags(schema: &mut Value, closed: &Map<String, Value>) -> Vec<String> {
+    let mut names = Vec::new();
+    let variants = schema.get_mut("oneOf").and_then(Value::as_array_mut);
+    for variant in variants.into_iter().flatten() {
+        if let Some(all) = variant.get("allOf").and_then(Value::as_array) {
+            let mut joined = json!({});
+            for part in all {
+                let name = part.get("$ref").and_then(Value::as_str);
+                let name = name.and_then(|path| path.strip_prefix(SCHEMAS));
+                names.extend(name.map(str::to_owned));
+                join(&mut joined, name.and_then(|name| closed.get(name)).unwrap_or(part));
+            }
+            if let Some(description) = variant.get("description") {
+                joined["description"] = description.clone();
+            }
+            *variant = joined;
+        }
+        let Some(tags) = variant.pointer_mut("/properties/type/enum") else { continue };
+        let tags = tags.as_array_mut().expect("a list");
+        // A search of the web has an older name.
+        if tags.contains(&json!("web_search")) {
+            tags.push(json!("web_search_preview"));
+        }
+        let variant = variant.as_object_mut().expect("an object");
+        variant.entry("additionalProperties").or_insert(Value::Bool(false));
+    }
+    names
+}
+
+/// Adds the fields of one object's schema to another's.
+fn join(joined: &mut Value, part: &Value) {
+    for (name, value) in part.as_object().expect("a schema") {
+        match (joined.get_mut(name), value) {
+            (Some(Value::Object(known)), Value::Object(more)) => known.extend(more.clone()),
+            (Some(Value::Array(known)), Value::Array(more)) => known.extend(more.clone()),
+            _ => joined[name] = value.clone(),
+        }
+    }
 }
 
 /// The schema of the values of an accepted field.
@@ -258,7 +394,7 @@ fn every_reference_has_its_schema() {
     references(&document, &mut found);
     assert!(found.len() > 20, "{found:?}");
     for reference in found {
-        let name = reference.strip_prefix("#/components/schemas/").expect("a schema");
+        let name = reference.strip_prefix(SCHEMAS).expect("a schema");
         assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
     }
 }
@@ -269,5 +405,26 @@ fn a_type_of_a_request_refuses_other_fields() {
     let closed = |name: &str| schemas[name]["additionalProperties"] == json!(false);
     for name in ["ChatCompletionRequest", "ChatMessage", "CompletionRequest", "Extension"] {
         assert!(closed(name), "{name}");
+    }
+    // Types inside requests are closed in every form that a field may have.
+    for name in
+        ["ResponsesItem", "ResponsesPart", "ResponsesTool", "MessagesBlock", "MessagesImageSource"]
+    {
+        for variant in schemas[name]["oneOf"].as_array().expect("variants") {
+            let of_service = variant["properties"]["type"]["enum"].as_array().expect("a tag");
+            let of_service =
+                of_service.iter().any(|tag| tag == "web_search" || tag == "image_generation");
+            assert!(of_service || variant["additionalProperties"] == json!(false), "{variant:#}");
+            assert!(variant.get("allOf").is_none(), "{variant:#}");
+        }
+    }
+}
+
+#[test]
+fn every_status_of_an_error_is_listed() {
+    for reason in Reason::ALL {
+        let status = status(*reason).as_u16();
+        // 409 answers orders of operators and messages between processes, which have no path here.
+        assert!(status == 409 || ERRORS.iter().any(|(known, _)| *known == status), "{reason:?}");
     }
 }

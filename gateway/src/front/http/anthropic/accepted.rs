@@ -71,8 +71,7 @@ pub const TOOL: &[Accepted] = &[
 ];
 
 /// Of the choice of tools.
-pub const TOOL_CHOICE: &[Accepted] =
-    &[accepted("disable_parallel_tool_use", Values::Boolean(false), "anthropic (Python)")];
+pub const TOOL_CHOICE: &[Accepted] = &[];
 
 /// Of thinking.
 pub const THINKING_CONFIG: &[Accepted] = &[accepted(

@@ -12,6 +12,7 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
+use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::values::TextOr;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -47,6 +48,8 @@ pub struct DecodedMessages {
     pub stream: bool,
     /// What the answer's writer needs to know.
     pub asked: Asked,
+    /// How many calls of a tool the answer may have.
+    pub calls: AllowedCalls,
 }
 
 /// What the writer of an answer needs to know of the request.
@@ -106,6 +109,8 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
     }
     conversation.add(messages)?;
     let Turns { messages: conversation, paths, .. } = conversation;
+    let one_call = tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
+    let calls = AllowedCalls::one_if(one_call == Some(true));
     let offers_tools = offers_tools(tool_choice)?;
     let tools = offered(tools.unwrap_or_default())?;
     let Thoughts { mut arguments, hide } = thoughts(thinking, output_config)?;
@@ -138,6 +143,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         messages: paths,
         stream: stream.unwrap_or(false),
         asked: Asked { max_tokens: max_tokens.unwrap_or(0), hide_thinking: hide },
+        calls,
     })
 }
 
@@ -212,7 +218,9 @@ fn offered(tools: Vec<Tool>) -> Result<Vec<ToolInput>, InferenceError> {
 
 /// Whether the model is told of the tools.
 fn offers_tools(choice: Option<ToolChoice>) -> Result<bool, InferenceError> {
-    let Some(ToolChoice { kind, rest }) = choice else { return Ok(true) };
+    let Some(ToolChoice { kind, disable_parallel_tool_use: _, rest }) = choice else {
+        return Ok(true);
+    };
     match kind.as_str() {
         "any" | "tool" => {
             let expected = "auto or none; the service does not force calls yet";

@@ -159,6 +159,15 @@ fn tools_are_offered_unless_the_choice_is_none() {
 }
 
 #[test]
+fn a_choice_may_allow_one_call() {
+    let calls = |choice: Value| served(json!({ "tool_choice": choice })).calls;
+    assert_eq!(calls(json!(null)), AllowedCalls::All);
+    let choice = |flag: bool| json!({"type": "auto", "disable_parallel_tool_use": flag});
+    assert_eq!(calls(choice(false)), AllowedCalls::All);
+    assert_eq!(calls(choice(true)), AllowedCalls::One);
+}
+
+#[test]
 fn thinking_and_effort_are_variables_of_the_template() {
     let variables = |more: Value| {
         let text = conversation(served(more)).template_arguments;

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::front::http::anthropic::answer::MessagesAnswer;
 use crate::stream::CallFault;
 
 fn writer(asked: Asked) -> MessageWriter {
@@ -213,4 +214,12 @@ fn an_error_in_the_middle_is_an_event_of_its_own() {
 fn a_ping_keeps_a_silent_stream_alive() {
     let ping = SseEvent::named("ping", r#"{"type":"ping"}"#);
     assert_eq!(writer(Asked::default()).keep_alive(), KeepAlive::Event(ping));
+}
+
+#[test]
+fn an_answer_has_the_documented_form() {
+    let whole = writer(Asked::default()).whole(agentic());
+    let read = serde_json::from_value::<MessagesAnswer>(whole.clone());
+    let read = read.unwrap_or_else(|error| panic!("{error}: {whole:#}"));
+    assert_eq!(read.content.len(), 4);
 }

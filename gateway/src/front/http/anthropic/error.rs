@@ -2,10 +2,38 @@
 
 use axum::http::StatusCode;
 use paceline_vocabulary::Reason;
+use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::front::http::error::{Dialect, ErrorView};
 use crate::inference::error::InferenceError;
+
+/// The body of an answer that is an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct MessagesErrorBody {
+    /// `error`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The error.
+    pub error: MessagesError,
+    /// The request's id; empty if it has none. The service's logs have it too.
+    pub request_id: String,
+}
+
+/// An error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct MessagesError {
+    /// The protocol's class of the error.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What was expected, what was found, and what the client can do.
+    pub message: String,
+    /// The service's reason, the same as in gRPC.
+    pub reason: String,
+    /// Path of the field that the error is about.
+    pub field: Option<String>,
+}
 
 /// The Anthropic API.
 #[derive(Clone, Copy, Debug)]
@@ -28,15 +56,15 @@ impl Dialect for Anthropic {
             Reason::PromptTooLong => too_long(error),
             _ => error.message.clone(),
         };
-        json!({
-            "type": "error",
-            "error": {
-                "type": kind,
-                "message": message,
-                "reason": error.kind.word(),
-                "field": error.field,
+        json!(MessagesErrorBody {
+            kind: "error".to_owned(),
+            error: MessagesError {
+                kind: kind.to_owned(),
+                message,
+                reason: error.kind.word().to_owned(),
+                field: error.field.clone(),
             },
-            "request_id": view.request_id,
+            request_id: view.request_id.to_owned(),
         })
     }
 }

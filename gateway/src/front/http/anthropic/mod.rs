@@ -4,6 +4,8 @@
 //! requests for the middle · [`encode`] answers · [`error`] errors.
 
 pub mod accepted;
+#[cfg(test)]
+pub mod answer;
 mod conversation;
 pub mod decode;
 pub mod encode;
@@ -14,7 +16,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::post;
+use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use self::decode::{DecodedMessages, FIELDS, Purpose, decode};
 use self::encode::MessageWriter;
@@ -33,6 +37,13 @@ pub struct Messages;
 /// `/v1/messages/count_tokens`.
 #[derive(Clone, Copy, Debug)]
 pub struct CountTokens;
+
+/// The answer of `/v1/messages/count_tokens`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CountedTokens {
+    /// Tokens of the prompt.
+    pub input_tokens: u64,
+}
 
 /// The paths of this protocol.
 pub fn routes() -> Router<Arc<HttpFront>> {
@@ -64,10 +75,10 @@ impl Protocol for Messages {
         body: MessagesRequest,
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<MessageWriter>, InferenceError> {
-        let DecodedMessages { input, messages, stream, asked } =
+        let DecodedMessages { input, messages, stream, asked, calls } =
             decoded(body, context, Purpose::Answer)?;
         let writer = MessageWriter::new(context.request_id, context.served, asked);
-        Ok(Decoded { input, writer, stream, messages })
+        Ok(Decoded { input, writer, stream, messages, calls })
     }
 }
 
@@ -86,6 +97,6 @@ impl Counting for CountTokens {
     }
 
     fn counted(count: &TokenCount) -> Value {
-        json!({ "input_tokens": count.ids.len() })
+        json!(CountedTokens { input_tokens: count.ids.len() as u64 })
     }
 }

@@ -3,13 +3,14 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::AnyJson;
 use crate::front::http::values::TextOr;
 
 /// A request of `/v1/messages` and of `/v1/messages/count_tokens`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 pub struct MessagesRequest {
     /// The model; any name that stands for the served one.
     pub model: String,
@@ -44,11 +45,13 @@ pub struct MessagesRequest {
     pub paceline: Option<Extension>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A message.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesMessage)]
 pub struct Message {
     /// `user`, `assistant` or `system`.
     pub role: String,
@@ -56,20 +59,23 @@ pub struct Message {
     pub content: TextOr<Block>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A block of the system prompt.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = MessagesSystemBlock)]
 pub enum SystemBlock {
     /// Text.
     Text(TextBlock),
 }
 
 /// A block of a message.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = MessagesBlock)]
 pub enum Block {
     /// Text.
     Text(TextBlock),
@@ -84,8 +90,9 @@ pub enum Block {
 }
 
 /// A block of a tool's answer.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = MessagesResultBlock)]
 pub enum ResultBlock {
     /// Text.
     Text(TextBlock),
@@ -94,28 +101,33 @@ pub enum ResultBlock {
 }
 
 /// Text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesTextBlock)]
 pub struct TextBlock {
     /// The text.
     pub text: String,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// An image.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesImageBlock)]
 pub struct ImageBlock {
     /// Its file.
     pub source: ImageSource,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// The file of an image.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[schema(as = MessagesImageSource)]
 pub enum ImageSource {
     /// The file itself.
     Base64 {
@@ -132,31 +144,37 @@ pub enum ImageSource {
 }
 
 /// A thought.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesThinkingBlock)]
 pub struct ThinkingBlock {
     /// Its text.
     pub thinking: String,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A call of a tool.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesToolUseBlock)]
 pub struct ToolUseBlock {
     /// Its id.
     pub id: String,
     /// The tool.
     pub name: String,
     /// Its arguments.
+    #[schema(value_type = Object)]
     pub input: AnyJson,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// The answer of a tool.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesToolResultBlock)]
 pub struct ToolResultBlock {
     /// The call that it answers.
     pub tool_use_id: String,
@@ -166,39 +184,48 @@ pub struct ToolResultBlock {
     pub is_error: Option<bool>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A tool.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesTool)]
 pub struct Tool {
     /// Its name.
     pub name: String,
     /// What it is for.
     pub description: Option<String>,
     /// The JSON schema of its arguments.
+    #[schema(value_type = Option<Object>)]
     pub input_schema: Option<AnyJson>,
     /// `custom`, or nothing. Tools that a service itself runs are not served.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// Whether and which tools the model calls.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesToolChoice)]
 pub struct ToolChoice {
     /// `auto` or `none`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// True: the answer has one call at most, the first that the model makes.
+    pub disable_parallel_tool_use: Option<bool>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// Whether the model thinks before it answers.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesThinking)]
 pub struct Thinking {
     /// `enabled`, `adaptive` or `disabled`.
     #[serde(rename = "type")]
@@ -208,34 +235,40 @@ pub struct Thinking {
     pub display: Option<String>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// How the model answers.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesOutputConfig)]
 pub struct OutputConfig {
     /// `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// Changes of the conversation by the service.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = MessagesContextManagement)]
 pub struct ContextManagement {
     /// The changes.
     #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
     pub edits: Vec<Map<String, Value>>,
 }
 
 /// What a request asks of this service alone.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.
     pub route: Option<String>,
     /// Variables of the chat template.
+    #[schema(value_type = Option<Object>)]
     pub template_arguments: Option<Map<String, Value>>,
 }

@@ -10,7 +10,6 @@ pub const CHAT: &[Accepted] = &[
     accepted("metadata", Values::Any, "openai (Python)"),
     accepted("modalities", Values::ListOf("text"), "openai (Python)"),
     accepted("moderation", Values::Null, "openai (Python), where it is set to None"),
-    accepted("parallel_tool_calls", Values::Boolean(true), "Cline, Zed"),
     accepted("prediction", Values::Null, "Continue, where it has none"),
     accepted("prompt_cache_key", Values::Any, "opencode, Zed"),
     accepted("prompt_cache_options", Values::Any, "openai (Python)"),
@@ -46,7 +45,8 @@ pub const IMAGE: &[Accepted] =
 /// Of a tool.
 pub const TOOL: &[Accepted] = &[accepted("cache_control", Values::Any, "Cline")];
 
-/// Of a tool's function.
+/// Of a tool's function. True would promise arguments of the schema, and no answer is held to one yet:
+/// the Agents SDK, which sends it, has a switch for it (`strict_mode=False`).
 pub const FUNCTION: &[Accepted] = &[accepted("strict", Values::Boolean(false), "Cline")];
 
 /// Of a call of a tool.
@@ -79,7 +79,7 @@ mod tests {
     fn values_that_would_change_something_are_refused() {
         let changing = json!({
             "audio": {"voice": "a"}, "functions": [{"name": "f"}], "function_call": {"name": "f"},
-            "modalities": ["text", "audio"], "parallel_tool_calls": false, "prediction": {"type": "content"},
+            "modalities": ["text", "audio"], "prediction": {"type": "content"},
             "service_tier": "flex", "store": true, "verbosity": "high", "web_search_options": {},
             "moderation": {"model": "m"},
         });
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn values_that_change_nothing_are_accepted() {
         let unchanging = json!({
-            "audio": null, "functions": [], "modalities": ["text"], "parallel_tool_calls": true, "user": "u",
+            "audio": null, "functions": [], "modalities": ["text"], "user": "u",
             "metadata": {"a": "b"}, "service_tier": "auto", "store": false, "verbosity": "medium",
             "prompt_cache_key": "k", "prediction": null,
         });

@@ -3,7 +3,8 @@
 
 use crate::front::http::accepted::{Accepted, Values, accepted};
 
-/// Of a request.
+/// Of a request. `store: true` would promise that a later request can name this one, and the service
+/// keeps none. Clients that resend the conversation send false or nothing.
 pub const REQUEST: &[Accepted] = &[
     accepted("background", Values::Boolean(false), "openai (Python)"),
     accepted("client_metadata", Values::Any, "Codex CLI"),
@@ -54,7 +55,8 @@ pub const IMAGE: &[Accepted] = &[
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 
-/// Of a tool, and of a group of tools.
+/// Of a tool, and of a group of tools. `strict: true` would promise arguments of the schema, and no
+/// answer is held to one yet. Codex CLI sends false for all its tools.
 pub const TOOL: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
     accepted("defer_loading", Values::Boolean(false), "Codex CLI"),

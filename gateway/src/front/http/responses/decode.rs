@@ -16,6 +16,7 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
+use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::values::{TextOr, ToolChoice};
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -46,6 +47,8 @@ pub struct DecodedResponses {
     pub stream: bool,
     /// What the answer's writer needs to know.
     pub asked: Asked,
+    /// How many calls of a tool the answer may have.
+    pub calls: AllowedCalls,
 }
 
 /// What the writer of an answer needs to know of the request.
@@ -80,7 +83,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         reasoning,
         text,
         include,
-        parallel_tool_calls: _,
+        parallel_tool_calls,
         metadata: _,
         paceline,
         rest,
@@ -135,6 +138,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         messages: paths,
         stream: stream.unwrap_or(false),
         asked: Asked { tools, encrypted_reasoning, repeated },
+        calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
     })
 }
 

@@ -185,3 +185,11 @@ fn what_is_not_served_is_refused_by_its_path() {
     let kind = json!({"type": "computer_call", "call_id": "c"});
     assert!(serde_json::from_value::<ResponsesRequest>(with(item(kind))).is_err());
 }
+
+#[test]
+fn a_request_may_allow_one_call() {
+    let calls = |flag: Value| served(json!({ "parallel_tool_calls": flag })).calls;
+    assert_eq!(calls(json!(null)), AllowedCalls::All);
+    assert_eq!(calls(json!(true)), AllowedCalls::All);
+    assert_eq!(calls(json!(false)), AllowedCalls::One);
+}

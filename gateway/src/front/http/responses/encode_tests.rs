@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::front::http::responses::answer::ResponsesAnswer;
 use crate::front::http::responses::tools::Tools;
 use crate::stream::{CallFault, Usage};
 
@@ -193,4 +194,24 @@ fn an_error_in_the_middle_fails_the_response_by_a_code() {
     assert_eq!(code(Reason::TargetGone), "server_is_overloaded");
     assert_eq!(code(Reason::QueueFull), "rate_limit_exceeded");
     assert_eq!(code(Reason::Bug), "server_error");
+}
+
+#[test]
+fn an_answer_has_the_documented_form() {
+    for (hidden, reason) in [(true, FinishReason::Stop), (false, FinishReason::Length)] {
+        let asked = Asked { repeated: repeated(), ..asked(hidden) };
+        let whole = writer(asked).whole(agentic(reason));
+        let read = serde_json::from_value::<ResponsesAnswer>(whole.clone());
+        let read = read.unwrap_or_else(|error| panic!("{error}: {whole:#}"));
+        assert_eq!(read.output.len(), 4);
+    }
+}
+
+/// The fields that an answer repeats of its request.
+fn repeated() -> Map<String, Value> {
+    let body = json!({"input": "a", "max_output_tokens": 7, "reasoning": {"effort": "low"}});
+    crate::front::http::responses::decode::decode(serde_json::from_value(body).expect("a request"))
+        .expect("served")
+        .asked
+        .repeated
 }

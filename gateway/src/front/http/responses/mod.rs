@@ -4,6 +4,8 @@
 //! middle · [`tools`] functions, groups and tools that take any text · [`encode`] answers.
 
 pub mod accepted;
+#[cfg(test)]
+pub mod answer;
 pub mod decode;
 pub mod encode;
 pub mod tools;
@@ -45,10 +47,10 @@ impl Protocol for Responses {
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<ResponseWriter>, InferenceError> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
-        let DecodedResponses { mut input, messages, stream, asked } = decode(body)?;
+        let DecodedResponses { mut input, messages, stream, asked, calls } = decode(body)?;
         // It names no model: the served one is meant.
         input.params.model.clear();
         let writer = ResponseWriter::new(Head::of(context), asked);
-        Ok(Decoded { input, writer, stream, messages })
+        Ok(Decoded { input, writer, stream, messages, calls })
     }
 }

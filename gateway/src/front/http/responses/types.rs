@@ -4,13 +4,14 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::AnyJson;
 use crate::front::http::values::{TextOr, ToolChoice};
 
 /// A request of `/v1/responses`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 pub struct ResponsesRequest {
     /// The model; any name that stands for the served one.
     pub model: Option<String>,
@@ -40,24 +41,28 @@ pub struct ResponsesRequest {
     pub text: Option<TextConfig>,
     /// What else the answer has.
     pub include: Option<Vec<String>>,
-    /// Whether several calls may come in one answer. The model decides, whatever the value.
+    /// False: the answer has one call at most, the first that the model makes.
     pub parallel_tool_calls: Option<bool>,
     /// Labels of the request, which the answer repeats.
+    #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
     /// What a request asks of this service alone.
     pub paceline: Option<Extension>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// An item of a conversation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, ToSchema)]
+#[schema(as = ResponsesInputItem)]
 pub struct InputItem(pub Item);
 
 /// An item by its type.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = ResponsesItem)]
 pub enum Item {
     /// A message.
     Message(MessageItem),
@@ -87,7 +92,8 @@ impl<'de> Deserialize<'de> for InputItem {
 }
 
 /// A message.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesMessageItem)]
 pub struct MessageItem {
     /// `user`, `assistant`, `system` or `developer`.
     pub role: String,
@@ -95,12 +101,14 @@ pub struct MessageItem {
     pub content: TextOr<Part>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A part of a message or of a tool's answer.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = ResponsesPart)]
 pub enum Part {
     /// Text of a person or a tool.
     InputText(TextPart),
@@ -111,27 +119,32 @@ pub enum Part {
 }
 
 /// Text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesTextPart)]
 pub struct TextPart {
     /// The text.
     pub text: String,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// An image.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesImagePart)]
 pub struct ImagePart {
     /// Its address. Only an address that contains the file is served.
     pub image_url: String,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A thought. A client resends what it got: its text, or the text in `encrypted_content`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesReasoningItem)]
 pub struct ReasoningItem {
     /// A summary in parts.
     #[serde(default)]
@@ -142,12 +155,14 @@ pub struct ReasoningItem {
     pub encrypted_content: Option<String>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A part of a thought.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ResponsesReasoningText)]
 pub struct ReasoningText {
     /// `summary_text`, `reasoning_text` or `text`.
     #[serde(rename = "type")]
@@ -157,7 +172,8 @@ pub struct ReasoningText {
 }
 
 /// A call of a function.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesFunctionCallItem)]
 pub struct FunctionCallItem {
     /// Its id.
     pub call_id: String,
@@ -169,11 +185,13 @@ pub struct FunctionCallItem {
     pub arguments: String,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A call of a tool that takes any text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesCustomToolCallItem)]
 pub struct CustomToolCallItem {
     /// Its id.
     pub call_id: String,
@@ -185,11 +203,13 @@ pub struct CustomToolCallItem {
     pub input: String,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// The answer of a tool.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesOutputItem)]
 pub struct OutputItem {
     /// The call that it answers.
     pub call_id: String,
@@ -197,22 +217,26 @@ pub struct OutputItem {
     pub output: TextOr<Part>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// Tools that came in the middle of a conversation.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesAdditionalToolsItem)]
 pub struct AdditionalToolsItem {
     /// The tools.
     pub tools: Vec<Tool>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A tool.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = ResponsesTool)]
 pub enum Tool {
     /// A function.
     Function(FunctionTool),
@@ -228,21 +252,25 @@ pub enum Tool {
 }
 
 /// A function.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesFunctionTool)]
 pub struct FunctionTool {
     /// Its name.
     pub name: String,
     /// What it is for.
     pub description: Option<String>,
     /// The JSON schema of its arguments.
+    #[schema(value_type = Option<Object>)]
     pub parameters: Option<AnyJson>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A tool that takes any text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesCustomTool)]
 pub struct CustomTool {
     /// Its name.
     pub name: String,
@@ -252,12 +280,14 @@ pub struct CustomTool {
     pub format: Option<CustomFormat>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// The form of a custom tool's text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[schema(as = ResponsesCustomFormat)]
 pub enum CustomFormat {
     /// Any text.
     Text,
@@ -271,7 +301,8 @@ pub enum CustomFormat {
 }
 
 /// A group of tools.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesNamespaceTool)]
 pub struct NamespaceTool {
     /// Its name.
     pub name: String,
@@ -281,12 +312,14 @@ pub struct NamespaceTool {
     pub tools: Vec<GroupedTool>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A tool of a group.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = ResponsesGroupedTool)]
 pub enum GroupedTool {
     /// A function.
     Function(FunctionTool),
@@ -295,42 +328,49 @@ pub enum GroupedTool {
 }
 
 /// How much the model thinks.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesReasoning)]
 pub struct Reasoning {
     /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// The form of the answer's text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesTextConfig)]
 pub struct TextConfig {
     /// Its format: text.
     pub format: Option<TextFormat>,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// A format of text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesTextFormat)]
 pub struct TextFormat {
     /// `text`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Further fields.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub rest: Rest,
 }
 
 /// What a request asks of this service alone.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.
     pub route: Option<String>,
     /// Variables of the chat template.
+    #[schema(value_type = Option<Object>)]
     pub template_arguments: Option<Map<String, Value>>,
 }

@@ -11,6 +11,7 @@ use super::request::{
 };
 use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
+use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{Extension, Parameters, include_usage};
 use crate::front::http::values::{TextOr, ToolChoice};
@@ -32,6 +33,7 @@ pub(crate) struct DecodedChat {
     pub(crate) stream: bool,
     /// Whether the stream's last chunk has the tokens of the request.
     pub(crate) include_usage: bool,
+    pub(crate) calls: AllowedCalls,
 }
 
 /// The request in a message.
@@ -44,6 +46,7 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         messages,
         tools,
         tool_choice,
+        parallel_tool_calls,
         response_format,
         stream,
         stream_options,
@@ -105,7 +108,8 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
     let conversation = ConversationInput { messages, tools, template_arguments };
     let params = parameters.checked()?;
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
-    Ok(DecodedChat { input, stream, include_usage })
+    let calls = AllowedCalls::one_if(parallel_tool_calls == Some(false));
+    Ok(DecodedChat { input, stream, include_usage, calls })
 }
 
 fn check_format(format: Option<ResponseFormat>) -> Result<(), InferenceError> {

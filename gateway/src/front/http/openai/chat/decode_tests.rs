@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::decode::{DecodedChat, chat};
 use super::request::ChatCompletionRequest;
+use crate::front::http::one_call::AllowedCalls;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput, ToolInput,
@@ -249,4 +250,14 @@ fn a_stream_has_usage_if_the_client_asks_for_it() {
     assert_eq!(with(json!({"stream": true})), (true, false));
     let asked = json!({"stream": true, "stream_options": {"include_usage": true}});
     assert_eq!(with(asked), (true, true));
+}
+
+#[test]
+fn a_request_may_allow_one_call() {
+    let calls = |flag: Value| {
+        decoded(asking(json!({ "parallel_tool_calls": flag }))).expect("served").calls
+    };
+    assert_eq!(calls(json!(null)), AllowedCalls::All);
+    assert_eq!(calls(json!(true)), AllowedCalls::All);
+    assert_eq!(calls(json!(false)), AllowedCalls::One);
 }

@@ -40,10 +40,10 @@ impl Protocol for Chat {
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<ChatWriter>, InferenceError> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
-        let DecodedChat { input, stream, include_usage } = decode::chat(body)?;
+        let DecodedChat { input, stream, include_usage, calls } = decode::chat(body)?;
         let params = &input.params;
         let logprobs = params.logprobs.map(|_| context.token_texts());
         let writer = ChatWriter::new(Head::of(context), params.samples, include_usage, logprobs);
-        Ok(Decoded { input, writer, stream, messages: Vec::new() })
+        Ok(Decoded { input, writer, stream, messages: Vec::new(), calls })
     }
 }

@@ -21,6 +21,8 @@ pub struct ChatCompletionRequest {
     pub tools: Option<Vec<ChatTool>>,
     /// `auto`, or `none` to leave the tools out of the prompt.
     pub tool_choice: Option<ToolChoice>,
+    /// False: the answer has one call at most, the first that the model makes.
+    pub parallel_tool_calls: Option<bool>,
     /// Format of the answer: text.
     pub response_format: Option<ResponseFormat>,
     /// Whether the answer comes as server-sent events.

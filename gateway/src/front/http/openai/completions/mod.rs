@@ -14,6 +14,7 @@ mod tests;
 use crate::front::http::answer::Head;
 use crate::front::http::error::FieldName;
 use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
+use crate::front::http::one_call::AllowedCalls;
 use crate::inference::error::InferenceError;
 
 use super::error::OpenAi;
@@ -45,6 +46,6 @@ impl Protocol for Completions {
         let logprobs = params.logprobs.map(|_| context.token_texts());
         let writer =
             CompletionWriter::new(Head::of(context), params.samples, include_usage, logprobs);
-        Ok(Decoded { input, writer, stream, messages: Vec::new() })
+        Ok(Decoded { input, writer, stream, messages: Vec::new(), calls: AllowedCalls::All })
     }
 }

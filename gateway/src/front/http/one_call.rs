@@ -1,0 +1,165 @@
+//! Answers to requests that allow one call of a tool (`parallel_tool_calls: false`,
+//! `disable_parallel_tool_use: true`): the first complete call of a sample is kept, later ones are
+//! left out. The model may have written them, so their tokens count.
+
+use serde_json::Value;
+
+use super::exchange::AnswerWriter;
+use super::sse::{KeepAlive, SseEvent};
+use crate::inference::error::InferenceError;
+use crate::stream::{AnswerEvent, AnswerPart};
+
+/// How many calls of a tool an answer may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllowedCalls {
+    /// As many as the model makes.
+    #[default]
+    All,
+    /// One.
+    One,
+}
+
+impl AllowedCalls {
+    /// One if the client's flag is set.
+    pub fn one_if(flag: bool) -> Self {
+        if flag { AllowedCalls::One } else { AllowedCalls::All }
+    }
+}
+
+/// Writes answers with at most so many calls.
+#[derive(Debug)]
+pub(super) struct CallFilter<W> {
+    writer: W,
+    allowed: AllowedCalls,
+    /// The state of each sample, by its index.
+    samples: Vec<Calls>,
+}
+
+/// The calls of one sample so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Calls {
+    /// No complete call. One may have begun.
+    #[default]
+    None,
+    /// A complete call, and none that began after it.
+    Complete,
+    /// A call that began after a complete one, and is left out.
+    LeftOut,
+}
+
+impl<W> CallFilter<W> {
+    pub(super) fn new(writer: W, allowed: AllowedCalls) -> Self {
+        Self { writer, allowed, samples: Vec::new() }
+    }
+
+    /// The event without the calls that are too many.
+    fn filtered(&mut self, mut event: AnswerEvent) -> AnswerEvent {
+        if self.allowed == AllowedCalls::All {
+            return event;
+        }
+        let at = event.sample_index as usize;
+        if self.samples.len() <= at {
+            self.samples.resize(at + 1, Calls::None);
+        }
+        if let Some(calls) = self.samples.get_mut(at) {
+            event.parts.retain(|part| calls.keeps(part));
+        }
+        event
+    }
+}
+
+impl Calls {
+    /// Whether the next part of the sample is kept.
+    fn keeps(&mut self, part: &AnswerPart) -> bool {
+        match (*self, part) {
+            (Calls::None, AnswerPart::CallEnd) => *self = Calls::Complete,
+            (Calls::Complete, AnswerPart::CallStart(_)) => *self = Calls::LeftOut,
+            (Calls::LeftOut, AnswerPart::CallEnd) => {
+                *self = Calls::Complete;
+                return false;
+            }
+            // The call was none, and its letters follow as text.
+            (Calls::LeftOut, AnswerPart::MalformedCall(_)) => *self = Calls::Complete,
+            _ => {}
+        }
+        *self != Calls::LeftOut
+    }
+}
+
+impl<W: AnswerWriter> AnswerWriter for CallFilter<W> {
+    fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent> {
+        let event = self.filtered(event);
+        self.writer.event(event)
+    }
+
+    fn end(&mut self) -> Vec<SseEvent> {
+        self.writer.end()
+    }
+
+    fn error(&mut self, error: &InferenceError) -> Vec<SseEvent> {
+        self.writer.error(error)
+    }
+
+    fn keep_alive(&self) -> KeepAlive {
+        self.writer.keep_alive()
+    }
+
+    fn whole(mut self, events: Vec<AnswerEvent>) -> Value {
+        let events = events.into_iter().map(|event| self.filtered(event)).collect();
+        self.writer.whole(events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::{CallFault, CallStart};
+
+    fn start(id: &str) -> AnswerPart {
+        AnswerPart::CallStart(CallStart { index: 0, id: id.into(), name: "f".into() })
+    }
+
+    fn kept(allowed: AllowedCalls, samples: &[(u32, Vec<AnswerPart>)]) -> Vec<AnswerPart> {
+        let mut filter = CallFilter::new((), allowed);
+        let events = samples.iter().map(|(sample_index, parts)| AnswerEvent {
+            sample_index: *sample_index,
+            parts: parts.clone(),
+            ..Default::default()
+        });
+        events.flat_map(|event| filter.filtered(event).parts).collect()
+    }
+
+    #[test]
+    fn one_complete_call_is_kept_and_later_ones_are_left_out() {
+        let arguments = || AnswerPart::CallArguments("{}".into());
+        let text = || AnswerPart::Text("t".into());
+        let calls = [
+            (0, vec![text(), start("a"), arguments()]),
+            (0, vec![AnswerPart::CallEnd, text(), start("b")]),
+            (0, vec![arguments(), AnswerPart::CallEnd, text()]),
+        ];
+        let one = kept(AllowedCalls::One, &calls);
+        let expected = [text(), start("a"), arguments(), AnswerPart::CallEnd, text(), text()];
+        assert_eq!(one, expected);
+        let all: Vec<_> = calls.iter().flat_map(|(_, parts)| parts.clone()).collect();
+        assert_eq!(kept(AllowedCalls::All, &calls), all);
+    }
+
+    #[test]
+    fn a_call_that_was_none_is_not_the_one_and_its_text_is_kept() {
+        let fault = || AnswerPart::MalformedCall(CallFault { warning: "w".into() });
+        let text = || AnswerPart::Text("<tool_call>".into());
+        let broken_first = vec![start("a"), fault(), text(), start("b"), AnswerPart::CallEnd];
+        assert_eq!(kept(AllowedCalls::One, &[(0, broken_first.clone())]), broken_first);
+        let broken_second = vec![start("a"), AnswerPart::CallEnd, start("b"), fault(), text()];
+        let expected = [start("a"), AnswerPart::CallEnd, fault(), text()];
+        assert_eq!(kept(AllowedCalls::One, &[(0, broken_second)]), expected);
+    }
+
+    #[test]
+    fn each_sample_has_a_call_of_its_own() {
+        let call = |id| vec![start(id), AnswerPart::CallEnd];
+        let found = kept(AllowedCalls::One, &[(1, call("a")), (0, call("b")), (1, call("c"))]);
+        assert_eq!(found, [call("a"), call("b")].concat());
+    }
+}
