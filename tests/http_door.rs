@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 const KEY: &str = "pl_http_door_0123456789";
 /// Most sequences that a target runs at once.
 const MOST_RUNNING: u32 = 128;
+/// Tokens of a stream: few, so that streams that wait get their turn within some seconds also where
+/// 128 run on two cores.
+const TOKENS: u32 = 60;
 
 /// Sends a request and returns its connection.
 fn send(address: &str, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
@@ -112,7 +115,7 @@ fn without_a_key_no_path_but_health_answers() {
 /// A stream that never ends by itself, as a body of `/v1/completions`.
 fn endless() -> String {
     let body = json!({
-        "prompt": "Once upon a time", "stream": true, "ignore_eos": true, "max_tokens": 300, "temperature": 0.8,
+        "prompt": "Once upon a time", "stream": true, "ignore_eos": true, "max_tokens": TOKENS, "temperature": 0.8,
         "paceline": {"route": "plain"},
     });
     body.to_string()
