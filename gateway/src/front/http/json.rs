@@ -109,7 +109,11 @@ fn after_string(bytes: &[u8], mut at: usize) -> usize {
 
 fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
     let words = error.to_string();
-    let parent = if path == "." { "" } else { path };
+    // The decoder writes "?" for a place that it did not reach.
+    let parent = match path {
+        "." | "?" => "",
+        path => path.trim_end_matches(".?"),
+    };
     let name = |start: &str| {
         let rest = words.strip_prefix(start)?;
         rest.split_once('`').map(|(name, _)| name)
@@ -271,6 +275,7 @@ mod tests {
             (r#"{"name": "a", "any": {"b": [{"c": 1, "c": 2}]}}"#, "any", "twice"),
             (r#"{"name": "a"} x"#, "body", "trailing"),
             ("", "body", "EOF"),
+            ("{", "body", "EOF"),
             ("[]", "body", "Outer"),
             (r#"{"name": "a", "name": "b"}"#, "name", "found it twice"),
         ] {
