@@ -95,7 +95,7 @@ fn every_metric_of_the_handbook_moves() {
     // The same prompt twice: the second time its beginning is in the prefix cache.
     let long = "One, two, three, four, five, six, seven, eight. ".repeat(40);
     for _ in 0..2 {
-        stack.ask(chat(&long).max_tokens(8).route(RouteWish::Plain)).expect("served");
+        stack.ask(chat(&long).exactly(8).route(RouteWish::Plain)).expect("served");
     }
     stack.ask(drafted(48)).expect("served");
     stack.ask(chat(&"much too long ".repeat(20_000))).expect_err("above the context");
