@@ -1,7 +1,7 @@
 #!/bin/sh
-# The suite: fetches SmolLM2 and clients of other people if they are not there yet, builds everything, then runs every test and says how long that took
-# without the build. The last line is the test runner's summary, with the count of tests that were skipped because
-# one of them could not be fetched; target/test.log keeps the run's output, target/test-summary.txt that line.
+# The suite: fetches SmolLM2 and the Python clients if they are not there yet, builds everything, then runs every test and
+# prints how long that took without the build. The last line is the test runner's summary, with the count of tests that
+# were skipped because something could not be fetched. target/test.log keeps the output, target/test-summary.txt that line.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 

@@ -13,11 +13,11 @@ use crate::sgemm::kernels;
 /// Scales or biases as they are stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Factors<'a> {
-    /// float32 numbers.
+    /// Stored as float32.
     Float32(&'a [f32]),
-    /// float16 numbers as their bits.
+    /// Stored as float16 (IEEE 754 binary16), one `u16` of bits for each.
     Float16(&'a [u16]),
-    /// bfloat16 numbers as their bits.
+    /// Stored as bfloat16, one `u16` of bits for each.
     Bfloat16(&'a [u16]),
 }
 

@@ -18,6 +18,7 @@ use crate::front::connection::listener::Listeners;
 use crate::front::decoding::Decoding;
 use crate::front::grpc::{self, GrpcWire};
 use crate::front::http::aliases::Aliases;
+use crate::front::http::sse::KEEP_ALIVE;
 use crate::front::http::{self, Cors, HttpFront, HttpWire};
 use crate::guard::Guard;
 use crate::images::ImagePipeline;
@@ -187,6 +188,7 @@ impl Gateway {
                 standing: self.standing.subscribe(),
                 decoding: decoding.clone(),
                 aliases: Aliases { names, is_loopback: socket.is_loopback() },
+                keep_alive: KEEP_ALIVE,
             };
             let cors = Cors::new(&config.gateway.cors_origins);
             let wire = HttpWire::new(http::router(Arc::new(front)), cors);

@@ -1,5 +1,5 @@
-//! Who may come in over HTTP, and how long one may stand in the door: keys on every path, TLS,
-//! silent openers, readers who do not read, bodies that do not come. Twins of `door`.
+//! The bounds of HTTP connections, as in `door` for gRPC: keys on every path, TLS, connections that
+//! send nothing, clients that do not read, bodies that do not arrive.
 
 mod keyring;
 mod stage;

@@ -29,7 +29,7 @@ impl Stack {
     /// Gets `path` of the HTTP address.
     ///
     /// # Errors
-    /// Nobody listens, or the answer does not come.
+    /// The address refuses connections, or no answer comes in time.
     pub fn http_get(&self, path: &str) -> io::Result<HttpAnswer> {
         let mut stream = TcpStream::connect(self.http_address())?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;

@@ -12,17 +12,17 @@ use super::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
 
 /// A listening socket and its address.
 pub struct FrontListener {
-    /// The socket.
+    /// The listening socket.
     pub socket: TcpListener,
-    /// Its address.
+    /// The address for clients to connect to, as host and port.
     pub address: String,
 }
 
 /// Where clients connect.
 pub struct FrontListeners {
-    /// For gRPC.
+    /// The listener of the gRPC port.
     pub grpc: FrontListener,
-    /// For HTTP, if it is served.
+    /// The listener of the HTTP port; `None` if `gateway.http` is empty.
     pub http: Option<FrontListener>,
 }
 

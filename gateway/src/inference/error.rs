@@ -75,7 +75,7 @@ impl InferenceError {
 
     /// The deadline passed before the first token.
     pub fn deadline_passed() -> Self {
-        let message = "the request's deadline passed before its first token; allow more time (grpc-timeout), or send a shorter prompt";
+        let message = "the request's deadline passed before its first token; allow more time (grpc-timeout, or limits.deadline_s of this service), or send a shorter prompt";
         Self::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, 0)
     }
 

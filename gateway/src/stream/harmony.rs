@@ -43,7 +43,7 @@ pub(super) struct HarmonySplitter {
     spelled: String,
 }
 
-/// What a header says.
+/// The channel and the recipient in a header.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Header<'a> {
     channel: &'a str,

@@ -28,6 +28,8 @@ pub use reading::ConversationReading;
 pub use stop::StopStrings;
 pub use tools::OfferedTools;
 
+use parts::Parts;
+
 /// Tokens of one sample, as the target generated them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenBatch {
@@ -176,6 +178,17 @@ impl AnswerEvent {
             _ => None,
         };
         self.parts.iter().filter_map(text).collect()
+    }
+
+    /// Adds the next event of the same sample.
+    pub fn append(&mut self, next: AnswerEvent) {
+        let mut parts = Parts::of(std::mem::take(&mut self.parts));
+        next.parts.into_iter().for_each(|part| parts.push(part));
+        self.parts = parts.take();
+        self.token_ids.extend(next.token_ids);
+        self.margins.extend(next.margins);
+        self.logprobs.extend(next.logprobs);
+        (self.step_end_ns, self.so_far, self.last) = (next.step_end_ns, next.so_far, next.last);
     }
 }
 

@@ -7,6 +7,11 @@ use super::{AnswerPart, CallFault, CallStart};
 pub(super) struct Parts(Vec<AnswerPart>);
 
 impl Parts {
+    /// These pieces, of which neighbours are of different kinds.
+    pub(super) fn of(parts: Vec<AnswerPart>) -> Self {
+        Self(parts)
+    }
+
     pub(super) fn text(&mut self, text: &str) {
         match self.0.last_mut() {
             _ if text.is_empty() => {}

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use paceline_gateway::front::decoding::Decoding;
 use paceline_gateway::front::http::aliases::Aliases;
+use paceline_gateway::front::http::sse::KEEP_ALIVE;
 use paceline_gateway::front::http::{HttpFront, router};
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
@@ -58,6 +60,11 @@ pub struct Event {
 
 impl Exchange {
     pub async fn serving() -> Self {
+        Self::keeping_alive(KEEP_ALIVE).await
+    }
+
+    /// With a keep-alive after so long without an event.
+    pub async fn keeping_alive(keep_alive: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let model = dir.path().join("model");
         write_model(&model);
@@ -98,6 +105,7 @@ impl Exchange {
             standing: standing.subscribe(),
             decoding: Decoding::new(2),
             aliases: Aliases { names: ModelAliases::Any, is_loopback: true },
+            keep_alive,
         };
         let router = router(Arc::new(front));
         Self { router, fake, language, _attachment: attachment, _dir: dir }

@@ -26,7 +26,7 @@ pub struct GrpcWire {
 }
 
 impl GrpcWire {
-    /// Serves `routes`.
+    /// Prepares the services in `routes` once for all connections.
     pub fn new(routes: Routes) -> Self {
         Self { routes: routes.prepare() }
     }

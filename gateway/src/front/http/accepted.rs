@@ -15,11 +15,11 @@ pub type Rest = Map<String, Value>;
 /// A field that is accepted and not read.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
-    /// Its name.
+    /// Its name in the JSON object.
     pub field: &'static str,
     /// The values that change nothing. `null` is always one of them.
     pub values: Values,
-    /// Who sends it.
+    /// The clients that send it.
     pub client: &'static str,
 }
 

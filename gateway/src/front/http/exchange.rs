@@ -2,8 +2,8 @@
 //! decoding and checks, the answer whole or as server-sent events, and errors.
 //!
 //! A protocol's path is `post(exchange::answer::<P>)` with its [`Protocol`], or
-//! `post(exchange::count::<P>)` with its [`Counting`]. Errors before the first token have a status
-//! and a body; those after it are an event of the stream.
+//! `post(exchange::count::<P>)` with its [`Counting`]. An error before the headers has a
+//! status and a body; an error after them is an event of the stream.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,10 +14,12 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _, TryFutureExt as _};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use super::error::{Dialect, ErrorReply, FieldName, FieldPaths, code};
 use super::one_call::{AllowedCalls, CallFilter};
@@ -197,33 +199,57 @@ impl TokenTexts {
 }
 
 /// Answers one request of this protocol.
+///
+/// Headers of a stream come with its first token, so that an error before it has a status. A stream
+/// that is silent for [`HttpFront::keep_alive`] gets its headers then, because clients and proxies
+/// give up on a connection without a byte; an error after that is an event.
 pub async fn answer<P: Protocol>(
     State(front): State<Arc<HttpFront>>,
     request: HttpRequest,
 ) -> Response {
     let Received { call, entered, parts, body } = front.receive(P::METHOD, request);
     let request_id = call.request_id().as_str().to_owned();
-    let mut replying: Option<Replying<P::Writer>> = None;
-    let mut paths = FieldPaths::default();
-    let reading = async {
+    let (keep_alive, id) = (front.keep_alive, request_id.clone());
+    let (sender, mut receiver) = oneshot::channel();
+    let reading_front = Arc::clone(&front);
+    let reading = async move {
         entered?;
-        let source = Source { parts, body, request_id: &request_id, numbers: P::MAX_NUMBERS };
-        let checked = front.read(source, P::decode_checked).await?;
-        paths = FieldPaths { fields: P::FIELDS, messages: checked.messages };
-        replying = Some(checked.rest);
+        let source = Source { parts, body, request_id: &id, numbers: P::MAX_NUMBERS };
+        let checked = reading_front.read(source, P::decode_checked).await?;
+        let paths = FieldPaths { fields: P::FIELDS, messages: checked.messages };
+        // The receiver lives as long as the call.
+        let _ = sender.send(Answering { replying: checked.rest, paths });
         checked.request
     };
-    let answered = front.inference.answer(call, reading).await;
-    let answered = answered.and_then(|events| match replying {
-        Some(replying) => Ok((events, replying)),
-        None => Err(InferenceError::bug("an answer to a request that was not decoded")),
-    });
-    let reply = match answered {
-        Ok((events, Replying { writer, stream: true })) => {
-            Ok(stream_reply(SseBody::new(events, writer, paths.clone())))
+    let mut answered = Box::pin(async move { front.inference.answer(call, reading).await });
+    let mut decoded: Option<Answering<P::Writer>> = None;
+    let silence = async {
+        decoded = (&mut receiver).await.ok();
+        match &decoded {
+            Some(answering) if answering.replying.stream => sleep(keep_alive).await,
+            _ => std::future::pending().await,
         }
-        Ok((events, Replying { writer, stream: false })) => whole_reply(events, writer).await,
-        Err(error) => Err(error),
+    };
+    let first = tokio::select! {
+        biased;
+        answered = &mut answered => Some(answered),
+        () = silence => None,
+    };
+    let decoded = decoded.or_else(|| receiver.try_recv().ok());
+    let paths = decoded.as_ref().map(|answering| answering.paths.clone()).unwrap_or_default();
+    let reply = match (first, decoded.map(|answering| answering.replying)) {
+        (None, Some(Replying { writer, .. })) => {
+            let events = Box::pin(answered.try_flatten_stream());
+            Ok(stream_reply(SseBody::new(events, writer, paths.clone(), keep_alive)))
+        }
+        (Some(Ok(events)), Some(Replying { writer, stream: true })) => {
+            Ok(stream_reply(SseBody::new(events, writer, paths.clone(), keep_alive)))
+        }
+        (Some(Ok(events)), Some(Replying { writer, stream: false })) => {
+            whole_reply(events, writer).await
+        }
+        (Some(Err(error)), _) => Err(error),
+        (_, None) => Err(InferenceError::bug("an answer to a request that was not decoded")),
     };
     finish::<P::Dialect>(reply, &paths, &request_id)
 }
@@ -291,6 +317,12 @@ struct Checked<T> {
 struct Replying<W> {
     writer: CallFilter<W>,
     stream: bool,
+}
+
+/// A request that was decoded: how its answer is written, and how its errors name fields.
+struct Answering<W> {
+    replying: Replying<W>,
+    paths: FieldPaths,
 }
 
 /// The checks that [`answer`] runs where bodies are decoded.
@@ -368,7 +400,11 @@ impl HttpFront {
 }
 
 /// An answer as it comes.
-fn stream_reply<W: AnswerWriter>(body: SseBody<AnswerStream, W>) -> Response {
+fn stream_reply<S, W>(body: SseBody<S, W>) -> Response
+where
+    S: Stream<Item = Result<AnswerEvent, InferenceError>> + Send + Unpin + 'static,
+    W: AnswerWriter,
+{
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -382,9 +418,14 @@ async fn whole_reply<W: AnswerWriter>(
     mut answer: AnswerStream,
     writer: W,
 ) -> Result<Response, InferenceError> {
-    let mut events = Vec::new();
+    // One event for each sample, so that a long answer takes the memory of its tokens alone.
+    let mut events: Vec<AnswerEvent> = Vec::new();
     while let Some(event) = answer.next().await {
-        events.push(event?);
+        let event = event?;
+        match events.iter_mut().find(|before| before.sample_index == event.sample_index) {
+            Some(before) => before.append(event),
+            None => events.push(event),
+        }
     }
     let route = events.iter().find_map(|event| event.last.as_ref()?.route);
     let written = catch_unwind(AssertUnwindSafe(move || writer.whole(events)));

@@ -2,10 +2,16 @@
 //! types, and how answers and errors are written. All have one way from a request to an answer:
 //! [`exchange`].
 //!
-//! [`exchange`] requests and answers · [`sse`] answers as server-sent events · [`error`] reasons as
-//! HTTP statuses · [`json`] bounds of JSON · [`aliases`] the model names that are served ·
-//! [`accepted`] fields that are accepted and not read · [`values`] values of requests with several
-//! forms · [`answer`] fields of all answers · [`one_call`] answers that may have one call of a tool.
+//! - [`openai`], [`responses`], [`anthropic`]: the protocols
+//! - [`exchange`]: from a request to its answer
+//! - [`sse`]: answers as server-sent events
+//! - [`error`]: reasons as HTTP statuses
+//! - [`json`]: bounds of JSON
+//! - [`aliases`]: the model names that are served
+//! - [`accepted`]: fields that are accepted and not read
+//! - [`values`]: values of requests with several forms
+//! - [`answer`]: fields of all answers
+//! - [`one_call`]: answers that may have one call of a tool
 
 pub mod accepted;
 pub mod aliases;
@@ -27,6 +33,7 @@ pub mod values;
 mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -62,6 +69,8 @@ pub struct HttpFront {
     pub decoding: Decoding,
     /// Which model names of clients are served.
     pub aliases: Aliases,
+    /// Time without an event after which a stream gets a keep-alive.
+    pub keep_alive: Duration,
 }
 
 /// Every path of the HTTP address.

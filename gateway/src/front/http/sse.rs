@@ -19,7 +19,7 @@ use crate::stream::AnswerEvent;
 
 /// Time without an event after which a keep-alive is written. Proxies close connections that are
 /// silent for 60 s, some for 30 s.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// One server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,13 +79,16 @@ pub(super) struct SseBody<S, W> {
     events: Option<S>,
     writer: W,
     paths: FieldPaths,
+    /// Time without an event after which a keep-alive is written.
+    interval: Duration,
     keep_alive: Pin<Box<Sleep>>,
 }
 
 impl<S, W: AnswerWriter> SseBody<S, W> {
     /// The events of an answer, as `writer` writes them.
-    pub(super) fn new(events: S, writer: W, paths: FieldPaths) -> Self {
-        Self { events: Some(events), writer, paths, keep_alive: Box::pin(sleep(KEEP_ALIVE)) }
+    pub(super) fn new(events: S, writer: W, paths: FieldPaths, interval: Duration) -> Self {
+        let keep_alive = Box::pin(sleep(interval));
+        Self { events: Some(events), writer, paths, interval, keep_alive }
     }
 
     /// What the writer makes of an answer's next event or of its end. The answer ends with its last
@@ -143,7 +146,7 @@ where
             };
             // Some events of an answer make none of the protocol.
             if !text.is_empty() {
-                this.keep_alive.set(sleep(KEEP_ALIVE));
+                this.keep_alive.set(sleep(this.interval));
                 return Poll::Ready(Some(Ok(Frame::data(text.into()))));
             }
         }
@@ -201,7 +204,7 @@ mod tests {
 
     async fn all(events: Vec<Result<AnswerEvent, InferenceError>>) -> Vec<String> {
         let events = futures::stream::iter(events);
-        let mut body = SseBody::new(events, Plain, FieldPaths::default());
+        let mut body = SseBody::new(events, Plain, FieldPaths::default(), KEEP_ALIVE);
         let mut written = Vec::new();
         while let Some(text) = next(&mut body).await {
             written.push(text);
@@ -235,7 +238,7 @@ mod tests {
     async fn a_silent_answer_is_kept_alive() {
         let pause = Duration::from_secs(40);
         let events = futures::stream::once(sleep(pause)).map(|()| tokens(&[1]));
-        let mut body = SseBody::new(Box::pin(events), Plain, FieldPaths::default());
+        let mut body = SseBody::new(Box::pin(events), Plain, FieldPaths::default(), KEEP_ALIVE);
         for _ in 0..2 {
             assert_eq!(next(&mut body).await.as_deref(), Some(": keep-alive\n\n"));
         }

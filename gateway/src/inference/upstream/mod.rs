@@ -1,5 +1,6 @@
 //! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it and asks it for
-//! the service's figures, and [`attach`] follows its state. Only [`wire`] knows its messages (`paceline.internal.v1`).
+//! the service's figures, and [`attach`] follows its state. Only [`wire`] knows the messages of
+//! `paceline.internal.v1`.
 
 pub mod attach;
 mod figures;

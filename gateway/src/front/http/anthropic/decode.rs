@@ -236,7 +236,7 @@ fn offers_tools(choice: Option<ToolChoice>) -> Result<bool, InferenceError> {
     Ok(kind == "auto")
 }
 
-/// What a request says of thoughts.
+/// How a request asks for thoughts.
 struct Thoughts {
     /// Variables of the template.
     arguments: Map<String, Value>,

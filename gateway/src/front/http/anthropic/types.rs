@@ -19,7 +19,7 @@ pub struct MessagesRequest {
     pub max_tokens: Option<u32>,
     /// The conversation, oldest first.
     pub messages: Vec<Message>,
-    /// What the operator tells the model.
+    /// Instructions of the operator to the model.
     pub system: Option<TextOr<SystemBlock>>,
     /// Texts that end the answer.
     pub stop_sequences: Option<Vec<String>>,
@@ -43,7 +43,7 @@ pub struct MessagesRequest {
     pub context_management: Option<ContextManagement>,
     /// What a request asks of this service alone.
     pub paceline: Option<Extension>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -57,7 +57,7 @@ pub struct Message {
     pub role: String,
     /// A text, or blocks.
     pub content: TextOr<Block>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -106,7 +106,7 @@ pub enum ResultBlock {
 pub struct TextBlock {
     /// The text.
     pub text: String,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -118,7 +118,7 @@ pub struct TextBlock {
 pub struct ImageBlock {
     /// Its file.
     pub source: ImageSource,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -149,7 +149,7 @@ pub enum ImageSource {
 pub struct ThinkingBlock {
     /// Its text.
     pub thinking: String,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -166,7 +166,7 @@ pub struct ToolUseBlock {
     /// Its arguments.
     #[schema(value_type = Object)]
     pub input: AnyJson,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -182,7 +182,7 @@ pub struct ToolResultBlock {
     pub content: Option<TextOr<ResultBlock>>,
     /// Whether the tool failed.
     pub is_error: Option<bool>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -202,7 +202,7 @@ pub struct Tool {
     /// `custom`, or nothing. Tools that a service itself runs are not served.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -217,7 +217,7 @@ pub struct ToolChoice {
     pub kind: String,
     /// True: the answer has one call at most, the first that the model makes.
     pub disable_parallel_tool_use: Option<bool>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -233,7 +233,7 @@ pub struct Thinking {
     /// `summarized` or `omitted`. Thoughts are never summarized; `omitted` leaves their text out of
     /// the answer.
     pub display: Option<String>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -245,7 +245,7 @@ pub struct Thinking {
 pub struct OutputConfig {
     /// `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,

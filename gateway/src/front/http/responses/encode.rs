@@ -17,7 +17,7 @@ use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason}
 /// Writes one answer.
 #[derive(Debug)]
 pub struct ResponseWriter {
-    /// Who answers what.
+    /// The request that is answered, and the served model.
     pub(super) head: Head,
     asked: Asked,
     /// Number of the next event.
@@ -120,7 +120,7 @@ impl ResponseWriter {
         SseEvent::named(name, body.to_string())
     }
 
-    /// An event of the open item. `content` tells whether it is about a part of the content.
+    /// An event of the open item. With `content` it is about a part of the item.
     fn of_item(&mut self, name: &'static str, mut body: Value, content: bool) -> Option<SseEvent> {
         body["item_id"] = self.open.as_ref()?.id.as_str().into();
         body["output_index"] = self.output.len().into();
@@ -341,7 +341,7 @@ impl AnswerWriter for ResponseWriter {
     }
 }
 
-/// The codes by which Codex CLI tells what to do.
+/// The codes of errors that Codex CLI acts on.
 fn error_code(error: &InferenceError) -> &'static str {
     match (error.kind, status(error.kind).as_u16()) {
         (Reason::PromptTooLong, _) => "context_length_exceeded",

@@ -17,7 +17,7 @@ pub struct ResponsesRequest {
     pub model: Option<String>,
     /// A text of the user, or the whole conversation: the service keeps none.
     pub input: TextOr<InputItem>,
-    /// What the operator tells the model.
+    /// Instructions of the operator to the model.
     pub instructions: Option<String>,
     /// Most tokens of the answer.
     pub max_output_tokens: Option<u32>,
@@ -48,7 +48,7 @@ pub struct ResponsesRequest {
     pub metadata: Option<Map<String, Value>>,
     /// What a request asks of this service alone.
     pub paceline: Option<Extension>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -99,7 +99,7 @@ pub struct MessageItem {
     pub role: String,
     /// A text, or parts.
     pub content: TextOr<Part>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -124,7 +124,7 @@ pub enum Part {
 pub struct TextPart {
     /// The text.
     pub text: String,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -136,7 +136,7 @@ pub struct TextPart {
 pub struct ImagePart {
     /// Its address. Only an address that contains the file is served.
     pub image_url: String,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -153,7 +153,7 @@ pub struct ReasoningItem {
     pub content: Option<Vec<ReasoningText>>,
     /// The text, in a form that only this service reads.
     pub encrypted_content: Option<String>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -183,7 +183,7 @@ pub struct FunctionCallItem {
     pub namespace: Option<String>,
     /// Its arguments: an object of JSON as text.
     pub arguments: String,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -201,7 +201,7 @@ pub struct CustomToolCallItem {
     pub namespace: Option<String>,
     /// The text.
     pub input: String,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -215,7 +215,7 @@ pub struct OutputItem {
     pub call_id: String,
     /// A text, or parts.
     pub output: TextOr<Part>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -227,7 +227,7 @@ pub struct OutputItem {
 pub struct AdditionalToolsItem {
     /// The tools.
     pub tools: Vec<Tool>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -262,7 +262,7 @@ pub struct FunctionTool {
     /// The JSON schema of its arguments.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<AnyJson>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -278,7 +278,7 @@ pub struct CustomTool {
     pub description: Option<String>,
     /// The form of its text.
     pub format: Option<CustomFormat>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -310,7 +310,7 @@ pub struct NamespaceTool {
     pub description: Option<String>,
     /// Its tools.
     pub tools: Vec<GroupedTool>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -333,7 +333,7 @@ pub enum GroupedTool {
 pub struct Reasoning {
     /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -345,7 +345,7 @@ pub struct Reasoning {
 pub struct TextConfig {
     /// Its format: text.
     pub format: Option<TextFormat>,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
@@ -358,7 +358,7 @@ pub struct TextFormat {
     /// `text`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Further fields.
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
