@@ -173,16 +173,16 @@ fn counted_tokens_equal_those_of_the_answer() {
         let counted = count(&stack, request(ask.clone())).expect("counted");
         assert_eq!(stack.ask(ask).expect("an answer").usage().prompt_tokens, counted);
     }
-    // Hoisted and merged, two ways of writing one conversation are one.
-    let scattered = vec![
-        message("user", "a"),
+    // Messages of one author in a row are one message, and a developer is the system.
+    let parts = vec![
         message("system", "s"),
-        message("user", "b"),
         message("developer", "t"),
+        message("user", "a"),
+        message("user", "b"),
     ];
-    let ordered = vec![message("system", "s\n\nt"), message("user", "a\n\nb")];
+    let whole = vec![message("system", "s\n\nt"), message("user", "a\n\nb")];
     let greedy = |messages| stack.ask(conversation(messages).max_tokens(8)).expect("an answer");
-    assert_eq!(greedy(scattered).ids, greedy(ordered).ids);
+    assert_eq!(greedy(parts).ids, greedy(whole).ids);
     stack.stop();
 }
 
