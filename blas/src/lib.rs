@@ -19,6 +19,8 @@
 //! nothing.
 
 #[cfg(target_os = "linux")]
+pub mod attention;
+#[cfg(target_os = "linux")]
 pub mod experts;
 #[cfg(target_os = "linux")]
 mod kernel;
@@ -39,6 +41,15 @@ mod sgemm;
 
 #[cfg(target_os = "linux")]
 pub use sgemm::cblas_sgemm;
+
+/// Which keys a row attends to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowKeys {
+    /// The slot in which they lie.
+    pub slot: usize,
+    /// Their positions in the slot.
+    pub positions: std::ops::Range<usize>,
+}
 
 /// Products since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -25,7 +25,7 @@ const MOST_THREADS: usize = 64;
 
 /// What a product costs beside its weights, in the same unit: multiplications of so many rows cost
 /// as much as reading the weight.
-const ROWS_PER_READ: usize = 4;
+pub(crate) const ROWS_PER_READ: usize = 4;
 
 /// Weights (times [`ROWS_PER_READ`] rows) below which a product is computed by its caller alone:
 /// waking another thread takes as long.
@@ -108,12 +108,22 @@ pub(crate) fn fill_rows(
             fill(row, unsafe { std::slice::from_raw_parts_mut(place.0.add(row * length), length) });
         }
     };
-    let work = SharedWork(&piece);
+    run_pieces(pieces, threads, &piece);
+}
+
+/// Does each piece of some work once, on as many threads.
+pub(crate) fn run_pieces(pieces: usize, threads: usize, piece: &(impl Fn(usize) + Sync)) {
+    let work = SharedWork(piece);
     let job = Job { work: (&raw const work).cast(), piece: piece_of(&work), pieces };
     // SAFETY: the work lives until `run` is back.
-    if !unsafe { POOL.run(job, threads - 1) } {
+    if threads == 1 || pieces <= 1 || !unsafe { POOL.run(job, threads - 1) } {
         (0..pieces).for_each(piece);
     }
+}
+
+/// Threads for work of so many weights that are read.
+pub(crate) fn threads_for(work: usize) -> usize {
+    if work < ALONE { 1 } else { threads() }
 }
 
 /// How a piece of such work is done; a function of its own because closures' types have no names.
@@ -175,7 +185,7 @@ pub(crate) unsafe fn run(kernels: &Kernels, product: &Product) {
 /// [`run`]'s.
 unsafe fn band(kernels: &Kernels, product: &Product, buffer: &mut PackBuffer) {
     let work = work_of(product);
-    let threads = if work < ALONE { 1 } else { threads() };
+    let threads = threads_for(work);
     let partition = if threads == 1 {
         Partition::none(product)
     } else {

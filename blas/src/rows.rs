@@ -2,8 +2,6 @@
 //! same bits whatever other rows there are and however many threads (I1). Many rows are given out
 //! to the threads of products.
 
-use std::ops::Range;
-
 use crate::pool::fill_rows;
 use crate::sgemm::kernels;
 
@@ -131,22 +129,6 @@ pub fn surprises<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, length: usize, out: 
     fill_rows(out, 1, length, |row, out| out[0] = unsafe { function(x(row)) });
 }
 
-/// In place, rows of `keys`: softmax(scale · x) over the keys that a row attends to, 0 for all
-/// others.
-pub fn softmax(
-    x: &mut [f32],
-    keys: usize,
-    scale: f32,
-    seen: impl Fn(usize) -> Range<usize> + Sync,
-) {
-    let function = kernels().functions.softmax;
-    fill_rows(x, keys, keys, |row, x| {
-        let Range { start, end } = seen(row);
-        // SAFETY: `kernels` are of this processor.
-        unsafe { function(x, scale, start, end) }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,7 +196,7 @@ mod tests {
         }
 
         /// The largest of some numbers of x.
-        fn largest(&self, range: Range<usize>) -> f64 {
+        fn largest(&self, range: std::ops::Range<usize>) -> f64 {
             f64::from(self.x[range].iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x)))
         }
     }
@@ -414,9 +396,8 @@ mod tests {
             cos: &angles[at * 128..][..64],
             sin: &angles[at * 128 + 64..][..64],
         };
-        let seen = |at: usize| at % 7..width - at % 11;
         let all = |first: usize, count: usize| {
-            let mut out = vec![vec![0.0; count * width]; 7];
+            let mut out = vec![vec![0.0; count * width]; 6];
             gated(|at| row(first + at), width, &mut out[0]);
             norm(|at| row(first + at), &weight, 1e-6, &mut out[1]);
             norm_turn(
@@ -430,17 +411,15 @@ mod tests {
             (0..count).for_each(|at| {
                 out[3][at * width..][..width].copy_from_slice(&row(first + at)[..width])
             });
-            out[4] = out[3].clone();
-            softmax(&mut out[3], width, 0.5, |at| seen(first + at));
-            gelu(&mut out[4], width);
+            gelu(&mut out[3], width);
             layer_norm(
                 |at| row(first + at),
                 Affine { weight: &weight, bias: &x[..width] },
                 1e-6,
-                &mut out[5],
+                &mut out[4],
             );
             let heads = Heads { count: 12, dim: 64 };
-            super::turn(|at| row(first + at), heads, |at| turn(first + at), &mut out[6]);
+            super::turn(|at| row(first + at), heads, |at| turn(first + at), &mut out[5]);
             out
         };
         crate::set_threads(3);

@@ -17,7 +17,7 @@ fn rows_of_b(p: &Product) -> (usize, usize) {
 }
 
 /// Numbers in -1..1, the same for the same seed.
-fn numbers(seed: u64) -> impl Iterator<Item = f32> {
+pub(crate) fn numbers(seed: u64) -> impl Iterator<Item = f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
         state ^= state << 13;

@@ -1,7 +1,6 @@
 //! Several products of few rows each as one job, so that the threads meet once and not after each.
 
-use super::helpers::Job;
-use super::{ALONE, BAND, BUFFER, POOL, SharedWork, piece_of, threads, work_of};
+use super::{BAND, BUFFER, run_pieces, threads_for, work_of};
 use crate::kernel::{COLUMNS, Kernels, Product};
 
 /// Columns `from..to` of a product.
@@ -57,7 +56,7 @@ pub(crate) unsafe fn run_several(kernels: &Kernels, products: &[Product]) {
 unsafe fn group(kernels: &Kernels, products: &[Product]) {
     let mut products = products.to_vec();
     let work: usize = products.iter().map(work_of).sum();
-    let threads = if work < ALONE { 1 } else { threads() };
+    let threads = threads_for(work);
     let pieces = pieces(&products, work, threads);
     BUFFER.with_borrow_mut(|buffer| {
         // SAFETY: the caller's.
@@ -68,13 +67,7 @@ unsafe fn group(kernels: &Kernels, products: &[Product]) {
             // SAFETY: the caller's; each piece is given out once.
             unsafe { kernels.columns(shared.product(product), from, to) }
         };
-        let work = SharedWork(&piece);
-        let job =
-            Job { work: (&raw const work).cast(), piece: piece_of(&work), pieces: pieces.len() };
-        // SAFETY: the work lives until `run` is back.
-        if threads == 1 || !unsafe { POOL.run(job, threads - 1) } {
-            (0..pieces.len()).for_each(piece);
-        }
+        run_pieces(pieces.len(), threads, &piece);
     });
 }
 

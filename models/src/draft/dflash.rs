@@ -17,7 +17,7 @@ use config::{AttentionWindow, Config};
 use super::{DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal};
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, KvStore, LayerKv};
-use crate::layers::{GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
+use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{LoadError, Weights};
 use crate::segment::Segment;
 
@@ -82,16 +82,20 @@ impl Attention {
         })
     }
 
-    /// Keys and values `[rows, Hkv, D]` of context (not normed per layer) and block rows by the
-    /// same weights.
+    /// Keys `[rows, Hkv, D]`, and in the second half of the heads of `[rows, 2 · Hkv, D]` values, of
+    /// context (not normed per layer) and block rows by the same weights.
     fn keys_values(&self, rows: &Array, step: &Step) -> Result<(Array, Array)> {
         let kv = self.kv_proj.forward(rows)?.reshape(&[
             rows.dim(0),
             2 * self.n_kv_heads,
             self.head_dim,
         ])?;
-        let keys = self.k_norm.forward(&kv, &step.key_rope)?;
-        Ok((keys, kv.try_index((.., self.n_kv_heads.., ..))?))
+        Ok((self.k_norm.forward(&kv, &step.key_rope)?, kv))
+    }
+
+    /// The values of [`Attention::keys_values`].
+    fn values<'a>(&self, keys_values: &'a Array) -> HeadRows<'a> {
+        HeadRows::new(keys_values, self.n_kv_heads..2 * self.n_kv_heads)
     }
 
     /// Block rows see the context and one another, forwards too unless the layer is causal. `block`
@@ -100,7 +104,7 @@ impl Attention {
         let queries =
             self.q_proj.forward(block)?.reshape(&[block.dim(0), self.n_heads, self.head_dim])?;
         let queries = self.q_norm.forward(&queries, &step.query_rope)?;
-        let (keys, values) = match &step.context {
+        let (keys, both) = match &step.context {
             Some(context) => self.keys_values(&concatenate(&[context, block], 0)?, step)?,
             None => self.keys_values(block, step)?,
         };
@@ -109,7 +113,8 @@ impl Attention {
             queries: Some(&step.queries),
             both_ways: !self.causal,
         };
-        self.o_proj.forward(&kv.attend(layer, &queries, &keys, &values, params, &step.segments)?)
+        let values = self.values(&both);
+        self.o_proj.forward(&kv.attend(layer, &queries, &keys, values, params, &step.segments)?)
     }
 }
 
@@ -349,8 +354,9 @@ impl Drafter for Dflash {
                 // Context rows do not depend on the layers below: nothing but keys and values is
                 // needed.
                 for (at, layer) in self.layers.iter().enumerate() {
-                    let (keys, values) = layer.self_attn.keys_values(context, &step)?;
-                    kv.write(at, &keys, &values, Some(&step.queries), &step.segments)?;
+                    let (keys, both) = layer.self_attn.keys_values(context, &step)?;
+                    let values = layer.self_attn.values(&both);
+                    kv.write(at, &keys, values, Some(&step.queries), &step.segments)?;
                 }
                 None
             }

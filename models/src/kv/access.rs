@@ -6,14 +6,16 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use mlx_rs::Array;
 use mlx_rs::ops::select;
 
+use super::by_row::{self, RowReads, RowWrites};
 use super::class::CapacityClass;
 use super::{SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
-use crate::layers::VisibleKeys;
+use crate::layers::RowWrite;
 use crate::segment::{Segment, SequenceId};
 
 /// The writes and reads of one batch.
@@ -23,6 +25,10 @@ pub(super) struct AccessPlan {
     queries: Option<Vec<i32>>,
     pub(super) writes: Vec<ClassWrite>,
     pub(super) reads: Vec<ClassRead>,
+    /// The writes row by row, once a layer has asked for them.
+    row_writes: Option<Arc<[RowWrites]>>,
+    /// The reads row by row, of each causality that layers have asked for.
+    row_reads: Vec<(Causality, Arc<[RowReads]>)>,
 }
 
 /// New rows of neighbouring segments that lie in one class: one scatter.
@@ -32,16 +38,9 @@ pub(super) struct ClassWrite {
     /// Rows of the new keys and values.
     pub(super) rows: Range<i32>,
     /// Where each row goes.
-    targets: Vec<RowTarget>,
+    pub(super) places: Vec<RowWrite>,
     /// Flat indices, by number of KV heads.
     indices: Vec<(i32, Array)>,
-}
-
-/// Where a row goes in its class.
-#[derive(Clone, Copy, Debug)]
-struct RowTarget {
-    slot: usize,
-    position: i32,
 }
 
 /// Neighbouring slots of one class with the same number of query rows: one attention.
@@ -52,7 +51,7 @@ pub(super) struct ClassRead {
     /// Rows of the queries.
     pub(super) rows: Range<i32>,
     /// For each slot, the positions of its query rows. They end at the sequence's last new row.
-    queries: Vec<Range<i32>>,
+    pub(super) queries: Vec<Range<i32>>,
     /// The views that layers have asked for so far.
     views: Vec<KeyView>,
 }
@@ -72,23 +71,8 @@ pub(super) struct KeyView {
     causality: Causality,
     /// Positions, up to the longest sequence's length with its new rows.
     pub(super) keys: Range<i32>,
-    /// Which of them each row attends to.
-    pub(super) mask: MaskForm,
-}
-
-/// Which keys rows attend to, in the form that the attention takes.
-#[derive(Clone, Debug)]
-pub(super) enum MaskForm {
     /// `[slots, 1, rows each, keys]`, 0 or -inf; `None` where all rows attend to all keys.
-    Additive(Option<Array>),
-    /// A range for each row.
-    Ranges(VisibleKeys),
-}
-
-impl KeyView {
-    fn is_of(&self, causality: Causality, ranges: bool) -> bool {
-        self.causality == causality && matches!(self.mask, MaskForm::Ranges(_)) == ranges
-    }
+    pub(super) mask: Option<Array>,
 }
 
 /// A segment of the batch, and where its sequence lies.
@@ -133,7 +117,24 @@ impl AccessPlan {
             queries: queries.map(<[i32]>::to_vec),
             writes: writes(&located),
             reads: reads(&located),
+            row_writes: None,
+            row_reads: Vec::new(),
         })
+    }
+
+    /// The writes row by row.
+    pub(super) fn row_writes(&mut self) -> Arc<[RowWrites]> {
+        self.row_writes.get_or_insert_with(|| by_row::writes(&self.writes).into()).clone()
+    }
+
+    /// The reads of layers of one causality row by row.
+    pub(super) fn row_reads(&mut self, causality: Causality) -> Arc<[RowReads]> {
+        if let Some((_, reads)) = self.row_reads.iter().find(|(of, _)| *of == causality) {
+            return reads.clone();
+        }
+        let reads: Arc<[RowReads]> = by_row::reads(&self.reads, causality).into();
+        self.row_reads.push((causality, reads.clone()));
+        reads
     }
 
     /// Whether this is the plan of such a batch.
@@ -155,16 +156,20 @@ fn writes(segments: &[LocatedSegment]) -> Vec<ClassWrite> {
         }
         let rows = row..row + positions.len() as i32;
         row = rows.end;
-        let targets = positions.map(|position| RowTarget { slot: slot.index, position });
+        let places = rows.clone().zip(positions).map(|(row, position)| RowWrite {
+            row: row as usize,
+            slot: slot.index,
+            position: position as usize,
+        });
         match writes.last_mut().filter(|write| write.class == slot.class) {
             Some(write) => {
                 write.rows.end = rows.end;
-                write.targets.extend(targets);
+                write.places.extend(places);
             }
             None => writes.push(ClassWrite {
                 class: slot.class,
                 rows,
-                targets: targets.collect(),
+                places: places.collect(),
                 indices: vec![],
             }),
         }
@@ -207,20 +212,16 @@ fn reads(segments: &[LocatedSegment]) -> Vec<ClassRead> {
 }
 
 impl ClassRead {
-    /// The keys for layers of one causality, and which of them each row attends to: as ranges, or
-    /// as a mask.
-    pub(super) fn view(&mut self, causality: Causality, ranges: bool) -> Result<KeyView> {
-        if let Some(view) = self.views.iter().find(|view| view.is_of(causality, ranges)) {
+    /// The keys for layers of one causality, and which of them each row attends to.
+    pub(super) fn view(&mut self, causality: Causality) -> Result<KeyView> {
+        if let Some(view) = self.views.iter().find(|view| view.causality == causality) {
             return Ok(view.clone());
         }
         let end = self.queries.iter().map(|queries| queries.end).max().unwrap_or(0);
         let start = self.queries.iter().map(|queries| queries.start).min().unwrap_or(0);
         // Keys that no row of any slot attends to are not even read.
         let keys = causality.window.map_or(0, |window| (start - window + 1).max(0))..end;
-        let mask = match ranges {
-            true => MaskForm::Ranges(visible_keys(&self.queries, causality, &keys)),
-            false => MaskForm::Additive(additive_mask(&self.queries, causality, &keys)?),
-        };
+        let mask = additive_mask(&self.queries, causality, &keys)?;
         let view = KeyView { causality, keys, mask };
         self.views.push(view.clone());
         Ok(view)
@@ -233,28 +234,15 @@ impl ClassWrite {
         if let Some((_, indices)) = self.indices.iter().find(|(heads, _)| *heads == n_kv) {
             return Ok(indices.clone());
         }
-        let row = |target: &RowTarget| {
-            let RowTarget { slot, position } = *target;
-            (0..n_kv).map(|head| class.row(slot, head, n_kv, position)).collect::<Vec<_>>()
+        let row = |place: &RowWrite| {
+            let RowWrite { slot, position, .. } = *place;
+            (0..n_kv).map(move |head| class.row(slot, head, n_kv, position as i32))
         };
-        let flat: Vec<i32> = self.targets.iter().flat_map(row).collect();
+        let flat: Vec<i32> = self.places.iter().flat_map(row).collect();
         let indices = Array::from_slice(&flat, &[flat.len() as i32]);
         self.indices.push((n_kv, indices.clone()));
         Ok(indices)
     }
-}
-
-/// For each row the range up to its last visible position and, with a window, from its first.
-fn visible_keys(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> VisibleKeys {
-    let index = |position: i32| (position - keys.start).max(0) as usize;
-    let of_slot = |queries: &Range<i32>| {
-        let end = queries.end;
-        queries.clone().map(move |position| {
-            let from = causality.window.map_or(keys.start, |window| position - window + 1);
-            index(from)..index(if causality.both_ways { end } else { position + 1 })
-        })
-    };
-    queries.iter().flat_map(of_slot).collect()
 }
 
 /// -inf after each row's last visible position and, with a window, before its first.

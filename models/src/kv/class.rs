@@ -8,6 +8,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::LayerKv;
 use crate::error::Result;
+use crate::layers::{HeadRows, RowPlaces, StoredHeads, write_rows};
 use crate::segment::SequenceId;
 
 /// Keys and values of one layer: `[slots · n_kv · capacity, dim]`, so that a row is one index.
@@ -179,6 +180,28 @@ impl CapacityClass {
         arrays.keys = scatter_single(&arrays.keys, indices, flat(keys)?, 0)?;
         arrays.values = scatter_single(&arrays.values, indices, flat(values)?, 0)?;
         Ok(())
+    }
+
+    /// Writes heads of new rows at their places, by nodes of our own.
+    pub(super) fn write_rows(
+        &mut self,
+        layer: usize,
+        keys: &HeadRows<'_>,
+        values: &HeadRows<'_>,
+        places: &RowPlaces,
+    ) -> Result<()> {
+        let arrays = &mut self.arrays[layer];
+        // As above, the old handles are dropped before anything is evaluated.
+        arrays.keys = write_rows(&arrays.keys, keys, places, self.capacity)?;
+        arrays.values = write_rows(&arrays.values, values, places, self.capacity)?;
+        Ok(())
+    }
+
+    /// The keys and values of a layer, slot after slot, for nodes of our own.
+    pub(super) fn stored(&self, layer: usize) -> StoredHeads<'_> {
+        let LayerArrays { keys, values } = &self.arrays[layer];
+        let kv_heads = self.layers[layer].n_kv;
+        StoredHeads { keys, values, kv_heads, capacity: self.capacity }
     }
 
     /// Views `[slots, n_kv, positions, dim]` of keys and values.

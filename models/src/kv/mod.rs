@@ -2,11 +2,16 @@
 //! owner, not to sequences.
 //!
 //! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per
-//! layer for its keys and one for its values. A step writes all rows of a class by one scatter and
-//! attends once per run of neighbouring slots with the same number of query rows. Committing is a
-//! host integer: rows after a sequence's length are dead and will be overwritten.
+//! layer for its keys and one for its values. Committing is a host integer: rows after a sequence's
+//! length are dead and will be overwritten.
+//!
+//! ```text
+//!  CPU, float32   a step writes the rows of a class by one node of our own and attends by another, row by row (by_row)
+//!  else           one scatter of MLX a class; one attention for neighbouring slots with the same number of query rows
+//! ```
 
 mod access;
+mod by_row;
 mod class;
 mod rows;
 mod staged;
@@ -19,9 +24,10 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use crate::error::{ModelError, Result};
-use crate::layers::{AttentionMask, attention, computes};
+use crate::layers::{HeadRows, QueryRows, attend_rows, attention, computes};
 use crate::segment::{Segment, SequenceId};
-use access::{AccessPlan, Causality, MaskForm};
+use access::{AccessPlan, Causality};
+use by_row::RowReads;
 use class::CapacityClass;
 use staged::Staged;
 
@@ -87,6 +93,7 @@ struct SequenceEntry {
 #[derive(Debug)]
 pub struct KvStore {
     layers: Vec<LayerKv>,
+    dtype: Dtype,
     classes: Vec<CapacityClass>,
     sequences: HashMap<SequenceId, SequenceEntry>,
     /// Most bytes of all arrays together.
@@ -114,6 +121,7 @@ impl KvStore {
             capacities.map(|capacity| CapacityClass::new(capacity, layers, dtype)).collect();
         Ok(Self {
             layers: layers.to_vec(),
+            dtype,
             classes,
             sequences: HashMap::new(),
             limit: u64::MAX,
@@ -249,35 +257,23 @@ impl KvStore {
     ///
     /// # Errors
     /// A segment does not start at its sequence's length, or no row is a query.
-    pub fn attend(
+    pub fn attend<'a>(
         &mut self,
         layer: usize,
-        q: &Array,
-        keys: &Array,
-        values: &Array,
+        q: impl Into<HeadRows<'a>>,
+        keys: impl Into<HeadRows<'a>>,
+        values: impl Into<HeadRows<'a>>,
         params: AttentionParams<'_>,
         segments: &[Segment],
     ) -> Result<Array> {
+        let q = q.into();
         self.write(layer, keys, values, params.queries, segments)?;
         let LayerKv { window, .. } = self.layers[layer];
         let causality = Causality { window, both_ways: params.both_ways };
-        let access = self.access.as_mut().expect("made by write");
-        let mut outputs = Vec::with_capacity(access.reads.len());
-        let ranges = computes(&[q, keys, values]);
-        for read in &mut access.reads {
-            let view = read.view(causality, ranges)?;
-            let (k, v) = self.classes[read.class].view(layer, read.slots.clone(), view.keys)?;
-            let part = cut_rows(q, &read.rows)?;
-            let additive = match &view.mask {
-                MaskForm::Additive(Some(mask)) => Some(mask.as_dtype(q.dtype())?),
-                _ => None,
-            };
-            let mask = match &view.mask {
-                MaskForm::Ranges(visible) => AttentionMask::Ranges(visible),
-                MaskForm::Additive(_) => AttentionMask::Additive(additive.as_ref()),
-            };
-            outputs.push(attention(&part, &k, &v, params.scale, mask)?);
-        }
+        let mut outputs = match self.dtype == Dtype::Float32 && computes(&[q.rows]) {
+            true => self.attend_by_row(layer, &q, params.scale, causality)?,
+            false => self.attend_by_class(layer, &q.array()?, params.scale, causality)?,
+        };
         match outputs.len() {
             0 => Err(ModelError::Batch("expected a row that is a query, found none".into())),
             1 => Ok(outputs.swap_remove(0)),
@@ -285,19 +281,57 @@ impl KvStore {
         }
     }
 
+    /// One node of our own for neighbouring rows of a class.
+    fn attend_by_row(
+        &mut self,
+        layer: usize,
+        q: &HeadRows<'_>,
+        scale: f32,
+        causality: Causality,
+    ) -> Result<Vec<Array>> {
+        let access = self.access.as_mut().expect("made by write");
+        let reads = access.row_reads(causality);
+        let attend = |read: &RowReads| {
+            let queries = QueryRows { heads: q.clone(), first: read.rows.start };
+            attend_rows(&queries, &self.classes[read.class].stored(layer), &read.keys, scale)
+        };
+        reads.iter().map(attend).collect()
+    }
+
+    /// One attention of MLX for neighbouring slots with the same number of rows.
+    fn attend_by_class(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        scale: f32,
+        causality: Causality,
+    ) -> Result<Vec<Array>> {
+        let access = self.access.as_mut().expect("made by write");
+        let mut outputs = Vec::with_capacity(access.reads.len());
+        for read in &mut access.reads {
+            let view = read.view(causality)?;
+            let (k, v) = self.classes[read.class].view(layer, read.slots.clone(), view.keys)?;
+            let part = cut_rows(q, &read.rows)?;
+            let mask = view.mask.map(|mask| mask.as_dtype(q.dtype())).transpose()?;
+            outputs.push(attention(&part, &k, &v, scale, mask.as_ref())?);
+        }
+        Ok(outputs)
+    }
+
     /// The first half of [`KvStore::attend`]: only writes, for a forward in which no row is a
     /// query. `queries` as in [`AttentionParams`].
     ///
     /// # Errors
     /// A segment does not start at its sequence's length.
-    pub fn write(
+    pub fn write<'a>(
         &mut self,
         layer: usize,
-        keys: &Array,
-        values: &Array,
+        keys: impl Into<HeadRows<'a>>,
+        values: impl Into<HeadRows<'a>>,
         queries: Option<&[i32]>,
         segments: &[Segment],
     ) -> Result<()> {
+        let (keys, values) = (keys.into(), values.into());
         if self.access.as_ref().is_none_or(|access| !access.is_of(segments, queries)) {
             self.changes();
             self.make_room(segments)?;
@@ -305,11 +339,19 @@ impl KvStore {
         }
         let LayerKv { n_kv, .. } = self.layers[layer];
         let access = self.access.as_mut().expect("made above");
+        if self.dtype == Dtype::Float32 && computes(&[keys.rows, values.rows]) {
+            for writes in access.row_writes().iter() {
+                let class = &mut self.classes[writes.class];
+                class.write_rows(layer, &keys, &values, &writes.places)?;
+            }
+            return Ok(());
+        }
+        let (keys, values) = (keys.array()?, values.array()?);
         for written in &mut access.writes {
             let rows = written.rows.clone();
             let indices = written.indices(n_kv, &self.classes[written.class])?;
             let part = |new: &Array| cut_rows(new, &rows);
-            self.classes[written.class].write(layer, &indices, &part(keys)?, &part(values)?)?;
+            self.classes[written.class].write(layer, &indices, &part(&keys)?, &part(&values)?)?;
         }
         Ok(())
     }

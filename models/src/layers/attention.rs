@@ -1,42 +1,64 @@
 //! Scaled dot-product attention over grouped heads (arXiv 2305.13245).
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use mlx_rs::{Array, fast, ops};
+pub(crate) use paceline_blas::RowKeys;
 
-use super::host;
+use super::HeadRows;
 use crate::device::on_gpu;
 use crate::error::Result;
 
-/// For each query row the keys that it attends to, counted from the first key given.
-pub(crate) type VisibleKeys = Arc<[Range<usize>]>;
+/// For each query row the keys that it attends to.
+pub(crate) type VisibleKeys = Arc<[RowKeys]>;
 
-/// Which keys each of N · T rows attends to. [`host::computes`] decides on the form.
+/// Where a new row goes in its class.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum AttentionMask<'a> {
-    /// Added to the scores, `[N, 1, T, L]`; `None` where every row attends to every key.
-    Additive(Option<&'a Array>),
-    /// A range of keys for each row.
-    Ranges(&'a VisibleKeys),
+pub(crate) struct RowWrite {
+    /// The new row.
+    pub(crate) row: usize,
+    /// Its slot.
+    pub(crate) slot: usize,
+    /// Its position in the slot.
+    pub(crate) position: usize,
 }
 
-/// N sequences · T query rows each · L keys · Hq query heads in Hkv groups · D head_dim.
+/// Where new rows go.
+pub(crate) type RowPlaces = Arc<[RowWrite]>;
+
+/// Query heads of rows from one on.
+#[derive(Clone, Debug)]
+pub(crate) struct QueryRows<'a> {
+    pub(crate) heads: HeadRows<'a>,
+    /// The first row that attends.
+    pub(crate) first: i32,
+}
+
+/// Stored keys and values of slots, `[slots · KV heads · capacity, dim]` each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredHeads<'a> {
+    pub(crate) keys: &'a Array,
+    pub(crate) values: &'a Array,
+    pub(crate) kv_heads: i32,
+    /// Positions of a slot.
+    pub(crate) capacity: i32,
+}
+
+/// By MLX. N sequences · T query rows each · L keys · Hq query heads in Hkv groups · D head_dim.
 ///
-/// `q` `[N·T, Hq, D]`, `k` and `v` `[N, Hkv, L, D]` → `[N·T, Hq·Dv]`.
+/// `q` `[N·T, Hq, D]`, `k` and `v` `[N, Hkv, L, D]` → `[N·T, Hq·Dv]`. `mask` is added to the scores,
+/// `[N, 1, T, L]`; `None` where every row attends to every key.
 pub(crate) fn attention(
     q: &Array,
     k: &Array,
     v: &Array,
     scale: f32,
-    mask: AttentionMask<'_>,
+    mask: Option<&Array>,
 ) -> Result<Array> {
     let (n, kv_heads, keys) = (k.dim(0), k.dim(1), k.dim(2));
     let (heads, dim, value_dim) = (q.dim(1), q.dim(2), v.dim(3));
     let (rows, group) = (q.dim(0) / n, heads / kv_heads);
-    if let AttentionMask::Additive(mask) = mask
-        && on_gpu()
-    {
+    if on_gpu() {
         let q = q.reshape(&[n, rows, heads, dim])?.transpose_axes(&[0, 2, 1, 3])?;
         let out = fast::scaled_dot_product_attention(
             &q,
@@ -50,10 +72,7 @@ pub(crate) fn attention(
     }
     // On the CPU one product a KV head: a group's heads and rows are folded into its rows, so that
     // the keys are read once and nothing is broadcast.
-    let q = match mask {
-        AttentionMask::Ranges(_) => q.clone(),
-        AttentionMask::Additive(_) => q.multiply(Array::from_f32(scale).as_dtype(q.dtype())?)?,
-    };
+    let q = q.multiply(Array::from_f32(scale).as_dtype(q.dtype())?)?;
     let q = if rows == 1 {
         q.reshape(&[n, kv_heads, group, dim])?
     } else {
@@ -63,9 +82,8 @@ pub(crate) fn attention(
     };
     let scores = q.matmul(k.transpose_axes(&[0, 1, 3, 2])?)?;
     let shares = match mask {
-        AttentionMask::Ranges(visible) => host::softmax(scores, scale, visible)?,
-        AttentionMask::Additive(None) => ops::softmax_axis(&scores, -1, true)?,
-        AttentionMask::Additive(Some(mask)) => {
+        None => ops::softmax_axis(&scores, -1, true)?,
+        Some(mask) => {
             let spread =
                 scores.reshape(&[n, kv_heads, group, rows, keys])?.add(mask.expand_dims(1)?)?;
             ops::softmax_axis(spread.reshape(&[n, kv_heads, group * rows, keys])?, -1, true)?

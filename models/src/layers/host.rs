@@ -4,11 +4,15 @@
 
 use mlx_rs::{Array, Dtype};
 use mlx_sys::{HostNumbers, HostOutput as Output, HostRows};
+use paceline_blas::attention::{KeyValues, attention};
 use paceline_blas::experts::{self, ExpertMatrices, ExpertSizes};
 use paceline_blas::quantized::{self, Factors, FloatRows, QuantizedFormat, QuantizedMatrix};
 use paceline_blas::rows;
 
-use super::{ExpertParts, QuantizedParts, RopeTables, VisibleKeys};
+use super::{
+    ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces, RowWrite, StoredHeads,
+    VisibleKeys,
+};
 use crate::error::{ModelError, Result};
 
 /// Whether these arrays' values are computed here.
@@ -166,20 +170,72 @@ pub(crate) fn largest(logits: &Array, limit: usize) -> Result<Option<Array>> {
     Ok(Some(both.view_dtype(Dtype::Uint32)?))
 }
 
-/// softmax(scale · scores) over the keys that each row attends to, in the scores' memory if no
-/// other node needs it. `scores` `[N, Hkv, group · T, keys]`; `visible` has N · T ranges. Only
-/// where [`computes`] allows it.
+/// Attention of rows of queries, each over its own keys → `[rows, heads · value_dim]`. Only where
+/// [`computes`] allows it, for queries and keys.
 ///
 /// # Errors
-/// Scores are not computed here, or memory is out.
-pub(crate) fn softmax(scores: Array, scale: f32, visible: &VisibleKeys) -> Result<Array> {
-    let (per_sequence, keys) = ((scores.dim(1) * scores.dim(2)) as usize, scores.dim(3) as usize);
-    let (visible, each) = (visible.clone(), (visible.len() / scores.dim(0).max(1) as usize).max(1));
-    let shape = scores.shape().to_vec();
-    node(&[&scores], &shape, Output::First, move |_, scores| {
-        rows::softmax(scores, keys, scale, |row| {
-            visible[row / per_sequence * each + row % each].clone()
-        });
+/// Nothing is computed here, or memory is out.
+pub(crate) fn attend_rows(
+    queries: &QueryRows<'_>,
+    stored: &StoredHeads<'_>,
+    keys: &VisibleKeys,
+    scale: f32,
+) -> Result<Array> {
+    let QueryRows { heads, first } = queries;
+    let [rows, count, key_dim, value_dim] =
+        [keys.len() as i32, heads.count(), stored.keys.dim(1), stored.values.dim(1)];
+    let sizes = [*first, heads.heads.start * key_dim, count * key_dim, stored.kv_heads];
+    let [first, from, length, kv_heads] = sizes.map(|size| size as usize);
+    let [capacity, key_dim, value_size] =
+        [stored.capacity, key_dim, value_dim].map(|size| size as usize);
+    let keys = keys.clone();
+    node(
+        &[heads.rows, stored.keys, stored.values],
+        &[rows, count * value_dim],
+        Output::Fresh,
+        move |inputs, out| {
+            let stride = inputs[0].stride();
+            let queries = FloatRows {
+                numbers: &inputs[0].numbers()[first * stride + from..],
+                count: keys.len(),
+                stride,
+                length,
+            };
+            let stored = KeyValues {
+                keys: inputs[1].numbers(),
+                values: inputs[2].numbers(),
+                kv_heads,
+                capacity,
+                key_dim,
+                value_dim: value_size,
+            };
+            attention(queries, &keys, &stored, scale, out);
+        },
+    )
+}
+
+/// `stored` `[slots · heads · capacity, dim]` with heads of new rows at their places, in its memory
+/// if no other node needs it. Only where [`computes`] allows it.
+///
+/// # Errors
+/// Nothing is computed here, or memory is out.
+pub(crate) fn write_rows(
+    stored: &Array,
+    new: &HeadRows<'_>,
+    places: &RowPlaces,
+    capacity: i32,
+) -> Result<Array> {
+    let [capacity, count, from, dim] =
+        [capacity, new.count(), new.heads.start, stored.dim(1)].map(|size| size as usize);
+    let (places, shape) = (places.clone(), stored.shape().to_vec());
+    node(&[stored, new.rows], &shape, Output::First, move |inputs, stored| {
+        for RowWrite { row, slot, position } in places.iter().copied() {
+            let heads = &inputs[0].row(row)[from * dim..][..count * dim];
+            for (head, numbers) in heads.chunks_exact(dim).enumerate() {
+                let place = ((slot * count + head) * capacity + position) * dim;
+                stored[place..][..dim].copy_from_slice(numbers);
+            }
+        }
     })
 }
 

@@ -3,7 +3,10 @@
 
 use mlx_rs::Array;
 
-use super::{ExpertParts, QuantizedParts, RopeTables, VisibleKeys};
+use super::{
+    ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces, StoredHeads,
+    VisibleKeys,
+};
 use crate::error::{ModelError, Result};
 
 /// Whether these arrays' values are computed here: no.
@@ -76,10 +79,23 @@ pub(crate) fn expert_product(_: &Array, _: &Array, _: &ExpertParts<'_>) -> Resul
 ///
 /// # Errors
 /// Always.
-pub(crate) fn softmax(scores: Array, _: f32, _: &VisibleKeys) -> Result<Array> {
-    let what = format!(
-        "scores of shape {:?} came as ranges, and nothing is computed here on this system",
-        scores.shape()
-    );
-    Err(ModelError::Batch(what))
+pub(crate) fn attend_rows(
+    _: &QueryRows<'_>,
+    _: &StoredHeads<'_>,
+    _: &VisibleKeys,
+    _: f32,
+) -> Result<Array> {
+    Err(not_here("attention row by row"))
+}
+
+/// Never called, because [`computes`] returns false.
+///
+/// # Errors
+/// Always.
+pub(crate) fn write_rows(_: &Array, _: &HeadRows<'_>, _: &RowPlaces, _: i32) -> Result<Array> {
+    Err(not_here("a write row by row"))
+}
+
+fn not_here(what: &str) -> ModelError {
+    ModelError::Batch(format!("expected that MLX computes {what} on this system"))
 }

@@ -3,7 +3,10 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops};
 
-use super::{ExpertParts, QuantizedParts, RopeTables, host};
+use super::{
+    ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowKeys, RowPlaces, RowWrite,
+    StoredHeads, VisibleKeys, attention, host,
+};
 use crate::device::{DeviceChoice, choose};
 
 fn wave(shape: &[i32], step: f32) -> Array {
@@ -25,7 +28,7 @@ fn same(found: &Array, expected: &Array, what: &str) {
 
 // More than 60 lines: one function after another on the same rows.
 #[test]
-fn gates_norms_and_softmax_equal_mlx() {
+fn gates_and_norms_equal_mlx() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
     for (rows, width) in [(1, 1), (1, 768), (3, 17), (16, 100), (200, 96)] {
         let what = format!("{rows} x {width}");
@@ -79,41 +82,63 @@ fn gates_norms_and_softmax_equal_mlx() {
         let last =
             host::surprises(&logits, &all[all.len() - 1..]).expect("made").expect("on the CPU");
         same(&last, &expected.try_index(rows - 1..).expect("lazy"), &what);
-
-        let scores = wave(&[1, 2, rows, width], 0.21);
-        let seen = (0..rows).map(|_| 0..width as usize).collect();
-        let scaled = scores.multiply(Array::from_f32(0.3)).expect("lazy");
-        let expected = ops::softmax_axis(&scaled, -1, true).expect("lazy");
-        // Another handle holds it too: it must not be overwritten.
-        same(&host::softmax(scores.clone(), 0.3, &seen).expect("made"), &expected, &what);
-        same(&scores, &wave(&[1, 2, rows, width], 0.21), &what);
     }
 }
 
 #[test]
-fn each_row_of_a_group_sees_its_own_keys() {
+fn rows_attend_as_mlx_would() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
-    // 2 sequences, 2 KV heads, 3 query heads for each, 2 rows, 5 keys.
-    let seen = [0..1, 0..2, 1..4, 2..5];
-    let scores = wave(&[2, 2, 6, 5], 0.7);
-    let found = host::softmax(scores.clone(), 1.0, &seen.iter().cloned().collect()).expect("made");
-    for sequence in 0..2 {
-        for row in 0..6 {
-            let keys = &seen[(sequence * 2 + row % 2) as usize];
-            let keys = keys.start as i32..keys.end as i32;
-            let part = scores.try_index((sequence, .., row, keys.clone())).expect("a view");
-            let shares = ops::softmax_axis(&part, -1, true).expect("lazy");
-            same(&found.try_index((sequence, .., row, keys)).expect("a view"), &shares, "seen");
-            let all = found
-                .try_index((sequence, .., row, ..))
-                .and_then(|shares| shares.sum(None))
-                .expect("lazy");
-            assert!(
-                (all.try_item_exact::<f32>().expect("a number") - 2.0).abs() < 1e-5,
-                "keys outside of the range have no share"
-            );
-        }
+    // 2 slots of 7 positions, 2 KV heads, 3 query heads for each, 2 rows, the second sees one more.
+    let (slots, kv_heads, heads, capacity, dim) = (2, 2, 6, 7, 12);
+    let rows = wave(&[5, 2 + heads, dim], 0.37);
+    let stored = [0.11, 0.23].map(|step| wave(&[slots * kv_heads * capacity, dim], step));
+    let visible: VisibleKeys = [(1, 4), (1, 5), (0, 6), (0, 7)]
+        .map(|(slot, end)| RowKeys { slot, positions: 0..end })
+        .into();
+    let queries = QueryRows { heads: HeadRows::new(&rows, 2..2 + heads), first: 1 };
+    let [keys, values] = [&stored[0], &stored[1]];
+    let heads_of = StoredHeads { keys, values, kv_heads, capacity };
+    let found = host::attend_rows(&queries, &heads_of, &visible, 0.3).expect("made");
+    for (row, RowKeys { slot, positions }) in (1..).zip(visible.iter()) {
+        let part = |stored: &Array| {
+            let all = stored.reshape(&[slots, kv_heads, capacity, dim]).expect("a view");
+            let (slot, end) = (*slot as i32, positions.end as i32);
+            all.try_index((slot..slot + 1, .., ..end, ..)).expect("a view")
+        };
+        let query = rows.try_index((row..row + 1, 2.., ..)).expect("a view");
+        let expected = attention(&query, &part(keys), &part(values), 0.3, None).expect("lazy");
+        let found = found.try_index(row - 1..row).expect("a view");
+        same(&found, &expected, &format!("row {row}"));
     }
+}
+
+#[test]
+fn rows_are_written_at_their_places_and_nowhere_else() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let (heads, capacity, dim) = (2, 3, 4);
+    let (stored, rows) = (wave(&[2 * heads * capacity, dim], 0.2), wave(&[3, 5, dim], 0.9));
+    let places: RowPlaces =
+        [(2, 0, 1), (0, 1, 2)].map(|(row, slot, position)| RowWrite { row, slot, position }).into();
+    let new = HeadRows::new(&rows, 3..5);
+    let found = host::write_rows(&stored, &new, &places, capacity).expect("made");
+    let row = |array: &Array, at: i32| array.try_index(at..at + 1).expect("a view");
+    for (slot, head, position) in (0..2).flat_map(|slot| {
+        (0..heads).flat_map(move |head| (0..capacity).map(move |at| (slot, head, at)))
+    }) {
+        let at = (slot * heads + head) * capacity + position;
+        let written = places
+            .iter()
+            .find(|place| (place.slot as i32, place.position as i32) == (slot, position));
+        let expected = match written {
+            Some(place) => {
+                rows.try_index((place.row as i32, 3 + head, ..)).and_then(|row| row.expand_dims(0))
+            }
+            None => Ok(row(&stored, at)),
+        };
+        same(&row(&found, at), &expected.expect("a view"), &format!("row {at}"));
+    }
+    // Another handle holds it too: it must not be overwritten.
+    same(&stored, &wave(&[2 * heads * capacity, dim], 0.2), "the old rows");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod activation;
 mod attention;
 mod embedding;
 mod experts;
+mod heads;
 #[cfg(target_os = "linux")]
 mod host;
 #[cfg(not(target_os = "linux"))]
@@ -20,10 +21,13 @@ mod quantized_parts;
 mod rope;
 
 pub(crate) use activation::Gelu;
-pub(crate) use attention::{AttentionMask, VisibleKeys, attention};
+pub(crate) use attention::{
+    QueryRows, RowKeys, RowPlaces, RowWrite, StoredHeads, VisibleKeys, attention,
+};
 pub(crate) use embedding::Embedding;
 pub(crate) use experts::ExpertLinear;
-pub(crate) use host::{computes, largest, surprises};
+pub use heads::HeadRows;
+pub(crate) use host::{attend_rows, computes, largest, surprises, write_rows};
 pub(crate) use linear::Linear;
 pub(crate) use mlp::GatedMlp;
 pub(crate) use moe::{ExpertMlp, ExpertSizes};

@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use super::{Target, image_rows};
@@ -13,7 +12,9 @@ use crate::error::{ModelError, Result};
 use crate::hidden_states::HiddenStates;
 use crate::info::TargetInfo;
 use crate::kv::{AttentionParams, KvStore, LayerKv};
-use crate::layers::{Embedding, ExpertMlp, GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
+use crate::layers::{
+    Embedding, ExpertMlp, GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables,
+};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
 use crate::segment::Segment;
 use crate::vision::Vision;
@@ -180,12 +181,12 @@ impl Attention {
             Some(norm) => norm.forward(&qkv, rope)?,
             None => rope.apply_to(&qkv, n_heads + n_kv_heads)?,
         };
-        let (queries, keys) =
-            (qk.try_index((.., ..n_heads, ..))?, qk.try_index((.., n_heads.., ..))?);
-        let values = qkv.try_index((.., n_heads + n_kv_heads.., ..))?;
+        let turned = n_heads + n_kv_heads;
+        let (queries, keys) = (HeadRows::new(&qk, 0..n_heads), HeadRows::new(&qk, n_heads..turned));
+        let values = HeadRows::new(&qkv, turned..turned + n_kv_heads);
         let params =
             AttentionParams { scale: (head_dim as f32).powf(-0.5), ..AttentionParams::default() };
-        self.o_proj.forward(&kv.attend(layer, &queries, &keys, &values, params, segments)?)
+        self.o_proj.forward(&kv.attend(layer, queries, keys, values, params, segments)?)
     }
 }
 

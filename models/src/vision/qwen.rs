@@ -13,7 +13,10 @@ use mlx_rs::{Array, Dtype};
 
 use super::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
 use crate::error::{ModelError, Result};
-use crate::layers::{AttentionMask, Gelu, LayerNorm, Linear, RopeTables, attention, computes};
+use crate::layers::{
+    Gelu, LayerNorm, Linear, QueryRows, RopeTables, RowKeys, StoredHeads, attend_rows, attention,
+    computes,
+};
 use crate::load::{ConfigJson, LoadError, Weights};
 
 /// Of every layer norm here.
@@ -59,12 +62,22 @@ impl Attention {
     }
 }
 
-/// Computes so many queries at a time that there are never more than `max_scores` scores, because
-/// a large image has too many. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` →
+/// By MLX, computes so many queries at a time that there are never more than `max_scores` scores,
+/// because a large image has too many. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` →
 /// `[N, H · D]`.
 fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Result<Array> {
     let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
     let scale = (dim as f32).powf(-0.5);
+    if computes(&[queries, keys, values]) {
+        // Has the scores of a few rows at a time.
+        let by_head = |part: &Array| part.reshape(&[heads * patches, dim]);
+        let (keys, values) = (&by_head(keys)?, &by_head(values)?);
+        let stored = StoredHeads { keys, values, kv_heads: heads, capacity: patches };
+        let every = RowKeys { slot: 0, positions: 0..patches as usize };
+        let visible = std::iter::repeat_n(every, patches as usize).collect();
+        let queries = QueryRows { heads: queries.into(), first: 0 };
+        return attend_rows(&queries, &stored, &visible, scale);
+    }
     let most =
         (max_scores / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
     let mut parts = Vec::new();
@@ -75,13 +88,7 @@ fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Res
         } else {
             queries.try_index((first..first + rows, .., ..))?
         };
-        let part = match computes(&[&part, keys, values]) {
-            true => {
-                let visible = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
-                attention(&part, keys, values, scale, AttentionMask::Ranges(&visible))?
-            }
-            false => attention(&part, keys, values, scale, AttentionMask::Additive(None))?,
-        };
+        let part = attention(&part, keys, values, scale, None)?;
         if rows < patches {
             // Evaluated now, so that its scores are freed before the next ones are made.
             part.eval()?;

@@ -1,0 +1,255 @@
+//! Scaled dot-product attention over grouped heads (arXiv 2305.13245) of rows that each have their
+//! own keys: softmax(scale · q · Kᵀ) · V, float32. A row's result has the same bits whatever other
+//! rows there are and however many threads (I1): its scores, its softmax and its sums are those of
+//! [`crate::kernel`], each in an order that the row's own keys settle.
+//!
+//! ```text
+//!  piece    some neighbouring rows of one slot × one KV head: its scores stay in the cache
+//!  scores   the group's heads of each row are rows of one product, so keys are read once
+//!  sums     shares of keys that a row does not see are 0 and add nothing
+//! ```
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use crate::RowKeys;
+use crate::kernel::{Kernels, PackBuffer, Product};
+use crate::pool::{ROWS_PER_READ, run_pieces, threads_for};
+use crate::quantized::FloatRows;
+use crate::sgemm::kernels;
+
+/// Keys and values of some slots. The row of (slot, KV head, position) is
+/// (slot · KV heads + head) · capacity + position.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyValues<'a> {
+    /// Rows of `key_dim`.
+    pub keys: &'a [f32],
+    /// Rows of `value_dim`.
+    pub values: &'a [f32],
+    /// KV heads of a slot.
+    pub kv_heads: usize,
+    /// Positions of a slot.
+    pub capacity: usize,
+    /// Numbers of a key.
+    pub key_dim: usize,
+    /// Numbers of a value.
+    pub value_dim: usize,
+}
+
+impl<'a> KeyValues<'a> {
+    /// The keys and values of one head.
+    ///
+    /// # Panics
+    /// There are fewer.
+    fn of_head(
+        &self,
+        slot: usize,
+        head: usize,
+        positions: &Range<usize>,
+    ) -> (&'a [f32], &'a [f32]) {
+        assert!(
+            positions.end <= self.capacity,
+            "expected positions up to {}, found {positions:?}",
+            self.capacity
+        );
+        let row = (slot * self.kv_heads + head) * self.capacity;
+        let part = |numbers: &'a [f32], dim: usize| {
+            &numbers[(row + positions.start) * dim..(row + positions.end) * dim]
+        };
+        (part(self.keys, self.key_dim), part(self.values, self.value_dim))
+    }
+}
+
+/// Rows of scores of a piece: as many as a product takes without tiles.
+const SCORE_ROWS: usize = 48;
+
+/// Neighbouring query rows of one slot.
+struct Block {
+    slot: usize,
+    rows: Range<usize>,
+    /// The positions that any of the rows attends to.
+    positions: Range<usize>,
+}
+
+/// What a thread needs for a piece, kept from piece to piece.
+#[derive(Default)]
+struct Scratch {
+    queries: Vec<f32>,
+    scores: Vec<f32>,
+    sums: Vec<f32>,
+    packed: PackBuffer,
+}
+
+/// The whole of it, as all pieces see it.
+struct Attention<'a> {
+    kernels: &'a Kernels,
+    queries: FloatRows<'a>,
+    rows: &'a [RowKeys],
+    stored: KeyValues<'a>,
+    scale: f32,
+    /// Query heads of a KV head.
+    group: usize,
+    out: *mut f32,
+}
+
+// SAFETY: pieces write different rows or columns of `out`, which is the caller's alone.
+unsafe impl Sync for Attention<'_> {}
+
+/// `queries`: the heads of each row one after another; `rows`: which keys each attends to → `out`,
+/// for each row as many heads of `value_dim`.
+///
+/// # Panics
+/// Queries are not whole groups of heads, `out` has another size, a row attends to positions that
+/// its slot has not, or a slot is not stored.
+pub fn attention(
+    queries: FloatRows<'_>,
+    rows: &[RowKeys],
+    stored: &KeyValues<'_>,
+    scale: f32,
+    out: &mut [f32],
+) {
+    queries.check();
+    let KeyValues { kv_heads, key_dim, value_dim, .. } = *stored;
+    let group = queries.length / (kv_heads * key_dim);
+    assert!(
+        queries.length == group * kv_heads * key_dim
+            && rows.len() == queries.count
+            && out.len() == rows.len() * group * kv_heads * value_dim,
+        "expected whole groups of {kv_heads} heads of {key_dim} and room for as many values of \
+         {value_dim}, found {} rows of {}, keys of {} rows and room for {}",
+        queries.count,
+        queries.length,
+        rows.len(),
+        out.len()
+    );
+    let blocks = blocks(rows, (SCORE_ROWS / group.max(1)).max(1));
+    let cost = |block: &Block| {
+        let rows = (block.rows.len() * group).max(ROWS_PER_READ) / ROWS_PER_READ;
+        block.positions.len() * (key_dim + value_dim) * rows
+    };
+    let work: usize = blocks.iter().map(cost).sum::<usize>() * kv_heads;
+    let all = Attention {
+        kernels: kernels(),
+        queries,
+        rows,
+        stored: *stored,
+        scale,
+        group,
+        out: out.as_mut_ptr(),
+    };
+    let piece = |piece: usize| {
+        thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
+        SCRATCH.with_borrow_mut(|scratch| {
+            all.piece(&blocks[piece / kv_heads], piece % kv_heads, scratch);
+        });
+    };
+    run_pieces(blocks.len() * kv_heads, threads_for(work), &piece);
+}
+
+/// Neighbouring rows of one slot, at most `most` in a block.
+fn blocks(rows: &[RowKeys], most: usize) -> Vec<Block> {
+    let mut blocks = Vec::<Block>::new();
+    for (row, RowKeys { slot, positions }) in rows.iter().enumerate() {
+        match blocks.last_mut() {
+            Some(last) if last.slot == *slot && last.rows.len() < most => {
+                last.rows.end = row + 1;
+                last.positions.start = last.positions.start.min(positions.start);
+                last.positions.end = last.positions.end.max(positions.end);
+            }
+            _ => {
+                blocks.push(Block { slot: *slot, rows: row..row + 1, positions: positions.clone() })
+            }
+        }
+    }
+    blocks
+}
+
+impl Attention<'_> {
+    /// The rows of a block and the query heads of one KV head.
+    fn piece(&self, block: &Block, head: usize, scratch: &mut Scratch) {
+        let KeyValues { kv_heads, key_dim, value_dim, .. } = self.stored;
+        let (keys, values) = self.stored.of_head(block.slot, head, &block.positions);
+        let (group, count) = (self.group, block.positions.len());
+        let Scratch { queries, scores, sums, packed } = scratch;
+        queries.clear();
+        for row in block.rows.clone() {
+            let row = &self.queries.numbers[row * self.queries.stride..];
+            queries.extend_from_slice(&row[head * group * key_dim..][..group * key_dim]);
+        }
+        let m = block.rows.len() * group;
+        scores.resize(m * count, 0.0);
+        sums.resize(m * value_dim, 0.0);
+        if count == 0 {
+            sums.fill(0.0);
+        } else {
+            let by_keys = product(true, m, count, (queries, key_dim), (keys, key_dim), scores);
+            // SAFETY: the parts were cut to the sizes that the product says.
+            unsafe { self.multiply(&by_keys, packed) };
+            for (at, scores) in scores.chunks_exact_mut(count).enumerate() {
+                let Range { start, end } = self.rows[block.rows.start + at / group].positions;
+                let first = block.positions.start;
+                // SAFETY: `kernels` are of this processor.
+                unsafe {
+                    (self.kernels.functions.softmax)(
+                        scores,
+                        self.scale,
+                        start - first,
+                        end.max(start) - first,
+                    );
+                }
+            }
+            let by_values =
+                product(false, m, value_dim, (scores, count), (values, value_dim), sums);
+            // SAFETY: as above.
+            unsafe { self.multiply(&by_values, packed) };
+        }
+        for (row, sums) in block.rows.clone().zip(sums.chunks_exact(group * value_dim)) {
+            let place = (row * kv_heads + head) * group * value_dim;
+            // SAFETY: these heads of the row are `out`'s, and this piece's alone.
+            unsafe {
+                std::ptr::copy_nonoverlapping(sums.as_ptr(), self.out.add(place), sums.len());
+            }
+        }
+    }
+
+    /// # Safety
+    /// The matrices are as large as the product says.
+    unsafe fn multiply(&self, product: &Product, packed: &mut PackBuffer) {
+        // SAFETY: the caller's; `kernels` are of this processor.
+        unsafe {
+            let product = self.kernels.prepare(product, product.m, packed);
+            self.kernels.columns(&product, 0, product.n);
+        }
+    }
+}
+
+/// C = A · B, or A · Bᵀ. A has m rows of k, B rows of its second number; C has m rows of n.
+fn product(
+    transposed: bool,
+    m: usize,
+    n: usize,
+    (a, k): (&[f32], usize),
+    (b, ldb): (&[f32], usize),
+    c: &mut [f32],
+) -> Product {
+    Product {
+        transposed,
+        m,
+        n,
+        k,
+        alpha: 1.0,
+        a: a.as_ptr(),
+        a_row: k,
+        a_step: 1,
+        packed: std::ptr::null(),
+        b: b.as_ptr(),
+        ldb,
+        weight: std::ptr::null(),
+        beta: 0.0,
+        c: c.as_mut_ptr(),
+        ldc: n,
+    }
+}
+
+#[cfg(test)]
+mod tests;

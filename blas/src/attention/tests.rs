@@ -1,0 +1,137 @@
+use super::*;
+use crate::samples;
+
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    samples::numbers(seed).take(count).collect()
+}
+
+/// Slots of different lengths, some rows of each.
+struct Case {
+    kv_heads: usize,
+    group: usize,
+    key_dim: usize,
+    value_dim: usize,
+    capacity: usize,
+    rows: Vec<RowKeys>,
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Case {
+    fn new(kv_heads: usize, group: usize, dims: [usize; 2], rows: Vec<RowKeys>) -> Self {
+        let [key_dim, value_dim] = dims;
+        let capacity = rows.iter().map(|row| row.positions.end).max().unwrap_or(0) + 3;
+        let slots = rows.iter().map(|row| row.slot).max().unwrap_or(0) + 1;
+        let stored = slots * kv_heads * capacity;
+        Self {
+            kv_heads,
+            group,
+            key_dim,
+            value_dim,
+            capacity,
+            queries: numbers(rows.len() * kv_heads * group * key_dim, 1),
+            keys: numbers(stored * key_dim, 2),
+            values: numbers(stored * value_dim, 3),
+            rows,
+        }
+    }
+
+    /// All rows, or some of them.
+    fn attend(&self, some: Range<usize>) -> Vec<f32> {
+        let length = self.kv_heads * self.group * self.key_dim;
+        let queries = FloatRows {
+            numbers: &self.queries[some.start * length..some.end * length],
+            count: some.len(),
+            stride: length,
+            length,
+        };
+        let stored = KeyValues {
+            keys: &self.keys,
+            values: &self.values,
+            kv_heads: self.kv_heads,
+            capacity: self.capacity,
+            key_dim: self.key_dim,
+            value_dim: self.value_dim,
+        };
+        let mut out = vec![f32::NAN; some.len() * self.kv_heads * self.group * self.value_dim];
+        attention(queries, &self.rows[some], &stored, 0.25, &mut out);
+        out
+    }
+
+    /// One head of one row by its formula.
+    fn by_definition(&self, row: usize, head: usize) -> Vec<f64> {
+        let RowKeys { slot, positions } = self.rows[row].clone();
+        let query = &self.queries[(row * self.kv_heads * self.group + head) * self.key_dim..];
+        let first = (slot * self.kv_heads + head / self.group) * self.capacity;
+        let score = |position: usize| {
+            let key = &self.keys[(first + position) * self.key_dim..];
+            let dot = |at: usize| f64::from(query[at]) * f64::from(key[at]);
+            (0.25 * (0..self.key_dim).map(dot).sum::<f64>()).exp()
+        };
+        let total: f64 = positions.clone().map(score).sum();
+        let value = |position: usize, at: usize| {
+            f64::from(self.values[(first + position) * self.value_dim + at])
+        };
+        let sum = |at: usize| {
+            positions.clone().map(|position| score(position) * value(position, at)).sum::<f64>()
+        };
+        (0..self.value_dim).map(|at| if total == 0.0 { 0.0 } else { sum(at) / total }).collect()
+    }
+}
+
+fn keys(slot: usize, positions: Range<usize>) -> RowKeys {
+    RowKeys { slot, positions }
+}
+
+/// Causal rows of a prompt, of decoding streams and of a window; a row without keys.
+fn cases() -> Vec<Case> {
+    let prompt =
+        |slot: usize, from: usize, to: usize| (from..to).map(move |at| keys(slot, 0..at + 1));
+    let streams =
+        [5usize, 300, 17, 64].into_iter().enumerate().map(|(slot, end)| keys(slot, 0..end));
+    let window = (20..90).map(|at| keys(1, at - 15..at + 1));
+    vec![
+        Case::new(3, 3, [64, 64], streams.clone().collect()),
+        Case::new(2, 4, [16, 24], prompt(0, 0, 70).chain(prompt(2, 30, 45)).collect()),
+        Case::new(1, 1, [8, 8], window.chain([keys(0, 4..4), keys(0, 2..9)]).collect()),
+        Case::new(2, 60, [10, 6], streams.collect()),
+    ]
+}
+
+#[test]
+fn rows_attend_as_by_definition() {
+    for (number, case) in cases().iter().enumerate() {
+        let found = case.attend(0..case.rows.len());
+        let heads = case.kv_heads * case.group;
+        for (at, found) in found.chunks_exact(case.value_dim).enumerate() {
+            for (found, expected) in found.iter().zip(case.by_definition(at / heads, at % heads)) {
+                assert!(
+                    (f64::from(*found) - expected).abs() < 1e-5,
+                    "case {number}, head {at}: expected {expected}, found {found}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_alone_and_among_others() {
+    for case in cases() {
+        let together = case.attend(0..case.rows.len());
+        let length = together.len() / case.rows.len();
+        for (row, together) in together.chunks_exact(length).enumerate() {
+            let alone = case.attend(row..row + 1);
+            let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&alone), bits(together), "row {row}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "expected positions up to")]
+fn positions_behind_a_slots_end_are_refused() {
+    let mut case = Case::new(1, 1, [8, 8], vec![keys(0, 0..4)]);
+    case.rows[0].positions.end = case.capacity + 1;
+    case.attend(0..1);
+}

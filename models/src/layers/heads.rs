@@ -1,0 +1,43 @@
+//! Some heads of rows that have more of them.
+
+use std::ops::Range;
+
+use mlx_rs::Array;
+use mlx_rs::ops::indexing::TryIndexOp;
+
+use crate::error::Result;
+
+/// Neighbouring heads of `rows` `[R, H, D]`: a projection's queries, keys or values. They become an
+/// array of their own only where somebody needs one.
+#[derive(Clone, Debug)]
+pub struct HeadRows<'a> {
+    pub(crate) rows: &'a Array,
+    pub(crate) heads: Range<i32>,
+}
+
+impl<'a> HeadRows<'a> {
+    /// These heads of `rows` `[R, H, D]`.
+    pub fn new(rows: &'a Array, heads: Range<i32>) -> Self {
+        Self { rows, heads }
+    }
+
+    /// The heads `[R, count, D]` as an array.
+    pub(crate) fn array(&self) -> Result<Array> {
+        if self.heads == (0..self.rows.dim(1)) {
+            return Ok(self.rows.clone());
+        }
+        Ok(self.rows.try_index((.., self.heads.clone(), ..))?)
+    }
+
+    /// How many heads.
+    pub(crate) fn count(&self) -> i32 {
+        self.heads.len() as i32
+    }
+}
+
+impl<'a> From<&'a Array> for HeadRows<'a> {
+    /// All heads of `[R, H, D]`.
+    fn from(rows: &'a Array) -> Self {
+        Self { rows, heads: 0..rows.dim(1) }
+    }
+}
