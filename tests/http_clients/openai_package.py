@@ -229,6 +229,16 @@ def responses():
     with client.responses.stream(model=MODEL, input=QUESTION, temperature=0, store=False) as stream:
         same("assembled by the package", stream.get_final_response().output_text, expected)
 
+    wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    logprobs = ask(**wanted).output[0].content[0].logprobs
+    same("tokens with log-probabilities", bytes(sum((at.bytes for at in logprobs), [])).decode(), expected)
+    same("alternatives", {len(at.top_logprobs) for at in logprobs}, {2})
+    same("the likeliest", [at.top_logprobs[0].logprob for at in logprobs], [at.logprob for at in logprobs])
+    deltas = [event for event in ask(stream=True, **wanted) if event.type == "response.output_text.delta"]
+    streamed = [at.logprob for delta in deltas for at in delta.logprobs]
+    same("streamed log-probabilities", streamed, [at.logprob for at in logprobs][: len(streamed)])
+    holds("of all tokens of the text", len(streamed) + 1 >= len(logprobs), len(streamed))
+
     error = refused("tokens", openai.BadRequestError, lambda: ask(max_output_tokens=0))
     same("its field", error.param, "max_output_tokens")
     error = refused("state", openai.BadRequestError, lambda: ask(previous_response_id="resp_1"))

@@ -180,8 +180,29 @@ impl AnswerEvent {
         self.parts.iter().filter_map(text).collect()
     }
 
+    /// The kind of all its parts; `None` if there are none.
+    fn kind(&self) -> Option<PartKind> {
+        let kind = |part: &AnswerPart| match part {
+            AnswerPart::Text(_) => PartKind::Text,
+            AnswerPart::Reasoning(_) => PartKind::Reasoning,
+            _ => PartKind::Call,
+        };
+        let kinds = self.parts.iter().map(kind);
+        kinds.reduce(|all, kind| if all == kind { all } else { PartKind::Several })
+    }
+
+    /// Whether the next event of the same sample can be added to this one, so that its tokens do not
+    /// come among those of parts of another kind.
+    fn goes_on_with(&self, next: &AnswerEvent) -> bool {
+        match (self.kind(), next.kind()) {
+            (_, None) => true,
+            (Some(kind), Some(next)) => kind == next && kind != PartKind::Several,
+            (None, Some(_)) => false,
+        }
+    }
+
     /// Adds the next event of the same sample.
-    pub fn append(&mut self, next: AnswerEvent) {
+    fn append(&mut self, next: AnswerEvent) {
         let mut parts = Parts::of(std::mem::take(&mut self.parts));
         next.parts.into_iter().for_each(|part| parts.push(part));
         self.parts = parts.take();
@@ -189,6 +210,25 @@ impl AnswerEvent {
         self.margins.extend(next.margins);
         self.logprobs.extend(next.logprobs);
         (self.step_end_ns, self.so_far, self.last) = (next.step_end_ns, next.so_far, next.last);
+    }
+}
+
+/// Kinds of parts. Tokens of an event belong to all of its parts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PartKind {
+    Text,
+    Reasoning,
+    Call,
+    /// Parts of more than one kind.
+    Several,
+}
+
+/// Adds an event to those before it, as part of the last of the same sample where that is of the
+/// same kind: a long answer takes the memory of its tokens alone.
+pub fn collect(events: &mut Vec<AnswerEvent>, next: AnswerEvent) {
+    match events.iter_mut().rev().find(|before| before.sample_index == next.sample_index) {
+        Some(before) if before.goes_on_with(&next) => before.append(next),
+        _ => events.push(next),
     }
 }
 

@@ -34,7 +34,7 @@ use crate::inference::request::Request;
 use crate::inference::unread::AnswerStream;
 use crate::inference::{Call, TokenCount};
 use crate::prompt::Language;
-use crate::stream::AnswerEvent;
+use crate::stream::{AnswerEvent, collect};
 
 /// Header with the id of the request, in every answer.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -418,14 +418,9 @@ async fn whole_reply<W: AnswerWriter>(
     mut answer: AnswerStream,
     writer: W,
 ) -> Result<Response, InferenceError> {
-    // One event for each sample, so that a long answer takes the memory of its tokens alone.
     let mut events: Vec<AnswerEvent> = Vec::new();
     while let Some(event) = answer.next().await {
-        let event = event?;
-        match events.iter_mut().find(|before| before.sample_index == event.sample_index) {
-            Some(before) => before.append(event),
-            None => events.push(event),
-        }
+        collect(&mut events, event?);
     }
     let route = events.iter().find_map(|event| event.last.as_ref()?.route);
     let written = catch_unwind(AssertUnwindSafe(move || writer.whole(events)));

@@ -44,7 +44,7 @@ pub const ITEM: &[Accepted] = &[
 /// Of a text.
 pub const TEXT: &[Accepted] = &[
     accepted("annotations", Values::Empty, "openai (Python), in messages that it resends"),
-    accepted("logprobs", Values::Empty, "openai (Python), in messages that it resends"),
+    accepted("logprobs", Values::Any, "openai (Python), in messages that it resends"),
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 
@@ -78,11 +78,15 @@ pub const TEXT_CONFIG: &[Accepted] =
 /// Of a format of text.
 pub const FORMAT: &[Accepted] = &[];
 
-/// What an answer may be asked to include, with the client that asks. Only the first is ever there.
+/// What an answer may be asked to include, with the client that asks. The last is never there.
 pub const INCLUDE: &[(&str, &str)] = &[
     (ENCRYPTED_REASONING, "Codex CLI"),
+    (LOGPROBS, "openai (Python)"),
     ("web_search_call.action.sources", "Codex CLI; the service makes no such call"),
 ];
 
 /// Asks for thoughts in a form that the client resends.
 pub const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
+
+/// Asks for the log-probabilities of a message's tokens.
+pub const LOGPROBS: &str = "message.output_text.logprobs";

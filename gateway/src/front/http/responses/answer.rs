@@ -140,9 +140,8 @@ pub enum ResponsesOutputPart {
         /// Always empty.
         #[schema(value_type = Vec<Object>)]
         annotations: Vec<Value>,
-        /// Always empty.
-        #[schema(value_type = Vec<Object>)]
-        logprobs: Vec<Value>,
+        /// One entry for each token, if the request asked for them.
+        logprobs: Vec<ResponsesLogprob>,
     },
     /// Text of a thought.
     ReasoningText {
@@ -183,4 +182,30 @@ pub struct ResponsesInputDetails {
 pub struct ResponsesOutputDetails {
     /// Tokens of thoughts.
     pub reasoning_tokens: u64,
+}
+
+/// Log-probabilities at one token of a message.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResponsesLogprob {
+    /// Text of the token.
+    pub token: String,
+    /// Its bytes; none for a token that adds nothing to the text.
+    pub bytes: Vec<u8>,
+    /// Its log-probability.
+    pub logprob: f32,
+    /// The most probable tokens there, most probable first.
+    pub top_logprobs: Vec<ResponsesTopLogprob>,
+}
+
+/// One of the most probable tokens.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResponsesTopLogprob {
+    /// Text of the token.
+    pub token: String,
+    /// Its bytes; none for a token that adds nothing to the text.
+    pub bytes: Vec<u8>,
+    /// Its log-probability.
+    pub logprob: f32,
 }

@@ -29,6 +29,7 @@ pub const FIELDS: &[FieldName] = &[
     FieldName { inner: "limits.max_tokens", outer: "max_output_tokens" },
     FieldName { inner: "limits.stop", outer: "stop" },
     FieldName { inner: "sampling", outer: "" },
+    FieldName { inner: "logprobs", outer: "top_logprobs" },
     FieldName { inner: "messages", outer: "input" },
     FieldName { inner: "template_arguments", outer: "paceline.template_arguments" },
 ];
@@ -83,6 +84,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         reasoning,
         text,
         include,
+        top_logprobs,
         parallel_tool_calls,
         metadata: _,
         paceline,
@@ -90,7 +92,8 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
     } = body;
     check("", &rest, accepted::REQUEST)?;
     check_text(text)?;
-    let encrypted_reasoning = included(include.unwrap_or_default())?;
+    let Included { encrypted_reasoning, logprobs } =
+        included(include.unwrap_or_default(), top_logprobs)?;
     let mut items = Items::default();
     items.tools.add("tools", tools.unwrap_or_default())?;
     if let Some(instructions) = instructions.filter(|text| !text.is_empty()) {
@@ -131,6 +134,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
             Some(TextOr::List(stops)) => stops,
         },
         route: route.map(|word| route_wish(&word)).transpose()?,
+        logprobs,
         ..Default::default()
     };
     Ok(DecodedResponses {
@@ -297,8 +301,15 @@ fn check_text(text: Option<TextConfig>) -> Result<(), InferenceError> {
     }
 }
 
+/// What `include` asks for.
+struct Included {
+    encrypted_reasoning: bool,
+    /// Alternatives of each token of a message.
+    logprobs: Option<u32>,
+}
+
 /// Whether thoughts come in a form that the client resends.
-fn included(include: Vec<String>) -> Result<bool, InferenceError> {
+fn included(include: Vec<String>, top: Option<u32>) -> Result<Included, InferenceError> {
     let unknown = |wanted: &String| !accepted::INCLUDE.iter().any(|(known, _)| known == wanted);
     if let Some(at) = include.iter().position(unknown) {
         let words: Vec<_> = accepted::INCLUDE.iter().map(|(known, _)| known).collect();
@@ -306,7 +317,16 @@ fn included(include: Vec<String>) -> Result<bool, InferenceError> {
         let expected = format!("one of {words:?}");
         return Err(InferenceError::invalid(&field, expected, quoted(&include[at])));
     }
-    Ok(include.iter().any(|wanted| wanted == accepted::ENCRYPTED_REASONING))
+    let asks = |word: &str| include.iter().any(|wanted| wanted == word);
+    let logprobs = match (asks(accepted::LOGPROBS), top) {
+        (true, top) => Some(top.unwrap_or(0)),
+        (false, None | Some(0)) => None,
+        (false, Some(top)) => {
+            let expected = format!("0, because `include` has no {:?}", accepted::LOGPROBS);
+            return Err(InferenceError::invalid("top_logprobs", expected, top));
+        }
+    };
+    Ok(Included { encrypted_reasoning: asks(accepted::ENCRYPTED_REASONING), logprobs })
 }
 
 /// The variables by which published templates turn thoughts off and set their length.

@@ -173,8 +173,8 @@ fn what_is_not_served_is_refused_by_its_path() {
     }
     let format = json!({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}});
     refused(format, "text.format.type", "yet");
-    let logprobs = json!({"include": ["message.output_text.logprobs"]});
-    refused(logprobs, "include[0]", "message.output_text.logprobs");
+    refused(json!({"include": ["message.input_image"]}), "include[0]", "message.input_image");
+    refused(json!({"top_logprobs": 2}), "top_logprobs", "message.output_text.logprobs");
     refused(json!({"reasoning": {"effort": "endless"}}), "reasoning.effort", "endless");
     let item = |item: Value| json!({ "input": [item] });
     let strange = json!({"type": "message", "role": "user", "content": "a", "mood": 1});
@@ -192,4 +192,13 @@ fn a_request_may_allow_one_call() {
     assert_eq!(calls(json!(null)), AllowedCalls::All);
     assert_eq!(calls(json!(true)), AllowedCalls::All);
     assert_eq!(calls(json!(false)), AllowedCalls::One);
+}
+
+#[test]
+fn log_probabilities_come_if_they_are_included() {
+    let include = json!(["message.output_text.logprobs"]);
+    let asked =
+        |top: Value| served(json!({"include": include, "top_logprobs": top})).input.params.logprobs;
+    assert_eq!((asked(json!(null)), asked(json!(3))), (Some(0), Some(3)));
+    assert_eq!(served(json!({"top_logprobs": 0})).input.params.logprobs, None);
 }

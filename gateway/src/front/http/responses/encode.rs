@@ -6,10 +6,11 @@ use paceline_vocabulary::Reason;
 use serde_json::{Map, Value, json};
 
 use super::decode::{Asked, encrypted};
+use super::logprobs::MessageLogprobs;
 use super::tools::{ClientTool, custom_input};
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
-use crate::front::http::exchange::AnswerWriter;
+use crate::front::http::exchange::{AnswerWriter, TokenTexts};
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason};
@@ -25,6 +26,7 @@ pub struct ResponseWriter {
     /// Items that are complete.
     output: Vec<Value>,
     open: Option<OpenItem>,
+    logprobs: MessageLogprobs,
     reasoning_tokens: u64,
     /// What this service reports and the protocol has no field for.
     totals: Totals,
@@ -38,6 +40,8 @@ struct OpenItem {
     kind: Kind,
     /// Its text, or the arguments of its call.
     text: String,
+    /// Log-probabilities of its tokens, if it is a message whose request asked for them.
+    logprobs: Vec<Value>,
 }
 
 /// Kinds of items.
@@ -49,14 +53,16 @@ enum Kind {
 }
 
 impl ResponseWriter {
-    /// The writer of the answer to a request.
-    pub fn new(head: Head, asked: Asked) -> Self {
+    /// The writer of the answer to a request. `texts`: those of the model's tokens, if the request
+    /// asked for log-probabilities.
+    pub fn new(head: Head, asked: Asked, texts: Option<TokenTexts>) -> Self {
         Self {
             head,
             asked,
             sequence: 0,
             output: Vec::new(),
             open: None,
+            logprobs: MessageLogprobs::new(texts),
             reasoning_tokens: 0,
             totals: Totals::default(),
             end: None,
@@ -144,9 +150,13 @@ impl ResponseWriter {
                 if !matches!(self.open, Some(OpenItem { kind: Kind::Message, .. })) {
                     self.open(Kind::Message, events);
                 }
-                let body = json!({"delta": text, "logprobs": []});
+                let logprobs = self.logprobs.take();
+                let body = json!({"delta": text, "logprobs": logprobs});
                 events.extend(self.of_item("response.output_text.delta", body, true));
                 self.push(&text);
+                if let Some(open) = &mut self.open {
+                    open.logprobs.extend(logprobs);
+                }
             }
             AnswerPart::Reasoning(text) => {
                 if !matches!(self.open, Some(OpenItem { kind: Kind::Reasoning, .. })) {
@@ -195,11 +205,11 @@ impl ResponseWriter {
         };
         let id = format!("{prefix}_{}_{}", self.head.request_id, self.output.len());
         let part = match kind {
-            Kind::Message => Some(text_part("")),
+            Kind::Message => Some(text_part("", &[])),
             Kind::Reasoning => Some(reasoning_part("")),
             Kind::Call { .. } => None,
         };
-        let open = OpenItem { id, kind, text: String::new() };
+        let open = OpenItem { id, kind, text: String::new(), logprobs: Vec::new() };
         let body = json!({"output_index": self.output.len(), "item": open.json(None, false)});
         self.open = Some(open);
         events.push(self.named("response.output_item.added", body));
@@ -215,9 +225,10 @@ impl ResponseWriter {
         let text = open.text.clone();
         match &open.kind {
             Kind::Message => {
-                let body = json!({"text": text, "logprobs": []});
+                let part = text_part(&text, &open.logprobs);
+                let body = json!({"text": text, "logprobs": part["logprobs"]});
                 events.extend(self.of_item("response.output_text.done", body, true));
-                let body = json!({"part": text_part(&text)});
+                let body = json!({ "part": part });
                 events.extend(self.of_item("response.content_part.done", body, true));
             }
             Kind::Reasoning => {
@@ -255,7 +266,10 @@ impl OpenItem {
             Kind::Message => json!({
                 "type": "message",
                 "role": "assistant",
-                "content": text.map(text_part).into_iter().collect::<Vec<_>>(),
+                "content": text
+                    .map(|text| text_part(text, &self.logprobs))
+                    .into_iter()
+                    .collect::<Vec<_>>(),
                 "status": state,
             }),
             Kind::Reasoning => {
@@ -293,9 +307,10 @@ impl OpenItem {
 }
 
 impl AnswerWriter for ResponseWriter {
-    fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent> {
+    fn event(&mut self, mut event: AnswerEvent) -> Vec<SseEvent> {
         let mut events = Vec::new();
         self.begin(&mut events);
+        self.logprobs.add(&mut event);
         let thinks = |part: &AnswerPart| matches!(part, AnswerPart::Reasoning(_));
         let goes_on = matches!(self.open, Some(OpenItem { kind: Kind::Reasoning, .. }));
         // Tokens of an event with a thought and something else are not thoughts alone.
@@ -357,8 +372,8 @@ fn arguments(text: &str) -> String {
     if text.is_empty() { "{}".to_owned() } else { text.to_owned() }
 }
 
-fn text_part(text: &str) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+fn text_part(text: &str, logprobs: &[Value]) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
 fn reasoning_part(text: &str) -> Value {

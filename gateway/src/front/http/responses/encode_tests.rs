@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use super::*;
-use crate::front::http::responses::answer::ResponsesAnswer;
+use crate::front::http::responses::answer::{ResponsesAnswer, ResponsesOutputPart};
 use crate::front::http::responses::tools::Tools;
-use crate::stream::{CallFault, Usage};
+use crate::stream::{CallFault, TokenLogprobs, TopLogprob, Usage, collect};
 
 fn writer(asked: Asked) -> ResponseWriter {
     let head = Head { request_id: "r1".into(), created: 7, model: "demo".into() };
-    ResponseWriter::new(head, asked)
+    ResponseWriter::new(head, asked, None)
 }
 
 fn asked(encrypted_reasoning: bool) -> Asked {
@@ -77,7 +77,9 @@ fn streamed(asked: Asked, events: Vec<AnswerEvent>) -> Vec<Value> {
 
 #[test]
 fn events_and_the_whole_answer_make_the_same_response() {
-    let whole = writer(asked(false)).whole(agentic(FinishReason::Stop));
+    let mut collected = Vec::new();
+    agentic(FinishReason::Stop).into_iter().for_each(|event| collect(&mut collected, event));
+    let whole = writer(asked(false)).whole(collected);
     let events = streamed(asked(false), agentic(FinishReason::Stop));
     let last = events.last().expect("an end");
     assert_eq!((&last["type"], &last["response"]), (&json!("response.completed"), &whole));
@@ -214,4 +216,56 @@ fn repeated() -> Map<String, Value> {
         .expect("served")
         .asked
         .repeated
+}
+
+/// Thoughts and calls have none, and those of text that is held back come with the rest of it.
+#[test]
+fn a_message_has_the_log_probabilities_of_its_tokens() {
+    let at = |ids: [u32; 2], parts: Vec<AnswerPart>| {
+        let one = |id: u32| {
+            let logprob = -(id as f32);
+            TokenLogprobs { logprob, top: vec![TopLogprob { token_id: id + 1, logprob }] }
+        };
+        let logprobs = ids.map(one).to_vec();
+        AnswerEvent { parts, token_ids: ids.to_vec(), logprobs, ..Default::default() }
+    };
+    let events = || {
+        vec![
+            at([40, 41], vec![thought("h")]),
+            at([42, 43], vec![]),
+            at([44, 45], vec![text("Let ")]),
+            at([46, 47], vec![]),
+            at([48, 49], vec![text("me.")]),
+            at([50, 51], vec![call("c1", "mcp__docs__read"), arguments("{}")]),
+            at([52, 53], vec![AnswerPart::CallEnd]),
+            last(FinishReason::Stop),
+        ]
+    };
+    let writer = || {
+        let head = Head { request_id: "r1".into(), created: 7, model: "demo".into() };
+        let texts = TokenTexts::new(std::sync::Arc::new(crate::demo::language()));
+        ResponseWriter::new(head, asked(false), Some(texts))
+    };
+    let mut collected = Vec::new();
+    events().into_iter().for_each(|event| collect(&mut collected, event));
+    let whole = writer().whole(collected);
+    let logprobs = &whole["output"][1]["content"][0]["logprobs"];
+    let of = |logprobs: &Value| -> Vec<f64> {
+        let all = logprobs.as_array().expect("a list");
+        all.iter().map(|at| at["logprob"].as_f64().expect("a number")).collect()
+    };
+    assert_eq!(of(logprobs), [-44.0, -45.0, -46.0, -47.0, -48.0, -49.0]);
+    assert_eq!(logprobs[0]["top_logprobs"][0]["logprob"], -44.0);
+    let part = whole["output"][1]["content"][0].clone();
+    serde_json::from_value::<ResponsesOutputPart>(part).expect("the documented form");
+
+    let mut writer = writer();
+    let mut streamed = Vec::new();
+    for event in events().into_iter().flat_map(|event| writer.event(event)) {
+        let data: Value = serde_json::from_str(&event.data).expect("JSON");
+        if data["type"] == "response.output_text.delta" {
+            streamed.extend(of(&data["logprobs"]));
+        }
+    }
+    assert_eq!(streamed, of(logprobs));
 }

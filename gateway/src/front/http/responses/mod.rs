@@ -1,13 +1,15 @@
 //! OpenAI Responses, without state: a request has the whole conversation.
 //!
 //! [`types`] a request · [`accepted`] fields that change nothing · [`decode`] requests for the
-//! middle · [`tools`] functions, groups and tools that take any text · [`encode`] answers.
+//! middle · [`tools`] functions, groups and tools that take any text · [`encode`] answers ·
+//! [`logprobs`] log-probabilities of a message.
 
 pub mod accepted;
 #[cfg(test)]
 pub mod answer;
 pub mod decode;
 pub mod encode;
+mod logprobs;
 pub mod tools;
 pub mod types;
 
@@ -50,7 +52,8 @@ impl Protocol for Responses {
         let DecodedResponses { mut input, messages, stream, asked, calls } = decode(body)?;
         // It names no model: the served one is meant.
         input.params.model.clear();
-        let writer = ResponseWriter::new(Head::of(context), asked);
+        let texts = input.params.logprobs.map(|_| context.token_texts());
+        let writer = ResponseWriter::new(Head::of(context), asked, texts);
         Ok(Decoded { input, writer, stream, messages, calls })
     }
 }

@@ -41,6 +41,9 @@ pub struct ResponsesRequest {
     pub text: Option<TextConfig>,
     /// What else the answer has.
     pub include: Option<Vec<String>>,
+    /// How many alternatives of each token of a message are reported, 0 to 20, if `include` asks
+    /// for its log-probabilities.
+    pub top_logprobs: Option<u32>,
     /// False: the answer has one call at most, the first that the model makes.
     pub parallel_tool_calls: Option<bool>,
     /// Labels of the request, which the answer repeats.

@@ -1,0 +1,57 @@
+//! Log-probabilities of the tokens of a message. Those of thoughts and of calls are not part of this
+//! protocol.
+
+use serde_json::{Value, json};
+
+use crate::front::http::exchange::TokenTexts;
+use crate::front::http::openai::logprobs::LogprobWriter;
+use crate::stream::{AnswerEvent, AnswerPart};
+
+/// Finds the log-probabilities that belong to each piece of text. Finds none if the request did not
+/// ask for them.
+#[derive(Debug, Default)]
+pub(super) struct MessageLogprobs {
+    writer: Option<LogprobWriter>,
+    /// Of tokens whose text has not come yet.
+    waiting: Vec<Value>,
+    /// Whether the last event with parts had none of a message.
+    beside: bool,
+}
+
+impl MessageLogprobs {
+    /// `texts`: those of the model's tokens, if the request asked for log-probabilities.
+    pub(super) fn new(texts: Option<TokenTexts>) -> Self {
+        Self { writer: texts.map(LogprobWriter::new), ..Self::default() }
+    }
+
+    /// Takes those of an event's tokens. They belong to the event's text. Tokens without any part
+    /// belong to what came before, and wait for the rest of it.
+    pub(super) fn add(&mut self, event: &mut AnswerEvent) {
+        let Some(writer) = &self.writer else { return };
+        let logprobs = std::mem::take(&mut event.logprobs);
+        let tokens = writer.chat(&event.token_ids, logprobs).content;
+        self.waiting.extend(tokens.into_iter().map(|token| {
+            // The protocol has bytes in any case; a special token has none.
+            let top = token.top_logprobs.into_iter().map(|top| {
+                json!({"token": top.token, "bytes": top.bytes.unwrap_or_default(), "logprob": top.logprob})
+            });
+            json!({
+                "token": token.token,
+                "bytes": token.bytes.unwrap_or_default(),
+                "logprob": token.logprob,
+                "top_logprobs": top.collect::<Vec<_>>(),
+            })
+        }));
+        if !event.parts.is_empty() {
+            self.beside = !event.parts.iter().any(|part| matches!(part, AnswerPart::Text(_)));
+        }
+        if self.beside {
+            self.waiting.clear();
+        }
+    }
+
+    /// Those of the text that comes now.
+    pub(super) fn take(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.waiting)
+    }
+}
