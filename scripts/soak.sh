@@ -62,7 +62,7 @@ soak "Loading a checkpoint of 1 GB under a limit of memory, and 1,000 faulty one
 soak "The programs' code for macOS" sh scripts/check-macos.sh build
 # shellcheck disable=SC2086
 soak "Other clients beside large hostile messages" \
-    cargo_test $LOCKED --release -p paceline-gateway --test amplification -- --ignored --nocapture
+    cargo_test $LOCKED --release -p paceline-gateway --test amplification --test http_hostile -- --ignored --nocapture
 soak "Fuzzing, a minute each" \
     sh scripts/fuzz.sh 60
 # Only the files that have such tests: in this profile each is a minute's work for the linker.

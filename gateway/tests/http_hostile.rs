@@ -108,8 +108,9 @@ async fn call(client: &HttpClient) -> Duration {
     begun.elapsed()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixteen_mebibytes_of_small_values_cost_at_most_four_times_as_much() {
+/// Sends every hostile body so many times; returns the longest call of another client beside it,
+/// and the longest without.
+async fn withstand(rounds: usize) -> (Duration, Duration) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (program, client) = serving(dir.path()).await;
     let mut alone = Duration::ZERO;
@@ -119,7 +120,7 @@ async fn sixteen_mebibytes_of_small_values_cost_at_most_four_times_as_much() {
     let (bodies, over) = (bodies(), AtomicBool::new(false));
     let (before, attacker) = (program.memory("VmRSS"), HttpClient::new(program.http));
     let attack = async {
-        for HostileBody { name, path, body, word } in &bodies {
+        for HostileBody { name, path, body, word } in (0..rounds).flat_map(|_| &bodies) {
             let reply = attacker.send("POST", path, body.clone()).await;
             assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{name}: {reply:?}");
             let message = reply.error().1;
@@ -138,8 +139,26 @@ async fn sixteen_mebibytes_of_small_values_cost_at_most_four_times_as_much() {
         longest
     };
     let ((), longest) = tokio::join!(attack, others);
+    (longest, alone)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixteen_mebibytes_of_small_values_cost_at_most_four_times_as_much() {
+    let (longest, alone) = withstand(1).await;
+    // The machine may be busy.
     assert!(
         longest <= alone + Duration::from_secs(1),
+        "another client's call took {longest:?}, alone {alone:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "soak: a timed figure; run by `make soak`"]
+async fn a_call_beside_large_hostile_bodies_takes_at_most_100_ms_more() {
+    let (longest, alone) = withstand(10).await;
+    println!("a call beside them {longest:?} at most, alone {alone:?}");
+    assert!(
+        longest <= alone + Duration::from_millis(100),
         "another client's call took {longest:?}, alone {alone:?}"
     );
 }
