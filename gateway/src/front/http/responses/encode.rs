@@ -5,9 +5,10 @@
 use paceline_vocabulary::Reason;
 use serde_json::{Map, Value, json};
 
+use super::custom_input::CustomInput;
 use super::decode::{Asked, encrypted};
 use super::logprobs::MessageLogprobs;
-use super::tools::{ClientTool, custom_input};
+use super::tools::ClientTool;
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
 use crate::front::http::exchange::{AnswerWriter, TokenTexts};
@@ -49,7 +50,16 @@ struct OpenItem {
 enum Kind {
     Message,
     Reasoning,
-    Call { id: String, tool: ClientTool },
+    Call {
+        id: String,
+        tool: ClientTool,
+    },
+    /// A call of a tool that takes any text.
+    CustomCall {
+        id: String,
+        tool: ClientTool,
+        input: CustomInput,
+    },
 }
 
 impl ResponseWriter {
@@ -168,17 +178,24 @@ impl ResponseWriter {
             }
             AnswerPart::CallStart(CallStart { index: _, id, name }) => {
                 let tool = self.asked.tools.client(&name);
-                self.open(Kind::Call { id, tool }, events);
+                let kind = match tool.custom {
+                    true => Kind::CustomCall { id, tool, input: CustomInput::default() },
+                    false => Kind::Call { id, tool },
+                };
+                self.open(kind, events);
             }
             AnswerPart::CallArguments(text) => {
-                // The text of a custom tool is known when its argument is complete.
-                if let Some(OpenItem { kind: Kind::Call { tool, .. }, .. }) = &self.open
-                    && !tool.custom
-                {
-                    let name = "response.function_call_arguments.delta";
-                    events.extend(self.of_item(name, json!({ "delta": text }), false));
-                }
                 self.push(&text);
+                let open = self.open.as_mut().map(|open| (&mut open.kind, &open.text));
+                let (name, delta) = match open {
+                    Some((Kind::CustomCall { input, .. }, object)) => {
+                        ("response.custom_tool_call_input.delta", input.more(object))
+                    }
+                    _ => ("response.function_call_arguments.delta", text),
+                };
+                if !delta.is_empty() {
+                    events.extend(self.of_item(name, json!({ "delta": delta }), false));
+                }
             }
             AnswerPart::CallEnd => self.close(events),
             AnswerPart::MalformedCall(fault) => {
@@ -200,14 +217,14 @@ impl ResponseWriter {
         let prefix = match &kind {
             Kind::Message => "msg",
             Kind::Reasoning => "rs",
-            Kind::Call { tool, .. } if tool.custom => "ctc",
+            Kind::CustomCall { .. } => "ctc",
             Kind::Call { .. } => "fc",
         };
         let id = format!("{prefix}_{}_{}", self.head.request_id, self.output.len());
         let part = match kind {
             Kind::Message => Some(text_part("", &[])),
             Kind::Reasoning => Some(reasoning_part("")),
-            Kind::Call { .. } => None,
+            Kind::Call { .. } | Kind::CustomCall { .. } => None,
         };
         let open = OpenItem { id, kind, text: String::new(), logprobs: Vec::new() };
         let body = json!({"output_index": self.output.len(), "item": open.json(None, false)});
@@ -237,10 +254,12 @@ impl ResponseWriter {
                 let body = json!({"part": reasoning_part(&text)});
                 events.extend(self.of_item("response.content_part.done", body, true));
             }
-            Kind::Call { tool, .. } if tool.custom => {
-                let input = custom_input(&text);
-                let name = "response.custom_tool_call_input.delta";
-                events.extend(self.of_item(name, json!({ "delta": input }), false));
+            Kind::CustomCall { input, .. } => {
+                let (input, rest) = input.end(&text);
+                if !rest.is_empty() {
+                    let name = "response.custom_tool_call_input.delta";
+                    events.extend(self.of_item(name, json!({ "delta": rest }), false));
+                }
                 let name = "response.custom_tool_call_input.done";
                 events.extend(self.of_item(name, json!({ "input": input }), false));
             }
@@ -283,11 +302,11 @@ impl OpenItem {
                     "status": state,
                 })
             }
-            Kind::Call { id, tool } if tool.custom => json!({
+            Kind::CustomCall { id, tool, input } => json!({
                 "type": "custom_tool_call",
                 "call_id": id,
                 "name": tool.name,
-                "input": text.map(custom_input).unwrap_or_default(),
+                "input": text.map(|object| input.end(object).0).unwrap_or_default(),
                 "status": state,
             }),
             Kind::Call { id, tool } => json!({
@@ -298,7 +317,9 @@ impl OpenItem {
                 "status": state,
             }),
         };
-        if let Kind::Call { tool: ClientTool { namespace: Some(namespace), .. }, .. } = &self.kind {
+        if let Kind::Call { tool, .. } | Kind::CustomCall { tool, .. } = &self.kind
+            && let Some(namespace) = &tool.namespace
+        {
             item["namespace"] = namespace.as_str().into();
         }
         item["id"] = self.id.as_str().into();

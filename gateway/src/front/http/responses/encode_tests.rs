@@ -155,7 +155,9 @@ fn pieces_together_are_the_items_text() {
     assert_eq!(pieces("response.reasoning_text.delta"), "hm");
     assert_eq!(pieces("response.output_text.delta"), "Let me.");
     assert_eq!(pieces("response.function_call_arguments.delta"), "{\"a\":1}");
-    assert_eq!(pieces("response.custom_tool_call_input.delta"), "*** \n");
+    let custom = "response.custom_tool_call_input.delta";
+    assert_eq!(pieces(custom), "*** \n");
+    assert_eq!(events.iter().filter(|event| event["type"] == custom).count(), 2);
 }
 
 #[test]

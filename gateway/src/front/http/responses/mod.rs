@@ -2,11 +2,12 @@
 //!
 //! [`types`] a request · [`accepted`] fields that change nothing · [`decode`] requests for the
 //! middle · [`tools`] functions, groups and tools that take any text · [`encode`] answers ·
-//! [`logprobs`] log-probabilities of a message.
+//! [`custom_input`] the text of a call of such a tool · [`logprobs`] log-probabilities of a message.
 
 pub mod accepted;
 #[cfg(test)]
 pub mod answer;
+mod custom_input;
 pub mod decode;
 pub mod encode;
 mod logprobs;

@@ -13,7 +13,7 @@ use crate::inference::error::InferenceError;
 use crate::inference::input::ToolInput;
 
 /// The argument that holds the text of a custom tool.
-const ARGUMENT: &str = "input";
+pub(super) const ARGUMENT: &str = "input";
 
 /// A tool as the client knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,14 +51,15 @@ pub fn custom_arguments(input: &str) -> String {
     json!({ ARGUMENT: input }).to_string()
 }
 
-/// The text in the arguments of a custom tool's call. A model that uses another name for its only
-/// argument means the same; anything else is handed on as it is.
+/// The text in the arguments of a custom tool's call: the argument that it was told to write. A model
+/// that uses another name for its only argument means the same; anything else is handed on as it is.
 pub fn custom_input(arguments: &str) -> String {
     let Ok(Value::Object(mut object)) = serde_json::from_str(arguments) else {
         return arguments.to_owned();
     };
     let only = if object.len() == 1 { object.keys().next().cloned() } else { None };
-    match only.and_then(|name| object.remove(&name)) {
+    let told = object.contains_key(ARGUMENT).then(|| ARGUMENT.to_owned());
+    match told.or(only).and_then(|name| object.remove(&name)) {
         Some(Value::String(input)) => input,
         _ => arguments.to_owned(),
     }
