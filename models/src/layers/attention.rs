@@ -14,6 +14,7 @@ pub(crate) type VisibleKeys = Arc<[RowKeys]>;
 
 /// Where a new row goes in its class.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "MLX computes there"))]
 pub(crate) struct RowWrite {
     /// The new row.
     pub(crate) row: usize,
@@ -28,6 +29,7 @@ pub(crate) type RowPlaces = Arc<[RowWrite]>;
 
 /// Query heads of rows from one on.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "MLX computes there"))]
 pub(crate) struct QueryRows<'a> {
     pub(crate) heads: HeadRows<'a>,
     /// The first row that attends.
@@ -36,6 +38,7 @@ pub(crate) struct QueryRows<'a> {
 
 /// Stored keys and values of slots, `[slots · KV heads · capacity, dim]` each.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "MLX computes there"))]
 pub(crate) struct StoredHeads<'a> {
     pub(crate) keys: &'a Array,
     pub(crate) values: &'a Array,
