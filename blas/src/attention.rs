@@ -60,8 +60,12 @@ impl<'a> KeyValues<'a> {
     }
 }
 
-/// Rows of scores of a piece: as many as a product takes without tiles.
+/// Rows of scores of a piece, at most: as many as a product takes without tiles.
 const SCORE_ROWS: usize = 48;
+
+/// Scores of a piece, at most, if it has more than one row: 512 KiB, of the second-level caches of
+/// today's cores half.
+const SCORES: usize = 128 * 1024;
 
 /// Neighbouring query rows of one slot.
 struct Block {
@@ -122,7 +126,7 @@ pub fn attention(
         rows.len(),
         out.len()
     );
-    let blocks = blocks(rows, (SCORE_ROWS / group.max(1)).max(1));
+    let blocks = blocks(rows, group);
     let cost = |block: &Block| {
         let rows = (block.rows.len() * group).max(ROWS_PER_READ) / ROWS_PER_READ;
         block.positions.len() * (key_dim + value_dim) * rows
@@ -146,17 +150,20 @@ pub fn attention(
     run_pieces(blocks.len() * kv_heads, threads_for(work), &piece);
 }
 
-/// Neighbouring rows of one slot, at most `most` in a block.
-fn blocks(rows: &[RowKeys], most: usize) -> Vec<Block> {
+/// Neighbouring rows of one slot, as many in a block as its scores have room for.
+fn blocks(rows: &[RowKeys], group: usize) -> Vec<Block> {
     let mut blocks = Vec::<Block>::new();
     for (row, RowKeys { slot, positions }) in rows.iter().enumerate() {
-        match blocks.last_mut() {
-            Some(last) if last.slot == *slot && last.rows.len() < most => {
-                last.rows.end = row + 1;
-                last.positions.start = last.positions.start.min(positions.start);
-                last.positions.end = last.positions.end.max(positions.end);
-            }
-            _ => {
+        let grown = blocks.last_mut().filter(|last| last.slot == *slot).and_then(|last| {
+            let Range { start, end } = last.positions;
+            let all = start.min(positions.start)..end.max(positions.end);
+            let score_rows = (last.rows.len() + 1) * group;
+            let fits = score_rows <= SCORE_ROWS && score_rows * all.len() <= SCORES;
+            fits.then_some((last, all))
+        });
+        match grown {
+            Some((last, all)) => (last.rows.end, last.positions) = (row + 1, all),
+            None => {
                 blocks.push(Block { slot: *slot, rows: row..row + 1, positions: positions.clone() })
             }
         }

@@ -129,6 +129,17 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
 }
 
 #[test]
+fn scores_of_long_sequences_have_a_bound() {
+    let long = |end: usize| (0..100).map(move |row| keys(0, 0..end - 100 + row + 1));
+    for (end, group, rows) in [(200, 3, 16), (200, 60, 1), (8192, 4, 4), (1 << 20, 4, 1)] {
+        let blocks = blocks(&long(end).collect::<Vec<_>>(), group);
+        assert_eq!(blocks[0].rows.len(), rows, "{end} positions, groups of {group}");
+        assert_eq!(blocks.iter().map(|block| block.rows.len()).sum::<usize>(), 100);
+        assert_eq!(blocks.last().expect("the last rows").positions, 0..end);
+    }
+}
+
+#[test]
 #[should_panic(expected = "expected positions up to")]
 fn positions_behind_a_slots_end_are_refused() {
     let mut case = Case::new(1, 1, [8, 8], vec![keys(0, 0..4)]);
