@@ -3,11 +3,9 @@
 //! rows there are and however many threads (I1): its scores, its softmax and its sums are those of
 //! [`crate::kernel`], each in an order that the row's own keys settle.
 //!
-//! ```text
-//!  piece    some neighbouring rows of one slot × one KV head: its scores stay in the cache
-//!  scores   the group's heads of each row are rows of one product, so keys are read once
-//!  sums     shares of keys that a row does not see are 0 and add nothing
-//! ```
+//! The work is cut into pieces: a KV head and some neighbouring rows of one slot. The heads of its
+//! group are rows of one product, so its keys are read once. The scores of a piece stay in the
+//! cache. Keys that a row does not attend to have a share of 0 and add nothing to its sums.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -84,7 +82,7 @@ struct Scratch {
     packed: PackBuffer,
 }
 
-/// The whole of it, as all pieces see it.
+/// What all pieces read, and where they write.
 struct Attention<'a> {
     kernels: &'a Kernels,
     queries: FloatRows<'a>,

@@ -93,7 +93,8 @@ struct SequenceEntry {
 #[derive(Debug)]
 pub struct KvStore {
     layers: Vec<LayerKv>,
-    dtype: Dtype,
+    /// Whether nodes of our own may write and attend.
+    by_row: bool,
     classes: Vec<CapacityClass>,
     sequences: HashMap<SequenceId, SequenceEntry>,
     /// Most bytes of all arrays together.
@@ -121,7 +122,7 @@ impl KvStore {
             capacities.map(|capacity| CapacityClass::new(capacity, layers, dtype)).collect();
         Ok(Self {
             layers: layers.to_vec(),
-            dtype,
+            by_row: dtype == Dtype::Float32,
             classes,
             sequences: HashMap::new(),
             limit: u64::MAX,
@@ -270,7 +271,7 @@ impl KvStore {
         self.write(layer, keys, values, params.queries, segments)?;
         let LayerKv { window, .. } = self.layers[layer];
         let causality = Causality { window, both_ways: params.both_ways };
-        let mut outputs = match self.dtype == Dtype::Float32 && computes(&[q.rows]) {
+        let mut outputs = match self.goes_by_row(&[q.rows]) {
             true => self.attend_by_row(layer, &q, params.scale, causality)?,
             false => self.attend_by_class(layer, &q.array()?, params.scale, causality)?,
         };
@@ -279,6 +280,11 @@ impl KvStore {
             1 => Ok(outputs.swap_remove(0)),
             _ => Ok(concatenate(&outputs, 0)?),
         }
+    }
+
+    /// Whether new rows of these arrays go through nodes of our own.
+    fn goes_by_row(&self, arrays: &[&Array]) -> bool {
+        self.by_row && computes(arrays)
     }
 
     /// One node of our own for neighbouring rows of a class.
@@ -338,8 +344,9 @@ impl KvStore {
             self.access = Some(AccessPlan::new(segments, queries, &self.sequences)?);
         }
         let LayerKv { n_kv, .. } = self.layers[layer];
+        let goes_by_row = self.goes_by_row(&[keys.rows, values.rows]);
         let access = self.access.as_mut().expect("made above");
-        if self.dtype == Dtype::Float32 && computes(&[keys.rows, values.rows]) {
+        if goes_by_row {
             for writes in access.row_writes().iter() {
                 let class = &mut self.classes[writes.class];
                 class.write_rows(layer, &keys, &values, &writes.places)?;

@@ -116,3 +116,11 @@ pub(crate) fn keys_address(store: &KvStore) -> *const f32 {
     eval([keys]).expect("evaluates");
     keys.try_as_slice::<f32>().expect("floats").as_ptr()
 }
+
+impl KvStore {
+    /// The store, written and read by MLX alone, as on a GPU.
+    pub(crate) fn by_class(mut self) -> Self {
+        self.by_row = false;
+        self
+    }
+}

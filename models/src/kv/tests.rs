@@ -8,11 +8,12 @@ use super::*;
 
 #[test]
 fn ragged_batches_attend_as_by_definition() {
-    let mut store = store(4);
-    step(&mut store, &[(0, 5)]);
-    step(&mut store, &[(0, 1), (1, 7), (2, 7)]);
-    step(&mut store, &[(0, 1), (1, 1), (2, 1), (3, 3)]);
-    step(&mut store, &[(3, 2), (1, 2), (0, 1)]);
+    for mut store in [store(4), store(4).by_class()] {
+        step(&mut store, &[(0, 5)]);
+        step(&mut store, &[(0, 1), (1, 7), (2, 7)]);
+        step(&mut store, &[(0, 1), (1, 1), (2, 1), (3, 3)]);
+        step(&mut store, &[(3, 2), (1, 2), (0, 1)]);
+    }
 }
 
 #[test]

@@ -107,10 +107,20 @@ fn store(sequences: u64) -> KvStore {
     store
 }
 
+/// Whether rows attend to later ones, and a store: one whose rows go through nodes of our own, and
+/// one that MLX alone writes and reads.
+fn ways(sequences: u64) -> [(bool, KvStore); 4] {
+    [
+        (false, store(sequences)),
+        (true, store(sequences)),
+        (false, store(sequences).by_class()),
+        (true, store(sequences).by_class()),
+    ]
+}
+
 #[test]
 fn query_rows_attend_as_their_layer_allows() {
-    for both_ways in [false, true] {
-        let mut store = store(1);
+    for (both_ways, mut store) in ways(1) {
         step(&mut store, &[(0, 7, 4)], both_ways);
         step(&mut store, &[(0, 3, 4)], both_ways);
         step(&mut store, &[(0, 0, 6)], both_ways);
@@ -122,8 +132,7 @@ fn query_rows_attend_as_their_layer_allows() {
 
 #[test]
 fn segments_with_and_without_queries_share_a_batch() {
-    for both_ways in [false, true] {
-        let mut store = store(4);
+    for (both_ways, mut store) in ways(4) {
         step(&mut store, &[(0, 5, 3), (1, 9, 0), (2, 2, 3), (3, 1, 3)], both_ways);
         step(&mut store, &[(0, 1, 3), (1, 0, 3), (2, 4, 0), (3, 2, 3)], both_ways);
         step(&mut store, &[(3, 2, 2), (0, 1, 4), (2, 3, 4)], both_ways);
@@ -133,20 +142,22 @@ fn segments_with_and_without_queries_share_a_batch() {
 
 #[test]
 fn segments_of_several_classes_share_a_batch() {
-    let mut store = store(3);
-    step(&mut store, &[(0, 310, 0), (1, 3, 0), (2, 5, 0)], true);
-    step(&mut store, &[(0, 2, 5), (1, 3, 5), (2, 1, 0)], true);
-    step(&mut store, &[(0, 2, 5), (1, 3, 5), (2, 1, 4)], false);
+    for (both_ways, mut store) in ways(3) {
+        step(&mut store, &[(0, 310, 0), (1, 3, 0), (2, 5, 0)], both_ways);
+        step(&mut store, &[(0, 2, 5), (1, 3, 5), (2, 1, 0)], both_ways);
+        step(&mut store, &[(0, 2, 5), (1, 3, 5), (2, 1, 4)], both_ways);
+    }
 }
 
 #[test]
 fn a_sequence_may_outgrow_its_class_between_others() {
-    let mut store = store(5);
-    step(&mut store, &[(0, 250, 0), (1, 20, 0), (2, 300, 0)], true);
-    // In the order before it moves, 0 comes first and is of 2's class behind 1's; 3 and 4 are new,
-    // the longer one first.
-    step(&mut store, &[(0, 4, 8), (1, 2, 8), (2, 2, 8), (3, 290, 8), (4, 3, 8)], true);
-    step(&mut store, &[(0, 4, 8), (1, 2, 8), (2, 2, 8), (3, 1, 8), (4, 3, 8)], false);
+    for (both_ways, mut store) in ways(5) {
+        step(&mut store, &[(0, 250, 0), (1, 20, 0), (2, 300, 0)], both_ways);
+        // In the order before it moves, 0 comes first and is of 2's class behind 1's; 3 and 4 are
+        // new, the longer one first.
+        step(&mut store, &[(0, 4, 8), (1, 2, 8), (2, 2, 8), (3, 290, 8), (4, 3, 8)], both_ways);
+        step(&mut store, &[(0, 4, 8), (1, 2, 8), (2, 2, 8), (3, 1, 8), (4, 3, 8)], both_ways);
+    }
 }
 
 #[test]

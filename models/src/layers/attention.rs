@@ -16,11 +16,11 @@ pub(crate) type VisibleKeys = Arc<[RowKeys]>;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "MLX computes there"))]
 pub(crate) struct RowWrite {
-    /// The new row.
+    /// Which of the new rows.
     pub(crate) row: usize,
-    /// Its slot.
+    /// The slot of its sequence.
     pub(crate) slot: usize,
-    /// Its position in the slot.
+    /// The position in the slot where it is written.
     pub(crate) position: usize,
 }
 

@@ -182,36 +182,37 @@ pub(crate) fn attend_rows(
     scale: f32,
 ) -> Result<Array> {
     let QueryRows { heads, first } = queries;
-    let [rows, count, key_dim, value_dim] =
-        [keys.len() as i32, heads.count(), stored.keys.dim(1), stored.values.dim(1)];
-    let sizes = [*first, heads.heads.start * key_dim, count * key_dim, stored.kv_heads];
-    let [first, from, length, kv_heads] = sizes.map(|size| size as usize);
-    let [capacity, key_dim, value_size] =
-        [stored.capacity, key_dim, value_dim].map(|size| size as usize);
+    let (count, value_dim) = (heads.count(), stored.values.dim(1));
+    let shape = [keys.len() as i32, count * value_dim];
+    let [first, from, count, kv_heads, capacity, key_dim, value_dim] = [
+        *first,
+        heads.heads.start,
+        count,
+        stored.kv_heads,
+        stored.capacity,
+        stored.keys.dim(1),
+        value_dim,
+    ]
+    .map(|size| size as usize);
     let keys = keys.clone();
-    node(
-        &[heads.rows, stored.keys, stored.values],
-        &[rows, count * value_dim],
-        Output::Fresh,
-        move |inputs, out| {
-            let stride = inputs[0].stride();
-            let queries = FloatRows {
-                numbers: &inputs[0].numbers()[first * stride + from..],
-                count: keys.len(),
-                stride,
-                length,
-            };
-            let stored = KeyValues {
-                keys: inputs[1].numbers(),
-                values: inputs[2].numbers(),
-                kv_heads,
-                capacity,
-                key_dim,
-                value_dim: value_size,
-            };
-            attention(queries, &keys, &stored, scale, out);
-        },
-    )
+    node(&[heads.rows, stored.keys, stored.values], &shape, Output::Fresh, move |inputs, out| {
+        let stride = inputs[0].stride();
+        let queries = FloatRows {
+            numbers: &inputs[0].numbers()[first * stride + from * key_dim..],
+            count: keys.len(),
+            stride,
+            length: count * key_dim,
+        };
+        let stored = KeyValues {
+            keys: inputs[1].numbers(),
+            values: inputs[2].numbers(),
+            kv_heads,
+            capacity,
+            key_dim,
+            value_dim,
+        };
+        attention(queries, &keys, &stored, scale, out);
+    })
 }
 
 /// `stored` `[slots · heads · capacity, dim]` with heads of new rows at their places, in its memory

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::front::http::answer::AnswerExtension;
+use crate::front::http::openai::logprobs::ChatTokenLogprob;
 
 /// An answer of `/v1/responses`.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -141,7 +142,7 @@ pub enum ResponsesOutputPart {
         #[schema(value_type = Vec<Object>)]
         annotations: Vec<Value>,
         /// One entry for each token, if the request asked for them.
-        logprobs: Vec<ResponsesLogprob>,
+        logprobs: Vec<ChatTokenLogprob>,
     },
     /// Text of a thought.
     ReasoningText {
@@ -182,30 +183,4 @@ pub struct ResponsesInputDetails {
 pub struct ResponsesOutputDetails {
     /// Tokens of thoughts.
     pub reasoning_tokens: u64,
-}
-
-/// Log-probabilities at one token of a message.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResponsesLogprob {
-    /// Text of the token.
-    pub token: String,
-    /// Its bytes; none for a token that adds nothing to the text.
-    pub bytes: Vec<u8>,
-    /// Its log-probability.
-    pub logprob: f32,
-    /// The most probable tokens there, most probable first.
-    pub top_logprobs: Vec<ResponsesTopLogprob>,
-}
-
-/// One of the most probable tokens.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResponsesTopLogprob {
-    /// Text of the token.
-    pub token: String,
-    /// Its bytes; none for a token that adds nothing to the text.
-    pub bytes: Vec<u8>,
-    /// Its log-probability.
-    pub logprob: f32,
 }

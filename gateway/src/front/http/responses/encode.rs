@@ -12,6 +12,7 @@ use super::tools::ClientTool;
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
 use crate::front::http::exchange::{AnswerWriter, TokenTexts};
+use crate::front::http::openai::logprobs::ChatTokenLogprob;
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason};
@@ -42,7 +43,7 @@ struct OpenItem {
     /// Its text, or the arguments of its call.
     text: String,
     /// Log-probabilities of its tokens, if it is a message whose request asked for them.
-    logprobs: Vec<Value>,
+    logprobs: Vec<ChatTokenLogprob>,
 }
 
 /// Kinds of items.
@@ -393,7 +394,7 @@ fn arguments(text: &str) -> String {
     if text.is_empty() { "{}".to_owned() } else { text.to_owned() }
 }
 
-fn text_part(text: &str, logprobs: &[Value]) -> Value {
+fn text_part(text: &str, logprobs: &[ChatTokenLogprob]) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 

@@ -1,10 +1,8 @@
 //! Log-probabilities of the tokens of a message. Those of thoughts and of calls are not part of this
 //! protocol.
 
-use serde_json::{Value, json};
-
 use crate::front::http::exchange::TokenTexts;
-use crate::front::http::openai::logprobs::LogprobWriter;
+use crate::front::http::openai::logprobs::{ChatTokenLogprob, LogprobWriter};
 use crate::stream::{AnswerEvent, AnswerPart};
 
 /// Finds the log-probabilities that belong to each piece of text. Finds none if the request did not
@@ -13,7 +11,7 @@ use crate::stream::{AnswerEvent, AnswerPart};
 pub(super) struct MessageLogprobs {
     writer: Option<LogprobWriter>,
     /// Of tokens whose text has not come yet.
-    waiting: Vec<Value>,
+    waiting: Vec<ChatTokenLogprob>,
     /// Whether the last event with parts had none of a message.
     beside: bool,
 }
@@ -30,17 +28,13 @@ impl MessageLogprobs {
         let Some(writer) = &self.writer else { return };
         let logprobs = std::mem::take(&mut event.logprobs);
         let tokens = writer.chat(&event.token_ids, logprobs).content;
-        self.waiting.extend(tokens.into_iter().map(|token| {
-            // The protocol has bytes in any case; a special token has none.
-            let top = token.top_logprobs.into_iter().map(|top| {
-                json!({"token": top.token, "bytes": top.bytes.unwrap_or_default(), "logprob": top.logprob})
+        self.waiting.extend(tokens.into_iter().map(|mut token| {
+            // This protocol has a list in any case; a special token has no bytes.
+            token.bytes.get_or_insert_default();
+            token.top_logprobs.iter_mut().for_each(|top| {
+                top.bytes.get_or_insert_default();
             });
-            json!({
-                "token": token.token,
-                "bytes": token.bytes.unwrap_or_default(),
-                "logprob": token.logprob,
-                "top_logprobs": top.collect::<Vec<_>>(),
-            })
+            token
         }));
         if !event.parts.is_empty() {
             self.beside = !event.parts.iter().any(|part| matches!(part, AnswerPart::Text(_)));
@@ -51,7 +45,7 @@ impl MessageLogprobs {
     }
 
     /// Those of the text that comes now.
-    pub(super) fn take(&mut self) -> Vec<Value> {
+    pub(super) fn take(&mut self) -> Vec<ChatTokenLogprob> {
         std::mem::take(&mut self.waiting)
     }
 }
