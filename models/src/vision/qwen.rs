@@ -57,27 +57,37 @@ impl Attention {
         let by_head = |part: Array| part.transpose_axes(&[1, 0, 2])?.expand_dims(0)?.contiguous();
         let keys = by_head(turned.try_index((.., heads.., ..))?)?;
         let values = by_head(qkv.try_index((.., 2 * heads.., ..))?)?;
-        let attended = attend(&turned.try_index((.., ..heads, ..))?, &keys, &values, MAX_SCORES)?;
+        let attended = attend(&turned.try_index((.., ..heads, ..))?, &keys, &values)?;
         self.proj.forward(&attended)
     }
 }
 
-/// By MLX, computes so many queries at a time that there are never more than `max_scores` scores,
-/// because a large image has too many. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` →
+/// All patches attend to all. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` →
 /// `[N, H · D]`.
-fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Result<Array> {
+fn attend(queries: &Array, keys: &Array, values: &Array) -> Result<Array> {
+    let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
+    if !computes(&[queries, keys, values]) {
+        return attend_in_parts(queries, keys, values, MAX_SCORES);
+    }
+    let by_head = |part: &Array| part.reshape(&[heads * patches, dim]);
+    let (keys, values) = (&by_head(keys)?, &by_head(values)?);
+    let stored = StoredHeads { keys, values, kv_heads: heads, capacity: patches };
+    let every = RowKeys { slot: 0, positions: 0..patches as usize };
+    let visible = std::iter::repeat_n(every, patches as usize).collect();
+    let queries = QueryRows { heads: queries.into(), first: 0 };
+    attend_rows(&queries, &stored, &visible, (dim as f32).powf(-0.5))
+}
+
+/// The same by MLX: some queries at a time, with at most `max_scores` scores, because a large image
+/// has too many for the memory.
+fn attend_in_parts(
+    queries: &Array,
+    keys: &Array,
+    values: &Array,
+    max_scores: i64,
+) -> Result<Array> {
     let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
     let scale = (dim as f32).powf(-0.5);
-    if computes(&[queries, keys, values]) {
-        // Has the scores of a few rows at a time.
-        let by_head = |part: &Array| part.reshape(&[heads * patches, dim]);
-        let (keys, values) = (&by_head(keys)?, &by_head(values)?);
-        let stored = StoredHeads { keys, values, kv_heads: heads, capacity: patches };
-        let every = RowKeys { slot: 0, positions: 0..patches as usize };
-        let visible = std::iter::repeat_n(every, patches as usize).collect();
-        let queries = QueryRows { heads: queries.into(), first: 0 };
-        return attend_rows(&queries, &stored, &visible, scale);
-    }
     let most =
         (max_scores / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
     let mut parts = Vec::new();
@@ -406,20 +416,17 @@ mod tests {
         };
         let (queries, keys, values) =
             (wave(0.37, &[21, 2, 8]), wave(0.11, &[1, 2, 21, 8]), wave(0.73, &[1, 2, 21, 8]));
-        let numbers = |max_scores: i64| {
-            let out = attend(&queries, &keys, &values, max_scores).expect("attends");
+        let numbers = |out: Result<Array>| {
+            let out = out.expect("attends");
             out.eval().expect("evaluates");
             assert_eq!(out.shape(), [21, 16]);
             out.try_as_slice::<f32>().expect("floats").to_vec()
         };
-        let whole = numbers(MAX_SCORES);
+        let whole = numbers(attend(&queries, &keys, &values));
         // One query at a time; parts with a shorter last one; a bound below one query's scores.
-        for max_scores in [42, 42 * 8, 42 * 20, 1] {
-            let off = whole
-                .iter()
-                .zip(numbers(max_scores))
-                .map(|(a, b)| (a - b).abs())
-                .fold(0.0, f32::max);
+        for max_scores in [MAX_SCORES, 42, 42 * 8, 42 * 20, 1] {
+            let parts = numbers(attend_in_parts(&queries, &keys, &values, max_scores));
+            let off = whole.iter().zip(parts).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off < 1e-5, "at most {max_scores} scores: off by {off}");
         }
     }
