@@ -75,6 +75,8 @@ fn frames() -> Vec<(&'static str, Frame)> {
         rows: 4,
         fresh: true,
         request_id: "r".into(),
+        ids: vec![5; 4],
+        next_id: Some(6),
     }];
     let requests = vec![internal::DraftRequest {
         session: 1,
@@ -97,6 +99,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         position: 4,
         ids: vec![8, 9],
         logprobs: vec![-0.5, -1.0],
+        drafts_from: 0,
     };
     let tokens = internal::TokenDrafts { drafts: vec![tokens] };
     let tokens = internal::proposal::Drafts::Tokens(tokens);

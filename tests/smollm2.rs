@@ -9,9 +9,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use paceline_proto::v1::CountTokensRequest;
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::{CountTokensRequest, RouteWish, Speculation};
 use paceline_tests::ask::{Ask, conversation, messages};
 use paceline_tests::prompts::{reference, same_but_near_ties};
 use paceline_tests::skip::smollm2;
@@ -140,6 +140,34 @@ fn all_twenty_prompts_have_the_references_ids_alone_and_beside_seven_others() {
     assert_eq!(cases.len(), 20);
     let others: Vec<Case> = crate::cases().into_iter().take(4).collect();
     alone_and_beside_seven_others(&cases, &others);
+}
+
+/// A text that the model is to write once more.
+const REPEATED: &str = "\
+The harbour of Marlow has three piers. The northern pier is the oldest one and is used by fishing \
+boats that leave before dawn. The middle pier belongs to the ferry company, whose two ships cross \
+the bay every forty minutes from April to October. The southern pier was rebuilt after the storm \
+of 1987 and now serves the sailing school. Beside it stands a small brick house with a green door, \
+where the harbour master keeps the tide tables, the keys of the crane and a large brass bell.";
+
+#[test]
+fn a_model_without_a_drafter_gets_prompt_lookup_which_quotes_its_prompt() {
+    let name = "a_model_without_a_drafter_gets_prompt_lookup_which_quotes_its_prompt";
+    if smollm2(name).is_none() {
+        return;
+    }
+    let stack = Stack::drafting("target.model = \"smollm2\"\n");
+    assert_eq!(stack.status().expect("it answers")["drafter"]["model"], "lookup");
+    let ask = continue_text(&format!("{REPEATED}\n\n{REPEATED}\n\n{}", &REPEATED[..120]));
+    let ask = ask.max_tokens(64);
+    let plain = stack.ask(reference(ask.clone())).expect("served");
+    let fast = stack.ask(ask.route(RouteWish::Speculative)).expect("served");
+    same_but_near_ties(&plain, &fast, "a quotation", &mut 0);
+    let Speculation { cycles, drafted, accepted } = fast.speculation();
+    println!("{cycles} cycles, {drafted} drafted, {accepted} accepted");
+    assert!(accepted >= 40, "{accepted} of {drafted} accepted in {cycles} cycles: {}", plain.text);
+    assert!(cycles <= 24, "{cycles} cycles");
+    stack.stop();
 }
 
 /// The ids of a text, as the service splits it.

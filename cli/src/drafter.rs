@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use paceline_process::chain;
 use paceline_process::checkpoints::{ModelNotFound, ModelPlaces, ModelRef};
+use paceline_process::config::LOOKUP;
 use paceline_proto::v1::{
     ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
 };
@@ -75,9 +76,13 @@ pub fn limit(wait: &WaitArgs) -> Duration {
 }
 
 /// The absolute directory of the model: the service has another working directory. Empty if none is
-/// named. Whether a directory exists is the service's to check.
+/// named, and prompt lookup by its name. Whether a directory exists is the service's to check.
 fn directory(model: Option<&str>) -> Result<String, Failure> {
-    let Some(model) = model else { return Ok(String::new()) };
+    let model = match model {
+        None => return Ok(String::new()),
+        Some(LOOKUP) => return Ok(LOOKUP.to_owned()),
+        Some(model) => model,
+    };
     let bad = |what: String| Failure::usage(format!("--model: {what}"));
     let model = ModelRef::parse(model);
     let dir = match ModelPlaces::of_user().locate(&model) {

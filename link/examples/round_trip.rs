@@ -69,7 +69,8 @@ fn main() {
             end.put(committed, feature_bytes / 4, TensorType::F32, &features).expect("a tensor");
         let bonus = end.put(1, hidden, TensorType::F32, &bonus).expect("a tensor");
         let fresh = round == 0;
-        let context = Context { session: 1, position, rows: committed, fresh, request_id: None };
+        let context =
+            Context { session: 1, position, rows: committed, fresh, ..Context::default() };
         let request = DraftRequest {
             session: 1,
             position: position + committed,

@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
-use paceline_vocabulary::link::{Hello, Welcome};
+use paceline_vocabulary::link::{Hello, ProposalKind, Welcome};
 
 /// Version of link.proto that this crate speaks.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Rows that a drafter's longest block may have, the bonus token included.
 pub const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
 
@@ -62,7 +62,9 @@ pub fn check_welcome(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
 }
 
 fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
-    expect("hidden size", hello.hidden_size, welcome.hidden_size)?;
+    if has_to_do_with_hidden_states(welcome) {
+        expect("hidden size", hello.hidden_size, welcome.hidden_size)?;
+    }
     if let Some(vocab_size) = welcome.vocab_size {
         expect("vocabulary", hello.vocab_size, vocab_size)?;
     }
@@ -89,10 +91,16 @@ fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
     }
 }
 
+fn has_to_do_with_hidden_states(welcome: &Welcome) -> bool {
+    welcome.proposal == ProposalKind::Hidden
+        || welcome.embeddings
+        || !welcome.feature_layers.is_empty()
+}
+
 fn check_features(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
     let what = "feature layers";
-    if welcome.feature_layers.is_empty() {
-        return Err(Mismatch::new(what, "at least one", "none"));
+    if welcome.feature_layers.is_empty() && !welcome.token_ids {
+        return Err(Mismatch::new(what, "at least one, or token ids", "none"));
     }
     for (at, layer) in welcome.feature_layers.iter().enumerate() {
         if *layer >= hello.n_layers {
@@ -112,7 +120,6 @@ fn expect<T: PartialEq + Display>(what: &str, expected: T, found: T) -> Result<(
 #[cfg(test)]
 mod tests {
     use paceline_vocabulary::TensorType;
-    use paceline_vocabulary::link::ProposalKind;
 
     use super::*;
 
@@ -141,6 +148,8 @@ mod tests {
             feature_layers: vec![1, 7, 4],
             block_size: 16,
             embeddings: true,
+            token_ids: false,
+            retains: true,
             mask_id: Some(999),
             element: TensorType::F32,
             tokenizer_sha256: "aa".into(),
@@ -150,14 +159,22 @@ mod tests {
         (hello, welcome)
     }
 
+    /// A drafter without weights has no hidden size.
+    fn reads_ids_alone(welcome: &mut Welcome) {
+        welcome.feature_layers.clear();
+        (welcome.token_ids, welcome.embeddings, welcome.mask_id) = (true, false, None);
+        (welcome.proposal, welcome.hidden_size) = (ProposalKind::Tokens, 0);
+    }
+
     fn text(checked: Result<(), Mismatch>) -> String {
         checked.expect_err("they do not go together").to_string()
     }
 
     #[test]
     fn pairs_without_a_difference_go_together() {
-        let same: [Change; 7] = [
+        let same: [Change; 8] = [
             |_, _| {},
+            |_, w| reads_ids_alone(w),
             |_, w| w.vocab_size = None,
             |_, w| w.target_layers = None,
             |_, w| (w.embeddings, w.mask_id) = (false, None),
@@ -179,7 +196,9 @@ mod tests {
             ("hidden size: expected 64, found 65", |_, w| w.hidden_size = 65),
             ("vocabulary: expected 1000, found 1001", |_, w| w.vocab_size = Some(1001)),
             ("layers of the target: expected 8, found 9", |_, w| w.target_layers = Some(9)),
-            ("feature layers: expected at least one, found none", |_, w| w.feature_layers.clear()),
+            ("feature layers: expected at least one, or token ids, found none", |_, w| {
+                w.feature_layers.clear()
+            }),
             ("feature layers: expected layers below 8, found 8", |_, w| w.feature_layers.push(8)),
             ("feature layers: expected each once, found 1 again", |_, w| w.feature_layers.push(1)),
             ("block size: expected 2 to 64, found 1", |_, w| w.block_size = 1),

@@ -11,7 +11,7 @@ use paceline_vocabulary::link::{
     SessionId, SessionProgress, Welcome,
 };
 use paceline_vocabulary::tensor::TensorRef;
-use paceline_vocabulary::{RequestId, TensorType};
+use paceline_vocabulary::{RequestId, SamplingRule, TensorType};
 
 /// A frame as protobuf has it: nothing is checked.
 pub type Message = proto::link_frame::Frame;
@@ -238,6 +238,8 @@ fn to_welcome(welcome: proto::Welcome) -> Result<Welcome, WireError> {
         feature_layers: welcome.feature_layers,
         block_size: welcome.block_size,
         embeddings: welcome.embeddings,
+        token_ids: welcome.token_ids,
+        retains: welcome.retains,
         mask_id: welcome.mask_id,
         element: element("the drafter's tensors", welcome.r#type)?,
         tokenizer_sha256: welcome.tokenizer_sha256,
@@ -268,6 +270,8 @@ fn from_welcome(welcome: Welcome) -> proto::Welcome {
         logit_softcap: welcome.logit_softcap.unwrap_or(0.0),
         context_length: welcome.context_length.unwrap_or(0),
         embeddings: welcome.embeddings,
+        token_ids: welcome.token_ids,
+        retains: welcome.retains,
     }
 }
 
@@ -298,31 +302,44 @@ fn from_feed(feed: Feed) -> proto::Feed {
 }
 
 fn to_context(context: proto::Context) -> Result<Context, WireError> {
-    let proto::Context { session, position, rows, fresh, request_id } = context;
+    let proto::Context { session, position, rows, fresh, request_id, ids, next_id } = context;
     let request_id = match request_id.as_str() {
         "" => None,
         text => Some(RequestId::parse(text).ok_or(WireError::RequestId { session })?),
     };
-    Ok(Context { session, position, rows, fresh, request_id })
+    Ok(Context { session, position, rows, fresh, request_id, ids, next_id })
 }
 
 fn from_context(context: Context) -> proto::Context {
-    let Context { session, position, rows, fresh, request_id } = context;
+    let Context { session, position, rows, fresh, request_id, ids, next_id } = context;
     let request_id = request_id.map(|id| id.as_str().to_owned()).unwrap_or_default();
-    proto::Context { session, position, rows, fresh, request_id }
+    proto::Context { session, position, rows, fresh, request_id, ids, next_id }
 }
 
 fn to_request(request: proto::DraftRequest) -> DraftRequest {
     let proto::DraftRequest { session, position, block, bonus_id, .. } = request;
-    let proto::DraftRequest { temperature, seed, sample_index, .. } = request;
-    let sampling = DraftSampling { temperature, seed, sample_index };
+    let proto::DraftRequest { temperature, top_k, top_p, min_p, seed, sample_index, .. } = request;
+    let rule = SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY };
+    let sampling = DraftSampling { rule, seed, sample_index };
     DraftRequest { session, position, block, bonus_id, sampling }
 }
 
 fn from_request(request: DraftRequest) -> proto::DraftRequest {
     let DraftRequest { session, position, block, bonus_id, sampling } = request;
-    let DraftSampling { temperature, seed, sample_index } = sampling;
-    proto::DraftRequest { session, position, block, bonus_id, temperature, seed, sample_index }
+    let DraftSampling { rule, seed, sample_index } = sampling;
+    let SamplingRule { temperature, top_k, top_p, min_p, .. } = rule;
+    proto::DraftRequest {
+        session,
+        position,
+        block,
+        bonus_id,
+        temperature,
+        seed,
+        sample_index,
+        top_k,
+        top_p,
+        min_p,
+    }
 }
 
 fn to_retained(pages: proto::RetainedPages) -> Result<RetainedPages, WireError> {
@@ -392,7 +409,7 @@ fn from_shape(shape: DraftShape) -> proto::DraftShape {
 }
 
 fn to_tokens(draft: proto::DraftTokens) -> Result<DraftTokens, WireError> {
-    let proto::DraftTokens { session, position, ids, logprobs } = draft;
+    let proto::DraftTokens { session, position, ids, logprobs, drafts_from } = draft;
     if !logprobs.is_empty() && logprobs.len() != ids.len() {
         let (ids, found) = (ids.len(), logprobs.len());
         return Err(WireError::LogprobCount { session, ids, found });
@@ -400,18 +417,19 @@ fn to_tokens(draft: proto::DraftTokens) -> Result<DraftTokens, WireError> {
     if let Some(found) = logprobs.iter().find(|logprob| !logprob.is_finite() || **logprob > 0.0) {
         return Err(WireError::Logprob { session, found: *found });
     }
-    Ok(DraftTokens { session, position, ids, logprobs })
+    Ok(DraftTokens { session, position, ids, logprobs, drafts_from })
 }
 
 fn from_tokens(draft: DraftTokens) -> proto::DraftTokens {
-    let DraftTokens { session, position, ids, logprobs } = draft;
-    proto::DraftTokens { session, position, ids, logprobs }
+    let DraftTokens { session, position, ids, logprobs, drafts_from } = draft;
+    proto::DraftTokens { session, position, ids, logprobs, drafts_from }
 }
 
 fn to_progress(progress: proto::ReadProgress) -> ReadProgress {
     let one = |read: proto::SessionProgress| SessionProgress {
         session: read.session,
         position: read.position,
+        drafts_from: read.drafts_from,
     };
     ReadProgress {
         sessions: progress.sessions.into_iter().map(one).collect(),
@@ -423,6 +441,7 @@ fn from_progress(progress: ReadProgress) -> proto::ReadProgress {
     let one = |read: SessionProgress| proto::SessionProgress {
         session: read.session,
         position: read.position,
+        drafts_from: read.drafts_from,
     };
     proto::ReadProgress {
         sessions: progress.sessions.into_iter().map(one).collect(),

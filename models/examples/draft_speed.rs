@@ -55,12 +55,14 @@ fn main() {
                     sequence: SequenceId(session),
                     position,
                     context,
+                    next_id: None,
                     block: BlockRequest::greedy(block, 1),
                 })
                 .collect::<Vec<_>>()
         };
         let began = std::time::Instant::now();
         let read = DraftBatch {
+            ids: vec![],
             parts: parts(0, context, 0),
             hidden_states: Some(states(context)),
             embeddings: None,
@@ -75,6 +77,7 @@ fn main() {
         for _ in 0..cycles {
             let began = std::time::Instant::now();
             let batch = DraftBatch {
+                ids: vec![],
                 parts: parts(context, COMMITTED, info.block),
                 hidden_states: Some(new.clone()),
                 embeddings: Some(block.clone()),

@@ -26,7 +26,7 @@ use serde::Deserialize;
 const ENDS: [f32; 7] = [0.001, 0.01, 0.05, 0.15, 0.4, 0.9, 1.6];
 
 #[derive(Deserialize)]
-struct Line {
+struct TraceLine {
     kind: String,
     prompt: Vec<u32>,
 }
@@ -83,10 +83,10 @@ impl Pair {
         ids[0] = bonus;
         let request = BlockRequest::greedy(block, bonus);
         let (sequence, context) = (SequenceId(0), states.dim(0));
-        let part = DraftPart { sequence, position, context, block: request };
+        let part = DraftPart { sequence, position, context, next_id: None, block: request };
         let embeddings = Some(self.target.embed(&ids).expect("embeds"));
-        let batch =
-            DraftBatch { parts: vec![part], hidden_states: Some(states.clone()), embeddings };
+        let hidden_states = Some(states.clone());
+        let batch = DraftBatch { parts: vec![part], hidden_states, embeddings, ids: vec![] };
         let proposal = self.drafter.propose(&batch, &mut self.draft_kv).expect("runs");
         let Some(Proposal::Hidden(hidden)) = proposal else { panic!("expected hidden rows") };
         let chosen = indexing::argmax_axis(self.target.head(&hidden).expect("a head"), -1, false)
@@ -115,7 +115,7 @@ fn main() {
     let draft_kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), room).expect("made");
     let mut pair = Pair { target, drafter, target_kv, draft_kv };
     for line in std::io::BufReader::new(std::fs::File::open(prompts).expect("opens")).lines() {
-        let line: Line = serde_json::from_str(&line.expect("reads")).expect("a prompt");
+        let line: TraceLine = serde_json::from_str(&line.expect("reads")).expect("a prompt");
         pair.target_kv.open(SequenceId(0)).expect("new");
         pair.draft_kv.open(SequenceId(0)).expect("new");
         let (mut next, mut doubt, mut states) = pair.read(&line.prompt);

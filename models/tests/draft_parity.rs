@@ -105,7 +105,7 @@ fn prompt(length: usize, seed: u32) -> Vec<u32> {
 
 fn part(session: u64, position: i32, context: i32, block: i32) -> DraftPart {
     let block = BlockRequest::greedy(block, 0);
-    DraftPart { sequence: SequenceId(session), position, context, block }
+    DraftPart { sequence: SequenceId(session), position, context, next_id: None, block }
 }
 
 fn some_rows(states: &Array, rows: std::ops::Range<i32>) -> Array {
@@ -252,15 +252,18 @@ fn contradictions_are_refused_and_leave_the_session_usable() {
     pair.open(0);
     let (bonus, states) = pair.prefill(0, &prompt(5, 1));
     let block = pair.block(bonus, 8);
-    let mut refused = |parts: Vec<DraftPart>,
-                       states: Option<&Array>,
-                       embeddings: Option<&Array>,
-                       says: &str| {
-        let batch =
-            DraftBatch { parts, hidden_states: states.cloned(), embeddings: embeddings.cloned() };
-        let error = pair.drafter.propose(&batch, &mut pair.draft_kv).expect_err(says).to_string();
-        assert!(error.contains(says), "{error}");
-    };
+    let mut refused =
+        |parts: Vec<DraftPart>, states: Option<&Array>, embeddings: Option<&Array>, says: &str| {
+            let batch = DraftBatch {
+                parts,
+                hidden_states: states.cloned(),
+                embeddings: embeddings.cloned(),
+                ids: vec![],
+            };
+            let error =
+                pair.drafter.propose(&batch, &mut pair.draft_kv).expect_err(says).to_string();
+            assert!(error.contains(says), "{error}");
+        };
     refused(vec![], None, None, "at least one part");
     refused(vec![part(0, 0, 0, 0)], None, None, "expected rows");
     refused(vec![part(0, -1, 5, 0)], Some(&states), None, "expected rows");

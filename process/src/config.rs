@@ -34,7 +34,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use auto::Auto;
-pub use drafter::{DRAFTER_KINDS, DrafterConfig, DrafterQuantize, DrafterStart};
+pub use drafter::{
+    AUTO_DRAFTER, DRAFTER_KINDS, DrafterChoice, DrafterConfig, DrafterQuantize, DrafterStart,
+    LOOKUP,
+};
 pub use error::ConfigError;
 pub use gateway::{GatewayConfig, ToolFormat};
 pub use kv::KvConfig;

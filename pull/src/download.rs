@@ -30,7 +30,7 @@ pub(crate) struct Download<'a> {
 }
 
 /// Where the bytes of a file are.
-struct Part {
+struct PartialFile {
     path: PathBuf,
     file: File,
     hasher: Hasher,
@@ -55,7 +55,7 @@ impl Download<'_> {
         }
         let mut part = self.resume(part_path(dir, name))?;
         self.fill(&mut part)?;
-        let Part { path, file, hasher, .. } = part;
+        let PartialFile { path, file, hasher, .. } = part;
         if let Err(mismatch) = hasher.check(&self.file.digest) {
             fs::remove_file(&path).map_err(|cause| PullError::at(&path, cause))?;
             let (kind, expected, found) = (mismatch.kind, mismatch.expected, mismatch.found);
@@ -65,7 +65,7 @@ impl Download<'_> {
     }
 
     /// Opens the part and hashes what an earlier try left in it.
-    fn resume(&self, path: PathBuf) -> Result<Part, PullError> {
+    fn resume(&self, path: PathBuf) -> Result<PartialFile, PullError> {
         let io = |cause| PullError::at(&path, cause);
         let mut file = open_own(&path).map_err(io)?;
         let mut hasher = Hasher::new(&self.file.digest, self.file.size);
@@ -85,12 +85,12 @@ impl Download<'_> {
                 }
             }
         }
-        Ok(Part { path, file, hasher, have: hashed })
+        Ok(PartialFile { path, file, hasher, have: hashed })
     }
 
     /// Fetches what is missing. A connection that breaks is made again, and the file goes on where
     /// it broke.
-    fn fill(&self, part: &mut Part) -> Result<(), PullError> {
+    fn fill(&self, part: &mut PartialFile) -> Result<(), PullError> {
         let (mut tries, mut pause, mut most) = (0, FIRST_PAUSE, part.have);
         while part.have < self.file.size {
             let outcome = self.fetch(part);
@@ -122,7 +122,7 @@ impl Download<'_> {
     }
 
     /// One request for the rest of the file.
-    fn fetch(&self, part: &mut Part) -> Result<(), PullError> {
+    fn fetch(&self, part: &mut PartialFile) -> Result<(), PullError> {
         let (name, size) = (&self.file.name, self.file.size);
         let answer = self.client.get(self.url.clone(), part.have, name)?;
         if part.have > 0 && !answer.begins_at(part.have, size) {
@@ -136,7 +136,7 @@ impl Download<'_> {
         self.copy(answer, part)
     }
 
-    fn restart(&self, part: &mut Part) -> Result<(), PullError> {
+    fn restart(&self, part: &mut PartialFile) -> Result<(), PullError> {
         let mut restart = || -> io::Result<()> {
             part.file.set_len(0)?;
             part.file.seek(SeekFrom::Start(0)).map(drop)
@@ -147,7 +147,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    fn copy(&self, answer: Answer, part: &mut Part) -> Result<(), PullError> {
+    fn copy(&self, answer: Answer, part: &mut PartialFile) -> Result<(), PullError> {
         let Answer { body, host, .. } = answer;
         let mut reader = body.into_reader();
         let mut buffer = vec![0; CHUNK_BYTES];

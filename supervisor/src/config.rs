@@ -52,7 +52,7 @@ pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Sett
 /// The configured drafter. A directory that is not there does not keep the service from starting:
 /// the drafter's state reports it (I3).
 pub fn plan(config: &Config) -> DrafterPlan {
-    let model = config.drafter_dir().map(|dir| dir.display().to_string()).unwrap_or_default();
+    let model = config.drafter_choice().name();
     let start = match config.drafter.start {
         DrafterStart::Eager => drafter::DrafterStart::Eager,
         DrafterStart::Lazy => drafter::DrafterStart::Lazy,

@@ -196,6 +196,8 @@ impl Play {
             feature_layers: FEATURE_LAYERS.to_vec(),
             block_size: BLOCK,
             embeddings: true,
+            token_ids: false,
+            retains: true,
             mask_id: Some(3),
             element: TensorType::F32,
             tokenizer_sha256: String::new(),
@@ -210,10 +212,11 @@ impl Play {
             self.end.take(tensor)?;
         }
         if feed.round == 0 {
-            let sessions = feed
-                .contexts
-                .iter()
-                .map(|c| SessionProgress { session: c.session, position: c.position + c.rows });
+            let sessions = feed.contexts.iter().map(|c| SessionProgress {
+                session: c.session,
+                position: c.position + c.rows,
+                drafts_from: 0,
+            });
             return self.end.send(Frame::Progress(ReadProgress {
                 sessions: sessions.collect(),
                 missed: vec![],
@@ -325,7 +328,7 @@ impl Play {
     /// Ids in place of hidden rows.
     fn propose_ids(&mut self, feed: &Feed, ids: Vec<u32>) -> Result<(), LinkError> {
         let DraftRequest { session, position, .. } = feed.requests[0];
-        let draft = DraftTokens { session, position, ids, logprobs: vec![] };
+        let draft = DraftTokens { session, position, ids, logprobs: vec![], drafts_from: 0 };
         let drafts = Drafts::Tokens(vec![draft]);
         self.end.send(Frame::Proposal(Proposal { round: feed.round, drafts }))
     }

@@ -1,5 +1,5 @@
-//! The one MLX thread. It takes links and their frames, runs the steps that the core decides, and
-//! answers.
+//! The one thread that drafts, and that MLX belongs to. It takes links and their frames, runs the
+//! steps that the core decides, and answers.
 
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use paceline_drafter_core::{SessionWork, Step};
 use paceline_link::{End, Handover, Side};
-use paceline_models::{ModelError, device};
+use paceline_models::ModelError;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_process::{Exit, platform};
 use paceline_vocabulary::link::Welcome;
-use paceline_vocabulary::report::{LinkReport, MemoryUse};
+use paceline_vocabulary::report::LinkReport;
 use paceline_vocabulary::state::{LinkPhase, WorkerPhase};
 
-use crate::model::Model;
+use crate::proposer::Proposer;
 use crate::target_link::{LinkEnd, RetentionLimits, TargetLink};
 
 /// Longest wait while bytes for the target are not written yet. That is rare, because the target
@@ -56,7 +56,7 @@ impl From<ModelError> for TurnError {
 
 /// The engine's state. Not `Send`: made on the thread that runs it (I8).
 pub(crate) struct Engine {
-    model: Model,
+    drafter: Box<dyn Proposer>,
     /// Describes the drafter to every target; the generation is each link's own.
     welcome: Welcome,
     /// Most bytes of retained contexts.
@@ -74,7 +74,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(
-        model: Model,
+        drafter: Box<dyn Proposer>,
         welcome: Welcome,
         retain_bytes: u64,
         progress: Arc<Progress>,
@@ -87,7 +87,7 @@ impl Engine {
             serving: 0,
         };
         let mut engine = Self {
-            model,
+            drafter,
             welcome,
             retain_bytes,
             target: None,
@@ -171,7 +171,7 @@ impl Engine {
         match End::open(handover, Side::Drafter) {
             Ok(end) => {
                 let limits = RetentionLimits {
-                    row_bytes: self.model.row_bytes(),
+                    row_bytes: self.drafter.row_bytes(),
                     total_bytes: self.retain_bytes,
                 };
                 let welcome = self.welcome.clone();
@@ -190,7 +190,7 @@ impl Engine {
         if let Some(target) = self.target.take() {
             self.next_slot = target.next_slot();
         }
-        self.model.clear()?;
+        self.drafter.clear()?;
         self.tidy = false;
         self.report();
         self.report_link(0, end.phase, end.reason);
@@ -206,7 +206,7 @@ impl Engine {
         let step = target.next_step();
         let commands = target.take_commands();
         self.tidy &= commands.is_empty();
-        self.model.perform(&commands)?;
+        self.drafter.perform(&commands)?;
         if target.is_up() && !was_up {
             let generation = target.generation();
             self.report_link(generation, LinkPhase::Up, String::new());
@@ -227,12 +227,12 @@ impl Engine {
     }
 
     fn tidy_up(&mut self) {
-        device::drop_cache();
+        self.drafter.drop_cache();
         platform::give_back_freed_memory();
         self.tidy = true;
     }
 
-    fn run_step(&mut self, step: Step) -> Result<(), TurnError> {
+    fn run_step(&mut self, mut step: Step) -> Result<(), TurnError> {
         let Some(target) = &mut self.target else { return Ok(()) };
         self.tidy = false;
         let phase = if step.round.is_some() { WorkerPhase::Decode } else { WorkerPhase::Prefill };
@@ -240,7 +240,7 @@ impl Engine {
         let started_ns = monotonic_ns();
         let proposed = match target.terms() {
             Some(terms) if !step.sessions.is_empty() => {
-                let proposed = self.model.propose(&step, terms.element, target.mask());
+                let proposed = self.drafter.propose(&mut step, terms.element, target.mask());
                 proposed.map_err(batch_fault)?
             }
             _ => None,
@@ -249,7 +249,7 @@ impl Engine {
             target.propose(round, proposed)?;
         }
         if !step.progress.is_empty() {
-            self.model.settle()?;
+            self.drafter.settle()?;
         }
         let took_us = ((monotonic_ns() - started_ns) / 1000) as u64;
         let rows = |count: fn(&SessionWork) -> u32| {
@@ -265,13 +265,9 @@ impl Engine {
     fn report(&self) {
         let target = self.target.as_ref();
         self.progress.set_sequences(target.map_or(0, TargetLink::n_sessions));
-        self.progress.set_kv(0, self.model.kv_bytes(), 0);
+        self.progress.set_kv(0, self.drafter.store_bytes(), 0);
         self.progress.set_prefix_bytes(target.map_or(0, TargetLink::retained_bytes));
-        let (active_bytes, cache_bytes) = device::memory();
-        let (limit_bytes, recommended_bytes) =
-            (device::memory_limit(), device::recommended_memory());
-        let memory = MemoryUse { active_bytes, cache_bytes, limit_bytes, recommended_bytes };
-        self.progress.set_memory(memory.into());
+        self.progress.set_memory(self.drafter.memory().into());
     }
 
     /// Reports the phase of the newest link; `serving`: the link that drafts go over, 0 for none.

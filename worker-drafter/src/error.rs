@@ -9,7 +9,7 @@ use paceline_models::{DeviceError, Dtype, LoadError, ModelError};
 pub(crate) enum StartError {
     #[error("cannot compute on the configured device")]
     Device(#[source] DeviceError),
-    #[error("no drafter is configured; set drafter.model to its directory")]
+    #[error("no drafter is configured; set drafter.model to its directory, or to lookup")]
     NoModel,
     #[error("cannot load the drafter in {}", dir.display())]
     Load {

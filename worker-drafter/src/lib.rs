@@ -2,15 +2,20 @@
 //! instant. Not here: acceptance; the target alone decides on a token.
 //!
 //! One named thread owns MLX and serves the link (`engine`): Feeds of the target go through the
-//! core, which decides what the next forward holds (`model`). The worker's socket, heartbeats and
-//! lease are those of every worker (`paceline_process::worker`).
+//! core, which decides what the next forward holds. What proposes is a `proposer`: weights
+//! (`model`) or prompt lookup (`lookup`). The worker's socket, heartbeats and lease are those of
+//! every worker (`paceline_process::worker`).
 
 #[cfg(feature = "mlx")]
 mod engine;
 #[cfg(feature = "mlx")]
 mod error;
 #[cfg(feature = "mlx")]
+mod lookup;
+#[cfg(feature = "mlx")]
 mod model;
+#[cfg(feature = "mlx")]
+mod proposer;
 #[cfg(feature = "mlx")]
 mod run;
 #[cfg(feature = "mlx")]

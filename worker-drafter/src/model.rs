@@ -8,12 +8,14 @@ use paceline_drafter_core::{DraftBlock, SessionWork, Step, StoreCommand};
 use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{
     Array, BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, Dtype, KvRows, KvStore,
-    ModelError, Proposal, Quantize, SequenceId, TokenDraft, load_draft, transfer,
+    ModelError, Proposal, Quantize, SequenceId, TokenDraft, device, load_draft, transfer,
 };
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::{DraftShape, DraftTokens};
+use paceline_vocabulary::report::MemoryUse;
 
 use crate::error::StartError;
+use crate::proposer::{Proposed, Proposer};
 
 /// Sessions of the forwards that warm a drafter up, and rows of context of each.
 const WARM_SESSIONS: [i32; 2] = [1, 8];
@@ -28,20 +30,6 @@ pub(crate) struct Model {
     /// Positions of each capacity class, ascending.
     capacities: Vec<i32>,
     element: TensorType,
-}
-
-/// The drafts of a step.
-#[derive(Debug)]
-pub(crate) enum Proposed {
-    /// Hidden rows.
-    Hidden {
-        /// Whose rows they are, in their order.
-        shapes: Vec<DraftShape>,
-        /// `[rows, hidden size]`.
-        bytes: Vec<u8>,
-    },
-    /// Token ids.
-    Tokens(Vec<DraftTokens>),
 }
 
 impl Model {
@@ -70,46 +58,6 @@ impl Model {
         self.element
     }
 
-    /// Bytes of all keys and values.
-    pub(crate) fn kv_bytes(&self) -> u64 {
-        self.kv.allocated_bytes()
-    }
-
-    /// Bytes of one position's keys and values.
-    pub(crate) fn row_bytes(&self) -> u64 {
-        self.kv.row_bytes()
-    }
-
-    /// Carries out the core's commands to the store.
-    pub(crate) fn perform(&mut self, commands: &[StoreCommand]) -> Result<(), ModelError> {
-        for one in commands {
-            match *one {
-                StoreCommand::Free { slot } => self.kv.free(SequenceId(slot)),
-                StoreCommand::Retain { slot, rows, context } => {
-                    let rows = self.kv.copy_out(SequenceId(slot), 0, rows as i32, 1)?;
-                    self.retained.extend(rows.into_iter().map(|rows| (context, rows)));
-                }
-                StoreCommand::Evict { context } => drop(self.retained.remove(&context)),
-                StoreCommand::Restore { context, slot, rows, capacity } => {
-                    let missing =
-                        || ModelError::Batch(format!("context {context} was not retained"));
-                    let from = self.retained.get(&context).ok_or_else(missing)?;
-                    self.kv.open(SequenceId(slot))?;
-                    let (rows, capacity) = (rows as i32, capacity as i32);
-                    self.kv.copy_in(SequenceId(slot), &[from], rows, capacity)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Forgets every session and gives their memory back.
-    pub(crate) fn clear(&mut self) -> Result<(), ModelError> {
-        self.retained.clear();
-        self.kv = new_store(self.draft.as_ref())?;
-        Ok(())
-    }
-
     /// Drafts once for one session and once for several, from zeros. The first forwards of a
     /// process are several times as slow as later ones: too slow for a target that waits.
     ///
@@ -118,7 +66,7 @@ impl Model {
     pub(crate) fn warm_up(&mut self) -> Result<(), ModelError> {
         let info = self.draft.info();
         let (hidden, features, block) = (info.hidden, info.feature_width(), info.block);
-        let embedded = info.embedding_rows(block);
+        let (embedded, reads_ids) = (info.embedding_rows(block), info.token_ids);
         let context = WARM_ROWS.min(info.context - block);
         if context < 1 {
             return Ok(());
@@ -130,12 +78,16 @@ impl Model {
                 let sequence = SequenceId(session as u64);
                 self.kv.open(sequence)?;
                 let block = BlockRequest::greedy(block, 0);
-                batch.parts.push(DraftPart { sequence, position: 0, context, block });
+                let next_id = block.as_ref().map(|block| block.bonus_id);
+                batch.parts.push(DraftPart { sequence, position: 0, context, next_id, block });
             }
             let rows = |rows: i32, columns: i32| {
                 array(&vec![0; (rows * columns * width) as usize], columns, self.element)
             };
             batch.hidden_states = rows(sessions * context, features)?;
+            if reads_ids {
+                batch.ids = vec![0; (sessions * context) as usize];
+            }
             batch.embeddings = rows(sessions * embedded, hidden)?;
             if let Some(Proposal::Hidden(rows)) = self.draft.propose(&batch, &mut self.kv)? {
                 transfer::to_bytes(&rows.as_dtype(self.draft.dtype())?)?;
@@ -145,56 +97,6 @@ impl Model {
         Ok(())
     }
 
-    /// One forward for all sessions of a step. `element` is that of the target's rows, `mask` the
-    /// mask token's embedding. Drafts are computed when this returns; [`Model::settle`] computes
-    /// context that was only read.
-    pub(crate) fn propose(
-        &mut self,
-        step: &Step,
-        element: TensorType,
-        mask: &[u8],
-    ) -> Result<Option<Proposed>, ModelError> {
-        // In the order of the store, as it will be after all sessions have room for their new rows.
-        let mut sessions: Vec<&SessionWork> = step.sessions.iter().collect();
-        sessions.sort_by_cached_key(|work| self.order(work));
-        let (mut hidden, mut embeddings) = (vec![], vec![]);
-        let mut batch = DraftBatch::default();
-        for work in &sessions {
-            let sequence = SequenceId(work.slot);
-            if self.kv.length(sequence).is_none() {
-                self.kv.open(sequence)?;
-            }
-            work.hidden.iter().for_each(|rows| hidden.extend_from_slice(rows.bytes()));
-            if let Some(block) = &work.block {
-                self.embed(block, mask, &mut embeddings);
-            }
-            let (position, context) = (work.position as i32, work.context as i32);
-            let block = work.block.as_ref().map(block_request);
-            batch.parts.push(DraftPart { sequence, position, context, block });
-        }
-        let info = self.draft.info();
-        batch.hidden_states = array(&hidden, info.feature_width(), element)?;
-        batch.embeddings = array(&embeddings, info.hidden, element)?;
-        let proposal = self.draft.propose(&batch, &mut self.kv)?;
-        let drafted = sessions.into_iter().filter(|work| work.block.is_some());
-        Ok(match proposal {
-            None => None,
-            Some(Proposal::Hidden(rows)) => {
-                let bytes = transfer::to_bytes(&rows.as_dtype(self.draft.dtype())?)?;
-                let shapes = drafted.map(|work| DraftShape {
-                    session: work.session,
-                    position: work.end(),
-                    rows: work.block_rows() - 1,
-                });
-                Some(Proposed::Hidden { shapes: shapes.collect(), bytes })
-            }
-            Some(Proposal::Tokens(drafts)) => {
-                let tokens = drafted.zip(drafts).map(|(work, draft)| token_draft(work, draft));
-                Some(Proposed::Tokens(tokens.filter(|draft| !draft.ids.is_empty()).collect()))
-            }
-        })
-    }
-
     /// Appends the embeddings of a block's rows: the bonus token's, and the mask token's if the
     /// drafter names one.
     fn embed(&self, block: &DraftBlock, mask: &[u8], embeddings: &mut Vec<u8>) {
@@ -202,11 +104,6 @@ impl Model {
         embeddings.extend_from_slice(bonus.bytes());
         let rows = self.draft.info().embedding_rows(block.rows as i32);
         (1..rows).for_each(|_| embeddings.extend_from_slice(mask));
-    }
-
-    /// Computes context that was read and not needed for a draft.
-    pub(crate) fn settle(&self) -> Result<(), ModelError> {
-        self.kv.evaluate()
     }
 
     /// Class and slot of a session; after the others of its class if it will get a new slot.
@@ -228,6 +125,108 @@ impl Model {
     }
 }
 
+impl Proposer for Model {
+    fn row_bytes(&self) -> u64 {
+        self.kv.row_bytes()
+    }
+
+    fn store_bytes(&self) -> u64 {
+        self.kv.allocated_bytes()
+    }
+
+    fn memory(&self) -> MemoryUse {
+        let (active_bytes, cache_bytes) = device::memory();
+        let (limit_bytes, recommended_bytes) =
+            (device::memory_limit(), device::recommended_memory());
+        MemoryUse { active_bytes, cache_bytes, limit_bytes, recommended_bytes }
+    }
+
+    fn perform(&mut self, commands: &[StoreCommand]) -> Result<(), ModelError> {
+        for one in commands {
+            match *one {
+                StoreCommand::Free { slot } => self.kv.free(SequenceId(slot)),
+                StoreCommand::Retain { slot, rows, context } => {
+                    let rows = self.kv.copy_out(SequenceId(slot), 0, rows as i32, 1)?;
+                    self.retained.extend(rows.into_iter().map(|rows| (context, rows)));
+                }
+                StoreCommand::Evict { context } => drop(self.retained.remove(&context)),
+                StoreCommand::Restore { context, slot, rows, capacity } => {
+                    let missing =
+                        || ModelError::Batch(format!("context {context} was not retained"));
+                    let from = self.retained.get(&context).ok_or_else(missing)?;
+                    self.kv.open(SequenceId(slot))?;
+                    let (rows, capacity) = (rows as i32, capacity as i32);
+                    self.kv.copy_in(SequenceId(slot), &[from], rows, capacity)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn propose(
+        &mut self,
+        step: &mut Step,
+        element: TensorType,
+        mask: &[u8],
+    ) -> Result<Option<Proposed>, ModelError> {
+        // In the order of the store, as it will be after all sessions have room for their new rows.
+        let mut sessions: Vec<&SessionWork> = step.sessions.iter().collect();
+        sessions.sort_by_cached_key(|work| self.order(work));
+        let (mut hidden, mut embeddings) = (vec![], vec![]);
+        let mut batch = DraftBatch::default();
+        for work in &sessions {
+            let sequence = SequenceId(work.slot);
+            if self.kv.length(sequence).is_none() {
+                self.kv.open(sequence)?;
+            }
+            work.hidden.iter().for_each(|rows| hidden.extend_from_slice(rows.bytes()));
+            if let Some(block) = &work.block {
+                self.embed(block, mask, &mut embeddings);
+            }
+            let (position, context) = (work.position as i32, work.context as i32);
+            let block = work.block.as_ref().map(block_request);
+            let next_id = work.block.as_ref().map(|block| block.bonus_id).or(work.next_id);
+            batch.ids.extend(&work.ids);
+            batch.parts.push(DraftPart { sequence, position, context, next_id, block });
+        }
+        let info = self.draft.info();
+        batch.hidden_states = array(&hidden, info.feature_width(), element)?;
+        batch.embeddings = array(&embeddings, info.hidden, element)?;
+        let proposal = self.draft.propose(&batch, &mut self.kv)?;
+        let drafted = sessions.into_iter().filter(|work| work.block.is_some());
+        Ok(match proposal {
+            None => None,
+            Some(Proposal::Hidden(rows)) => {
+                let bytes = transfer::to_bytes(&rows.as_dtype(self.draft.dtype())?)?;
+                let shapes = drafted.map(|work| DraftShape {
+                    session: work.session,
+                    position: work.end(),
+                    rows: work.block_rows() - 1,
+                });
+                Some(Proposed::Hidden { shapes: shapes.collect(), bytes })
+            }
+            Some(Proposal::Tokens(drafts)) => {
+                let tokens = drafted.zip(drafts).map(|(work, draft)| token_draft(work, draft));
+                Some(Proposed::Tokens(tokens.collect()))
+            }
+        })
+    }
+
+    fn settle(&self) -> Result<(), ModelError> {
+        self.kv.evaluate()
+    }
+
+    fn clear(&mut self) -> Result<(), ModelError> {
+        self.retained.clear();
+        self.kv = new_store(self.draft.as_ref())?;
+        Ok(())
+    }
+
+    fn drop_cache(&self) {
+        device::drop_cache();
+    }
+}
+
 fn new_store(draft: &dyn Drafter) -> Result<KvStore, ModelError> {
     KvStore::new(&draft.kv_layers(), draft.dtype(), draft.info().context)
 }
@@ -236,14 +235,14 @@ fn block_request(block: &DraftBlock) -> BlockRequest {
     BlockRequest {
         rows: block.rows as i32,
         bonus_id: block.bonus_id,
-        temperature: block.sampling.temperature,
+        sampling: block.sampling.rule,
         noise: NoiseKey { seed: block.sampling.seed, sample: block.sampling.sample_index },
     }
 }
 
 fn token_draft(work: &SessionWork, draft: TokenDraft) -> DraftTokens {
     let TokenDraft { ids, logprobs } = draft;
-    DraftTokens { session: work.session, position: work.end(), ids, logprobs }
+    DraftTokens { session: work.session, position: work.end(), ids, logprobs, drafts_from: 0 }
 }
 
 fn element_of(dtype: Dtype) -> Result<TensorType, StartError> {
@@ -262,7 +261,7 @@ fn array(bytes: &[u8], columns: i32, element: TensorType) -> Result<Option<Array
         TensorType::F16 => Dtype::Float16,
         TensorType::Bf16 => Dtype::Bfloat16,
     };
-    let rows = bytes.len() / (columns as usize * element.bytes());
+    let rows = bytes.len().checked_div(columns as usize * element.bytes()).unwrap_or(0);
     if rows == 0 {
         return Ok(None);
     }

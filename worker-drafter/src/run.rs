@@ -7,9 +7,9 @@ use clap::Parser;
 use paceline_link::{Listener, handshake};
 use paceline_models::{DeviceChoice, Quantize, device};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
-use paceline_process::config::{Device, DrafterQuantize};
+use paceline_process::config::{Device, DrafterChoice, DrafterQuantize};
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
-use paceline_process::{Config, Exit, digest, platform};
+use paceline_process::{Exit, digest, platform};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
 use paceline_vocabulary::chain;
 use paceline_vocabulary::link::Welcome;
@@ -19,7 +19,9 @@ use tonic::service::RoutesBuilder;
 
 use crate::engine::{DrafterCommand, Engine};
 use crate::error::StartError;
+use crate::lookup::Lookup;
 use crate::model::Model;
+use crate::proposer::Proposer;
 use crate::serve::DrafterService;
 
 /// Commands that may wait for the engine: links, of which only the newest matters, and the one that
@@ -43,9 +45,9 @@ pub struct Args {
     /// Configuration file.
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// Directory of the drafter to load, instead of the configured one.
+    /// The drafter to load, instead of the configured one: a directory or "lookup".
     #[arg(long)]
-    pub model: Option<PathBuf>,
+    pub model: Option<String>,
     /// Name in the runtime directory: two drafters live at once while one takes the other's place.
     #[arg(long, default_value = "drafter-0")]
     pub name: String,
@@ -107,7 +109,7 @@ fn listen(
 /// it.
 fn engine_thread(
     context: &WorkerContext,
-    model: Option<&Path>,
+    model: Option<&str>,
     loaded: &OnceLock<DrafterInfo>,
     inbox: Inbox<DrafterCommand>,
     listener: Listener,
@@ -132,10 +134,34 @@ fn engine_thread(
 
 fn load(
     context: &WorkerContext,
-    model: Option<&Path>,
+    model: Option<&str>,
     loaded: &OnceLock<DrafterInfo>,
 ) -> Result<Engine, StartError> {
     let WorkerContext { config, progress, pulse, .. } = context;
+    let retain_bytes = config.drafter.prefix_bytes;
+    let choice = match model {
+        Some(model) => config.drafter_named(model),
+        None => config.drafter_choice(),
+    };
+    let (drafter, about, welcome): (Box<dyn Proposer>, _, _) = match choice {
+        DrafterChoice::None => return Err(StartError::NoModel),
+        DrafterChoice::Lookup => (Box::new(Lookup::default()), Lookup::about(), Lookup::welcome()),
+        DrafterChoice::Directory(dir) => {
+            let model = load_model(context, &dir)?;
+            let (about, welcome) = (about(&model, &dir), welcome(&model, &dir)?);
+            (Box::new(model), about, welcome)
+        }
+    };
+    progress.set_loaded_at(unix_seconds());
+    let (kind, weight_bytes, block) = (&about.kind, about.weight_bytes, about.block_size);
+    tracing::info!(kind, weight_bytes, block, "loaded");
+    loaded.get_or_init(|| about);
+    Ok(Engine::new(drafter, welcome, retain_bytes, progress.clone(), pulse.clone()))
+}
+
+/// Loads a drafter with weights.
+fn load_model(context: &WorkerContext, dir: &Path) -> Result<Model, StartError> {
+    let WorkerContext { config, progress, .. } = context;
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,
@@ -143,14 +169,13 @@ fn load(
     };
     let on_gpu = device::choose(choice).map_err(StartError::Device)?;
     device::limit_cache(MLX_CACHE_BYTES);
-    let dir = model_dir(config, model)?;
     tracing::info!(model = %dir.display(), on_gpu, "loading");
     let quantize = match config.drafter.quantize {
         DrafterQuantize::None => Quantize::None,
         DrafterQuantize::Q8 => Quantize::Q8,
         DrafterQuantize::Q4 => Quantize::Q4,
     };
-    let mut model = Model::load(&dir, &config.drafter.kind, quantize, &mut |read, total| {
+    let mut model = Model::load(dir, &config.drafter.kind, quantize, &mut |read, total| {
         progress.set_load(read, total)
     })?;
     // As in the target: what is held, and most of what is usable.
@@ -160,22 +185,8 @@ fn load(
     let begun_ns = monotonic_ns();
     model.warm_up().map_err(StartError::WarmUp)?;
     let warm_ms = (monotonic_ns() - begun_ns) / 1_000_000;
-    let welcome = welcome(&model, &dir)?;
-    progress.set_loaded_at(unix_seconds());
-    let info = model.info();
-    let (weight_bytes, block, context) = (info.weight_bytes, info.block, info.context);
-    tracing::info!(weight_bytes, block, context, warm_ms, "loaded");
-    loaded.get_or_init(|| about(&model, &dir));
-    let retain_bytes = config.drafter.prefix_bytes;
-    Ok(Engine::new(model, welcome, retain_bytes, progress.clone(), pulse.clone()))
-}
-
-fn model_dir(config: &Config, model: Option<&Path>) -> Result<PathBuf, StartError> {
-    match model {
-        Some(dir) => Ok(dir.to_path_buf()),
-        None if config.drafter.model.is_empty() => Err(StartError::NoModel),
-        None => Ok(config.drafter.model.as_str().into()),
-    }
+    tracing::info!(context = model.info().context, warm_ms, "warm");
+    Ok(model)
 }
 
 /// Describes the drafter to the supervisor.

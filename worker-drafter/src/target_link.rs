@@ -14,7 +14,7 @@ use paceline_vocabulary::link::{
 use paceline_vocabulary::state::LinkPhase;
 use paceline_vocabulary::tensor::TensorRef;
 
-use crate::model::Proposed;
+use crate::proposer::Proposed;
 
 /// Most sessions that a target may have.
 const MAX_SESSIONS: u32 = 1024;
@@ -209,6 +209,8 @@ impl TargetLink {
             hidden_size: hello.hidden_size,
             feature_width: hello.hidden_size * self.welcome.feature_layers.len() as u32,
             embeddings: self.welcome.embeddings,
+            token_ids: self.welcome.token_ids,
+            vocab_size: hello.vocab_size,
             block: self.welcome.block_size,
             context: context.min(hello.context_length),
             target_context: hello.context_length,

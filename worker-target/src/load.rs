@@ -7,7 +7,7 @@ use paceline_models::{
     TargetInfo, device, draft, load_target_with, plan_target,
 };
 use paceline_process::clock::unix_seconds;
-use paceline_process::config::{Auto, Config, ConfigError, Device};
+use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterChoice};
 use paceline_process::worker::WorkerContext;
 use paceline_process::{digest, platform};
 use paceline_vocabulary::TensorType;
@@ -189,14 +189,15 @@ fn tower(model: &dyn Target, budget: u64) -> TowerInfo {
 /// token on. The drafter can then start in the middle of a stream.
 fn drafting(config: &Config, model: &dyn Target) -> Drafting {
     let info: &TargetInfo = model.info();
-    let feature_layers = match config.drafter_dir() {
-        None => vec![],
-        Some(dir) => draft::feature_layers(&dir, &config.drafter.kind).unwrap_or_else(|error| {
-            // The drafter's own worker reports the same error to its supervisor.
-            let error = paceline_vocabulary::chain(&error);
-            tracing::warn!(error, drafter = %dir.display(), "cannot read the drafter's layers");
-            vec![]
-        }),
+    let feature_layers = match config.drafter_choice() {
+        DrafterChoice::None | DrafterChoice::Lookup => vec![],
+        DrafterChoice::Directory(dir) => draft::feature_layers(&dir, &config.drafter.kind)
+            .unwrap_or_else(|error| {
+                // The drafter's own worker reports the same error to its supervisor.
+                let error = paceline_vocabulary::chain(&error);
+                tracing::warn!(error, drafter = %dir.display(), "cannot read the drafter's layers");
+                vec![]
+            }),
     };
     let fits = feature_layers.iter().all(|layer| *layer < info.n_layers);
     let hello = Hello {

@@ -35,9 +35,9 @@ use tonic::transport::Channel;
 
 use self::load::{CellRun, LaneWorkload};
 use self::plan::{Cell, LanePlan, Mode, order, there_and_back};
-use self::report::{Report, duration};
+use self::report::{LaneReport, duration};
 use self::same::{Counts, TokenComparison};
-use self::verdict::Row;
+use self::verdict::LaneRow;
 use crate::args::BenchArgs;
 use crate::client;
 use crate::failure::Failure;
@@ -61,17 +61,17 @@ const DRAFTER_CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 /// printed too.
 pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
     let found = if args.images {
-        images::bench(args, screen)
-            .await
-            .map(|report| (output(args, &report, images::report::Report::text), report.failures()))
+        images::bench(args, screen).await.map(|report| {
+            (output(args, &report, images::report::ImageReport::text), report.failures())
+        })
     } else if args.tables || args.roofline {
-        tables::bench(args, screen)
-            .await
-            .map(|report| (output(args, &report, tables::report::Report::text), report.failures()))
+        tables::bench(args, screen).await.map(|report| {
+            (output(args, &report, tables::report::TableReport::text), report.failures())
+        })
     } else {
         bench(args, screen)
             .await
-            .map(|report| (output(args, &report, Report::text), report.failures()))
+            .map(|report| (output(args, &report, LaneReport::text), report.failures()))
     };
     let (text, failures) = match found {
         Ok(found) => found,
@@ -106,13 +106,13 @@ fn ours(failure: Failure) -> Failure {
     }
 }
 
-async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
+async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<LaneReport, Failure> {
     let plan = LanePlan::from_args(args)?;
     let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
         measure(&plan, &dir, &address, screen).await
     };
     let (report, seconds) = staged(args, &plan.config, plan.file.as_deref(), screen, work).await?;
-    Ok(Report { seconds, ..report })
+    Ok(LaneReport { seconds, ..report })
 }
 
 /// Starts a service, runs `work` on it and stops it in any case. Returns the duration in seconds
@@ -149,7 +149,7 @@ async fn measure(
     dir: &RuntimeDir,
     address: &str,
     screen: &mut Screen,
-) -> Result<Report, Failure> {
+) -> Result<LaneReport, Failure> {
     let (status, drafter) = until_ready(dir, |what| screen.note(what)).await?;
     if plan.sweep && !drafter {
         return Err(Failure::usage(
@@ -189,9 +189,12 @@ async fn measure(
         note_time_left(&clock, run, plan.runs, screen);
     }
     let same = bench.weighed(screen).await?;
-    let rows =
-        cells.into_iter().zip(&measured).map(|(cell, measured)| Row::of(cell, measured)).collect();
-    Ok(Report {
+    let rows = cells
+        .into_iter()
+        .zip(&measured)
+        .map(|(cell, measured)| LaneRow::of(cell, measured))
+        .collect();
+    Ok(LaneReport {
         subject: Subject::new(&status, drafter),
         sweep: plan.sweep,
         runs: plan.runs,

@@ -6,12 +6,12 @@ use super::load::CellRun;
 use super::plan::{Cell, Mode};
 use super::same::Counts;
 use super::statistics::Estimate;
-use super::verdict::{BOUND, Outcome, Row};
+use super::verdict::{BOUND, LaneRow, Outcome};
 use crate::selftest::report::{Subject, aligned, place_line};
 
 /// All figures; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct LaneReport {
     /// Program, machine and models.
     #[serde(flatten)]
     pub subject: Subject,
@@ -22,18 +22,18 @@ pub struct Report {
     /// Tokens of each answer.
     pub max_tokens: u32,
     /// A row for each cell.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LaneRow>,
     /// Whether all answers were equal.
     pub same: Counts,
     /// Duration of the whole benchmark.
     pub seconds: f64,
 }
 
-impl Report {
+impl LaneReport {
     /// Reasons to fail; empty if there is none.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
-        let fails: Vec<&Row> = self
+        let fails: Vec<&LaneRow> = self
             .rows
             .iter()
             .filter(|row| self.sweep && outcome(row) == Some(Outcome::Fails))
@@ -175,12 +175,12 @@ impl Report {
     }
 }
 
-fn outcome(row: &Row) -> Option<Outcome> {
+fn outcome(row: &LaneRow) -> Option<Outcome> {
     row.verdict.as_ref().map(|verdict| verdict.outcome)
 }
 
 /// Tokens per cycle in the forced mode: how well the drafter guesses this kind of text.
-fn per_cycle(row: &Row) -> String {
+fn per_cycle(row: &LaneRow) -> String {
     let forced = row.lane(Mode::Forced).filter(|lane| lane.cycles > 0);
     forced.map_or("-".into(), |lane| {
         format!("{:.2}", (lane.accepted + lane.cycles) as f64 / lane.cycles as f64)
@@ -222,7 +222,7 @@ mod tests {
     use crate::selftest::compare::Difference;
     use crate::selftest::figures::{DifferencePlace, LaneAnswer};
 
-    fn row(kind: &str, routed: f64) -> Row {
+    fn row(kind: &str, routed: f64) -> LaneRow {
         let run = |tok_s: f64, cycles: u64| {
             let speculation = Speculation { cycles, drafted: 15 * cycles, accepted: 4 * cycles };
             CellRun {
@@ -237,13 +237,13 @@ mod tests {
             (Mode::Forced, runs(500.0, 2)),
             (Mode::Routed, runs(routed, 2)),
         ];
-        Row::of(Cell { kind: kind.into(), streams: 4 }, &measured)
+        LaneRow::of(Cell { kind: kind.into(), streams: 4 }, &measured)
     }
 
-    fn report(routed: f64) -> Report {
+    fn report(routed: f64) -> LaneReport {
         let rows = vec![row("json", 500.0), row("prose", routed)];
         let same = Counts { answers: 10, tokens: 640, ..Counts::default() };
-        Report { sweep: true, runs: 7, max_tokens: 64, rows, same, ..Report::default() }
+        LaneReport { sweep: true, runs: 7, max_tokens: 64, rows, same, ..LaneReport::default() }
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_partial_sweep_passes_no_verdict() {
-        let report = Report { sweep: false, ..report(400.0) };
+        let report = LaneReport { sweep: false, ..report(400.0) };
         assert_eq!(report.failures(), Vec::<String>::new());
         assert!(!report.text().contains("FAIL"), "{}", report.text());
     }
@@ -293,11 +293,11 @@ mod tests {
             near_ties: vec![place(0.000_02)],
             ..Counts::default()
         };
-        let tied = Report { same: near.clone(), ..report(500.0) };
+        let tied = LaneReport { same: near.clone(), ..report(500.0) };
         assert_eq!(tied.failures(), Vec::<String>::new());
         assert!(tied.text().contains("2 forced differ; weighed: 1 near-ties"), "{}", tied.text());
         let different =
-            Report { same: Counts { differences: vec![place(0.5)], ..near }, ..report(500.0) };
+            LaneReport { same: Counts { differences: vec![place(0.5)], ..near }, ..report(500.0) };
         assert!(
             different.failures()[0].contains("code prompt 2, greedy, token 3"),
             "{:?}",
@@ -308,13 +308,13 @@ mod tests {
     #[test]
     fn few_runs_give_no_verdict() {
         let mut report = report(400.0);
-        let few = Row::of(report.rows[1].cell.clone(), &[]);
+        let few = LaneRow::of(report.rows[1].cell.clone(), &[]);
         assert_eq!(few.verdict, None);
         for row in &mut report.rows {
             row.verdict.as_mut().expect("measured").outcome = Outcome::TooFewRuns;
         }
         assert!(
-            Report { runs: 2, ..report }
+            LaneReport { runs: 2, ..report }
                 .text()
                 .ends_with("No verdict: an interval needs 6 runs, found 2.\n")
         );

@@ -70,7 +70,7 @@ pub enum Outcome {
 
 /// A cell, measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct LaneRow {
     /// The cell.
     #[serde(flatten)]
     pub cell: Cell,
@@ -94,7 +94,7 @@ pub struct Verdict {
     pub outcome: Outcome,
 }
 
-impl Row {
+impl LaneRow {
     /// The figures of a cell, with what was measured in each mode, run by run. Modes that were not
     /// measured are left out.
     pub fn of(cell: Cell, measured: &[(Mode, Vec<CellRun>)]) -> Self {
@@ -141,14 +141,14 @@ mod tests {
         CellRun { seconds: 100.0 / tok_s, tokens: 100, answers: vec![seen(10), seen(0)] }
     }
 
-    fn row(absent: &[f64], forced: &[f64], routed: &[f64]) -> Row {
+    fn row(absent: &[f64], forced: &[f64], routed: &[f64]) -> LaneRow {
         let runs = |values: &[f64]| values.iter().map(|value| run(*value)).collect();
         let measured = [
             (Mode::Absent, runs(absent)),
             (Mode::Forced, runs(forced)),
             (Mode::Routed, runs(routed)),
         ];
-        Row::of(Cell { kind: "json".into(), streams: 2 }, &measured)
+        LaneRow::of(Cell { kind: "json".into(), streams: 2 }, &measured)
     }
 
     fn check(forced: &[f64], routed: &[f64], better: Mode, outcome: Outcome) {
@@ -197,8 +197,10 @@ mod tests {
     fn few_runs_or_one_lane_give_no_verdict() {
         let verdict = row(&[100.0; 2], &[100.0; 2], &[10.0; 2]).verdict.expect("measured");
         assert_eq!(verdict.outcome, Outcome::TooFewRuns);
-        let alone =
-            Row::of(Cell { kind: "json".into(), streams: 1 }, &[(Mode::Plain, vec![run(10.0)])]);
+        let alone = LaneRow::of(
+            Cell { kind: "json".into(), streams: 1 },
+            &[(Mode::Plain, vec![run(10.0)])],
+        );
         assert_eq!(alone.verdict, None);
     }
 

@@ -90,7 +90,7 @@ impl Spread {
 
 /// What was found for one kind of prompt, or for all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Row {
+pub struct SelftestRow {
     /// Kind of the prompts; "all".
     pub kind: String,
     /// Pairs of answers.
@@ -122,7 +122,7 @@ pub struct Row {
     pub drafted_s: f64,
 }
 
-impl Row {
+impl SelftestRow {
     /// The figures of some pairs.
     pub fn of<'a>(kind: &str, pairs: impl Iterator<Item = &'a Pair>) -> Self {
         let mut row = Self { kind: kind.to_owned(), ..Self::default() };
@@ -166,7 +166,7 @@ impl Row {
 }
 
 /// A row for each kind, in the order they were first asked.
-pub fn rows(pairs: &[Pair]) -> Vec<Row> {
+pub fn rows(pairs: &[Pair]) -> Vec<SelftestRow> {
     let mut kinds: Vec<&str> = Vec::new();
     for pair in pairs {
         if !kinds.contains(&pair.kind.as_str()) {
@@ -175,7 +175,7 @@ pub fn rows(pairs: &[Pair]) -> Vec<Row> {
     }
     kinds
         .into_iter()
-        .map(|kind| Row::of(kind, pairs.iter().filter(|pair| pair.kind == kind)))
+        .map(|kind| SelftestRow::of(kind, pairs.iter().filter(|pair| pair.kind == kind)))
         .collect()
 }
 
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn without_a_drafter_there_is_the_plain_lane_alone() {
-        let row = Row::of("all", [Pair { drafted: None, ..pair("json", 1.0, 1.0) }].iter());
+        let row = SelftestRow::of("all", [Pair { drafted: None, ..pair("json", 1.0, 1.0) }].iter());
         assert_eq!(
             (row.plain_tok_s, row.drafted_tok_s, row.ratio, row.tokens_per_cycle),
             (Some(100.0), None, None, None)

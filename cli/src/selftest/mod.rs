@@ -25,10 +25,12 @@ use tonic::transport::Channel;
 
 use self::ask::{Ask, Choice};
 use self::compare::{first_difference, weigh};
-use self::figures::{DifferencePlace, LaneAnswer, Pair, Row, TokenComparison, rows, undrafted};
+use self::figures::{
+    DifferencePlace, LaneAnswer, Pair, SelftestRow, TokenComparison, rows, undrafted,
+};
 use self::plan::SelftestPlan;
 use self::prompts::Prompt;
-use self::report::{Report, Subject, place_line};
+use self::report::{SelftestReport, Subject, place_line};
 use self::service::{StopSignals, another_runs, snapshot, until_ready};
 use self::stage::Stage;
 use self::verdict::{Findings, verdict};
@@ -73,7 +75,7 @@ pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure
 }
 
 /// Starts the service, tests it and stops it, whatever happens in between.
-async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<Report, Failure> {
+async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<SelftestReport, Failure> {
     let plan = SelftestPlan::from_args(args)?;
     let mut stops = StopSignals::new()?;
     if another_runs(args.config.config.as_deref()) {
@@ -92,7 +94,7 @@ async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<Report, Failur
         screen.note("stopping the service");
     }
     stage.stop(async || stops.next().await).await;
-    outcome.map(|report| Report { seconds: clock.now().0 as f64 / 1e3, ..report })
+    outcome.map(|report| SelftestReport { seconds: clock.now().0 as f64 / 1e3, ..report })
 }
 
 /// The test, once the service has been started.
@@ -105,7 +107,7 @@ struct Tester<'a> {
 }
 
 impl Tester<'_> {
-    async fn work(mut self, address: &str) -> Result<Report, Failure> {
+    async fn work(mut self, address: &str) -> Result<SelftestReport, Failure> {
         let (status, drafter) = until_ready(&self.dir.clone(), |what| self.passing(what)).await?;
         let mut client = client::connect(address).await?;
         let prompts = prompts::embedded(self.plan.prompts);
@@ -151,9 +153,9 @@ impl Tester<'_> {
         pairs: &[Pair],
         identity: TokenComparison,
         max_tokens: u32,
-    ) -> Result<Report, Failure> {
+    ) -> Result<SelftestReport, Failure> {
         let drafted = before.drafter.is_some() && pairs.iter().any(|pair| pair.drafted.is_some());
-        let (kinds, all) = (rows(pairs), Row::of("all", pairs.iter()));
+        let (kinds, all) = (rows(pairs), SelftestRow::of("all", pairs.iter()));
         let undrafted = undrafted(pairs);
         if drafted && all.cycles == 0 {
             let reasons: Vec<_> = undrafted
@@ -172,7 +174,7 @@ impl Tester<'_> {
         let late = |status: &StatusResponse| status.link.as_ref().map_or(0, |link| link.late);
         let words =
             verdict(&Findings { kinds: &kinds, all: &all, identity: &identity, drafter: drafted });
-        Ok(Report {
+        Ok(SelftestReport {
             subject: Subject::new(before, drafted),
             prompts_per_kind: self.plan.prompts,
             max_tokens,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_process::checkpoints::{ModelPlaces, ModelRef};
-use paceline_process::config::Config;
+use paceline_process::config::{Config, LOOKUP};
 use paceline_process::{Loaded, chain};
 
 use crate::args::SelftestArgs;
@@ -49,7 +49,10 @@ pub fn settings(
         config.target.model = directory("--model", model)?;
     }
     if let Some(drafter) = drafter {
-        config.drafter.model = directory("--drafter", drafter)?;
+        config.drafter.model = match drafter {
+            LOOKUP => LOOKUP.to_owned(),
+            drafter => directory("--drafter", drafter)?,
+        };
     }
     config.model_dir()?;
     Ok((config, file))

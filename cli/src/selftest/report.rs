@@ -4,7 +4,7 @@
 use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use serde::Serialize;
 
-use super::figures::{DifferencePlace, Row, TokenComparison};
+use super::figures::{DifferencePlace, SelftestRow, TokenComparison};
 
 /// A model that took part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -50,7 +50,7 @@ impl Subject {
 
 /// All figures of a run; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct SelftestReport {
     /// Program, machine and models.
     #[serde(flatten)]
     pub subject: Subject,
@@ -59,9 +59,9 @@ pub struct Report {
     /// Most tokens of an answer.
     pub max_tokens: u32,
     /// A row for each kind.
-    pub kinds: Vec<Row>,
+    pub kinds: Vec<SelftestRow>,
     /// All kinds together.
-    pub all: Row,
+    pub all: SelftestRow,
     /// Plain decoding time over that with the drafter, of all answers together.
     pub overall_ratio: Option<f64>,
     /// Whether the lanes gave the same tokens.
@@ -76,7 +76,7 @@ pub struct Report {
     pub seconds: f64,
 }
 
-impl Report {
+impl SelftestReport {
     /// The report for people.
     pub fn text(&self) -> String {
         let mut text = table(&self.kinds, &self.all, self.subject.drafter.is_some());
@@ -102,7 +102,7 @@ impl Report {
     }
 }
 
-fn table(kinds: &[Row], all: &Row, drafter: bool) -> String {
+fn table(kinds: &[SelftestRow], all: &SelftestRow, drafter: bool) -> String {
     let number = |value: Option<f64>, digits: usize| {
         value.map_or("-".into(), |value| format!("{value:.digits$}"))
     };
@@ -208,8 +208,8 @@ mod tests {
     use super::super::figures::Spread;
     use super::*;
 
-    fn report() -> Report {
-        let json = Row {
+    fn report() -> SelftestReport {
+        let json = SelftestRow {
             kind: "json".into(),
             pairs: 6,
             tokens_per_cycle: Some(9.876),
@@ -217,17 +217,21 @@ mod tests {
             drafted_tok_s: Some(1200.0),
             ratio: Some(Spread { median: 3.6, min: 3.21, max: 3.9 }),
             ttft_ratio: Some(1.0),
-            ..Row::default()
+            ..SelftestRow::default()
         };
-        let prose =
-            Row { kind: "prose".into(), pairs: 6, plain_ttft_ms: Some(9.0), ..Row::default() };
-        Report {
+        let prose = SelftestRow {
+            kind: "prose".into(),
+            pairs: 6,
+            plain_ttft_ms: Some(9.0),
+            ..SelftestRow::default()
+        };
+        SelftestReport {
             subject: Subject { drafter: Some(Model::default()), ..Subject::default() },
-            all: Row { kind: "all".into(), ..json.clone() },
+            all: SelftestRow { kind: "all".into(), ..json.clone() },
             kinds: vec![json, prose],
             identity: TokenComparison { streams: 12, tokens: 3456, ..TokenComparison::default() },
             verdict: vec!["Leave the drafter on.".into()],
-            ..Report::default()
+            ..SelftestReport::default()
         }
     }
 
@@ -248,7 +252,7 @@ Leave the drafter on.
 
     #[test]
     fn without_a_drafter_the_table_has_one_lane() {
-        let text = Report { subject: Subject::default(), ..report() }.text();
+        let text = SelftestReport { subject: Subject::default(), ..report() }.text();
         assert!(text.starts_with("KIND   ANSWERS  PLAIN tok/s  TTFT ms\n"), "{text}");
         assert!(
             text.contains("prose        6            -      9.0\n")
@@ -278,7 +282,7 @@ Leave the drafter on.
             near_ties: vec![place(near)],
             differences: vec![place(real)],
         };
-        let text = Report {
+        let text = SelftestReport {
             identity: found,
             late_drafts: 2,
             undrafted: vec![("behind".into(), 3)],

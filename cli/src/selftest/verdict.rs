@@ -1,6 +1,6 @@
 //! The meaning of the figures, in sentences that a person can act on. Pure.
 
-use super::figures::{Row, TokenComparison};
+use super::figures::{SelftestRow, TokenComparison};
 
 /// Ratios within this of 1 count as equal: no person notices less, and a busy machine adds more.
 const EVEN: f64 = 0.05;
@@ -14,9 +14,9 @@ const STEADY: f64 = 2.0;
 /// The figures that the verdict depends on.
 pub struct Findings<'a> {
     /// A row for each kind.
-    pub kinds: &'a [Row],
+    pub kinds: &'a [SelftestRow],
     /// All together.
-    pub all: &'a Row,
+    pub all: &'a SelftestRow,
     /// Whether the lanes gave the same tokens.
     pub identity: &'a TokenComparison,
     /// Whether there was a drafter.
@@ -63,7 +63,7 @@ pub fn verdict(found: &Findings) -> Vec<String> {
     lines
 }
 
-fn without_drafter(all: &Row) -> Vec<String> {
+fn without_drafter(all: &SelftestRow) -> Vec<String> {
     let speed = all
         .plain_tok_s
         .map(|speed| format!(" It decodes at {speed:.0} tokens per second."))
@@ -76,9 +76,9 @@ fn without_drafter(all: &Row) -> Vec<String> {
 
 /// Kinds of prompts, each with its speed with the drafter over that without.
 struct Kinds<'a> {
-    gains: Vec<(&'a Row, f64)>,
-    losses: Vec<(&'a Row, f64)>,
-    even: Vec<(&'a Row, f64)>,
+    gains: Vec<(&'a SelftestRow, f64)>,
+    losses: Vec<(&'a SelftestRow, f64)>,
+    even: Vec<(&'a SelftestRow, f64)>,
 }
 
 impl<'a> Kinds<'a> {
@@ -97,7 +97,7 @@ impl<'a> Kinds<'a> {
 
     fn lines(&self) -> Vec<String> {
         let groups = [("Faster", &self.gains), ("Slower", &self.losses), ("As fast", &self.even)];
-        let line = |(word, rows): (&str, &Vec<(&Row, f64)>)| {
+        let line = |(word, rows): (&str, &Vec<(&SelftestRow, f64)>)| {
             let named: Vec<_> =
                 rows.iter().map(|(row, ratio)| format!("{} ({ratio:.2})", row.kind)).collect();
             (!named.is_empty()).then(|| format!("{word} with the drafter: {}.", named.join(", ")))
@@ -105,8 +105,8 @@ impl<'a> Kinds<'a> {
         groups.into_iter().filter_map(line).collect()
     }
 
-    fn advice(&self, all: &Row, per_cycle: f64) -> String {
-        let names = |rows: &[(&Row, f64)]| {
+    fn advice(&self, all: &SelftestRow, per_cycle: f64) -> String {
+        let names = |rows: &[(&SelftestRow, f64)]| {
             rows.iter().map(|(row, _)| row.kind.as_str()).collect::<Vec<_>>().join(", ")
         };
         let (gains, losses) = (names(&self.gains), names(&self.losses));
@@ -135,7 +135,7 @@ impl<'a> Kinds<'a> {
     }
 }
 
-fn speed(all: &Row) -> String {
+fn speed(all: &SelftestRow) -> String {
     match all.overall() {
         Some(ratio) => format!(
             "The same answers took {:.1} s to decode without and {:.1} s with the drafter: {ratio:.2} times as fast.",
@@ -151,24 +151,24 @@ mod tests {
     use super::super::figures::{DifferencePlace, Spread};
     use super::*;
 
-    fn row(kind: &str, ratio: f64) -> Row {
+    fn row(kind: &str, ratio: f64) -> SelftestRow {
         let ratio = Some(Spread { median: ratio, min: ratio, max: ratio });
-        Row {
+        SelftestRow {
             kind: kind.into(),
             ratio,
             plain_s: 10.0,
             drafted_s: 4.0,
             tokens_per_cycle: Some(5.0),
-            ..Row::default()
+            ..SelftestRow::default()
         }
     }
 
     /// The verdict of kinds with these ratios, at so many tokens per cycle.
     fn lines(ratios: &[(&str, f64)], per_cycle: f64) -> Vec<String> {
-        lines_of(ratios, Row { tokens_per_cycle: Some(per_cycle), ..row("all", 1.0) })
+        lines_of(ratios, SelftestRow { tokens_per_cycle: Some(per_cycle), ..row("all", 1.0) })
     }
 
-    fn lines_of(ratios: &[(&str, f64)], all: Row) -> Vec<String> {
+    fn lines_of(ratios: &[(&str, f64)], all: SelftestRow) -> Vec<String> {
         let kinds: Vec<_> = ratios.iter().map(|(kind, ratio)| row(kind, *ratio)).collect();
         verdict(&Findings {
             kinds: &kinds,
@@ -199,17 +199,19 @@ mod tests {
 
     #[test]
     fn a_mixture_without_gain_gets_no_recommendation() {
-        let last =
-            lines_of(&[("json", 3.0), ("prose", 0.5)], Row { drafted_s: 10.0, ..row("all", 1.0) })
-                .pop()
-                .expect("a line");
+        let last = lines_of(
+            &[("json", 3.0), ("prose", 0.5)],
+            SelftestRow { drafted_s: 10.0, ..row("all", 1.0) },
+        )
+        .pop()
+        .expect("a line");
         assert!(last.contains("if your work is like json; for work like prose"), "{last}");
     }
 
     #[test]
     fn a_busy_machine_is_reported() {
         let told = |least| {
-            let all = Row { plain_range: Some((least, 200.0)), ..row("all", 1.0) };
+            let all = SelftestRow { plain_range: Some((least, 200.0)), ..row("all", 1.0) };
             lines_of(&[("json", 3.0)], all).iter().any(|line| line.contains("from 50 to 200"))
         };
         assert!(told(50.0) && !told(150.0));
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn without_a_drafter_it_says_how_to_get_one() {
-        let all = Row { plain_tok_s: Some(99.6), ..Row::default() };
+        let all = SelftestRow { plain_tok_s: Some(99.6), ..SelftestRow::default() };
         let lines = verdict(&Findings {
             kinds: &[],
             all: &all,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::{Context, DraftRequest, Feed, SessionId};
+use paceline_vocabulary::sampling::OutOfRange;
 use paceline_vocabulary::tensor::TensorRef;
 
 use crate::Sessions;
@@ -34,6 +35,18 @@ pub enum FeedError {
         rows: u32,
         /// Position of the first.
         position: u32,
+    },
+    /// Token ids that are not those of the rows.
+    #[error("session {session}: expected {expected} token ids below {vocab_size}, found {found}")]
+    Ids {
+        /// The session.
+        session: SessionId,
+        /// As many as there are rows, or none if the drafter reads no ids.
+        expected: u32,
+        /// Ids of the target's vocabulary.
+        vocab_size: u32,
+        /// What is there instead.
+        found: String,
     },
     /// More sessions than were agreed on.
     #[error("expected at most {limit} sessions, found {found}")]
@@ -81,13 +94,13 @@ pub enum FeedError {
         /// Rows.
         found: u32,
     },
-    /// A temperature that is none.
-    #[error("session {session}: expected a temperature from 0, found {found}")]
-    Temperature {
+    /// A temperature or filter that is none.
+    #[error("session {session}: {} of its sampling: expected {}, found {}", cause.name, cause.expected, cause.found)]
+    Sampling {
         /// The session.
         session: SessionId,
-        /// The number.
-        found: f32,
+        /// The number that is out of its range.
+        cause: OutOfRange,
     },
     /// A round number without requests.
     #[error("round {round} has no requests")]
@@ -136,9 +149,11 @@ impl Sessions {
                 ends.get(&context.session).copied().unwrap_or_else(|| self.end(context.session));
             ends.insert(context.session, Some(self.check_context(context, before)?));
             rows += u64::from(context.rows);
+            self.check_ids(context)?;
         }
         self.check_count(&ends)?;
         let (features, width) = (feed.hidden.as_ref(), self.terms().feature_width);
+        let rows = if width == 0 { 0 } else { rows };
         self.check_tensor("hidden states", features, rows, width)?;
         for (at, request) in feed.requests.iter().enumerate() {
             let session = request.session;
@@ -175,6 +190,20 @@ impl Sessions {
             .ok_or(FeedError::Positions { session, last, rows, position })
     }
 
+    fn check_ids(&self, context: &Context) -> Result<(), FeedError> {
+        let (session, vocab_size) = (context.session, self.terms().vocab_size);
+        let expected = if self.terms().token_ids { context.rows } else { 0 };
+        let wrong = |found: String| Err(FeedError::Ids { session, expected, vocab_size, found });
+        if context.ids.len() != expected as usize {
+            return wrong(format!("{} of them", context.ids.len()));
+        }
+        let mut ids = context.ids.iter().chain(&context.next_id);
+        match ids.find(|id| **id >= vocab_size) {
+            Some(id) => wrong(format!("id {id}")),
+            None => Ok(()),
+        }
+    }
+
     fn check_count(&self, ends: &HashMap<SessionId, Option<u32>>) -> Result<(), FeedError> {
         let is_open = |session: SessionId| self.end(session).is_some();
         let closed = ends.iter().filter(|(id, end)| end.is_none() && is_open(**id)).count();
@@ -189,9 +218,7 @@ impl Sessions {
         if !(2..=longest).contains(&found) {
             return Err(FeedError::Block { session, longest, found });
         }
-        let found = sampling.temperature;
-        let is_temperature = found.is_finite() && found >= 0.0;
-        if is_temperature { Ok(()) } else { Err(FeedError::Temperature { session, found }) }
+        sampling.rule.check().map_err(|cause| FeedError::Sampling { session, cause })
     }
 
     fn check_tensor(

@@ -6,11 +6,12 @@
 //!                      ▲         fresh: from any position, as if just opened
 //! ```
 //! The context of a closed session may be retained under the names of its pages, for a session that
-//! begins with the same pages ([`retained`]). A Feed that contradicts the sessions is a fault, and
+//! begins with the same pages ([`retained`]). [`lookup`] is a drafter without a model. A Feed that contradicts the sessions is a fault, and
 //! the link ends ([`FeedError`]). A draft request that cannot be served is left out of the
 //! Proposal, with a [`DenialReason`] for the log.
 
 mod check;
+pub mod lookup;
 mod retained;
 mod rows;
 mod sessions;
@@ -33,6 +34,10 @@ pub struct Terms {
     pub feature_width: u32,
     /// Whether a draft request comes with the embedding of its bonus token.
     pub embeddings: bool,
+    /// Whether a context comes with the token ids of its positions.
+    pub token_ids: bool,
+    /// Ids of the target's vocabulary.
+    pub vocab_size: u32,
     /// Rows of the longest block, the bonus token included.
     pub block: u32,
     /// Positions that the drafter reads and drafts, from the sequence's start.

@@ -22,8 +22,12 @@ pub struct SessionWork {
     pub position: u32,
     /// Context rows to read.
     pub context: u32,
-    /// The hidden states of these rows, in order.
+    /// The hidden states of these rows, in order; none for a drafter without feature layers.
     pub hidden: Vec<Rows>,
+    /// The token ids of these rows, if the drafter reads them.
+    pub ids: Vec<u32>,
+    /// The token after these rows, if the drafter reads token ids and the token is known.
+    pub next_id: Option<u32>,
     /// The block to draft; `None` only reads.
     pub block: Option<DraftBlock>,
 }
@@ -118,6 +122,10 @@ struct Session {
     /// catches up then.
     pending: VecDeque<Rows>,
     pending_rows: u32,
+    /// Token ids of the pending rows, if the drafter reads them.
+    pending_ids: VecDeque<u32>,
+    /// The token at `end`, likewise, if it is known.
+    next_id: Option<u32>,
 }
 
 impl Session {
@@ -207,7 +215,13 @@ impl Sessions {
     /// Bytes of rows that wait to be read. The shell takes in no more while there are many.
     pub fn waiting_bytes(&self) -> u64 {
         self.open.values().map(|session| u64::from(session.pending_rows)).sum::<u64>()
-            * self.row_bytes(self.terms.feature_width) as u64
+            * self.context_row_bytes()
+    }
+
+    /// Bytes of a position that waits to be read.
+    fn context_row_bytes(&self) -> u64 {
+        let ids = if self.terms.token_ids { size_of::<u32>() } else { 0 };
+        (self.row_bytes(self.terms.feature_width) + ids) as u64
     }
 
     /// Rounds that wait to be answered.
@@ -254,11 +268,15 @@ impl Sessions {
             // Rows after the drafter's last position are not read.
             let rows = session.end.min(self.terms.context).saturating_sub(context.position);
             if rows > 0 && !session.missed {
-                if session.pending.is_empty() {
+                if session.pending_rows == 0 {
                     self.reading.push_back(context.session);
                 }
-                session.pending.push_back(Rows::new(&hidden, row..row + rows, row_bytes));
+                if row_bytes > 0 {
+                    session.pending.push_back(Rows::new(&hidden, row..row + rows, row_bytes));
+                }
                 session.pending_rows += rows;
+                session.pending_ids.extend(context.ids.iter().take(rows as usize));
+                session.next_id = context.next_id;
             }
             row += context.rows;
         }
@@ -307,6 +325,8 @@ impl Sessions {
             end: position,
             pending: VecDeque::new(),
             pending_rows: 0,
+            pending_ids: VecDeque::new(),
+            next_id: None,
         };
         self.open.insert(context.session, session);
     }
@@ -393,7 +413,7 @@ impl Sessions {
         let Some(work) = self.work(session, most, None) else { return 0 };
         let (position, context) = (work.end(), work.context);
         step.sessions.push(work);
-        step.progress.push(SessionProgress { session, position });
+        step.progress.push(SessionProgress { session, position, drafts_from: 0 });
         context
     }
 
@@ -419,11 +439,14 @@ impl Sessions {
         }
         open.read += context;
         open.pending_rows -= context;
+        let n_ids = open.pending_ids.len().min(context as usize);
+        let ids = open.pending_ids.drain(..n_ids).collect();
+        let next_id = open.pending_ids.front().copied().or(open.next_id);
         let (slot, more) = (open.slot, open.pending_rows > 0);
         self.reading.retain(|other| *other != session);
         if more {
             self.reading.push_back(session);
         }
-        Some(SessionWork { session, slot, position, context, hidden, block })
+        Some(SessionWork { session, slot, position, context, hidden, ids, next_id, block })
     }
 }

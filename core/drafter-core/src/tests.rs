@@ -10,11 +10,11 @@
 
 use std::collections::HashMap;
 
-use paceline_vocabulary::RequestId;
 use paceline_vocabulary::link::{
     Context, DraftRequest, DraftSampling, Feed, RestoredPrefix, RetainedPages,
 };
 use paceline_vocabulary::tensor::TensorRef;
+use paceline_vocabulary::{RequestId, SamplingRule};
 use proptest::prelude::*;
 
 use super::retained::Found;
@@ -27,6 +27,8 @@ fn terms() -> Terms {
         hidden_size: 1,
         feature_width: 1,
         embeddings: true,
+        token_ids: false,
+        vocab_size: 100,
         block: 8,
         context: 1000,
         target_context: 2000,
@@ -37,8 +39,8 @@ fn terms() -> Terms {
 
 /// A draft request whose sampling differs from those of other sessions.
 fn request(session: u64, position: u32, block: u32) -> DraftRequest {
-    let sampling =
-        DraftSampling { temperature: 0.5, seed: 100 + session, sample_index: session as u32 };
+    let rule = SamplingRule { temperature: 0.5, ..SamplingRule::GREEDY };
+    let sampling = DraftSampling { rule, seed: 100 + session, sample_index: session as u32 };
     DraftRequest { session, position, block, bonus_id: 7 * session as u32, sampling }
 }
 
@@ -94,6 +96,7 @@ impl Rig {
                     rows: count,
                     fresh: word.contains('!'),
                     request_id: RequestId::parse(&format!("r{session}")),
+                    ..Context::default()
                 }),
             }
         }
@@ -381,11 +384,11 @@ fn a_feed_that_contradicts_the_sessions_is_a_fault_and_changes_nothing() {
         ("expected embeddings of [1, 1]", |feed| feed.bonus = None),
         ("round after 0, found 0", |feed| feed.round = 0),
         ("round 1 has no requests", |feed| (feed.requests, feed.bonus) = (vec![], None)),
-        ("expected a temperature from 0, found NaN", |feed| {
-            feed.requests[0].sampling.temperature = f32::NAN
+        ("temperature of its sampling: expected a number from 0 to 100, found NaN", |feed| {
+            feed.requests[0].sampling.rule.temperature = f32::NAN
         }),
-        ("expected a temperature from 0, found -1", |feed| {
-            feed.requests[0].sampling.temperature = -1.0
+        ("temperature of its sampling: expected a number from 0 to 100, found -1", |feed| {
+            feed.requests[0].sampling.rule.temperature = -1.0
         }),
     ];
     for (expected, change) in faults {
@@ -469,4 +472,41 @@ fn one(rig: &mut Rig, read: &mut HashMap<u64, (u64, u32)>, answered: &mut u64) -
 
 fn context_rows(step: &Step) -> u32 {
     step.sessions.iter().map(|work| work.context).sum()
+}
+
+#[test]
+fn token_ids_go_with_the_rows_and_the_next_one_is_known() {
+    let retained = RetainedContexts::new(0, 0);
+    let terms = Terms { feature_width: 0, embeddings: false, token_ids: true, ..terms() };
+    let mut sessions = Sessions::new(terms, retained, 1);
+    let context = |position: u32, rows: u32, next_id| Context {
+        session: 1,
+        position,
+        rows,
+        fresh: position == 0,
+        ids: (position..position + rows).map(|at| at % 100).collect(),
+        next_id,
+        ..Context::default()
+    };
+    let feed = |context: Context| Feed { contexts: vec![context], ..Feed::default() };
+    for wrong in [
+        Context { ids: vec![1], ..context(0, 2, None) },
+        Context { ids: vec![1, 100], ..context(0, 2, None) },
+        context(0, 2, Some(100)),
+    ] {
+        let found = sessions.check(&feed(wrong));
+        assert!(matches!(found, Err(FeedError::Ids { session: 1, .. })), "{found:?}");
+    }
+    // More than one piece: the token after the first piece is the second one's first.
+    let long = feed(context(0, PIECE_ROWS + 5, Some(17)));
+    assert_eq!(sessions.check(&long), Ok(()));
+    sessions.feed(long, vec![], vec![]);
+    let mut read = vec![];
+    while let Some(step) = sessions.next_step() {
+        let work = &step.sessions[0];
+        assert_eq!((work.ids.len() as u32, work.hidden.len()), (work.context, 0));
+        read.push((work.position, work.context, work.ids[0], work.next_id));
+    }
+    let second = PIECE_ROWS % 100;
+    assert_eq!(read, [(0, PIECE_ROWS, 0, Some(second)), (PIECE_ROWS, 5, second, Some(17))]);
 }

@@ -47,7 +47,12 @@ fn busy(sequences: usize) -> Scheduler {
         let chosen = step.parts.iter().filter(|part| part.chooses).map(choose).collect();
         scheduler.on_step(&step.parts, chosen, 10_000 + 40 * rows as u64);
         let plan = scheduler.plan(false, |_, _| {
-            Some(DrafterReadiness { unread_rows: 2, can_draft: true, beyond_context: false })
+            Some(DrafterReadiness {
+                unread_rows: 2,
+                can_draft: true,
+                has_nothing: false,
+                beyond_context: false,
+            })
         });
         for (key, length) in plan.ask {
             scheduler.asked(key, Millis(u64::MAX));
@@ -74,6 +79,7 @@ fn decide(criterion: &mut Criterion) {
             bench.iter(|| {
                 scheduler.plan(false, |_, _| {
                     Some(DrafterReadiness {
+                        has_nothing: false,
                         unread_rows: 2,
                         can_draft: true,
                         beyond_context: false,

@@ -2,11 +2,14 @@
 //! the rows that it reported as read.
 //!
 //! ```text
-//! 0 ··· start ────────── read_to ─────── sent ─────── end of the window
+//! 0 ··· start ────────── read_to ─────── sent ─────── end of the available rows
 //!         the drafter has read │ under way │ not sent yet
 //! ```
+//!
+//! The rows that can be sent at a moment are the *available* ones: those of the window of hidden
+//! states, or for a drafter that reads token ids alone all committed ones.
 
-use super::HiddenStateWindow;
+use std::ops::Range;
 
 /// Rows that may be under way when a draft is requested. The drafter reads them together with the
 /// request; more of them would make the draft late.
@@ -50,23 +53,21 @@ pub struct FeedPiece {
 }
 
 impl DrafterProgress {
-    /// The next rows of `window` to send, at most `most`.
-    pub fn next_piece(&self, window: &HiddenStateWindow, most: usize) -> Option<FeedPiece> {
-        let (position, fresh) = self.next(window);
-        let rows = window.end().saturating_sub(position).min(most);
+    /// The next of the available rows to send, at most `most`.
+    pub fn next_piece(&self, available: &Range<usize>, most: usize) -> Option<FeedPiece> {
+        let (position, fresh) = self.next(available);
+        let rows = available.end.saturating_sub(position).min(most);
         let recall = fresh && self.recall == Some(position);
         (rows > 0).then_some(FeedPiece { position, rows, fresh, recall })
     }
 
     /// Position of the row to be sent next, and whether the session starts with it.
-    fn next(&self, window: &HiddenStateWindow) -> (usize, bool) {
+    fn next(&self, available: &Range<usize>) -> (usize, bool) {
         match (self.sent, self.recall) {
-            (Some(sent), _) if sent >= window.first() => (sent, false),
-            (None, Some(recall)) if (window.first()..window.end()).contains(&recall) => {
-                (recall, true)
-            }
+            (Some(sent), _) if sent >= available.start => (sent, false),
+            (None, Some(recall)) if available.contains(&recall) => (recall, true),
             // Nothing was sent yet, or rows were dropped before they were sent.
-            _ => (window.first(), true),
+            _ => (available.start, true),
         }
     }
 
@@ -87,11 +88,11 @@ impl DrafterProgress {
         self.most = self.most.max(end);
     }
 
-    /// Rows of `window` that the drafter has not reported as read.
-    pub fn unread(&self, window: &HiddenStateWindow) -> usize {
+    /// Available rows that the drafter has not reported as read.
+    pub fn unread(&self, available: &Range<usize>) -> usize {
         match self.sent {
-            Some(sent) if sent >= window.first() => window.end().saturating_sub(self.read_to),
-            _ => window.end() - self.next(window).0,
+            Some(sent) if sent >= available.start => available.end.saturating_sub(self.read_to),
+            _ => available.end - self.next(available).0,
         }
     }
 
@@ -100,10 +101,10 @@ impl DrafterProgress {
         self.sent.map_or(0, |sent| sent - self.read_to.min(sent))
     }
 
-    /// Whether a draft after `committed` rows could be requested if the unsent rows of `window` are
-    /// sent with the request.
-    pub fn could_ask(&self, committed: usize, window: &HiddenStateWindow) -> bool {
-        window.end() == committed && self.unread(window) <= MAX_LAG
+    /// Whether a draft after `committed` rows could be requested if the unsent ones of the available
+    /// rows are sent with the request.
+    pub fn could_ask(&self, committed: usize, available: &Range<usize>) -> bool {
+        available.end == committed && self.unread(available) <= MAX_LAG
     }
 
     /// Whether the drafter knows the sequence.
@@ -141,18 +142,12 @@ mod tests {
     use super::ReportedPosition::{Advanced, Impossible, Stale};
     use super::*;
 
-    fn window(first: usize, rows: usize) -> HiddenStateWindow {
-        let mut window = HiddenStateWindow::new(512, 1);
-        window.push(first, &vec![0; rows]);
-        window
-    }
-
     fn send(
         progress: &mut DrafterProgress,
-        window: &HiddenStateWindow,
+        available: Range<usize>,
         most: usize,
     ) -> Option<(usize, usize, bool)> {
-        let piece = progress.next_piece(window, most)?;
+        let piece = progress.next_piece(&available, most)?;
         progress.sent(piece);
         Some((piece.position, piece.rows, piece.fresh))
     }
@@ -160,33 +155,31 @@ mod tests {
     #[test]
     fn a_draft_is_requested_after_the_prompt_was_sent_and_read() {
         let mut progress = DrafterProgress::default();
-        let mut read = window(0, 600);
-        assert_eq!(send(&mut progress, &read, 400), Some((0, 400, true)));
-        assert_eq!(send(&mut progress, &read, 400), Some((400, 200, false)));
-        assert_eq!(send(&mut progress, &read, 400), None);
+        assert_eq!(send(&mut progress, 0..600, 400), Some((0, 400, true)));
+        assert_eq!(send(&mut progress, 0..600, 400), Some((400, 200, false)));
+        assert_eq!(send(&mut progress, 0..600, 400), None);
         assert!(!progress.may_ask(600), "600 rows are under way");
         assert_eq!(progress.on_their_way(), 600);
         assert_eq!(progress.report(400), Advanced);
         assert!(progress.may_ask(600));
         assert_eq!(progress.on_their_way(), 200);
-        read.push(600, &[0]);
         assert!(!progress.may_ask(601), "the newest row was not sent");
-        assert_eq!(send(&mut progress, &read, 400), Some((600, 1, false)));
+        assert_eq!(send(&mut progress, 0..601, 400), Some((600, 1, false)));
         assert!(progress.may_ask(601));
     }
 
     #[test]
     fn rows_dropped_before_sending_restart_the_session() {
         let mut progress = DrafterProgress::default();
-        send(&mut progress, &window(0, 10), 99);
+        send(&mut progress, 0..10, 99);
         assert_eq!(progress.report(10), Advanced);
-        assert_eq!(send(&mut progress, &window(20, 5), 99), Some((20, 5, true)));
+        assert_eq!(send(&mut progress, 20..25, 99), Some((20, 5, true)));
         assert!(progress.may_ask(25) && progress.is_open());
         progress.start_again();
         assert!(!progress.may_ask(25) && !progress.is_open());
         // A report of the session before the restart is no fault. It does not count for the session
         // that starts again at a smaller position.
-        assert_eq!(send(&mut progress, &window(20, 3), 99), Some((20, 3, true)));
+        assert_eq!(send(&mut progress, 20..23, 99), Some((20, 3, true)));
         assert_eq!([progress.report(25), progress.report(26)], [Stale, Impossible]);
         assert!(progress.may_ask(23));
     }
@@ -195,10 +188,9 @@ mod tests {
     fn retained_rows_are_sent_only_after_the_drafter_misses_them() {
         let mut progress = DrafterProgress::default();
         progress.recall_at(640);
-        let mut read = window(300, 340);
-        // No row after the retained ones is in the window yet.
-        assert_eq!(progress.unread(&read), 340);
-        read.push(640, &[0; 20]);
+        // No row after the retained ones is available yet.
+        assert_eq!(progress.unread(&(300..640)), 340);
+        let read = 300..660;
         assert_eq!((progress.unread(&read), progress.could_ask(660, &read)), (20, true));
         let piece = progress.next_piece(&read, 99).expect("rows");
         assert_eq!(piece, FeedPiece { position: 640, rows: 20, fresh: true, recall: true });
@@ -221,7 +213,7 @@ mod tests {
     fn a_report_of_rows_that_were_not_sent_is_impossible() {
         let mut progress = DrafterProgress::default();
         assert_eq!(progress.report(1), Impossible);
-        send(&mut progress, &window(0, 10), 99);
+        send(&mut progress, 0..10, 99);
         assert_eq!(progress.report(11), Impossible);
         // A stale report is no fault.
         assert_eq!(

@@ -11,8 +11,8 @@
 //!                                                           ReadProgress for positions alone
 //! ```
 
-use crate::RequestId;
 use crate::tensor::{TensorRef, TensorType};
+use crate::{RequestId, SamplingRule};
 
 /// A sequence as both workers know it: the target opens it, feeds it and closes it.
 pub type SessionId = u64;
@@ -58,15 +58,19 @@ pub struct Welcome {
     /// What its proposals are made of.
     pub proposal: ProposalKind,
     /// Width of the hidden states and embeddings that it takes, and of the hidden rows that it
-    /// proposes.
+    /// proposes; 0 if it has to do with none of them.
     pub hidden_size: u32,
     /// Rows of the target's output head that it was made for, if it names them.
     pub vocab_size: Option<u32>,
     /// Layers of the target that it was made for, if it names them.
     pub target_layers: Option<u32>,
     /// Layers of the target whose hidden states it conditions on, in the order in which they are
-    /// concatenated.
+    /// concatenated. Empty for a drafter that reads token ids alone.
     pub feature_layers: Vec<u32>,
+    /// Whether it reads the token ids of a sequence.
+    pub token_ids: bool,
+    /// Whether it may retain contexts of closed sessions.
+    pub retains: bool,
     /// Rows of its longest block, the bonus token included.
     pub block_size: u32,
     /// Whether a request comes with the embedding of its bonus token.
@@ -103,7 +107,7 @@ pub struct Feed {
     /// it.
     pub contexts: Vec<Context>,
     /// Hidden states [rows of all contexts, feature layers · hidden size of the target]. Absent
-    /// without contexts.
+    /// without contexts, and for a drafter without feature layers.
     pub hidden: Option<TensorRef>,
     /// Requested drafts, in the order of the rows of `bonus`.
     pub requests: Vec<DraftRequest>,
@@ -119,7 +123,7 @@ pub struct Feed {
 }
 
 /// Newly committed positions of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// The session.
     pub session: SessionId,
@@ -131,6 +135,10 @@ pub struct Context {
     pub fresh: bool,
     /// The request that the session serves, if `fresh`. For the drafter's log only.
     pub request_id: Option<RequestId>,
+    /// Token ids of the positions, if the drafter reads them; else empty.
+    pub ids: Vec<u32>,
+    /// The token after these positions, if the drafter reads token ids and the token is known.
+    pub next_id: Option<u32>,
 }
 
 /// A request for a draft.
@@ -152,8 +160,8 @@ pub struct DraftRequest {
 /// often.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DraftSampling {
-    /// 0: greedy.
-    pub temperature: f32,
+    /// Temperature and filters. Penalties are off: a drafter does not know what they count.
+    pub rule: SamplingRule,
     /// Seed of the noise.
     pub seed: u64,
     /// Number of the sample within its request.
@@ -189,6 +197,8 @@ pub struct SessionProgress {
     pub session: SessionId,
     /// Position after the last one that the drafter has read.
     pub position: u32,
+    /// The drafter has no draft for a bonus token before this position; 0 if it does not know.
+    pub drafts_from: u32,
 }
 
 /// How far the drafter has read. Sent after contexts that came without requests, and for sessions
@@ -274,8 +284,10 @@ pub struct DraftTokens {
     pub session: SessionId,
     /// Position of the bonus token, as in the request.
     pub position: u32,
-    /// The proposed tokens.
+    /// The proposed tokens; none if the drafter has nothing to propose here.
     pub ids: Vec<u32>,
     /// Natural logarithm of the drafter's probability of each; empty if the drafter has none.
     pub logprobs: Vec<f32>,
+    /// If there are no tokens: as [`SessionProgress::drafts_from`].
+    pub drafts_from: u32,
 }

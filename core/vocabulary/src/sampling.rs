@@ -33,6 +33,12 @@ pub struct OutOfRange {
     pub found: f32,
 }
 
+impl Default for SamplingRule {
+    fn default() -> Self {
+        Self::GREEDY
+    }
+}
+
 impl SamplingRule {
     /// The most probable token, always.
     pub const GREEDY: Self = Self {

@@ -30,6 +30,8 @@ fn welcome() -> Welcome {
         feature_layers: vec![1, 0],
         block_size: 8,
         embeddings: true,
+        token_ids: true,
+        retains: true,
         mask_id: Some(0),
         element: TensorType::Bf16,
         tokenizer_sha256: String::new(),
@@ -39,14 +41,18 @@ fn welcome() -> Welcome {
 }
 
 fn feed() -> Feed {
-    let sampling = DraftSampling { temperature: 0.5, seed: u64::MAX, sample_index: 3 };
+    let rule =
+        SamplingRule { temperature: 0.5, top_k: 7, top_p: 0.9, min_p: 0.1, ..SamplingRule::GREEDY };
+    let sampling = DraftSampling { rule, seed: u64::MAX, sample_index: 3 };
     let request_id = RequestId::parse("r-1");
-    let fresh = Context { session: 3, position: 64, rows: 1, fresh: true, request_id };
+    let (ids, next_id) = (vec![7], Some(0));
+    let fresh =
+        Context { session: 3, position: 64, rows: 1, fresh: true, request_id, ids, next_id };
     Feed {
         closed: vec![1, u64::MAX],
         contexts: vec![
             fresh.clone(),
-            Context { position: 65, fresh: false, request_id: None, ..fresh },
+            Context { position: 65, fresh: false, request_id: None, next_id: None, ..fresh },
         ],
         hidden: Some(tensor()),
         requests: vec![DraftRequest { session: 3, position: 66, block: 8, bonus_id: 5, sampling }],
@@ -58,7 +64,8 @@ fn feed() -> Feed {
 }
 
 fn tokens() -> DraftTokens {
-    DraftTokens { session: 1, position: 4, ids: vec![8, 0], logprobs: vec![-0.5, 0.0] }
+    let (ids, logprobs) = (vec![8, 0], vec![-0.5, 0.0]);
+    DraftTokens { session: 1, position: 4, ids, logprobs, drafts_from: 6 }
 }
 
 #[test]
@@ -66,7 +73,7 @@ fn every_frame_survives_the_way_there_and_back() {
     let shapes = vec![DraftShape { session: 1, position: 4, rows: 3 }];
     let hidden = Drafts::Hidden { shapes, rows: Some(tensor()) };
     let proposal = |drafts| Frame::Proposal(Proposal { round: 9, drafts });
-    let sessions = vec![SessionProgress { session: 3, position: 65 }];
+    let sessions = vec![SessionProgress { session: 3, position: 65, drafts_from: 70 }];
     for frame in [
         Frame::Hello(hello()),
         Frame::Welcome(welcome()),

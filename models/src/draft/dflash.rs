@@ -204,6 +204,7 @@ fn info(sizes: &Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
         hidden: sizes.hidden_size,
         block: sizes.block,
         feature_layers: sizes.feature_layers.clone(),
+        token_ids: false,
         embeddings: true,
         mask_id: Some(sizes.mask_id),
         target_layers: sizes.target_layers,

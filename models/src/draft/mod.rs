@@ -29,8 +29,8 @@ mod dflash;
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, Dtype};
-use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::{ProposalKind, Welcome};
+use paceline_vocabulary::{SamplingRule, TensorType};
 
 use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
@@ -130,8 +130,10 @@ pub struct DraftInfo {
     /// Most rows of a block, the bonus token's included; it proposes one token less.
     pub block: i32,
     /// Target layers whose hidden states are its context, in the order in which they are
-    /// concatenated.
+    /// concatenated. Empty if it reads token ids alone.
     pub feature_layers: Vec<usize>,
+    /// Whether it reads the token ids of its context.
+    pub token_ids: bool,
     /// Whether it reads embeddings: those of bonus tokens, and of the mask token if it names one.
     pub embeddings: bool,
     /// Token whose embedding fills the rows of a block after the bonus token's.
@@ -166,6 +168,8 @@ impl DraftInfo {
             feature_layers: self.feature_layers.iter().map(|layer| *layer as u32).collect(),
             block_size: self.block as u32,
             embeddings: self.embeddings,
+            token_ids: self.token_ids,
+            retains: true,
             mask_id: self.mask_id.filter(|_| self.embeddings),
             element,
             tokenizer_sha256,
@@ -200,6 +204,9 @@ pub struct DraftPart {
     pub position: i32,
     /// Newly committed positions to read; they follow those read before without a gap.
     pub context: i32,
+    /// The token after the context, if the drafter reads token ids and the token is known. With a
+    /// block it is the bonus token.
+    pub next_id: Option<u32>,
     /// The block after them; `None` only reads.
     pub block: Option<BlockRequest>,
 }
@@ -218,8 +225,8 @@ pub struct BlockRequest {
     pub rows: i32,
     /// The bonus token.
     pub bonus_id: u32,
-    /// The sequence's temperature; 0 is greedy.
-    pub temperature: f32,
+    /// How the sequence samples, without its penalties.
+    pub sampling: SamplingRule,
     /// The noise with which the target samples the sequence.
     pub noise: NoiseKey,
 }
@@ -228,7 +235,7 @@ impl BlockRequest {
     /// A block of a greedy sequence; none for no rows.
     pub fn greedy(rows: i32, bonus_id: u32) -> Option<Self> {
         let noise = NoiseKey { seed: 0, sample: 0 };
-        (rows != 0).then_some(Self { rows, bonus_id, temperature: 0.0, noise })
+        (rows != 0).then_some(Self { rows, bonus_id, sampling: SamplingRule::GREEDY, noise })
     }
 }
 
@@ -237,8 +244,11 @@ impl BlockRequest {
 pub struct DraftBatch {
     /// The sessions, each at most once.
     pub parts: Vec<DraftPart>,
-    /// `[sum of context, feature layers · hidden]`, part by part; `None` without context.
+    /// `[sum of context, feature layers · hidden]`, part by part; `None` without context, and for a
+    /// drafter without feature layers.
     pub hidden_states: Option<Array>,
+    /// Token ids of the context, part by part, if the drafter reads them.
+    pub ids: Vec<u32>,
     /// The target's embeddings, part by part: `[sum of DraftInfo::embedding_rows, hidden]`; `None`
     /// without rows.
     pub embeddings: Option<Array>,
@@ -267,8 +277,13 @@ impl DraftBatch {
             context += i64::from(part.context);
             embedded += i64::from(info.embedding_rows(part.block_rows()));
         }
+        let ids = if info.token_ids { context } else { 0 };
+        if self.ids.len() as i64 != ids {
+            return bad(format!("expected {ids} token ids, found {}", self.ids.len()));
+        }
+        let states = if info.feature_layers.is_empty() { 0 } else { context };
         for (name, array, rows, width) in [
-            ("hidden states", &self.hidden_states, context, info.feature_width()),
+            ("hidden states", &self.hidden_states, states, info.feature_width()),
             ("embeddings", &self.embeddings, embedded, info.hidden),
         ] {
             let found = array.as_ref().map(Array::shape);

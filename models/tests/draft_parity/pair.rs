@@ -135,6 +135,7 @@ impl Pair {
             parts: parts.to_vec(),
             hidden_states: joined(states),
             embeddings: joined(blocks),
+            ids: vec![],
         };
         match self.drafter.propose(&batch, &mut self.draft_kv).expect("a forward") {
             None => None,
@@ -150,6 +151,7 @@ impl Pair {
             sequence: SequenceId(session),
             position,
             context: states.dim(0),
+            next_id: None,
             block: BlockRequest::greedy(block, bonus),
         };
         let blocks = [self.block(bonus, block)];

@@ -1,5 +1,7 @@
 //! `[drafter]`: the model that proposes tokens.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::Auto;
@@ -18,7 +20,36 @@ pub enum DrafterStart {
 }
 
 /// What `drafter.kind` may be.
-pub const DRAFTER_KINDS: [&str; 2] = ["auto", "dflash"];
+pub const DRAFTER_KINDS: [&str; 3] = ["auto", "dflash", LOOKUP];
+
+/// In `drafter.model`: the embedded drafter for the embedded target, else prompt lookup.
+pub const AUTO_DRAFTER: &str = "auto";
+
+/// In `drafter.model` and `drafter.kind`: prompt lookup, a drafter without weights.
+pub const LOOKUP: &str = "lookup";
+
+/// The drafter that `drafter.model` means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DrafterChoice {
+    /// No drafter.
+    None,
+    /// Prompt lookup.
+    Lookup,
+    /// The checkpoint in this directory, which need not exist: a drafter that is not there costs
+    /// speed, nothing else (I3).
+    Directory(PathBuf),
+}
+
+impl DrafterChoice {
+    /// The value of `drafter.model` that means it in every process.
+    pub fn name(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Lookup => LOOKUP.to_owned(),
+            Self::Directory(dir) => dir.display().to_string(),
+        }
+    }
+}
 
 /// Quantization of the drafter's weights at load, in groups of 64. Weights that the files have
 /// quantized stay as they are.
@@ -38,8 +69,9 @@ pub enum DrafterQuantize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrafterConfig {
-    /// Model directory or `org/name` of a hub, as `target.model`; "" = none, or the embedded demo
-    /// drafter if the embedded demo target is served.
+    /// "auto" = the embedded demo drafter if the embedded demo target is served, else "lookup";
+    /// "" = none; "lookup" = prompt lookup, which needs no weights; else a model directory or
+    /// `org/name` of a hub, as `target.model`. Default "auto".
     pub model: String,
     /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files.
     pub kind: String,
@@ -60,7 +92,7 @@ pub struct DrafterConfig {
 impl Default for DrafterConfig {
     fn default() -> Self {
         Self {
-            model: String::new(),
+            model: AUTO_DRAFTER.into(),
             kind: "auto".into(),
             start: DrafterStart::default(),
             idle_stop_s: 0,

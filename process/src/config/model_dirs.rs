@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Config, ConfigError};
+use super::{AUTO_DRAFTER, Config, ConfigError, DrafterChoice, LOOKUP};
 use crate::chain;
 use crate::checkpoints::{CURRENT, ModelPlaces, ModelRef, SMOLLM2, name_of};
 
@@ -21,9 +21,10 @@ impl Config {
         if !self.target.model.is_empty() {
             self.target.model = text("target.model", self.model_dir()?)?;
         }
-        if let Some(dir) = self.drafter_dir().filter(|_| !self.drafter.model.is_empty()) {
-            self.drafter.model = text("drafter.model", dir)?;
-        }
+        self.drafter.model = match self.drafter_choice() {
+            DrafterChoice::Directory(dir) => text("drafter.model", dir)?,
+            choice => choice.name(),
+        };
         Ok(())
     }
 
@@ -46,23 +47,29 @@ impl Config {
             .map_err(|error| ConfigError::value("target.model", chain(&error)))
     }
 
-    /// Absolute directory of the configured drafter: `drafter.model`; where neither target nor
-    /// drafter are set the embedded demo drafter; else none. It need not exist: a drafter that is
-    /// not there costs speed, nothing else (I3).
-    pub fn drafter_dir(&self) -> Option<PathBuf> {
-        match (self.drafter.model.is_empty(), self.target.model.is_empty()) {
-            (false, _) => Some(drafter_place(&ModelPlaces::of_user(), &self.drafter.model)),
-            (true, true) => demo_dir("drafter"),
-            (true, false) => None,
+    /// The configured drafter, `drafter.model`.
+    pub fn drafter_choice(&self) -> DrafterChoice {
+        self.drafter_named(&self.drafter.model)
+    }
+
+    /// The drafter that this value of `drafter.model` means.
+    pub fn drafter_named(&self, model: &str) -> DrafterChoice {
+        let has_embedded = self.target.model.is_empty() && self.drafter.kind != LOOKUP;
+        let embedded = || demo_dir("drafter").filter(|_| has_embedded);
+        match model {
+            "" => DrafterChoice::None,
+            LOOKUP => DrafterChoice::Lookup,
+            AUTO_DRAFTER => embedded().map_or(DrafterChoice::Lookup, DrafterChoice::Directory),
+            model => DrafterChoice::Directory(drafter_place(&ModelPlaces::of_user(), model)),
         }
     }
 
-    /// Checks that the drafter that `drafter.model` names is there.
+    /// Checks that the checkpoint that `drafter.model` names is there.
     ///
     /// # Errors
     /// It is not; the error has what to do.
     pub fn check_drafter_dir(&self) -> Result<(), ConfigError> {
-        if self.drafter.model.is_empty() {
+        if ["", LOOKUP, AUTO_DRAFTER].contains(&self.drafter.model.as_str()) {
             return Ok(());
         }
         ModelPlaces::of_user()

@@ -292,16 +292,25 @@ fn the_drafters_settings_are_accepted_without_warning() {
 }
 
 #[test]
-fn the_demo_drafter_goes_with_the_demo_target_only() {
+fn the_demo_drafter_goes_with_the_demo_target_and_lookup_with_every_other() {
     let mut config = Config::default();
-    let demo = config.drafter_dir();
-    assert_eq!(demo, demo_dir("drafter"));
+    let demo = demo_dir("drafter").map_or(DrafterChoice::Lookup, DrafterChoice::Directory);
+    assert_eq!(config.drafter_choice(), demo);
     config.target.model = "/t".into();
-    assert_eq!(config.drafter_dir(), None);
-    config.drafter.model = "/nowhere/d".into();
-    assert_eq!(config.drafter_dir(), Some("/nowhere/d".into()));
-    config.target.model.clear();
-    assert_eq!(config.drafter_dir(), Some("/nowhere/d".into()));
+    assert_eq!(config.drafter_choice(), DrafterChoice::Lookup);
+    let there = || DrafterChoice::Directory("/nowhere/d".into());
+    for (model, expected) in
+        [("/nowhere/d", there()), ("lookup", DrafterChoice::Lookup), ("", DrafterChoice::None)]
+    {
+        config.drafter.model = model.into();
+        for target in ["/t", ""] {
+            config.target.model = target.into();
+            assert_eq!(config.drafter_choice(), expected, "{model} {target}");
+        }
+    }
+    // A directory of that name.
+    config.drafter.model = "./lookup".into();
+    assert!(matches!(config.drafter_choice(), DrafterChoice::Directory(dir) if dir.is_absolute()));
 }
 
 #[test]
@@ -309,8 +318,9 @@ fn names_of_models_become_directories_once_and_clients_keep_the_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().display().to_string();
     let mut config = Config::default();
+    let auto = config.drafter_choice().name();
     config.resolve_models().expect("nothing is named");
-    assert_eq!(config.model_variables().map(|(_, model)| model), ["", ""]);
+    assert_eq!(config.model_variables().map(|(_, model)| model), ["", &auto]);
     (config.target.model, config.drafter.model) = (path.clone(), "no-such/drafter".to_owned());
     config.resolve_models().expect("the target is there, and the drafter need not be");
     assert_eq!(config.target.model, path);

@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 
 use super::kv::LONGEST_TAP_WINDOW;
-use super::{Auto, Config, ConfigError, DRAFTER_KINDS, KvConfig, LogConfig, MOST_SEQUENCES};
+use super::{
+    AUTO_DRAFTER, Auto, Config, ConfigError, DRAFTER_KINDS, KvConfig, LOOKUP, LogConfig,
+    MOST_SEQUENCES,
+};
 
 impl Config {
     /// Checks values and what fields say about each other.
@@ -45,6 +48,20 @@ impl Config {
         http.map_or(Ok(()), |http| gateway.check_exposure("gateway.http", http))
     }
 
+    /// Prompt lookup has no directory, and a directory is not of that kind.
+    fn check_lookup(&self) -> Result<(), ConfigError> {
+        let (model, kind) = (self.drafter.model.as_str(), self.drafter.kind.as_str());
+        let fits = match (model, kind) {
+            (_, "auto") | ("" | AUTO_DRAFTER | LOOKUP, LOOKUP) => true,
+            (model, kind) => model != LOOKUP && kind != LOOKUP,
+        };
+        let wrong = || {
+            let what = format!("expected \"auto\" with drafter.model = {model:?}, found {kind:?}");
+            ConfigError::value("drafter.kind", what)
+        };
+        if fits { Ok(()) } else { Err(wrong()) }
+    }
+
     fn check_models(&self) -> Result<(), ConfigError> {
         let kind = &self.drafter.kind;
         if !DRAFTER_KINDS.contains(&kind.as_str()) {
@@ -52,6 +69,7 @@ impl Config {
             let what = format!("expected one of {known}, found {kind:?}");
             return Err(ConfigError::value("drafter.kind", what));
         }
+        self.check_lookup()?;
         let sequences = self.target.max_sequences;
         if !(1..=MOST_SEQUENCES).contains(&sequences) {
             let what = format!(

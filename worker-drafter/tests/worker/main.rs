@@ -265,7 +265,7 @@ fn a_target_that_breaks_a_rule_is_ejected_and_the_next_link_works() {
             let tensor = target.put(&rows(1, FEATURES, 1), 1, FEATURES);
             let hidden = Some(TensorRef { number: tensor.number + 1, ..tensor });
             let (session, position, rows) = (1, 1, 1);
-            let context = Context { session, position, rows, fresh: false, request_id: None };
+            let context = Context { session, position, rows, ..Context::default() };
             let feed = Feed { contexts: vec![context], hidden, ..Feed::default() };
             target.end.send(Frame::Feed(feed)).expect("sent");
         }),

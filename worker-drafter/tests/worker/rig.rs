@@ -241,7 +241,8 @@ impl Meal {
     pub fn context(mut self, session: u64, position: u32, hidden: &[f32], fresh: bool) -> Self {
         let rows = hidden.len() as u32 / FEATURES;
         let request_id = RequestId::parse(&format!("request-{session}"));
-        self.feed.contexts.push(Context { session, position, rows, fresh, request_id });
+        let context = Context { session, position, rows, fresh, request_id, ..Context::default() };
+        self.feed.contexts.push(context);
         self.hidden.extend(hidden);
         self
     }

@@ -2,7 +2,10 @@
 //! for drafts.
 
 use paceline_models::{ModelError, Target, transfer};
-use paceline_vocabulary::link::{Context, DraftRequest, DraftSampling, Feed, RestoredPrefix};
+use paceline_vocabulary::SamplingRule;
+use paceline_vocabulary::link::{
+    Context, DraftRequest, DraftSampling, Feed, RestoredPrefix, Welcome,
+};
 use paceline_vocabulary::tensor::TensorRef;
 
 use paceline_link::{Frame, LinkError};
@@ -10,12 +13,15 @@ use paceline_link::{Frame, LinkError};
 use super::link::{DrafterLink, LinkEnd, RequestTime};
 use super::session::AwaitedDraft;
 use super::{Border, DraftEvent, Drafting};
-use crate::core::{DraftPlan, DrafterReadiness, FeedPiece, Scheduler, SequenceKey};
+use crate::core::{DraftPlan, DrafterReadiness, FeedPiece, Scheduler, Sequence, SequenceKey};
 use crate::request::ValidRequest;
 
 /// One message's hidden states fill at most one part in this many of the ring, so that others find
 /// room after them.
 const FEED_SHARE: u64 = 4;
+
+/// Most token ids in one message. They stay far below the largest frame.
+const FEED_IDS: usize = 1 << 14;
 
 /// What a feed needs of the engine.
 #[derive(Clone, Copy)]
@@ -86,15 +92,17 @@ impl Drafting {
         events: &mut Vec<DraftEvent>,
     ) -> Result<(), FeedError> {
         let plan = self.plan(link, scheduler, inputs);
-        let mut pieces = self.pieces(link, &plan.feed);
+        let mut pieces = self.pieces(link, scheduler, &plan.feed);
         let hidden = self.put_hidden_states(link, &pieces)?;
-        if hidden.is_none() {
+        if hidden.is_none() && !link.reads_ids_alone() {
             // The ring has no room. These sessions get their rows later, or start again from their
             // windows.
             pieces.clear();
         }
         for SequencePiece { key, piece } in &pieces {
-            self.sessions.get_mut(key).expect("it has a piece").progress.sent(*piece);
+            let session = self.sessions.get_mut(key).expect("it has a piece");
+            session.progress.sent(*piece);
+            session.is_known = true;
         }
         let mut requests = self.draft_requests(&plan, scheduler, &running);
         let bonus = self.put_embeddings(link, &requests, inputs.model)?;
@@ -111,7 +119,10 @@ impl Drafting {
         }));
         let feed = Feed {
             closed: std::mem::take(&mut self.closed),
-            contexts: pieces.iter().map(|piece| context(piece, &running)).collect(),
+            contexts: pieces
+                .iter()
+                .map(|piece| context(piece, link, scheduler, &running))
+                .collect(),
             hidden,
             requests,
             bonus,
@@ -123,7 +134,7 @@ impl Drafting {
     }
 
     fn plan(
-        &self,
+        &mut self,
         link: &DrafterLink,
         scheduler: &mut Scheduler,
         inputs: FeedInputs<'_>,
@@ -134,41 +145,72 @@ impl Drafting {
             return DraftPlan::default();
         }
         let longest = link.welcome.block_size as usize - 1;
-        let context = link.welcome.context_length.map(|positions| positions as usize);
+        let all = if link.reads_ids_alone() { self.open_all(scheduler) } else { vec![] };
         let mut plan = scheduler.plan(inputs.kv_pressed, |key, sequence| {
-            self.readiness(key, sequence.committed, context)
+            self.readiness(key, sequence.committed, &link.welcome)
         });
+        if link.reads_ids_alone() {
+            plan.feed = all;
+        }
         plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
         plan
     }
 
-    /// How far a drafter that reads `context` positions, if it names a bound, is with a sequence.
+    /// The sequences that a drafter that reads token ids alone gets: all that may draft. Their
+    /// progress shows when there is something to propose.
+    fn open_all(&mut self, scheduler: &Scheduler) -> Vec<SequenceKey> {
+        let may_draft = |sequence: &Sequence| sequence.permit.may_draft() && sequence.committed > 0;
+        let keys: Vec<SequenceKey> =
+            scheduler.iter().filter(|(_, one)| may_draft(one)).map(|(key, _)| key).collect();
+        for key in &keys {
+            self.session(*key);
+        }
+        keys
+    }
+
+    /// How far a drafter with this Welcome is with a sequence.
     pub(super) fn readiness(
         &self,
         key: SequenceKey,
         committed: usize,
-        context: Option<usize>,
+        drafter: &Welcome,
     ) -> Option<DrafterReadiness> {
         let session = self.sessions.get(&key)?;
-        let can = session.requested_at != Some(committed)
-            && session.progress.could_ask(committed, &session.window);
+        let ids_alone = drafter.feature_layers.is_empty();
+        let available = session.available(committed, ids_alone);
+        let has_nothing = committed < session.drafts_from;
+        let can_draft = !has_nothing
+            && session.requested_at != Some(committed)
+            && session.progress.could_ask(committed, &available);
         // The shortest block is the bonus token and a draft.
-        let beyond = context.is_some_and(|context| committed + 2 > context);
-        Some(DrafterReadiness {
-            unread_rows: session.progress.unread(&session.window),
-            can_draft: can,
-            beyond_context: beyond,
-        })
+        let beyond_context =
+            drafter.context_length.is_some_and(|context| committed + 2 > context as usize);
+        let unread_rows = if ids_alone { 0 } else { session.progress.unread(&available) };
+        Some(DrafterReadiness { unread_rows, can_draft, has_nothing, beyond_context })
     }
 
     /// The rows to send, as many as one message may have.
-    fn pieces(&self, link: &DrafterLink, keys: &[SequenceKey]) -> Vec<SequencePiece> {
+    fn pieces(
+        &self,
+        link: &DrafterLink,
+        scheduler: &Scheduler,
+        keys: &[SequenceKey],
+    ) -> Vec<SequencePiece> {
         let most = (link.end.capacity() / FEED_SHARE).min(link.end.room());
-        let mut left = most.checked_div(self.row_bytes() as u64).unwrap_or(0) as usize;
+        let ids_alone = link.reads_ids_alone();
+        let rows = most.checked_div(self.row_bytes() as u64).filter(|_| !ids_alone);
+        let mut left = rows.map_or(FEED_IDS, |rows| rows as usize);
+        if link.welcome.token_ids {
+            left = left.min(FEED_IDS);
+        }
         let mut pieces = vec![];
         for key in keys {
-            let Some(session) = self.sessions.get(key) else { continue };
-            if let Some(piece) = session.progress.next_piece(&session.window, left) {
+            let (Some(session), Some(sequence)) = (self.sessions.get(key), scheduler.get(*key))
+            else {
+                continue;
+            };
+            let available = session.available(sequence.committed, ids_alone);
+            if let Some(piece) = session.progress.next_piece(&available, left) {
                 left -= piece.rows;
                 pieces.push(SequencePiece { key: *key, piece });
             }
@@ -181,7 +223,7 @@ impl Drafting {
         link: &mut DrafterLink,
         pieces: &[SequencePiece],
     ) -> Result<Option<TensorRef>, LinkError> {
-        if pieces.is_empty() {
+        if pieces.is_empty() || link.reads_ids_alone() {
             return Ok(None);
         }
         let rows = |one: &SequencePiece| {
@@ -210,7 +252,7 @@ impl Drafting {
                 block: drafted as u32 + 1,
                 bonus_id: *sequence.ids.last()?,
                 sampling: DraftSampling {
-                    temperature: request.sampling.temperature,
+                    rule: rule_of_drafts(request.sampling),
                     seed: request.noise.seed,
                     sample_index: request.noise.sample,
                 },
@@ -272,17 +314,29 @@ impl Drafting {
     }
 }
 
+/// How drafts of a sequence are chosen: the drafter does not know what penalties count.
+fn rule_of_drafts(sampling: SamplingRule) -> SamplingRule {
+    let SamplingRule { temperature, top_k, top_p, min_p, .. } = sampling;
+    SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY }
+}
+
 fn context<'a>(
     one: &SequencePiece,
+    link: &DrafterLink,
+    scheduler: &Scheduler,
     running: &impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
 ) -> Context {
     let FeedPiece { position, rows, fresh, .. } = one.piece;
     let id = running(one.key).filter(|_| fresh).map(|request| request.id.clone());
+    let sequence = scheduler.get(one.key).filter(|_| link.welcome.token_ids);
+    let (ids, end) = (sequence.map_or(&[][..], |sequence| &sequence.ids), position + rows);
     Context {
         session: one.key.0,
         position: position as u32,
         rows: rows as u32,
         fresh,
         request_id: id,
+        ids: ids.get(position..end).unwrap_or_default().to_vec(),
+        next_id: ids.get(end).copied(),
     }
 }

@@ -115,7 +115,7 @@ impl Drafting {
             }
             is_idle = false;
             // It gets all hidden states there are, from the beginning of the window.
-            session.progress.start_again();
+            session.start_again();
             if session.awaited.take().is_some() {
                 events.push(DraftEvent::NoDraft(key));
             }
@@ -126,7 +126,10 @@ impl Drafting {
                 continue;
             };
             match session.progress.report(read.position as usize) {
-                ReportedPosition::Advanced => is_idle = false,
+                ReportedPosition::Advanced => {
+                    is_idle = false;
+                    session.drafts_from = read.drafts_from as usize;
+                }
                 ReportedPosition::Stale => {}
                 ReportedPosition::Impossible => {
                     let (session, position) = (read.session, read.position);
@@ -155,8 +158,14 @@ impl Drafting {
             if session.awaits(draft.position) {
                 session.awaited = None;
                 in_time = true;
-                events.push(DraftEvent::Arrived { key, tokens: draft.proposed.len() });
-                session.proposed = Some(draft.proposed);
+                session.drafts_from = draft.drafts_from as usize;
+                match draft.proposed.len() {
+                    0 => events.push(DraftEvent::NoDraft(key)),
+                    tokens => {
+                        events.push(DraftEvent::Arrived { key, tokens });
+                        session.proposed = Some(draft.proposed);
+                    }
+                }
             }
         }
         if in_time {
@@ -178,7 +187,7 @@ impl Drafting {
             let Some(session) = self.sessions.get_mut(&key).filter(awaits) else { continue };
             // Whatever the drafter misses of the session: all of it is sent anew.
             session.awaited = None;
-            session.progress.start_again();
+            session.start_again();
             events.push(DraftEvent::NoDraft(key));
         }
     }

@@ -166,6 +166,12 @@ pub(super) struct DrafterLink {
 }
 
 impl DrafterLink {
+    /// Whether the drafter reads token ids and no hidden states. Ids are at hand for all committed
+    /// rows of a sequence, and such a drafter reads them in next to no time.
+    pub(super) fn reads_ids_alone(&self) -> bool {
+        self.welcome.feature_layers.is_empty()
+    }
+
     /// Whether the drafter owes so many answers that it gets no more requests.
     pub(super) fn is_clogged(&self) -> bool {
         self.rounds.len() >= MAX_OPEN_ROUNDS

@@ -304,6 +304,8 @@ impl Drafting {
         self.retained.clear();
         for (key, session) in &mut self.sessions {
             session.progress = DrafterProgress::default();
+            session.is_known = false;
+            session.drafts_from = 0;
             if session.awaited.take().is_some() {
                 events.push(DraftEvent::NoDraft(*key));
             }
@@ -390,8 +392,9 @@ impl Drafting {
     /// A sequence is about to end, and its whole pages have these names: the drafter may retain its
     /// context under them.
     pub(crate) fn retain(&mut self, key: SequenceKey, pages: &[PageKey]) {
+        let retains = self.link.as_ref().is_some_and(|link| link.welcome.retains);
         let is_open = self.sessions.get(&key).is_some_and(|session| session.progress.is_open());
-        if is_open && !pages.is_empty() && self.retained.len() < RETAINED_SEQUENCES {
+        if retains && is_open && !pages.is_empty() && self.retained.len() < RETAINED_SEQUENCES {
             let first = pages.len().saturating_sub(RETAINED_PAGES);
             let keys = pages[first..].iter().map(|page| page.0).collect();
             let first_page = first as u32;
@@ -405,10 +408,11 @@ impl Drafting {
     pub(crate) fn drop_hidden_states(&mut self, key: SequenceKey) {
         let window = self.new_window();
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        if session.progress.is_open() {
+        if session.is_known {
             self.closed.push(key.0);
         }
-        session.progress.start_again();
+        session.is_known = false;
+        session.start_again();
         session.window = window;
         session.awaited = None;
         session.requested_at = None;
@@ -418,7 +422,7 @@ impl Drafting {
     /// A sequence ended.
     pub(crate) fn close(&mut self, key: SequenceKey) {
         if let Some(session) = self.sessions.remove(&key)
-            && session.progress.is_open()
+            && session.is_known
         {
             self.closed.push(key.0);
         }

@@ -45,7 +45,10 @@ pub(super) struct ServedDraft {
     pub(super) session: SessionId,
     /// Position of the bonus token.
     pub(super) position: u32,
+    /// Nothing, if the drafter has no proposal.
     pub(super) proposed: Proposed,
+    /// If there is none: the drafter has no draft for a bonus token before this position.
+    pub(super) drafts_from: u32,
 }
 
 impl DrafterLink {
@@ -61,7 +64,8 @@ impl DrafterLink {
             return Err(eject(format!("expected {expected}, found {}", name(drafts.kind()))));
         }
         let shapes = drafts.shapes();
-        let answered = check_shapes(&shapes, &round.requests).map_err(eject)?;
+        let least = u32::from(drafts.kind() == ProposalKind::Hidden);
+        let answered = check_shapes(&shapes, &round.requests, least).map_err(eject)?;
         let served = match drafts {
             Drafts::Tokens(drafts) => self.tokens(drafts).map_err(eject)?,
             Drafts::Hidden { rows, .. } => {
@@ -82,6 +86,7 @@ impl DrafterLink {
             None => Ok(ServedDraft {
                 session: draft.session,
                 position: draft.position,
+                drafts_from: if draft.ids.is_empty() { draft.drafts_from } else { 0 },
                 proposed: Proposed::Ids(draft.ids),
             }),
         };
@@ -116,7 +121,8 @@ impl DrafterLink {
             let (own, others) = rest.split_at(rows * row_bytes);
             rest = others;
             let proposed = Proposed::Hidden { bytes: own.to_vec(), rows, element, softcap };
-            ServedDraft { session: shape.session, position: shape.position, proposed }
+            let DraftShape { session, position, .. } = *shape;
+            ServedDraft { session, position, proposed, drafts_from: 0 }
         };
         Ok(shapes.iter().map(served).collect())
     }
@@ -129,11 +135,13 @@ fn name(kind: ProposalKind) -> &'static str {
     }
 }
 
-/// Each draft answers another request of the round, at its position and not beyond its length.
+/// Each draft answers another request of the round, at its position, with at least `least` tokens
+/// and not beyond its length.
 /// Returns the answered sessions.
 fn check_shapes(
     shapes: &[DraftShape],
     requests: &[RequestedDraft],
+    least: u32,
 ) -> Result<HashSet<SessionId>, String> {
     let mut answered = HashSet::new();
     for shape in shapes {
@@ -145,8 +153,8 @@ fn check_shapes(
             return Err(format!("session {session} comes twice"));
         }
         let RequestedDraft { position: at, max_tokens, .. } = *request;
-        if position != at || !(1..=max_tokens).contains(&rows) {
-            let expected = format!("position {at} and 1 to {max_tokens} tokens");
+        if position != at || !(least..=max_tokens).contains(&rows) {
+            let expected = format!("position {at} and {least} to {max_tokens} tokens");
             return Err(format!("expected {expected}, found {position} and {rows}"));
         }
     }

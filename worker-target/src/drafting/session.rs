@@ -1,6 +1,8 @@
 //! One sequence on the link: the hidden states that the drafter gets, and the draft that comes
 //! back.
 
+use std::ops::Range;
+
 use crate::core::{DrafterProgress, HiddenStateWindow, PageKey};
 
 use super::link::RequestTime;
@@ -11,6 +13,8 @@ use super::proposal::Proposed;
 pub(super) struct DraftSession {
     pub(super) window: HiddenStateWindow,
     pub(super) progress: DrafterProgress,
+    /// The drafter has a session for the sequence. It may have one whose context it misses in part.
+    pub(super) is_known: bool,
     /// Name of the last page that the drafter may have retained for the sequence.
     pub(super) restorable: Option<PageKey>,
     /// The draft that is awaited.
@@ -18,6 +22,8 @@ pub(super) struct DraftSession {
     /// Position of the last draft request. Each position is requested once: if no draft comes, a
     /// step is next, whatever the drafter answers.
     pub(super) requested_at: Option<usize>,
+    /// The drafter has no draft for a bonus token before this position.
+    pub(super) drafts_from: usize,
     pub(super) proposed: Option<Proposed>,
 }
 
@@ -26,11 +32,25 @@ impl DraftSession {
         Self {
             window,
             progress: DrafterProgress::default(),
+            is_known: false,
             restorable: None,
             awaited: None,
             requested_at: None,
+            drafts_from: 0,
             proposed: None,
         }
+    }
+
+    /// The rows of which something can be sent, of `committed` ones: those of the window, or all for
+    /// a drafter that reads token ids alone.
+    pub(super) fn available(&self, committed: usize, ids_alone: bool) -> Range<usize> {
+        if ids_alone { 0..committed } else { self.window.first()..self.window.end() }
+    }
+
+    /// The drafter misses a part of the sequence: all of it is sent anew.
+    pub(super) fn start_again(&mut self) {
+        self.progress.start_again();
+        self.drafts_from = 0;
     }
 
     /// Whether a draft at this position is awaited.

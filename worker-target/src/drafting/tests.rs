@@ -1,9 +1,9 @@
 //! Bookkeeping without a link.
 
 use paceline_vocabulary::TensorType;
-use paceline_vocabulary::link::{ReadProgress, SessionProgress};
+use paceline_vocabulary::link::{ProposalKind, ReadProgress, SessionProgress, Welcome};
 
-use super::link::Received;
+use super::link::{Received, RequestedDraft};
 use super::*;
 
 const KEY: SequenceKey = SequenceKey(7);
@@ -26,14 +26,38 @@ fn fed() -> Drafting {
     let mut drafting = Drafting::new(hello, vec![0], 16);
     let session = drafting.session(KEY);
     session.window.push(0, &[0; 20 * ROW_BYTES]);
-    let piece = session.progress.next_piece(&session.window, 99).expect("rows");
+    let piece = session.progress.next_piece(&(0..20), 99).expect("rows");
     session.progress.sent(piece);
+    session.is_known = true;
     session.awaited = Some(AwaitedDraft { position: 20, requested: REQUESTED, sequences: 3 });
     drafting
 }
 
+/// A drafter that reads hidden states, and `context_length` positions at most.
+fn drafter(context_length: Option<u32>) -> Welcome {
+    Welcome {
+        version: 0,
+        generation: 0,
+        kind: "dflash".into(),
+        proposal: ProposalKind::Hidden,
+        hidden_size: 1,
+        vocab_size: None,
+        target_layers: None,
+        feature_layers: vec![0],
+        token_ids: false,
+        retains: true,
+        block_size: 8,
+        embeddings: false,
+        mask_id: None,
+        element: TensorType::F32,
+        tokenizer_sha256: String::new(),
+        logit_softcap: None,
+        context_length,
+    }
+}
+
 fn report(drafting: &mut Drafting, position: u32) -> Result<(), LinkEnd> {
-    let sessions = vec![SessionProgress { session: KEY.0, position }];
+    let sessions = vec![SessionProgress { session: KEY.0, position, drafts_from: position + 3 }];
     let progress = Received::Progress(ReadProgress { sessions, missed: vec![] });
     drafting.on_message(progress, &Border { now: Millis(0), at_ns: 0 }, &mut vec![])
 }
@@ -50,9 +74,23 @@ fn a_report_about_dropped_hidden_states_is_stale_and_no_fault() {
     // what it had read.
     drafting.session(KEY).window.push(30, &[0; 2 * ROW_BYTES]);
     assert!(report(&mut drafting, 20).is_ok());
-    let unread = drafting.readiness(KEY, 32, None).expect("there").unread_rows;
+    let unread = drafting.readiness(KEY, 32, &drafter(None)).expect("there").unread_rows;
     assert_eq!(unread, 2, "nothing of the new session was read");
     assert!(report(&mut drafting, 21).is_err(), "that position was never sent");
+}
+
+#[test]
+fn a_sequence_that_ends_after_it_was_left_out_is_closed_at_the_drafter() {
+    let mut drafting = fed();
+    let left_out = vec![RequestedDraft { session: KEY.0, position: 20, max_tokens: 7 }];
+    let message = Received::Drafts { requested: REQUESTED, served: vec![], left_out };
+    let border = Border { now: Millis(0), at_ns: 0 };
+    let mut events = vec![];
+    drafting.on_message(message, &border, &mut events).expect("no fault");
+    assert_eq!(events, [DraftEvent::NoDraft(KEY)]);
+    // All of it is to be sent anew. Until then the drafter still has the session.
+    drafting.close(KEY);
+    assert_eq!(drafting.closed, [KEY.0]);
 }
 
 #[test]
@@ -68,8 +106,25 @@ fn a_late_draft_counts_with_the_time_until_it_was_given_up() {
 fn no_draft_is_requested_after_the_drafters_context() {
     let drafting = fed();
     let beyond = |committed, context| {
-        drafting.readiness(KEY, committed, context).expect("there").beyond_context
+        drafting.readiness(KEY, committed, &drafter(context)).expect("there").beyond_context
     };
     let found = [beyond(98, Some(100)), beyond(99, Some(100)), beyond(5_000, None)];
     assert_eq!(found, [false, true, false]);
+}
+
+#[test]
+fn no_draft_is_requested_where_the_drafter_has_none() {
+    let mut drafting = fed();
+    // The report is of position 20 and says that drafts begin at 23.
+    report(&mut drafting, 20).expect("it was sent");
+    let lookup = Welcome { feature_layers: vec![], token_ids: true, ..drafter(None) };
+    let mut at = |committed: usize| {
+        // All rows but the last were sent.
+        let session = drafting.session(KEY);
+        let piece = session.progress.next_piece(&(0..committed), 99).expect("a row");
+        session.progress.sent(piece);
+        let found = drafting.readiness(KEY, committed, &lookup).expect("there");
+        (found.can_draft, found.has_nothing, found.unread_rows)
+    };
+    assert_eq!([at(21), at(22), at(23)], [(false, true, 0), (false, true, 0), (true, false, 0)]);
 }

@@ -56,7 +56,7 @@ fn tokens(
     change: impl Fn(&mut proto::DraftTokens),
 ) -> Result<(), LinkError> {
     let (session, position) = (feed.requests[0].session, feed.requests[0].position);
-    let mut draft = proto::DraftTokens { session, position, ids: vec![1, 2], logprobs: vec![] };
+    let mut draft = proto::DraftTokens { session, position, ids: vec![1, 2], ..Default::default() };
     change(&mut draft);
     let drafts = proto::TokenDrafts { drafts: vec![draft] };
     answer(end, feed.round, proto::proposal::Drafts::Tokens(drafts))
@@ -139,9 +139,6 @@ fn crimes_of_ids() -> Vec<(&'static str, ProposalKind, Crime)> {
         ("more ids than were requested", Tokens, |end, feed, _| {
             tokens(end, feed, |draft| draft.ids = vec![1; 63])
         }),
-        ("a draft without ids", Tokens, |end, feed, _| {
-            tokens(end, feed, |draft| draft.ids.clear())
-        }),
         ("probabilities of some ids", Tokens, |end, feed, _| {
             tokens(end, feed, |draft| draft.logprobs = vec![-1.0])
         }),
@@ -194,7 +191,7 @@ fn crimes_of_frames() -> Vec<(&'static str, ProposalKind, Crime)> {
 
 /// A report that a session was read up to `position`.
 fn read(session: u64, position: u32) -> Frame {
-    let sessions = vec![SessionProgress { session, position }];
+    let sessions = vec![SessionProgress { session, position, drafts_from: 0 }];
     Frame::Progress(ReadProgress { sessions, missed: vec![] })
 }
 

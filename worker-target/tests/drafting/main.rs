@@ -216,12 +216,12 @@ fn drafts_change_when_tokens_come_and_not_which() {
 }
 
 /// What a drafter got with one draft request, and for which request of a client.
-type Seen = Arc<Mutex<Vec<(String, DraftRequest)>>>;
+type RecordedRequests = Arc<Mutex<Vec<(String, DraftRequest)>>>;
 
 #[test]
 fn sampling_reaches_the_drafter_and_token_drafts_with_logprobs_are_accepted() {
     let mut stage = Stage::new();
-    let (streams, seen) = (stage.streams(), Seen::default());
+    let (streams, seen) = (stage.streams(), RecordedRequests::default());
     let (record, mut ids_of) =
         (seen.clone(), std::collections::HashMap::<SessionId, String>::new());
     let script = move |end: &mut End, feed: &Feed| {
@@ -237,7 +237,8 @@ fn sampling_reaches_the_drafter_and_token_drafts_with_logprobs_are_accepted() {
             let next = right.map_or(&[][..], |stream| &stream[at + 1..]);
             let ids: Vec<u32> = next.iter().copied().take(request.block as usize - 1).collect();
             let logprobs = ids.iter().map(|id| -0.25 * (id % 5) as f32).collect();
-            DraftTokens { session: request.session, position: request.position, ids, logprobs }
+            let DraftRequest { session, position, .. } = *request;
+            DraftTokens { session, position, ids, logprobs, drafts_from: 0 }
         })
     };
     attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), Box::new(script));
@@ -254,7 +255,12 @@ fn sampling_reaches_the_drafter_and_token_drafts_with_logprobs_are_accepted() {
             let found = draft.sampling;
             assert_eq!((found.seed, found.sample_index), (request.seed, 0));
             // Greedy is a temperature of 0, whatever else is set.
-            assert_eq!(found.temperature, sampling.temperature, "{name}");
+            let rule = found.rule;
+            assert_eq!(
+                (rule.temperature, rule.top_k, rule.top_p, rule.min_p),
+                (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p),
+                "{name}"
+            );
             assert!(draft.position as usize >= request.prompt_ids.len());
         }
     }

@@ -38,6 +38,8 @@ pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
         feature_layers: vec![0, 2],
         block_size: BLOCK,
         embeddings,
+        token_ids: false,
+        retains: true,
         mask_id: embeddings.then_some(3),
         element: TensorType::F32,
         tokenizer_sha256: String::new(),
@@ -120,10 +122,11 @@ fn play(handover: Handover, welcome: Option<Welcome>, mut script: Script) {
 
 /// The report that all contexts of a feed were read, as an honest drafter sends it.
 pub fn read_all(feed: &Feed) -> ReadProgress {
-    let sessions = feed
-        .contexts
-        .iter()
-        .map(|c| SessionProgress { session: c.session, position: c.position + c.rows });
+    let sessions = feed.contexts.iter().map(|c| SessionProgress {
+        session: c.session,
+        position: c.position + c.rows,
+        drafts_from: 0,
+    });
     ReadProgress { sessions: sessions.collect(), missed: vec![] }
 }
 
@@ -138,6 +141,7 @@ pub fn propose_ids(
         position: request.position,
         ids: ids(request),
         logprobs: vec![],
+        drafts_from: 0,
     })
 }
 

@@ -25,8 +25,8 @@ use tonic::transport::Channel;
 use self::ask::{ImageCache, check_vision, first_token, request, tokens};
 use self::gaps::PICTURES;
 use self::paint::{Size, paint};
-use self::report::{LeftOut, Report};
-use self::row::{Row, Run};
+use self::report::{ImageReport, LeftOut};
+use self::row::{ImageRow, Run};
 use super::note_time_left;
 use crate::args::BenchArgs;
 use crate::client;
@@ -67,14 +67,14 @@ impl ImagePlan {
 ///
 /// # Errors
 /// The model has no vision, nothing can be measured, or the service refuses a request.
-pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
+pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<ImageReport, Failure> {
     let plan = ImagePlan::from_args(args)?;
     let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
         measure(&plan, &dir, &address, screen).await
     };
     let (report, seconds) =
         super::staged(args, &plan.config, plan.file.as_deref(), screen, work).await?;
-    Ok(Report { seconds, ..report })
+    Ok(ImageReport { seconds, ..report })
 }
 
 async fn measure(
@@ -82,7 +82,7 @@ async fn measure(
     dir: &RuntimeDir,
     address: &str,
     screen: &mut Screen,
-) -> Result<Report, Failure> {
+) -> Result<ImageReport, Failure> {
     let (status, _) = until_ready(dir, |what| screen.note(what)).await?;
     let mut bench = ImageBench {
         texts: client::connect(address).await?,
@@ -128,8 +128,8 @@ async fn measure(
         }
         note_time_left(&clock, run, plan.runs, screen);
     }
-    let rows = sizes.iter().zip(&runs).map(|(size, runs)| Row::of(*size, runs)).collect();
-    Ok(Report {
+    let rows = sizes.iter().zip(&runs).map(|(size, runs)| ImageRow::of(*size, runs)).collect();
+    Ok(ImageReport {
         subject: Subject::new(&status, false),
         runs: plan.runs,
         rows,

@@ -4,20 +4,20 @@ use serde::Serialize;
 
 use super::gaps::{PICTURES, STREAMS};
 use super::paint::Size;
-use super::row::{First, Gaps, Row};
+use super::row::{First, Gaps, ImageRow};
 use crate::bench::tables::row::Figure;
 use crate::selftest::report::{Subject, aligned};
 
 /// All figures; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct ImageReport {
     /// Program, machine and models.
     #[serde(flatten)]
     pub subject: Subject,
     /// Number of runs; each measures everything once.
     pub runs: usize,
     /// A row for each size.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ImageRow>,
     /// Sizes that were not measured, and why.
     pub left_out: Vec<LeftOut>,
     /// Duration of the whole benchmark.
@@ -33,7 +33,7 @@ pub struct LeftOut {
     pub why: String,
 }
 
-impl Report {
+impl ImageReport {
     /// Reasons why figures are invalid; empty if there is none.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
@@ -71,7 +71,7 @@ impl Report {
             text.push_str(&format!("{size}: not measured: {why}\n"));
         }
         for row in self.rows.iter().filter(|row| row.short > 0) {
-            let Row { size, short, .. } = row;
+            let ImageRow { size, short, .. } = row;
             text.push_str(&format!("{size}: in {short} of {runs} runs a stream reached the end of the context too early\n"));
         }
         for row in &self.rows {
@@ -123,7 +123,7 @@ impl Report {
             cells.extend(more);
             lines.push(cells);
         };
-        for Row { size, alone, beside, kept, beside_ttft_ms, .. } in &self.rows {
+        for ImageRow { size, alone, beside, kept, beside_ttft_ms, .. } in &self.rows {
             if let Some(alone) = alone {
                 line(*size, "alone", alone, ["-", "-"].map(String::from));
             }
@@ -161,7 +161,7 @@ mod tests {
 
     const SIZE: Size = Size { width: 640, height: 480 };
 
-    fn report(tower_ms: f64) -> Report {
+    fn report(tower_ms: f64) -> ImageReport {
         let stages = |tower_ms, ttft_ms, cached_tokens| Stages {
             decode_ms: 1.0,
             resize_ms: 2.0,
@@ -187,10 +187,10 @@ mod tests {
                 short: false,
             },
         };
-        let rows = vec![Row::of(SIZE, &(0..7).map(|_| run()).collect::<Vec<_>>())];
+        let rows = vec![ImageRow::of(SIZE, &(0..7).map(|_| run()).collect::<Vec<_>>())];
         let left_out =
             vec![LeftOut { size: Size { width: 1_280, height: 960 }, why: "too long".into() }];
-        Report { runs: 7, rows, left_out, ..Report::default() }
+        ImageReport { runs: 7, rows, left_out, ..ImageReport::default() }
     }
 
     #[test]

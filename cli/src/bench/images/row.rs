@@ -122,7 +122,7 @@ impl Gaps {
 
 /// Figures of images of one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ImageRow {
     /// Size as sent.
     pub size: Size,
     /// Requests alone, one for each state of the caches.
@@ -139,7 +139,7 @@ pub struct Row {
     pub short: usize,
 }
 
-impl Row {
+impl ImageRow {
     /// Computes the figures from all runs of a size.
     pub fn of(size: Size, runs: &[Run]) -> Self {
         let stages = |at: usize| {

@@ -30,8 +30,8 @@ use self::ids::{PromptPlace, prompt};
 use self::load::{TableAnswer, TableWorkload};
 use self::model::Model;
 use self::plan::{Shape, TablePlan, order};
-use self::report::{Different, Report, TableComparison, progress};
-use self::row::{Row, ShapeRun};
+use self::report::{Different, TableComparison, TableReport, progress};
+use self::row::{ShapeRun, TableRow};
 use super::note_time_left;
 use super::report::duration;
 use crate::args::BenchArgs;
@@ -49,7 +49,7 @@ const MAX_JUDGED: usize = 20;
 ///
 /// # Errors
 /// Nothing can be measured, or the service refuses a request.
-pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
+pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<TableReport, Failure> {
     let plan = TablePlan::from_args(args)?;
     // Before the service starts, because its KV takes a share of the free memory.
     let memory = plan.roofline.then(Memory::take).transpose()?.map(Arc::new);
@@ -58,7 +58,7 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Fail
         measure(&plan, memory, &dir, &address, screen).await
     };
     let (report, seconds) = super::staged(args, &config, file.as_deref(), screen, work).await?;
-    Ok(Report { seconds, ..report })
+    Ok(TableReport { seconds, ..report })
 }
 
 async fn measure(
@@ -67,7 +67,7 @@ async fn measure(
     dir: &RuntimeDir,
     address: &str,
     screen: &mut Screen,
-) -> Result<Report, Failure> {
+) -> Result<TableReport, Failure> {
     let (status, _) = until_ready(dir, |what| screen.note(what)).await?;
     let subject = Subject::new(&status, false);
     let model = Model::of(&status)?;
@@ -105,9 +105,9 @@ async fn measure(
     let same = bench.weighed().await?;
     let rows = shapes.iter().zip(&measured);
     let rows = rows
-        .map(|(shape, runs)| Row::of(*shape, runs, &bandwidth, &model, plan.max_tokens))
+        .map(|(shape, runs)| TableRow::of(*shape, runs, &bandwidth, &model, plan.max_tokens))
         .collect();
-    Ok(Report {
+    Ok(TableReport {
         subject,
         runs: plan.runs,
         max_tokens: plan.max_tokens,

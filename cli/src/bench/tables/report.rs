@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::bandwidth::Bandwidth;
 use super::model::Model;
 use super::plan::Shape;
-use super::row::{Figure, Row, ShapeRun};
+use super::row::{Figure, ShapeRun, TableRow};
 use crate::selftest::compare::Difference;
 use crate::selftest::report::{Subject, aligned};
 use crate::status::bytes;
@@ -15,7 +15,7 @@ const CACHED_BYTES: u64 = 256 << 20;
 
 /// All figures; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct TableReport {
     /// Program, machine and models.
     #[serde(flatten)]
     pub subject: Subject,
@@ -28,7 +28,7 @@ pub struct Report {
     /// The machine's memory, if it was measured.
     pub memory: Option<Memory>,
     /// A row for each shape.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
     /// Whether prompts gave the same first token both times.
     pub same: TableComparison,
     /// Prompt tokens that the first sending found in the prefix cache. Any makes figures invalid.
@@ -82,7 +82,7 @@ pub struct Different {
     pub difference: Difference,
 }
 
-impl Report {
+impl TableReport {
     /// Reasons why figures are invalid; empty if there is none.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
@@ -209,23 +209,23 @@ pub fn progress(run: usize, runs: usize, shape: &Shape, found: &ShapeRun) -> Str
 mod tests {
     use super::*;
 
-    fn report(roofline: bool) -> Report {
+    fn report(roofline: bool) -> TableReport {
         let model =
             Model { context: 4_096, vocab: 100, weight_bytes: 1_000_000, position_bytes: 1_000 };
         let bandwidth = vec![Bandwidth { threads: 2, bytes_s: 2e9 }; if roofline { 7 } else { 0 }];
         let run =
             |pp_tok_s, tg_tok_s| vec![ShapeRun { pp_tok_s, tg_tok_s, ..ShapeRun::default() }; 7];
         let row = |prompt_tokens, streams, runs: Vec<ShapeRun>| {
-            Row::of(Shape { prompt_tokens, streams }, &runs, &bandwidth, &model, 64)
+            TableRow::of(Shape { prompt_tokens, streams }, &runs, &bandwidth, &model, 64)
         };
-        Report {
+        TableReport {
             memory: Memory::of(&bandwidth, 1 << 30),
             rows: vec![row(968, 1, run(4_000.0, Some(500.0))), row(256, 16, run(3_000.0, None))],
             same: TableComparison { prompts: 14, ..TableComparison::default() },
             model,
             runs: 7,
             max_tokens: 64,
-            ..Report::default()
+            ..TableReport::default()
         }
     }
 
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn invalid_figures_fail_the_command() {
         assert_eq!(report(true).failures(), Vec::<String>::new());
-        let cached = Report { cached: 64, ..report(true) };
+        let cached = TableReport { cached: 64, ..report(true) };
         assert!(cached.failures()[0].contains("found 64 tokens"), "{:?}", cached.failures());
         let shape = Shape { prompt_tokens: 968, streams: 1 };
         let difference =
@@ -269,7 +269,7 @@ mod tests {
             near_ties: 1,
             differences: vec![Different { shape, difference }],
         };
-        let different = Report { same, ..report(true) };
+        let different = TableReport { same, ..report(true) };
         assert!(
             different.failures()[0].contains("expected id 3")
                 && different.failures()[0].contains("found id 4")

@@ -53,7 +53,7 @@ impl Figure {
 
 /// A shape, measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct TableRow {
     /// The shape.
     #[serde(flatten)]
     pub shape: Shape,
@@ -80,7 +80,7 @@ pub struct Bound {
     pub share: Figure,
 }
 
-impl Row {
+impl TableRow {
     /// The figures of a shape, run by run. `bandwidth` is of the same runs, if it was measured.
     pub fn of(
         shape: Shape,
@@ -133,10 +133,10 @@ mod tests {
         ShapeRun { pp_tok_s: 500.0, tg_tok_s, cached: 0, waited: 1 }
     }
 
-    fn row(streams: usize, runs: &[ShapeRun]) -> Row {
+    fn row(streams: usize, runs: &[ShapeRun]) -> TableRow {
         // The machine became half as fast in the second run.
         let bandwidth = [2_000_000.0, 1_000_000.0].map(|bytes_s| Bandwidth { threads: 2, bytes_s });
-        Row::of(Shape { prompt_tokens: 84, streams }, runs, &bandwidth, &MODEL, 32)
+        TableRow::of(Shape { prompt_tokens: 84, streams }, runs, &bandwidth, &MODEL, 32)
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(super) struct Eligible {
     /// A draft may be requested now, and the drafter first reads no longer than a plain step takes.
     /// More is read beside plain steps before that.
     pub(super) ready: bool,
+    /// The drafter has nothing to propose at this moment.
+    pub(super) has_nothing: bool,
 }
 
 /// A draft that a decision requests.
@@ -126,7 +128,8 @@ impl Speculation {
             return None;
         }
         if forced {
-            (state.fed, state.chosen) = (true, true);
+            state.fed = true;
+            state.chosen |= !readiness.has_nothing;
             plan.feed.push(key);
             if sequence.draft == Draft::None && decodes && readiness.can_draft && most > 0 {
                 let cause = DraftCause::Forced;
@@ -147,6 +150,7 @@ impl Speculation {
             context: sequence.committed as f64,
             read_us: if soon { read_us } else { self.costs.read_beside_us(unread) },
             ready: decodes && readiness.can_draft && soon,
+            has_nothing: readiness.has_nothing,
         })
     }
 
@@ -218,7 +222,7 @@ impl Speculation {
             let length = length.map_or(0, |asked| asked.length);
             let state = self.state(one);
             (state.fed, state.considered) = (fed.contains(&one.key), true);
-            state.chosen |= state.fed;
+            state.chosen |= state.fed && !one.has_nothing;
             state.length = length;
         }
         self.expect_cycle(load, &asked);

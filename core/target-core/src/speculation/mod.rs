@@ -108,6 +108,8 @@ pub struct DrafterReadiness {
     pub unread_rows: usize,
     /// A draft may be requested now, even if the drafter has to read for a while first.
     pub can_draft: bool,
+    /// The drafter has no draft at this position, so none is requested.
+    pub has_nothing: bool,
     /// The context is longer than the drafter reads: it will not draft for the sequence any more.
     pub beyond_context: bool,
 }

@@ -65,7 +65,7 @@ const ERRORS: &[(u16, &str)] = &[
     anthropic::types::ResultBlock,
     anthropic::types::SystemBlock,
     responses::types::InputItem,
-    responses::types::Part,
+    responses::types::ResponsesPart,
 )))]
 struct Schemas;
 

@@ -29,7 +29,7 @@ enum Member {
 
 /// The key or value that runs.
 #[derive(Clone, Debug)]
-struct Running {
+struct OpenMember {
     scanner: JsonScanner,
     /// The member whose value it is; none for a key.
     member: Option<Member>,
@@ -42,7 +42,7 @@ struct Running {
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct JsonCall {
     expected: Expected,
-    running: Option<Running>,
+    running: Option<OpenMember>,
     member: Option<Member>,
     has_arguments: bool,
     has_type: bool,
@@ -110,7 +110,7 @@ impl JsonCall {
             return Err(NoCall::other(expected, "another value"));
         }
         let scanner = JsonScanner::new();
-        self.running = Some(Running { scanner, member, text: String::new(), is_text });
+        self.running = Some(OpenMember { scanner, member, text: String::new(), is_text });
         self.go_on(letter, piece)
     }
 
@@ -121,7 +121,7 @@ impl JsonCall {
         if !running.scanner.is_done() {
             return Ok(());
         }
-        let Some(Running { member, text, is_text, .. }) = self.running.take() else {
+        let Some(OpenMember { member, text, is_text, .. }) = self.running.take() else {
             return Ok(());
         };
         let text = || serde_json::from_str::<String>(&text).unwrap_or_default();

@@ -63,6 +63,8 @@ pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &S
                     feature_layers: FEATURE_LAYERS.to_vec(),
                     block_size: BLOCK,
                     embeddings,
+                    token_ids: false,
+                    retains: true,
                     mask_id: embeddings.then_some(3),
                     element: TensorType::F32,
                     tokenizer_sha256: String::new(),
@@ -97,10 +99,11 @@ pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &S
 
 /// The report that all contexts of a feed were read.
 fn read_all(feed: &Feed) -> ReadProgress {
-    let sessions = feed
-        .contexts
-        .iter()
-        .map(|c| SessionProgress { session: c.session, position: c.position + c.rows });
+    let sessions = feed.contexts.iter().map(|c| SessionProgress {
+        session: c.session,
+        position: c.position + c.rows,
+        drafts_from: 0,
+    });
     ReadProgress { sessions: sessions.collect(), missed: vec![] }
 }
 
@@ -148,5 +151,5 @@ fn tokens(request: &DraftRequest, known: &[Vec<u32>], round: usize) -> DraftToke
         ids[length / 2] = 9;
     }
     let DraftRequest { session, position, .. } = *request;
-    DraftTokens { session, position, ids, logprobs: vec![] }
+    DraftTokens { session, position, ids, logprobs: vec![], drafts_from: 0 }
 }

@@ -54,7 +54,12 @@ fn under_memory_pressure_no_sequence_drafts() {
         1000,
     );
     let reading = |_: SequenceKey, _: &Sequence| {
-        Some(DrafterReadiness { unread_rows: 0, can_draft: true, beyond_context: false })
+        Some(DrafterReadiness {
+            unread_rows: 0,
+            can_draft: true,
+            has_nothing: false,
+            beyond_context: false,
+        })
     };
     assert_eq!(scheduler.plan(true, reading), DraftPlan::default());
     let sequence = scheduler.get(key).expect("there");
@@ -87,6 +92,7 @@ fn a_sequence_beyond_the_longest_context_does_not_draft() {
         let beyond = |_: SequenceKey, sequence: &Sequence| sequence.committed > context;
         let plan = scheduler.plan(false, |key, one| {
             Some(DrafterReadiness {
+                has_nothing: false,
                 unread_rows: 0,
                 can_draft: true,
                 beyond_context: beyond(key, one),
@@ -117,7 +123,12 @@ fn the_route_names_why_a_sequence_was_plain() {
     let key = simulation.scheduler.add(Request { class: "other".into(), ..request(ROUTED, 50) });
     let key = key.expect("room");
     simulation.scheduler.plan(false, |_, _| {
-        Some(DrafterReadiness { unread_rows: 500, can_draft: false, beyond_context: false })
+        Some(DrafterReadiness {
+            unread_rows: 500,
+            can_draft: false,
+            has_nothing: false,
+            beyond_context: false,
+        })
     });
     let reason = |simulation: &Simulation| {
         simulation

@@ -362,6 +362,7 @@ impl Simulation {
             // Rows that it is reading at the moment are unread.
             let unread = if busy { unread.max(1) } else { unread };
             Some(DrafterReadiness {
+                has_nothing: false,
                 unread_rows: unread,
                 can_draft: unread <= 256,
                 beyond_context: false,

@@ -11,8 +11,8 @@ use super::accepted;
 use super::tools::{Tools, custom_arguments, model_name};
 use super::types::{
     AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, ImagePart, InputItem,
-    Item, MessageItem, OutputItem, Part, Reasoning, ReasoningItem, ResponsesRequest, TextConfig,
-    TextPart,
+    Item, MessageItem, OutputItem, Reasoning, ReasoningItem, ResponsesPart, ResponsesRequest,
+    TextConfig, TextPart,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
@@ -235,21 +235,24 @@ fn said(text: String) -> ContentPartInput {
 }
 
 /// The parts of a message; at least an empty text.
-fn parts(path: &str, content: TextOr<Part>) -> Result<Vec<ContentPartInput>, InferenceError> {
+fn parts(
+    path: &str,
+    content: TextOr<ResponsesPart>,
+) -> Result<Vec<ContentPartInput>, InferenceError> {
     let list = match content {
         TextOr::Text(text) => return Ok(vec![said(text)]),
         TextOr::List(list) if list.is_empty() => return Ok(vec![said(String::new())]),
         TextOr::List(list) => list,
     };
-    let part = |(at, part): (usize, Part)| {
+    let part = |(at, part): (usize, ResponsesPart)| {
         let path = format!("{path}[{at}].");
         match part {
-            Part::InputText(TextPart { text, rest })
-            | Part::OutputText(TextPart { text, rest }) => {
+            ResponsesPart::InputText(TextPart { text, rest })
+            | ResponsesPart::OutputText(TextPart { text, rest }) => {
                 check(&path, &rest, accepted::TEXT)?;
                 Ok(said(text))
             }
-            Part::InputImage(ImagePart { image_url, rest }) => {
+            ResponsesPart::InputImage(ImagePart { image_url, rest }) => {
                 check(&path, &rest, accepted::IMAGE)?;
                 Ok(ContentPartInput::ImageUrl(image_url))
             }

@@ -101,7 +101,7 @@ pub struct MessageItem {
     /// `user`, `assistant`, `system` or `developer`.
     pub role: String,
     /// A text, or parts.
-    pub content: TextOr<Part>,
+    pub content: TextOr<ResponsesPart>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -112,7 +112,7 @@ pub struct MessageItem {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schema(as = ResponsesPart)]
-pub enum Part {
+pub enum ResponsesPart {
     /// Text of a person or a tool.
     InputText(TextPart),
     /// Text of the model.
@@ -217,7 +217,7 @@ pub struct OutputItem {
     /// The call that it answers.
     pub call_id: String,
     /// A text, or parts.
-    pub output: TextOr<Part>,
+    pub output: TextOr<ResponsesPart>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
