@@ -344,9 +344,9 @@ pub enum DrafterCommand {
 /// A change of the drafter; returns when it is so.
 #[derive(Debug, Args)]
 pub struct DrafterChange {
-    /// Directory, or org/name of a hub that was pulled; without it the one that runs or ran last, at
-    /// first drafter.model
-    #[arg(long, value_name = "DIR|NAME")]
+    /// Directory, org/name of a hub that was pulled, or lookup; without it the one that runs or ran
+    /// last, at first drafter.model
+    #[arg(long, value_name = "DIR|NAME|lookup")]
     pub model: Option<String>,
     /// How long to wait, and where the settings are.
     #[command(flatten)]
@@ -524,9 +524,13 @@ pub struct SelftestArgs {
     /// The target, a directory or a name; without it target.model of the configuration
     #[arg(long, value_name = "DIR|NAME")]
     pub model: Option<String>,
-    /// The drafter, a directory or a name; without it drafter.model of the configuration
-    #[arg(long, value_name = "DIR|NAME")]
+    /// The drafter, a directory, a name or lookup; without it drafter.model of the configuration
+    #[arg(long, value_name = "DIR|NAME|lookup")]
     pub drafter: Option<String>,
+    /// Drafters to measure one after another on the same prompts, as DIR,ORG/NAME,lookup; the
+    /// fastest is recommended
+    #[arg(long, value_name = "DRAFTERS", value_delimiter = ',', conflicts_with = "drafter")]
+    pub drafters: Vec<String>,
     /// Prompts of each of the six kinds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=40))]
     pub prompts: u32,
@@ -580,8 +584,8 @@ pub struct BenchArgs {
     /// The target, a directory or a name; without it target.model of the configuration
     #[arg(long, value_name = "DIR|NAME")]
     pub model: Option<String>,
-    /// The drafter, a directory or a name; without it drafter.model of the configuration
-    #[arg(long, value_name = "DIR|NAME")]
+    /// The drafter, a directory, a name or lookup; without it drafter.model of the configuration
+    #[arg(long, value_name = "DIR|NAME|lookup")]
     pub drafter: Option<String>,
     /// Print one JSON object with all figures
     #[arg(long)]

@@ -4,11 +4,12 @@
 //!
 //! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`], [`service`] its way to
 //! ready │ [`prompts`] what is asked │ [`ask`] one request │ [`compare`] identity │ [`figures`]
-//! numbers │ [`verdict`] words │ [`report`] the table. This file has the order of the steps: start,
-//! wait, ask in both lanes in turn, compare, report, stop.
+//! numbers │ [`verdict`] words │ [`report`] the table │ [`drafters`] several drafters in turn. This
+//! file has the order of the steps: start, wait, ask in both lanes in turn, compare, report, stop.
 
 pub mod ask;
 pub mod compare;
+pub mod drafters;
 pub mod figures;
 pub mod plan;
 pub mod prompts;
@@ -21,10 +22,12 @@ pub mod verdict;
 use paceline_process::{Clock, RuntimeDir};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{RouteWish, StatusResponse};
+use serde::Serialize;
 use tonic::transport::Channel;
 
 use self::ask::{Ask, Choice};
 use self::compare::{first_difference, weigh};
+use self::drafters::DraftersReport;
 use self::figures::{
     DifferencePlace, LaneAnswer, Pair, SelftestRow, TokenComparison, rows, undrafted,
 };
@@ -53,8 +56,8 @@ const TOKENS: std::ops::RangeInclusive<u32> = 32..=256;
 /// The lanes differ, the service or its drafter does not come up, or it cannot be asked. With
 /// `--json` it has been printed as an object too.
 pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let report = match test(args, screen).await {
-        Ok(report) => report,
+    let outcome = match test(args, screen).await {
+        Ok(outcome) => outcome,
         Err(failure) => {
             if args.json {
                 screen.line(&failure.object().to_string());
@@ -62,20 +65,50 @@ pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure
             return Err(failure);
         }
     };
-    let text = if args.json {
-        serde_json::to_string(&report).expect("a report is plain JSON") + "\n"
-    } else {
-        report.text()
+    let text = match (&outcome, args.json) {
+        (Outcome::One(report), true) => object(report),
+        (Outcome::One(report), false) => report.text(),
+        (Outcome::Several(report), true) => object(report),
+        (Outcome::Several(report), false) => report.text(),
     };
     screen.text(&text).map_err(|_| Failure::output_closed())?;
-    match report.identity.differences.first() {
-        Some(place) => Err(Failure::selftest(format!("the lanes differ: {}", place_line(place)))),
-        None => Ok(()),
+    outcome.difference().map_or(Ok(()), |what| Err(Failure::selftest(what)))
+}
+
+fn object(report: &impl Serialize) -> String {
+    serde_json::to_string(report).expect("a report is plain JSON") + "\n"
+}
+
+/// What was measured.
+enum Outcome {
+    /// The configured drafter, or the one that was named.
+    One(Box<SelftestReport>),
+    /// Each of several drafters.
+    Several(DraftersReport),
+}
+
+impl Outcome {
+    fn after(self, seconds: f64) -> Self {
+        match self {
+            Self::One(report) => Self::One(Box::new(SelftestReport { seconds, ..*report })),
+            Self::Several(report) => Self::Several(DraftersReport { seconds, ..report }),
+        }
+    }
+
+    /// Where the lanes differ, if they do.
+    fn difference(&self) -> Option<String> {
+        match self {
+            Self::One(report) => {
+                let place = report.identity.differences.first()?;
+                Some(format!("the lanes differ: {}", place_line(place)))
+            }
+            Self::Several(report) => report.difference(),
+        }
     }
 }
 
 /// Starts the service, tests it and stops it, whatever happens in between.
-async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<SelftestReport, Failure> {
+async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<Outcome, Failure> {
     let plan = SelftestPlan::from_args(args)?;
     let mut stops = StopSignals::new()?;
     if another_runs(args.config.config.as_deref()) {
@@ -88,13 +121,24 @@ async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<SelftestReport
         biased;
         () = stops.next() => Err(Failure::interrupted()),
         failure = stage.end() => Err(failure),
-        outcome = Tester { plan: &plan, dir, screen: &mut *screen, quiet: args.json }.work(&address) => outcome,
+        outcome = work(Tester { plan: &plan, dir, screen: &mut *screen, quiet: args.json }, &address) => outcome,
     };
     if outcome.is_err() {
         screen.note("stopping the service");
     }
     stage.stop(async || stops.next().await).await;
-    outcome.map(|report| SelftestReport { seconds: clock.now().0 as f64 / 1e3, ..report })
+    outcome.map(|outcome| outcome.after(clock.now().0 as f64 / 1e3))
+}
+
+async fn work(mut tester: Tester<'_>, address: &str) -> Result<Outcome, Failure> {
+    if !tester.plan.drafters.is_empty() {
+        let drafters = &tester.plan.drafters;
+        return drafters::compare(tester, address, drafters).await.map(Outcome::Several);
+    }
+    let (status, drafter) = until_ready(&tester.dir.clone(), |what| tester.passing(what)).await?;
+    let mut client = client::connect(address).await?;
+    let report = tester.measure(&mut client, &status, drafter).await?;
+    Ok(Outcome::One(Box::new(report)))
 }
 
 /// The test, once the service has been started.
@@ -107,11 +151,15 @@ struct Tester<'a> {
 }
 
 impl Tester<'_> {
-    async fn work(mut self, address: &str) -> Result<SelftestReport, Failure> {
-        let (status, drafter) = until_ready(&self.dir.clone(), |what| self.passing(what)).await?;
-        let mut client = client::connect(address).await?;
+    /// Asks all prompts in both lanes.
+    async fn measure(
+        &mut self,
+        client: &mut InferenceClient<Channel>,
+        status: &StatusResponse,
+        drafter: bool,
+    ) -> Result<SelftestReport, Failure> {
         let prompts = prompts::embedded(self.plan.prompts);
-        let max_tokens = warm_up(&mut client, &prompts[0], drafter).await?;
+        let max_tokens = warm_up(client, &prompts[0], drafter).await?;
         self.screen
             .note(&format!("{} prompts, answers of up to {max_tokens} tokens", prompts.len()));
 
@@ -126,18 +174,18 @@ impl Tester<'_> {
                     prompts.len(),
                     prompt.kind
                 ));
-                let pair = PromptRun { client: &mut client, prompt, max_tokens, drafter };
+                let pair = PromptRun { client: &mut *client, prompt, max_tokens, drafter };
                 pairs.push(pair.timed((round + at) % 2 == 1, &mut identity).await?);
             }
         }
         for (at, prompt) in prompts.iter().enumerate() {
             self.passing(&format!("sampled: {} of {} ({})", at + 1, prompts.len(), prompt.kind));
-            PromptRun { client: &mut client, prompt, max_tokens, drafter }
+            PromptRun { client: &mut *client, prompt, max_tokens, drafter }
                 .sampled(1 + at as u64, &mut identity)
                 .await?;
         }
         let after = snapshot(&self.dir).await.unwrap_or_default();
-        self.report(&status, &after, &pairs, identity, max_tokens)
+        self.report(status, &after, &pairs, identity, max_tokens)
     }
 
     fn passing(&mut self, what: &str) {

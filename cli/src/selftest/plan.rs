@@ -18,6 +18,8 @@ pub struct SelftestPlan {
     pub config: Config,
     /// Prompts of each kind.
     pub prompts: usize,
+    /// Drafters to compare, as the supervisor takes them; empty: the configured one alone.
+    pub drafters: Vec<String>,
 }
 
 impl SelftestPlan {
@@ -26,12 +28,19 @@ impl SelftestPlan {
     /// # Errors
     /// The configuration cannot be used, or a directory that was named is none.
     pub fn from_args(args: &SelftestArgs) -> Result<Self, Failure> {
-        let (config, file) = settings(
+        let (mut config, file) = settings(
             args.config.config.as_deref(),
             args.model.as_deref(),
             args.drafter.as_deref(),
         )?;
-        Ok(Self { file, config, prompts: args.prompts as usize })
+        let drafters = args.drafters.iter().map(|one| drafter("--drafters", one));
+        let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
+        if !drafters.is_empty() {
+            // Each is started in turn.
+            config.target.model = config.model_dir()?.display().to_string();
+            config.drafter.model = String::new();
+        }
+        Ok(Self { file, config, prompts: args.prompts as usize, drafters })
     }
 }
 
@@ -48,14 +57,19 @@ pub fn settings(
     if let Some(model) = model {
         config.target.model = directory("--model", model)?;
     }
-    if let Some(drafter) = drafter {
-        config.drafter.model = match drafter {
-            LOOKUP => LOOKUP.to_owned(),
-            drafter => directory("--drafter", drafter)?,
-        };
+    if let Some(name) = drafter {
+        config.drafter.model = self::drafter("--drafter", name)?;
     }
     config.model_dir()?;
     Ok((config, file))
+}
+
+/// The drafter that `flag` names: prompt lookup, or an absolute directory.
+///
+/// # Errors
+/// As [`directory`].
+fn drafter(flag: &str, name: &str) -> Result<String, Failure> {
+    if name == LOOKUP { Ok(LOOKUP.to_owned()) } else { directory(flag, name) }
 }
 
 /// The absolute directory of a model that `flag` names: services have other working directories.

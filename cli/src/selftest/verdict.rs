@@ -3,7 +3,7 @@
 use super::figures::{SelftestRow, TokenComparison};
 
 /// Ratios within this of 1 count as equal: no person notices less, and a busy machine adds more.
-const EVEN: f64 = 0.05;
+pub(super) const EVEN: f64 = 0.05;
 /// Tokens per cycle below which hardly any proposal was right. Pairs that were trained for each
 /// other give 2 and more on their worst kind of text.
 const NEARLY_NOTHING: f64 = 1.15;

@@ -18,8 +18,9 @@ use crate::{
 };
 
 /// How long a worker that failed to load stays, so that a heartbeat brings the reason to the
-/// supervisor.
-const FAILURE_REPORT_TIME: Duration = Duration::from_secs(2);
+/// supervisor: three intervals of heartbeats. An operator learns within a second that a drafter is
+/// refused.
+const FAILURE_REPORT_TIME: Duration = Duration::from_millis(750);
 
 /// Interval between two checks of an engine that was ordered to end.
 const TEARDOWN_POLL: Duration = Duration::from_millis(100);

@@ -178,8 +178,10 @@ impl Drafting {
         let session = self.sessions.get(&key)?;
         let ids_alone = drafter.feature_layers.is_empty();
         let available = session.available(committed, ids_alone);
-        let has_nothing = committed < session.drafts_from;
-        let can_draft = !has_nothing
+        let nothing_here = committed < session.drafts_from;
+        // A drafter that reads token ids alone is never behind: it finds something or does not.
+        let has_nothing = nothing_here || ids_alone && !session.has_proposed;
+        let can_draft = !nothing_here
             && session.requested_at != Some(committed)
             && session.progress.could_ask(committed, &available);
         // The shortest block is the bonus token and a draft.

@@ -162,6 +162,7 @@ impl Drafting {
                 match draft.proposed.len() {
                     0 => events.push(DraftEvent::NoDraft(key)),
                     tokens => {
+                        session.has_proposed = true;
                         events.push(DraftEvent::Arrived { key, tokens });
                         session.proposed = Some(draft.proposed);
                     }

@@ -24,6 +24,8 @@ pub(super) struct DraftSession {
     pub(super) requested_at: Option<usize>,
     /// The drafter has no draft for a bonus token before this position.
     pub(super) drafts_from: usize,
+    /// The drafter has proposed tokens for the sequence.
+    pub(super) has_proposed: bool,
     pub(super) proposed: Option<Proposed>,
 }
 
@@ -37,6 +39,7 @@ impl DraftSession {
             awaited: None,
             requested_at: None,
             drafts_from: 0,
+            has_proposed: false,
             proposed: None,
         }
     }

@@ -108,7 +108,8 @@ pub struct DrafterReadiness {
     pub unread_rows: usize,
     /// A draft may be requested now, even if the drafter has to read for a while first.
     pub can_draft: bool,
-    /// The drafter has no draft at this position, so none is requested.
+    /// The drafter has proposed nothing for the sequence, or has nothing to propose now. Its context
+    /// may be read all the same.
     pub has_nothing: bool,
     /// The context is longer than the drafter reads: it will not draft for the sequence any more.
     pub beyond_context: bool,

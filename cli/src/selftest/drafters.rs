@@ -1,0 +1,225 @@
+//! `paceline selftest --drafters A,B,lookup`: measures several drafters one after another on the
+//! same prompts, beside one loaded target, and recommends one.
+
+use std::time::Duration;
+
+use paceline_process::{RuntimeDir, socket};
+use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{StartDrafterRequest, StopDrafterRequest};
+use serde::Serialize;
+use tonic::Status;
+
+use super::Tester;
+use super::report::{SelftestReport, Subject, aligned};
+use super::service::{snapshot, until_ready};
+use super::verdict::EVEN;
+use crate::client;
+use crate::failure::Failure;
+
+/// Longest wait until a drafter is loaded and linked, or ended.
+const CHANGE: Duration = Duration::from_secs(180);
+
+/// What became of one drafter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DrafterResult {
+    /// As it was named: a directory, or `lookup`.
+    pub drafter: String,
+    /// Why it was not measured.
+    pub refused: Option<String>,
+    /// Its figures, if it was.
+    pub report: Option<SelftestReport>,
+}
+
+/// All figures of a run; the object of `--json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DraftersReport {
+    /// Program, machine and target.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// In the order in which they were named.
+    pub drafters: Vec<DrafterResult>,
+    /// The one to use; `None` if decoding without any is as fast.
+    pub recommended: Option<String>,
+    /// The recommendation, in a sentence.
+    pub verdict: String,
+    /// Duration of the whole run.
+    pub seconds: f64,
+}
+
+impl DraftersReport {
+    /// The results, with a recommendation: the drafter with the shortest time over all answers, if
+    /// it is shorter than without a drafter.
+    pub fn of(subject: Subject, drafters: Vec<DrafterResult>) -> Self {
+        let overall = |one: &DrafterResult| one.report.as_ref()?.overall_ratio;
+        let best = drafters
+            .iter()
+            .filter(|one| one.report.as_ref().is_some_and(|report| report.is_identical()))
+            .filter_map(|one| Some((one, overall(one)?)))
+            .max_by(|a, b| a.1.total_cmp(&b.1));
+        let (recommended, verdict) = match best {
+            Some((one, ratio)) if ratio >= 1.0 + EVEN => {
+                let name = one.drafter.clone();
+                let words = format!(
+                    "Set drafter.model = {name:?}: over these prompts it is {ratio:.2} times as fast as no drafter, if it always drafts."
+                );
+                (Some(name), words)
+            }
+            Some(_) => (
+                None,
+                "None of them gains over these prompts as a whole. Prompts of one kind may gain; `paceline selftest --drafter` \
+                 shows each kind."
+                    .to_owned(),
+            ),
+            None => (None, "None of them could be measured.".to_owned()),
+        };
+        Self { subject, drafters, recommended, verdict, seconds: 0.0 }
+    }
+
+    /// The report for people.
+    pub fn text(&self) -> String {
+        let number = |value: Option<f64>, digits: usize| {
+            value.map_or("-".into(), |value| format!("{value:.digits$}"))
+        };
+        let header =
+            ["DRAFTER", "TOKENS/CYCLE", "PLAIN tok/s", "DRAFTER tok/s", "OVERALL", "LANES"];
+        let mut rows: Vec<Vec<String>> = vec![header.map(String::from).into()];
+        for one in &self.drafters {
+            let Some(report) = &one.report else {
+                let mut cells = vec!["-".to_owned(); header.len()];
+                cells[0].clone_from(&one.drafter);
+                "refused".clone_into(&mut cells[header.len() - 1]);
+                rows.push(cells);
+                continue;
+            };
+            let all = &report.all;
+            rows.push(vec![
+                one.drafter.clone(),
+                number(all.tokens_per_cycle, 2),
+                number(all.plain_tok_s, 0),
+                number(all.drafted_tok_s, 0),
+                number(report.overall_ratio, 2),
+                if report.is_identical() { "equal" } else { "DIFFERENT" }.to_owned(),
+            ]);
+        }
+        let refused = |one: &DrafterResult| {
+            Some(format!("{} was refused: {}\n", one.drafter, one.refused.as_ref()?))
+        };
+        let refused: String = self.drafters.iter().filter_map(refused).collect();
+        format!("{}\n{refused}{}\n", aligned(&rows), self.verdict)
+    }
+
+    /// Where the lanes differed, if they did.
+    pub fn difference(&self) -> Option<String> {
+        let differs =
+            |one: &&DrafterResult| one.report.as_ref().is_some_and(|report| !report.is_identical());
+        self.drafters
+            .iter()
+            .find(differs)
+            .map(|one| format!("the lanes differ with {}", one.drafter))
+    }
+}
+
+/// Measures each of the drafters. The service was started without one.
+///
+/// # Errors
+/// The service does not come up, or cannot be asked.
+pub(super) async fn compare(
+    mut tester: Tester<'_>,
+    address: &str,
+    drafters: &[String],
+) -> Result<DraftersReport, Failure> {
+    let dir = tester.dir.clone();
+    let (status, _) = until_ready(&dir, |what| tester.passing(what)).await?;
+    let mut client = client::connect(address).await?;
+    let mut results = vec![];
+    for drafter in drafters {
+        tester.screen.note(&format!("drafter {drafter}"));
+        let result = match start(&dir, drafter).await {
+            // Further lines are the log of its process.
+            Err(status) => Err(status.message().lines().next().unwrap_or_default().to_owned()),
+            Ok(()) => {
+                let status = snapshot(&dir).await.unwrap_or_default();
+                let report = tester.measure(&mut client, &status, true).await;
+                stop(&dir).await.map_err(|status| Failure::selftest(status.message()))?;
+                report.map_err(|failure| failure.message)
+            }
+        };
+        let drafter = drafter.clone();
+        results.push(match result {
+            Ok(report) => DrafterResult { drafter, refused: None, report: Some(report) },
+            Err(reason) => DrafterResult { drafter, refused: Some(reason), report: None },
+        });
+    }
+    Ok(DraftersReport::of(Subject::new(&status, false), results))
+}
+
+async fn start(dir: &RuntimeDir, drafter: &str) -> Result<(), Status> {
+    let timeout_ms = CHANGE.as_millis() as u32;
+    let order = StartDrafterRequest { model: drafter.to_owned(), timeout_ms };
+    OperationsClient::new(socket::channel(dir.socket("supervisor")))
+        .start_drafter(order)
+        .await
+        .map(drop)
+}
+
+async fn stop(dir: &RuntimeDir) -> Result<(), Status> {
+    let order = StopDrafterRequest { timeout_ms: CHANGE.as_millis() as u32 };
+    OperationsClient::new(socket::channel(dir.socket("supervisor")))
+        .stop_drafter(order)
+        .await
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare::Difference;
+    use super::super::figures::{DifferencePlace, SelftestRow, TokenComparison};
+    use super::*;
+
+    fn result(drafter: &str, overall: f64, differs: bool) -> DrafterResult {
+        let all = SelftestRow { tokens_per_cycle: Some(3.5), ..SelftestRow::default() };
+        let mut identity = TokenComparison::default();
+        if differs {
+            let difference =
+                Difference { position: 3, plain_id: None, other_id: None, margin: None };
+            let (kind, choice) = ("json".to_owned(), "greedy");
+            identity.differences.push(DifferencePlace { kind, prompt: 0, choice, difference });
+        }
+        let report =
+            SelftestReport { all, overall_ratio: Some(overall), identity, ..Default::default() };
+        DrafterResult { drafter: drafter.to_owned(), refused: None, report: Some(report) }
+    }
+
+    fn refused(drafter: &str) -> DrafterResult {
+        let reason = Some("hidden size: expected 64, found 65".to_owned());
+        DrafterResult { drafter: drafter.to_owned(), refused: reason, report: None }
+    }
+
+    fn recommended(drafters: Vec<DrafterResult>) -> Option<String> {
+        DraftersReport::of(Subject::default(), drafters).recommended
+    }
+
+    #[test]
+    fn the_fastest_drafter_with_equal_lanes_is_recommended() {
+        let all = || vec![result("a", 1.4, false), result("b", 2.0, true), refused("c")];
+        assert_eq!(recommended(all()), Some("a".into()));
+        let with_lookup = [all(), vec![result("lookup", 1.5, false)]].concat();
+        assert_eq!(recommended(with_lookup), Some("lookup".into()));
+        assert_eq!(recommended(vec![result("a", 1.02, false)]), None);
+        assert_eq!(recommended(vec![refused("c")]), None);
+    }
+
+    #[test]
+    fn a_refused_drafter_has_its_reason_below_the_table() {
+        let drafters = vec![result("lookup", 1.5, false), refused("c"), result("b", 2.0, true)];
+        let report = DraftersReport::of(Subject::default(), drafters);
+        let text = report.text();
+        assert!(
+            text.contains("lookup          3.50            -              -     1.50      equal\n"),
+            "{text}"
+        );
+        assert!(text.contains("c was refused: hidden size: expected 64, found 65\n"), "{text}");
+        assert!(text.ends_with("if it always drafts.\n"), "{text}");
+        assert_eq!(report.difference(), Some("the lanes differ with b".into()));
+    }
+}
