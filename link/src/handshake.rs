@@ -65,9 +65,7 @@ fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
     if has_to_do_with_hidden_states(welcome) {
         expect("hidden size", hello.hidden_size, welcome.hidden_size)?;
     }
-    if let Some(vocab_size) = welcome.vocab_size {
-        expect("vocabulary", hello.vocab_size, vocab_size)?;
-    }
+    check_vocabulary(hello, welcome)?;
     if let Some(layers) = welcome.target_layers {
         expect("layers of the target", hello.n_layers, layers)?;
     }
@@ -89,6 +87,24 @@ fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
         }
         _ => Ok(()),
     }
+}
+
+/// A drafter is made for as many ids as the target's head has rows. Only one with the target's
+/// tokenizer may have fewer: models of one family are padded to different numbers of rows.
+fn check_vocabulary(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
+    match (welcome.proposal, welcome.vocab_size) {
+        (_, None) => Ok(()),
+        (ProposalKind::Tokens, Some(found)) if has_same_tokenizer(hello, welcome) => {
+            let expected = format!("at most {}", hello.vocab_size);
+            let wrong = || Mismatch::new("vocabulary", expected, found);
+            if found <= hello.vocab_size { Ok(()) } else { Err(wrong()) }
+        }
+        (_, Some(found)) => expect("vocabulary", hello.vocab_size, found),
+    }
+}
+
+fn has_same_tokenizer(hello: &Hello, welcome: &Welcome) -> bool {
+    !hello.tokenizer_sha256.is_empty() && hello.tokenizer_sha256 == welcome.tokenizer_sha256
 }
 
 fn has_to_do_with_hidden_states(welcome: &Welcome) -> bool {
@@ -172,9 +188,10 @@ mod tests {
 
     #[test]
     fn pairs_without_a_difference_go_together() {
-        let same: [Change; 8] = [
+        let same: [Change; 9] = [
             |_, _| {},
             |_, w| reads_ids_alone(w),
+            |_, w| (w.proposal, w.vocab_size) = (ProposalKind::Tokens, Some(900)),
             |_, w| w.vocab_size = None,
             |_, w| w.target_layers = None,
             |_, w| (w.embeddings, w.mask_id) = (false, None),
@@ -192,9 +209,16 @@ mod tests {
 
     #[test]
     fn both_sides_refuse_each_difference_with_expected_and_found() {
-        let faults: [(&str, Change); 12] = [
+        let faults: [(&str, Change); 14] = [
             ("hidden size: expected 64, found 65", |_, w| w.hidden_size = 65),
             ("vocabulary: expected 1000, found 1001", |_, w| w.vocab_size = Some(1001)),
+            ("vocabulary: expected 1000, found 900", |_, w| {
+                (w.proposal, w.vocab_size) = (ProposalKind::Tokens, Some(900));
+                w.tokenizer_sha256.clear();
+            }),
+            ("vocabulary: expected at most 1000, found 1001", |_, w| {
+                (w.proposal, w.vocab_size) = (ProposalKind::Tokens, Some(1001))
+            }),
             ("layers of the target: expected 8, found 9", |_, w| w.target_layers = Some(9)),
             ("feature layers: expected at least one, or token ids, found none", |_, w| {
                 w.feature_layers.clear()

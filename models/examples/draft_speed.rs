@@ -33,7 +33,8 @@ fn main() {
     let (sessions, cycles) = (number(3, 1), number(4, 100));
     device::choose(DeviceChoice::Auto).expect("a device");
     let target = load_target(Path::new(target), &mut |_, _| {}).expect("loads");
-    let drafter = load_draft(Path::new(drafter), "auto", quantize, &mut |_, _| {}).expect("loads");
+    let drafter =
+        load_draft(Path::new(drafter), "auto", None, quantize, &mut |_, _| {}).expect("loads");
     let info = drafter.info();
     let width = info.feature_width();
     let row: Vec<f32> = (0..width).map(|at| ((at * 37 % 101) as f32 - 50.0) / 50.0).collect();

@@ -107,8 +107,8 @@ fn main() {
         (tokens.parse().expect("a number"), end.parse().expect("an id"));
     device::choose(DeviceChoice::Auto).expect("a device");
     let target = load_target(Path::new(target), &mut |_, _| {}).expect("loads");
-    let drafter =
-        load_draft(Path::new(drafter), "auto", Quantize::None, &mut |_, _| {}).expect("loads");
+    let drafter = load_draft(Path::new(drafter), "auto", None, Quantize::None, &mut |_, _| {})
+        .expect("loads");
     let target_kv =
         KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
     let room = drafter.info().context + drafter.info().block;

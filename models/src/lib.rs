@@ -13,7 +13,8 @@
 //!  load · transfer · hidden_states    checkpoints; arrays and hidden states as bytes
 //!  layers                             what model families share; masks and positions
 //!  batch · kv · sample · vision       a forward's input and output; the KV store; tokens; images
-//!  target · draft                     one file per architecture or drafter kind
+//!  target                             one file per architecture
+//!  draft                              one file per drafter kind
 //! ```
 
 pub mod batch;

@@ -25,14 +25,13 @@ const ORDER: [&str; 15] = [
 
 /// Imports that the order of the lines would allow, and the head of `lib.rs` does not: modules of
 /// one line that stand beside each other.
-const APART: [(&str, &str); 7] = [
+const APART: [(&str, &str); 6] = [
     ("kv", "batch"),
     ("sample", "batch"),
     ("sample", "kv"),
     ("vision", "batch"),
     ("vision", "kv"),
     ("vision", "sample"),
-    ("draft", "target"),
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

@@ -1,11 +1,23 @@
-//! The DFlash drafter against the reference drafters on tiny trained pairs, and what must not
-//! change a proposal: other sessions in the forward, how the context was cut, where it began.
-//! Values and provenance: `golden/`, remade by its draft.py.
+//! The drafters of DFlash's family against the reference drafters on tiny trained pairs, and what
+//! must not change a proposal: other sessions in the forward, how the context was cut, where it
+//! began. Values and provenance: `golden/`, remade by its draft.py and draft_tokens.py.
 
+#[path = "draft_parity/chains.rs"]
+mod chains;
+#[path = "draft_parity/eagle3.rs"]
+mod eagle3;
+#[path = "draft_parity/model.rs"]
+mod model;
 #[path = "draft_parity/packed.rs"]
 mod packed;
 #[path = "draft_parity/pair.rs"]
 mod pair;
+#[path = "draft_parity/random.rs"]
+mod random;
+#[path = "draft_parity/refused.rs"]
+mod refused;
+#[path = "draft_parity/tokens.rs"]
+mod tokens;
 
 use std::path::Path;
 
@@ -299,7 +311,7 @@ fn refusal(rename: impl Fn(&str) -> Option<String>) -> String {
         tensors.iter().filter_map(|(name, view)| Some((rename(name)?, view))).collect();
     let file = safetensors::serialize(renamed, None).expect("serialized");
     std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
-    load_draft(dir.path(), "auto", Quantize::None, &mut |_, _| {})
+    load_draft(dir.path(), "auto", None, Quantize::None, &mut |_, _| {})
         .err()
         .map_or("loads".into(), |error| error.to_string())
 }
@@ -324,15 +336,15 @@ fn every_tensor_is_used_and_none_is_missing() {
         config["num_hidden_layers"] = 1.into();
         config["layer_types"] = vec!["full_attention"].into();
     });
-    let error = load_draft(more.path(), "auto", Quantize::None, &mut |_, _| {})
+    let error = load_draft(more.path(), "auto", None, Quantize::None, &mut |_, _| {})
         .err()
         .expect("refused")
         .to_string();
     assert!(error.contains("does not use, the first is layers.1."), "{error}");
     assert_eq!(draft::feature_layers(&golden("dflash-sliding"), "auto").expect("read"), [2, 0, 1]);
     assert!(
-        draft::feature_layers(&golden("dflash-target"), "auto").is_err(),
-        "a target is no drafter"
+        draft::feature_layers(&golden("dflash-target"), "dflash").is_err(),
+        "a target is no DFlash drafter"
     );
     assert_eq!(
         draft::feature_layers(&golden("dflash-sliding"), "dflash").expect("read"),

@@ -175,9 +175,19 @@ fn load(dir: &Path) -> (usize, Option<String>) {
     let held = device::memory().0 as usize;
     mlx_rs::memory::reset_peak_memory().expect("resets");
     let text = std::fs::read_to_string(dir.join(CONFIG)).unwrap_or_default();
-    let loaded = match text.contains("DFlashDraftModel") {
-        true => load_draft(dir, "dflash", Quantize::None, &mut |_, _| {}).map(drop),
-        false => load_target(dir, &mut |_, _| {}).map(drop),
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/dflash-target");
+    let kinds = [
+        ("DFlashDraft", "dflash"),
+        ("DFlash2", "dflash2"),
+        ("DSpark", "dspark"),
+        ("Eagle3Speculator", "eagle3"),
+    ];
+    let kind = kinds.into_iter().find(|(architecture, _)| text.contains(architecture));
+    let loaded = match kind {
+        Some((_, kind)) => {
+            load_draft(dir, kind, Some(&target), Quantize::None, &mut |_, _| {}).map(drop)
+        }
+        None => load_target(dir, &mut |_, _| {}).map(drop),
     };
     let in_mlx = mlx_rs::memory::peak_memory().expect("counts").saturating_sub(held);
     let needed = PEAK.load(Relaxed) - before + in_mlx;
@@ -189,13 +199,13 @@ fn check(rounds: u64, seed: u64) {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let mut random = Random(seed);
     let (mut loaded, mut reasons) = (0, BTreeMap::<String, usize>::new());
-    for checkpoint in ["qwen3-tiny", "qwen3-tiny-q4"] {
+    for checkpoint in ["qwen3-tiny", "qwen3-tiny-q4", "eagle3-llama"] {
         let original = read(checkpoint);
         let dir = tempfile::tempdir().expect("a temporary directory");
         write(dir.path(), &original);
         let (usual, refused) = load(dir.path());
         assert_eq!(refused, None, "{checkpoint}");
-        for round in 0..rounds / 2 {
+        for round in 0..rounds / 3 {
             let mut files = original.clone();
             let name = files.keys().nth(random.below(files.len())).copied().expect("below");
             let bytes = files.get_mut(name).expect("it is there");
@@ -247,9 +257,17 @@ fn numbers(value: &mut Value, at: &mut usize, change: &mut dyn FnMut(&mut Value)
 fn no_size_of_a_config_makes_loading_need_more_memory() {
     let _alone = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
-    for checkpoint in
-        ["qwen3-tiny", "qwen3-tiny-q4", "qwen3-moe-tiny", "qwen3-vl-tiny", "dflash-full"]
-    {
+    for checkpoint in [
+        "qwen3-tiny",
+        "qwen3-tiny-q4",
+        "qwen3-moe-tiny",
+        "qwen3-vl-tiny",
+        "dflash-full",
+        "dflash2-tiny",
+        "dspark-deepseek",
+        "dspark-speculators",
+        "eagle3-llama",
+    ] {
         let original = read(checkpoint);
         let dir = tempfile::tempdir().expect("a temporary directory");
         write(dir.path(), &original);

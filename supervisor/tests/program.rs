@@ -138,7 +138,7 @@ fn a_drafter_left_behind_is_ended_by_a_supervisor_that_wants_none() {
     end(first);
     assert!(drafter.alive(), "a drafter outlives its supervisor");
     std::fs::remove_file(rig.run_dir().join("drafter.pid")).expect("there");
-    let second = rig.start();
+    let second = rig.command().env("PACELINE_DRAFTER__MODEL", "").spawn().expect("starts");
     until(|| (!drafter.alive() && !target.alive()).then_some(()));
     send(&second, Signal::SIGTERM);
     assert_eq!(end(second).status.code(), Some(0));

@@ -33,16 +33,17 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Loads the drafter in `dir`, of the configured kind. `progress` is called with (bytes read,
-    /// bytes in all).
+    /// Loads the drafter in `dir`, of the configured kind; `target` is the directory of its target.
+    /// `progress` is called with (bytes read, bytes in all).
     pub(crate) fn load(
         dir: &Path,
         kind: &str,
+        target: Option<&Path>,
         quantize: Quantize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, StartError> {
         let failed = |cause| StartError::Load { dir: dir.to_path_buf(), cause };
-        let draft = load_draft(dir, kind, quantize, progress).map_err(failed)?;
+        let draft = load_draft(dir, kind, target, quantize, progress).map_err(failed)?;
         let element = element_of(draft.dtype())?;
         let kv = new_store(draft.as_ref()).map_err(StartError::WarmUp)?;
         let capacities = kv.class_bytes().into_iter().map(|(positions, _)| positions).collect();

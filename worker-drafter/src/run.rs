@@ -175,7 +175,10 @@ fn load_model(context: &WorkerContext, dir: &Path) -> Result<Model, StartError> 
         DrafterQuantize::Q8 => Quantize::Q8,
         DrafterQuantize::Q4 => Quantize::Q4,
     };
-    let mut model = Model::load(dir, &config.drafter.kind, quantize, &mut |read, total| {
+    // A drafter that needs its target's directory refuses to load without it, in words.
+    let target = config.model_dir().ok();
+    let kind = &config.drafter.kind;
+    let mut model = Model::load(dir, kind, target.as_deref(), quantize, &mut |read, total| {
         progress.set_load(read, total)
     })?;
     // As in the target: what is held, and most of what is usable.

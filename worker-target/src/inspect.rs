@@ -67,7 +67,7 @@ fn describe(
             "fits": refusal.is_none(),
             "reason": refusal,
         },
-        "drafter": drafter.map(|dir| drafter_object(dir, &config, &hello)),
+        "drafter": drafter.map(|drafter| drafter_object(drafter, dir, &config, &hello)),
     }))
 }
 
@@ -134,11 +134,11 @@ fn formats(storage: &StoragePlan) -> Vec<Value> {
     storage.formats.iter().enumerate().map(object).collect()
 }
 
-/// Whether a drafter goes with the target: the check of the link's handshake. A drafter that cannot
-/// be read does not fit, which is no error of the target.
-fn drafter_object(dir: &Path, config: &Config, hello: &Hello) -> Value {
+/// Whether a drafter goes with the target in `target`: the check of the link's handshake. A drafter
+/// that cannot be read does not fit, which is no error of the target.
+fn drafter_object(dir: &Path, target: &Path, config: &Config, hello: &Hello) -> Value {
     let path = dir.display().to_string();
-    let plan = match plan_draft(dir, &config.drafter.kind) {
+    let plan = match plan_draft(dir, &config.drafter.kind, Some(target)) {
         Ok(plan) => plan,
         Err(error) => return json!({ "path": path, "fits": false, "reason": chain(&error) }),
     };

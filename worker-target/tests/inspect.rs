@@ -49,7 +49,10 @@ fn targets() -> Vec<PathBuf> {
     }
     dirs.retain(|dir| {
         let config = dir.join("config.json");
-        let drafts = || json(&config).get("dflash_config").is_some();
+        let drafts = || {
+            let architecture = json(&config)["architectures"][0].to_string();
+            ["DFlash", "DSpark", "Speculator"].iter().any(|kind| architecture.contains(kind))
+        };
         config.is_file() && !drafts()
     });
     dirs.sort();
@@ -138,9 +141,17 @@ fn a_drafter_is_checked_as_at_its_attachment() {
         (&fits["drafter"]["fits"], &fits["drafter"]["kind"]),
         (&true.into(), &"dflash".into())
     );
-    for (drafter, reason) in
-        [(golden("dflash-full"), "hidden size: expected"), (demo.join("target"), "architectures")]
-    {
+    // A served model with the same ids is a drafter, too.
+    let own = inspect(&demo.join("target"), Some(&demo.join("target")));
+    assert_eq!((&own["drafter"]["fits"], &own["drafter"]["kind"]), (&true.into(), &"model".into()));
+    let nothing = tempfile::tempdir().expect("a temporary directory");
+    for (drafter, reason) in [
+        (golden("dflash-full"), "hidden size: expected"),
+        (golden("eagle3-qwen3"), "hidden size: expected"),
+        (golden("dspark-deepseek"), "expected"),
+        (golden("model-llama"), "vocabulary: expected"),
+        (nothing.path().to_owned(), "config.json"),
+    ] {
         let found = inspect(&demo.join("target"), Some(&drafter));
         assert_eq!(found["drafter"]["fits"], false);
         let found = found["drafter"]["reason"].as_str().expect("a reason").to_owned();

@@ -60,7 +60,8 @@ pub struct Welcome {
     /// Width of the hidden states and embeddings that it takes, and of the hidden rows that it
     /// proposes; 0 if it has to do with none of them.
     pub hidden_size: u32,
-    /// Rows of the target's output head that it was made for, if it names them.
+    /// Rows of the target's output head that it was made for, if it names them. Of a drafter that
+    /// proposes token ids: it proposes ids below this number alone.
     pub vocab_size: Option<u32>,
     /// Layers of the target that it was made for, if it names them.
     pub target_layers: Option<u32>,

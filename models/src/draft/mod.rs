@@ -1,8 +1,8 @@
 //! Drafters: models that propose tokens for a target to check.
 //!
-//! A drafter owns no tensor of its target. It reads hidden states of the target and, if it needs
-//! them, embeddings; it proposes hidden rows for the target's output head, or token ids. Its
-//! context lives in a [`KvStore`] of the caller, one sequence for each session.
+//! A drafter shares no tensor with its target's process. It reads hidden states of the target and,
+//! if it needs them, embeddings; it proposes hidden rows for the target's output head, or token
+//! ids. Its context lives in a [`KvStore`] of the caller, one sequence for each session.
 //!
 //! # What a new kind needs
 //!
@@ -14,17 +14,20 @@
 //! - `models/tests/`: parity with its reference implementation, with golden files.
 //!
 //! Token ids need nothing else: sampling, seed and bonus token of each sequence are in
-//! [`BlockRequest`], ids and log probabilities cross the link, and the target verifies ids. Two
-//! things have no place yet:
-//!
-//! - A kind that reads token ids of the context in place of hidden states. `Context` in
-//!   `core/vocabulary/src/link.rs` and `link.proto` would carry the ids,
-//!   `worker-target/src/drafting/feed.rs` would fill them in, `link/src/handshake.rs` would allow a
-//!   drafter without feature layers, and `core/drafter-core` would hand the ids on.
-//! - A kind whose weights lie in the target's checkpoint. `drafter.model` would name the target's
-//!   directory, and the loader would take only its own tensors from there.
+//! [`BlockRequest`], ids and log probabilities cross the link, and the target verifies ids. A kind
+//! that computes with its target's output head declares it, and gets the head loaded from the
+//! target's checkpoint (`borrowed.rs`). A kind whose weights lie in the target's checkpoint has no
+//! place yet: `drafter.model` would name the target's directory, and the loader would take only its
+//! own tensors from there.
 
+mod block_diffusion;
+mod borrowed;
+mod chain;
 mod dflash;
+mod dflash2;
+mod dspark;
+mod eagle3;
+mod model;
 
 use std::path::{Path, PathBuf};
 
@@ -32,13 +35,16 @@ use mlx_rs::{Array, Dtype};
 use paceline_vocabulary::link::{ProposalKind, Welcome};
 use paceline_vocabulary::{SamplingRule, TensorType};
 
+use borrowed::BorrowedHead;
+
 use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
-use crate::layers::has_product;
+use crate::layers::{Linear, has_product};
 use crate::load::{
     ConfigJson, LoadError, Precision, Quantization, StoragePlan, TensorFiles, WeightForms, Weights,
 };
+use crate::sample::RowRule;
 use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
 
@@ -51,12 +57,14 @@ struct Kind {
     /// What a drafter with this config, directory and bytes of weights reads and proposes. Checks
     /// the whole config.
     info: fn(&ConfigJson, &Path, u64) -> Result<DraftInfo, LoadError>,
+    /// Whether a drafter with these tensors computes with its target's output head.
+    borrows_head: fn(&TensorFiles) -> bool,
     load: fn(DrafterFiles<'_>) -> Result<Box<dyn Drafter>, LoadError>,
 }
 
-/// All kinds. A checkpoint of no known kind is read as the first one, whose errors name what it
-/// expects.
-const KINDS: [Kind; 1] = [dflash::KIND];
+/// All kinds; the first whose config it is. A checkpoint of no known kind is read as the last one,
+/// whose errors name what it expects.
+const KINDS: [Kind; 5] = [dflash2::KIND, dspark::KIND, eagle3::KIND, model::KIND, dflash::KIND];
 
 impl Kind {
     /// The kind with this name, or with `auto` that of the config.
@@ -75,7 +83,7 @@ impl Kind {
                 return Ok(kind);
             }
         }
-        Ok(&KINDS[0])
+        Ok(&KINDS[KINDS.len() - 1])
     }
 }
 
@@ -87,8 +95,11 @@ struct DrafterFiles<'a> {
     dir: &'a Path,
     config: &'a ConfigJson,
     weights: Weights<'a>,
+    /// With the head's.
     weight_bytes: u64,
     quantize: Quantize,
+    /// The target's output head, `[rows, hidden]` → `[rows, vocab]`, for a kind that borrows it.
+    head: Option<Linear>,
 }
 
 /// Bits of a drafter's weights (`drafter.quantize`). They change what is proposed, never what a
@@ -125,7 +136,7 @@ pub struct DraftInfo {
     /// What its proposals are made of.
     pub proposal: ProposalKind,
     /// Hidden size of its target: the width of one layer's hidden states, of embeddings, and of
-    /// proposed hidden rows.
+    /// proposed hidden rows. Of a drafter that has to do with none of them its own hidden size.
     pub hidden: i32,
     /// Most rows of a block, the bonus token's included; it proposes one token less.
     pub block: i32,
@@ -141,7 +152,7 @@ pub struct DraftInfo {
     /// Layers of the target it was trained for, if its config names them.
     pub target_layers: Option<usize>,
     /// Vocabulary of its target, if its config names it; without the padding rows that a target may
-    /// have.
+    /// have. A drafter that proposes token ids names the ids below this number and no others.
     pub vocab: Option<i32>,
     /// Most positions it was made for.
     pub context: i32,
@@ -149,7 +160,7 @@ pub struct DraftInfo {
     pub logit_softcap: Option<f32>,
     /// Whether it drafts for requests with images.
     pub images: bool,
-    /// Bytes of its tensors on disk.
+    /// Bytes of its tensors on disk, with those of the target's head if it computes with it.
     pub weight_bytes: u64,
 }
 
@@ -212,6 +223,17 @@ pub struct DraftPart {
 }
 
 impl DraftPart {
+    /// The rule by which the drafts of `block` are chosen: that of the first one, which stands
+    /// after the bonus token.
+    fn draft_rule(&self, block: &BlockRequest) -> RowRule<'static> {
+        RowRule {
+            sampling: block.sampling,
+            noise: block.noise,
+            position: (self.position + self.context + 1) as u32,
+            ..RowRule::greedy(&[], 0)
+        }
+    }
+
     /// Rows of the block; 0 without one.
     pub fn block_rows(&self) -> i32 {
         self.block.map_or(0, |block| block.rows)
@@ -255,6 +277,22 @@ pub struct DraftBatch {
 }
 
 impl DraftBatch {
+    /// The parts with a block, and their blocks, for a kind that has a table of token ids.
+    ///
+    /// # Errors
+    /// A bonus token that is not in the vocabulary.
+    fn blocks(&self, vocab: i32) -> Result<Vec<(DraftPart, BlockRequest)>> {
+        let blocks: Vec<(DraftPart, BlockRequest)> =
+            self.parts.iter().filter_map(|part| Some((*part, part.block?))).collect();
+        match blocks.iter().find(|(_, block)| block.bonus_id >= vocab as u32) {
+            None => Ok(blocks),
+            Some((_, block)) => Err(ModelError::Batch(format!(
+                "expected bonus tokens below {vocab}, found {}",
+                block.bonus_id
+            ))),
+        }
+    }
+
     /// Checks that the parts agree with each other and with the drafter.
     fn check(&self, info: &DraftInfo) -> Result<()> {
         let bad = |what: String| Err(ModelError::Batch(what));
@@ -301,6 +339,16 @@ impl DraftBatch {
     }
 }
 
+/// Rows that the store has of each part's sequence.
+fn lengths(parts: &[DraftPart], kv: &KvStore) -> Result<Vec<i32>> {
+    let length = |part: &DraftPart| {
+        let unknown =
+            || ModelError::Batch(format!("sequence {} is not in the store", part.sequence.0));
+        kv.length(part.sequence).ok_or_else(unknown)
+    };
+    parts.iter().map(length).collect()
+}
+
 /// The drafts of all parts with a block, in their order.
 #[derive(Clone, Debug)]
 pub enum Proposal {
@@ -343,31 +391,38 @@ pub trait Drafter {
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>>;
 }
 
-/// Loads the drafter in `dir`, of the kind that `kind` names ([`AUTO`]: by its config). `progress`
-/// is called with (bytes read, bytes in all).
+/// Loads the drafter in `dir`, of the kind that `kind` names ([`AUTO`]: by its config). `target` is
+/// the directory of its target, whose output head some kinds compute with. `progress` is called
+/// with (bytes read, bytes in all).
 ///
 /// Weights that the checkpoint has quantized stay as they are; `quantize` is for the others. On the
 /// CPU those become float32.
 ///
 /// # Errors
-/// Broken or foreign files, an unknown kind; see [`LoadError`].
+/// Broken or foreign files, an unknown kind, a kind that needs its target's head without a target
+/// that fits; see [`LoadError`].
 pub fn load_draft(
     dir: &Path,
     kind: &str,
+    target: Option<&Path>,
     quantize: Quantize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Drafter>, LoadError> {
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     // The config is checked before weights are opened.
-    (kind.info)(&config, dir, 0)?;
+    let info = (kind.info)(&config, dir, 0)?;
     let checkpoint = TensorFiles::open(dir)?;
-    let weight_bytes = checkpoint.total_bytes();
+    let borrowed = BorrowedHead::of(kind, &checkpoint, target, &info)?;
+    let head_bytes = borrowed.as_ref().map_or(0, BorrowedHead::bytes);
+    let weight_bytes = head_bytes + checkpoint.total_bytes();
     let forms = forms(&config)?;
     progress(0, weight_bytes);
-    let mut report = |read| progress(read, weight_bytes);
+    let mut report_head = |read| progress(read, weight_bytes);
+    let head = borrowed.map(|head| head.load(quantize.bits(), &mut report_head)).transpose()?;
+    let mut report = |read| progress(head_bytes + read, weight_bytes);
     let weights = Weights::new(checkpoint, forms, &mut report);
-    (kind.load)(DrafterFiles { dir, config: &config, weights, weight_bytes, quantize })
+    (kind.load)(DrafterFiles { dir, config: &config, weights, weight_bytes, quantize, head })
 }
 
 /// What a drafter is, and what its weights take on this device, as the checkpoint has them.
@@ -375,21 +430,26 @@ pub fn load_draft(
 pub struct DraftPlan {
     /// What it reads and proposes.
     pub info: DraftInfo,
-    /// What its tensors take.
+    /// What its tensors take, with those of the target's head if it computes with it.
     pub storage: StoragePlan,
 }
 
-/// What the drafter in `dir` is: from its headers and config.json, no weight is read. `kind` as in
-/// [`load_draft`].
+/// What the drafter in `dir` is: from headers and config.json, no weight is read. `kind` and
+/// `target` as in [`load_draft`].
 ///
 /// # Errors
 /// As [`load_draft`].
-pub fn plan_draft(dir: &Path, kind: &str) -> Result<DraftPlan, LoadError> {
+pub fn plan_draft(dir: &Path, kind: &str, target: Option<&Path>) -> Result<DraftPlan, LoadError> {
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     let checkpoint = TensorFiles::open(dir)?;
-    let info = (kind.info)(&config, dir, checkpoint.total_bytes())?;
-    Ok(DraftPlan { info, storage: StoragePlan::of(&checkpoint, &forms(&config)?)? })
+    let mut info = (kind.info)(&config, dir, checkpoint.total_bytes())?;
+    let mut storage = StoragePlan::of(&checkpoint, &forms(&config)?)?;
+    if let Some(head) = BorrowedHead::of(kind, &checkpoint, target, &info)? {
+        info.weight_bytes += head.bytes();
+        storage = storage.with(head.storage()?);
+    }
+    Ok(DraftPlan { info, storage })
 }
 
 /// In which form this device keeps the weights.

@@ -28,16 +28,20 @@ impl Embedding {
         let dtype = weights.dtype_of(&format!("{name}.weight"));
         let part = MatrixPart { modules: vec![name.to_owned()], out: vocab };
         let sizes = MatrixSizes { input: hidden, experts: None };
-        let table = match weights.take_matrices(&[part], sizes)?.pop() {
-            Some(StoredMatrix::Quantized(rows)) => Table::Quantized { rows, dtype },
-            Some(StoredMatrix::Float(rows)) => {
-                let transposed = rows.transpose()?;
-                transposed.eval()?;
-                Table::Float { rows, transposed }
+        match weights.take_matrices(&[part], sizes)?.pop() {
+            Some(StoredMatrix::Quantized(rows)) => {
+                Ok(Self { table: Table::Quantized { rows, dtype } })
             }
-            None => return Err(LoadError::Missing { name: name.to_owned() }),
-        };
-        Ok(Self { table })
+            Some(StoredMatrix::Float(rows)) => Self::new(rows),
+            None => Err(LoadError::Missing { name: name.to_owned() }),
+        }
+    }
+
+    /// A table of these rows `[vocab, hidden]`.
+    pub(crate) fn new(rows: Array) -> Result<Self, LoadError> {
+        let transposed = rows.transpose()?;
+        transposed.eval()?;
+        Ok(Self { table: Table::Float { rows, transposed } })
     }
 
     /// Rows of `ids` → `[ids, hidden]`.

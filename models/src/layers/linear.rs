@@ -2,16 +2,10 @@
 //! file's and `quantized.rs`'s alone.
 
 use mlx_rs::Array;
-use mlx_rs::ops::{concatenate, quantize};
-use mlx_rs::transforms::eval;
+use mlx_rs::ops::concatenate;
 
 use crate::error::Result;
-use crate::load::{
-    LoadError, MatrixPart, MatrixSizes, QuantFormat, QuantizedMatrix, StoredMatrix, Weights,
-};
-
-/// Inputs that share a scale and a bias in a weight that is quantized here.
-const GROUP: i32 = 64;
+use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights};
 
 /// y = x·Wᵀ (+ b). `weight` is stored `[out, in]`, as in checkpoints.
 #[derive(Debug)]
@@ -41,19 +35,15 @@ impl WeightForm {
         }
     }
 
-    /// `matrix` `[out, in]` in groups of inputs. Evaluated now and not at the first forward, so
-    /// that the float weight is gone before the next one is read.
+    /// `matrix` `[out, in]` in groups of inputs.
     fn pack(matrix: &Array, bits: i32) -> Result<Self, LoadError> {
-        let (packed, scales, biases) = quantize(matrix, GROUP, bits)?;
-        eval([&packed, &scales, &biases])?;
-        let format = QuantFormat::affine(bits, GROUP);
-        Ok(Self::Quantized(QuantizedMatrix { packed, scales, biases: Some(biases), format }))
+        Ok(Self::Quantized(QuantizedMatrix::pack(matrix, bits)?))
     }
 
     /// As [`Linear::quantized`].
     fn quantized(self, bits: i32) -> Result<Self, LoadError> {
         match &self {
-            Self::Transposed(transposed) if transposed.dim(0) % GROUP == 0 => {
+            Self::Transposed(transposed) if transposed.dim(0) % QuantizedMatrix::GROUP == 0 => {
                 Self::pack(&transposed.transpose()?, bits)
             }
             _ => Ok(self),

@@ -18,6 +18,16 @@ impl Layout {
     /// A text model as transformers and mlx-lm write it.
     pub const TEXT: Self = Self { text: "model", head: "lm_head", vision: "" };
 
+    /// A text model beside a vision tower, as transformers writes it and as mlx-vlm does.
+    pub const WITH_VISION: [Self; 2] = [
+        Self { text: "model.language_model", head: "lm_head", vision: "model.visual" },
+        Self {
+            text: "language_model.model",
+            head: "language_model.lm_head",
+            vision: "vision_tower",
+        },
+    ];
+
     /// The layout of a checkpoint, among those of its family. The embedding's name tells.
     ///
     /// # Errors

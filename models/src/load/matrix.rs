@@ -3,6 +3,8 @@
 //! format.
 
 use mlx_rs::Array;
+use mlx_rs::ops::quantize;
+use mlx_rs::transforms::eval;
 use safetensors::tensor::Dtype;
 
 use super::arrays::{PackedPieces, expanded, is_float, stored};
@@ -43,6 +45,23 @@ pub(crate) struct QuantizedMatrix {
     /// As `scales`; only in the affine mode.
     pub(crate) biases: Option<Array>,
     pub(crate) format: QuantFormat,
+}
+
+impl QuantizedMatrix {
+    /// Inputs that share a scale and a bias in a weight that is quantized here.
+    pub(crate) const GROUP: i32 = 64;
+
+    /// Quantizes `matrix` `[…, out, in]` in groups of inputs, which must be whole. Evaluated now
+    /// and not at the first forward, so that the float weight is gone before the next one is read.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub(crate) fn pack(matrix: &Array, bits: i32) -> Result<Self, LoadError> {
+        let (packed, scales, biases) = quantize(matrix, Self::GROUP, bits)?;
+        eval([&packed, &scales, &biases])?;
+        let format = QuantFormat::affine(bits, Self::GROUP);
+        Ok(Self { packed, scales, biases: Some(biases), format })
+    }
 }
 
 /// The bytes of one module's weight.
@@ -93,6 +112,11 @@ impl Weights<'_> {
     ) -> Result<Vec<StoredMatrix>, LoadError> {
         let mut groups: Vec<(Vec<Vec<ModuleBytes>>, i32)> = vec![];
         let mut bytes = 0;
+        let name = parts.first().and_then(|part| part.modules.first());
+        let bits = name.and_then(|name| self.bits_of(name)).filter(|bits| {
+            let format = QuantFormat::affine(*bits, QuantizedMatrix::GROUP);
+            sizes.input % format.group == 0 && (self.forms.keeps)(format)
+        });
         for part in parts {
             let blocks = self.open_part(part, sizes, &mut bytes)?;
             let storage = blocks.first().map(ModuleBytes::storage);
@@ -113,7 +137,12 @@ impl Weights<'_> {
                 blocks.push(first);
                 blocks.extend(parts[1..].iter_mut().filter_map(Iterator::next));
             }
-            matrices.push(self.matrix(blocks, out, sizes)?);
+            matrices.push(match (self.matrix(blocks, out, sizes)?, bits) {
+                (StoredMatrix::Float(matrix), Some(bits)) => {
+                    StoredMatrix::Quantized(QuantizedMatrix::pack(&matrix, bits)?)
+                }
+                (matrix, _) => matrix,
+            });
         }
         self.report(bytes);
         Ok(matrices)

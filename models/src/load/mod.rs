@@ -10,6 +10,7 @@ mod layout;
 mod matrix;
 mod plan;
 mod quantization;
+mod tokenizer;
 mod weights;
 
 pub use config::ConfigJson;
@@ -20,4 +21,5 @@ pub use layout::{Layout, Unserved};
 pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
 pub use plan::{CheckpointPlan, FormatUse, StoragePlan};
 pub use quantization::{QuantFormat, QuantMode, Quantization};
+pub use tokenizer::count_token_ids;
 pub use weights::{Precision, WeightForms, Weights};

@@ -105,6 +105,27 @@ impl StoragePlan {
         Ok(Self { formats })
     }
 
+    /// The tensors of both plans.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        let mut formats = self.formats;
+        for used in other.formats {
+            let Some(sum) = formats.iter_mut().find(|own| own.format == used.format) else {
+                formats.push(used);
+                continue;
+            };
+            sum.tensors += used.tensors;
+            sum.parameters += used.parameters;
+            sum.disk_bytes += used.disk_bytes;
+            sum.memory_bytes += used.memory_bytes;
+            for (path, count) in used.paths {
+                *sum.paths.entry(path).or_default() += count;
+            }
+        }
+        formats.sort_by_key(|used| std::cmp::Reverse(used.parameters));
+        Self { formats }
+    }
+
     /// Numbers that all tensors hold.
     pub fn parameters(&self) -> u64 {
         self.formats.iter().map(|used| used.parameters).sum()

@@ -2,6 +2,7 @@
 //! that is left over is an error.
 
 use mlx_rs::{Array, Dtype as MlxDtype};
+use safetensors::tensor::Dtype;
 
 use super::arrays::{is_float, mlx_dtype, stored, widened};
 use super::files::{MappedBytes, TensorEntry, TensorFiles};
@@ -38,6 +39,8 @@ pub struct Weights<'a> {
     progress: &'a mut dyn FnMut(u64),
     read_bytes: u64,
     pub(super) expanded: Expanded,
+    /// Bits of matrices that are quantized as they are read.
+    bits: Option<i32>,
 }
 
 /// Quantized weights that became floats.
@@ -58,7 +61,7 @@ impl<'a> Weights<'a> {
     ) -> Self {
         let prefix = String::new();
         let expanded = Expanded::default();
-        Self { checkpoint, forms, prefix, progress, read_bytes: 0, expanded }
+        Self { checkpoint, forms, prefix, progress, read_bytes: 0, expanded, bits: None }
     }
 
     /// Whether the checkpoint holds `name`.
@@ -77,6 +80,30 @@ impl<'a> Weights<'a> {
         self
     }
 
+    /// The same with `prefix` before every name, if the checkpoint has `probe` under it.
+    pub fn with_prefix_of(self, prefix: &str, probe: &str) -> Self {
+        if self.has(&format!("{prefix}{probe}")) { self.with_prefix(prefix) } else { self }
+    }
+
+    /// Quantizes float matrices from now on as they are read: to `bits` an element (4 or 8; `None`
+    /// leaves them), in groups of 64. A matrix without whole groups of inputs stays as it is.
+    pub fn quantizing(mut self, bits: Option<i32>) -> Self {
+        self.bits = bits;
+        self
+    }
+
+    /// Bits to which the matrix of module `name` is quantized. All later numbers depend on the
+    /// projection of a target's hidden states, and all of a layer's on a router: 8 bits at least.
+    pub(super) fn bits_of(&self, name: &str) -> Option<i32> {
+        let matters = matches!(name.rsplit('.').next(), Some("fc" | "gate"));
+        self.bits.map(|bits| if matters { bits.max(8) } else { bits })
+    }
+
+    /// Whether the weight of module `name` is stored in float16.
+    pub fn is_float16(&self, name: &str) -> bool {
+        self.entry(&format!("{name}.weight")).is_some_and(|entry| entry.dtype == Dtype::F16)
+    }
+
     /// Reads tensor `name`, which must have `shape`.
     ///
     /// # Errors
@@ -92,13 +119,47 @@ impl<'a> Weights<'a> {
         Ok(array)
     }
 
+    /// Reads the integers of tensor `name`, which must have `shape`.
+    ///
+    /// # Errors
+    /// It is missing, has another shape, or another type than I64 and I32.
+    pub fn take_integers(&mut self, name: &str, shape: &[i32]) -> Result<Vec<i64>, LoadError> {
+        let (entry, bytes) = self.open(name, shape)?;
+        let bytes = bytes.as_slice();
+        let numbers = match entry.dtype {
+            Dtype::I64 => {
+                bytes.as_chunks().0.iter().map(|eight| i64::from_le_bytes(*eight)).collect()
+            }
+            Dtype::I32 => {
+                bytes.as_chunks().0.iter().map(|four| i32::from_le_bytes(*four).into()).collect()
+            }
+            other => {
+                let (name, found) = (self.full(name), format!("{other:?}"));
+                return Err(LoadError::Dtype { name, found, expected: "I64 or I32" });
+            }
+        };
+        self.report(entry.bytes);
+        Ok(numbers)
+    }
+
+    /// Leaves tensor `name` unread, if it is there.
+    pub fn skip_tensor(&mut self, name: &str) {
+        if let Some(entry) = self.checkpoint.entries.remove(&self.full(name)) {
+            self.report(entry.bytes);
+        }
+    }
+
+    /// Leaves the tensors of parts that are not served unread, as [`TensorFiles::skip`] does.
+    pub fn skip_unserved(&mut self, unserved: &Unserved) {
+        let before = self.checkpoint.total_bytes();
+        self.checkpoint.skip(unserved);
+        self.report((before - self.checkpoint.total_bytes()) as usize);
+    }
+
     /// Leaves the tensors of module `name` unread: the model has what they hold from elsewhere.
     pub fn skip(&mut self, name: &str) {
         for part in ["weight", "scales", "biases", "bias"] {
-            let name = self.full(&format!("{name}.{part}"));
-            if let Some(entry) = self.checkpoint.entries.remove(&name) {
-                self.report(entry.bytes);
-            }
+            self.skip_tensor(&format!("{name}.{part}"));
         }
     }
 
@@ -194,6 +255,17 @@ impl<'a> Weights<'a> {
 }
 
 impl TensorFiles {
+    /// Whether there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// Forgets all tensors but those of module `name`.
+    pub fn keep_module(&mut self, name: &str) {
+        let parts = ["weight", "scales", "biases"].map(|part| format!("{name}.{part}"));
+        self.entries.retain(|name, _| parts.contains(name));
+    }
+
     /// Leaves the tensors of parts that are not served unread, and names them in one log line.
     pub fn skip(&mut self, unserved: &Unserved) {
         let (mut count, mut bytes) = (0, 0u64);

@@ -22,6 +22,7 @@ mod row;
 mod selection;
 
 pub use logprobs::Logprobs;
+pub(crate) use propose::draw;
 pub use propose::{DraftedIds, propose, softcap};
 pub use selection::TokenSelection;
 

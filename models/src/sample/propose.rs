@@ -146,7 +146,7 @@ fn sampled(logits: &Array, blocks: &[Block<'_>]) -> Result<Vec<u32>> {
                     .map(|(id, logit)| (id, *logit))
                     .collect(),
             };
-            drafts.push(draw(candidates, block, at as u32));
+            drafts.push(draw(candidates, &block.rule, at as u32));
             row += 1;
         }
     }
@@ -163,9 +163,9 @@ fn raises(rule: &RowRule<'_>) -> bool {
 }
 
 /// The draft of one row among its best candidates, (id, adjusted logit). Like the target's choice,
-/// with masses over the candidates alone.
-fn draw(candidates: Vec<(u32, f32)>, block: &Block<'_>, at: u32) -> u32 {
-    let rule = &block.rule;
+/// with masses over the candidates alone. `rule` is that of the block's first draft, `at` the number
+/// of drafts between it and this one. 0 if no candidate has a finite logit.
+pub(crate) fn draw(candidates: Vec<(u32, f32)>, rule: &RowRule<'_>, at: u32) -> u32 {
     let sampling = rule.sampling;
     let mut sorted = candidates;
     sorted.retain(|(id, logit)| *id < rule.id_limit && logit.is_finite());

@@ -20,11 +20,11 @@ use crate::segment::Segment;
 use crate::vision::Vision;
 
 /// An opened checkpoint of a target.
-pub(super) struct TargetFiles<'a> {
-    pub(super) dir: &'a Path,
-    pub(super) config: &'a ConfigJson,
-    pub(super) weights: Weights<'a>,
-    pub(super) weight_bytes: u64,
+pub(crate) struct TargetFiles<'a> {
+    pub(crate) dir: &'a Path,
+    pub(crate) config: &'a ConfigJson,
+    pub(crate) weights: Weights<'a>,
+    pub(crate) weight_bytes: u64,
 }
 
 /// Sizes that every family has under the same keys.

@@ -32,8 +32,9 @@ use crate::load::{
 };
 use crate::vision::Vision;
 
-use decoder::{Decoder, TargetFiles};
+use decoder::Decoder;
 
+pub(crate) use decoder::TargetFiles;
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
 
 /// A model whose distribution clients get. One set of weights, any number of sequences.
@@ -114,6 +115,26 @@ impl Family {
         };
         FAMILIES.iter().find(|family| family.model_type == model_type).ok_or_else(unknown)
     }
+}
+
+/// Whether config.json is that of a family that is served.
+///
+/// # Errors
+/// `model_type` is no text.
+pub(crate) fn is_served(config: &ConfigJson) -> Result<bool, LoadError> {
+    let model_type: Option<String> = config.optional("model_type")?;
+    Ok(FAMILIES.iter().any(|family| Some(family.model_type) == model_type.as_deref()))
+}
+
+/// Loads a target whose files are open. Unlike [`load_target`] the caller chooses the form of the
+/// weights.
+///
+/// # Errors
+/// As [`load_target`].
+pub(crate) fn load_opened(mut files: TargetFiles<'_>) -> Result<Box<dyn Target>, LoadError> {
+    let family = Family::of(files.config)?;
+    files.weights.skip_unserved(&family.unserved);
+    Ok(Box::new((family.load)(files)?))
 }
 
 /// What a caller chooses of a target's loading.

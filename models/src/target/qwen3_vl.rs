@@ -7,19 +7,13 @@ use crate::layers::Rope;
 use crate::load::{Layout, LoadError};
 use crate::vision::{QwenTower, TextModelSizes};
 
-/// As transformers writes it, and as mlx-vlm does.
-const LAYOUTS: [Layout; 2] = [
-    Layout { text: "model.language_model", head: "lm_head", vision: "model.visual" },
-    Layout { text: "language_model.model", head: "language_model.lm_head", vision: "vision_tower" },
-];
-
 /// Loads it, in either layout.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let read = Config::read(config)?;
     let sizes = read.sizes;
     let rope = Rope::load(config, sizes.head_dim)?.on_three_axes(config)?;
-    let layout = Layout::of(&weights, &LAYOUTS)?;
+    let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
     let key = if config.optional::<u32>("image_token_id")?.is_some() {
         "image_token_id"
     } else {

@@ -7,8 +7,8 @@ use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::transforms::eval;
 use paceline_models::{
     Array, Batch, BlockRequest, DeviceChoice, DraftBatch, DraftPart, Drafter, FeatureLayers,
-    KvStore, Proposal, Quantize, Segment, SequenceId, Target, Wants, device, load_draft,
-    load_target,
+    KvStore, Proposal, Quantize, Segment, SequenceId, Target, TokenDraft, Wants, device,
+    load_draft, load_target,
 };
 use serde::Deserialize;
 
@@ -66,10 +66,11 @@ pub struct Pair {
 impl Pair {
     pub fn load(target: &Path, drafter: &Path, quantize: Quantize) -> Self {
         device::choose(DeviceChoice::Cpu).expect("there is a CPU");
-        let target = load_target(target, &mut |_, _| {}).expect("loads");
         let mut last = 0;
         let drafter =
-            load_draft(drafter, "auto", quantize, &mut |read, _| last = read).expect("loads");
+            load_draft(drafter, "auto", Some(target), quantize, &mut |read, _| last = read)
+                .expect("loads");
+        let target = load_target(target, &mut |_, _| {}).expect("loads");
         assert_eq!(last, drafter.info().weight_bytes);
         let target_kv =
             KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
@@ -141,6 +142,28 @@ impl Pair {
             None => None,
             Some(Proposal::Hidden(rows)) => Some(rows),
             Some(Proposal::Tokens(_)) => panic!("expected hidden rows"),
+        }
+    }
+
+    /// As [`Pair::draft_rows`], for a drafter that returns ids: the embeddings are those that the
+    /// parts' blocks need.
+    pub fn draft_tokens(&mut self, parts: &[DraftPart], states: &[Array]) -> Vec<TokenDraft> {
+        let blocks = parts.iter().filter_map(|part| part.block);
+        let blocks: Vec<Array> =
+            blocks.map(|block| self.block(block.bonus_id, block.rows)).collect();
+        let joined = |arrays: &[Array]| {
+            (!arrays.is_empty()).then(|| concatenate(arrays, 0).expect("joined"))
+        };
+        let batch = DraftBatch {
+            parts: parts.to_vec(),
+            hidden_states: joined(states),
+            embeddings: joined(&blocks),
+            ids: vec![],
+        };
+        match self.drafter.propose(&batch, &mut self.draft_kv).expect("a forward") {
+            None => vec![],
+            Some(Proposal::Tokens(drafts)) => drafts,
+            Some(Proposal::Hidden(_)) => panic!("expected token ids"),
         }
     }
 

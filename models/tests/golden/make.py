@@ -2,8 +2,9 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [families] [quantized] [demo] [sampling] [vision] [draft]    (no name: all but the last)
+    python models/tests/golden/make.py [tiny] [families] [quantized] [demo] [sampling] [vision] [draft] [draft_tokens] [chains]
 
+Without a name: all but the last three, which need the packages that their files name.
 Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
 ones in mlx-lm (quantized.py), in float32, one sequence at a time; the sampling vectors are computed here
 by numpy in float64 from the contract's text. Each file carries its provenance; made again with the same versions on the same
@@ -589,8 +590,22 @@ def make_draft():
     draft.make_draft()
 
 
+def make_draft_tokens():
+    # As above.
+    import draft_tokens
+
+    draft_tokens.make_draft_tokens()
+
+
+def make_chains():
+    # As make_draft.
+    import chains
+
+    chains.make_chains()
+
+
 if __name__ == "__main__":
     parts = {"tiny": make_tiny, "families": make_families, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
-             "vision": make_vision, "draft": make_draft}
-    for part in sys.argv[1:] or [part for part in parts if part != "draft"]:
+             "vision": make_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains}
+    for part in sys.argv[1:] or [part for part in parts if part not in ("draft", "draft_tokens", "chains")]:
         parts[part]()

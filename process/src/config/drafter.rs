@@ -20,7 +20,8 @@ pub enum DrafterStart {
 }
 
 /// What `drafter.kind` may be.
-pub const DRAFTER_KINDS: [&str; 3] = ["auto", "dflash", LOOKUP];
+pub const DRAFTER_KINDS: [&str; 7] =
+    ["auto", "dflash", "dflash2", "dspark", "eagle3", "model", LOOKUP];
 
 /// In `drafter.model`: the embedded drafter for the embedded target, else prompt lookup.
 pub const AUTO_DRAFTER: &str = "auto";

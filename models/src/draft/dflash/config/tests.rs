@@ -1,6 +1,6 @@
 //! The shapes of published configs, and configs that are refused, by their messages.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn read(changes: Value) -> Result<Config, LoadError> {
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
-    Config::read(&ConfigJson::read(dir.path()).expect("an object"))
+    super::read(&ConfigJson::read(dir.path()).expect("an object"))
 }
 
 fn windows(changes: Value) -> Vec<(Option<i32>, bool)> {
@@ -122,7 +122,7 @@ fn what_is_not_served_is_named() {
         json!({"architectures": ["DFlash2DraftModel"]}),
         "found [\"DFlash2DraftModel\"] with model_type \"qwen3\"",
     );
-    refused(json!({"architectures": ["LlamaForCausalLMEagle3"]}), "serves no other drafter");
+    refused(json!({"architectures": ["LlamaForCausalLMEagle3"]}), "serves no such drafter");
     refused(json!({"dflash_config": {"selector_rank": 256}}), "DFlash 2");
     refused(json!({"dflash_config": {"markov_rank": 64}}), "DSpark");
     refused(json!({"dflash_config": {"mask_token_id": null}}), "mask_token_id");

@@ -1,0 +1,347 @@
+//! DSpark drafter (arXiv 2607.05147): DFlash's backbone, a table of token pairs that moves each
+//! row's logits by the token chosen before it, and a head that says how probable it is that the
+//! row's draft is accepted. Pairs → confidence → ids → drafter. P proposing rows · n parts of a
+//! step · r rank. Field names are the checkpoint's tensor names. Sources: vllm-project/speculators,
+//! `models/dspark`; mlx-vlm 0.7.10, `drafters/dspark`.
+
+mod config;
+
+use std::path::Path;
+
+use mlx_rs::ops::{concatenate, sigmoid};
+use mlx_rs::transforms::eval;
+use mlx_rs::{Array, Dtype};
+use paceline_vocabulary::link::ProposalKind;
+
+use config::Config;
+
+use super::block_diffusion::{self, Backbone, Layer, commit_context};
+use super::{
+    BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
+    TokenDraft,
+};
+use crate::error::Result;
+use crate::kv::{KvStore, LayerKv};
+use crate::layers::{Embedding, Linear};
+use crate::load::{LoadError, TensorFiles, Weights};
+use crate::sample::{Block, DraftedIds, RowRule, propose, softcap};
+
+/// A block ends before the draft that is reached and accepted with a lower probability than this,
+/// by the drafter's own estimate. Others measured on Metal, with 4-bit weights, that each verified
+/// row from the fourth on costs about 6 % of the speed, so a draft that is accepted less than one
+/// time in ten hardly pays anywhere. Not measured here. The target chooses how many rows to ask
+/// for; this only drops the end of a block that is worse than usual.
+const LEAST_CONFIDENCE: f32 = 0.1;
+
+/// How DSpark drafters are recognized and loaded.
+pub(super) const KIND: Kind = Kind {
+    name: "dspark",
+    is_config_of: config::is_dspark,
+    info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?.backbone, dir, weight_bytes)),
+    borrows_head: |files| !has_own_head(files),
+    load: |files| Ok(Box::new(Dspark::load(files)?)),
+};
+
+fn has_own_head(files: &TensorFiles) -> bool {
+    ["lm_head.weight", "model.lm_head.weight"].iter().any(|name| files.has(name))
+}
+
+/// What a drafter with this config reads and proposes.
+fn info(sizes: &block_diffusion::Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
+    sizes.info(KIND.name, ProposalKind::Tokens, dir, weight_bytes)
+}
+
+/// What the token before adds to the logits of the next one: a table of all pairs, of low rank.
+struct MarkovHead {
+    /// By the token before.
+    markov_w1: Embedding,
+    /// To the head's rows.
+    markov_w2: Linear,
+}
+
+impl MarkovHead {
+    fn load(weights: &mut Weights, sizes: &Config, bits: Option<i32>) -> Result<Self, LoadError> {
+        let (w1, w2) = ("markov_head.markov_w1", "markov_head.markov_w2");
+        Ok(Self {
+            markov_w1: Embedding::load(weights, w1, sizes.vocab, sizes.rank)?,
+            markov_w2: Linear::load(weights, w2, sizes.draft_vocab, sizes.rank, false)?
+                .quantized(bits)?,
+        })
+    }
+}
+
+/// The probability that a row's draft is accepted if those before it are.
+struct ConfidenceHead {
+    proj: Linear,
+    /// Whether it reads the token before, as the row of `markov_w1`, after the hidden row.
+    with_markov: bool,
+}
+
+impl ConfidenceHead {
+    fn load(weights: &mut Weights, sizes: &Config) -> Result<Self, LoadError> {
+        let with_markov = sizes.confidence_with_markov;
+        let input = sizes.backbone.hidden_size + if with_markov { sizes.rank } else { 0 };
+        let proj = Linear::load(weights, "confidence_head.proj", 1, input, true)?;
+        Ok(Self { proj, with_markov })
+    }
+
+    /// `hidden` `[n, hidden]`, `before` `[n, r]` → `[n]`, float32.
+    fn forward(&self, hidden: &Array, before: Option<&Array>) -> Result<Array> {
+        let logits = match before.filter(|_| self.with_markov) {
+            Some(before) => {
+                let before = before.as_dtype(hidden.dtype())?;
+                self.proj.forward(&concatenate(&[hidden, &before], 1)?)?
+            }
+            None => self.proj.forward(hidden)?,
+        };
+        Ok(sigmoid(logits.as_dtype(Dtype::Float32)?.reshape(&[-1])?)?)
+    }
+}
+
+/// The target's ids of a head with fewer rows than the target's vocabulary.
+struct ReducedVocabulary {
+    /// `[vocab]`: the head's row of each id; one more than the last row for an id without one.
+    rows: Array,
+}
+
+impl ReducedVocabulary {
+    /// Reads `d2t`: what to add to a row's number for its id. `t2d` says the same.
+    fn load(weights: &mut Weights, sizes: &Config) -> Result<Option<Self>, LoadError> {
+        if sizes.draft_vocab == sizes.vocab {
+            // Files of the full vocabulary may carry both: every row is its own id.
+            weights.skip_tensor("d2t");
+            weights.skip_tensor("t2d");
+            return Ok(None);
+        }
+        // As many numbers as the vocabulary are allocated below.
+        let expected = vec![sizes.vocab as usize];
+        if let Some(found) = weights.shape("t2d").filter(|found| *found != expected) {
+            let (name, found) = ("t2d".into(), found.to_vec());
+            return Err(LoadError::Shape { name, found, expected });
+        }
+        let offsets = weights.take_integers("d2t", &[sizes.draft_vocab])?;
+        weights.skip_tensor("t2d");
+        let mut rows = vec![sizes.draft_vocab; sizes.vocab as usize];
+        for (row, offset) in (0..).zip(offsets) {
+            let id = i64::from(row).checked_add(offset).and_then(|id| usize::try_from(id).ok());
+            let place = id.and_then(|id| rows.get_mut(id));
+            match place {
+                Some(place) if *place == sizes.draft_vocab => *place = row,
+                _ => {
+                    let what = format!(
+                        "expected ids below {}, each once, found {offset} for row {row} of d2t",
+                        sizes.vocab
+                    );
+                    return Err(LoadError::Config { key: "draft_vocab_size".into(), what });
+                }
+            }
+        }
+        Ok(Some(Self { rows: Array::from_slice(&rows, &[sizes.vocab]) }))
+    }
+
+    /// `logits` `[n, draft vocabulary]` → `[n, vocab]`, −∞ for ids without a row.
+    fn widened(&self, logits: &Array) -> Result<Array> {
+        let never = Array::from_slice(
+            &vec![f32::NEG_INFINITY; logits.dim(0) as usize],
+            &[logits.dim(0), 1],
+        );
+        Ok(concatenate(&[logits, &never], 1)?.take_axis(&self.rows, 1)?)
+    }
+}
+
+/// One step of the chain: a draft for each part that wants so many.
+struct ChainStep {
+    /// The parts, by their place in the batch.
+    parts: Vec<usize>,
+    ids: DraftedIds,
+    /// `[parts]`, if the drafter estimates it.
+    confidence: Option<Array>,
+}
+
+/// A loaded DSpark drafter.
+pub(super) struct Dspark {
+    info: DraftInfo,
+    backbone: Backbone<Layer>,
+    lm_head: Linear,
+    markov_head: Option<MarkovHead>,
+    confidence_head: Option<ConfidenceHead>,
+    reduced: Option<ReducedVocabulary>,
+    vocab: i32,
+}
+
+impl Dspark {
+    fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
+        let DrafterFiles { dir, config, weights, weight_bytes, quantize, head } = files;
+        let sizes = Config::read(config)?;
+        let info = info(&sizes.backbone, dir, weight_bytes);
+        let bits = quantize.bits();
+        let mut weights = weights.with_prefix_of("model.", "fc.weight");
+        let rotary = config::rotary(config)?;
+        let backbone = Backbone::load(
+            &mut weights,
+            &rotary,
+            sizes.backbone.clone(),
+            bits,
+            |weights, name, rule| Layer::load(weights, name, &sizes.backbone, rule, bits),
+        )?;
+        let lm_head = match head {
+            Some(head) => {
+                sizes.check_whole_vocabulary()?;
+                head
+            }
+            None => {
+                let hidden = sizes.backbone.hidden_size;
+                Linear::load(&mut weights, "lm_head", sizes.draft_vocab, hidden, false)?
+                    .quantized(bits)?
+            }
+        };
+        let markov_head = match sizes.rank {
+            0 => None,
+            _ => Some(MarkovHead::load(&mut weights, &sizes, bits)?),
+        };
+        let estimates =
+            sizes.confidence.unwrap_or_else(|| weights.has("confidence_head.proj.weight"));
+        let confidence_head =
+            estimates.then(|| ConfidenceHead::load(&mut weights, &sizes)).transpose()?;
+        let reduced = ReducedVocabulary::load(&mut weights, &sizes)?;
+        // Copies of the target's parts that training kept as they were. The rows of embeddings come
+        // from the target.
+        for copy in ["embed_tokens", "verifier_lm_head", "verifier_norm"] {
+            weights.skip(copy);
+        }
+        weights.finish()?;
+        let vocab = sizes.vocab;
+        Ok(Self { info, backbone, lm_head, markov_head, confidence_head, reduced, vocab })
+    }
+
+    /// Logits `[P, draft vocabulary]`, float32, of rows after the final norm.
+    fn logits(&self, hidden: &Array) -> Result<Array> {
+        let logits = self.lm_head.forward(hidden)?.as_dtype(Dtype::Float32)?;
+        match self.backbone.config.logit_softcap {
+            Some(cap) => softcap(&logits, cap),
+            None => Ok(logits),
+        }
+    }
+
+    /// The drafts of `parts`, one step for all parts after another. Lazy for greedy parts; noise
+    /// is on the host, so that a step with a sampled part is evaluated before the next one.
+    fn chain(&self, hidden: &Array, parts: &[(DraftPart, BlockRequest)]) -> Result<Vec<ChainStep>> {
+        let logits = self.logits(hidden)?;
+        let mut first = vec![0; parts.len()];
+        for at in 1..parts.len() {
+            first[at] = first[at - 1] + parts[at - 1].1.rows - 1;
+        }
+        let bonus: Vec<u32> = parts.iter().map(|(_, block)| block.bonus_id).collect();
+        let mut before = Array::from_slice(&bonus, &[bonus.len() as i32]);
+        let mut active: Vec<usize> = (0..parts.len()).collect();
+        let mut steps: Vec<ChainStep> = vec![];
+        for at in 0.. {
+            let stays: Vec<usize> =
+                (0..active.len()).filter(|place| parts[active[*place]].1.rows - 1 > at).collect();
+            if stays.is_empty() {
+                break;
+            }
+            if stays.len() < active.len() {
+                before = before.take_axis(indices(stays.iter().map(|place| *place as i32)), 0)?;
+                active = stays.iter().map(|place| active[*place]).collect();
+            }
+            let rows = indices(active.iter().map(|part| first[*part] + at));
+            let rules: Vec<RowRule<'_>> = active
+                .iter()
+                .map(|part| {
+                    let rule = parts[*part].0.draft_rule(&parts[*part].1);
+                    RowRule { position: rule.position + at as u32, ..rule }
+                })
+                .collect();
+            let step = (hidden.take_axis(&rows, 0)?, logits.take_axis(&rows, 0)?);
+            let (ids, confidence) = self.link(step, &before, &rules)?;
+            before = match &ids {
+                DraftedIds::InGraph(ids) => ids.clone(),
+                DraftedIds::OnHost(ids) => Array::from_slice(ids, &[ids.len() as i32]),
+            };
+            steps.push(ChainStep { parts: active.clone(), ids, confidence });
+        }
+        Ok(steps)
+    }
+
+    /// One draft for each of n rows `(hidden [n, hidden], logits [n, draft vocabulary])` after the
+    /// tokens `before` `[n]`.
+    fn link(
+        &self,
+        (hidden, logits): (Array, Array),
+        before: &Array,
+        rules: &[RowRule<'_>],
+    ) -> Result<(DraftedIds, Option<Array>)> {
+        let mut logits = logits;
+        let pairs = self.markov_head.as_ref().map(|head| head.markov_w1.rows_of(before));
+        let pairs = pairs.transpose()?;
+        if let (Some(head), Some(pairs)) = (&self.markov_head, &pairs) {
+            logits = logits.add(head.markov_w2.forward(pairs)?.as_dtype(Dtype::Float32)?)?;
+        }
+        if let Some(reduced) = &self.reduced {
+            logits = reduced.widened(&logits)?;
+        }
+        let confidence =
+            self.confidence_head.as_ref().map(|head| head.forward(&hidden, pairs.as_ref()));
+        let blocks: Vec<Block<'_>> =
+            rules.iter().map(|rule| Block { rule: *rule, drafted: 1 }).collect();
+        Ok((propose(&logits, &blocks)?, confidence.transpose()?))
+    }
+}
+
+fn indices(rows: impl Iterator<Item = i32>) -> Array {
+    let rows: Vec<i32> = rows.collect();
+    Array::from_slice(&rows, &[rows.len() as i32])
+}
+
+/// Evaluates the steps and puts each part's drafts together, up to the one that is too improbable.
+fn drafts(steps: &[ChainStep], parts: usize) -> Result<Vec<TokenDraft>> {
+    let in_graph = steps.iter().filter_map(|step| match &step.ids {
+        DraftedIds::InGraph(ids) => Some(ids),
+        DraftedIds::OnHost(_) => None,
+    });
+    eval(in_graph.chain(steps.iter().filter_map(|step| step.confidence.as_ref())))?;
+    let mut drafts = vec![TokenDraft::default(); parts];
+    let mut reached = vec![1.0f32; parts];
+    for step in steps {
+        let ids = step.ids.on_host()?;
+        let confidence: Option<&[f32]> =
+            step.confidence.as_ref().map(|array| array.try_as_slice()).transpose()?;
+        for (place, (part, id)) in step.parts.iter().zip(ids).enumerate() {
+            reached[*part] *= confidence.map_or(1.0, |all| all[place]);
+            // NaN fails too: such a row's draft is bad. Once below, a product stays below.
+            if reached[*part] >= LEAST_CONFIDENCE {
+                drafts[*part].ids.push(id);
+            } else {
+                reached[*part] = 0.0;
+            }
+        }
+    }
+    Ok(drafts)
+}
+
+impl Drafter for Dspark {
+    fn info(&self) -> &DraftInfo {
+        &self.info
+    }
+
+    fn kv_layers(&self) -> Vec<LayerKv> {
+        self.backbone.kv_layers()
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.backbone.dtype
+    }
+
+    fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
+        batch.check(&self.info)?;
+        let parts = batch.blocks(self.vocab)?;
+        let hidden = self.backbone.forward(batch, kv)?;
+        let chosen = match &hidden {
+            Some(hidden) => Some(drafts(&self.chain(hidden, &parts)?, parts.len())?),
+            None => None,
+        };
+        commit_context(batch, kv)?;
+        Ok(chosen.map(Proposal::Tokens))
+    }
+}

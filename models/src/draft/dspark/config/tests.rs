@@ -1,0 +1,98 @@
+//! Both layouts' shapes, and configs that are refused, by their messages.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn layers() -> Value {
+    json!({
+        "model_type": "qwen3", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 48, "vocab_size": 100,
+        "max_position_embeddings": 512,
+    })
+}
+
+/// DeepSeek's layout: all keys at the top.
+fn flat() -> Value {
+    let mut config = layers();
+    let more = json!({
+        "architectures": ["Qwen3DSparkModel"], "block_size": 7, "mask_token_id": 3,
+        "target_layer_ids": [1, 9, 17], "markov_rank": 6, "enable_confidence_head": true,
+    });
+    let more = more.as_object().expect("an object").clone();
+    config.as_object_mut().expect("an object").extend(more);
+    config
+}
+
+fn speculators() -> Value {
+    let mut layers = layers();
+    layers["layer_types"] = json!(["sliding_attention", "full_attention"]);
+    layers["sliding_window"] = json!(9);
+    json!({
+        "architectures": ["DSparkSpeculator"], "speculators_model_type": "dspark",
+        "transformer_layer_config": layers, "draft_vocab_size": 40, "block_size": 7,
+        "aux_hidden_state_layer_ids": [2, 10, 18], "mask_token_id": 3, "markov_rank": 6,
+    })
+}
+
+fn read(mut config: Value, changes: &Value) -> Result<Config, LoadError> {
+    for (key, value) in changes.as_object().expect("an object") {
+        config[key] = value.clone();
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
+    Config::read(&ConfigJson::read(dir.path()).expect("an object"))
+}
+
+fn block(config: Value, changes: Value) -> (i32, bool) {
+    let read = read(config, &changes).expect("read").backbone;
+    (read.block, read.bonus_proposes)
+}
+
+#[test]
+fn both_layouts_are_read() {
+    let [flat, nested] = [flat(), speculators()].map(|config| read(config, &json!({})));
+    let (flat, nested) = (flat.expect("read"), nested.expect("read"));
+    assert_eq!(flat.backbone.feature_layers, [1, 9, 17]);
+    assert_eq!(nested.backbone.feature_layers, [1, 9, 17], "stored one higher");
+    assert_eq!((flat.vocab, flat.draft_vocab, flat.rank), (100, 100, 6));
+    assert_eq!((nested.vocab, nested.draft_vocab, nested.rank), (100, 40, 6));
+    assert_eq!((flat.confidence, nested.confidence), (Some(true), None));
+    let causal = |config: &Config| -> Vec<bool> {
+        config.backbone.layers.iter().map(|layer| layer.causal).collect()
+    };
+    assert_eq!(causal(&nested), [true, false]);
+    let both_ways = read(speculators(), &json!({"sliding_window_non_causal": true}));
+    assert_eq!(causal(&both_ways.expect("read")), [false, false]);
+    let flat_ids = json!({"aux_hidden_state_layer_ids": null, "target_layer_ids": [2, 10, 18]});
+    let flat_ids = read(speculators(), &flat_ids).expect("read");
+    assert_eq!(flat_ids.backbone.feature_layers, [1, 9, 17]);
+}
+
+#[test]
+fn a_block_has_the_bonus_token_and_the_proposals() {
+    assert_eq!(block(flat(), json!({})), (8, true));
+    assert_eq!(block(flat(), json!({"dspark_bonus_anchor": true})), (7, true));
+    assert_eq!(block(flat(), json!({"sample_from_anchor": false})), (8, false));
+    assert_eq!(block(speculators(), json!({})), (8, true));
+    assert_eq!(block(speculators(), json!({"sample_from_anchor": false})), (7, false));
+    assert_eq!(block(flat(), json!({"block_size": 1})), (2, true));
+}
+
+#[test]
+fn what_is_not_served_is_named() {
+    let refused = |config: Value, changes: Value, expected: &str| {
+        let error = paceline_vocabulary::chain(&read(config, &changes).expect_err(expected));
+        assert!(error.contains(expected), "{changes}: {error}");
+    };
+    refused(flat(), json!({"architectures": ["Other"], "markov_rank": null}), "found [\"Other\"]");
+    refused(flat(), json!({"architectures": ["Gemma4DSparkModel"]}), "found Gemma4DSparkModel");
+    refused(flat(), json!({"markov_head_type": "gated"}), "expected vanilla, found gated");
+    refused(flat(), json!({"markov_rank": -1}), "markov_rank");
+    refused(flat(), json!({"rope_is_neox_style": false}), "split-half");
+    refused(flat(), json!({"mask_token_id": null}), "mask_token_id");
+    refused(speculators(), json!({"speculators_model_type": "xpress"}), "found xpress");
+    refused(speculators(), json!({"draft_vocab_size": 101}), "at most 100, found 101");
+    refused(speculators(), json!({"aux_hidden_state_layer_ids": [0, 3]}), "from 1 on");
+    refused(speculators(), json!({"block_size": 0}), "found 0");
+}

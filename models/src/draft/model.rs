@@ -1,0 +1,208 @@
+//! A small autoregressive model as a drafter (arXiv 2211.17192): any served family whose token ids
+//! are the target's. One forward reads the new context of all sessions with their bonus tokens; each
+//! further draft is one row a session.
+//!
+//! The rows of a block are dropped, also those of drafts that will be accepted, and the next call
+//! reads the accepted tokens again as context. Keeping them would save no forward, only a few rows
+//! of one that is needed anyway. The drafter would also have to remember the ids of kept rows beside
+//! the store, which copies, restores and frees sequences without it.
+//!
+//! Drafts have no log probabilities: each would cost one more pass over the logits of a row.
+
+use std::path::Path;
+
+use mlx_rs::{Array, Dtype};
+use paceline_vocabulary::link::ProposalKind;
+use serde_json::Value;
+
+use super::chain::{ChainRows, Chains};
+use super::{DraftBatch, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, lengths};
+use crate::batch::{Batch, PendingIds, Wants};
+use crate::error::{ModelError, Result};
+use crate::kv::{KvStore, LayerKv};
+use crate::layers::Positions;
+use crate::load::{ConfigJson, LoadError, count_token_ids};
+use crate::sample::DraftedIds;
+use crate::segment::Segment;
+use crate::target::{self, Target, TargetFiles};
+
+/// Rows of the longest block. Each draft costs a forward, so a target asks for few; 16 is the block
+/// of the published DFlash drafters, beside which this kind is measured.
+const BLOCK: i32 = 16;
+
+/// How models of served families are recognized as drafters and loaded.
+pub(super) const KIND: Kind = Kind {
+    name: "model",
+    is_config_of: is_model,
+    borrows_head: |_| false,
+    info,
+    load: |files| Ok(Box::new(Model::load(files)?)),
+};
+
+/// Keys of drafters whose `model_type` is that of a target family.
+const DRAFTER_KEYS: [&str; 4] =
+    ["dflash_config", "speculators_model_type", "draft_vocab_size", "target_layer_ids"];
+
+/// Whether a config.json is that of a whole model of a served family, and not of a drafter.
+fn is_model(config: &ConfigJson) -> Result<bool, LoadError> {
+    let architectures: Vec<String> = config.optional("architectures")?.unwrap_or_default();
+    for key in DRAFTER_KEYS {
+        if config.optional::<Value>(key)?.is_some() {
+            return Ok(false);
+        }
+    }
+    let is_whole = architectures.iter().all(|name| name.ends_with("ForCausalLM"));
+    Ok(is_whole && target::is_served(config)?)
+}
+
+/// What a model with this config reads and proposes.
+fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo, LoadError> {
+    if !is_model(config)? {
+        let model_type: String = config.optional("model_type")?.unwrap_or_default();
+        let architectures: Vec<String> = config.optional("architectures")?.unwrap_or_default();
+        let what = format!(
+            "expected a text model of a family that is served as a target, found {model_type:?} \
+             with architectures {architectures:?}"
+        );
+        return Err(config.wrong("model_type", what));
+    }
+    let rows = config.size("vocab_size")?;
+    // Rows of the head after the last id are padding.
+    let vocab = count_token_ids(dir)?.map_or(rows, |ids| ids.min(rows as u64) as i32);
+    Ok(DraftInfo {
+        path: dir.to_path_buf(),
+        kind: KIND.name.into(),
+        proposal: ProposalKind::Tokens,
+        hidden: config.size("hidden_size")?,
+        block: BLOCK,
+        feature_layers: vec![],
+        token_ids: true,
+        embeddings: false,
+        mask_id: None,
+        target_layers: None,
+        vocab: Some(vocab),
+        context: config.size("max_position_embeddings")?,
+        logit_softcap: None,
+        images: false,
+        weight_bytes,
+    })
+}
+
+/// A loaded model.
+pub(super) struct Model {
+    info: DraftInfo,
+    model: Box<dyn Target>,
+    /// Drafts are ids below this one: the target has them all.
+    id_limit: u32,
+}
+
+impl Model {
+    fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
+        let DrafterFiles { dir, config, weights, weight_bytes, quantize, .. } = files;
+        let info = info(config, dir, weight_bytes)?;
+        let weights = weights.quantizing(quantize.bits());
+        let model = target::load_opened(TargetFiles { dir, config, weights, weight_bytes })?;
+        let id_limit = info.vocab.unwrap_or(model.info().vocab) as u32;
+        Ok(Self { info, model, id_limit })
+    }
+
+    /// A target may have ids that this model has no embedding of. They are read as id 0: a wrong
+    /// context costs accepted drafts, nothing else.
+    fn known(&self, id: u32) -> u32 {
+        if id < self.model.info().vocab as u32 { id } else { 0 }
+    }
+
+    /// Reads the context of all parts and the bonus token of each block, whose row gives the logits
+    /// of its first draft: `[blocks, vocab]`, `None` without blocks.
+    fn read(&self, batch: &DraftBatch, starts: &[i32], kv: &mut KvStore) -> Result<Option<Array>> {
+        let (mut ids, mut positions, mut segments) = (vec![], vec![], vec![]);
+        let mut wants = Wants::default();
+        let mut context = batch.ids.iter();
+        for (part, start) in batch.parts.iter().zip(starts) {
+            ids.extend(context.by_ref().take(part.context as usize).map(|id| self.known(*id)));
+            let mut length = part.context;
+            if let Some(block) = part.block {
+                wants.logit_rows.push(ids.len() as i32);
+                ids.push(self.known(block.bonus_id));
+                length += 1;
+            }
+            positions.extend(part.position..part.position + length);
+            segments.push(Segment { sequence: part.sequence, start: *start, length });
+        }
+        let positions = Positions::One(positions);
+        let rows = Batch { ids, pending: None, overrides: vec![], segments, positions };
+        Ok(self.model.forward(&rows, kv, &wants)?.logits)
+    }
+
+    /// Reads the newest draft of the blocks that go on: the logits of their next ones `[blocks,
+    /// vocab]`.
+    fn step(
+        &self,
+        next: &ChainRows,
+        batch: &DraftBatch,
+        starts: &[i32],
+        kv: &mut KvStore,
+    ) -> Result<Array> {
+        let (mut positions, mut segments) = (vec![], vec![]);
+        for at in &next.parts {
+            let part = &batch.parts[*at];
+            // After the bonus token's row and those of the drafts before.
+            let start = starts[*at] + part.context + next.drafts;
+            kv.commit(part.sequence, start)?;
+            positions.push(part.position + part.context + next.drafts);
+            segments.push(Segment { sequence: part.sequence, start, length: 1 });
+        }
+        let all: Vec<i32> = (0..segments.len() as i32).collect();
+        let (ids, pending) = match &next.ids {
+            DraftedIds::OnHost(ids) => (ids.clone(), None),
+            DraftedIds::InGraph(ids) => {
+                let pending = PendingIds { rows: all.clone(), ids: ids.clone() };
+                (vec![0; segments.len()], Some(pending))
+            }
+        };
+        let positions = Positions::One(positions);
+        let rows = Batch { ids, pending, overrides: vec![], segments, positions };
+        let wants = Wants { logit_rows: all, ..Wants::default() };
+        let none = || ModelError::Batch("expected logits of every row, found none".into());
+        self.model.forward(&rows, kv, &wants)?.logits.ok_or_else(none)
+    }
+
+    fn draft(
+        &self,
+        batch: &DraftBatch,
+        starts: &[i32],
+        kv: &mut KvStore,
+    ) -> Result<Option<Proposal>> {
+        let Some(mut logits) = self.read(batch, starts, kv)? else { return Ok(None) };
+        let mut chains = Chains::new(&batch.parts, self.id_limit, |_| true);
+        while let Some(next) = chains.choose(&logits)? {
+            logits = self.step(&next, batch, starts, kv)?;
+        }
+        Ok(Some(Proposal::Tokens(chains.finish()?)))
+    }
+}
+
+impl Drafter for Model {
+    fn info(&self) -> &DraftInfo {
+        &self.info
+    }
+
+    fn kv_layers(&self) -> Vec<LayerKv> {
+        self.model.kv_layers()
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.model.dtype()
+    }
+
+    fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
+        batch.check(&self.info)?;
+        let starts = lengths(&batch.parts, kv)?;
+        let drafted = self.draft(batch, &starts, kv);
+        // No row of a block stays, and none at all after a fault.
+        for (part, start) in batch.parts.iter().zip(&starts) {
+            kv.commit(part.sequence, start + if drafted.is_ok() { part.context } else { 0 })?;
+        }
+        drafted
+    }
+}
