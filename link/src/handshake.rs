@@ -165,7 +165,7 @@ mod tests {
             block_size: 16,
             embeddings: true,
             token_ids: false,
-            retains: true,
+            reads_at_once: false,
             mask_id: Some(999),
             element: TensorType::F32,
             tokenizer_sha256: "aa".into(),

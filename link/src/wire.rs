@@ -239,7 +239,7 @@ fn to_welcome(welcome: proto::Welcome) -> Result<Welcome, WireError> {
         block_size: welcome.block_size,
         embeddings: welcome.embeddings,
         token_ids: welcome.token_ids,
-        retains: welcome.retains,
+        reads_at_once: welcome.reads_at_once,
         mask_id: welcome.mask_id,
         element: element("the drafter's tensors", welcome.r#type)?,
         tokenizer_sha256: welcome.tokenizer_sha256,
@@ -271,7 +271,7 @@ fn from_welcome(welcome: Welcome) -> proto::Welcome {
         context_length: welcome.context_length.unwrap_or(0),
         embeddings: welcome.embeddings,
         token_ids: welcome.token_ids,
-        retains: welcome.retains,
+        reads_at_once: welcome.reads_at_once,
     }
 }
 

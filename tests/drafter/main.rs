@@ -7,6 +7,7 @@
 mod faults;
 mod hot_plug;
 mod identity;
+mod kinds;
 mod lookup;
 mod misbehaviour;
 mod state;

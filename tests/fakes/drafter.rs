@@ -197,7 +197,7 @@ impl Play {
             block_size: BLOCK,
             embeddings: true,
             token_ids: false,
-            retains: true,
+            reads_at_once: false,
             mask_id: Some(3),
             element: TensorType::F32,
             tokenizer_sha256: String::new(),

@@ -33,8 +33,7 @@ impl Lookup {
             target_layers: None,
             feature_layers: vec![],
             token_ids: true,
-            // To send a text again costs less than to copy what was made of it.
-            retains: false,
+            reads_at_once: true,
             block_size: LONGEST_PROPOSAL + 1,
             embeddings: false,
             mask_id: None,

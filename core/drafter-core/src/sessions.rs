@@ -276,7 +276,7 @@ impl Sessions {
                 }
                 session.pending_rows += rows;
                 session.pending_ids.extend(context.ids.iter().take(rows as usize));
-                session.next_id = context.next_id;
+                session.next_id = context.ids.get(rows as usize).copied().or(context.next_id);
             }
             row += context.rows;
         }

@@ -70,8 +70,9 @@ pub struct Welcome {
     pub feature_layers: Vec<u32>,
     /// Whether it reads the token ids of a sequence.
     pub token_ids: bool,
-    /// Whether it may retain contexts of closed sessions.
-    pub retains: bool,
+    /// Whether it reads a context in next to no time. The target then sends it every sequence that
+    /// may draft, and names no pages: to read a context again costs it less than to retain it.
+    pub reads_at_once: bool,
     /// Rows of its longest block, the bonus token included.
     pub block_size: u32,
     /// Whether a request comes with the embedding of its bonus token.

@@ -31,7 +31,7 @@ fn welcome() -> Welcome {
         block_size: 8,
         embeddings: true,
         token_ids: true,
-        retains: true,
+        reads_at_once: false,
         mask_id: Some(0),
         element: TensorType::Bf16,
         tokenizer_sha256: String::new(),

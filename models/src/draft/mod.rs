@@ -180,7 +180,7 @@ impl DraftInfo {
             block_size: self.block as u32,
             embeddings: self.embeddings,
             token_ids: self.token_ids,
-            retains: true,
+            reads_at_once: false,
             mask_id: self.mask_id.filter(|_| self.embeddings),
             element,
             tokenizer_sha256,

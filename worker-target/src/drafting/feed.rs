@@ -128,7 +128,7 @@ impl Drafting {
             bonus,
             round,
             retained: std::mem::take(&mut self.retained),
-            restored: pieces.iter().filter_map(|piece| self.restored(piece)).collect(),
+            restored: pieces.iter().filter_map(|piece| self.restored(piece, link)).collect(),
         };
         Ok(link.end.send(Frame::Feed(feed))?)
     }
@@ -149,15 +149,15 @@ impl Drafting {
         let mut plan = scheduler.plan(inputs.kv_pressed, |key, sequence| {
             self.readiness(key, sequence.committed, &link.welcome)
         });
-        if link.reads_ids_alone() {
+        if link.welcome.reads_at_once {
             plan.feed = all;
         }
         plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
         plan
     }
 
-    /// The sequences that a drafter that reads token ids alone gets: all that may draft. Their
-    /// progress shows when there is something to propose.
+    /// Opens the sequences that may draft, for a drafter that reads token ids alone. No hidden states
+    /// open them.
     fn open_all(&mut self, scheduler: &Scheduler) -> Vec<SequenceKey> {
         let may_draft = |sequence: &Sequence| sequence.permit.may_draft() && sequence.committed > 0;
         let keys: Vec<SequenceKey> =
@@ -179,15 +179,16 @@ impl Drafting {
         let ids_alone = drafter.feature_layers.is_empty();
         let available = session.available(committed, ids_alone);
         let nothing_here = committed < session.drafts_from;
-        // A drafter that reads token ids alone is never behind: it finds something or does not.
-        let has_nothing = nothing_here || ids_alone && !session.has_proposed;
+        // A drafter that reads at once is never behind: it has something to propose or not.
+        let has_nothing = nothing_here || drafter.reads_at_once && !session.has_proposed;
         let can_draft = !nothing_here
             && session.requested_at != Some(committed)
             && session.progress.could_ask(committed, &available);
         // The shortest block is the bonus token and a draft.
         let beyond_context =
             drafter.context_length.is_some_and(|context| committed + 2 > context as usize);
-        let unread_rows = if ids_alone { 0 } else { session.progress.unread(&available) };
+        let unread_rows =
+            if drafter.reads_at_once { 0 } else { session.progress.unread(&available) };
         Some(DrafterReadiness { unread_rows, can_draft, has_nothing, beyond_context })
     }
 
@@ -309,9 +310,10 @@ impl Drafting {
         link.open_round(requests, requested)
     }
 
-    fn restored(&self, one: &SequencePiece) -> Option<RestoredPrefix> {
+    fn restored(&self, one: &SequencePiece, link: &DrafterLink) -> Option<RestoredPrefix> {
         let session = self.sessions.get(&one.key).filter(|_| one.piece.recall)?;
-        let (key, since) = (session.restorable?.0, session.window.first() as u32);
+        let since = if link.reads_ids_alone() { 0 } else { session.window.first() as u32 };
+        let key = session.restorable?.0;
         Some(RestoredPrefix { session: one.key.0, key, since })
     }
 }

@@ -167,7 +167,7 @@ pub(super) struct DrafterLink {
 
 impl DrafterLink {
     /// Whether the drafter reads token ids and no hidden states. Ids are at hand for all committed
-    /// rows of a sequence, and such a drafter reads them in next to no time.
+    /// rows of a sequence.
     pub(super) fn reads_ids_alone(&self) -> bool {
         self.welcome.feature_layers.is_empty()
     }

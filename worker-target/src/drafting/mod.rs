@@ -392,7 +392,7 @@ impl Drafting {
     /// A sequence is about to end, and its whole pages have these names: the drafter may retain its
     /// context under them.
     pub(crate) fn retain(&mut self, key: SequenceKey, pages: &[PageKey]) {
-        let retains = self.link.as_ref().is_some_and(|link| link.welcome.retains);
+        let retains = self.link.as_ref().is_some_and(|link| !link.welcome.reads_at_once);
         let is_open = self.sessions.get(&key).is_some_and(|session| session.progress.is_open());
         if retains && is_open && !pages.is_empty() && self.retained.len() < RETAINED_SEQUENCES {
             let first = pages.len().saturating_sub(RETAINED_PAGES);

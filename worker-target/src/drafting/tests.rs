@@ -45,7 +45,7 @@ fn drafter(context_length: Option<u32>) -> Welcome {
         target_layers: None,
         feature_layers: vec![0],
         token_ids: false,
-        retains: true,
+        reads_at_once: false,
         block_size: 8,
         embeddings: false,
         mask_id: None,
@@ -117,7 +117,8 @@ fn no_draft_is_requested_where_the_drafter_has_none() {
     let mut drafting = fed();
     // The report is of position 20 and says that drafts begin at 23.
     report(&mut drafting, 20).expect("it was sent");
-    let lookup = Welcome { feature_layers: vec![], token_ids: true, ..drafter(None) };
+    let lookup =
+        Welcome { feature_layers: vec![], token_ids: true, reads_at_once: true, ..drafter(None) };
     let mut at = |committed: usize| {
         // All rows but the last were sent.
         let session = drafting.session(KEY);

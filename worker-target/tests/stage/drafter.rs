@@ -39,7 +39,7 @@ pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
         block_size: BLOCK,
         embeddings,
         token_ids: false,
-        retains: true,
+        reads_at_once: false,
         mask_id: embeddings.then_some(3),
         element: TensorType::F32,
         tokenizer_sha256: String::new(),

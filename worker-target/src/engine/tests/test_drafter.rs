@@ -64,7 +64,7 @@ pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &S
                     block_size: BLOCK,
                     embeddings,
                     token_ids: false,
-                    retains: true,
+                    reads_at_once: false,
                     mask_id: embeddings.then_some(3),
                     element: TensorType::F32,
                     tokenizer_sha256: String::new(),

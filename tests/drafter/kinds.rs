@@ -1,0 +1,221 @@
+//! Drafters of every kind with weights: tiny pairs that were trained for one target. They take each
+//! other's place while streams run.
+
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use paceline_proto::v1::RouteWish;
+use paceline_tests::ask::{Ask, continue_ids};
+use paceline_tests::prompts::{reference, same_but_near_ties};
+use paceline_tests::{Answer, Stack, repository, signal};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{MANY_RESTARTS, per_cycle, sum};
+
+/// Ids of the target, of which the last one ends a text.
+const IDS: u32 = 56;
+
+/// Directories of the drafters, and the kind that each is.
+const DRAFTERS: [(&str, &str); 7] = [
+    ("dflash-full", "dflash"),
+    ("dflash-sliding", "dflash"),
+    ("dflash2-tiny", "dflash2"),
+    ("dspark-deepseek", "dspark"),
+    ("dspark-speculators", "dspark"),
+    ("eagle3-qwen3", "eagle3"),
+    ("model-qwen3", "model"),
+];
+
+/// The target with a tokenizer, and a small model with the same one. The other drafters are used
+/// where they are.
+struct Pairs {
+    dir: TempDir,
+}
+
+impl Pairs {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let vocab: serde_json::Map<String, Value> =
+            (0..IDS - 1).map(|id| (format!("t{id}"), id.into())).collect();
+        let tokenizer = json!({
+            "added_tokens": [{
+                "id": IDS - 1, "content": "<end>", "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": true,
+            }],
+            "model": {"type": "BPE", "vocab": vocab, "merges": []},
+        });
+        let config = json!({
+            "chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}",
+            "eos_token": "<end>",
+        });
+        for name in ["dflash-target", "model-qwen3"] {
+            let place = dir.path().join(name);
+            std::fs::create_dir(&place).expect("made");
+            for file in ["config.json", "model.safetensors"] {
+                std::fs::copy(golden(name).join(file), place.join(file)).expect("copied");
+            }
+            for (file, value) in
+                [("tokenizer.json", &tokenizer), ("tokenizer_config.json", &config)]
+            {
+                std::fs::write(place.join(file), value.to_string()).expect("written");
+            }
+        }
+        Self { dir }
+    }
+
+    fn target(&self) -> PathBuf {
+        self.dir.path().join("dflash-target")
+    }
+
+    fn drafter(&self, name: &str) -> PathBuf {
+        let own = self.dir.path().join(name);
+        if own.is_dir() { own } else { golden(name) }
+    }
+
+    fn stack(&self, drafter: &str) -> Stack {
+        let (target, drafter) = (self.target(), self.drafter(drafter));
+        Stack::drafting(&format!(
+            "target.model = {target:?}\ndrafter.model = {drafter:?}\n{MANY_RESTARTS}"
+        ))
+    }
+}
+
+fn golden(name: &str) -> PathBuf {
+    repository().join("models/tests/golden").join(name)
+}
+
+/// Walks on the ring of symbols that the pairs were trained on, with answers of so many tokens.
+fn asks(count: usize, tokens: u32) -> Vec<Ask> {
+    let ask = |at: usize| {
+        let (rule, step) = [(4, 1), (5, 2), (6, 5)][at % 3];
+        let walk = (0..8 + 9 * (at % 7)).map(|n| 8 + ((7 * at + step * n) % 48) as u32);
+        let ids: Vec<u32> = std::iter::once(rule).chain(walk).collect();
+        let ask = continue_ids(&ids).exactly(tokens);
+        if at % 2 == 1 { ask.sampled(0.8, 0.95, at as u64) } else { ask }
+    };
+    (0..count).map(ask).collect()
+}
+
+fn swap(stack: &Stack, drafter: &Path) {
+    stack.drafter(&["swap", "--model", &drafter.display().to_string()]);
+}
+
+fn check_identity(count: usize) {
+    let pairs = Pairs::new();
+    let stack = pairs.stack(DRAFTERS[0].0);
+    let asks = asks(count, 48);
+    let plain: Vec<Answer> =
+        asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
+    let (mut tokens, mut near_ties) = (0, 0);
+    for (name, kind) in DRAFTERS {
+        swap(&stack, &pairs.drafter(name));
+        let fast = |ask: &Ask| ask.clone().route(RouteWish::Speculative);
+        let alone: Vec<Answer> =
+            asks.iter().map(|ask| stack.ask(fast(ask)).expect("served")).collect();
+        let together: Vec<Answer> = asks
+            .chunks(8)
+            .flat_map(|asks| asks.iter().map(|ask| stack.start(fast(ask))).collect::<Vec<_>>())
+            .map(|pending| pending.finish().expect("served"))
+            .collect();
+        for (at, plain) in plain.iter().enumerate() {
+            same_but_near_ties(plain, &alone[at], &format!("{name} {at}"), &mut near_ties);
+            let what = format!("{name} {at}, together");
+            same_but_near_ties(plain, &together[at], &what, &mut near_ties);
+            tokens += 2 * plain.ids.len();
+        }
+        let figures = [sum(&alone), sum(&together)].map(per_cycle);
+        println!(
+            "{name} ({kind}): {:.2} tokens a cycle alone, {:.2} together",
+            figures[0], figures[1]
+        );
+        assert!(figures[0] > 1.5, "{name}: {figures:?}");
+    }
+    println!("{tokens} tokens compared, {near_ties} near-ties");
+    assert!(near_ties as usize <= 1 + tokens / 20_000, "{near_ties} near-ties in {tokens} tokens");
+    assert_eq!(stack.held_bytes(), 0);
+    stack.stop();
+}
+
+#[test]
+fn streams_with_each_kind_of_drafter_equal_plain_streams() {
+    check_identity(6);
+}
+
+#[test]
+#[ignore = "soak: a minute; run by `make soak`"]
+fn fifty_streams_with_each_kind_of_drafter_equal_plain_streams() {
+    check_identity(50);
+}
+
+/// Each round another drafter takes over while eight requests run. Then it is killed, stopped, or
+/// neither.
+fn take_turns(rounds: usize) {
+    let pairs = Pairs::new();
+    let stack = pairs.stack(DRAFTERS[0].0);
+    // Long enough that a drafter comes before the end.
+    let asks = asks(16, 384);
+    let plain: Vec<Answer> =
+        asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
+    let (target, mut near_ties) = (stack.pid("target"), 0);
+    for round in 0..rounds {
+        let (name, _) = DRAFTERS[(1 + round) % DRAFTERS.len()];
+        let chosen: Vec<usize> = (0..8).map(|n| (round + n) % asks.len()).collect();
+        let start = |at: &usize| stack.start(asks[*at].clone().route(RouteWish::Speculative));
+        let running: Vec<_> = chosen.iter().map(start).collect();
+        swap(&stack, &pairs.drafter(name));
+        let more: Vec<_> = chosen.iter().map(start).collect();
+        match round % 4 {
+            1 => signal(stack.pid("drafter"), Signal::SIGKILL),
+            3 => signal(stack.pid("drafter"), Signal::SIGSTOP),
+            _ => {}
+        }
+        for (at, pending) in chosen.iter().chain(&chosen).zip(running.into_iter().chain(more)) {
+            let answer = pending.finish().expect("served");
+            let what = format!("round {round}, {name}, request {at}");
+            same_but_near_ties(&plain[*at], &answer, &what, &mut near_ties);
+        }
+    }
+    println!("{rounds} rounds, {near_ties} near-ties");
+    assert_eq!(stack.pid("target"), target);
+    assert_eq!(stack.held_bytes(), 0);
+    stack.stop();
+}
+
+#[test]
+fn drafters_of_all_kinds_take_each_others_place_while_streams_run() {
+    take_turns(8);
+}
+
+#[test]
+#[ignore = "soak: a minute; run by `make soak`"]
+fn drafters_of_all_kinds_take_each_others_place_forty_times() {
+    take_turns(40);
+}
+
+/// A drafter that cannot work with the target is refused within a second, with the reason, and the
+/// target goes on.
+#[test]
+fn a_drafter_of_another_target_is_refused_with_the_reason() {
+    let pairs = Pairs::new();
+    // The demo target has other sizes and other ids.
+    let stack = Stack::drafting(MANY_RESTARTS);
+    let target = stack.pid("target");
+    let nothing = pairs.dir.path().join("nothing");
+    std::fs::create_dir(&nothing).expect("made");
+    std::fs::write(nothing.join("config.json"), "{}").expect("written");
+    let others = DRAFTERS.map(|(name, _)| (pairs.drafter(name), "expected"));
+    for (drafter, reason) in others.into_iter().chain([(nothing, "config.json")]) {
+        let begun = std::time::Instant::now();
+        let words = ["drafter", "swap", "--model", &drafter.display().to_string()];
+        let output = stack.paceline(&words, "");
+        let found = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{found}");
+        assert!(found.contains(reason), "{}: {found}", drafter.display());
+        println!("{}: {:?}: {found}", drafter.display(), begun.elapsed());
+    }
+    let answer = stack.ask(continue_ids(&[5, 6, 7]).max_tokens(4)).expect("served");
+    assert!(!answer.ids.is_empty());
+    assert_eq!(stack.pid("target"), target);
+    stack.stop();
+}
