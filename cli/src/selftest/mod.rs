@@ -178,14 +178,19 @@ impl Tester<'_> {
                 pairs.push(pair.timed((round + at) % 2 == 1, &mut identity).await?);
             }
         }
+        // Cycles and accepted tokens.
+        let mut sampled = (0, 0);
         for (at, prompt) in prompts.iter().enumerate() {
             self.passing(&format!("sampled: {} of {} ({})", at + 1, prompts.len(), prompt.kind));
-            PromptRun { client: &mut *client, prompt, max_tokens, drafter }
-                .sampled(1 + at as u64, &mut identity)
-                .await?;
+            let run = PromptRun { client: &mut *client, prompt, max_tokens, drafter };
+            let answer = run.sampled(1 + at as u64, &mut identity).await?;
+            sampled.0 += answer.speculation.cycles;
+            sampled.1 += answer.speculation.accepted;
         }
+        let sampled = (sampled.0 > 0).then(|| 1.0 + sampled.1 as f64 / sampled.0 as f64);
         let after = snapshot(&self.dir).await.unwrap_or_default();
-        self.report(status, &after, &pairs, identity, max_tokens)
+        let report = self.report(status, &after, &pairs, identity, max_tokens)?;
+        Ok(SelftestReport { sampled_tokens_per_cycle: sampled, ..report })
     }
 
     fn passing(&mut self, what: &str) {
@@ -232,6 +237,7 @@ impl Tester<'_> {
             identity,
             late_drafts: late(after).saturating_sub(late(before)),
             undrafted,
+            sampled_tokens_per_cycle: None,
             verdict: words,
             seconds: 0.0,
         })
@@ -291,13 +297,18 @@ impl PromptRun<'_> {
         Ok(Pair { kind: self.prompt.kind.clone(), plain, drafted: self.drafter.then_some(other) })
     }
 
-    /// Sampled, for identity only.
-    async fn sampled(mut self, seed: u64, identity: &mut TokenComparison) -> Result<(), Failure> {
+    /// Sampled, for identity and for the length of cycles. Returns the answer with the drafter.
+    async fn sampled(
+        mut self,
+        seed: u64,
+        identity: &mut TokenComparison,
+    ) -> Result<LaneAnswer, Failure> {
         let choice = Choice::Sampled(seed);
         let other = if self.drafter { RouteWish::Speculative } else { RouteWish::Plain };
         let plain = self.ask(choice, RouteWish::Plain, false).await?;
         let other = self.ask(choice, other, false).await?;
-        self.compare(choice, &plain, &other, identity).await
+        self.compare(choice, &plain, &other, identity).await?;
+        Ok(other)
     }
 
     async fn ask(

@@ -64,6 +64,8 @@ pub struct SelftestReport {
     pub all: SelftestRow,
     /// Plain decoding time over that with the drafter, of all answers together.
     pub overall_ratio: Option<f64>,
+    /// Tokens of a cycle in answers that were sampled at temperature 0.8, the target's own included.
+    pub sampled_tokens_per_cycle: Option<f64>,
     /// Whether the lanes gave the same tokens.
     pub identity: TokenComparison,
     /// Drafts that came too late.
@@ -87,6 +89,13 @@ impl SelftestReport {
         let mut text = table(&self.kinds, &self.all, self.subject.drafter.is_some());
         text.push('\n');
         text.push_str(&identity(&self.identity, self.subject.drafter.is_some()));
+        if let (Some(sampled), Some(greedy)) =
+            (self.sampled_tokens_per_cycle, self.all.tokens_per_cycle)
+        {
+            text.push_str(&format!(
+                "sampled at temperature 0.8: {sampled:.2} tokens per cycle (greedy {greedy:.2})\n"
+            ));
+        }
         for (reason, count) in &self.undrafted {
             text.push_str(&format!(
                 "{count} answers got no draft although one was asked for: {reason}\n"

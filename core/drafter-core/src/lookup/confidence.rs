@@ -4,8 +4,9 @@
 /// makes no difference.
 const CLASSES: [u32; 7] = [1, 2, 3, 4, 6, 10, 16];
 
-/// Probability of each class before the first observation: what was seen in prose and source code
-/// (`cargo run -p paceline-drafter-core --example lookup_confidence`), rounded.
+/// Probability of each class before the first observation: shares of right predictions in 40,000
+/// tokens of this project's documents, in texts of 1,500 tokens, by the tokenizer of `SmolLM2`. In
+/// its source code they are up to 0.13 higher.
 const PRIOR: [f32; CLASSES.len()] = [0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9];
 
 /// Observations that weigh as much as the prior.
