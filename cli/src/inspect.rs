@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use paceline_process::Loaded;
 use paceline_process::chain;
-use paceline_process::config::CONFIG_VAR;
-use serde_json::Value;
+use paceline_process::config::{CONFIG_VAR, LOOKUP};
+use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
 use crate::failure::Failure;
@@ -26,7 +26,9 @@ const MAX_PATHS: usize = 8;
 pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     let loaded = Loaded::find(args.config.config.as_deref())?;
     let dir = directory("the model", &args.model)?;
-    let drafter = args.drafter.as_deref().map(|name| directory("--drafter", name)).transpose()?;
+    let lookup = args.drafter.as_deref() == Some(LOOKUP);
+    let named = args.drafter.as_deref().filter(|_| !lookup);
+    let drafter = named.map(|name| directory("--drafter", name)).transpose()?;
     let refused = Failure::refused_here;
     let program = program("target").map_err(|error| refused(chain(&error)))?;
     let mut command = Command::new(&program);
@@ -44,8 +46,13 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
         let message = if words.is_empty() { output.status.to_string() } else { words.to_owned() };
         return Err(refused(message));
     }
-    let object: Value = serde_json::from_slice(&output.stdout)
+    let mut object: Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| refused(format!("the worker's answer is no JSON: {error}")))?;
+    if lookup {
+        // It has no files to read, and goes with any model.
+        object["drafter"] =
+            json!({ "path": LOOKUP, "kind": LOOKUP, "memory_bytes": 0, "fits": true });
+    }
     let text = if args.json { format!("{object}\n") } else { text(&object) };
     screen.text(&text).map_err(|_| Failure::output_closed())
 }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
+use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::RouteWish;
 use paceline_tests::ask::{Ask, continue_ids};
 use paceline_tests::prompts::{reference, same_but_near_ties};
@@ -193,8 +194,8 @@ fn drafters_of_all_kinds_take_each_others_place_forty_times() {
     take_turns(40);
 }
 
-/// A drafter that cannot work with the target is refused within a second, with the reason, and the
-/// target goes on.
+/// A drafter that cannot work with the target is refused with the reason, and the target goes on.
+/// On an idle machine that takes less than a second, which is printed.
 #[test]
 fn a_drafter_of_another_target_is_refused_with_the_reason() {
     let pairs = Pairs::new();
@@ -206,13 +207,13 @@ fn a_drafter_of_another_target_is_refused_with_the_reason() {
     std::fs::write(nothing.join("config.json"), "{}").expect("written");
     let others = DRAFTERS.map(|(name, _)| (pairs.drafter(name), "expected"));
     for (drafter, reason) in others.into_iter().chain([(nothing, "config.json")]) {
-        let begun = std::time::Instant::now();
+        let begun = monotonic_ns();
         let words = ["drafter", "swap", "--model", &drafter.display().to_string()];
         let output = stack.paceline(&words, "");
         let found = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{found}");
         assert!(found.contains(reason), "{}: {found}", drafter.display());
-        println!("{}: {:?}: {found}", drafter.display(), begun.elapsed());
+        println!("{} ms: {found}", (monotonic_ns() - begun) / 1_000_000);
     }
     let answer = stack.ask(continue_ids(&[5, 6, 7]).max_tokens(4)).expect("served");
     assert!(!answer.ids.is_empty());

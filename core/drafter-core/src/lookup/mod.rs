@@ -147,6 +147,6 @@ impl LookupSession {
     pub fn proposes_from(&self) -> u32 {
         let needed = self.confidence.shortest(LEAST_SURVIVAL);
         let tokens = needed.saturating_sub(self.found.length).max(1);
-        self.end() - 1 + tokens
+        self.end().saturating_sub(1) + tokens
     }
 }
