@@ -191,7 +191,6 @@ impl Engine {
     fn draft(&mut self) {
         self.receive_drafts();
         self.request_drafts();
-        self.log_decision();
         self.log_lane_events();
     }
 

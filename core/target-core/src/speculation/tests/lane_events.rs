@@ -32,11 +32,3 @@ fn a_sequence_that_does_not_pay_backs_off_before_its_first_probe_and_after_each(
     assert!(backoffs > 1 && probes > 1, "{events:?}");
     assert_eq!(simulation.scheduler.speculation.take_lane_events(), []);
 }
-
-#[test]
-fn events_that_the_shell_never_takes_are_bounded() {
-    let mut speculation = Speculation::default();
-    (0..1_000).for_each(|key| speculation.log(LaneEvent::BackoffEnded { key: SequenceKey(key) }));
-    assert_eq!(speculation.take_lane_events().len(), MAX_EVENTS);
-    assert_eq!(speculation.take_lane_events(), []);
-}
