@@ -76,6 +76,12 @@ fn a_sweep_measures_each_cell_with_and_without_a_drafter() {
     assert!(err.contains("about") && err.contains("run 2 of 2: prose x 2: absent "), "{err}");
 }
 
+/// The demo target without a drafter.
+fn alone() -> String {
+    let target = repository().join("demo/target");
+    format!("target.model = {target:?}\ndrafter.model = \"\"\n")
+}
+
 #[test]
 fn the_short_form_compares_lanes_and_needs_no_drafter() {
     let output = bench("", &["--kinds", "code", "--runs", "1", "--max-tokens", "8"]);
@@ -88,7 +94,7 @@ fn the_short_form_compares_lanes_and_needs_no_drafter() {
     );
     assert!(text.contains("compared with the first to their prompt: equal"), "{text}");
 
-    let alone = format!("target.model = {:?}\n", repository().join("demo/target"));
+    let alone = alone();
     let output = bench(&alone, &["--kinds", "code", "--runs", "1", "--max-tokens", "8", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{:?}", words(&output));
     let object = object(&output);
@@ -183,7 +189,7 @@ fn the_table_is_readable_and_a_too_long_prompt_is_refused() {
 
 #[test]
 fn a_benchmark_that_cannot_run_names_the_reason() {
-    let alone = format!("target.model = {:?}\n", repository().join("demo/target"));
+    let alone = alone();
     let (code, err) = words(&bench(&alone, &["--sweep", "--runs", "1"]));
     assert_eq!(code, Some(2), "{err}");
     assert!(err.contains("--drafter"), "{err}");

@@ -55,7 +55,6 @@ fn a_request_without_memory_waits_and_is_served() {
     drop(first);
     let answer = second.finish().expect("served after waiting");
     assert!(!answer.ids.is_empty());
-    assert!(answer.end.timing.expect("timing").queue_ms > 0.0);
     wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
     stack.stop();
 }

@@ -30,7 +30,6 @@ async fn silent(stage: &mut Exchange) -> Silent {
     let request = Request::post("/v1/chat/completions").header("content-type", "application/json");
     let request = request.body(Body::from(body.to_string())).expect("a request");
     let answering = task::spawn("request", stage.router.clone().oneshot(request));
-    let submission = within(stage.fake.submission()).await;
     let response = within(answering).await.expect("no panic").expect("infallible");
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
@@ -38,6 +37,15 @@ async fn silent(stage: &mut Exchange) -> Silent {
     let mut body = response.into_body().into_data_stream();
     let first = within(body.next()).await.expect("not over").expect("no error");
     assert_eq!(first, ": keep-alive\n\n");
+    // The headers may have come before the request was passed on. Reading the body goes on with it.
+    let submission = loop {
+        tokio::select! {
+            submission = stage.fake.submission() => break submission,
+            piece = within(body.next()) => {
+                assert_eq!(piece.expect("not over").expect("no error"), ": keep-alive\n\n");
+            }
+        }
+    };
     Silent { submission, body }
 }
 
