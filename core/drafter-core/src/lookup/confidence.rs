@@ -4,9 +4,9 @@
 /// makes no difference.
 const CLASSES: [u32; 7] = [1, 2, 3, 4, 6, 10, 16];
 
-/// Probability of each class before the first observation: shares of right predictions in 40,000
-/// tokens of this project's documents, in texts of 1,500 tokens, by the tokenizer of `SmolLM2`. In
-/// its source code they are up to 0.13 higher.
+/// Probability of each class before the first observation. Chosen, and compared afterwards with
+/// 40,000 predictions in technical prose, in texts of 1,500 tokens by the tokenizer of `SmolLM2`:
+/// 0.13, 0.30, 0.38, 0.51, 0.59, 0.72, 0.90 of them were right. In source code up to 0.13 more were.
 const PRIOR: [f32; CLASSES.len()] = [0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9];
 
 /// Observations that weigh as much as the prior.

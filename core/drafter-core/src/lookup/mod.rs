@@ -25,8 +25,8 @@ pub const LONGEST_PROPOSAL: u32 = 15;
 /// many, the older half is forgotten, so that a token's cost stays constant on average.
 const MOST_TOKENS: usize = 1 << 16;
 
-/// Probability that a proposed token is accepted, below which it is not proposed. A row of a block
-/// costs about a quarter of a step where it costs much: a small model on a CPU.
+/// Probability that a proposed token is accepted, below which it is not proposed. Chosen for a small
+/// model on a CPU, where a further row is expensive; its cost was not measured for this.
 const LEAST_SURVIVAL: f32 = 0.25;
 
 /// The text of one sequence, and what it proposes.
