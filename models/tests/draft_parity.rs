@@ -26,7 +26,7 @@ use paceline_models::{
     Array, BlockRequest, DeviceChoice, DraftBatch, DraftPart, Quantize, SequenceId, device, draft,
     load_draft,
 };
-use pair::{Pair, best, demo, floats, golden, ids, read, worst};
+use pair::{Pair, best, demo, floats, golden, ids, prompt, read, worst};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -111,10 +111,6 @@ fn sliding_layers_follow_the_reference() {
     follow_reference("dflash-sliding");
 }
 
-fn prompt(length: usize, seed: u32) -> Vec<u32> {
-    (0..length as u32).map(|at| 8 + (at * (seed % 5 + 1) + seed) % 48).collect()
-}
-
 fn part(session: u64, position: i32, context: i32, block: i32) -> DraftPart {
     let block = BlockRequest::greedy(block, 0);
     DraftPart { sequence: SequenceId(session), position, context, next_id: None, block }
@@ -127,13 +123,7 @@ fn some_rows(states: &Array, rows: std::ops::Range<i32>) -> Array {
 #[test]
 fn sessions_together_are_sessions_alone() {
     for name in ["dflash-full", "dflash-sliding"] {
-        let (mut together, mut alone) = (Pair::golden(name), Pair::golden(name));
-        let mut states = vec![];
-        for session in 0..4 {
-            together.open(session);
-            alone.open(session);
-            states.push(together.prefill(session, &prompt(90, session as u32)).1);
-        }
+        let (mut together, mut alone, states) = Pair::golden_twice(name);
         // (session, context, block): ragged, with one that only reads and one that reads nothing
         // new.
         let steps: [&[(u64, i32, i32)]; 3] = [

@@ -7,12 +7,14 @@ use nix::sys::signal::Signal;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::RouteWish;
 use paceline_tests::ask::{Ask, continue_ids};
-use paceline_tests::prompts::{reference, same_but_near_ties};
-use paceline_tests::{Answer, Stack, repository, signal};
+use paceline_tests::prompts::same_but_near_ties;
+use paceline_tests::{Stack, repository, signal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{MANY_RESTARTS, per_cycle, sum};
+use crate::support::{
+    Compared, Drafted, MANY_RESTARTS, compare_with_plain, per_cycle, plain_answers, sum,
+};
 
 /// Ids of the target, of which the last one ends a text.
 const IDS: u32 = 56;
@@ -106,34 +108,16 @@ fn check_identity(count: usize) {
     let pairs = Pairs::new();
     let stack = pairs.stack(DRAFTERS[0].0);
     let asks = asks(count, 48);
-    let plain: Vec<Answer> =
-        asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
-    let (mut tokens, mut near_ties) = (0, 0);
+    let (plain, mut counts) = (plain_answers(&stack, &asks), Compared::default());
     for (name, kind) in DRAFTERS {
         swap(&stack, &pairs.drafter(name));
-        let fast = |ask: &Ask| ask.clone().route(RouteWish::Speculative);
-        let alone: Vec<Answer> =
-            asks.iter().map(|ask| stack.ask(fast(ask)).expect("served")).collect();
-        let together: Vec<Answer> = asks
-            .chunks(8)
-            .flat_map(|asks| asks.iter().map(|ask| stack.start(fast(ask))).collect::<Vec<_>>())
-            .map(|pending| pending.finish().expect("served"))
-            .collect();
-        for (at, plain) in plain.iter().enumerate() {
-            same_but_near_ties(plain, &alone[at], &format!("{name} {at}"), &mut near_ties);
-            let what = format!("{name} {at}, together");
-            same_but_near_ties(plain, &together[at], &what, &mut near_ties);
-            tokens += 2 * plain.ids.len();
-        }
-        let figures = [sum(&alone), sum(&together)].map(per_cycle);
-        println!(
-            "{name} ({kind}): {:.2} tokens a cycle alone, {:.2} together",
-            figures[0], figures[1]
-        );
-        assert!(figures[0] > 1.5, "{name}: {figures:?}");
+        let Drafted { alone, together } =
+            compare_with_plain(&stack, &asks, &plain, name, &mut counts);
+        let [alone, together] = [sum(&alone), sum(&together)].map(per_cycle);
+        println!("{name} ({kind}): {alone:.2} tokens a cycle alone, {together:.2} together");
+        assert!(alone > 1.5, "{name}: {alone}");
     }
-    println!("{tokens} tokens compared, {near_ties} near-ties");
-    assert!(near_ties as usize <= 1 + tokens / 20_000, "{near_ties} near-ties in {tokens} tokens");
+    counts.check();
     assert_eq!(stack.held_bytes(), 0);
     stack.stop();
 }
@@ -156,8 +140,7 @@ fn take_turns(rounds: usize) {
     let stack = pairs.stack(DRAFTERS[0].0);
     // Long enough that a drafter comes before the end.
     let asks = asks(16, 384);
-    let plain: Vec<Answer> =
-        asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
+    let plain = plain_answers(&stack, &asks);
     let (target, mut near_ties) = (stack.pid("target"), 0);
     for round in 0..rounds {
         let (name, _) = DRAFTERS[(1 + round) % DRAFTERS.len()];

@@ -2,6 +2,7 @@
 //! must give back.
 
 use paceline_proto::v1::{RouteWish, Speculation};
+use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Prompt, reference, same_but_near_ties, some_of_each};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Answer, Stack, usage, wait};
@@ -87,10 +88,64 @@ pub fn wait_for_resources(stack: &Stack, before: &Resources, what: &str) {
 
 /// The plain answers to prompts, greedy and sampled in turn.
 pub fn references(stack: &Stack, prompts: &[Prompt]) -> Vec<Answer> {
-    let ask = |(at, prompt): (usize, &Prompt)| {
-        stack.ask(reference(prompt.sampled(seed(at)))).expect("served")
-    };
-    prompts.iter().enumerate().map(ask).collect()
+    let asks = prompts.iter().enumerate().map(|(at, prompt)| prompt.sampled(seed(at)));
+    plain_answers(stack, &asks.collect::<Vec<_>>())
+}
+
+/// Answers of the speculative lane to the same requests.
+pub struct Drafted {
+    /// To one request at a time.
+    pub alone: Vec<Answer>,
+    /// To eight at once.
+    pub together: Vec<Answer>,
+}
+
+/// Asks each request in the speculative lane, alone and beside seven others, and compares the
+/// answers with the plain ones. Returns them, and adds to the counts of tokens and near-ties.
+pub fn compare_with_plain(
+    stack: &Stack,
+    asks: &[Ask],
+    plain: &[Answer],
+    what: &str,
+    counts: &mut Compared,
+) -> Drafted {
+    let fast = |ask: &Ask| ask.clone().route(RouteWish::Speculative);
+    let alone: Vec<Answer> = asks.iter().map(|ask| stack.ask(fast(ask)).expect("served")).collect();
+    let together: Vec<Answer> = asks
+        .chunks(8)
+        .flat_map(|asks| asks.iter().map(|ask| stack.start(fast(ask))).collect::<Vec<_>>())
+        .map(|pending| pending.finish().expect("served"))
+        .collect();
+    for (at, plain) in plain.iter().enumerate() {
+        for (answers, how) in [(&alone, "alone"), (&together, "together")] {
+            let what = format!("{what}, request {at}, {how}");
+            same_but_near_ties(plain, &answers[at], &what, &mut counts.near_ties);
+            counts.tokens += plain.ids.len();
+        }
+    }
+    Drafted { alone, together }
+}
+
+/// What was compared.
+#[derive(Default)]
+pub struct Compared {
+    tokens: usize,
+    near_ties: u32,
+}
+
+impl Compared {
+    /// Near-ties are rare: the aim is one in 100,000 tokens (I1). A few prompts have none.
+    pub fn check(&self) {
+        let Self { tokens, near_ties } = *self;
+        println!("{tokens} tokens compared, {near_ties} near-ties");
+        let most = 1 + tokens / 20_000;
+        assert!(near_ties as usize <= most, "{near_ties} near-ties in {tokens} tokens");
+    }
+}
+
+/// The plain answers to these requests.
+pub fn plain_answers(stack: &Stack, asks: &[Ask]) -> Vec<Answer> {
+    asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect()
 }
 
 /// Every second request is sampled.

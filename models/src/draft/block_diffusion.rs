@@ -12,7 +12,7 @@ use mlx_rs::{Array, Dtype};
 
 pub(super) use config::{AttentionWindow, Config, Keys, wrong};
 
-use super::{DraftBatch, DraftPart};
+use super::{BlockRequest, DraftBatch, DraftInfo, DraftPart, Proposal, TokenDraft};
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
@@ -289,6 +289,24 @@ impl<L: BlockLayer> Backbone<L> {
         Ok(Some(self.norm.forward(&x)?))
     }
 
+    /// The drafts of a batch as token ids below `vocab`. `choose` chooses them from the hidden rows
+    /// that propose, for the parts with a block.
+    pub(super) fn propose_ids(
+        &self,
+        batch: &DraftBatch,
+        info: &DraftInfo,
+        vocab: i32,
+        kv: &mut KvStore,
+        choose: impl FnOnce(&Array, &[(DraftPart, BlockRequest)]) -> Result<Vec<TokenDraft>>,
+    ) -> Result<Option<Proposal>> {
+        batch.check(info)?;
+        let blocks = batch.blocks(vocab)?;
+        let hidden = self.forward(batch, kv)?;
+        let drafts = hidden.map(|hidden| choose(&hidden, &blocks)).transpose()?;
+        commit_context(batch, kv)?;
+        Ok(drafts.map(Proposal::Tokens))
+    }
+
     /// Context rows do not depend on the layers below: nothing but keys and values is needed.
     fn read_context(&self, step: &Step, kv: &mut KvStore) -> Result<()> {
         let Some(context) = &step.context else {
@@ -351,7 +369,8 @@ fn asked_rows(batch: &DraftBatch) -> Vec<i32> {
     batch.parts.iter().map(DraftPart::block_rows).collect()
 }
 
-/// See [`Step::earlier`].
+/// For each row of the blocks the place of the row so many rows before it, in rows with one of zeros
+/// in front: 0 if the block has no such row.
 fn earlier_rows(blocks: &[i32], back: i32) -> Array {
     let (mut start, mut places) = (0, vec![]);
     for rows in blocks {

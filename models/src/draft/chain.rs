@@ -119,18 +119,19 @@ impl Chains {
         Ok(Some(ChainRows { parts, rows, drafts: before as i32 + 1, ids }))
     }
 
-    /// The drafts of all parts with a block, in their order. Evaluates what is not computed yet.
+    /// The drafts of all parts with a block, in their order. Evaluates what is not computed yet, with
+    /// `with` in the same pass.
     ///
     /// # Errors
     /// MLX's own.
-    pub(super) fn finish(self) -> Result<Vec<TokenDraft>> {
+    pub(super) fn finish(self, with: &[Array]) -> Result<Vec<TokenDraft>> {
         let in_graph = |ids: &DraftedIds| match ids {
             DraftedIds::InGraph(ids) => Some(ids.clone()),
             DraftedIds::OnHost(_) => None,
         };
         // In one pass: each place depends on the one before it.
         let lazy: Vec<Array> = self.chosen.iter().filter_map(in_graph).collect();
-        eval(&lazy)?;
+        eval(lazy.iter().chain(with))?;
         let mut drafts = vec![TokenDraft::default(); self.chains.len()];
         for (before, ids) in self.chosen.iter().enumerate() {
             let longer = self.chains.iter().zip(&mut drafts);

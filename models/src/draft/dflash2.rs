@@ -17,7 +17,7 @@ use paceline_vocabulary::link::ProposalKind;
 
 use config::{Config, Convolution as ConvolutionSizes};
 
-use super::block_diffusion::{self, Attention, Backbone, BlockLayer, Layer, Step, commit_context};
+use super::block_diffusion::{self, Attention, Backbone, BlockLayer, Layer, Step};
 use super::{
     BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
     TokenDraft,
@@ -146,20 +146,20 @@ struct CandidateSelector {
     predecessor_codebook: Embedding,
     successor_codebook: Embedding,
     hidden_projection: Linear,
-    /// C.
+    /// Candidates of a row (C).
     top_k: i32,
 }
 
 /// The candidates of all proposing rows, on the host.
 struct Candidates<'a> {
-    /// `[P, C]`.
+    /// Candidates of each row: `[P, C]`.
     ids: &'a [u32],
-    /// `[P, C]`.
+    /// Logit of each candidate: `[P, C]`.
     logits: &'a [f32],
-    /// `[P, C, C]`: of each candidate of the row before with each of this row. Before the first row
+    /// What a pair of neighbours scores: `[P, C, C]`, of each candidate of the row before with each of this row. Before the first row
     /// of a block the bonus token stands in all places.
     edges: &'a [f32],
-    /// C.
+    /// Candidates of a row (C).
     count: usize,
 }
 
@@ -335,16 +335,8 @@ impl Drafter for Dflash2 {
     }
 
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
-        batch.check(&self.info)?;
-        let parts = batch.blocks(self.vocab)?;
-        let hidden = self.backbone.forward(batch, kv)?;
-        let drafts = match &hidden {
-            Some(hidden) => {
-                Some(self.candidate_selector.select(hidden, &self.logits(hidden)?, &parts)?)
-            }
-            None => None,
-        };
-        commit_context(batch, kv)?;
-        Ok(drafts.map(Proposal::Tokens))
+        self.backbone.propose_ids(batch, &self.info, self.vocab, kv, |hidden, blocks| {
+            self.candidate_selector.select(hidden, &self.logits(hidden)?, blocks)
+        })
     }
 }

@@ -9,13 +9,13 @@ mod config;
 use std::path::Path;
 
 use mlx_rs::ops::{concatenate, sigmoid};
-use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype};
 use paceline_vocabulary::link::ProposalKind;
 
 use config::Config;
 
-use super::block_diffusion::{self, Backbone, Layer, commit_context};
+use super::block_diffusion::{self, Backbone, Layer};
+use super::chain::Chains;
 use super::{
     BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
     TokenDraft,
@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::kv::{KvStore, LayerKv};
 use crate::layers::{Embedding, Linear};
 use crate::load::{LoadError, TensorFiles, Weights};
-use crate::sample::{Block, DraftedIds, RowRule, propose, softcap};
+use crate::sample::softcap;
 
 /// A block ends before the draft that is reached and accepted with a lower probability than this,
 /// by the drafter's own estimate. Others measured on Metal, with 4-bit weights, that each verified
@@ -149,15 +149,6 @@ impl ReducedVocabulary {
     }
 }
 
-/// One step of the chain: a draft for each part that wants so many.
-struct ChainStep {
-    /// The parts, by their place in the batch.
-    parts: Vec<usize>,
-    ids: DraftedIds,
-    /// `[parts]`, if the drafter estimates it.
-    confidence: Option<Array>,
-}
-
 /// A loaded DSpark drafter.
 pub(super) struct Dspark {
     info: DraftInfo,
@@ -223,56 +214,46 @@ impl Dspark {
         }
     }
 
-    /// The drafts of `parts`, one step for all parts after another. Lazy for greedy parts; noise
-    /// is on the host, so that a step with a sampled part is evaluated before the next one.
-    fn chain(&self, hidden: &Array, parts: &[(DraftPart, BlockRequest)]) -> Result<Vec<ChainStep>> {
+    /// The drafts of `blocks`, one place of all blocks after another. `hidden` has the rows that
+    /// propose, block by block.
+    fn chain(
+        &self,
+        hidden: &Array,
+        blocks: &[(DraftPart, BlockRequest)],
+    ) -> Result<Vec<TokenDraft>> {
         let logits = self.logits(hidden)?;
-        let mut first = vec![0; parts.len()];
-        for at in 1..parts.len() {
-            first[at] = first[at - 1] + parts[at - 1].1.rows - 1;
+        let mut first = vec![0; blocks.len()];
+        for at in 1..blocks.len() {
+            first[at] = first[at - 1] + blocks[at - 1].1.rows - 1;
         }
-        let bonus: Vec<u32> = parts.iter().map(|(_, block)| block.bonus_id).collect();
+        let parts: Vec<DraftPart> = blocks.iter().map(|(part, _)| *part).collect();
+        let mut chains = Chains::new(&parts, self.vocab as u32, |_| true);
+        let bonus: Vec<u32> = blocks.iter().map(|(_, block)| block.bonus_id).collect();
         let mut before = Array::from_slice(&bonus, &[bonus.len() as i32]);
-        let mut active: Vec<usize> = (0..parts.len()).collect();
-        let mut steps: Vec<ChainStep> = vec![];
-        for at in 0.. {
-            let stays: Vec<usize> =
-                (0..active.len()).filter(|place| parts[active[*place]].1.rows - 1 > at).collect();
-            if stays.is_empty() {
-                break;
-            }
-            if stays.len() < active.len() {
-                before = before.take_axis(indices(stays.iter().map(|place| *place as i32)), 0)?;
-                active = stays.iter().map(|place| active[*place]).collect();
-            }
-            let rows = indices(active.iter().map(|part| first[*part] + at));
-            let rules: Vec<RowRule<'_>> = active
-                .iter()
-                .map(|part| {
-                    let rule = parts[*part].0.draft_rule(&parts[*part].1);
-                    RowRule { position: rule.position + at as u32, ..rule }
-                })
-                .collect();
-            let step = (hidden.take_axis(&rows, 0)?, logits.take_axis(&rows, 0)?);
-            let (ids, confidence) = self.link(step, &before, &rules)?;
-            before = match &ids {
-                DraftedIds::InGraph(ids) => ids.clone(),
-                DraftedIds::OnHost(ids) => Array::from_slice(ids, &[ids.len() as i32]),
-            };
-            steps.push(ChainStep { parts: active.clone(), ids, confidence });
+        let (mut rows, mut confidences) = (first.clone(), vec![]);
+        loop {
+            let places = Array::from_slice(&rows, &[rows.len() as i32]);
+            let (hidden, logits) = (hidden.take_axis(&places, 0)?, logits.take_axis(&places, 0)?);
+            let (logits, confidence) = self.link(&hidden, logits, &before)?;
+            confidences.extend(confidence);
+            let Some(next) = chains.choose(&logits)? else { break };
+            rows = next.parts.iter().map(|block| first[*block] + next.drafts).collect();
+            before = next.id_array();
         }
-        Ok(steps)
+        let mut drafts = chains.finish(&confidences)?;
+        cut(&mut drafts, &confidences)?;
+        Ok(drafts)
     }
 
-    /// One draft for each of n rows `(hidden [n, hidden], logits [n, draft vocabulary])` after the
-    /// tokens `before` `[n]`.
+    /// What n rows score after the tokens `before` `[n]`: logits `[n, vocab]`, float32, and
+    /// confidence `[n]`, if the drafter estimates it. `hidden` `[n, hidden]`, `logits` `[n, draft
+    /// vocabulary]`.
     fn link(
         &self,
-        (hidden, logits): (Array, Array),
+        hidden: &Array,
+        mut logits: Array,
         before: &Array,
-        rules: &[RowRule<'_>],
-    ) -> Result<(DraftedIds, Option<Array>)> {
-        let mut logits = logits;
+    ) -> Result<(Array, Option<Array>)> {
         let pairs = self.markov_head.as_ref().map(|head| head.markov_w1.rows_of(before));
         let pairs = pairs.transpose()?;
         if let (Some(head), Some(pairs)) = (&self.markov_head, &pairs) {
@@ -282,42 +263,31 @@ impl Dspark {
             logits = reduced.widened(&logits)?;
         }
         let confidence =
-            self.confidence_head.as_ref().map(|head| head.forward(&hidden, pairs.as_ref()));
-        let blocks: Vec<Block<'_>> =
-            rules.iter().map(|rule| Block { rule: *rule, drafted: 1 }).collect();
-        Ok((propose(&logits, &blocks)?, confidence.transpose()?))
+            self.confidence_head.as_ref().map(|head| head.forward(hidden, pairs.as_ref()));
+        Ok((logits, confidence.transpose()?))
     }
 }
 
-fn indices(rows: impl Iterator<Item = i32>) -> Array {
-    let rows: Vec<i32> = rows.collect();
-    Array::from_slice(&rows, &[rows.len() as i32])
-}
-
-/// Evaluates the steps and puts each part's drafts together, up to the one that is too improbable.
-fn drafts(steps: &[ChainStep], parts: usize) -> Result<Vec<TokenDraft>> {
-    let in_graph = steps.iter().filter_map(|step| match &step.ids {
-        DraftedIds::InGraph(ids) => Some(ids),
-        DraftedIds::OnHost(_) => None,
-    });
-    eval(in_graph.chain(steps.iter().filter_map(|step| step.confidence.as_ref())))?;
-    let mut drafts = vec![TokenDraft::default(); parts];
-    let mut reached = vec![1.0f32; parts];
-    for step in steps {
-        let ids = step.ids.on_host()?;
-        let confidence: Option<&[f32]> =
-            step.confidence.as_ref().map(|array| array.try_as_slice()).transpose()?;
-        for (place, (part, id)) in step.parts.iter().zip(ids).enumerate() {
-            reached[*part] *= confidence.map_or(1.0, |all| all[place]);
-            // NaN fails too: such a row's draft is bad. Once below, a product stays below.
-            if reached[*part] >= LEAST_CONFIDENCE {
-                drafts[*part].ids.push(id);
-            } else {
-                reached[*part] = 0.0;
+/// Ends each draft before the token that is too improbable. `confidences` has an array for each
+/// place in the blocks, of the drafts that are so long; none if the drafter estimates nothing.
+fn cut(drafts: &mut [TokenDraft], confidences: &[Array]) -> Result<()> {
+    let mut reached = vec![1.0f32; drafts.len()];
+    let mut ends: Vec<usize> = drafts.iter().map(|draft| draft.ids.len()).collect();
+    for (place, confidence) in confidences.iter().enumerate() {
+        let longer = (0..drafts.len()).filter(|at| drafts[*at].ids.len() > place);
+        for (at, confidence) in longer.zip(confidence.try_as_slice::<f32>()?) {
+            reached[at] *= confidence;
+            // NaN fails too: such a row's draft is bad.
+            let is_probable = reached[at] >= LEAST_CONFIDENCE;
+            if !is_probable {
+                ends[at] = ends[at].min(place);
             }
         }
     }
-    Ok(drafts)
+    for (draft, end) in drafts.iter_mut().zip(ends) {
+        draft.ids.truncate(end);
+    }
+    Ok(())
 }
 
 impl Drafter for Dspark {
@@ -334,14 +304,8 @@ impl Drafter for Dspark {
     }
 
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
-        batch.check(&self.info)?;
-        let parts = batch.blocks(self.vocab)?;
-        let hidden = self.backbone.forward(batch, kv)?;
-        let chosen = match &hidden {
-            Some(hidden) => Some(drafts(&self.chain(hidden, &parts)?, parts.len())?),
-            None => None,
-        };
-        commit_context(batch, kv)?;
-        Ok(chosen.map(Proposal::Tokens))
+        self.backbone.propose_ids(batch, &self.info, self.vocab, kv, |hidden, blocks| {
+            self.chain(hidden, blocks)
+        })
     }
 }

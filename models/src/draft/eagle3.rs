@@ -3,13 +3,15 @@
 //! checkpoint's tensor names. Source of the arithmetic: speculators 0.9, `models/eagle3`.
 //!
 //! ```text
-//!  row i          token i + 1, target's hidden states of position i    stays in the store
-//!  first draft    from the row of the last context position, whose token is the bonus token
-//!  row of draft   the draft, the layer's own output of the row before  dropped after the block
+//!  row            token               hidden state                    afterwards
+//!  of position i  that of i + 1       the target's, of position i     stays in the store
+//!  of a draft     the draft           the layer's own, of the row     dropped after the block
+//!                                     before
 //! ```
 //!
-//! A draft needs the output of the last context row. If that row was read in an earlier call without
-//! a block, the drafter has kept the row's input and computes it once more.
+//! The first draft comes from the row of the last context position. Its token is the bonus token. If
+//! that row was read in an earlier call without a block, the drafter has kept the row's input and
+//! computes it once more.
 
 mod config;
 mod layer;
@@ -351,7 +353,7 @@ impl Eagle3 {
             }
         }
         let any = batch.parts.iter().any(|part| part.block.is_some());
-        if any { Ok(Some(Proposal::Tokens(chains.finish()?))) } else { Ok(None) }
+        if any { Ok(Some(Proposal::Tokens(chains.finish(&[])?))) } else { Ok(None) }
     }
 
     /// Keeps the input of the last rows that were read without a block, and forgets those of

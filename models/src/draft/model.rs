@@ -178,7 +178,7 @@ impl Model {
         while let Some(next) = chains.choose(&logits)? {
             logits = self.step(&next, batch, starts, kv)?;
         }
-        Ok(Some(Proposal::Tokens(chains.finish()?)))
+        Ok(Some(Proposal::Tokens(chains.finish(&[])?)))
     }
 }
 

@@ -49,6 +49,20 @@ impl ConfigJson {
         Ok(Self { path, of: String::new(), values })
     }
 
+    /// The file `base` with `changes` laid over it, one level deep; null takes a key away.
+    #[cfg(test)]
+    pub fn changed(mut base: Value, changes: &Value) -> Self {
+        for (key, value) in changes.as_object().expect("an object") {
+            match (&mut base[key], value) {
+                (Value::Object(inner), Value::Object(changes)) => inner.extend(changes.clone()),
+                (place, value) => *place = value.clone(),
+            }
+        }
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(dir.path().join("config.json"), base.to_string()).expect("written");
+        Self::read(dir.path()).expect("an object")
+    }
+
     /// The object under `key`, a configuration of its own.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use paceline_models::{
 use serde::Deserialize;
 
 use crate::pair::{Pair, golden, read};
+use crate::prompt;
 
 #[derive(Deserialize)]
 struct Reference {
@@ -210,10 +211,6 @@ pub fn follow_reference(name: &str, target: &str) {
     let accepted: usize = cycles().map(|cycle| cycle.accepted).sum();
     let drafted: usize = cycles().map(|cycle| cycle.drafted.len()).sum();
     eprintln!("{name}: {accepted} of {drafted} accepted; cycles with undecided drafts {undecided}");
-}
-
-fn prompt(length: usize, seed: u32) -> Vec<u32> {
-    (0..length as u32).map(|at| 8 + (at * (seed % 5 + 1) + seed) % 48).collect()
 }
 
 pub fn load(name: &str, target: &str) -> Pair {

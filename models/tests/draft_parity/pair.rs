@@ -56,6 +56,11 @@ pub fn worst(a: &Array, b: &Array) -> f32 {
     floats(a).iter().zip(floats(b)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
+/// Ids of the ring that the pairs were trained on.
+pub fn prompt(length: usize, seed: u32) -> Vec<u32> {
+    (0..length as u32).map(|at| 8 + (at * (seed % 5 + 1) + seed) % 48).collect()
+}
+
 pub struct Pair {
     pub target: Box<dyn Target>,
     pub drafter: Box<dyn Drafter>,
@@ -81,6 +86,19 @@ impl Pair {
 
     pub fn golden(name: &str) -> Self {
         Self::load(&golden("dflash-target"), &golden(name), Quantize::None)
+    }
+
+    /// The pair twice, of which both have read the same prompts, and the hidden states of these.
+    /// Four sessions of 90 tokens.
+    pub fn golden_twice(name: &str) -> (Self, Self, Vec<Array>) {
+        let (mut one, mut other) = (Self::golden(name), Self::golden(name));
+        let read = |session: u64| {
+            one.open(session);
+            other.open(session);
+            one.prefill(session, &prompt(90, session as u32)).1
+        };
+        let states = (0..4).map(read).collect();
+        (one, other, states)
     }
 
     pub fn open(&mut self, session: u64) {

@@ -142,13 +142,7 @@ fn cold() -> Rule {
 #[test]
 fn sessions_that_draft_ids_together_draft_as_alone() {
     for name in NAMES {
-        let (mut together, mut alone) = (Pair::golden(name), Pair::golden(name));
-        let mut states = vec![];
-        for session in 0..4 {
-            together.open(session);
-            alone.open(session);
-            states.push(together.prefill(session, &prompt(90, session as u32)).1);
-        }
+        let (mut together, mut alone, states) = Pair::golden_twice(name);
         // (session, context, block): ragged, greedy and sampled ones, with one that only reads and
         // one that reads nothing new.
         let steps: [&[(u64, i32, i32)]; 4] = [

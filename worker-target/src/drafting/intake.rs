@@ -10,9 +10,10 @@ use super::{Border, DraftEvent, Drafting};
 use crate::core::{ReportedPosition, SequenceKey};
 
 /// Most progress reports in a row that report nothing new. An honest drafter reports each step
-/// once; a report is stale only if its sequence ended, or started again, while the report was under
-/// way. That is a handful of steps.
-const IDLE_REPORTS: usize = 256;
+/// once; a report is stale only if its sequence ended, or started again, meanwhile. A drafter that
+/// stood still for 10 s, after which it counts as hung, owes so many reports to a target whose steps
+/// take 0.6 ms. A test with 256 ejected a drafter that was slow and honest.
+const IDLE_REPORTS: usize = 1 << 14;
 
 impl Drafting {
     /// Takes the drafter's messages since the last border, as far as one border's limit allows.
@@ -150,6 +151,7 @@ impl Drafting {
         events: &mut Vec<DraftEvent>,
     ) {
         let (mut in_time, count) = (false, served.len());
+        let reads_at_once = self.link.as_ref().is_some_and(|link| link.welcome.reads_at_once);
         for draft in served {
             let key = SequenceKey(draft.session);
             let Some(session) = self.sessions.get_mut(&key) else { continue };
@@ -160,7 +162,9 @@ impl Drafting {
                 in_time = true;
                 session.drafts_from = draft.drafts_from as usize;
                 match draft.proposed.len() {
-                    0 => events.push(DraftEvent::NoDraft(key)),
+                    // Such an answer costs next to nothing, so nothing is to be learned from it.
+                    0 if reads_at_once => events.push(DraftEvent::NoDraft(key)),
+                    0 => events.push(DraftEvent::EmptyDraft(key)),
                     tokens => {
                         session.has_proposed = true;
                         events.push(DraftEvent::Arrived { key, tokens });

@@ -61,6 +61,8 @@ pub(crate) enum DraftEvent {
     },
     /// A sequence gets no draft, although one was requested.
     NoDraft(SequenceKey),
+    /// The drafter spent its time on a draft for a sequence, and proposes no token.
+    EmptyDraft(SequenceKey),
     /// Time until drafts came, or until they were given up as late.
     Took(DraftTime),
 }
@@ -306,6 +308,7 @@ impl Drafting {
             session.progress = DrafterProgress::default();
             session.is_known = false;
             session.drafts_from = 0;
+            session.has_proposed = false;
             if session.awaited.take().is_some() {
                 events.push(DraftEvent::NoDraft(*key));
             }

@@ -48,6 +48,10 @@ impl Engine {
                     );
                 }
                 DraftEvent::NoDraft(key) => self.scheduler.give_up_draft(key),
+                DraftEvent::EmptyDraft(key) => {
+                    self.scheduler.give_up_draft(key);
+                    self.scheduler.speculation.proposed_nothing(key);
+                }
                 DraftEvent::Took(took) if took.tower => self.scheduler.speculation.answered(),
                 DraftEvent::Took(took) => {
                     self.scheduler.speculation.drafted(

@@ -166,6 +166,13 @@ impl Speculation {
         self.ranges.count_step(self.states.len(), size.context / size.sequences);
     }
 
+    /// The drafter answered a request with no token. The draft took its time, so it counts as one
+    /// whose only token was wrong: a drafter that often has nothing is asked ever more rarely.
+    pub fn proposed_nothing(&mut self, key: SequenceKey) {
+        let (start, rows, chooses, prefill, drafted) = (0, 2, true, false, 1);
+        self.verified(&StepPart { key, start, rows, chooses, prefill, drafted }, 0);
+    }
+
     pub(super) fn verified(&mut self, block: &StepPart, accepted: usize) {
         let Some(state) = self.states.get_mut(&block.key) else { return };
         let drafted = block.drafted;

@@ -28,7 +28,8 @@
 //! [`Speculation`] has methods of three types:
 //! - events: [`open`](Speculation::open), [`continue_past_end`](Speculation::continue_past_end),
 //!   [`observe_entropy`](Speculation::observe_entropy), [`drafted`](Speculation::drafted),
-//!   [`answered`](Speculation::answered), [`stepped`](Speculation::stepped),
+//!   [`answered`](Speculation::answered), [`proposed_nothing`](Speculation::proposed_nothing),
+//!   [`stepped`](Speculation::stepped),
 //!   [`close`](Speculation::close), [`set_policy`](Speculation::set_policy),
 //!   [`set_linked`](Speculation::set_linked);
 //! - decisions: [`plan`](Speculation::plan), [`wants_entropy`](Speculation::wants_entropy);

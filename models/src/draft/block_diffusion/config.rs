@@ -96,7 +96,7 @@ pub(in crate::draft) struct Keys<'a> {
     pub(in crate::draft) drafter: &'a ConfigJson,
     /// What is said of the layers: `transformer_layer_config`, else the whole file.
     pub(in crate::draft) layers: Cow<'a, ConfigJson>,
-    /// `dflash_config`.
+    /// The object under `dflash_config`, which has keys of its own.
     inner: Option<Map<String, Value>>,
     /// The kind that the file names in the speculators layout.
     pub(in crate::draft) speculators: Option<String>,

@@ -57,6 +57,18 @@ fn poor_text_becomes_plain_within_a_few_cycles_and_trials_become_rarer() {
 }
 
 #[test]
+fn a_drafter_that_proposes_nothing_is_asked_ever_more_rarely() {
+    let mut simulation = Simulation::new(CPU, 21);
+    simulation.scheduler.speculation.set_linked(true);
+    simulation.run(&[|_| FACTS], ROUTED, 3, 100);
+    simulation.silent = true;
+    simulation.run(&[|_| FACTS], ROUTED, 1, 3000);
+    // Text that it could draft, so that nothing but the empty answers speaks against it.
+    let empty = simulation.empty;
+    assert!((1..=60).contains(&empty), "{empty} empty answers to 3,000 tokens");
+}
+
+#[test]
 fn a_trial_finds_text_that_becomes_predictable() {
     // Over a few seeds, because a trial may meet a rejection even in such a text.
     let (mut rest, mut steady) = (0, 0);

@@ -150,6 +150,10 @@ pub(super) struct Simulation {
     pub(super) ends: bool,
     /// The target reports its entropy: low ones are more frequent in predictable text.
     pub(super) telling: bool,
+    /// The drafter takes its time and proposes nothing.
+    pub(super) silent: bool,
+    /// Answers of that drafter.
+    pub(super) empty: u32,
     /// Every block: key, tokens that the sequence had, drafted and accepted tokens.
     pub(super) blocks: Vec<(SequenceKey, u32, usize, usize)>,
     pub(super) routes: Vec<RouteReason>,
@@ -178,6 +182,8 @@ impl Simulation {
             others: 0.0,
             ends: true,
             telling: false,
+            silent: false,
+            empty: 0,
             blocks: vec![],
             routes: vec![],
         }
@@ -345,7 +351,13 @@ impl Simulation {
             let (us, steps) = (now_us - round.asked_us, (self.steps - round.steps) as u32);
             self.scheduler.speculation.drafted(round.wants.len(), round.rows, us, steps);
             for (key, drafted) in round.wants {
-                self.scheduler.proposed(key, drafted);
+                if self.silent {
+                    self.empty += 1;
+                    self.scheduler.give_up_draft(key);
+                    self.scheduler.speculation.proposed_nothing(key);
+                } else {
+                    self.scheduler.proposed(key, drafted);
+                }
             }
         }
     }

@@ -15,18 +15,7 @@ fn base() -> Value {
 
 /// The base with `changes` laid over it, one level deep in `dflash_config`; null takes a key away.
 fn read(changes: Value) -> Result<Config, LoadError> {
-    let mut config = base();
-    for (key, value) in changes.as_object().expect("an object") {
-        match (key.as_str(), value) {
-            ("dflash_config", Value::Object(inner)) => {
-                inner.iter().for_each(|(key, value)| config["dflash_config"][key] = value.clone());
-            }
-            _ => config[key] = value.clone(),
-        }
-    }
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
-    super::read(&ConfigJson::read(dir.path()).expect("an object"))
+    super::read(&ConfigJson::changed(base(), &changes))
 }
 
 fn windows(changes: Value) -> Vec<(Option<i32>, bool)> {

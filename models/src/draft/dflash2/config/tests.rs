@@ -7,7 +7,7 @@ use super::*;
 /// The published shape with `changes` laid over it, one level deep in `dflash_config`; null takes a
 /// key away.
 fn read(changes: &Value) -> Result<Config, LoadError> {
-    let mut config = json!({
+    let config = json!({
         "architectures": [ARCHITECTURE], "model_type": "qwen3", "hidden_size": 32,
         "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
         "intermediate_size": 48, "vocab_size": 100, "max_position_embeddings": 512,
@@ -18,17 +18,7 @@ fn read(changes: &Value) -> Result<Config, LoadError> {
             "conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 6, "selector_top_k": 4,
         },
     });
-    for (key, value) in changes.as_object().expect("an object") {
-        match (key.as_str(), value) {
-            ("dflash_config", Value::Object(inner)) => {
-                inner.iter().for_each(|(key, value)| config["dflash_config"][key] = value.clone());
-            }
-            _ => config[key] = value.clone(),
-        }
-    }
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
-    Config::read(&ConfigJson::read(dir.path()).expect("an object"))
+    Config::read(&ConfigJson::changed(config, changes))
 }
 
 #[test]
