@@ -117,7 +117,7 @@ fn kv_object(plan: &CheckpointPlan, fit: &Fit) -> Result<Value, ModelError> {
     }))
 }
 
-/// The formats of a checkpoint's tensors. Where each is used is told of all but the first.
+/// The formats of a checkpoint's tensors. All but the first name the tensors that have them.
 fn formats(storage: &StoragePlan) -> Vec<Value> {
     let object = |(at, used): (usize, &FormatUse)| {
         let FormatUse { format, tensors, parameters, disk_bytes, memory_bytes, paths } = used;

@@ -39,7 +39,7 @@ pub enum FeedError {
     /// Token ids that are not those of the rows.
     #[error("session {session}: expected {expected} token ids below {vocab_size}, found {found}")]
     Ids {
-        /// The session.
+        /// The session that the ids are of.
         session: SessionId,
         /// As many as there are rows, or none if the drafter reads no ids.
         expected: u32,
@@ -97,7 +97,7 @@ pub enum FeedError {
     /// A temperature or filter that is none.
     #[error("session {session}: {} of its sampling: expected {}, found {}", cause.name, cause.expected, cause.found)]
     Sampling {
-        /// The session.
+        /// The session that a draft is requested for.
         session: SessionId,
         /// The number that is out of its range.
         cause: OutOfRange,

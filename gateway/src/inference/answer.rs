@@ -101,7 +101,7 @@ impl Drop for Answer {
 
 impl Answer {
     /// The answer to `generation`, before it is submitted. Made inside the request's span. With
-    /// `reading`, thoughts and calls are told from its text.
+    /// `reading`, thoughts and calls are separated from its text.
     pub(super) fn new(
         generation: Generation,
         params: &GenerationParams,

@@ -216,7 +216,7 @@ fn offered(tools: Vec<Tool>) -> Result<Vec<ToolInput>, InferenceError> {
     tools.into_iter().enumerate().map(tool).collect()
 }
 
-/// Whether the model is told of the tools.
+/// Whether the prompt lists the tools.
 fn offers_tools(choice: Option<ToolChoice>) -> Result<bool, InferenceError> {
     let Some(ToolChoice { kind, disable_parallel_tool_use: _, rest }) = choice else {
         return Ok(true);

@@ -273,7 +273,7 @@ fn thought(item: ReasoningItem) -> String {
     content.or_else(hidden).unwrap_or_else(|| join(summary))
 }
 
-/// Whether the model is told of the tools.
+/// Whether the prompt lists the tools.
 fn offers_tools(choice: Option<ToolChoice>) -> Result<bool, InferenceError> {
     const EXPECTED: &str = "auto or none; the service does not force calls yet";
     match choice {

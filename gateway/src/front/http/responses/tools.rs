@@ -51,7 +51,7 @@ pub fn custom_arguments(input: &str) -> String {
     json!({ ARGUMENT: input }).to_string()
 }
 
-/// The text in the arguments of a custom tool's call: the argument that it was told to write. A model
+/// The text in the arguments of a custom tool's call: the argument that the prompt names. A model
 /// that uses another name for its only argument means the same; anything else is handed on as it is.
 pub fn custom_input(arguments: &str) -> String {
     let Ok(Value::Object(mut object)) = serde_json::from_str(arguments) else {
