@@ -58,11 +58,15 @@ fn calling(parent: &Path) -> PathBuf {
     dir
 }
 
-/// One manner against the embedded target with a template that knows tools.
+/// One manner against the embedded target with a template that knows tools. Without a drafter each
+/// token is a piece of its own, so that arguments arrive in pieces.
 fn with_tools(test: &str, program: &str, manner: &str) {
     let Some(clients) = Clients::installed(test) else { return };
     let parent = tempfile::tempdir().expect("a directory");
-    let stack = Stack::ready(&format!("target.model = {:?}\n", calling(parent.path())));
+    let stack = Stack::ready(&format!(
+        "target.model = {:?}\ndrafter.model = \"\"\n",
+        calling(parent.path())
+    ));
     drive(&clients, &stack, program, manner);
     stack.stop();
 }
