@@ -191,6 +191,7 @@ impl Engine {
     fn draft(&mut self) {
         self.receive_drafts();
         self.request_drafts();
+        self.log_decision();
         self.log_lane_events();
     }
 

@@ -35,17 +35,8 @@ pub(crate) struct StepOutcome {
     /// Sequences of which no further token can be chosen, because the model's numbers are not
     /// finite.
     pub(crate) faulty: Vec<SequenceKey>,
-    /// The target's surprise about chosen tokens, where speculation uses it.
-    pub(crate) surprises: Vec<Surprises>,
     /// Log-probabilities, one for each chosen token, for requests that asked for them.
     pub(crate) logprobs: HashMap<SequenceKey, Vec<Logprobs>>,
-}
-
-/// The target's surprise about the tokens it chose for a sequence, in nats.
-#[derive(Debug)]
-pub(crate) struct Surprises {
-    pub(crate) key: SequenceKey,
-    pub(crate) nats: Vec<f32>,
 }
 
 /// A step's forward, and what is chosen from its logits, if anything is.
@@ -130,9 +121,6 @@ impl StepOutcome {
         let choices = verdict.choices.iter();
         let tokens = choices.map(|choice| Token { id: choice.token, margin: choice.margin });
         self.chosen.push(Chosen { key, tokens: tokens.collect() });
-        if !verdict.surprises.is_empty() {
-            self.surprises.push(Surprises { key, nats: verdict.surprises });
-        }
         if !verdict.logprobs.is_empty() {
             self.logprobs.insert(key, verdict.logprobs);
         }

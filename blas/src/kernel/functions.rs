@@ -267,22 +267,6 @@ unsafe fn largest<L: Lanes>(x: &[f32]) -> f32 {
     }
 }
 
-/// ln Σ e^(x − max x): what softmax leaves of its largest share, as −ln.
-#[inline(always)]
-unsafe fn surprise<L: Lanes>(x: &[f32]) -> f32 {
-    let whole = x.len() / L::COUNT * L::COUNT;
-    // SAFETY: the pieces are of x.
-    unsafe {
-        let most = largest::<L>(x);
-        let less = L::splat(-most);
-        let mut total = L::splat(0.0);
-        pieces!(L, whole, |at, _count| total =
-            L::add(total, exp::<L>(L::add(L::load(x.as_ptr().add(at)), less))));
-        let rest: f32 = x[whole..].iter().map(|x| (x - most).exp()).sum();
-        (sum::<L>(total) + rest).ln()
-    }
-}
-
 /// cos and sin of a row's position, one for each number of a head; sin of the first half negated.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation<'a> {
@@ -311,7 +295,6 @@ pub(crate) struct Functions {
     pub(crate) layer_norm: unsafe fn(&[f32], Affine<'_>, f32, &mut [f32]),
     pub(crate) gelu: unsafe fn(&mut [f32]),
     pub(crate) softmax: unsafe fn(&mut [f32], f32, usize, usize),
-    pub(crate) surprise: unsafe fn(&[f32]) -> f32,
 }
 
 /// The functions with an instruction set enabled: everything above is inlined into them.
@@ -362,13 +345,7 @@ macro_rules! functions {
                 unsafe { super::softmax::<$lanes>(x, scale, from, to) }
             }
 
-            $(#[$attribute])*
-            unsafe fn surprise(x: &[f32]) -> f32 {
-                // SAFETY: as above.
-                unsafe { super::surprise::<$lanes>(x) }
-            }
-
-            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, turn, layer_norm, gelu, softmax, surprise };
+            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, turn, layer_norm, gelu, softmax };
         }
     };
 }

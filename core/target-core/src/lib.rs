@@ -8,6 +8,8 @@
 //! link's windows, progress and deadlines.
 
 pub mod draft_deadline;
+pub mod draft_plan;
+mod draft_report;
 pub mod drafter_progress;
 pub mod hidden_window;
 pub mod image;
@@ -19,6 +21,9 @@ pub mod speculation;
 pub mod vision_tower;
 
 pub use draft_deadline::DraftDeadline;
+pub use draft_plan::{
+    DecisionLog, DraftPlan, DrafterReadiness, LaneEvent, Policy, RankedCycle, WidthDecision,
+};
 pub use drafter_progress::{DrafterProgress, FeedPiece, ReportedPosition};
 pub use hidden_window::HiddenStateWindow;
 pub use image::{Image, ImageKey};
@@ -29,5 +34,5 @@ pub use scheduler::{
     StepPart, Token,
 };
 pub use sequence::{Draft, DraftCounts, EndReason, Finish, Phase, Request, Sequence, SequenceKey};
-pub use speculation::{DraftPlan, DrafterReadiness, LaneEvent, Policy, Speculation};
+pub use speculation::{CostCell, Size, Speculation};
 pub use vision_tower::{Tower, TowerInfo, TowerSlice, WantedImage};

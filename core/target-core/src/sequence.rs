@@ -32,7 +32,7 @@ pub struct Request {
     pub permit: Permit,
     /// Label of its traffic class; empty is "default".
     pub class: String,
-    /// Cache scope. Pages and evidence of one request serve requests of the same scope alone.
+    /// Cache scope. Pages of one request serve requests of the same scope alone.
     pub cache_scope: String,
     /// Images in the prompt, in the order of their places.
     pub images: Arc<[Image]>,

@@ -130,22 +130,6 @@ pub(crate) fn gelu(x: &Array) -> Result<Option<Array>> {
     node(&[x], x.shape(), Output::First, move |_, x| rows::gelu(x, size)).map(Some)
 }
 
-/// −ln of the probability of the likeliest id of these rows. `logits` `[all rows, vocab]` →
-/// `[rows]`.
-///
-/// # Errors
-/// Memory is out.
-pub(crate) fn surprises(logits: &Array, rows: &[i32]) -> Result<Option<Array>> {
-    if !computes(&[logits]) {
-        return Ok(None);
-    }
-    let (rows, vocab) = (rows.to_vec(), logits.dim(1) as usize);
-    node(&[logits], &[rows.len() as i32], Output::Fresh, move |inputs, out| {
-        rows::surprises(|at| inputs[0].row(rows[at] as usize), vocab, out);
-    })
-    .map(Some)
-}
-
 /// For each row of `logits` `[rows, vocab]`, among its first `limit` numbers: the place of the
 /// largest, and whether the row is sound (1 or 0, see [`rows::largest`]). All places first, then
 /// all verdicts → `[2 · rows]`, uint32.

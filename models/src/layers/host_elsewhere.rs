@@ -51,11 +51,6 @@ pub(crate) fn gelu(_: &Array) -> Result<Option<Array>> {
 }
 
 /// MLX does it.
-pub(crate) fn surprises(_: &Array, _: &[i32]) -> Result<Option<Array>> {
-    Ok(None)
-}
-
-/// MLX does it.
 pub(crate) fn largest(_: &Array, _: usize) -> Result<Option<Array>> {
     Ok(None)
 }

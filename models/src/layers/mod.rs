@@ -27,7 +27,7 @@ pub(crate) use attention::{
 pub(crate) use embedding::Embedding;
 pub(crate) use experts::ExpertLinear;
 pub use heads::HeadRows;
-pub(crate) use host::{attend_rows, computes, largest, surprises, write_rows};
+pub(crate) use host::{attend_rows, computes, largest, write_rows};
 pub(crate) use linear::Linear;
 pub(crate) use mlp::GatedMlp;
 pub(crate) use moe::{ExpertMlp, ExpertSizes};

@@ -29,7 +29,6 @@ fn rules() -> Vec<(&'static str, RowRule<'static>)> {
     };
     vec![
         ("greedy", base),
-        ("greedy with a surprise", RowRule { wants_surprise: true, ..base }),
         ("greedy with a margin", RowRule { wants_margin: true, ..base }),
         ("greedy with log-probabilities", RowRule { logprobs: Some(3), ..base }),
         ("greedy with bans", RowRule { stop_ids: &[1, 2], min_tokens: 9, ..base }),
@@ -88,7 +87,7 @@ fn a_nan_in_the_padding_of_the_vocabulary_is_no_fault() {
         for (name, rule) in rules() {
             let mut padded = row(3);
             padded[V - 4..].fill(fault);
-            let block = [Block { rule: RowRule { wants_surprise: false, ..rule }, drafted: 0 }];
+            let block = [Block { rule, drafted: 0 }];
             let (found, expected) = (run(&[padded], &block, &[]), run(&[row(3)], &block, &[]));
             assert_eq!(found, expected, "{name}");
         }
@@ -164,12 +163,6 @@ fn a_verified_block_keeps_the_tokens_before_its_faulty_row() {
                     if rule.logprobs.is_some() { kept } else { 0 },
                     "{what}"
                 );
-                assert_eq!(
-                    verdicts[0].surprises.len(),
-                    if rule.wants_surprise { kept } else { 0 },
-                    "{what}"
-                );
-                assert!(verdicts[0].surprises.iter().all(|nats| nats.is_finite()), "{what}");
                 let best = |row: Vec<f32>| {
                     (0..V).max_by(|a, b| row[*a].total_cmp(&row[*b])).expect("not empty") as u32
                 };

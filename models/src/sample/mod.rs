@@ -63,8 +63,6 @@ pub struct RowRule<'a> {
     /// Compute log-probabilities, of the chosen token and of so many most probable ones:
     /// [`VerifiedBlock::logprobs`].
     pub logprobs: Option<u32>,
-    /// Compute how sure the model is of what comes next: [`VerifiedBlock::surprises`].
-    pub wants_surprise: bool,
 }
 
 /// A chosen token.
@@ -96,9 +94,6 @@ pub struct VerifiedBlock {
     /// finite, or no id with a finite logit is allowed. Other blocks of the same step have their
     /// own verdicts.
     pub faulty: bool,
-    /// For each choice −ln of the probability of the likeliest token, in nats, before any sampling
-    /// rule; empty if not wanted. It shows how predictable the text is, with or without a drafter.
-    pub surprises: Vec<f32>,
     /// One for each choice; empty if not wanted.
     pub logprobs: Vec<Logprobs>,
 }
@@ -119,7 +114,6 @@ impl<'a> RowRule<'a> {
             id_limit: u32::MAX,
             wants_margin: false,
             logprobs: None,
-            wants_surprise: false,
         }
     }
 

@@ -18,9 +18,7 @@ pub struct TokenSelection {
     best: Option<Largest>,
     /// All logits, for the others.
     host: Option<Array>,
-    surprises: Option<Array>,
-    /// For which rows, and below which id.
-    asking: Vec<i32>,
+    /// Ids below it may be chosen in the graph.
     limit: usize,
 }
 
@@ -38,9 +36,7 @@ impl TokenSelection {
         };
         let on_host = blocks.iter().any(|block| !block.rule.in_graph());
         let host = if on_host { Some(logits.contiguous()?) } else { None };
-        let asking = asking(blocks);
-        let surprises = surprises(logits, &asking)?;
-        Ok(Self { rows, vocab, best, host, surprises, asking, limit: limit.unwrap_or(vocab) })
+        Ok(Self { rows, vocab, best, host, limit: limit.unwrap_or(vocab) })
     }
 
     /// Whether all rows are chosen in the graph, so that a later token depends on nothing but
@@ -61,13 +57,11 @@ impl TokenSelection {
     /// Whether this selection has what such blocks need: one row each, all chosen in the graph.
     pub fn serve(&self, blocks: &[Block<'_>]) -> bool {
         let all = self.host.is_none() && blocks.iter().all(|block| block.rule.in_graph());
-        all && blocks.len() == self.rows
-            && limit(self.vocab as i32, blocks) == Some(self.limit)
-            && asking(blocks) == self.asking
+        all && blocks.len() == self.rows && limit(self.vocab as i32, blocks) == Some(self.limit)
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.best.iter().flat_map(Largest::arrays).chain(&self.host).chain(&self.surprises)
+        self.best.iter().flat_map(Largest::arrays).chain(&self.host)
     }
 
     /// Begins to compute, with `with`, and does not wait.
@@ -101,7 +95,6 @@ impl TokenSelection {
             return Err(ModelError::Batch(what));
         }
         eval(self.arrays().chain(drafts.array()).chain(with.iter().copied()))?;
-        let mut surprises: &[f32] = on_host(self.surprises.as_ref())?;
         let best = self.best.as_ref().map(Largest::read).transpose()?;
         let values: &[f32] = on_host(self.host.as_ref())?;
         let mut drafts = drafts.ids()?;
@@ -116,13 +109,7 @@ impl TokenSelection {
                 false => on_host_path(&block.rule, draft, vocab, row),
             };
             let AcceptedChoices { choices, faulty } = chosen;
-            let mut own = vec![];
-            if block.rule.wants_surprise {
-                let (of_block, rest) = surprises.split_at(block.drafted + 1);
-                own.extend_from_slice(&of_block[..choices.len()]);
-                surprises = rest;
-            }
-            verdicts.push(VerifiedBlock { choices, faulty, surprises: own, logprobs });
+            verdicts.push(VerifiedBlock { choices, faulty, logprobs });
             (first_row, drafts) = (first_row + 1 + block.drafted, rest);
         }
         Ok(verdicts)
@@ -191,31 +178,4 @@ fn limit(vocab: i32, blocks: &[Block<'_>]) -> Option<usize> {
         .filter(|rule| rule.in_graph())
         .map(|rule| rule.limit(vocab))
         .min()
-}
-
-/// Rows of blocks that want to know how sure the model is.
-fn asking(blocks: &[Block<'_>]) -> Vec<i32> {
-    let mut row = 0;
-    let mut rows = Vec::<i32>::new();
-    for block in blocks {
-        let end = row + 1 + block.drafted as i32;
-        if block.rule.wants_surprise {
-            rows.extend(row..end);
-        }
-        row = end;
-    }
-    rows
-}
-
-/// −ln of the probability of each asking row's likeliest token, `[asking rows]`; `None` where no
-/// block wants it. Lazy.
-fn surprises(logits: &Array, rows: &[i32]) -> Result<Option<Array>> {
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    if let Some(surprises) = crate::layers::surprises(logits, rows)? {
-        return Ok(Some(surprises));
-    }
-    let asking = logits.take_axis(Array::from_slice(rows, &[rows.len() as i32]), 0)?;
-    Ok(Some(asking.logsumexp_axis(-1, false)?.subtract(asking.max_axis(-1, false)?)?))
 }

@@ -56,11 +56,8 @@ impl Engine {
     }
 
     fn finish_step(&mut self, parts: &[StepPart], outcome: StepOutcome, time: StepTime) {
-        let StepOutcome { chosen, faulty, surprises, logprobs } = outcome;
+        let StepOutcome { chosen, faulty, logprobs } = outcome;
         self.count_step(parts, &chosen, time);
-        for surprises in &surprises {
-            self.scheduler.speculation.observe_entropy(surprises.key, &surprises.nats);
-        }
         self.send_tokens(parts, chosen, logprobs, time);
         // The tokens that were chosen before the fault come first. One of them may have ended the
         // sequence well.

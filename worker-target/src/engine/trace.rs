@@ -8,7 +8,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use super::Engine;
-use crate::core::{Chosen, LaneEvent, SequenceKey, StepPart, TowerSlice};
+use crate::core::{Chosen, LaneEvent, SequenceKey, StepPart, TowerSlice, WidthDecision};
 use crate::running::RunningRequest;
 
 /// What a step computes.
@@ -127,9 +127,16 @@ impl Engine {
         }
     }
 
+    /// Logs the core's last decision about widths: inputs, ranking, choice.
+    pub(super) fn log_decision(&mut self) {
+        let Some(decision) = self.scheduler.speculation.log.take_decision() else { return };
+        let WidthDecision { sequences, context, plain_rate, ranking, chosen } = decision;
+        tracing::debug!(sequences, context, plain_rate, ?ranking, ?chosen, "draft widths");
+    }
+
     /// Logs and counts what the core decided about single sequences since the last call.
     pub(super) fn log_lane_events(&mut self) {
-        for event in self.scheduler.speculation.take_lane_events() {
+        for event in self.scheduler.speculation.log.take_events() {
             let (LaneEvent::BackoffBegan { key, .. }
             | LaneEvent::BackoffEnded { key }
             | LaneEvent::Probed { key, .. }) = event;

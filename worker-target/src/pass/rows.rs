@@ -56,7 +56,7 @@ impl<'a> StepRows<'a> {
                 let first_drafted = rows.end - part.drafted as i32;
                 all.wants.logit_rows.extend(first_drafted - 1..rows.end);
                 all.drafted.extend(first_drafted..rows.end);
-                let rule = rule(inputs, part, sequence, &running.request);
+                let rule = rule(sequence, &running.request);
                 all.keys.push(part.key);
                 all.blocks.push(Block { rule, drafted: part.drafted });
             }
@@ -104,9 +104,7 @@ impl<'a> StepRows<'a> {
             let sequence = scheduler.get(part.key).filter(|sequence| sequence.left() > 1)?;
             next.segments.push(Segment { start: segment.start + 1, ..*segment });
             next.positions.add(&sequence.images, &StepPart { start: part.start + 1, ..*part });
-            let wants_surprise =
-                scheduler.speculation.wants_entropy(part.key, sequence, sequence.generated() + 1);
-            let rule = RowRule { position: block.rule.position + 1, wants_surprise, ..block.rule };
+            let rule = RowRule { position: block.rule.position + 1, ..block.rule };
             next.blocks.push(Block { rule, ..*block });
         }
         Some(next)
@@ -135,13 +133,7 @@ impl<'a> StepRows<'a> {
 }
 
 /// The rule by which a sequence's next token is chosen.
-fn rule<'a>(
-    inputs: StepInputs<'_>,
-    part: &StepPart,
-    sequence: &'a Sequence,
-    request: &'a ValidRequest,
-) -> RowRule<'a> {
-    let speculation = &inputs.scheduler.speculation;
+fn rule<'a>(sequence: &'a Sequence, request: &'a ValidRequest) -> RowRule<'a> {
     RowRule {
         history: &sequence.ids,
         prompt_len: sequence.prompt_len,
@@ -154,7 +146,6 @@ fn rule<'a>(
         id_limit: request.id_limit,
         wants_margin: request.wants_margins,
         logprobs: request.logprobs,
-        wants_surprise: speculation.wants_entropy(part.key, sequence, sequence.generated()),
     }
 }
 

@@ -266,7 +266,7 @@ impl Scheduler {
         self.ledger.set_extra_bytes(key, extra_bytes);
         let sequence = Sequence::new(request);
         if sequence.past_end {
-            self.speculation.continue_past_end(key, sequence.generated());
+            self.speculation.continue_past_end(key);
         }
         self.sequences.insert(key, sequence);
         Ok(key)
@@ -460,7 +460,7 @@ impl Scheduler {
             sequence.commit(tokens.len());
         }
         if sequence.past_end && !past_end && finish.is_none() {
-            self.speculation.continue_past_end(key, sequence.generated());
+            self.speculation.continue_past_end(key);
         }
         let served = ServedFigures::of(&self.speculation, key, sequence);
         let end = finish.map(|(finish, count)| {

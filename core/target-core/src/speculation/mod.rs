@@ -1,14 +1,6 @@
-//! Adaptive speculation: which sequences draft in the next cycle, and how many tokens, within the
-//! permits.
-//!
-//! The algorithm: at a *cycle border*, when no draft is under way, the batch takes the draft
-//! lengths with the largest expected throughput (`choose`). The throughput follows from what steps
-//! and drafts cost on this machine (`costs`, `cost`, `machine_speed`) and from how far drafts
-//! survive (`survival`). Survival is learned from drafts, from the target's certainty
-//! (`target_entropy`) and from similar prompts of the same cache scope (`similar_prompts`,
-//! `scopes`). The lengths of all sequences are decided together, because they share a step.
-//!
-//! The life of a sequence:
+//! Adaptive speculation: which sequences draft in the next cycle, and how many tokens. The
+//! algorithm: when no draft is under way, `controller` chooses the widths of all sequences by the
+//! costs that `step_cost` measured and the survival of drafts that `acceptance` learned.
 //!
 //! ```text
 //!         drafting pays                   drafting would not pay even alone
@@ -16,124 +8,80 @@
 //!  ▲                                                                               │
 //!  └────────────────────────── one cycle of trial ◀────────────────────────────────┘
 //! ```
-//!
-//! - An open sequence steps plainly while drafting would pay for it alone but not in this batch.
-//! - The back-off before a trial doubles with each trial.
-//! - A sequence without a cycle that is not chosen rests, too. Its first trial is due at once.
-//!
-//! The drafter is sent the hidden states of sequences that are to draft, and of no others. It reads
-//! what it missed from their windows of hidden states. The cost of that reading counts against the
-//! tokens that are still expected.
-//!
-//! [`Speculation`] has methods of three types:
-//! - events: [`open`](Speculation::open), [`continue_past_end`](Speculation::continue_past_end),
-//!   [`observe_entropy`](Speculation::observe_entropy), [`drafted`](Speculation::drafted),
-//!   [`answered`](Speculation::answered), [`proposed_nothing`](Speculation::proposed_nothing),
-//!   [`stepped`](Speculation::stepped),
-//!   [`close`](Speculation::close), [`set_policy`](Speculation::set_policy),
-//!   [`set_linked`](Speculation::set_linked);
-//! - decisions: [`plan`](Speculation::plan), [`wants_entropy`](Speculation::wants_entropy);
-//! - reports: [`route`](Speculation::route), [`figures`](Speculation::figures),
-//!   [`policy`](Speculation::policy), [`read_us`](Speculation::read_us),
-//!   [`take_lane_events`](Speculation::take_lane_events).
-//!
-//! Events of a sequence's life are in `lifecycle`, measurements in `measure`, decisions in `decide`
-//! and `rest`.
 
-pub mod choose;
-pub mod cost;
-pub mod costs;
-mod decide;
-mod figures;
-mod lane_event;
-mod lifecycle;
-mod machine_speed;
-mod measure;
-mod rest;
-mod scopes;
-pub mod similar_prompts;
-mod staleness;
-mod state;
-pub mod survival;
-pub mod target_entropy;
-pub mod trial;
+mod acceptance;
+mod controller;
+mod step_cost;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem, sync::Arc};
 
-use paceline_vocabulary::{Force, Lane, Route, RouteReason};
+use paceline_vocabulary::{Force, Lane, Route, RouteReason, report::SpeculationFigures};
 
-use super::{Sequence, SequenceKey};
-use costs::Costs;
-use figures::Ranges;
-pub use lane_event::LaneEvent;
-use lane_event::LaneEvents;
-use measure::{PlainChecks, Silence};
-use scopes::PromptMemories;
-use staleness::StalenessGuard;
-use state::{DraftCause, SequenceState};
-use survival::TrafficClass;
-use target_entropy::EntropyByKind;
+pub(crate) use acceptance::{KINDS, TrafficClass};
+pub(crate) use controller::{Cycles, Load};
+pub(crate) use step_cost::Costs;
+use step_cost::Table;
+pub use step_cost::{CostCell, Size};
+
+use crate::draft_plan::{DecisionLog, LaneEvent, Policy};
+use crate::draft_report::Ranges;
+use crate::{Request, Sequence, SequenceKey, StepPart};
+use acceptance::Belief;
 
 /// Class of requests without a label.
 const DEFAULT_CLASS: &str = "default";
-/// Class of the text after the end of an answer, if the client ignores the end. If an operator uses
-/// this label, too, both share what they learn.
+/// Class of the text after the end of an answer, if the client ignores the end. Without it recorded
+/// texts took 2 % longer.
 const PAST_END_CLASS: &str = "behind the end";
+/// Most classes. Sequences of further classes count as the default one.
+const MAX_CLASSES: usize = 32;
 
-/// The part of the routing policy that holds in the target.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    /// Term of the supervisor that sent it. Each supervisor counts its policies from 1.
-    pub term: u64,
-    /// Number of the policy. An older one is dropped (I7).
-    pub epoch: u64,
-    /// The operator's override.
-    pub force: Force,
-    /// Share of the KV budget above which no sequence drafts.
-    pub kv_pressure: f64,
-    /// Longest context, in positions, that drafts unless it is forced; `None`: no limit is set.
-    pub max_context: Option<u32>,
+/// Why a sequence drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DraftCause {
+    /// The client or the operator asked for it.
+    Forced,
+    /// Its own drafts promise a gain.
+    Benefit,
+    /// Its class promises a gain.
+    Prior,
+    /// A trial after a back-off.
+    Probe,
 }
 
-impl Default for Policy {
-    fn default() -> Self {
-        // Before the first policy the permits carry what the supervisor decided.
-        Self { term: 0, epoch: 0, force: Force::Auto, kv_pressure: 1.0, max_context: None }
-    }
-}
-
-/// How far the drafter is with a sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DrafterReadiness {
-    /// Rows that it has to read before it can draft.
-    pub unread_rows: usize,
-    /// A draft may be requested now, even if the drafter has to read for a while first.
-    pub can_draft: bool,
-    /// The drafter has proposed nothing for the sequence, or has nothing to propose now. Its context
-    /// may be read all the same.
-    pub has_nothing: bool,
-    /// The context is longer than the drafter reads: it will not draft for the sequence any more.
-    pub beyond_context: bool,
-}
-
-/// What to do at a step border.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DraftPlan {
-    /// Sequences whose hidden states are sent to the drafter.
-    pub feed: Vec<SequenceKey>,
-    /// Sequences whose drafts are requested, with the number of tokens.
-    pub ask: Vec<(SequenceKey, usize)>,
+/// What the controller keeps of one sequence.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// Number of its traffic class.
+    class: usize,
+    belief: Belief,
+    /// It rests until it has so many tokens; `None`: it is open.
+    rests_until: Option<u32>,
+    /// Tokens of the last back-off.
+    backoff: u32,
+    /// Why the draft under way was requested.
+    cause: Option<DraftCause>,
+    /// Length of its last draft.
+    length: usize,
+    /// Its hidden states are sent to the drafter.
+    fed: bool,
+    /// A decision chose it to draft, whether or not a draft came.
+    chosen: bool,
+    /// It is too long to draft, for the drafter or by the policy.
+    beyond_context: bool,
+    /// Its cycles by cause.
+    cycles: [u32; 4],
 }
 
 /// The state of speculation in the engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Speculation {
-    costs: Costs,
+    costs: Arc<Costs>,
     /// Traffic classes by label. The first one is the default.
     classes: Vec<(String, TrafficClass)>,
-    prompts: PromptMemories,
-    states: BTreeMap<SequenceKey, SequenceState>,
-    entropy: EntropyByKind,
+    states: BTreeMap<SequenceKey, State>,
     policy: Policy,
     /// The KV memory is above the policy's pressure.
     pressed: bool,
@@ -141,55 +89,63 @@ pub struct Speculation {
     linked: bool,
     /// The drafter was sent rows to read since the last step.
     drafter_reads: bool,
+    /// Longest draft that was verified, in tokens.
+    widest: usize,
     /// Sequences of the last step, if it was plain and the drafter rested.
     settled_sequences: Option<usize>,
     /// The last decision was to draft.
     drafts: bool,
-    /// Sequences of the last decision, and whether a draft of each could be requested.
-    last_eligible: Vec<(SequenceKey, bool)>,
-    /// Borders since the last decision, that one included.
-    borders: u32,
-    /// A block was verified since the last decision.
-    verified_since: bool,
-    plain_checks: PlainChecks,
-    staleness: StalenessGuard,
+    /// Cycles since plain steps were measured, by number of sequences, and cycles until then.
+    checks: BTreeMap<usize, (u32, u32)>,
     ranges: Ranges,
-    /// A draft was verified since the last decision, and similar sequences can learn from it.
-    has_lessons: bool,
-    silence: Silence,
-    lane_events: LaneEvents,
+    /// What was decided, for the log.
+    pub log: DecisionLog,
 }
 
-impl Default for Speculation {
-    fn default() -> Self {
-        Self {
-            costs: Costs::default(),
-            classes: [DEFAULT_CLASS, PAST_END_CLASS]
-                .map(|name| (name.to_owned(), TrafficClass::default()))
-                .into(),
-            prompts: PromptMemories::default(),
-            states: BTreeMap::new(),
-            entropy: EntropyByKind::default(),
-            policy: Policy::default(),
-            pressed: false,
-            linked: false,
-            drafter_reads: false,
-            settled_sequences: None,
-            drafts: false,
-            last_eligible: vec![],
-            borders: 0,
-            verified_since: false,
-            plain_checks: PlainChecks::default(),
-            staleness: StalenessGuard::default(),
-            ranges: Ranges::default(),
-            has_lessons: false,
-            silence: Silence::default(),
-            lane_events: LaneEvents::default(),
+/// Events.
+impl Speculation {
+    /// The sequence of a request begins.
+    pub fn open(&mut self, key: SequenceKey, request: &Request) {
+        let class = self.class(&request.class);
+        self.begin(key, class);
+    }
+
+    fn begin(&mut self, key: SequenceKey, class: usize) {
+        let belief = Belief::new(&self.classes[class].1);
+        self.states.insert(key, State { class, belief, ..State::default() });
+    }
+
+    /// The number of a class. A new label gets a new class.
+    fn class(&mut self, label: &str) -> usize {
+        if self.classes.is_empty() {
+            self.classes.push((DEFAULT_CLASS.into(), TrafficClass::default()));
+        }
+        let known = self.classes.iter().position(|(name, _)| name == label);
+        if known.is_some() || label.is_empty() || self.classes.len() >= MAX_CLASSES {
+            return known.unwrap_or(0);
+        }
+        self.classes.push((label.into(), TrafficClass::default()));
+        self.classes.len() - 1
+    }
+
+    /// The answer of a sequence ended, and the client ignores the end. The text that follows is
+    /// another one: its class learns what the answer was, and another class begins.
+    pub fn continue_past_end(&mut self, key: SequenceKey) {
+        let Some(before) = self.states.get(&key).cloned() else { return };
+        self.close(key);
+        let class = self.class(PAST_END_CLASS);
+        self.begin(key, class);
+        let state = self.states.get_mut(&key).expect("it began");
+        (state.fed, state.chosen, state.cycles) = (before.fed, before.chosen, before.cycles);
+    }
+
+    /// A sequence ended: its class learns from it.
+    pub fn close(&mut self, key: SequenceKey) {
+        if let Some(state) = self.states.remove(&key) {
+            state.belief.end(&mut self.classes[state.class].1);
         }
     }
-}
 
-impl Speculation {
     /// Takes another policy and returns true, or drops one that is older than the one in force.
     pub fn set_policy(&mut self, policy: Policy) -> bool {
         let newer = (policy.term, policy.epoch) >= (self.policy.term, self.policy.epoch);
@@ -199,16 +155,117 @@ impl Speculation {
         newer
     }
 
-    /// A drafter was attached or detached. Another drafter may cost more or less; that is learned.
+    /// A drafter was attached or detached.
     pub fn set_linked(&mut self, linked: bool) {
         self.linked = linked;
         // A drafter that is gone reads nothing.
         self.drafter_reads &= linked;
     }
 
+    /// A draft for `sequences` sequences, with `rows` rows of blocks and context, arrived `us`
+    /// microseconds after its request. The target did `steps` steps meanwhile.
+    pub fn drafted(&mut self, sequences: usize, rows: usize, us: f64, steps: u32) {
+        let size = Size { rows: rows as f64, sequences: sequences as f64, context: 0.0 };
+        self.answered();
+        Arc::make_mut(&mut self.costs).observe_draft(size, us, steps);
+    }
+
+    /// A draft arrived, or is not waited for any more, and its time is not measured.
+    pub fn answered(&mut self) {
+        // The drafter works in order: it has read what it was sent before.
+        self.drafter_reads = false;
+    }
+
+    /// A step took `us` microseconds. `beside`: a draft was under way meanwhile. `accepted` has the
+    /// accepted tokens of each block.
+    pub fn stepped(
+        &mut self,
+        parts: &[StepPart],
+        accepted: &[(SequenceKey, usize)],
+        us: f64,
+        beside: bool,
+    ) {
+        for part in parts.iter().filter(|part| part.drafted > 0) {
+            if let Some((_, accepted)) = accepted.iter().find(|(key, _)| *key == part.key) {
+                self.verified(part, *accepted);
+            }
+        }
+        let beside = beside || self.drafter_reads;
+        let plain = parts.iter().all(|part| part.rows == 1 && !part.prefill);
+        // The first plain step after a block, or of another number of sequences, finds other data
+        // in the processor's caches and takes up to a quarter longer, so it is not measured.
+        let rested = (plain && !beside).then_some(parts.len());
+        let settled = mem::replace(&mut self.settled_sequences, rested) == Some(parts.len());
+        if parts.is_empty() || parts.iter().any(|part| part.prefill) {
+            return;
+        }
+        let size = Size {
+            rows: parts.iter().map(|part| part.rows).sum::<usize>() as f64,
+            sequences: parts.len() as f64,
+            context: parts.iter().map(|part| part.start).sum::<usize>() as f64,
+        };
+        if plain && settled && !beside && parts.len() == self.states.len() {
+            self.plain_measured(parts.len());
+        }
+        if beside || settled || !plain {
+            Arc::make_mut(&mut self.costs).observe_step(size, us, beside);
+        }
+        self.ranges.count_step(self.states.len(), size.context / size.sequences);
+    }
+
+    /// The drafter answered a request with no token. The draft took its time, so it counts as one
+    /// whose only token was wrong: a drafter that often has nothing is asked ever more rarely.
+    pub fn proposed_nothing(&mut self, key: SequenceKey) {
+        let (start, rows, chooses, prefill, drafted) = (0, 2, true, false, 1);
+        self.verified(&StepPart { key, start, rows, chooses, prefill, drafted }, 0);
+    }
+
+    fn verified(&mut self, block: &StepPart, accepted: usize) {
+        let Some(state) = self.states.get_mut(&block.key) else { return };
+        self.widest = self.widest.max(block.drafted);
+        state.belief.observe(&mut self.classes[state.class].1, block.drafted, accepted);
+        self.ranges.count_cycle(block.start, &state.belief.kinds);
+        let Some(cause) = state.cause.take() else { return };
+        state.cycles[cause as usize] += 1;
+        if cause == DraftCause::Benefit {
+            state.backoff /= 2;
+        }
+        // The next decision considers the sequence with what this cycle showed.
+        if state.rests_until.take().is_some() {
+            self.log.add(LaneEvent::BackoffEnded { key: block.key });
+        }
+    }
+
+    /// Begins with costs of steps that an earlier process measured on this machine with this model.
+    pub fn restore_steps(&mut self, saved: &[CostCell]) {
+        let costs = Arc::make_mut(&mut self.costs);
+        costs.step = Table::restored(saved);
+        self.widest = costs.longest_draft();
+    }
+
+    /// Another drafter is attached: what was learned of the last one does not hold for it. `saved`
+    /// are costs of its drafts that were measured before, if there are any.
+    pub fn change_drafter(&mut self, saved: &[CostCell]) {
+        Arc::make_mut(&mut self.costs).draft = Table::restored(saved);
+        self.classes.iter_mut().for_each(|(_, class)| *class = TrafficClass::default());
+    }
+}
+
+/// Reports.
+impl Speculation {
     /// The policy in force.
     pub fn policy(&self) -> Policy {
         self.policy
+    }
+
+    /// Measured costs of steps, for [`Speculation::restore_steps`].
+    pub fn step_cells(&self) -> Vec<CostCell> {
+        self.costs.step.cells()
+    }
+
+    /// Measured costs of drafts, for [`Speculation::change_drafter`].
+    pub fn draft_cells(&self) -> Vec<CostCell> {
+        self.costs.draft.cells()
     }
 
     /// Expected time that the drafter needs to read so many rows, in microseconds.
@@ -216,63 +273,42 @@ impl Speculation {
         self.costs.read_us(rows)
     }
 
-    /// Decisions about single sequences since the last call, for the log.
-    pub fn take_lane_events(&mut self) -> Vec<LaneEvent> {
-        self.lane_events.take()
-    }
-
     /// The lane that served a sequence, and why. The lane is speculative if any draft of it was
     /// verified.
     pub fn route(&self, key: SequenceKey, sequence: &Sequence) -> Route {
+        let permit = sequence.permit;
+        let fresh = State::default();
+        let state = self.states.get(&key).unwrap_or(&fresh);
+        let may_draft = permit.may_draft();
+        // The first one that holds is the reason.
+        let first = |reasons: &[(bool, RouteReason)], last| {
+            reasons.iter().find(|(holds, _)| *holds).map_or(last, |(_, reason)| *reason)
+        };
         if sequence.counts.cycles > 0 {
-            Route { lane: Lane::Speculative, reason: self.reason_to_draft(key, sequence) }
-        } else {
-            Route { lane: Lane::Plain, reason: self.reason_against(key, sequence) }
+            let of = |cause: DraftCause| state.cycles[cause as usize] > 0;
+            let is_forced = may_draft && permit.reason == RouteReason::Forced;
+            let reasons = [
+                (is_forced || of(DraftCause::Forced), RouteReason::Forced),
+                (of(DraftCause::Benefit), RouteReason::Benefit),
+                (of(DraftCause::Prior), RouteReason::Prior),
+            ];
+            return Route { lane: Lane::Speculative, reason: first(&reasons, RouteReason::Probe) };
         }
+        let reasons = [
+            (!may_draft, permit.reason),
+            (self.policy.force == Force::Plain, RouteReason::Forced),
+            (!self.linked, RouteReason::DrafterAbsent),
+            (self.pressed, RouteReason::KvPressure),
+            (state.beyond_context, RouteReason::Context),
+            // The drafter had not read the context yet, or its drafts arrived too late.
+            (state.chosen || self.policy.forces(&permit), RouteReason::Behind),
+            (permit.reason == RouteReason::DrafterSuspect, permit.reason),
+        ];
+        Route { lane: Lane::Plain, reason: first(&reasons, RouteReason::NotWorth) }
     }
 
-    fn reason_to_draft(&self, key: SequenceKey, sequence: &Sequence) -> RouteReason {
-        let permit = sequence.permit;
-        let state = self.states.get(&key);
-        let drafted_for = |cause| state.is_some_and(|state| state.cycles(cause) > 0);
-        let is_forced = permit.may_draft() && permit.reason == RouteReason::Forced;
-        if is_forced || drafted_for(DraftCause::Forced) {
-            RouteReason::Forced
-        } else if drafted_for(DraftCause::Benefit) {
-            RouteReason::Benefit
-        } else if drafted_for(DraftCause::Prior) {
-            RouteReason::Prior
-        } else {
-            RouteReason::Probe
-        }
-    }
-
-    fn reason_against(&self, key: SequenceKey, sequence: &Sequence) -> RouteReason {
-        let permit = sequence.permit;
-        let state = self.states.get(&key);
-        if !permit.may_draft() {
-            permit.reason
-        } else if self.policy.force == Force::Plain {
-            RouteReason::Forced
-        } else if !self.linked {
-            RouteReason::DrafterAbsent
-        } else if self.pressed {
-            RouteReason::KvPressure
-        } else if state.is_some_and(|state| state.beyond_context) {
-            RouteReason::Context
-        } else if state.is_some_and(|state| state.chosen)
-            || decide::is_forced(&permit, &self.policy)
-        {
-            // The drafter had not read the context yet, or its drafts arrived too late. A forced
-            // sequence drafts whether or not it pays.
-            RouteReason::Behind
-        } else if permit.reason == RouteReason::DrafterSuspect {
-            permit.reason
-        } else {
-            RouteReason::NotWorth
-        }
+    /// Everything for a heartbeat.
+    pub fn figures(&self) -> SpeculationFigures {
+        self.ranges.figures(&self.costs, &self.classes)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -150,21 +150,3 @@ fn the_drafter_reads_no_plain_sequences() {
     assert!(simulation.blocks.is_empty() && simulation.drafter_free_us == 0.0);
     assert_eq!(simulation.routes, [RouteReason::Forced]);
 }
-
-/// While no sequence drafts, every fourth border decides, and those after a verified block.
-#[test]
-fn while_no_sequence_drafts_not_every_border_decides() {
-    let mut simulation = Simulation::new(CPU, 5);
-    simulation.scheduler.speculation.set_linked(true);
-    let noise: Text = |_| 0.05;
-    simulation.run(&[noise; 4], ROUTED, 4, 150);
-    (simulation.borders, simulation.decided) = (0, 0);
-    simulation.run(&[noise; 4], ROUTED, 2, 150);
-    assert!(simulation.borders >= 300, "{}", simulation.borders);
-    assert!(
-        (simulation.borders / 8..=simulation.borders / 2).contains(&simulation.decided),
-        "{} of {}",
-        simulation.decided,
-        simulation.borders
-    );
-}

@@ -34,10 +34,10 @@ const HALF_A_CPU: Machine = Machine {
     ..CPU
 };
 
-/// While all steps are blocks, a machine that recovers looks like blocks that became cheaper, and
-/// the estimate of plain steps stays too high. No decision for a small gain rests on that estimate.
+/// While all steps are blocks, a machine that recovers looks like blocks that became cheaper. The
+/// cells of plain steps keep what was measured, so their estimate stays near.
 #[test]
-fn after_many_blocks_plain_steps_are_measured_before_a_decision() {
+fn after_many_blocks_plain_steps_are_not_estimated_far_too_high() {
     let text: Text = |_| FACTS;
     let (mut before, mut decided) = (0.0f64, 0.0f64);
     for seed in 40..72 {
@@ -74,9 +74,8 @@ fn after_many_blocks_plain_steps_are_measured_before_a_decision() {
         }
         decided += over(&simulation) / 32.0;
     }
-    assert!(before > 1.3, "the estimate was not wrong: {before:.2} times");
     assert!(
-        decided < 1.4,
+        before < 1.4 && decided < 1.4,
         "plain steps are estimated at {decided:.2} times what they take, {before:.2} before"
     );
 }

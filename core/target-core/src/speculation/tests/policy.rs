@@ -4,6 +4,7 @@ use paceline_vocabulary::{Millis, Permit};
 
 use super::super::*;
 use super::simulation::*;
+use crate::draft_plan::*;
 use crate::{Chosen, ClassBytes, Ledger, Request, Scheduler, Token};
 
 fn speculation(policy: Policy) -> Simulation {

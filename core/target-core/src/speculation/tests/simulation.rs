@@ -4,6 +4,7 @@ use paceline_vocabulary::{Millis, Permit};
 
 use super::super::*;
 use super::recorded;
+use crate::draft_plan::*;
 use crate::{Chosen, ClassBytes, Ledger, Request, Scheduler, StepPart, Token};
 
 /// Probability that a drafted token after accepted ones is accepted, by the number of tokens that
@@ -141,15 +142,10 @@ pub(super) struct Simulation {
     pub(super) pauses: (f64, f64),
     /// The last step was plain.
     pub(super) settled: bool,
-    /// Step borders.
-    pub(super) borders: u32,
-    pub(super) decided: u32,
     /// How much others slow the machine, for seconds: amplitude of a logarithm.
     pub(super) others: f64,
     /// The ends of answers are reported.
     pub(super) ends: bool,
-    /// The target reports its entropy: low ones are more frequent in predictable text.
-    pub(super) telling: bool,
     /// The drafter takes its time and proposes nothing.
     pub(super) silent: bool,
     /// Answers of that drafter.
@@ -177,11 +173,8 @@ impl Simulation {
             asked: 0,
             pauses: (0.01, 4.0),
             settled: false,
-            borders: 0,
-            decided: 0,
             others: 0.0,
             ends: true,
-            telling: false,
             silent: false,
             empty: 0,
             blocks: vec![],
@@ -328,17 +321,6 @@ impl Simulation {
             Some(trace) if self.ends => trace.tokens(had, accepted + 1),
             _ => vec![Token { id: 1, margin: 1.0 }; accepted + 1],
         };
-        let sequence = self.scheduler.get(part.key).expect("there");
-        let wanted = self.scheduler.speculation.wants_entropy(part.key, sequence, had);
-        if let Some(trace) = trace.filter(|_| wanted) {
-            let nats = trace.entropy(had, accepted + 1);
-            self.scheduler.speculation.observe_entropy(part.key, nats);
-        } else if self.telling && wanted {
-            let certain = text(had).sqrt();
-            let nats: Vec<f32> =
-                (0..=accepted).map(|_| if self.roll() < certain { 0.0005 } else { 0.7 }).collect();
-            self.scheduler.speculation.observe_entropy(part.key, &nats);
-        }
         Chosen { key: part.key, tokens }
     }
 
@@ -380,8 +362,7 @@ impl Simulation {
                 beyond_context: false,
             })
         });
-        self.borders += 1;
-        self.decided += u32::from(self.scheduler.speculation.borders == 1);
+
         let mut rows = 0;
         for key in &plan.feed {
             let committed = self.scheduler.get(*key).expect("there").committed;
