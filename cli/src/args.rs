@@ -345,7 +345,7 @@ pub enum DrafterCommand {
 #[derive(Debug, Args)]
 pub struct DrafterChange {
     /// Directory, org/name of a hub that was pulled, or lookup; without it the one that runs or ran
-    /// last, at first drafter.model
+    /// last, else drafter.model
     #[arg(long, value_name = "DIR|NAME|lookup")]
     pub model: Option<String>,
     /// How long to wait, and where the settings are.

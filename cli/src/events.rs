@@ -108,10 +108,10 @@ fn line(event: &Event) -> String {
         ("", to) => to.to_owned(),
         (from, to) => format!("{from} -> {to}"),
     };
-    let subject = if event.kind == "link" {
-        format!("link of {}", event.subject)
-    } else {
-        format!("{}{life}", event.subject)
+    let subject = match event.kind.as_str() {
+        "link" => format!("link of {}", event.subject),
+        "drafter" => format!("drafter {}", event.subject),
+        _ => format!("{}{life}", event.subject),
     };
     let cause = if event.cause.is_empty() { String::new() } else { format!(": {}", event.cause) };
     format!("{} {subject} {what}{}\n", event.time, cause.replace('\n', "\n    "))
@@ -149,6 +149,16 @@ mod tests {
             line(&link),
             "2026-01-02T03:04:05.678Z link of drafter-0 up: signal 9 (SIGKILL)\n"
         );
+        let refused = Event {
+            kind: "drafter".into(),
+            subject: "/d".into(),
+            from: String::new(),
+            to: "refused".into(),
+            cause: "other sizes".into(),
+            epoch: 0,
+            ..event.clone()
+        };
+        assert_eq!(line(&refused), "2026-01-02T03:04:05.678Z drafter /d refused: other sizes\n");
         let keys: Vec<_> = object(&event).as_object().expect("an object").keys().cloned().collect();
         assert_eq!(keys.join(" "), "time term number kind subject epoch from to cause");
     }

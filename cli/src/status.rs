@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use paceline_process::{Loaded, RuntimeDir, socket};
 use paceline_proto::v1::operations_client::OperationsClient;
-use paceline_proto::v1::{LinkStatus, ProcessStatus, StatusRequest, StatusResponse};
+use paceline_proto::v1::{
+    LinkStatus, ProcessStatus, RefusedDrafter, StatusRequest, StatusResponse,
+};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 
@@ -113,8 +115,17 @@ pub fn object(status: &StatusResponse) -> Value {
             "name": model.name, "context_length": model.context_length, "vocab_size": model.vocab_size,
             "position_bytes": model.position_bytes,
         })),
+        "refused_drafters": status.refused_drafters.iter().map(|refused| json!({
+            "model": refused.model, "reason": refused.reason,
+        })).collect::<Vec<_>>(),
         "term": status.term,
     })
+}
+
+/// The line of a refused drafter.
+pub fn refusal(refused: &RefusedDrafter) -> String {
+    let RefusedDrafter { model, reason } = refused;
+    format!("drafter {model} was refused: {}", reason.trim_end().replace('\n', "\n    "))
 }
 
 /// The table for people.
@@ -146,6 +157,11 @@ fn table(status: &StatusResponse) -> String {
                 process.reason.trim_end().replace('\n', "\n    ")
             ));
         }
+    }
+    // The reason of the present drafter stands above.
+    let present = status.drafter.as_ref().map_or("", |drafter| &drafter.model);
+    for refused in status.refused_drafters.iter().filter(|refused| refused.model != present) {
+        reasons.push_str(&format!("{}\n", refusal(refused)));
     }
     let kv = status.kv.unwrap_or_default();
     let requests = status.requests.unwrap_or_default();
@@ -209,7 +225,8 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect()
 }
 
-fn model(process: &ProcessStatus) -> String {
+/// The process's model for people, with the size of its weights.
+pub fn model(process: &ProcessStatus) -> String {
     match (process.model.is_empty(), process.weight_bytes) {
         (true, _) => String::new(),
         (false, 0) => process.model.clone(),
@@ -293,7 +310,7 @@ mod tests {
         };
         assert_eq!(
             keys(&object),
-            "gateway supervisor target drafter kv requests link routing memory model term"
+            "gateway supervisor target drafter kv requests link routing memory model refused_drafters term"
         );
         for process in ["gateway", "supervisor", "target", "drafter"] {
             let expected = "state pid epoch restarts uptime_s model weights_loaded_at weight_bytes loaded_bytes reason";
@@ -359,6 +376,32 @@ mod tests {
             text.contains("link: refused\n") && text.contains("link: other tokenizer\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn refused_drafters_are_shown_with_their_reasons_below_the_table() {
+        let refused = |model: &str, reason: &str| RefusedDrafter {
+            model: model.into(),
+            reason: reason.into(),
+        };
+        let drafter = ProcessStatus {
+            state: ProcessState::Failed.into(),
+            model: "/d/b".into(),
+            reason: "no files".into(),
+            ..ProcessStatus::default()
+        };
+        let status = StatusResponse {
+            drafter: Some(drafter),
+            refused_drafters: vec![refused("/d/a", "other sizes"), refused("/d/b", "no files")],
+            ..snapshot()
+        };
+        let expected = "drafter: no files\ndrafter /d/a was refused: other sizes\n";
+        assert!(table(&status).ends_with(expected), "{}", table(&status));
+        let expected = json!([
+            {"model": "/d/a", "reason": "other sizes"},
+            {"model": "/d/b", "reason": "no files"},
+        ]);
+        assert_eq!(object(&status)["refused_drafters"], expected);
     }
 
     #[test]

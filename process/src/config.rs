@@ -11,6 +11,7 @@
 
 mod auto;
 mod drafter;
+mod drafter_models;
 mod error;
 mod gateway;
 mod known_keys;
@@ -38,6 +39,7 @@ pub use drafter::{
     AUTO_DRAFTER, DRAFTER_KINDS, DrafterChoice, DrafterConfig, DrafterQuantize, DrafterStart,
     LOOKUP,
 };
+pub use drafter_models::DrafterModels;
 pub use error::ConfigError;
 pub use gateway::{GatewayConfig, ToolFormat};
 pub use kv::KvConfig;

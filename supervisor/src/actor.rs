@@ -13,6 +13,7 @@ use paceline_process::{Clock, Exit as OurExit, RuntimeDir, chain, platform};
 use paceline_proto::internal::v1::{PermitChange, ServiceState};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
 use paceline_supervisor_core::denial::OrderRefusal;
+use paceline_supervisor_core::drafter::RefusedDrafter;
 use paceline_supervisor_core::routing::Decision;
 use paceline_supervisor_core::worker::{self, WorkerExit};
 use paceline_supervisor_core::{
@@ -521,6 +522,13 @@ fn change(action: Action) -> Option<Change> {
             from: String::new(),
             to: to.to_owned(),
             cause,
+        },
+        Action::LogRefusal { refused: RefusedDrafter { model, reason }, next } => Change {
+            kind: "drafter",
+            subject: model,
+            to: "refused".to_owned(),
+            cause: format!("{reason}; {next} is tried in its place"),
+            ..Change::default()
         },
         Action::LogService { from, to, cause } => Change {
             kind: "service",

@@ -154,8 +154,7 @@ impl ProcessHost {
         };
         let config_file =
             loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
-        let models = loaded.config.model_variables();
-        let models = models.map(|(variable, dir)| (variable, dir.to_owned())).into();
+        let models = loaded.config.model_variables().into();
         let threads = match threads {
             Auto::Is(threads) => Some(threads),
             // All cores, for both: the target mostly waits while its drafter works. If both

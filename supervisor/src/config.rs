@@ -1,6 +1,8 @@
 //! The core's settings, from the configuration and from what the system needs.
 
-use paceline_process::config::{Auto, ConfigError, DrafterStart, Force, RoutingConfig};
+use paceline_process::config::{
+    Auto, ConfigError, DrafterChoice, DrafterStart, Force, RoutingConfig,
+};
 use paceline_process::{Config, platform};
 use paceline_supervisor_core::Settings;
 use paceline_supervisor_core::drafter::{self, DrafterPlan};
@@ -49,17 +51,17 @@ pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Sett
     }
 }
 
-/// The configured drafter. A directory that is not there does not keep the service from starting:
+/// The configured drafters. A directory that is not there does not keep the service from starting:
 /// the drafter's state reports it (I3).
 pub fn plan(config: &Config) -> DrafterPlan {
-    let model = config.drafter_choice().name();
+    let models = config.drafter_choices().iter().map(DrafterChoice::name).collect();
     let start = match config.drafter.start {
         DrafterStart::Eager => drafter::DrafterStart::Eager,
         DrafterStart::Lazy => drafter::DrafterStart::Lazy,
         DrafterStart::Manual => drafter::DrafterStart::Manual,
     };
     let idle_stop_ms = config.drafter.idle_stop_s.saturating_mul(1_000);
-    DrafterPlan { model, start, idle_stop_ms }
+    DrafterPlan { models, start, idle_stop_ms }
 }
 
 /// The configuration's policy.

@@ -86,7 +86,7 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
         tracing::warn!(warning, "configuration");
     }
     // From here on the models are directories: a worker that is started again loads the same files.
-    let missing_drafter = loaded.config.check_drafter_dir().err();
+    let missing = loaded.config.missing_drafters();
     loaded.config.resolve_models().map_err(|error| refuse(Exit::Config, &error))?;
     let model_dir = loaded.config.model_dir().map_err(|error| refuse(Exit::Config, &error))?;
     let unusable = |error: RuntimeDirError| refuse(error.exit(), &error);
@@ -103,9 +103,8 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     };
     tracing::info!(term = term.0, pid = own.pid, dir = %dir.path().display(), "supervisor starts");
     let (settings, plan) = (config::settings(&loaded.config), config::plan(&loaded.config));
-    if let Some(error) = missing_drafter {
-        let dir = &plan.model;
-        tracing::warn!(error = chain(&error), dir, "requests are served without a drafter");
+    for error in missing {
+        tracing::warn!(error = chain(&error), "requests are served without this drafter");
     }
     let log = &loaded.config.routing.route_log;
     let route_log =

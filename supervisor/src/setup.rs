@@ -13,7 +13,7 @@ use crate::status::OwnProcess;
 pub struct Setup {
     /// Bounds of the core.
     pub settings: Settings,
-    /// The configured drafter.
+    /// The configured drafters.
     pub plan: DrafterPlan,
     /// The runtime directory, prepared and locked.
     pub dir: RuntimeDir,

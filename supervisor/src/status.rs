@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::v1::{
     self, KvStatus, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting,
-    ProcessStatus, RequestsStatus, RouteCount, RoutingBucket, RoutingStatus, Speculation,
-    StatusResponse,
+    ProcessStatus, RefusedDrafter, RequestsStatus, RouteCount, RoutingBucket, RoutingStatus,
+    Speculation, StatusResponse,
 };
+use paceline_supervisor_core::drafter::RefusedDrafter as Refused;
 use paceline_supervisor_core::routing::PolicyChange;
 use paceline_supervisor_core::worker::Worker;
 use paceline_supervisor_core::{Notice, Supervisor};
@@ -96,6 +97,7 @@ pub fn snapshot(core: &Supervisor, own: &OwnProcess, now: Millis) -> StatusRespo
         routing: Some(routing(core)),
         memory: Some(memory(core)),
         model: model(core),
+        refused_drafters: core.drafters().refused().into_iter().map(refused_message).collect(),
     }
 }
 
@@ -192,6 +194,10 @@ pub fn drafter(core: &Supervisor, now: Millis) -> ProcessStatus {
         reason: drafters.reason(now),
         ..worker(drafters.current(), drafters.model().to_owned(), now)
     }
+}
+
+fn refused_message(Refused { model, reason }: Refused) -> RefusedDrafter {
+    RefusedDrafter { model, reason }
 }
 
 /// The link as the target reports it. If no drafter is wanted, the end of its link is no loss.

@@ -8,12 +8,12 @@ use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::RouteWish;
 use paceline_tests::ask::{Ask, continue_ids};
 use paceline_tests::prompts::same_but_near_ties;
-use paceline_tests::{Stack, repository, signal};
+use paceline_tests::{Stack, signal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
-    Compared, Drafted, MANY_RESTARTS, compare_with_plain, per_cycle, plain_answers, sum,
+    Compared, Drafted, MANY_RESTARTS, compare_with_plain, golden, per_cycle, plain_answers, sum,
 };
 
 /// Ids of the target, of which the last one ends a text.
@@ -82,10 +82,6 @@ impl Pairs {
             "target.model = {target:?}\ndrafter.model = {drafter:?}\n{MANY_RESTARTS}"
         ))
     }
-}
-
-fn golden(name: &str) -> PathBuf {
-    repository().join("models/tests/golden").join(name)
 }
 
 /// Walks on the ring of symbols that the pairs were trained on, with answers of so many tokens.

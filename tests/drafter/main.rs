@@ -8,6 +8,7 @@ mod faults;
 mod hot_plug;
 mod identity;
 mod kinds;
+mod list;
 mod lookup;
 mod misbehaviour;
 mod state;

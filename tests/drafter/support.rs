@@ -1,14 +1,21 @@
 //! What these tests share: prompts, references, running requests, and the resources that a service
 //! must give back.
 
+use std::path::PathBuf;
+
 use paceline_proto::v1::{RouteWish, Speculation};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Prompt, reference, same_but_near_ties, some_of_each};
 use paceline_tests::stack::Pending;
-use paceline_tests::{Answer, Stack, usage, wait};
+use paceline_tests::{Answer, Stack, repository, usage, wait};
 
 /// A restart budget that these tests do not use up.
 pub const MANY_RESTARTS: &str = "supervisor.restarts = 100000\n";
+
+/// Directory of a golden checkpoint.
+pub fn golden(name: &str) -> PathBuf {
+    repository().join("models/tests/golden").join(name)
+}
 
 /// Prompts of the tests that break things: short answers, so that there is time for many rounds.
 pub fn short() -> Vec<Prompt> {

@@ -141,7 +141,7 @@ fn load(
     let retain_bytes = config.drafter.prefix_bytes;
     let choice = match model {
         Some(model) => config.drafter_named(model),
-        None => config.drafter_choice(),
+        None => config.drafter_choices().into_iter().next().unwrap_or(DrafterChoice::None),
     };
     let (drafter, about, welcome): (Box<dyn Proposer>, _, _) = match choice {
         DrafterChoice::None => return Err(StartError::NoModel),

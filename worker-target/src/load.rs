@@ -189,17 +189,6 @@ fn tower(model: &dyn Target, budget: u64) -> TowerInfo {
 /// token on. The drafter can then start in the middle of a stream.
 fn drafting(config: &Config, model: &dyn Target) -> Drafting {
     let info: &TargetInfo = model.info();
-    let feature_layers = match config.drafter_choice() {
-        DrafterChoice::None | DrafterChoice::Lookup => vec![],
-        DrafterChoice::Directory(dir) => draft::feature_layers(&dir, &config.drafter.kind)
-            .unwrap_or_else(|error| {
-                // The drafter's own worker reports the same error to its supervisor.
-                let error = paceline_vocabulary::chain(&error);
-                tracing::warn!(error, drafter = %dir.display(), "cannot read the drafter's layers");
-                vec![]
-            }),
-    };
-    let fits = feature_layers.iter().all(|layer| *layer < info.n_layers);
     let hello = Hello {
         version: paceline_link::handshake::VERSION,
         generation: 0,
@@ -215,6 +204,25 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
         context_length: info.context as u32,
         max_sessions: config.target.max_sequences,
     };
-    let feature_layers = if fits { feature_layers } else { vec![] };
+    let feature_layers = feature_layers(config, info.n_layers);
     Drafting::new(hello, feature_layers, config.kv.tap_window as usize)
+}
+
+/// The layers whose hidden states the first drafter of `drafter.model` reads that may fit a target
+/// of so many layers. If another drafter is linked, the target follows the layers of that one.
+fn feature_layers(config: &Config, n_layers: usize) -> Vec<usize> {
+    for choice in config.drafter_choices() {
+        let DrafterChoice::Directory(dir) = choice else { return vec![] };
+        match draft::feature_layers(&dir, &config.drafter.kind) {
+            Ok(layers) if layers.iter().all(|layer| *layer < n_layers) => return layers,
+            // Its handshake is refused with the reason.
+            Ok(_) => {}
+            // The drafter's own worker reports the same error to its supervisor.
+            Err(error) => {
+                let error = paceline_vocabulary::chain(&error);
+                tracing::warn!(error, drafter = %dir.display(), "cannot read the drafter's layers");
+            }
+        }
+    }
+    vec![]
 }

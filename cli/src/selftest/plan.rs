@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_process::checkpoints::{ModelPlaces, ModelRef};
-use paceline_process::config::{Config, LOOKUP};
+use paceline_process::config::{Config, DrafterModels, LOOKUP};
 use paceline_process::{Loaded, chain};
 
 use crate::args::SelftestArgs;
@@ -38,7 +38,7 @@ impl SelftestPlan {
         if !drafters.is_empty() {
             // Each is started in turn.
             config.target.model = config.model_dir()?.display().to_string();
-            config.drafter.model = String::new();
+            config.drafter.model = DrafterModels::none();
         }
         Ok(Self { file, config, prompts: args.prompts as usize, drafters })
     }
@@ -58,7 +58,7 @@ pub fn settings(
         config.target.model = directory("--model", model)?;
     }
     if let Some(name) = drafter {
-        config.drafter.model = self::drafter("--drafter", name)?;
+        config.drafter.model = DrafterModels::one(self::drafter("--drafter", name)?);
     }
     config.model_dir()?;
     Ok((config, file))

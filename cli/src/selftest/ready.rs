@@ -37,7 +37,10 @@ pub fn readiness(status: &StatusResponse) -> Readiness {
         return Readiness::Ready { drafter: false };
     }
     let link = status.link.clone().unwrap_or_default();
-    if matches!(link.state.as_str(), "refused" | "ejected") {
+    // The link may still be that of a drafter whose place the next one of the list takes.
+    let next_is_tried =
+        status.refused_drafters.last().is_some_and(|refused| refused.model != drafter.model);
+    if matches!(link.state.as_str(), "refused" | "ejected") && !next_is_tried {
         return Readiness::Failed(format!(
             "the drafter was {} by the target{}",
             link.state,
@@ -77,7 +80,7 @@ fn coming(name: &str, process: &ProcessStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::v1::LinkStatus;
+    use paceline_proto::v1::{LinkStatus, RefusedDrafter};
 
     fn process(state: ProcessState, restarts: u32, reason: &str) -> Option<ProcessStatus> {
         let (loaded_bytes, weight_bytes) = (512, 1024);
@@ -170,5 +173,25 @@ mod tests {
             "refused",
             "failed: the drafter was refused by the target: mask id",
         );
+    }
+
+    #[test]
+    fn the_next_drafter_of_a_list_is_awaited_after_a_refusal() {
+        let refused = |model: &str| {
+            let reason = "mask id".to_owned();
+            vec![RefusedDrafter { model: model.into(), reason }]
+        };
+        let mut snapshot = StatusResponse {
+            gateway: process(ProcessState::Ready, 0, ""),
+            target: process(ProcessState::Ready, 0, ""),
+            drafter: process(ProcessState::Starting, 0, ""),
+            link: Some(LinkStatus { state: "refused".into(), ..LinkStatus::default() }),
+            refused_drafters: refused("/a"),
+            ..StatusResponse::default()
+        };
+        assert_eq!(readiness(&snapshot), Readiness::Coming("starting drafter".into()));
+        snapshot.drafter =
+            snapshot.drafter.map(|drafter| ProcessStatus { model: "/a".into(), ..drafter });
+        assert!(matches!(readiness(&snapshot), Readiness::Failed(_)));
     }
 }

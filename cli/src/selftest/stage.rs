@@ -93,7 +93,7 @@ impl Stage {
         command.env("PACELINE_ROUTING__FORCE", "auto").env("PACELINE_DRAFTER__START", "eager");
         command.env("PACELINE_TARGET__MODEL", &config.target.model);
         command.env("PACELINE_KV__PREFIX_CACHE", config.kv.prefix_cache.to_string());
-        command.env("PACELINE_DRAFTER__MODEL", &config.drafter.model);
+        command.env("PACELINE_DRAFTER__MODEL", config.drafter.model.to_string());
         for word in MANAGER_VARIABLES {
             command.env_remove(word);
         }

@@ -1,10 +1,11 @@
 //! `paceline serve`: the parent of gateway and supervisor. It holds the front listeners and the
 //! service's lock, and starts both processes. It restarts either within a budget, shows the
 //! progress of loading, and stops everything in order. [`core`] decides, [`child`] starts,
-//! [`progress`] makes the lines. This file is the loop between them.
+//! [`progress`] and [`drafter_lines`] make the lines. This file is the loop between them.
 
 pub mod child;
 pub mod core;
+pub mod drafter_lines;
 mod listeners;
 pub mod progress;
 
@@ -24,6 +25,7 @@ use tokio::sync::mpsc;
 
 use self::child::{Child, ChildSpawner};
 use self::core::{Action, BOTH, ChildEnd, Event, Member, Notice, Service};
+use self::drafter_lines::DrafterLines;
 use self::listeners::FrontListeners;
 use self::progress::{Progress, Show, indented};
 use crate::args::ServeArgs;
@@ -74,9 +76,9 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     for warning in &loaded.warnings {
         screen.note(&format!("warning: {warning}"));
     }
-    if let Err(error) = loaded.config.check_drafter_dir() {
+    for error in loaded.config.missing_drafters() {
         let error = chain(&error);
-        screen.note(&format!("warning: {error}; requests are served without a drafter"));
+        screen.note(&format!("warning: {error}; requests are served without this drafter"));
     }
     let bad = |error: ConfigError| refuse(Exit::Config, chain(&error));
     loaded.config.resolve_models().map_err(bad)?;
@@ -108,6 +110,7 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
         dir,
         screen,
         progress,
+        drafter_lines: DrafterLines::default(),
         supervisor: None,
         gateway: None,
         clock: Clock::start(),
@@ -190,6 +193,7 @@ struct Shell<'a> {
     dir: RuntimeDir,
     screen: &'a mut Screen,
     progress: Progress,
+    drafter_lines: DrafterLines,
     supervisor: Option<Child>,
     gateway: Option<Child>,
     clock: Clock,
@@ -340,6 +344,9 @@ impl Shell<'_> {
             Some(Show::Line(line)) => self.screen.line(&line),
             Some(Show::Passing(line)) => self.screen.transient(&line),
             None => {}
+        }
+        for line in self.drafter_lines.update(snapshot) {
+            self.screen.line(&line);
         }
     }
 

@@ -6,7 +6,7 @@ use paceline_vocabulary::state::ProcessState;
 use paceline_vocabulary::{Epoch, Permit};
 
 use crate::denial::{Denial, OrderRefusal, Outage};
-use crate::drafter::LinkEnds;
+use crate::drafter::{LinkEnds, RefusedDrafter};
 use crate::ids::{CallId, Ticket, WorkerId, WorkerSlot};
 use crate::routing::{Decision, Policy};
 use crate::worker::WorkerDescription;
@@ -45,6 +45,8 @@ pub enum Action {
     LogService { from: &'static str, to: &'static str, cause: &'static str },
     /// Log that a link's stage changed.
     LogLink { slot: WorkerSlot, generation: u64, to: &'static str, cause: String },
+    /// Log that a drafter of the list was refused, and the one that is tried in its place.
+    LogRefusal { refused: RefusedDrafter, next: String },
     /// Log that the gateway's state changed.
     LogGateway { epoch: Epoch, from: ProcessState, to: ProcessState, cause: &'static str },
     /// Log an operator's order.
@@ -69,6 +71,7 @@ impl From<drafter::Action> for Action {
             drafter::Action::LogLink { slot, generation, to, cause } => {
                 Action::LogLink { slot, generation, to, cause }
             }
+            drafter::Action::LogRefusal { refused, next } => Action::LogRefusal { refused, next },
             drafter::Action::Answer { call, outcome } => Action::Answer { call, outcome },
         }
     }

@@ -35,7 +35,7 @@ fn set(settings: &mut Settings, plan: &mut DrafterPlan, words: &Words<'_>) {
             "idle_stop_ms" => plan.idle_stop_ms = number(),
             "permits" => assert_eq!(value, "by_hand"),
             "log_routes" => settings.log_routes = value == "yes",
-            "drafter" => plan.model = value.to_owned(),
+            "drafter" => plan.models = value.split(',').map(str::to_owned).collect(),
             "start" => {
                 plan.start = match value {
                     "eager" => DrafterStart::Eager,
@@ -184,6 +184,10 @@ scenarios!(
     drafter_lazy,
     drafter_none,
     drafter_earlier,
+    drafter_list,
+    drafter_list_load,
+    drafter_list_orders,
+    drafter_list_takeover,
     route_load,
     route_policy,
     route_measured,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::Auto;
+use super::{Auto, DrafterModels};
 
 /// When the drafter is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub const AUTO_DRAFTER: &str = "auto";
 /// In `drafter.model` and `drafter.kind`: prompt lookup, a drafter without weights.
 pub const LOOKUP: &str = "lookup";
 
-/// The drafter that `drafter.model` means.
+/// What a name in `drafter.model` means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DrafterChoice {
     /// No drafter.
@@ -72,9 +72,11 @@ pub enum DrafterQuantize {
 pub struct DrafterConfig {
     /// "auto" = the embedded demo drafter if the embedded demo target is served, else "lookup";
     /// "" = none; "lookup" = prompt lookup, which needs no weights; else a model directory or
-    /// `org/name` of a hub, as `target.model`. Default "auto".
-    pub model: String,
-    /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files.
+    /// `org/name` of a hub, as `target.model`. Default "auto". Of a list, the first one that can be
+    /// loaded and that the target accepts.
+    pub model: DrafterModels,
+    /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files. With a list in
+    /// `model` it is the kind of each checkpoint of the list.
     pub kind: String,
     /// When it is started.
     pub start: DrafterStart,
@@ -93,7 +95,7 @@ pub struct DrafterConfig {
 impl Default for DrafterConfig {
     fn default() -> Self {
         Self {
-            model: AUTO_DRAFTER.into(),
+            model: DrafterModels::default(),
             kind: "auto".into(),
             start: DrafterStart::default(),
             idle_stop_s: 0,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{AUTO_DRAFTER, Config, ConfigError, DrafterChoice, LOOKUP};
+use super::{AUTO_DRAFTER, Config, ConfigError, DrafterChoice, DrafterModels, LOOKUP};
 use crate::chain;
 use crate::checkpoints::{CURRENT, ModelPlaces, ModelRef, SMOLLM2, name_of};
 
@@ -21,18 +21,19 @@ impl Config {
         if !self.target.model.is_empty() {
             self.target.model = text("target.model", self.model_dir()?)?;
         }
-        self.drafter.model = match self.drafter_choice() {
-            DrafterChoice::Directory(dir) => text("drafter.model", dir)?,
-            choice => choice.name(),
-        };
+        let drafters = self.drafter_choices().into_iter().map(|choice| match choice {
+            DrafterChoice::Directory(dir) => text("drafter.model", dir),
+            choice => Ok(choice.name()),
+        });
+        self.drafter.model = DrafterModels::of(drafters.collect::<Result<_, _>>()?);
         Ok(())
     }
 
     /// Environment variables by which a process that is started reads the same models.
-    pub fn model_variables(&self) -> [(&'static str, &str); 2] {
+    pub fn model_variables(&self) -> [(&'static str, String); 2] {
         [
-            ("PACELINE_TARGET__MODEL", &self.target.model),
-            ("PACELINE_DRAFTER__MODEL", &self.drafter.model),
+            ("PACELINE_TARGET__MODEL", self.target.model.clone()),
+            ("PACELINE_DRAFTER__MODEL", self.drafter.model.to_string()),
         ]
     }
 
@@ -47,12 +48,20 @@ impl Config {
             .map_err(|error| ConfigError::value("target.model", chain(&error)))
     }
 
-    /// The configured drafter, `drafter.model`.
-    pub fn drafter_choice(&self) -> DrafterChoice {
-        self.drafter_named(&self.drafter.model)
+    /// The configured drafters, `drafter.model`, in the order in which they are tried. Each is there
+    /// once; without any the list is empty.
+    pub fn drafter_choices(&self) -> Vec<DrafterChoice> {
+        let mut choices = Vec::new();
+        for name in self.drafter.model.names() {
+            let choice = self.drafter_named(name);
+            if choice != DrafterChoice::None && !choices.contains(&choice) {
+                choices.push(choice);
+            }
+        }
+        choices
     }
 
-    /// The drafter that this value of `drafter.model` means.
+    /// The drafter that this name in `drafter.model` means.
     pub fn drafter_named(&self, model: &str) -> DrafterChoice {
         let has_embedded = self.target.model.is_empty() && self.drafter.kind != LOOKUP;
         let embedded = || demo_dir("drafter").filter(|_| has_embedded);
@@ -64,18 +73,15 @@ impl Config {
         }
     }
 
-    /// Checks that the checkpoint that `drafter.model` names is there.
-    ///
-    /// # Errors
-    /// It is not; the error has what to do.
-    pub fn check_drafter_dir(&self) -> Result<(), ConfigError> {
-        if ["", LOOKUP, AUTO_DRAFTER].contains(&self.drafter.model.as_str()) {
-            return Ok(());
-        }
-        ModelPlaces::of_user()
-            .locate(&ModelRef::parse(&self.drafter.model))
-            .map(drop)
-            .map_err(|error| ConfigError::value("drafter.model", chain(&error)))
+    /// One error for each checkpoint of `drafter.model` that is not there, with what to do.
+    pub fn missing_drafters(&self) -> Vec<ConfigError> {
+        let places = ModelPlaces::of_user();
+        let names = self.drafter.model.names().iter().map(String::as_str);
+        names
+            .filter(|name| !["", LOOKUP, AUTO_DRAFTER].contains(name))
+            .filter_map(|name| places.locate(&ModelRef::parse(name)).err())
+            .map(|error| ConfigError::value("drafter.model", chain(&error)))
+            .collect()
     }
 
     /// What clients call the served model: its name on the hub, else its directory's name,

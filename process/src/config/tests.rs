@@ -254,7 +254,7 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
     assert_eq!(digests(&classes), usual);
     let models = |target: &str| {
         let mut config = Config::default();
-        (config.target.model, config.drafter.model) = (target.to_owned(), "/d".to_owned());
+        (config.target.model, config.drafter.model) = (target.to_owned(), DrafterModels::one("/d"));
         digests(&config)
     };
     assert!(models("/a").0 != models("/b").0 && models("/a").1 == models("/b").1);
@@ -295,22 +295,23 @@ fn the_drafters_settings_are_accepted_without_warning() {
 fn the_demo_drafter_goes_with_the_demo_target_and_lookup_with_every_other() {
     let mut config = Config::default();
     let demo = demo_dir("drafter").map_or(DrafterChoice::Lookup, DrafterChoice::Directory);
-    assert_eq!(config.drafter_choice(), demo);
+    assert_eq!(config.drafter_choices(), [demo]);
     config.target.model = "/t".into();
-    assert_eq!(config.drafter_choice(), DrafterChoice::Lookup);
+    assert_eq!(config.drafter_choices(), [DrafterChoice::Lookup]);
     let there = || DrafterChoice::Directory("/nowhere/d".into());
     for (model, expected) in
-        [("/nowhere/d", there()), ("lookup", DrafterChoice::Lookup), ("", DrafterChoice::None)]
+        [("/nowhere/d", vec![there()]), ("lookup", vec![DrafterChoice::Lookup]), ("", vec![])]
     {
-        config.drafter.model = model.into();
+        config.drafter.model = DrafterModels::one(model);
         for target in ["/t", ""] {
             config.target.model = target.into();
-            assert_eq!(config.drafter_choice(), expected, "{model} {target}");
+            assert_eq!(config.drafter_choices(), expected, "{model} {target}");
         }
     }
     // A directory of that name.
-    config.drafter.model = "./lookup".into();
-    assert!(matches!(config.drafter_choice(), DrafterChoice::Directory(dir) if dir.is_absolute()));
+    config.drafter.model = DrafterModels::one("./lookup");
+    let choices = config.drafter_choices();
+    assert!(matches!(choices.as_slice(), [DrafterChoice::Directory(dir)] if dir.is_absolute()));
 }
 
 #[test]
@@ -318,16 +319,18 @@ fn names_of_models_become_directories_once_and_clients_keep_the_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().display().to_string();
     let mut config = Config::default();
-    let auto = config.drafter_choice().name();
+    let auto = config.drafter_choices()[0].name();
     config.resolve_models().expect("nothing is named");
     assert_eq!(config.model_variables().map(|(_, model)| model), ["", &auto]);
-    (config.target.model, config.drafter.model) = (path.clone(), "no-such/drafter".to_owned());
+    let drafter = || DrafterModels::one("no-such/drafter");
+    (config.target.model, config.drafter.model) = (path.clone(), drafter());
     config.resolve_models().expect("the target is there, and the drafter need not be");
     assert_eq!(config.target.model, path);
-    assert!(config.drafter.model.ends_with("/paceline/models/no-such--drafter/current"));
+    let resolved = config.drafter.model.to_string();
+    assert!(resolved.ends_with("/paceline/models/no-such--drafter/current"), "{resolved}");
     let refused = {
-        config.drafter.model = "no-such/drafter".to_owned();
-        config.check_drafter_dir().expect_err("not there").to_string()
+        config.drafter.model = drafter();
+        config.missing_drafters()[0].to_string()
     };
     assert!(
         refused.starts_with("configuration key drafter.model: ")

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use super::kv::LONGEST_TAP_WINDOW;
 use super::{
-    AUTO_DRAFTER, Auto, Config, ConfigError, DRAFTER_KINDS, KvConfig, LOOKUP, LogConfig,
-    MOST_SEQUENCES,
+    AUTO_DRAFTER, Auto, Config, ConfigError, DRAFTER_KINDS, DrafterConfig, KvConfig, LOOKUP,
+    LogConfig, MOST_SEQUENCES,
 };
 
 impl Config {
@@ -48,18 +48,28 @@ impl Config {
         http.map_or(Ok(()), |http| gateway.check_exposure("gateway.http", http))
     }
 
-    /// Prompt lookup has no directory, and a directory is not of that kind.
-    fn check_lookup(&self) -> Result<(), ConfigError> {
-        let (model, kind) = (self.drafter.model.as_str(), self.drafter.kind.as_str());
-        let fits = match (model, kind) {
-            (_, "auto") | ("" | AUTO_DRAFTER | LOOKUP, LOOKUP) => true,
-            (model, kind) => model != LOOKUP && kind != LOOKUP,
+    /// Prompt lookup has no directory, and a directory is not of that kind. Any other kind is that
+    /// of each checkpoint of a list.
+    fn check_drafter(&self) -> Result<(), ConfigError> {
+        let DrafterConfig { model, kind, .. } = &self.drafter;
+        if let Some(fault) = model.fault() {
+            return Err(ConfigError::value("drafter.model", fault));
+        }
+        let names = model.names();
+        let fits = match kind.as_str() {
+            "auto" => true,
+            LOOKUP => names.iter().all(|name| ["", AUTO_DRAFTER, LOOKUP].contains(&name.as_str())),
+            _ => names.iter().any(|name| name != LOOKUP),
         };
-        let wrong = || {
-            let what = format!("expected \"auto\" with drafter.model = {model:?}, found {kind:?}");
-            ConfigError::value("drafter.kind", what)
+        if fits {
+            return Ok(());
+        }
+        let model = match names {
+            [name] => format!("{name:?}"),
+            names => format!("{names:?}"),
         };
-        if fits { Ok(()) } else { Err(wrong()) }
+        let what = format!("expected \"auto\" with drafter.model = {model}, found {kind:?}");
+        Err(ConfigError::value("drafter.kind", what))
     }
 
     fn check_models(&self) -> Result<(), ConfigError> {
@@ -69,7 +79,7 @@ impl Config {
             let what = format!("expected one of {known}, found {kind:?}");
             return Err(ConfigError::value("drafter.kind", what));
         }
-        self.check_lookup()?;
+        self.check_drafter()?;
         let sequences = self.target.max_sequences;
         if !(1..=MOST_SEQUENCES).contains(&sequences) {
             let what = format!(

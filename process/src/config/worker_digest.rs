@@ -25,7 +25,7 @@ impl Config {
         let DrafterConfig { start, idle_stop_s, .. } = DrafterConfig::default();
         let drafter = DrafterConfig { start, idle_stop_s, ..self.drafter.clone() };
         // With "auto" the target decides which drafter there is.
-        let is_auto = drafter.model == AUTO_DRAFTER;
+        let is_auto = drafter.model.names().iter().any(|name| name == AUTO_DRAFTER);
         let model = if is_auto { self.target.model.clone() } else { String::new() };
         let target = TargetConfig { model, device: self.target.device, ..Default::default() };
         Self { target, drafter, ..self.of_every_worker() }.hashed()

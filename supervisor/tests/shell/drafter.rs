@@ -35,7 +35,7 @@ fn generation(n: u64) -> u64 {
 
 impl Stack {
     pub(crate) fn plan(start: DrafterStart) -> DrafterPlan {
-        DrafterPlan { model: "/models/drafter".into(), start, ..DrafterPlan::default() }
+        DrafterPlan { models: vec!["/models/drafter".into()], start, ..DrafterPlan::default() }
     }
 
     pub(crate) async fn drafter(&mut self) -> Life {
@@ -206,6 +206,35 @@ async fn a_linked_drafter_is_used_and_its_crash_ends_no_request() {
     let status = stack.status().await;
     assert_eq!(status.drafter.map(|drafter| (drafter.restarts, drafter.epoch)), Some((1, 2)));
     assert_eq!(status.target.map(|target| (target.restarts, target.epoch)), Some((0, 1)));
+}
+
+#[tokio::test]
+async fn a_refused_drafter_of_a_list_is_followed_by_the_next_and_its_reason_is_kept() {
+    let models = vec!["/models/a".to_owned(), "/models/b".to_owned()];
+    let plan = DrafterPlan { models, ..DrafterPlan::default() };
+    let mut stack = Stack::with_drafter(|_| {}, plan, None);
+    let (mut target, mut first) = (stack.life().await, stack.drafter().await);
+    assert_eq!(first.model, "/models/a");
+    target.idle();
+    first.idle();
+    let (_theirs, _its) = (target.handed().await, first.handed().await);
+    target.link(generation(1), LinkPhase::Refused, "other sizes");
+    leaves(&mut first).await;
+    let mut second = stack.drafter().await;
+    assert_eq!((second.model.as_str(), second.epoch), ("/models/b", 2));
+    second.idle();
+    stack.link_up(&mut target, &mut second, 2).await;
+    let status = stack.status().await;
+    assert_eq!(status.drafter.map(|drafter| drafter.model).as_deref(), Some("/models/b"));
+    let refused = status.refused_drafters.iter();
+    let refused: Vec<_> = refused.map(|one| (one.model.as_str(), one.reason.as_str())).collect();
+    assert_eq!(refused, [("/models/a", "other sizes")]);
+    let events = std::fs::read_to_string(stack.temp.path().join("events.jsonl")).expect("there");
+    let event = events.lines().find(|line| line.contains("\"refused\"")).expect("an event");
+    assert!(
+        event.contains("/models/a") && event.contains("other sizes; /models/b is tried"),
+        "{event}"
+    );
 }
 
 /// Longer than 60 lines: one story from start to end.

@@ -17,7 +17,7 @@ pub mod row;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use paceline_process::config::Config;
+use paceline_process::config::{Config, DrafterModels};
 use paceline_process::{Clock, RuntimeDir, chain};
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
@@ -56,7 +56,7 @@ impl ImagePlan {
         let (mut config, file) =
             settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
         config.target.model = config.model_dir()?.display().to_string();
-        config.drafter.model = String::new();
+        config.drafter.model = DrafterModels::none();
         // Without it the next turn would find nothing in the cache.
         config.kv.prefix_cache = true;
         Ok(Self { file, config, runs: args.runs.map_or(7, |runs| runs as usize) })

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use paceline_process::config::Config;
+use paceline_process::config::{Config, DrafterModels};
 use serde::Serialize;
 
 use super::model::Model;
@@ -69,7 +69,7 @@ impl TablePlan {
             settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
         // Without a drafter, not even the embedded one: the target's own speed is measured.
         config.target.model = config.model_dir()?.display().to_string();
-        config.drafter.model = String::new();
+        config.drafter.model = DrafterModels::none();
         let numbers =
             |numbers: &[u32]| numbers.iter().map(|number| *number as usize).collect::<Vec<_>>();
         let streams = match (args.concurrency.as_slice(), args.tables) {

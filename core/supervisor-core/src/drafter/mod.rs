@@ -8,7 +8,11 @@
 //!  order ──▶ other slot: spawn, load, describe ──▶ link handed over ──▶ UP: it is the current one; the old one is stopped
 //!                    └───── ends, is refused, cannot be linked ──▶ it is ended, the old one goes on, the order fails
 //! ```
+//!
+//! Which drafter is wanted: the present one of the configured list ([`candidates`]), or the one
+//! that an operator named.
 
+mod candidates;
 mod link;
 mod order;
 mod orders;
@@ -22,6 +26,8 @@ use paceline_vocabulary::{Epoch, Millis, Reason, Term};
 use crate::denial::{OrderRefusal, Outage};
 use crate::ids::{CallId, WorkerSlot};
 use crate::worker::{self, Phase, StopReason, Worker, WorkerKind, WorkerSettings};
+use candidates::Candidates;
+pub use candidates::RefusedDrafter;
 pub use link::LinkEnds;
 use link::{Link, LinkEvent};
 pub use order::DrafterOrder;
@@ -44,11 +50,11 @@ pub enum DrafterStart {
     Manual,
 }
 
-/// The configured drafter.
+/// The configured drafters.
 #[derive(Clone, Debug, Default)]
 pub struct DrafterPlan {
-    /// Its directory; empty if none is configured.
-    pub model: String,
+    /// Their directories, in the order in which they are tried; empty if none is configured.
+    pub models: Vec<String>,
     /// `drafter.start`
     pub start: DrafterStart,
     /// `drafter.idle_stop_s`; 0 is never.
@@ -87,6 +93,8 @@ pub enum Action {
     Connect { generation: u64, slot: WorkerSlot, ends: LinkEnds },
     /// Log that a link's stage changed.
     LogLink { slot: WorkerSlot, generation: u64, to: &'static str, cause: String },
+    /// Log that a drafter of the list was refused, and the one that is tried in its place.
+    LogRefusal { refused: RefusedDrafter, next: String },
     /// Answer an operator's call.
     Answer { call: CallId, outcome: Result<(), OrderRefusal> },
 }
@@ -133,6 +141,7 @@ pub struct Drafters {
     current: WorkerSlot,
     /// Directory of the current one, or of the one that would be; empty is none.
     model: String,
+    candidates: Candidates,
     wanted: Wanted,
     suspension: Suspension,
     /// Bytes of the newest drafter that has loaded.
@@ -152,16 +161,18 @@ impl Drafters {
     pub fn new(settings: WorkerSettings, plan: DrafterPlan, term: Term) -> Self {
         let worker = || Worker::new(WorkerKind::Drafter, settings);
         let wanted = match plan.start {
-            _ if plan.model.is_empty() => Wanted::No("no drafter is configured"),
+            _ if plan.models.is_empty() => Wanted::No("no drafter is configured"),
             DrafterStart::Eager => Wanted::Yes,
             DrafterStart::Lazy => Wanted::AtFirstUse,
             DrafterStart::Manual => Wanted::No("an operator starts it (drafter.start)"),
         };
+        let candidates = Candidates::new(plan.models);
         Self {
             slots: [worker(), worker()],
             links: Default::default(),
             current: WorkerSlot::First,
-            model: plan.model,
+            model: candidates.first(),
+            candidates,
             wanted,
             suspension: Suspension::new(plan.idle_stop_ms),
             need_bytes: 0,
@@ -271,13 +282,16 @@ impl Drafters {
                 if takes_over {
                     self.switch();
                 }
+                self.candidates.serves();
             }
             LinkEvent::Refused(reason) if takes_over => {
                 self.fail_swap(OrderRefusal::new(Reason::DrafterIncompatible, reason), out)
             }
             LinkEvent::Refused(reason) => {
                 let target = link.ends().map_or(Epoch(0), |ends| ends.target);
-                self.incompatibility = Some(Incompatibility { target, reason });
+                if !self.pass_over(&reason, now, out) {
+                    self.incompatibility = Some(Incompatibility { target, reason });
+                }
             }
             LinkEvent::Ejected(reason) => self.condemn(slot, reason, takes_over, now, out),
             LinkEvent::Lost(cause) if takes_over && link.losses() >= MAX_SWAP_LOSSES => {
@@ -292,6 +306,30 @@ impl Drafters {
             LinkEvent::Lost(cause) => self.trouble = cause,
             LinkEvent::Late(_) | LinkEvent::InTime => {}
         }
+    }
+
+    /// The current drafter is refused: it is ended, and the next one of the list is started in its
+    /// place. Returns whether there is a next one.
+    fn pass_over(&mut self, reason: &str, now: Millis, out: &mut Vec<Action>) -> bool {
+        let Some(next) = self.candidates.pass_over(reason) else { return false };
+        let model = std::mem::replace(&mut self.model, next.clone());
+        let refused = RefusedDrafter { model, reason: reason.to_owned() };
+        out.push(Action::LogRefusal { refused, next });
+        let cause = "it was refused, and the next one of drafter.model is tried";
+        self.worker_event(self.current, worker::Event::EndAsked { cause }, now, out);
+        true
+    }
+
+    /// Why the current drafter counts as one that cannot be loaded: it did not come up within its
+    /// restart budget and has not served before. An exit after which no start may follow, and a
+    /// program that cannot be started, say nothing about this drafter.
+    fn load_failure(&self) -> Option<&str> {
+        let (Phase::Failed { retry: Some(_) }, Some(end)) =
+            (self.current().phase(), self.current().last_end())
+        else {
+            return None;
+        };
+        (end.epoch.is_some() && !self.candidates.has_served()).then_some(end.cause.as_str())
     }
 
     /// The drafter in `slot` broke the link's protocol: it is ended.
@@ -322,9 +360,16 @@ impl Drafters {
             && incompatibility.target != target.epoch
         {
             self.incompatibility = None;
+            if let Some(first) = self.candidates.start_over() {
+                self.model = first;
+            }
         }
         self.judge_takeover();
         self.judge_swap(inputs, now, &mut out);
+        let failure = self.load_failure().filter(|_| inputs.serving && self.wanted == Wanted::Yes);
+        if let Some(reason) = failure.map(str::to_owned) {
+            self.pass_over(&reason, now, &mut out);
+        }
         self.judge_suspension(inputs, now, &mut out);
         self.end_unused(now, &mut out);
         if inputs.serving {

@@ -57,23 +57,29 @@ impl Drafters {
         if self.successor.is_some() {
             return state("a swap is under way; wait for it, or stop the drafter".to_owned());
         }
-        let model = if model.is_empty() { self.model.clone() } else { model };
-        if model.is_empty() {
-            return state("no drafter is configured; name its directory (--model)".to_owned());
-        }
         let failing =
             matches!(self.current().phase(), Phase::BackingOff { .. } | Phase::Failed { .. });
         let runs = self.wanted == Wanted::Yes
             && self.incompatibility.is_none()
             && self.suspension.reason().is_none()
             && !failing;
-        if runs && model != self.model {
+        let is_other = !model.is_empty() && model != self.model;
+        if runs && is_other {
             return state(format!(
                 "{} runs as the drafter; swap it for {model}, or stop it first",
                 self.model
             ));
         }
-        self.model = model;
+        if is_other {
+            self.candidates.end();
+            self.model = model;
+        } else if model.is_empty() && !runs && !self.candidates.has_served() {
+            // Files may have been mended: the list starts over.
+            self.model = self.candidates.start_over().unwrap_or_else(|| self.model.clone());
+        }
+        if self.model.is_empty() {
+            return state("no drafter is configured; name its directory (--model)".to_owned());
+        }
         self.wanted = Wanted::Yes;
         self.suspension.start_over();
         self.incompatibility = None;
@@ -165,6 +171,10 @@ impl Drafters {
         let Some(successor) = self.successor.take() else { return };
         let old = self.current;
         self.current = successor.slot;
+        // The same drafter with its files read again is still the one of the list.
+        if self.model != successor.model {
+            self.candidates.end();
+        }
         self.model = successor.model;
         self.incompatibility = None;
         self.slots[self.current.idx()].live_once(false);

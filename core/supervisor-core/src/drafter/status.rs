@@ -4,7 +4,7 @@ use paceline_vocabulary::Millis;
 use paceline_vocabulary::state::ProcessState;
 
 use super::suspension::SuspendReason;
-use super::{Drafters, Wanted};
+use super::{Drafters, RefusedDrafter, Wanted};
 use crate::routing::DrafterState;
 use crate::worker::{Phase, StopReason, SuspectReason};
 
@@ -73,6 +73,18 @@ impl Drafters {
     /// Directory of the current one, or of the one that would be; empty is none.
     pub fn model(&self) -> &str {
         &self.model
+    }
+
+    /// The drafters of the list that were refused, in their order. If no other drafter took its
+    /// place, the current one is the last of them.
+    pub fn refused(&self) -> Vec<RefusedDrafter> {
+        let incompatibility = self.incompatibility.as_ref();
+        let reason = incompatibility
+            .map(|incompatibility| incompatibility.reason.as_str())
+            .or_else(|| self.load_failure());
+        let current = reason
+            .map(|reason| RefusedDrafter { model: self.model.clone(), reason: reason.to_owned() });
+        self.candidates.refused().iter().cloned().chain(current).collect()
     }
 
     /// Starts nobody asked for, in both places.

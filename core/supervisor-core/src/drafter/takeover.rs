@@ -37,6 +37,7 @@ impl Drafters {
             Phase::Ready { .. } | Phase::Suspect { .. } => {
                 worker.live_once(false);
                 self.model = worker.model().to_owned();
+                self.candidates.adopt(&self.model);
             }
             Phase::Starting { .. } | Phase::Loading { .. } => self.takeover = Some(takeover),
             Phase::Stopped

@@ -192,10 +192,15 @@ impl Machine {
         (settings.queue_places, settings.streams_per_key) = (8, 3);
         let starts =
             [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy];
-        let model = if random.below(12) == 0 { "" } else { "/d" };
+        let models: &[&str] = match random.below(12) {
+            0 => &[],
+            1..=3 => &["/d", "/e"],
+            4 => &["/g", "/d", "/e"],
+            _ => &["/d"],
+        };
         let idle_stop_ms = [0, 0, 20_000][random.below(3) as usize];
         let plan = DrafterPlan {
-            model: model.to_owned(),
+            models: models.iter().map(|model| (*model).to_owned()).collect(),
             start: starts[random.below(4) as usize],
             idle_stop_ms,
         };

@@ -64,7 +64,8 @@ impl Machine {
             Action::Overslept { .. }
             | Action::Announce(_)
             | Action::LogService { .. }
-            | Action::LogLink { .. } => {}
+            | Action::LogLink { .. }
+            | Action::LogRefusal { .. } => {}
             Action::LogRoute { .. }
             | Action::LogPolicy { .. }
             | Action::LogGateway { .. }

@@ -42,6 +42,7 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "admit plain drafter_suspect",
             "admit plain drafter_incompatible",
             "admit speculative drafter_suspect",
+            "refused next",
             "calm",
             "abort TARGET_GONE",
             "gives way",

@@ -80,6 +80,7 @@ pub(crate) fn name_of(action: &Action) -> String {
         Action::LogLink { slot, generation, to, .. } => {
             format!("link g={} d{} {to}", generation & 0xFFFF_FFFF, slot.idx())
         }
+        Action::LogRefusal { refused, next } => format!("refused {} next {next}", refused.model),
         Action::Admit { ticket, epoch, permit, queued_ms } => {
             format!("admit r{} e{epoch} {} queued={queued_ms}", ticket.0, route(permit))
         }
@@ -126,5 +127,12 @@ pub(super) fn show_drafter(core: &Supervisor, now: Millis) -> String {
     let drafters = core.drafters();
     let state = drafters.process_state().word();
     let reason = drafters.reason(now).replace('\n', " | ").replace(';', ",");
-    format!("{state} {} restarts={} [{reason}]", drafters.model(), drafters.restarts())
+    let mut text =
+        format!("{state} {} restarts={} [{reason}]", drafters.model(), drafters.restarts());
+    // The reason of the current one stands above.
+    for refused in drafters.refused().iter().filter(|refused| refused.model != drafters.model()) {
+        write!(text, " refused {} [{}]", refused.model, refused.reason)
+            .expect("writing to a string");
+    }
+    text
 }

@@ -19,6 +19,7 @@
 //! - No second process is started in a slot.
 //! - No event of a drafter changes the target's phase or a request's fate (I3).
 //! - Drafts are allowed only over a link that the target reported as up.
+//! - Refused drafters are passed over in the order of the list, each once.
 //!
 //! Asserted at the end of each request and order: exactly one outcome (I4).
 //!
@@ -119,9 +120,14 @@ impl World {
         }
         let starts =
             [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy, DrafterStart::Manual];
-        let model = if random.below(8) == 0 { "" } else { "/d" };
+        let models: &[&str] = match random.below(8) {
+            0 => &[],
+            1 | 2 => &["/d", "/e"],
+            3 => &["/g", "/d", "/e"],
+            _ => &["/d"],
+        };
         let plan = DrafterPlan {
-            model: model.to_owned(),
+            models: models.iter().map(|model| (*model).to_owned()).collect(),
             start: starts[random.below(4) as usize],
             ..Default::default()
         };
@@ -226,6 +232,7 @@ impl World {
             let deadline = self.core.next_deadline();
             self.assert(deadline.is_none_or(|due| due > self.now), "a deadline is left over");
             self.check(!events.is_empty());
+            self.check_list();
         }
     }
 
@@ -288,6 +295,17 @@ impl World {
                 "a process is forgotten",
             );
         }
+    }
+
+    /// Refused drafters are passed over in the order of the list, each once.
+    fn check_list(&self) {
+        let drafters = self.core.drafters();
+        let mut rest = self.plan.models.iter();
+        let refused = drafters.refused();
+        let passed = refused.iter().filter(|refused| refused.model != drafters.model());
+        let in_order =
+            passed.map(|refused| &refused.model).all(|model| rest.any(|listed| listed == model));
+        self.assert(in_order, "a drafter is passed over that is not the next of the list");
     }
 
     /// Relays of requests with an outcome report their ends.
@@ -473,6 +491,7 @@ fn random_schedules_keep_the_invariants() {
         "link pausing",
         "link over",
         "phase failed->stopped",
+        "refused next",
         "link suspect",
         "repermit speculative prior",
         "repermit plain drafter_absent",

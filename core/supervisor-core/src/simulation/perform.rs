@@ -33,7 +33,8 @@ impl World {
             Action::Overslept { .. }
             | Action::Announce(_)
             | Action::LogService { .. }
-            | Action::LogLink { .. } => {}
+            | Action::LogLink { .. }
+            | Action::LogRefusal { .. } => {}
             Action::LogGateway { .. } | Action::LogOrder { .. } => {}
             Action::RestartGateway { attachment, .. } => {
                 self.assert(
