@@ -200,3 +200,43 @@ fn an_unused_drafter_is_stopped_and_the_next_request_starts_it() {
     assert_eq!(target(&stack), before);
     stack.stop();
 }
+
+/// What the status shows of steps of one request: rows, and whether a draft was measured.
+fn step_costs(stack: &Stack) -> Vec<(u64, bool)> {
+    let status = stack.status().expect("it answers");
+    let costs = status["routing"]["step_costs"].as_array().expect("a list").iter();
+    let cost = |cost: &Value| (cost["rows"].as_u64(), cost["draft_us"].as_f64() > Some(0.0));
+    costs.map(cost).map(|(rows, drafts)| (rows.expect("a number"), drafts)).collect()
+}
+
+#[test]
+fn a_restarted_target_begins_with_the_costs_that_were_measured() {
+    let costs = tempfile::tempdir().expect("a directory");
+    let stack = Stack::drafting(&format!("target.saved_costs = {:?}\n", costs.path()));
+    assert_eq!(step_costs(&stack), [], "nothing was measured");
+    for ask in [long(200).route(RouteWish::Speculative), long(60).route(RouteWish::Plain)] {
+        stack.ask(ask).expect("served");
+    }
+    let measured = wait("costs of plain steps and of blocks", || {
+        let measured = step_costs(&stack);
+        let is_there = measured.iter().any(|(rows, drafts)| *rows > 1 && *drafts);
+        (is_there && measured.iter().any(|(rows, _)| *rows == 1)).then_some(measured)
+    });
+    let before = target(&stack);
+    assert!(stack.paceline(&["restart", "target"], "").status.success());
+    wait("another target", || (target(&stack) != before).then_some(()));
+    stack.wait_linked();
+    let restored = wait("figures of the new target", || {
+        Some(step_costs(&stack)).filter(|restored| !restored.is_empty())
+    });
+    // The figures may have been written before the last step was measured.
+    for (rows, _) in &measured {
+        assert!(restored.iter().any(|(known, _)| known == rows), "{measured:?} {restored:?}");
+    }
+    wait("costs of the linked drafter", || {
+        step_costs(&stack).iter().any(|(_, drafts)| *drafts).then_some(())
+    });
+    let text = String::from_utf8(stack.paceline(&["status"], "").stdout).expect("text");
+    assert!(text.contains("ms of a step by rows (+ its draft): 1 "), "{text}");
+    stack.stop();
+}

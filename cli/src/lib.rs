@@ -37,6 +37,7 @@ pub mod screen;
 pub mod selftest;
 pub mod serve;
 pub mod status;
+pub mod step_costs;
 
 use std::process::ExitCode;
 

@@ -318,7 +318,7 @@ mod tests {
         }
         assert_eq!(keys(&object["kv"]), "budget_bytes held_bytes prefix_bytes pressure");
         assert_eq!(keys(&object["requests"]), "active queued");
-        assert_eq!(keys(&object["routing"]), "policy routes by_sequences by_context");
+        assert_eq!(keys(&object["routing"]), "policy routes by_sequences by_context step_costs");
         assert_eq!(
             keys(&object["memory"]),
             "budget_bytes target_bytes drafter_bytes cache_bytes available_bytes recommended_bytes"

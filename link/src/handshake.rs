@@ -5,7 +5,7 @@ use std::fmt::Display;
 use paceline_vocabulary::link::{Hello, ProposalKind, Welcome};
 
 /// Version of link.proto that this crate speaks.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Rows that a drafter's longest block may have, the bonus token included.
 pub const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
 
@@ -157,6 +157,7 @@ mod tests {
             version: VERSION,
             generation: 3,
             kind: "dflash".into(),
+            fingerprint: "dflash 1".into(),
             proposal: ProposalKind::Hidden,
             hidden_size: 64,
             vocab_size: Some(1000),

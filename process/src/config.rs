@@ -51,7 +51,7 @@ pub use names::ModelAliases;
 pub use policy::POLICY_KEYS;
 pub use routing::{Force, RoutingConfig};
 pub use supervisor::SupervisorConfig;
-pub use target::{Device, MOST_SEQUENCES, TargetConfig};
+pub use target::{AUTO_COSTS, Device, MOST_SEQUENCES, TargetConfig};
 
 /// Environment variable with the path of the configuration file. Set but empty means no file.
 pub const CONFIG_VAR: &str = "PACELINE_CONFIG";

@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::path::Path;
+use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 
@@ -18,8 +19,60 @@ pub fn of_file(path: &Path) -> Option<String> {
     Some(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// A digest in hexadecimal digits that another checkpoint, another quantization of it, or a changed
+/// file does not have: of config.json, of indexes, of the names, sizes and times of weights, and of
+/// `settings`, with which it is loaded. Files that cannot be read count as missing.
+pub fn of_checkpoint(dir: &Path, settings: &str) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(settings);
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    for file in files {
+        let name = file.file_name().unwrap_or_default().as_encoded_bytes();
+        if name == b"config.json" || name.ends_with(b".index.json") {
+            hasher.update(name);
+            hasher.update(of_file(&file).unwrap_or_default());
+        } else if name.ends_with(b".safetensors") {
+            hasher.update(name);
+            // The file, and not a link to it: links of a hub's cache are made anew.
+            if let Ok(about) = std::fs::metadata(&file) {
+                hasher.update(about.len().to_le_bytes());
+                let since = about.modified().ok();
+                let since = since.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+                hasher.update(since.unwrap_or_default().as_nanos().to_le_bytes());
+            }
+        }
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    #[test]
+    fn a_checkpoint_has_another_digest_once_a_file_or_a_setting_changes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name);
+        let now = |settings: &str| super::of_checkpoint(dir.path(), settings);
+        fs::write(path("config.json"), "{}").expect("written");
+        fs::write(path("a.safetensors"), "weights").expect("written");
+        let first = now("q4");
+        assert_eq!((first.len(), now("q4") == first, now("q8") == first), (64, true, false));
+        fs::write(path("README.md"), "words").expect("written");
+        assert_eq!(now("q4"), first, "a file that is not loaded");
+        fs::write(path("config.json"), "{ }").expect("written");
+        let second = now("q4");
+        fs::write(path("a.safetensors"), "weight").expect("written");
+        let third = now("q4");
+        fs::rename(path("a.safetensors"), path("b.safetensors")).expect("renamed");
+        let all = [first, second, third, now("q4")];
+        let different: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+        assert_eq!(super::of_checkpoint(&path("nowhere"), "").len(), 64);
+    }
+
     #[test]
     fn a_file_has_the_published_digest_and_a_missing_one_none() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");

@@ -79,5 +79,6 @@ pub(crate) const FIELDS: &[(&str, &str, u32)] = &[
     ("paceline.internal.v1.SpeculationFigures", "classes", MAX_FEW),
     ("paceline.internal.v1.SpeculationFigures", "by_sequences", MAX_FEW),
     ("paceline.internal.v1.SpeculationFigures", "by_context", MAX_FEW),
+    ("paceline.internal.v1.SpeculationFigures", "step_costs", MAX_FEW),
     ("paceline.internal.v1.ClassFigures", "survival", MAX_FEW),
 ];

@@ -12,7 +12,7 @@ use paceline_supervisor_core::drafter::RefusedDrafter as Refused;
 use paceline_supervisor_core::routing::PolicyChange;
 use paceline_supervisor_core::worker::Worker;
 use paceline_supervisor_core::{Notice, Supervisor};
-use paceline_vocabulary::report::{Heartbeat, LinkReport, SpeculationBucket};
+use paceline_vocabulary::report::{Heartbeat, LinkReport, SpeculationBucket, StepCost};
 use paceline_vocabulary::state::{LinkPhase, ProcessState};
 use paceline_vocabulary::{Lane, Millis, RouteReason};
 
@@ -129,12 +129,14 @@ fn routing(core: &Supervisor) -> RoutingStatus {
         };
         buckets.into_iter().flatten().map(bucket).collect()
     };
+    let cost = |&StepCost { rows, us, draft_us }: &StepCost| v1::StepCost { rows, us, draft_us };
     RoutingStatus {
         policy_epoch: epoch,
         policy,
         routes: core.routing().counts().map(count).collect(),
         by_sequences: buckets(figures.map(|figures| &figures.by_sequences)),
         by_context: buckets(figures.map(|figures| &figures.by_context)),
+        step_costs: figures.into_iter().flat_map(|figures| &figures.step_costs).map(cost).collect(),
     }
 }
 

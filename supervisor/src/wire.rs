@@ -9,7 +9,8 @@ use paceline_supervisor_core::routing::Policy;
 use paceline_supervisor_core::worker::{WorkerClaim, WorkerDescription, WorkerIdentity};
 use paceline_vocabulary::report::{
     ClassFigures, CostModel, DrafterInfo, GatewayReport, Heartbeat, KvClass, KvUse, LinkReport,
-    MemoryUse, ModelInfo, SpeculationBucket, SpeculationFigures, SpeculationTotals, StepTimes,
+    MemoryUse, ModelInfo, SpeculationBucket, SpeculationFigures, SpeculationTotals, StepCost,
+    StepTimes,
 };
 use paceline_vocabulary::state::{GatewayState, LinkPhase, WorkerPhase};
 use paceline_vocabulary::{Epoch, Lane, Limit, Permit, RouteReason, RouteWish};
@@ -90,12 +91,14 @@ fn speculation_figures(message: internal::SpeculationFigures) -> SpeculationFigu
         cycles: class.cycles,
         survival: class.survival,
     };
+    let step_cost = |internal::StepCost { rows, us, draft_us }| StepCost { rows, us, draft_us };
     SpeculationFigures {
         step: message.step.map(cost_model),
         draft: message.draft.map(cost_model),
         classes: message.classes.into_iter().map(class).collect(),
         by_sequences: buckets(message.by_sequences),
         by_context: buckets(message.by_context),
+        step_costs: message.step_costs.into_iter().map(step_cost).collect(),
     }
 }
 

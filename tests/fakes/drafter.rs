@@ -189,6 +189,7 @@ impl Play {
             version: handshake::VERSION,
             generation,
             kind: "fake".into(),
+            fingerprint: "fake".into(),
             proposal: ProposalKind::Hidden,
             hidden_size,
             vocab_size: None,

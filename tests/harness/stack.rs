@@ -120,8 +120,11 @@ impl Stack {
         } else {
             format!("gateway.http = \"127.0.0.1:{http_port}\"\n")
         };
+        // No test begins with what another one measured.
+        let costs =
+            if settings.contains("saved_costs") { "" } else { "target.saved_costs = \"\"\n" };
         let own = format!(
-            "gateway.grpc = \"127.0.0.1:{port}\"\n{http}supervisor.runtime_dir = {:?}\n{lease}",
+            "gateway.grpc = \"127.0.0.1:{port}\"\n{http}supervisor.runtime_dir = {:?}\n{lease}{costs}",
             stack.run_dir()
         );
         std::fs::write(stack.config(), own + settings).unwrap();

@@ -27,6 +27,7 @@ impl Lookup {
             version: handshake::VERSION,
             generation: 0,
             kind: LOOKUP.to_owned(),
+            fingerprint: LOOKUP.to_owned(),
             proposal: ProposalKind::Tokens,
             hidden_size: 0,
             vocab_size: None,

@@ -7,7 +7,7 @@ use clap::Parser;
 use paceline_link::{Listener, handshake};
 use paceline_models::{DeviceChoice, Quantize, device};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
-use paceline_process::config::{Device, DrafterChoice, DrafterQuantize};
+use paceline_process::config::{Config, Device, DrafterChoice, DrafterConfig, DrafterQuantize};
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
 use paceline_process::{Exit, digest, platform};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
@@ -148,7 +148,7 @@ fn load(
         DrafterChoice::Lookup => (Box::new(Lookup::default()), Lookup::about(), Lookup::welcome()),
         DrafterChoice::Directory(dir) => {
             let model = load_model(context, &dir)?;
-            let (about, welcome) = (about(&model, &dir), welcome(&model, &dir)?);
+            let (about, welcome) = (about(&model, &dir), welcome(&model, &dir, config)?);
             (Box::new(model), about, welcome)
         }
     };
@@ -210,7 +210,7 @@ fn about(model: &Model, dir: &Path) -> DrafterInfo {
 }
 
 /// Describes the drafter to a target.
-fn welcome(model: &Model, dir: &Path) -> Result<Welcome, StartError> {
+fn welcome(model: &Model, dir: &Path, config: &Config) -> Result<Welcome, StartError> {
     let info = model.info();
     let path = dir.join("tokenizer.json");
     let tokenizer_sha256 = match digest::of_file(&path) {
@@ -218,5 +218,8 @@ fn welcome(model: &Model, dir: &Path) -> Result<Welcome, StartError> {
         None if path.exists() => return Err(StartError::Tokenizer { path }),
         None => String::new(),
     };
-    Ok(info.welcome(handshake::VERSION, model.element(), tokenizer_sha256))
+    let DrafterConfig { quantize, threads, .. } = &config.drafter;
+    let loaded_as = format!("{quantize:?} {threads:?} {:?}", config.target.device);
+    let fingerprint = format!("{} {}", info.kind, digest::of_checkpoint(dir, &loaded_as));
+    Ok(info.welcome(handshake::VERSION, model.element(), tokenizer_sha256, fingerprint))
 }

@@ -43,6 +43,7 @@ use paceline_vocabulary::Millis;
 use paceline_vocabulary::report::LinkReport;
 
 use crate::core::{Scheduler, SequenceKey, Step};
+use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::features::ImageFeatures;
 use crate::outlet::TokenOutlet;
@@ -58,6 +59,7 @@ pub(crate) struct EngineParts {
     pub(crate) scheduler: Scheduler,
     pub(crate) drafting: Drafting,
     pub(crate) pages: PageStore,
+    pub(crate) cost_file: CostFile,
     pub(crate) progress: Arc<Progress>,
     pub(crate) pulse: Pulse,
     pub(crate) clock: Clock,
@@ -99,11 +101,27 @@ pub(crate) struct Engine {
     figures_at: Option<Millis>,
     /// Ranges of load and length in which speculation paid according to these figures.
     paying_ranges: Vec<bool>,
+    cost_file: CostFile,
+    /// Fingerprint of the drafter whose costs are measured.
+    measured_drafter: Option<String>,
+    /// When costs were saved last.
+    saved_at: Millis,
 }
 
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { model, kv, scheduler, drafting, pages, progress, pulse, clock } = parts;
+        let EngineParts {
+            model,
+            kv,
+            mut scheduler,
+            drafting,
+            pages,
+            cost_file,
+            progress,
+            pulse,
+            clock,
+        } = parts;
+        scheduler.speculation.restore_steps(&cost_file.steps());
         let feature_layers = drafting.feature_layers().to_vec();
         let mut engine = Self {
             model,
@@ -128,6 +146,9 @@ impl Engine {
             mark_ns: monotonic_ns(),
             figures_at: None,
             paying_ranges: vec![],
+            cost_file,
+            measured_drafter: None,
+            saved_at: clock.now(),
         };
         engine.write_figures();
         engine
@@ -146,6 +167,7 @@ impl Engine {
             self.report();
         }
         self.end_all();
+        self.save_costs();
         !self.broken
     }
 
@@ -202,6 +224,7 @@ impl Engine {
         self.flush_closing();
         self.write_figures();
         self.report_link();
+        self.save_costs_at_times();
     }
 
     fn is_stopped(&self) -> bool {

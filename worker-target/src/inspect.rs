@@ -144,7 +144,7 @@ fn drafter_object(dir: &Path, target: &Path, config: &Config, hello: &Hello) -> 
     };
     let DraftPlan { info, storage } = plan;
     let tokenizer = digest::of_file(&dir.join("tokenizer.json")).unwrap_or_default();
-    let welcome = info.welcome(hello.version, TensorType::F32, tokenizer);
+    let welcome = info.welcome(hello.version, TensorType::F32, tokenizer, String::new());
     let reason = paceline_link::handshake::check_welcome(hello, &welcome).err();
     json!({
         "path": path,

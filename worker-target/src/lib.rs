@@ -10,6 +10,8 @@
 use paceline_target_core as core;
 
 #[cfg(feature = "mlx")]
+mod cost_file;
+#[cfg(feature = "mlx")]
 mod drafting;
 #[cfg(feature = "mlx")]
 mod engine;

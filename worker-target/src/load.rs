@@ -15,6 +15,7 @@ use paceline_vocabulary::link::Hello;
 use paceline_vocabulary::report::KvClass;
 
 use crate::core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
+use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::engine::{Engine, EngineParts};
 use crate::fit::{DoesNotFit, Fit, KV_SHARE};
@@ -99,6 +100,7 @@ pub(crate) fn load(
     };
     known.set(loaded).expect("a worker loads once");
     let pages = PageStore::new(&kv, config.kv.prefix_cache);
+    let cost_file = CostFile::of(&config.target, &info.path);
     let scheduler =
         Scheduler::new(Ledger::new(budget, classes), max_sequences).with_tower(Tower::new(tower));
     Ok(Engine::new(EngineParts {
@@ -107,6 +109,7 @@ pub(crate) fn load(
         scheduler,
         drafting,
         pages,
+        cost_file,
         progress: progress.clone(),
         pulse: pulse.clone(),
         clock: *clock,

@@ -117,11 +117,14 @@ pub(crate) fn speculation_figures(
         steps,
         gain,
     };
+    let step_cost =
+        |report::StepCost { rows, us, draft_us }| internal::StepCost { rows, us, draft_us };
     internal::SpeculationFigures {
         step: figures.step.map(cost_model),
         draft: figures.draft.map(cost_model),
         classes: figures.classes.into_iter().map(class).collect(),
         by_sequences: figures.by_sequences.into_iter().map(bucket).collect(),
         by_context: figures.by_context.into_iter().map(bucket).collect(),
+        step_costs: figures.step_costs.into_iter().map(step_cost).collect(),
     }
 }

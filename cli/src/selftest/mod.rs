@@ -41,6 +41,7 @@ use crate::args::SelftestArgs;
 use crate::client;
 use crate::failure::Failure;
 use crate::screen::Screen;
+use crate::step_costs::StepMs;
 
 /// How often each prompt is sent in each lane. The second time the order is reversed, so that a
 /// machine that warms up or slows down favours neither lane.
@@ -238,6 +239,12 @@ impl Tester<'_> {
             late_drafts: late(after).saturating_sub(late(before)),
             undrafted,
             sampled_tokens_per_cycle: None,
+            step_costs: after
+                .routing
+                .iter()
+                .flat_map(|routing| &routing.step_costs)
+                .map(StepMs::of)
+                .collect(),
             verdict: words,
             seconds: 0.0,
         })

@@ -5,6 +5,7 @@ use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use serde::Serialize;
 
 use super::figures::{DifferencePlace, SelftestRow, TokenComparison};
+use crate::step_costs::{self, StepMs};
 
 /// A model that took part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -72,6 +73,8 @@ pub struct SelftestReport {
     pub late_drafts: u64,
     /// Answers without a draft although they asked for one: reason and number.
     pub undrafted: Vec<(String, usize)>,
+    /// What a step of one request costs, by rows.
+    pub step_costs: Vec<StepMs>,
     /// The verdict, in sentences.
     pub verdict: Vec<String>,
     /// Duration of the whole run.
@@ -107,6 +110,7 @@ impl SelftestReport {
                 self.late_drafts
             ));
         }
+        text.push_str(&step_costs::line(&self.step_costs));
         text.push('\n');
         for line in &self.verdict {
             text.push_str(line);
@@ -299,6 +303,7 @@ Leave the drafter on.
         let text = SelftestReport {
             identity: found,
             late_drafts: 2,
+            step_costs: vec![StepMs { rows: 1, ms: 7.31, draft_ms: None }],
             undrafted: vec![("behind".into(), 3)],
             ..report()
         }
@@ -309,6 +314,7 @@ Leave the drafter on.
             "  DIFFERENT: code prompt 2, sampled, token 3: expected id 8, found the stream's end; margin 5.00e-1\n",
             "3 answers got no draft although one was asked for: behind\n",
             "2 drafts did not come in time",
+            "ms of a step by rows (+ its draft): 1 7.3\n",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }

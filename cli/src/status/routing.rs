@@ -1,10 +1,11 @@
 //! How `status` shows routing and memory.
 
-use paceline_proto::v1::{MemoryStatus, RouteCount, RoutingBucket, RoutingStatus};
+use paceline_proto::v1::{MemoryStatus, RouteCount, RoutingBucket, RoutingStatus, StepCost};
 use serde_json::{Value, json};
 
 use super::bytes;
 use crate::policy;
+use crate::step_costs::{self, StepMs};
 
 /// As JSON.
 pub(super) fn object(routing: &RoutingStatus) -> Value {
@@ -13,11 +14,14 @@ pub(super) fn object(routing: &RoutingStatus) -> Value {
         json!({ "lane": lane, "reason": reason, "requests": count.requests })
     };
     let bucket = |bucket: &RoutingBucket| json!({ "up_to": bucket.up_to, "steps": bucket.steps, "gain": bucket.gain });
+    let cost =
+        |cost: &StepCost| json!({ "rows": cost.rows, "us": cost.us, "draft_us": cost.draft_us });
     json!({
         "policy": policy::object(routing.policy_epoch, &routing.policy),
         "routes": routing.routes.iter().map(route).collect::<Vec<_>>(),
         "by_sequences": routing.by_sequences.iter().map(bucket).collect::<Vec<_>>(),
         "by_context": routing.by_context.iter().map(bucket).collect::<Vec<_>>(),
+        "step_costs": routing.step_costs.iter().map(cost).collect::<Vec<_>>(),
     })
 }
 
@@ -76,6 +80,8 @@ pub(super) fn text(routing: &RoutingStatus, memory: &MemoryStatus) -> String {
             text.push_str(&format!("speculation by {what}: {}\n", known.join(", ")));
         }
     }
+    let costs: Vec<StepMs> = routing.step_costs.iter().map(StepMs::of).collect();
+    text.push_str(&step_costs::line(&costs));
     text
 }
 
@@ -108,6 +114,7 @@ mod tests {
             requests,
         };
         let bucket = |up_to, steps, gain| RoutingBucket { up_to, steps, gain };
+        let cost = |rows, us, draft_us| StepCost { rows, us, draft_us };
         let routing = RoutingStatus {
             policy_epoch: 1,
             policy: vec![
@@ -120,6 +127,7 @@ mod tests {
             ],
             by_sequences: vec![bucket(1, 900, 1.84), bucket(4, 0, 0.0), bucket(u32::MAX, 70, 1.0)],
             by_context: vec![],
+            step_costs: vec![cost(1, 7_310.0, 0.0), cost(4, 9_870.0, 1_390.0)],
         };
         let memory = MemoryStatus {
             budget_bytes: 8 << 30,
@@ -134,6 +142,7 @@ memory: target 2.0 GiB, drafter 1.0 GiB, caches 1.0 MiB of 8.0 GiB; 5.0 GiB free
 routes: 12 plain (concurrency), 34 speculative (benefit)
 policy 1: routing.max_concurrent = 2 (by an operator)
 speculation by requests at once: to 1 1.84x, more 1.00x
+ms of a step by rows (+ its draft): 1 7.3, 4 9.9+1.4
 ";
         assert_eq!(text(&routing, &memory), expected);
         assert_eq!(memory_object(&memory)["recommended_bytes"], Value::Null);

@@ -1,10 +1,12 @@
 //! What the target reports of speculation: costs, acceptance by class, and the gain by number of
 //! sequences and by length of context.
 
-use paceline_vocabulary::ExponentialMean;
-use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFigures};
+use std::collections::BTreeSet;
 
-use crate::speculation::{Costs, Cycles, KINDS, Load, TrafficClass};
+use paceline_vocabulary::ExponentialMean;
+use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFigures, StepCost};
+
+use crate::speculation::{Costs, Cycles, KINDS, Load, Size, TrafficClass};
 
 /// Upper ends of the ranges by sequences. The last range also holds what is beyond it.
 const SEQUENCES: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -91,6 +93,22 @@ impl Ranges {
             classes: classes.collect(),
             by_sequences: by_sequences.collect(),
             by_context: by_context.collect(),
+            step_costs: step_costs(costs, mean_context),
         }
     }
+}
+
+/// Costs of steps of one sequence of `context` positions, at the numbers of rows that were measured.
+fn step_costs(costs: &Costs, context: f64) -> Vec<StepCost> {
+    let cells = costs.step.cells();
+    let single = cells.iter().map(|cell| cell.size).filter(|size| size.sequences < 1.5);
+    let rows: BTreeSet<u32> = single.map(|size| size.rows.round() as u32).collect();
+    let cost = |rows: u32| {
+        let size = Size { rows: f64::from(rows), sequences: 1.0, context };
+        // A draft of these rows after a cycle that committed one position.
+        let drafts = rows > 1 && costs.draft.n_times > 0;
+        let draft_us = if drafts { costs.draft_us(size.rows + 1.0, 1.0) } else { 0.0 };
+        StepCost { rows, us: costs.step.us(size), draft_us }
+    };
+    rows.into_iter().map(cost).collect()
 }

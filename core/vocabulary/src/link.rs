@@ -55,6 +55,8 @@ pub struct Welcome {
     pub generation: u64,
     /// Kind of the drafter, such as `dflash`.
     pub kind: String,
+    /// Says which drafts take the same time: the kind, and a digest of what it was loaded from.
+    pub fingerprint: String,
     /// What its proposals are made of.
     pub proposal: ProposalKind,
     /// Width of the hidden states and embeddings that it takes, and of the hidden rows that it

@@ -152,6 +152,19 @@ pub struct SpeculationFigures {
     pub by_sequences: Vec<SpeculationBucket>,
     /// Worth by positions of a sequence's context, ascending.
     pub by_context: Vec<SpeculationBucket>,
+    /// Costs of steps of one sequence, by rows, ascending.
+    pub step_costs: Vec<StepCost>,
+}
+
+/// What a step of one sequence costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepCost {
+    /// Rows: the bonus token and drafted tokens.
+    pub rows: u32,
+    /// Time of the step, in microseconds.
+    pub us: f64,
+    /// Time in which the drafter drafts so many rows, in microseconds; 0: no draft was measured.
+    pub draft_us: f64,
 }
 
 /// Microseconds = base + row · rows + sequence · sequences + context · positions / 1000.

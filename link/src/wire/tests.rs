@@ -23,6 +23,7 @@ fn welcome() -> Welcome {
         version: 1,
         generation: 2,
         kind: "dflash".into(),
+        fingerprint: "dflash 1".into(),
         proposal: ProposalKind::Hidden,
         hidden_size: 3,
         vocab_size: Some(4),

@@ -167,11 +167,18 @@ pub struct DraftInfo {
 impl DraftInfo {
     /// Describes the drafter to a target: the answer to its Hello, without a generation. `version`
     /// is that of the link, `element` the type of the rows that it sends.
-    pub fn welcome(&self, version: u32, element: TensorType, tokenizer_sha256: String) -> Welcome {
+    pub fn welcome(
+        &self,
+        version: u32,
+        element: TensorType,
+        tokenizer_sha256: String,
+        fingerprint: String,
+    ) -> Welcome {
         Welcome {
             version,
             generation: 0,
             kind: self.kind.clone(),
+            fingerprint,
             proposal: self.proposal,
             hidden_size: self.hidden as u32,
             vocab_size: self.vocab.map(|rows| rows as u32),

@@ -17,6 +17,8 @@ pub enum Device {
     Gpu,
 }
 
+/// The value of `target.saved_costs` that stands for the cache directory.
+pub const AUTO_COSTS: &str = "auto";
 /// Largest `target.max_sequences`. Each sequence has a stream of its own on the connection between
 /// supervisor and target. An HTTP/2 server accepts 200 streams by default, and heartbeats and
 /// orders need some of them.
@@ -37,6 +39,9 @@ pub struct TargetConfig {
     /// which needs less memory, and reads less of it for each token. false expands them to float32
     /// at load.
     pub keep_quantized: bool,
+    /// Directory of measured costs of steps and drafts, with which the next start begins;
+    /// [`AUTO_COSTS`] = `paceline/costs` in the cache directory, "" = none are saved.
+    pub saved_costs: String,
     /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to
     /// [`MOST_SEQUENCES`]. Default: 32, up to which the cost of a step is measured by its number of
     /// sequences.
@@ -50,6 +55,7 @@ impl Default for TargetConfig {
             device: Device::default(),
             threads: Auto::Auto,
             keep_quantized: true,
+            saved_costs: AUTO_COSTS.into(),
             max_sequences: 32,
         }
     }

@@ -232,7 +232,10 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
         }
         // If no drafter is named, as by default, the target decides which one there is.
         "target.model" => (true, true),
-        "target.threads" | "target.keep_quantized" | "target.max_sequences" => (true, false),
+        "target.threads"
+        | "target.keep_quantized"
+        | "target.max_sequences"
+        | "target.saved_costs" => (true, false),
         "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.tap_window" => {
             (true, false)
         }

@@ -187,6 +187,11 @@ impl Drafting {
         self.deadline.cooldown_until()
     }
 
+    /// What the linked drafter says of the time of its drafts.
+    pub(crate) fn fingerprint(&self) -> Option<&str> {
+        self.link.as_ref().map(|link| link.welcome.fingerprint.as_str())
+    }
+
     /// Whether drafts may come at this moment.
     pub(crate) fn is_linked(&self) -> bool {
         self.link.is_some()

@@ -39,6 +39,7 @@ fn drafter(context_length: Option<u32>) -> Welcome {
         version: 0,
         generation: 0,
         kind: "dflash".into(),
+        fingerprint: "dflash 1".into(),
         proposal: ProposalKind::Hidden,
         hidden_size: 1,
         vocab_size: None,

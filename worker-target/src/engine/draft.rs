@@ -17,6 +17,18 @@ impl Engine {
         }
         self.log_cooldown();
         self.follow_feature_layers();
+        self.follow_drafter();
+    }
+
+    /// Begins anew with what was measured of a drafter if another one is linked.
+    fn follow_drafter(&mut self) {
+        let Some(linked) = self.drafting.fingerprint() else { return };
+        if self.measured_drafter.as_deref() != Some(linked) {
+            let linked = linked.to_owned();
+            self.collect_costs();
+            self.scheduler.speculation.change_drafter(&self.cost_file.drafts(&linked));
+            self.measured_drafter = Some(linked);
+        }
     }
 
     /// Sends the drafter what was committed, and asks it for drafts.

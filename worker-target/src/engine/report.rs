@@ -10,6 +10,9 @@ use crate::wire;
 /// Greatest age of figures that take some time to compute, in milliseconds: one heartbeat.
 const FIGURES_INTERVAL_MS: u64 = 250;
 
+/// Time between two writes of the measured costs, in milliseconds.
+const SAVE_INTERVAL_MS: u64 = 60_000;
+
 /// Speculation pays in a range of load or length if its throughput is this many times that of plain
 /// steps: differences below are noise.
 const MIN_GAIN: f64 = 1.02;
@@ -49,6 +52,30 @@ impl Engine {
             self.paying_ranges = paying;
             self.pulse.now();
         }
+    }
+
+    /// Saves measured costs once a minute, so that a killed worker loses little. A file of some
+    /// kilobytes is written in less time than a step takes.
+    pub(super) fn save_costs_at_times(&mut self) {
+        let now = self.clock.now();
+        if now - self.saved_at >= SAVE_INTERVAL_MS {
+            self.saved_at = now;
+            self.save_costs();
+        }
+    }
+
+    /// Saves measured costs for the next start.
+    pub(super) fn save_costs(&mut self) {
+        self.collect_costs();
+        self.cost_file.write();
+    }
+
+    /// Hands measured costs to their file, which is not written yet.
+    pub(super) fn collect_costs(&mut self) {
+        let speculation = &self.scheduler.speculation;
+        let drafts = speculation.draft_cells();
+        let drafter = self.measured_drafter.as_deref();
+        self.cost_file.set(&speculation.step_cells(), drafter.map(|name| (name, &drafts[..])));
     }
 
     /// Sends a heartbeat at once if the link's state changed, because the supervisor routes by it.

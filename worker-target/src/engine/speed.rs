@@ -14,6 +14,7 @@ use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
 use paceline_vocabulary::Millis;
 
 use super::{Engine, EngineCommand, EngineParts, fixture};
+use crate::cost_file::CostFile;
 use crate::page_store::PageStore;
 
 const TOKENS: usize = 200;
@@ -68,7 +69,9 @@ fn engine(inbox: Inbox<EngineCommand>, keeps_hidden: bool) {
     let drafting = fixture::drafting(model.as_ref(), keeps_hidden);
     let scheduler = fixture::scheduler(&kv, &drafting);
     let pages = PageStore::new(&kv, true);
-    let parts = EngineParts { model, kv, scheduler, drafting, pages, progress, pulse, clock };
+    let cost_file = CostFile::none();
+    let parts =
+        EngineParts { model, kv, scheduler, drafting, pages, cost_file, progress, pulse, clock };
     Engine::new(parts).run(inbox);
 }
 

@@ -31,6 +31,7 @@ pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
         version: handshake::VERSION,
         generation,
         kind: "scripted".into(),
+        fingerprint: "scripted".into(),
         proposal,
         hidden_size: HIDDEN,
         vocab_size: None,

@@ -53,6 +53,7 @@ impl Worker {
             .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir.path())
             .env("PACELINE_TARGET__MODEL", model)
             .env("PACELINE_TARGET__DEVICE", "cpu")
+            .env("PACELINE_TARGET__SAVED_COSTS", "")
             // Its descriptors are counted, also by a user who is not root.
             .env(paceline_process::lifecycle::DEBUGGABLE, "1")
             .envs(environment.iter().copied())

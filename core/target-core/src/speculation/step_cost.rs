@@ -144,7 +144,7 @@ impl Table {
     }
 
     /// What work of this size takes, in microseconds.
-    pub(super) fn us(&self, size: Size) -> f64 {
+    pub(crate) fn us(&self, size: Size) -> f64 {
         let here = size.octaves();
         let (mut sum, mut all) = (0.0, LINE_TIMES);
         for Deviation { octaves, times, share } in &self.deviations {
@@ -253,7 +253,7 @@ impl Costs {
     }
 
     /// Cost of a draft for so many sequences; `rows` are the rows of blocks and of new context.
-    pub(super) fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
+    pub(crate) fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
         let size = Size { rows, sequences, context: 0.0 };
         match self.draft.n_times {
             0 => self.plain_us(1.0, 0.0) / 2.0,

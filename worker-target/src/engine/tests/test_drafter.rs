@@ -56,6 +56,7 @@ pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &S
                     version: handshake::VERSION,
                     generation: hello.generation,
                     kind: "played".into(),
+                    fingerprint: "played".into(),
                     proposal: kind,
                     hidden_size: HIDDEN,
                     vocab_size: None,

@@ -20,6 +20,7 @@ use tracing::Dispatch;
 use super::faulty_target::{Fault, Faults, FaultyOutputs};
 use super::test_drafter::{Drafts, FEATURE_LAYERS, LONG, play};
 use crate::core::Policy;
+use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::engine::fixture::{self, WrappedTarget};
 use crate::engine::{Engine, EngineCommand, EngineParts};
@@ -76,7 +77,18 @@ pub(super) fn engine(faults: Arc<Mutex<Faults>>, progress: Arc<Progress>) -> Eng
     let scheduler = fixture::scheduler(&kv, &drafting);
     let pages = PageStore::new(&kv, true);
     let clock = Clock::start();
-    Engine::new(EngineParts { model, kv, scheduler, drafting, pages, progress, pulse, clock })
+    let cost_file = CostFile::none();
+    Engine::new(EngineParts {
+        model,
+        kv,
+        scheduler,
+        drafting,
+        pages,
+        cost_file,
+        progress,
+        pulse,
+        clock,
+    })
 }
 
 impl TestEngine {
