@@ -50,6 +50,10 @@ soak "The pool of helper threads with one more preemption in each model" \
 # shellcheck disable=SC2086
 soak "10,000 interleavings of the target's batch" \
     cargo_test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
+# The dev profile, for the same reason.
+# shellcheck disable=SC2086
+soak "10,000 random runs of states, and 10,000 of a model with recurrent layers" \
+    cargo_test $LOCKED -p paceline-models --lib --test parity -- --ignored --nocapture ten_thousand
 # shellcheck disable=SC2086
 soak "One stream through the batch engine against a bare loop" \
     cargo_test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream

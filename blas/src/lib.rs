@@ -21,6 +21,8 @@
 #[cfg(target_os = "linux")]
 pub mod attention;
 #[cfg(target_os = "linux")]
+pub mod delta;
+#[cfg(target_os = "linux")]
 pub mod experts;
 #[cfg(target_os = "linux")]
 mod kernel;
@@ -49,6 +51,76 @@ pub struct RowKeys {
     pub slot: usize,
     /// Their positions in the slot.
     pub positions: std::ops::Range<usize>,
+}
+
+/// Sizes of a layer that computes by the gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecurrentSizes {
+    /// Heads of queries and of keys.
+    pub key_heads: usize,
+    /// Heads of values: a multiple of `key_heads`. Neighbouring ones share a key head.
+    pub value_heads: usize,
+    /// Numbers of a query or a key of one head.
+    pub key_dim: usize,
+    /// Numbers of a value of one head.
+    pub value_dim: usize,
+    /// Rows that the convolution mixes: a row itself and those before it. 2 to [`MOST_TAPS`].
+    pub taps: usize,
+}
+
+/// Most rows that a convolution mixes. Published checkpoints have 4.
+pub const MOST_TAPS: usize = 8;
+
+impl RecurrentSizes {
+    /// Numbers of all keys of a row; queries have as many.
+    pub fn keys(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Numbers of all values of a row.
+    pub fn values(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Numbers of a row that the convolution mixes: queries, keys and values, in this order.
+    pub fn channels(&self) -> usize {
+        2 * self.keys() + self.values()
+    }
+
+    /// Numbers of the states of all value heads, `[value_heads, key_dim, value_dim]`.
+    pub fn matrices(&self) -> usize {
+        self.value_heads * self.key_dim * self.value_dim
+    }
+
+    /// Numbers that a sequence holds: its states, then the last rows of the convolution's input
+    /// `[taps - 1, channels]`, the oldest first.
+    pub fn slot(&self) -> usize {
+        self.matrices() + (self.taps - 1) * self.channels()
+    }
+
+    /// Numbers of a row of a tape: normed keys, differences `[values]`, decays `[value_heads]`, and
+    /// the row of the convolution's input.
+    pub fn tape(&self) -> usize {
+        self.keys() + self.values() + self.value_heads + self.channels()
+    }
+}
+
+/// What happens to the states of one slot in a pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotRows {
+    /// The slot.
+    pub slot: usize,
+    /// Whether the sequence begins: the slot's numbers count as zeros.
+    pub begins: bool,
+    /// Rows of the tape of the pass before that were accepted. They come first.
+    pub accepted: std::ops::Range<usize>,
+    /// New rows, among those of the pass.
+    pub rows: std::ops::Range<usize>,
+    /// How many of the last new rows may be rejected. The slot does not change by them; they are
+    /// written on the tape of this pass.
+    pub uncertain: usize,
+    /// The first row of this pass's tape that they take.
+    pub tape: usize,
 }
 
 /// Products since the process began.

@@ -44,13 +44,15 @@ pub struct Heads {
 }
 
 /// Heads of `dim` into `out`, rows of `heads` of them: each normed by `weight` (one for all heads,
-/// or one for each), then turned by its row's position, index i with i + dim/2 (arXiv 2104.09864).
-/// `x(row)` begins with the heads.
+/// or one for each), then turned by its row's position, index i with i + R/2 (arXiv 2104.09864). R
+/// is the length of the rotation's tables, at most `dim`; the numbers behind are normed only.
+/// `x(row)` holds head number `place(head)` of these.
 ///
 /// # Panics
-/// A row, the weight or a table is shorter, or `dim` is odd.
+/// A row or the weight is shorter, a table is longer, or the tables' length is odd.
 pub fn norm_turn<'a>(
     x: impl Fn(usize) -> &'a [f32] + Sync,
+    place: impl Fn(usize) -> usize + Sync,
     weight: &[f32],
     eps: f32,
     Heads { count: heads, dim }: Heads,
@@ -58,17 +60,70 @@ pub fn norm_turn<'a>(
     out: &mut [f32],
 ) {
     assert!(
-        dim % 2 == 0 && (weight.len() == dim || weight.len() == heads * dim),
+        weight.len() == dim || weight.len() == heads * dim,
         "expected a weight for {heads} heads of {dim}"
     );
     let function = kernels().functions.norm_turn;
     fill_rows(out, heads * dim, heads * dim, |row, out| {
         let (x, turn) = (x(row), turn(row));
-        let turn = Rotation { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
+        let turning = turn.cos.len();
+        assert!(
+            turning % 2 == 0 && turning <= dim && turn.sin.len() == turning,
+            "expected two tables of an even length up to {dim}, found {turning}"
+        );
         for (head, out) in out.chunks_exact_mut(dim).enumerate() {
             let weight = if weight.len() == dim { weight } else { &weight[head * dim..][..dim] };
             // SAFETY: `kernels` are of this processor.
-            unsafe { function(&x[head * dim..][..dim], weight, eps, turn, out) }
+            unsafe { function(&x[place(head) * dim..][..dim], weight, eps, turn, out) }
+        }
+    });
+}
+
+/// x / (1 + e^−gate), number by number, into `out`, rows of `heads` heads of `dim`. Head h of
+/// `gates(row)` is its head number `place(h)`.
+///
+/// # Panics
+/// A row is shorter.
+pub fn gated_by_heads<'a>(
+    x: impl Fn(usize) -> &'a [f32] + Sync,
+    gates: impl Fn(usize) -> &'a [f32] + Sync,
+    place: impl Fn(usize) -> usize + Sync,
+    Heads { count: heads, dim }: Heads,
+    out: &mut [f32],
+) {
+    let function = kernels().delta.sigmoid_gated;
+    fill_rows(out, heads * dim, heads * dim, |row, out| {
+        let (x, gates) = (x(row), gates(row));
+        for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+            let gate = &gates[place(head) * dim..][..dim];
+            // SAFETY: `kernels` are of this processor.
+            unsafe { function(&x[head * dim..][..dim], gate, out) }
+        }
+    });
+}
+
+/// x / rms(x) · weight · silu(gate) of each head of the weight's length into `out`, rows of `width`
+/// numbers. `gates(row)` begins with the gates of the row.
+///
+/// # Panics
+/// A row is shorter, or `width` is not made of whole heads.
+pub fn norm_gated<'a>(
+    x: impl Fn(usize) -> &'a [f32] + Sync,
+    gates: impl Fn(usize) -> &'a [f32] + Sync,
+    weight: &[f32],
+    eps: f32,
+    width: usize,
+    out: &mut [f32],
+) {
+    let dim = weight.len();
+    assert!(width.is_multiple_of(dim), "expected heads of {dim}, found {width} numbers");
+    let function = kernels().delta.norm_gated;
+    fill_rows(out, width, width, |row, out| {
+        let (x, gates) = (x(row), gates(row));
+        for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+            let part = |numbers: &'a [f32]| &numbers[head * dim..][..dim];
+            // SAFETY: `kernels` are of this processor.
+            unsafe { function(part(x), part(gates), weight, eps, out) }
         }
     });
 }
@@ -383,6 +438,7 @@ mod tests {
             norm(|at| row(first + at), &weight, 1e-6, &mut out[1]);
             norm_turn(
                 |at| row(first + at),
+                |head| head,
                 &weight,
                 1e-6,
                 Heads { count: 12, dim: 64 },

@@ -1,5 +1,5 @@
-// A node of MLX's graph whose values a function of the caller's computes, on the CPU, in float32. Beside rows of float32 it may
-// have inputs of other types, which the function gets as they are stored. It runs where MLX runs its own CPU operations: on the stream's thread, in the graph's order, into memory of MLX's allocator.
+// A node of MLX's graph whose values a function of the caller's computes, on the CPU, in float32: one array or several. Beside
+// rows of float32 it may have inputs of other types, which the function gets as they are stored. It runs where MLX runs its own CPU operations: on the stream's thread, in the graph's order, into memory of MLX's allocator.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -42,7 +42,13 @@ struct paceline_inputs {
   size_t numbers_count;
 };
 
-typedef void (*paceline_compute)(const void* context, const paceline_inputs* inputs, float* output, size_t size);
+// Numbers that the function writes.
+struct paceline_output {
+  float* data;
+  size_t size;
+};
+
+typedef void (*paceline_compute)(const void* context, const paceline_inputs* inputs, const paceline_output* outputs, size_t count);
 typedef void (*paceline_drop)(void* context);
 
 } // extern "C"
@@ -169,46 +175,64 @@ struct Scratch {
   }
 };
 
-class Host : public core::UnaryPrimitive {
+class Host : public core::Primitive {
  public:
   Host(core::Stream stream, std::shared_ptr<Work> work, bool in_place, size_t rows_count)
-      : core::UnaryPrimitive(stream), work_(std::move(work)), in_place_(in_place), rows_count_(rows_count) {}
+      : core::Primitive(stream), work_(std::move(work)), in_place_(in_place), rows_count_(rows_count) {}
 
-  void eval_cpu(const std::vector<core::array>& inputs, core::array& out) override {
+  void eval_cpu(const std::vector<core::array>& inputs, std::vector<core::array>& outputs) override {
+    // Every output refers to the inputs. All but the one that is evaluated forget them now, as MLX makes them do afterwards:
+    // else none of the inputs could be written in place.
+    auto is_evaluated = [&inputs](const core::array& out) { return &out.inputs() == &inputs; };
+    if (std::any_of(outputs.begin(), outputs.end(), is_evaluated)) {
+      for (core::array& out : outputs) {
+        if (!is_evaluated(out)) {
+          out.inputs().clear();
+        }
+      }
+    }
     // In place: the first input's memory where nobody else needs it, else a copy.
     bool shared = false;
     if (in_place_) {
       const core::array& first = inputs[0];
-      shared = first.is_donatable() && first.flags().row_contiguous && first.size() == out.size();
-    }
-    if (shared) {
-      out.copy_shared_buffer(inputs[0]);
-    } else {
-      out.set_data(core::allocator::malloc(out.nbytes()));
+      shared = first.is_donatable() && first.flags().row_contiguous && first.size() == outputs[0].size();
     }
     auto scratch = std::make_shared<Scratch>(inputs, in_place_, rows_count_);
+    std::vector<core::array> written;
+    for (size_t at = 0; at < outputs.size(); ++at) {
+      core::array& out = outputs[at];
+      if (at == 0 && shared) {
+        out.copy_shared_buffer(inputs[0]);
+      } else {
+        out.set_data(core::allocator::malloc(out.nbytes()));
+      }
+      written.push_back(core::array::unsafe_weak_copy(out));
+    }
     auto& encoder = core::cpu::get_command_encoder(stream());
     encoder.dispatch([work = work_,
                       scratch = std::move(scratch),
-                      out = core::array::unsafe_weak_copy(out),
+                      written = std::move(written),
+                      places = std::vector<paceline_output>(outputs.size()),
                       in_place = in_place_,
                       rows_count = rows_count_,
                       shared]() mutable {
-      float* output = out.data<float>();
+      for (size_t at = 0; at < written.size(); ++at) {
+        places[at] = {written[at].data<float>(), written[at].size()};
+      }
       if (in_place && !shared) {
         const core::array& first = scratch->held[0];
         if (first.flags().row_contiguous) {
-          std::copy_n(first.data<float>(), out.size(), output);
+          std::copy_n(first.data<float>(), places[0].size, places[0].data);
         } else {
-          gather(first, scratch->at, output);
+          gather(first, scratch->at, places[0].data);
         }
       }
       paceline_inputs inputs = scratch->inputs(in_place, rows_count);
-      work->compute(work->context, &inputs, output, out.size());
+      work->compute(work->context, &inputs, places.data(), places.size());
     });
   }
 
-  void eval_gpu(const std::vector<core::array>&, core::array&) override {
+  void eval_gpu(const std::vector<core::array>&, std::vector<core::array>&) override {
     throw std::runtime_error("expected the CPU, found a GPU's stream");
   }
 
@@ -225,17 +249,19 @@ class Host : public core::UnaryPrimitive {
 
 } // namespace
 
-// An array of `shape`, float32, that `compute` fills when it is evaluated. Takes `context` over in any case. The first
-// `rows_count` of `count` inputs are rows, the others numbers. With `in_place` the output begins as the first input's values,
+// Arrays of some shapes, float32, that `compute` fills when one of them is evaluated: `outputs` of them. `axes` has the number of
+// axes of each, `shapes` their lengths one after another. Takes `context` over in any case. The first
+// `rows_count` of `count` inputs are rows, the others numbers. With `in_place` the first output begins as the first input's values,
 // which has as many, and `compute` gets the others only. 1: rows are not float32, numbers are of no known kind, the default
 // device is no CPU, or there is no memory.
 extern "C" int paceline_host(
-    mlx_array* result,
+    mlx_array* results,
+    size_t outputs,
+    const size_t* axes,
+    const int* shapes,
     const mlx_array* inputs,
     size_t count,
     size_t rows_count,
-    const int* shape,
-    size_t axes,
     bool in_place,
     void* context,
     paceline_compute compute,
@@ -246,10 +272,9 @@ extern "C" int paceline_host(
     if (core::default_device() != core::Device::cpu) {
       return 1;
     }
-    core::Shape of(shape, shape + axes);
-    size_t size = 1;
-    for (int length : of) {
-      size *= length;
+    std::vector<core::Shape> of;
+    for (size_t at = 0; at < outputs; shapes += axes[at++]) {
+      of.emplace_back(shapes, shapes + axes[at]);
     }
     std::vector<core::array> from;
     from.reserve(count);
@@ -260,11 +285,18 @@ extern "C" int paceline_host(
         return 1;
       }
     }
+    size_t size = 1;
+    for (int length : of[0]) {
+      size *= length;
+    }
     if (rows_count > count || (in_place && (rows_count == 0 || from[0].size() != size))) {
       return 1;
     }
     auto primitive = std::make_shared<Host>(core::default_stream(core::Device::cpu), std::move(work), in_place, rows_count);
-    mlx_array_set_(*result, core::array(std::move(of), core::float32, std::move(primitive), std::move(from)));
+    auto made = core::array::make_arrays(std::move(of), std::vector<core::Dtype>(outputs, core::float32), primitive, from);
+    for (size_t at = 0; at < outputs; ++at) {
+      mlx_array_set_(results[at], made[at]);
+    }
     return 0;
   } catch (...) {
     if (context != nullptr) {

@@ -129,19 +129,27 @@ unsafe fn slice<'a, T>(data: *const T, count: usize) -> &'a [T] {
     if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data, count) } }
 }
 
-type Compute = Box<dyn Fn(&[HostRows<'_>], &[HostNumbers<'_>], &mut [f32]) + Send + Sync>;
+/// `struct paceline_output`.
+#[repr(C)]
+struct RawOutput {
+    data: *mut f32,
+    size: usize,
+}
+
+type Compute = Box<dyn Fn(&[HostRows<'_>], &[HostNumbers<'_>], &mut [&mut [f32]]) + Send + Sync>;
 
 unsafe extern "C" {
     fn paceline_host(
-        result: *mut mlx_array,
+        results: *mut mlx_array,
+        outputs: usize,
+        axes: *const usize,
+        shapes: *const c_int,
         inputs: *const mlx_array,
         count: usize,
         rows_count: usize,
-        shape: *const c_int,
-        axes: usize,
         in_place: bool,
         context: *mut c_void,
-        compute: unsafe extern "C" fn(*const c_void, *const RawInputs, *mut f32, usize),
+        compute: unsafe extern "C" fn(*const c_void, *const RawInputs, *const RawOutput, usize),
         drop: unsafe extern "C" fn(*mut c_void),
     ) -> c_int;
 }
@@ -150,24 +158,29 @@ unsafe extern "C" {
 unsafe extern "C" fn compute(
     context: *const c_void,
     inputs: *const RawInputs,
-    output: *mut f32,
-    size: usize,
+    outputs: *const RawOutput,
+    count: usize,
 ) {
-    // SAFETY: `context` is what `array` handed over and not dropped yet; inputs and output are as
-    // host.cpp describes them, live for the call, and no input is the output.
+    // SAFETY: `context` is what `host_arrays` handed over and not dropped yet; inputs and outputs
+    // are as host.cpp describes them, live for the call, and no output is an input or another
+    // output.
     unsafe {
         let context: &Compute = &*context.cast();
         let RawInputs { rows, rows_count, numbers, numbers_count } = &*inputs;
         let rows: Vec<_> = slice(*rows, *rows_count).iter().map(|raw| raw.rows()).collect();
         let numbers: Vec<_> =
             slice(*numbers, *numbers_count).iter().map(|raw| raw.numbers()).collect();
-        let output = if size == 0 { &mut [] } else { std::slice::from_raw_parts_mut(output, size) };
-        context(&rows, &numbers, output);
+        let output = |raw: &RawOutput| match raw.size {
+            0 => &mut [][..],
+            size => std::slice::from_raw_parts_mut(raw.data, size),
+        };
+        let mut outputs: Vec<&mut [f32]> = slice(outputs, count).iter().map(output).collect();
+        context(&rows, &numbers, &mut outputs);
     }
 }
 
 unsafe extern "C" fn drop_context(context: *mut c_void) {
-    // SAFETY: made by `array`, given back once.
+    // SAFETY: made by `host_arrays`, given back once.
     drop(unsafe { Box::<Compute>::from_raw(context.cast()) });
 }
 
@@ -177,7 +190,7 @@ pub enum HostOutput {
     /// New memory, of any content.
     Fresh,
     /// It begins as the first input's values, in its memory where no other node needs it; the
-    /// function sees the other inputs only.
+    /// function sees the other inputs only. Of several outputs this is the first one.
     First,
 }
 
@@ -213,31 +226,56 @@ pub unsafe fn host_array_with(
     output: HostOutput,
     function: impl Fn(&[HostRows<'_>], &[HostNumbers<'_>], &mut [f32]) + Send + Sync + 'static,
 ) -> Option<mlx_array> {
-    if shape.iter().any(|length| *length < 0) {
+    // SAFETY: the caller's.
+    let made = unsafe {
+        host_arrays(inputs, numbers, &[shape], output, move |rows, numbers, outputs| {
+            function(rows, numbers, outputs[0]);
+        })
+    };
+    made.and_then(|made| made.into_iter().next())
+}
+
+/// Several lazy arrays of `shapes`, float32, that one function fills together when one of them is
+/// evaluated. Otherwise as [`host_array_with`].
+///
+/// # Safety
+/// `inputs` and `numbers` are arrays. The results are the caller's to free.
+pub unsafe fn host_arrays(
+    inputs: &[mlx_array],
+    numbers: &[mlx_array],
+    shapes: &[&[c_int]],
+    output: HostOutput,
+    function: impl Fn(&[HostRows<'_>], &[HostNumbers<'_>], &mut [&mut [f32]]) + Send + Sync + 'static,
+) -> Option<Vec<mlx_array>> {
+    let lengths = shapes.concat();
+    if shapes.is_empty() || lengths.iter().any(|length| *length < 0) {
         return None;
     }
     let function: Compute = Box::new(function);
     let context: *mut c_void = Box::into_raw(Box::new(function)).cast();
+    let axes: Vec<usize> = shapes.iter().map(|shape| shape.len()).collect();
+    let all = [inputs, numbers].concat();
     // SAFETY: as the caller says; the context is taken over in any case.
     unsafe {
-        let mut result = mlx_array_new();
-        let in_place = output == HostOutput::First;
-        let all = [inputs, numbers].concat();
+        let mut results: Vec<mlx_array> = shapes.iter().map(|_| mlx_array_new()).collect();
         match paceline_host(
-            &mut result,
+            results.as_mut_ptr(),
+            results.len(),
+            axes.as_ptr(),
+            lengths.as_ptr(),
             all.as_ptr(),
             all.len(),
             inputs.len(),
-            shape.as_ptr(),
-            shape.len(),
-            in_place,
+            output == HostOutput::First,
             context,
             compute,
             drop_context,
         ) {
-            0 => Some(result),
+            0 => Some(results),
             _ => {
-                mlx_array_free(result);
+                results.into_iter().for_each(|result| {
+                    mlx_array_free(result);
+                });
                 None
             }
         }

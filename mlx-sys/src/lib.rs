@@ -67,7 +67,7 @@ pub use blas::set_blas_threads;
 pub use device_info::device_figure;
 pub use half::*;
 #[cfg(target_os = "linux")]
-pub use host::{HostNumbers, HostOutput, HostRows, host_array, host_array_with};
+pub use host::{HostNumbers, HostOutput, HostRows, host_array, host_array_with, host_arrays};
 
 #[allow(clippy::all, missing_docs, reason = "generated; mlx-c's headers are the documentation")]
 mod bindings {

@@ -202,6 +202,35 @@ fn a_node_in_place_never_changes_an_array_that_has_another_handle() {
     assert_eq!(graph.values(a), [1.0, 2.0, 3.0, 4.0]);
 }
 
+#[test]
+fn several_outputs_are_written_by_one_call_and_the_first_in_place() {
+    let mut graph = Graph::new();
+    let a = graph.matrix(&[1.0, 2.0, 3.0, 4.0], 2);
+    // SAFETY: handles are freed once; arrays are evaluated before they are read.
+    unsafe {
+        let mut held = mlx_array_new();
+        assert_eq!(mlx_add(&mut held, a, a, graph.stream), 0);
+        assert_eq!(mlx_array_eval(held), 0);
+        let place = mlx_array_data_float32(held);
+        let shapes: [&[i32]; 3] = [&[2, 2], &[2], &[0]];
+        let made =
+            host_arrays(&[held, a], &[], &shapes, HostOutput::First, |inputs, _, outputs| {
+                assert_eq!((inputs.len(), outputs.len(), outputs[2].len()), (1, 3, 0));
+                for row in 0..2 {
+                    outputs[1][row] = inputs[0].row(row).iter().sum();
+                    outputs[0][2 * row] += 10.0;
+                }
+            });
+        let made: Vec<_> = made.expect("made").into_iter().map(|array| graph.keep(array)).collect();
+        mlx_array_free(held);
+        // Evaluated through its second output.
+        assert_eq!(graph.values(made[1]), [3.0, 7.0]);
+        assert_eq!(graph.values(made[0]), [12.0, 4.0, 16.0, 8.0]);
+        assert_eq!(mlx_array_data_float32(made[0]), place, "nobody else needed the first input");
+        assert_eq!(graph.values(a), [1.0, 2.0, 3.0, 4.0]);
+    }
+}
+
 /// Without a handler of ours MLX ends the process at its first error.
 unsafe extern "C" fn quiet(_: *const std::ffi::c_char, _: *mut std::ffi::c_void) {}
 

@@ -46,7 +46,12 @@ fn main() {
                 0 => (0, ids.len()),
                 _ => (ids.len() - 1, block),
             };
-            Segment { sequence: SequenceId(at as u64), start: start as i32, length: length as i32 }
+            Segment {
+                sequence: SequenceId(at as u64),
+                start: start as i32,
+                length: length as i32,
+                drafted: 0,
+            }
         };
         let segments: Vec<Segment> =
             ids.iter().enumerate().map(|(at, ids)| segment(at, ids)).collect();
@@ -139,6 +144,7 @@ fn ahead(
             sequence: SequenceId(at as u64),
             start: (ids[at].len() - 1 + step) as i32,
             length: 1,
+            drafted: 0,
         };
         let segments: Vec<Segment> = (0..ids.len()).map(segment).collect();
         let batch = Batch {

@@ -44,7 +44,7 @@ impl Pair {
     fn read(&mut self, rows: &[u32]) -> (u32, f32, Array) {
         let (sequence, length) = (SequenceId(0), rows.len() as i32);
         let start = self.target_kv.length(sequence).expect("open");
-        let segment = Segment { sequence, start, length };
+        let segment = Segment { sequence, start, length, drafted: 0 };
         let features = FeatureLayers {
             layers: self.drafter.info().feature_layers.clone(),
             rows: (0..length).collect(),

@@ -20,7 +20,7 @@ fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, tokens: i32) {
     for start in (0..tokens).step_by(512) {
         let length = (tokens - start).min(512);
         let ids = (start..start + length).map(|at| 8 + (at * 31 % 1000) as u32).collect();
-        let segment = Segment { sequence, start, length };
+        let segment = Segment { sequence, start, length, drafted: 0 };
         let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
         let forward =
             target.forward(&Batch::text(ids, vec![segment]), kv, &wants).expect("computes");

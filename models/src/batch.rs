@@ -96,6 +96,12 @@ impl Batch {
                     "segment {at}: expected a length of at least 1 from a position of at least 0"
                 ));
             }
+            if !(0..=segment.length).contains(&segment.drafted) {
+                return bad(format!(
+                    "segment {at}: expected at most its {} rows drafted, found {}",
+                    segment.length, segment.drafted
+                ));
+            }
             if self.segments[..at].iter().any(|other| other.sequence == segment.sequence) {
                 return bad(format!("segment {at}: its sequence is in the batch already"));
             }

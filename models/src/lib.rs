@@ -41,10 +41,11 @@ pub use draft::{
 pub use error::ModelError;
 pub use hidden_states::{HiddenStates, HostHiddenStates};
 pub use info::TargetInfo;
-pub use kv::{KvRows, KvStore, LayerKv};
+pub use kv::{GrowingKv, KvRows, KvStore, LayerKv};
 pub use layers::Positions;
 pub use load::LoadError;
 pub use mlx_rs::{Array, Dtype};
+pub use paceline_blas::RecurrentSizes;
 pub use segment::{Segment, SequenceId};
 pub use target::{
     LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, prepare_next,

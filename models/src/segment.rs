@@ -13,6 +13,9 @@ pub struct Segment {
     pub start: i32,
     /// Number of rows, at least 1.
     pub length: i32,
+    /// How many of the last rows may be rejected by the next commit: drafted tokens. The rows
+    /// before them are certain. Only recurrent layers need to know.
+    pub drafted: i32,
 }
 
 impl Segment {

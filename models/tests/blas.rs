@@ -28,7 +28,7 @@ fn read(model: &dyn Target, ids: &[u32], widths: &[usize]) -> Vec<u32> {
     let (mut start, mut widths) = (0, widths.iter().cycle());
     loop {
         let length = (*widths.next().expect("without end")).min(ids.len() - start);
-        let segment = Segment { sequence, start: start as i32, length: length as i32 };
+        let segment = Segment { sequence, start: start as i32, length: length as i32, drafted: 0 };
         let batch = Batch::text(ids[start..start + length].to_vec(), vec![segment]);
         let wants = Wants { logit_rows: vec![length as i32 - 1], ..Wants::default() };
         let forward = model.forward(&batch, &mut kv, &wants).expect("a forward");

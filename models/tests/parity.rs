@@ -4,6 +4,8 @@
 
 #[path = "parity/families.rs"]
 mod families;
+#[path = "parity/hybrid.rs"]
+mod hybrid;
 #[path = "parity/lanes.rs"]
 mod lanes;
 #[path = "parity/model.rs"]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_models::{DeviceChoice, LoadOptions, device, load_target_with, plan_target};
+use paceline_models::{DeviceChoice, LayerKv, LoadOptions, device, load_target_with, plan_target};
 
 /// Bytes that MLX rounds each of some hundred arrays up by.
 const ROUNDING_BYTES: f64 = 256.0 * 1024.0;
@@ -20,6 +20,8 @@ fn a_loaded_model_takes_what_was_planned() {
         (golden("qwen3-tiny-q4"), true),
         (golden("qwen3-tiny-q4"), false),
         (golden("qwen3-moe-tiny"), true),
+        (golden("qwen3_5-tiny"), true),
+        (golden("qwen3_5_moe-tiny-q4"), true),
     ] {
         let options = LoadOptions { keep_quantized };
         let plan = plan_target(&dir, options).expect("a plan");
@@ -40,8 +42,14 @@ fn a_loaded_model_takes_what_was_planned() {
             (info.hidden, info.vocab, info.context, info.n_layers)
         );
         let layers = model.kv_layers();
-        let row: i32 =
-            layers.iter().map(|layer| layer.n_kv * (layer.key_dim + layer.value_dim)).sum();
+        let growing = layers.iter().filter_map(LayerKv::growing);
+        let row: i32 = growing.map(|layer| layer.n_kv * (layer.key_dim + layer.value_dim)).sum();
         assert_eq!(plan.kv_position_bytes(), 4 * row as u64, "{name}");
+        let recurrent = layers.iter().filter_map(|layer| match layer {
+            LayerKv::Recurrent(sizes) => Some(*sizes),
+            LayerKv::Growing(_) => None,
+        });
+        assert_eq!(plan.recurrent, recurrent.collect::<Vec<_>>(), "{name}");
+        assert_eq!(plan.has_vision, model.vision().is_some(), "{name}");
     }
 }

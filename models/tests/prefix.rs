@@ -12,7 +12,7 @@ use paceline_models::{
 fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, start: i32, ids: &[u32]) -> Vec<u32> {
     let sequence = SequenceId(sequence);
     let length = ids.len() as i32;
-    let segment = Segment { sequence, start, length };
+    let segment = Segment { sequence, start, length, drafted: 0 };
     let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
     let forward =
         target.forward(&Batch::text(ids.to_vec(), vec![segment]), kv, &wants).expect("computes");

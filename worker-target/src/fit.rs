@@ -2,7 +2,7 @@
 //! sequence take, beside what is usable.
 
 use paceline_models::load::CheckpointPlan;
-use paceline_models::{Dtype, KvStore, LayerKv, ModelError};
+use paceline_models::{Dtype, GrowingKv, KvStore, LayerKv, ModelError};
 use paceline_process::config::{Auto, Config};
 
 /// Share of free memory for the KV when the configuration names none.
@@ -72,9 +72,11 @@ impl Fit {
 /// Sizes that no store can have.
 pub(crate) fn kv_classes(plan: &CheckpointPlan) -> Result<Vec<(i32, u64)>, ModelError> {
     let CheckpointPlan { n_kv_heads: n_kv, head_dim, .. } = *plan;
-    let layer = LayerKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None };
+    let layer = GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None };
     let dtype = if plan.number_bytes == 4 { Dtype::Float32 } else { Dtype::Bfloat16 };
-    let layers = vec![layer; plan.n_layers as usize];
+    let growing = std::iter::repeat_n(LayerKv::Growing(layer), plan.n_kv_layers as usize);
+    let recurrent = plan.recurrent.iter().copied().map(LayerKv::Recurrent);
+    let layers: Vec<LayerKv> = growing.chain(recurrent).collect();
     Ok(KvStore::new(&layers, dtype, plan.context)?.class_bytes())
 }
 
@@ -90,7 +92,18 @@ pub(crate) fn in_words(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use paceline_models::{LoadOptions, plan_target};
+
     use super::*;
+    use crate::engine::fixture;
+
+    #[test]
+    fn the_states_of_recurrent_layers_are_planned_for() {
+        let model = fixture::load_hybrid();
+        let plan = plan_target(&model.info().path, LoadOptions::default()).expect("a plan");
+        assert_eq!(kv_classes(&plan).expect("sizes"), fixture::store(&*model).class_bytes());
+        assert!(!model.shares_prefixes());
+    }
 
     #[test]
     fn a_model_fits_if_its_weights_and_one_sequence_do() {

@@ -99,7 +99,9 @@ pub(crate) fn load(
         max_sequences,
     };
     known.set(loaded).expect("a worker loads once");
-    let pages = PageStore::new(&kv, config.kv.prefix_cache);
+    // A model whose sequences cannot begin with rows of others has no pages.
+    let shares_prefixes = model.shares_prefixes();
+    let pages = PageStore::new(&kv, config.kv.prefix_cache && shares_prefixes);
     let cost_file = CostFile::of(&config.target, &info.path);
     let scheduler =
         Scheduler::new(Ledger::new(budget, classes), max_sequences).with_tower(Tower::new(tower));

@@ -59,17 +59,39 @@ fn targets() -> Vec<PathBuf> {
     dirs
 }
 
-/// Bytes of all tensors: what follows the headers of the files.
+/// Beginnings of the names of tensors that are not served.
+const UNSERVED: [&str; 2] = ["mtp.", "model.visual."];
+
+/// Bytes of all tensors that are served. A family with a tower has no others here.
 fn tensor_bytes(dir: &Path) -> u64 {
     let files = std::fs::read_dir(dir).expect("there").map(|entry| entry.expect("read").path());
     let files = files.filter(|path| path.extension().is_some_and(|kind| kind == "safetensors"));
     files
         .map(|path| {
             let bytes = std::fs::read(path).expect("readable");
-            let header = u64::from_le_bytes(bytes[..8].try_into().expect("a length"));
-            bytes.len() as u64 - 8 - header
+            let length = u64::from_le_bytes(bytes[..8].try_into().expect("a length")) as usize;
+            let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("JSON");
+            let unserved = header.as_object().expect("tensors").iter().filter(|(name, _)| {
+                !serves_vision(dir) && UNSERVED.iter().any(|part| name.starts_with(part))
+            });
+            let place = |tensor: &Value, at: usize| tensor["data_offsets"][at].as_u64();
+            let size = |(_, tensor)| Some(place(tensor, 1)? - place(tensor, 0)?);
+            let unserved: u64 = unserved.map(|one| size(one).expect("a place")).sum();
+            (bytes.len() - 8 - length) as u64 - unserved
         })
         .sum()
+}
+
+fn serves_vision(dir: &Path) -> bool {
+    json(&dir.join("config.json"))["model_type"] == "qwen3_vl"
+}
+
+/// Layers that have keys and values.
+fn kv_layers(text: &Value, layers: u64) -> u64 {
+    if let Some(kinds) = text["layer_types"].as_array() {
+        return kinds.iter().filter(|kind| *kind == "full_attention").count() as u64;
+    }
+    text["full_attention_interval"].as_u64().map_or(layers, |interval| layers / interval)
 }
 
 #[test]
@@ -88,7 +110,7 @@ fn every_checkpoint_is_described_as_its_config_says() {
             ("hidden_size", key("hidden_size")),
             ("vocabulary", key("vocab_size")),
             ("context", key("max_position_embeddings")),
-            ("vision", Some(config.get("vision_config").is_some().into())),
+            ("vision", Some(serves_vision(&dir).into())),
             ("disk_bytes", Some(tensor_bytes(&dir).into())),
         ] {
             assert_eq!(Some(&model[shown]), expected.as_ref(), "{name}: {shown}");
@@ -98,8 +120,8 @@ fn every_checkpoint_is_described_as_its_config_says() {
         };
         let heads = number("num_attention_heads", 0);
         let head_dim = number("head_dim", number("hidden_size", 0) / heads);
-        let position =
-            2 * 4 * number("num_hidden_layers", 0) * number("num_key_value_heads", heads);
+        let layers = kv_layers(text, number("num_hidden_layers", 0));
+        let position = 2 * 4 * layers * number("num_key_value_heads", heads);
         assert_eq!(found["kv"]["position_bytes"], position * head_dim, "{name}");
         check_formats(&found, &config, &name.to_string());
         assert_eq!(found["machine"]["fits"], true, "{name}");

@@ -18,14 +18,14 @@ macro_rules! pieces {
 
 /// So many floats from a place, zeros behind them.
 #[inline(always)]
-unsafe fn load<L: Lanes>(from: *const f32, count: usize) -> L::Vector {
+pub(super) unsafe fn load<L: Lanes>(from: *const f32, count: usize) -> L::Vector {
     // SAFETY: the caller's.
     unsafe { if count == L::COUNT { L::load(from) } else { L::load_part(from, count) } }
 }
 
 /// So many floats to a place.
 #[inline(always)]
-unsafe fn store<L: Lanes>(to: *mut f32, vector: L::Vector, count: usize) {
+pub(super) unsafe fn store<L: Lanes>(to: *mut f32, vector: L::Vector, count: usize) {
     // SAFETY: the caller's; no vector is longer than the array.
     unsafe {
         if count == L::COUNT {
@@ -48,7 +48,7 @@ unsafe fn sum<L: Lanes>(vector: L::Vector) -> f32 {
 /// number or so, above 88 the largest; no number stays none. Reduction and polynomial after Cephes'
 /// `expf` (netlib.org/cephes, single precision).
 #[inline(always)]
-unsafe fn exp<L: Lanes>(x: L::Vector) -> L::Vector {
+pub(super) unsafe fn exp<L: Lanes>(x: L::Vector) -> L::Vector {
     // ln 2 in two parts, the first with few bits, so that multiples of it are exact.
     const HIGH: f32 = 0.693_359_4;
     const LOW: f32 = -2.121_944_4e-4;
@@ -85,7 +85,7 @@ unsafe fn gated<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
 
 /// 1 / sqrt(mean of squares + ε).
 #[inline(always)]
-unsafe fn inverse_rms<L: Lanes>(x: &[f32], eps: f32) -> f32 {
+pub(super) unsafe fn inverse_rms<L: Lanes>(x: &[f32], eps: f32) -> f32 {
     // SAFETY: the pieces are of x.
     unsafe {
         let mut squares = L::splat(0.0);
@@ -116,7 +116,7 @@ unsafe fn norm<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 }
 
 /// A head, normed and turned: n · cos + (n with its halves exchanged) · sin, n = x / rms(x) ·
-/// weight.
+/// weight. Numbers behind the end of the rotation's tables are normed only.
 #[inline(always)]
 unsafe fn norm_turn<L: Lanes>(
     x: &[f32],
@@ -133,7 +133,12 @@ unsafe fn norm_turn<L: Lanes>(
             let y = L::mul(load::<L>(x.as_ptr().add(at), count), factor);
             L::mul(y, load::<L>(weight.as_ptr().add(at), count))
         };
-        turned::<L>(normed, turn, &mut out[..length]);
+        let turning = length.min(turn.cos.len());
+        turned::<L>(normed, turn, &mut out[..turning]);
+        pieces!(L, length - turning, |at, count| {
+            let at = turning + at;
+            store::<L>(out.as_mut_ptr().add(at), normed(at, count), count);
+        });
     }
 }
 

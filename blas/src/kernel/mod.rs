@@ -12,6 +12,7 @@
 
 mod blocks;
 mod decode;
+mod delta;
 mod functions;
 mod lanes;
 mod quantized;
@@ -19,6 +20,7 @@ mod quantized;
 use std::cell::RefCell;
 use std::ffi::c_int;
 
+pub(crate) use delta::{DeltaFunctions, DeltaRow};
 pub(crate) use functions::Functions;
 pub use functions::{Affine, Rotation};
 pub(crate) use quantized::{Factors, QuantizedWeight};
@@ -109,6 +111,7 @@ pub(crate) struct Kernels {
     quantized_pack: Pack,
     quantized_columns: QuantizedColumns,
     pub(crate) functions: Functions,
+    pub(crate) delta: DeltaFunctions,
 }
 
 /// Room for packed rows or expanded columns, kept from product to product.
@@ -227,6 +230,7 @@ macro_rules! kernels {
             quantized_pack: quantized::$set::pack,
             quantized_columns: quantized::$set::columns,
             functions: functions::$set::ALL,
+            delta: delta::$set::ALL,
         }
     };
 }

@@ -7,9 +7,9 @@ use super::resize::Sizes;
 use super::{BadImage, PatchGrid, Size};
 use crate::checkpoint::{LoadError, ProcessorSettings, VisionSettings};
 
-/// Model types whose images are resized to multiples of merged patches. A merged patch becomes one
-/// token of the prompt.
-const QWEN: [&str; 3] = ["qwen3_vl", "qwen3_5", "qwen3_5_moe"];
+/// Model types whose vision towers the target serves. Their images are resized to multiples of
+/// merged patches. A merged patch becomes one token of the prompt.
+const QWEN: [&str; 1] = ["qwen3_vl"];
 /// Defaults of these types in pixels. Red, green and blue are numbers from -1 to 1.
 const MIN_PIXELS: u64 = 65_536;
 const MAX_PIXELS: u64 = 16_777_216;

@@ -21,7 +21,7 @@ use mlx_rs::ops::{concatenate, softmax_axis};
 use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype};
 use paceline_models::kv::{AttentionParams, PAGE};
-use paceline_models::{DeviceChoice, KvStore, LayerKv, Segment, SequenceId, device};
+use paceline_models::{DeviceChoice, GrowingKv, KvStore, Segment, SequenceId, device};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -76,12 +76,12 @@ enum Layout {
 impl Layout {
     fn store(shape: Shape, lengths: &[i32], reserved: Option<i32>) -> Result<Self> {
         let layer =
-            LayerKv { n_kv: shape.n_kv, key_dim: shape.dim, value_dim: shape.dim, window: None };
-        let mut kv = KvStore::new(&vec![layer; shape.layers], Dtype::Float32, LONGEST)?;
+            GrowingKv { n_kv: shape.n_kv, key_dim: shape.dim, value_dim: shape.dim, window: None };
+        let mut kv = KvStore::new(&vec![layer.into(); shape.layers], Dtype::Float32, LONGEST)?;
         let mut steps = vec![];
         for (at, length) in lengths.iter().enumerate() {
             let sequence = SequenceId(at as u64);
-            let prompt = Segment { sequence, start: 0, length: *length };
+            let prompt = Segment { sequence, start: 0, length: *length, drafted: 0 };
             kv.open(sequence)?;
             kv.reserve(sequence, reserved.unwrap_or(length + 1))?;
             let rows = wave(&[*length, shape.n_kv, shape.dim], at as i32);

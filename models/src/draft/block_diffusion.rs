@@ -14,7 +14,7 @@ pub(super) use config::{AttentionWindow, Config, Keys, wrong};
 
 use super::{BlockRequest, DraftBatch, DraftInfo, DraftPart, Proposal, TokenDraft};
 use crate::error::{ModelError, Result};
-use crate::kv::{AttentionParams, KvStore, LayerKv};
+use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
@@ -254,11 +254,9 @@ impl<L: BlockLayer> Backbone<L> {
     /// What the layers remember.
     pub(super) fn kv_layers(&self) -> Vec<LayerKv> {
         let Config { n_kv_heads: n_kv, head_dim, .. } = self.config;
-        let layer = |attention: &AttentionWindow| LayerKv {
-            n_kv,
-            key_dim: head_dim,
-            value_dim: head_dim,
-            window: attention.window,
+        let layer = |attention: &AttentionWindow| {
+            let window = attention.window;
+            LayerKv::Growing(GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window })
         };
         self.config.layers.iter().map(layer).collect()
     }
@@ -331,7 +329,12 @@ impl<L: BlockLayer> Backbone<L> {
             let unknown =
                 || ModelError::Batch(format!("sequence {} is not in the store", part.sequence.0));
             let start = kv.length(part.sequence).ok_or_else(unknown)?;
-            segments.push(Segment { sequence: part.sequence, start, length: part.context + rows });
+            segments.push(Segment {
+                sequence: part.sequence,
+                start,
+                length: part.context + rows,
+                drafted: 0,
+            });
         }
         let context =
             batch.parts.iter().flat_map(|part| part.position..part.position + part.context);

@@ -30,7 +30,7 @@ use layer::{Features, Layer, RowPlaces};
 use super::chain::{ChainRows, Chains};
 use super::{DraftBatch, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, lengths};
 use crate::error::{ModelError, Result};
-use crate::kv::{KvStore, LayerKv};
+use crate::kv::{GrowingKv, KvStore, LayerKv};
 use crate::layers::{Embedding, Linear, RmsNorm, Rope};
 use crate::load::{LoadError, Weights};
 use crate::segment::{Segment, SequenceId};
@@ -182,7 +182,8 @@ impl ContextRows {
             let queries = i32::from(part.block.is_some());
             let to = from + part.context;
             let last = kept.get(&part.sequence).filter(|last| last.length == *start);
-            let segment = |start, length| Segment { sequence: part.sequence, start, length };
+            let segment =
+                |start, length| Segment { sequence: part.sequence, start, length, drafted: 0 };
             if part.context > 0 {
                 made.places.segments.push(segment(*start, part.context));
                 let row = |source: i32| ContextRow {
@@ -324,7 +325,7 @@ impl Eagle3 {
             let start = starts[*at] + after;
             kv.commit(part.sequence, start)?;
             positions.push(part.position + after);
-            places.segments.push(Segment { sequence: part.sequence, start, length: 1 });
+            places.segments.push(Segment { sequence: part.sequence, start, length: 1, drafted: 0 });
             places.queries.push(1);
         }
         let rope = self.rope.rows(&positions, self.dtype)?;
@@ -384,7 +385,8 @@ impl Drafter for Eagle3 {
 
     fn kv_layers(&self) -> Vec<LayerKv> {
         let Config { n_kv_heads: n_kv, head_dim, .. } = self.config;
-        vec![LayerKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None }]
+        let layer = GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None };
+        vec![layer.into()]
     }
 
     fn dtype(&self) -> Dtype {

@@ -66,6 +66,11 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
         );
         return Err(config.wrong("model_type", what));
     }
+    if target::has_recurrent_layers(config)? {
+        let what = "expected a model whose layers all attend: the states of recurrent layers cannot \
+                    drop the rows of a block that was not accepted";
+        return Err(config.wrong("model_type", what.into()));
+    }
     let rows = config.size("vocab_size")?;
     // Rows of the head after the last id are padding.
     let vocab = count_token_ids(dir)?.map_or(rows, |ids| ids.min(rows as u64) as i32);
@@ -127,7 +132,7 @@ impl Model {
                 length += 1;
             }
             positions.extend(part.position..part.position + length);
-            segments.push(Segment { sequence: part.sequence, start: *start, length });
+            segments.push(Segment { sequence: part.sequence, start: *start, length, drafted: 0 });
         }
         let positions = Positions::One(positions);
         let rows = Batch { ids, pending: None, overrides: vec![], segments, positions };
@@ -150,7 +155,7 @@ impl Model {
             let start = starts[*at] + part.context + next.drafts;
             kv.commit(part.sequence, start)?;
             positions.push(part.position + part.context + next.drafts);
-            segments.push(Segment { sequence: part.sequence, start, length: 1 });
+            segments.push(Segment { sequence: part.sequence, start, length: 1, drafted: 0 });
         }
         let all: Vec<i32> = (0..segments.len() as i32).collect();
         let (ids, pending) = match &next.ids {

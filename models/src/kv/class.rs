@@ -6,7 +6,7 @@ use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp, scatter_single};
 use mlx_rs::ops::{concatenate, zeros_dtype};
 use mlx_rs::{Array, Dtype};
 
-use super::LayerKv;
+use super::GrowingKv;
 use crate::error::Result;
 use crate::layers::{HeadRows, RowPlaces, StoredHeads, write_rows};
 use crate::segment::SequenceId;
@@ -22,7 +22,7 @@ pub(super) struct LayerArrays {
 pub(super) struct CapacityClass {
     /// Positions of a slot.
     pub(super) capacity: i32,
-    layers: Vec<LayerKv>,
+    layers: Vec<GrowingKv>,
     dtype: Dtype,
     owners: Vec<Option<SequenceId>>,
     /// Slots that had an owner before.
@@ -31,7 +31,7 @@ pub(super) struct CapacityClass {
 }
 
 impl CapacityClass {
-    pub(super) fn new(capacity: i32, layers: &[LayerKv], dtype: Dtype) -> Self {
+    pub(super) fn new(capacity: i32, layers: &[GrowingKv], dtype: Dtype) -> Self {
         Self {
             capacity,
             layers: layers.to_vec(),
@@ -44,7 +44,7 @@ impl CapacityClass {
 
     /// Bytes of one slot over all layers.
     pub(super) fn slot_bytes(&self) -> u64 {
-        let row = |LayerKv { n_kv, key_dim, value_dim, .. }: &LayerKv| {
+        let row = |GrowingKv { n_kv, key_dim, value_dim, .. }: &GrowingKv| {
             (n_kv * (key_dim + value_dim)) as u64
         };
         let rows: u64 = self.layers.iter().map(row).sum();
@@ -75,7 +75,7 @@ impl CapacityClass {
         let slot = self.owners.len();
         let more =
             (slot as u64).min(spare.checked_div(self.slot_bytes()).unwrap_or(0)).max(1) as usize;
-        for (at, LayerKv { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
+        for (at, GrowingKv { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
             let rows = more as i32 * n_kv * self.capacity;
             // Zeros and not garbage: rows after a length are masked, and a masked NaN would still
             // be a NaN.
@@ -128,7 +128,7 @@ impl CapacityClass {
             return Ok(vec![]);
         }
         let kept = Array::from_slice(&kept, &[count]);
-        for (arrays, LayerKv { n_kv, key_dim, value_dim, .. }) in
+        for (arrays, GrowingKv { n_kv, key_dim, value_dim, .. }) in
             self.arrays.iter_mut().zip(&self.layers)
         {
             let rows = n_kv * self.capacity;
@@ -147,7 +147,7 @@ impl CapacityClass {
     /// Writes one value all over a slot. Lazy.
     fn fill(&mut self, slot: usize, value: f32) -> Result<()> {
         let value = Array::from_f32(value).as_dtype(self.dtype)?;
-        for (at, LayerKv { n_kv, .. }) in self.layers.iter().enumerate() {
+        for (at, GrowingKv { n_kv, .. }) in self.layers.iter().enumerate() {
             let rows = n_kv * self.capacity;
             let rows = slot as i32 * rows..(slot as i32 + 1) * rows;
             let arrays = &mut self.arrays[at];
@@ -211,7 +211,7 @@ impl CapacityClass {
         slots: Range<usize>,
         positions: Range<i32>,
     ) -> Result<(Array, Array)> {
-        let LayerKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
+        let GrowingKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
         let all = self.owners.len() as i32;
         let slots = slots.start as i32..slots.end as i32;
         let cut = |array: &Array, dim: i32| -> Result<Array> {
@@ -229,7 +229,7 @@ impl CapacityClass {
         keys: &Array,
         values: &Array,
     ) -> Result<()> {
-        let LayerKv { n_kv, .. } = self.layers[layer];
+        let GrowingKv { n_kv, .. } = self.layers[layer];
         let length = keys.dim(2);
         let rows: Vec<i32> = (0..length)
             .flat_map(|at| (0..n_kv).map(move |head| (head, at)))

@@ -3,7 +3,8 @@
 //!
 //! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per
 //! layer for its keys and one for its values. Committing is a host integer: rows after a sequence's
-//! length are dead and will be overwritten.
+//! length are dead and will be overwritten. Recurrent layers keep one state a sequence, in slots of
+//! their own ([`states`]).
 //!
 //! ```text
 //!  CPU, float32   a step writes the rows of a class by one node of our own and attends by another, row by row (by_row)
@@ -13,8 +14,10 @@
 mod access;
 mod by_row;
 mod class;
+mod layer;
 mod rows;
 mod staged;
+mod states;
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -29,25 +32,12 @@ use crate::segment::{Segment, SequenceId};
 use access::{AccessPlan, Causality};
 use by_row::RowReads;
 use class::CapacityClass;
+use layer::{LayerKinds, LayerPlace};
 use staged::Staged;
+use states::States;
 
+pub use layer::{GrowingKv, LayerKv};
 pub use rows::KvRows;
-
-/// What a layer remembers: a key and a value for each position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerKv {
-    /// Number of KV heads.
-    pub n_kv: i32,
-    /// Size of a key.
-    pub key_dim: i32,
-    /// Size of a value.
-    pub value_dim: i32,
-    /// Most positions a row attends to: itself and those before it (0 ≤ q − k < window). `None`
-    /// means all. A mask only: a slot keeps all positions. The rows of a window are a small part
-    /// of what a sequence holds in the models built so far, and one commit rule then serves every
-    /// layer.
-    pub window: Option<i32>,
-}
 
 /// How a layer attends.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,10 +82,12 @@ struct SequenceEntry {
 /// Keys and values of all sequences of one model. Not `Send` (I8).
 #[derive(Debug)]
 pub struct KvStore {
-    layers: Vec<LayerKv>,
-    /// Whether nodes of our own may write and attend.
+    layers: LayerKinds,
+    /// Whether nodes of our own may write, attend and advance states.
     by_row: bool,
     classes: Vec<CapacityClass>,
+    /// What recurrent layers remember.
+    states: States,
     sequences: HashMap<SequenceId, SequenceEntry>,
     /// Most bytes of all arrays together.
     limit: u64,
@@ -112,16 +104,18 @@ impl KvStore {
     /// # Errors
     /// A window of no positions.
     pub fn new(layers: &[LayerKv], dtype: Dtype, max_positions: i32) -> Result<Self> {
-        if layers.iter().any(|layer| layer.window.is_some_and(|window| window < 1)) {
+        let layers = LayerKinds::of(layers);
+        if layers.growing.iter().any(|layer| layer.window.is_some_and(|window| window < 1)) {
             return Err(ModelError::Batch("expected windows of at least one position".into()));
         }
         let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
         let doubling = std::iter::successors(Some(FIRST_CLASS), |capacity| Some(capacity * 2));
         let capacities = doubling.take_while(|capacity| *capacity < last).chain([last]);
-        let classes =
-            capacities.map(|capacity| CapacityClass::new(capacity, layers, dtype)).collect();
+        let class = |capacity| CapacityClass::new(capacity, &layers.growing, dtype);
+        let classes = capacities.map(class).collect();
         Ok(Self {
-            layers: layers.to_vec(),
+            states: States::new(&layers.recurrent),
+            layers,
             by_row: dtype == Dtype::Float32,
             classes,
             sequences: HashMap::new(),
@@ -132,10 +126,11 @@ impl KvStore {
         })
     }
 
-    /// Most positions of a sequence in each class, and the bytes it then holds: (positions, bytes),
-    /// ascending.
+    /// Most positions of a sequence in each class, and the bytes it then holds, states included:
+    /// (positions, bytes), ascending.
     pub fn class_bytes(&self) -> Vec<(i32, u64)> {
-        self.classes.iter().map(|class| (class.capacity, class.slot_bytes())).collect()
+        let states = self.states.slot_bytes();
+        self.classes.iter().map(|class| (class.capacity, class.slot_bytes() + states)).collect()
     }
 
     /// Sets the most bytes that all arrays together may take. While they take less, the slots of
@@ -152,14 +147,15 @@ impl KvStore {
     /// Gives slots without an owner back until so many more bytes fit.
     fn fit(&mut self, more: u64) -> Result<()> {
         while self.allocated_bytes().saturating_add(more) > self.limit {
-            let Some(class) = self
-                .classes
-                .iter_mut()
-                .max_by_key(|class| class.idle_bytes())
-                .filter(|class| class.idle_bytes() > 0)
-            else {
-                break;
-            };
+            let class = self.classes.iter_mut().max_by_key(|class| class.idle_bytes());
+            let class = class.filter(|class| class.idle_bytes() > 0);
+            let idle = class.as_ref().map_or(0, |class| class.idle_bytes());
+            if self.states.idle_bytes() > idle {
+                self.changes();
+                self.states.compact()?;
+                continue;
+            }
+            let Some(class) = class else { break };
             self.access = None;
             self.staged = None;
             for (sequence, index) in class.compact()? {
@@ -205,6 +201,7 @@ impl KvStore {
         let class = self.class_for(positions)?;
         match self.sequences.get(&sequence) {
             Some(SequenceEntry { slot: None, .. }) => {
+                self.take_states(sequence)?;
                 let index = self.take_slot(class, sequence)?;
                 self.sequences.insert(
                     sequence,
@@ -230,17 +227,20 @@ impl KvStore {
     /// Bytes a sequence holds now.
     pub fn bytes(&self, sequence: SequenceId) -> u64 {
         let slot = self.sequences.get(&sequence).and_then(|entry| entry.slot);
-        slot.map_or(0, |slot| self.classes[slot.class].slot_bytes())
+        let states = if self.states.has(sequence) { self.states.slot_bytes() } else { 0 };
+        states + slot.map_or(0, |slot| self.classes[slot.class].slot_bytes())
     }
 
     /// Bytes of slots that are kept for the next sequences.
     pub fn idle_bytes(&self) -> u64 {
-        self.classes.iter().map(CapacityClass::idle_bytes).sum()
+        let classes = self.classes.iter().map(CapacityClass::idle_bytes);
+        classes.sum::<u64>() + self.states.idle_bytes()
     }
 
     /// Bytes of all arrays: what sequences hold, and slots kept for the next ones.
     pub fn allocated_bytes(&self) -> u64 {
-        self.classes.iter().map(CapacityClass::allocated_bytes).sum()
+        let classes = self.classes.iter().map(CapacityClass::allocated_bytes);
+        classes.sum::<u64>() + self.states.allocated_bytes()
     }
 
     /// Where a sequence lies. Batches whose segments are in this order need the fewest products.
@@ -269,7 +269,8 @@ impl KvStore {
     ) -> Result<Array> {
         let q = q.into();
         self.write(layer, keys, values, params.queries, segments)?;
-        let LayerKv { window, .. } = self.layers[layer];
+        let layer = self.growing(layer)?;
+        let GrowingKv { window, .. } = self.layers.growing[layer];
         let causality = Causality { window, both_ways: params.both_ways };
         let mut outputs = match self.goes_by_row(&[q.rows]) {
             true => self.attend_by_row(layer, &q, params.scale, causality)?,
@@ -279,6 +280,16 @@ impl KvStore {
             0 => Err(ModelError::Batch("expected a row that is a query, found none".into())),
             1 => Ok(outputs.swap_remove(0)),
             _ => Ok(concatenate(&outputs, 0)?),
+        }
+    }
+
+    /// The number of a layer among those with keys and values.
+    fn growing(&self, layer: usize) -> Result<usize> {
+        match self.layers.places[layer] {
+            LayerPlace::Growing(at) => Ok(at),
+            LayerPlace::Recurrent(_) => {
+                Err(ModelError::Batch(format!("layer {layer} has no keys and values")))
+            }
         }
     }
 
@@ -338,12 +349,13 @@ impl KvStore {
         segments: &[Segment],
     ) -> Result<()> {
         let (keys, values) = (keys.into(), values.into());
+        let layer = self.growing(layer)?;
         if self.access.as_ref().is_none_or(|access| !access.is_of(segments, queries)) {
             self.changes();
             self.make_room(segments)?;
             self.access = Some(AccessPlan::new(segments, queries, &self.sequences)?);
         }
-        let LayerKv { n_kv, .. } = self.layers[layer];
+        let GrowingKv { n_kv, .. } = self.layers.growing[layer];
         let goes_by_row = self.goes_by_row(&[keys.rows, values.rows]);
         let access = self.access.as_mut().expect("made above");
         if goes_by_row {
@@ -363,16 +375,19 @@ impl KvStore {
         Ok(())
     }
 
-    /// After a step: the sequence has `length` rows, all rows after them are dropped.
+    /// After a step: the sequence has `length` rows, all rows after them are dropped. A model with
+    /// recurrent layers can drop only rows that the step's segment named as drafted, or all rows
+    /// that the sequence has.
     ///
     /// # Errors
-    /// An unknown sequence, or more rows than it has room for.
+    /// An unknown sequence, more rows than it has room for, or rows that cannot be dropped.
     pub fn commit(&mut self, sequence: SequenceId, length: i32) -> Result<()> {
         self.changes();
         let capacity =
             |slot: Option<SlotAddress>| slot.map_or(0, |slot| self.classes[slot.class].capacity);
         match self.sequences.get_mut(&sequence) {
             Some(entry) if (0..=capacity(entry.slot)).contains(&length) => {
+                self.states.commit(sequence, length)?;
                 entry.length = length;
                 Ok(())
             }
@@ -383,10 +398,11 @@ impl KvStore {
         }
     }
 
-    /// Gives `to`, a new sequence, a copy of the first `length` rows of `from`.
+    /// Gives `to`, a new sequence, a copy of the first `length` rows of `from`. With recurrent
+    /// layers only of all its rows, because a state is that of the last row.
     ///
     /// # Errors
-    /// `from` has fewer rows, or `to` is known already.
+    /// `from` has fewer rows, or `to` is known already; recurrent layers have no such state.
     pub fn fork(&mut self, from: SequenceId, to: SequenceId, length: i32) -> Result<()> {
         if self.sequences.get(&from).is_none_or(|entry| !(0..=entry.length).contains(&length)) {
             return Err(ModelError::Batch(format!(
@@ -394,9 +410,19 @@ impl KvStore {
                 from.0
             )));
         }
+        if self.states.slot_bytes() > 0 && length > 0 && self.length(from) != Some(length) {
+            return Err(ModelError::Batch(format!(
+                "sequence {}: expected all its rows to copy, because recurrent layers have no \
+                 state of the first {length}",
+                from.0
+            )));
+        }
+        self.changes();
+        self.states.settle(|sequence| sequence == from, self.by_row)?;
         self.open(to)?;
         if length > 0 {
             self.reserve(to, length)?;
+            self.states.copy(from, to, length)?;
             // Where it is now: taking a slot may have moved the others.
             let slot = |sequence| {
                 self.sequences.get(&sequence).and_then(|entry: &SequenceEntry| entry.slot)
@@ -415,6 +441,7 @@ impl KvStore {
         if let Some(slot) = self.sequences.remove(&sequence).and_then(|entry| entry.slot) {
             self.classes[slot.class].give_back(slot.index);
         }
+        self.states.give_back(sequence);
     }
 
     /// Computes what was written, for a step in which nothing else is evaluated.
@@ -422,7 +449,8 @@ impl KvStore {
     /// # Errors
     /// MLX's own.
     pub fn evaluate(&self) -> Result<()> {
-        Ok(mlx_rs::transforms::eval(self.classes.iter().flat_map(CapacityClass::arrays))?)
+        let rows = self.classes.iter().flat_map(CapacityClass::arrays);
+        Ok(mlx_rs::transforms::eval(rows.chain(self.states.arrays()))?)
     }
 
     /// Drops what was computed for the store as it was, because it is about to change.
@@ -457,6 +485,7 @@ impl KvStore {
                 );
                 return Err(ModelError::Batch(what));
             };
+            self.take_states(segment.sequence)?;
             let large_enough = entry.slot.filter(|slot| self.classes[slot.class].capacity >= end);
             if large_enough.is_some() {
                 continue;
@@ -475,7 +504,7 @@ impl KvStore {
     }
 
     fn copy_rows(&mut self, from: SlotAddress, to: SlotAddress, length: i32) -> Result<()> {
-        for layer in 0..self.layers.len() {
+        for layer in 0..self.layers.growing.len() {
             let (keys, values) =
                 self.classes[from.class].view(layer, from.index..from.index + 1, 0..length)?;
             self.classes[to.class].overwrite(layer, to.index, &keys, &values)?;

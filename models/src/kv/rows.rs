@@ -10,7 +10,7 @@ use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 
-use super::{KvStore, LayerKv, SequenceEntry, SlotAddress};
+use super::{GrowingKv, KvStore, SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::segment::SequenceId;
 
@@ -41,7 +41,22 @@ impl KvRows {
 }
 
 impl KvStore {
-    /// Bytes of one row over all layers.
+    /// Whether copies of rows make a sequence that goes on as its source would: not with recurrent
+    /// layers, whose states are of the last row alone.
+    pub fn copies_rows(&self) -> bool {
+        self.layers.recurrent.is_empty()
+    }
+
+    fn check_copies_rows(&self) -> Result<()> {
+        if self.copies_rows() {
+            return Ok(());
+        }
+        let what =
+            "expected a model without recurrent layers: their states cannot be copied by rows";
+        Err(ModelError::Batch(what.into()))
+    }
+
+    /// Bytes of one row over all layers with keys and values.
     pub fn row_bytes(&self) -> u64 {
         self.classes.first().map_or(0, |class| class.slot_bytes() / class.capacity as u64)
     }
@@ -50,7 +65,7 @@ impl KvStore {
     /// when this returns; for the moment it takes twice their bytes.
     ///
     /// # Errors
-    /// The sequence has not committed so many rows; MLX's own.
+    /// The sequence has not committed so many rows, or the model has recurrent layers; MLX's own.
     pub fn copy_out(
         &self,
         sequence: SequenceId,
@@ -58,6 +73,7 @@ impl KvStore {
         rows: i32,
         pieces: i32,
     ) -> Result<Vec<KvRows>> {
+        self.check_copies_rows()?;
         let end = pieces
             .checked_mul(rows)
             .and_then(|all| all.checked_add(start))
@@ -72,8 +88,8 @@ impl KvStore {
             );
             return Err(ModelError::Batch(what));
         };
-        let mut parts = Vec::with_capacity(2 * self.layers.len());
-        for layer in 0..self.layers.len() {
+        let mut parts = Vec::with_capacity(2 * self.layers.growing.len());
+        for layer in 0..self.layers.growing.len() {
             let (keys, values) =
                 self.classes[slot.class].view(layer, slot.index..slot.index + 1, start..end)?;
             for array in [keys, values] {
@@ -98,7 +114,7 @@ impl KvStore {
     ///
     /// # Errors
     /// An unknown sequence or one that has rows, fewer rows than `length`, pieces of another
-    /// store's model, more than the longest class holds; MLX's own.
+    /// store's model, more than the longest class holds, a model with recurrent layers; MLX's own.
     pub fn copy_in(
         &mut self,
         sequence: SequenceId,
@@ -106,6 +122,7 @@ impl KvStore {
         length: i32,
         room: i32,
     ) -> Result<()> {
+        self.check_copies_rows()?;
         self.changes();
         let bad = |what: String| Err(ModelError::Batch(format!("sequence {}: {what}", sequence.0)));
         let Some(SequenceEntry { slot, length: 0 }) = self.sequences.get(&sequence).copied() else {
@@ -150,7 +167,9 @@ impl KvStore {
                 joined
             })
         };
-        for (layer, LayerKv { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
+        for (layer, GrowingKv { n_kv, key_dim, value_dim, .. }) in
+            self.layers.growing.clone().iter().enumerate()
+        {
             let (keys, values) = (next(*n_kv, *key_dim)?, next(*n_kv, *value_dim)?);
             self.classes[class].overwrite(layer, index, &keys, &values)?;
         }

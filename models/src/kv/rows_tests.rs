@@ -20,8 +20,12 @@ fn bits(rows: &[KvRows]) -> Vec<Vec<u32>> {
 /// What the row at `position` of `sequence` attends to, with queries, keys and values as of
 /// sequence `like`.
 fn attend_as(store: &mut KvStore, sequence: u64, like: u64, position: i32) -> Vec<f32> {
-    let segment =
-        |sequence: u64| Segment { sequence: SequenceId(sequence), start: position, length: 1 };
+    let segment = |sequence: u64| Segment {
+        sequence: SequenceId(sequence),
+        start: position,
+        length: 1,
+        drafted: 0,
+    };
     let alike = [segment(like)];
     let (q, k, v) =
         (rows(0, 0, &alike, HEADS), rows(0, 1, &alike, KV_HEADS), rows(0, 2, &alike, KV_HEADS));

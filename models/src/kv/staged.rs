@@ -10,11 +10,17 @@ use std::any::Any;
 
 use super::KvStore;
 use super::class::LayerArrays;
+use super::states::States;
 use crate::error::Result;
 use crate::segment::Segment;
 
-/// All arrays of a store, class by class.
-type Snapshot = Vec<Vec<LayerArrays>>;
+/// All arrays of a store.
+#[derive(Debug)]
+struct Snapshot {
+    /// Keys and values, class by class.
+    classes: Vec<Vec<LayerArrays>>,
+    states: States,
+}
 
 /// Rows written in advance, and what the caller built with them.
 #[derive(Debug)]
@@ -42,7 +48,8 @@ impl KvStore {
         if !segments.iter().all(|segment| self.has_room(segment)) {
             return Ok(false);
         }
-        let before = self.classes.iter().map(|class| class.arrays.clone()).collect();
+        let classes = self.classes.iter().map(|class| class.arrays.clone()).collect();
+        let before = Snapshot { classes, states: self.states.clone() };
         let built = build(self);
         let arrays = self.replace(before);
         self.access = None;
@@ -74,11 +81,13 @@ impl KvStore {
     }
 
     /// Puts arrays in the place of the store's, and returns those.
-    fn replace(&mut self, arrays: Snapshot) -> Snapshot {
-        self.classes
+    fn replace(&mut self, Snapshot { classes, states }: Snapshot) -> Snapshot {
+        let classes = self
+            .classes
             .iter_mut()
-            .zip(arrays)
+            .zip(classes)
             .map(|(class, arrays)| std::mem::replace(&mut class.arrays, arrays))
-            .collect()
+            .collect();
+        Snapshot { classes, states: std::mem::replace(&mut self.states, states) }
     }
 }

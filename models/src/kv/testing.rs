@@ -17,7 +17,7 @@ pub(crate) const HEADS: i32 = 4;
 pub(crate) const KV_HEADS: i32 = 2;
 pub(crate) const DIM: i32 = 8;
 pub(crate) const LAYERS: [LayerKv; 2] =
-    [LayerKv { n_kv: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None }; 2];
+    [LayerKv::Growing(GrowingKv { n_kv: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None }); 2];
 
 /// Rows as the model would make them: a pure function of (layer, kind, sequence, position).
 fn row(layer: usize, kind: u32, sequence: u64, position: i32, size: i32) -> Vec<f32> {
@@ -71,7 +71,7 @@ pub(crate) fn step(store: &mut KvStore, lengths: &[(u64, i32)]) {
         .map(|(sequence, length)| {
             let sequence = SequenceId(*sequence);
             let start = store.length(sequence).expect("open");
-            Segment { sequence, start, length: *length }
+            Segment { sequence, start, length: *length, drafted: 0 }
         })
         .collect();
     segments.sort_by_key(|segment| store.order(segment.sequence));

@@ -101,7 +101,7 @@ fn a_forked_sequence_has_the_same_rows_and_changes_alone() {
     // attend to.
     store.fork(SequenceId(0), SequenceId(9), 12).expect("copied");
     assert_eq!(store.length(SequenceId(9)), Some(12));
-    let segment = |sequence, start| Segment { sequence, start, length: 1 };
+    let segment = |sequence, start| Segment { sequence, start, length: 1, drafted: 0 };
     let like = [segment(SequenceId(0), 12)];
     let (q, k, v) =
         (rows(0, 0, &like, HEADS), rows(0, 1, &like, KV_HEADS), rows(0, 2, &like, KV_HEADS));
@@ -119,7 +119,7 @@ fn contradictions_are_refused() {
     let mut store = store(2);
     step(&mut store, &[(0, 3)]);
     let params = AttentionParams { scale: 1.0, ..AttentionParams::default() };
-    let wrong = [Segment { sequence: SequenceId(0), start: 2, length: 1 }];
+    let wrong = [Segment { sequence: SequenceId(0), start: 2, length: 1, drafted: 0 }];
     let (q, k) = (rows(0, 0, &wrong, HEADS), rows(0, 1, &wrong, KV_HEADS));
     assert!(
         store
@@ -128,7 +128,7 @@ fn contradictions_are_refused() {
             .to_string()
             .contains("committed rows")
     );
-    let long = [Segment { sequence: SequenceId(1), start: 0, length: 2000 }];
+    let long = [Segment { sequence: SequenceId(1), start: 0, length: 2000, drafted: 0 }];
     assert!(store.attend(0, &q, &k, &k, params, &long).is_err());
     assert!(store.open(SequenceId(0)).is_err());
     assert!(store.commit(SequenceId(0), 5000).is_err());

@@ -9,7 +9,7 @@ use super::*;
 const HEADS: usize = 2;
 const DIM: usize = 8;
 const fn layer(window: Option<i32>) -> LayerKv {
-    LayerKv { n_kv: 1, key_dim: DIM as i32, value_dim: DIM as i32, window }
+    LayerKv::Growing(GrowingKv { n_kv: 1, key_dim: DIM as i32, value_dim: DIM as i32, window })
 }
 const LAYERS: [LayerKv; 3] = [layer(None), layer(Some(5)), layer(Some(300))];
 
@@ -57,7 +57,7 @@ fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
         parts.iter().map(|part| store.length(SequenceId(part.0)).expect("open")).collect();
     let segment = |((sequence, silent, asking), start): (&(u64, i32, i32), &i32)| {
         let (sequence, length) = (SequenceId(*sequence), silent + asking);
-        Segment { sequence, start: *start, length }
+        Segment { sequence, start: *start, length, drafted: 0 }
     };
     let segments: Vec<Segment> = parts.iter().zip(&starts).map(segment).collect();
     let queries: Vec<i32> = parts.iter().map(|part| part.2).collect();
@@ -73,7 +73,8 @@ fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
     let written: Vec<(u64, i32)> = place(false).chain(asking.clone()).collect();
     let (q, k, v) = (rows(0, &asking, HEADS), rows(1, &written, 1), rows(2, &written, 1));
     let params = AttentionParams { scale: 1.0, queries: Some(&queries), both_ways };
-    for (at, LayerKv { window, .. }) in LAYERS.iter().enumerate() {
+    let windows = LAYERS.iter().map(|layer| layer.growing().expect("it attends").window);
+    for (at, window) in windows.enumerate() {
         if asking.is_empty() {
             store.write(at, &k, &v, Some(&queries), &segments).expect("writes");
             continue;
@@ -163,7 +164,7 @@ fn a_sequence_may_outgrow_its_class_between_others() {
 #[test]
 fn rows_that_do_not_fit_are_refused() {
     let mut store = store(1);
-    let segment = Segment { sequence: SequenceId(0), start: 0, length: 2 };
+    let segment = Segment { sequence: SequenceId(0), start: 0, length: 2, drafted: 0 };
     let k = rows(1, &[(0, 0), (0, 1)], 1);
     for queries in [&[3][..], &[-1], &[1, 1], &[]] {
         let error = store

@@ -1,5 +1,6 @@
-//! Activations between two products (arXiv 1606.08415).
+//! Activations between two products (arXiv 1606.08415), and gates of heads.
 
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
 
 use super::host;
@@ -34,4 +35,16 @@ impl Gelu {
         };
         Ok(x.multiply(half_way.add(number(1.0)?)?.multiply(number(0.5)?)?)?)
     }
+}
+
+/// x · sigmoid(gate) for `x` `[rows, heads · dim]`. The gate of head h is head 2 · h + 1 of `gates`
+/// `[rows, at least 2 · heads, dim]` → the same shape as `x`.
+pub(crate) fn gate_heads(x: &Array, gates: &Array) -> Result<Array> {
+    if let Some(gated) = host::gated_by_heads(x, gates)? {
+        return Ok(gated);
+    }
+    let (rows, width, dim) = (x.dim(0), x.dim(1), gates.dim(2));
+    let pairs = gates.try_index((.., ..2 * (width / dim), ..))?.reshape(&[rows, -1, 2 * dim])?;
+    let gate = pairs.try_index((.., .., dim..))?.reshape(&[rows, width])?;
+    Ok(x.multiply(ops::sigmoid(gate)?)?)
 }

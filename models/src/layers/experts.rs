@@ -69,7 +69,9 @@ impl ExpertLinear {
     /// Reads projections of one input as one, whose outputs lie side by side. `projections` are
     /// names and outputs, such as `("gate_proj", 768)`. They are `{block}.switch_mlp.{projection}`
     /// with an axis of experts, as MLX writes them, or `{block}.experts.{expert}.{projection}`, as
-    /// transformers does.
+    /// transformers does. Newer models have one tensor for all experts there, too:
+    /// `{block}.experts.{projection}`, and `{block}.experts.gate_up_proj` for both inner ones, the
+    /// gate's outputs first.
     pub(crate) fn load(
         weights: &mut Weights,
         block: &str,
@@ -77,6 +79,8 @@ impl ExpertLinear {
         experts: i32,
         input: i32,
     ) -> Result<Self, LoadError> {
+        let name = if let [(name, _)] = projections { name } else { "gate_up_proj" };
+        let fused = format!("{block}.experts.{name}");
         let part = |(name, out): &(&str, i32)| {
             let stacked = format!("{block}.switch_mlp.{name}");
             if weights.has(&format!("{stacked}.weight")) {
@@ -90,7 +94,12 @@ impl ExpertLinear {
             }
             Ok(MatrixPart { modules: (0..experts).map(module).collect(), out: *out })
         };
-        let parts = projections.iter().map(part).collect::<Result<Vec<_>, _>>()?;
+        let parts = if weights.has(&fused) {
+            let out = projections.iter().map(|(_, out)| out).sum();
+            vec![MatrixPart { modules: vec![fused], out }]
+        } else {
+            projections.iter().map(part).collect::<Result<Vec<_>, _>>()?
+        };
         let sizes = MatrixSizes { input, experts: Some(experts) };
         let stored = weights.take_matrices(&parts, sizes)?;
         Ok(Self { parts: stored.into_iter().map(ExpertForm::new).collect::<Result<_, _>>()? })

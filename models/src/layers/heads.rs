@@ -1,6 +1,7 @@
 //! Some heads of rows that have more of them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -40,5 +41,45 @@ impl<'a> From<&'a Array> for HeadRows<'a> {
     /// All heads of `[R, H, D]`.
     fn from(rows: &'a Array) -> Self {
         Self { rows, heads: 0..rows.dim(1) }
+    }
+}
+
+/// Which heads of a row are turned, in the order in which they come out.
+#[derive(Clone, Debug)]
+pub(crate) enum TurnedHeads {
+    /// So many, from the first on.
+    First(i32),
+    /// Those in these places.
+    Places(Arc<[i32]>),
+}
+
+impl TurnedHeads {
+    /// How many.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn count(&self) -> i32 {
+        match self {
+            Self::First(count) => *count,
+            Self::Places(places) => places.len() as i32,
+        }
+    }
+
+    /// The place of one of them among the heads of a row.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn place(&self, head: usize) -> usize {
+        match self {
+            Self::First(_) => head,
+            Self::Places(places) => places[head] as usize,
+        }
+    }
+
+    /// These heads of `x` `[rows, heads, dim]`.
+    pub(crate) fn of(&self, x: &Array) -> Result<Array> {
+        match self {
+            Self::First(count) if x.dim(1) == *count => Ok(x.clone()),
+            Self::First(count) => Ok(x.try_index((.., ..*count, ..))?),
+            Self::Places(places) => {
+                Ok(x.take_axis(Array::from_slice(places, &[places.len() as i32]), 1)?)
+            }
+        }
     }
 }

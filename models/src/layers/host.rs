@@ -2,6 +2,8 @@
 //! computes them where it is faster than MLX: on the CPU of Linux, in float32. Everywhere else they
 //! return `None`, and the caller uses MLX.
 
+mod hybrid;
+
 use mlx_rs::{Array, Dtype};
 use mlx_sys::{HostNumbers, HostOutput as Output, HostRows};
 use paceline_blas::attention::{KeyValues, attention};
@@ -11,9 +13,11 @@ use paceline_blas::rows;
 
 use super::{
     ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces, RowWrite, StoredHeads,
-    VisibleKeys,
+    TurnedHeads, VisibleKeys,
 };
 use crate::error::{ModelError, Result};
+
+pub(crate) use hybrid::{advance, fold, gated_by_heads, norm_gated};
 
 /// Whether these arrays' values are computed here.
 pub(crate) fn computes(arrays: &[&Array]) -> bool {
@@ -49,14 +53,15 @@ pub(crate) fn norm(x: &Array, weight: &Array, eps: f32) -> Result<Option<Array>>
     .map(Some)
 }
 
-/// The first `heads` heads of `x` `[rows, at least so many, dim]`, each normed by `weight`
-/// (`[dim]`, or `[heads, dim]`) and turned by its row's position → `[rows, heads, dim]`.
+/// Some heads of `x` `[rows, more heads, dim]`, each normed by `weight` (`[dim]`, or
+/// `[heads, dim]`) and turned by its row's position → `[rows, heads, dim]`. Of each head only as
+/// many numbers turn as the tables have.
 ///
 /// # Errors
 /// Memory is out.
 pub(crate) fn norm_turn(
     x: &Array,
-    heads: i32,
+    heads: &TurnedHeads,
     weight: &Array,
     eps: f32,
     turn: &RopeTables,
@@ -65,11 +70,13 @@ pub(crate) fn norm_turn(
     if !computes(&[x, weight, cos, sin]) {
         return Ok(None);
     }
-    let (rows, dim) = (x.dim(0), x.dim(2));
-    let sizes = rows::Heads { count: heads as usize, dim: dim as usize };
-    node(&[x, weight, cos, sin], &[rows, heads, dim], Output::Fresh, move |inputs, out| {
+    let (rows, dim, heads) = (x.dim(0), x.dim(2), heads.clone());
+    let count = heads.count();
+    let sizes = rows::Heads { count: count as usize, dim: dim as usize };
+    node(&[x, weight, cos, sin], &[rows, count, dim], Output::Fresh, move |inputs, out| {
         let turn = |row| rows::Rotation { cos: inputs[2].row(row), sin: inputs[3].row(row) };
-        rows::norm_turn(|row| inputs[0].row(row), &whole(&inputs[1]), eps, sizes, turn, out);
+        let (x, weight) = (|row| inputs[0].row(row), whole(&inputs[1]));
+        rows::norm_turn(x, |head| heads.place(head), &weight, eps, sizes, turn, out);
     })
     .map(Some)
 }
@@ -81,7 +88,7 @@ pub(crate) fn norm_turn(
 /// Memory is out.
 pub(crate) fn turn(x: &Array, heads: i32, turn: &RopeTables) -> Result<Option<Array>> {
     let (cos, sin) = turn.tables();
-    if !computes(&[x, cos, sin]) {
+    if !computes(&[x, cos, sin]) || cos.dim(2) != x.dim(2) {
         return Ok(None);
     }
     let (rows, dim) = (x.dim(0), x.dim(2));
@@ -408,9 +415,30 @@ fn node_with(
         mlx_sys::host_array_with(&inputs, &numbers, shape, output, function)
             .map(|handle| Array::from_ptr(handle))
     };
-    made.ok_or_else(|| {
-        ModelError::Batch(format!(
-            "cannot make a node of shape {shape:?}: expected float32 on the CPU, and memory"
-        ))
-    })
+    made.ok_or_else(|| not_made(&[shape]))
+}
+
+/// Several lazy arrays that `function` fills together.
+fn nodes(
+    inputs: &[&Array],
+    shapes: &[&[i32]],
+    output: Output,
+    function: impl Fn(&[HostRows<'_>], &mut [&mut [f32]]) + Send + Sync + 'static,
+) -> Result<Vec<Array>> {
+    let inputs: Vec<mlx_sys::mlx_array> = inputs.iter().map(|array| array.as_ptr()).collect();
+    let fill = move |rows: &[HostRows<'_>], _: &[HostNumbers<'_>], outputs: &mut [&mut [f32]]| {
+        function(rows, outputs)
+    };
+    // SAFETY: the handles are of arrays that live; the results have no other owner.
+    let made = unsafe {
+        mlx_sys::host_arrays(&inputs, &[], shapes, output, fill)
+            .map(|handles| handles.into_iter().map(|handle| Array::from_ptr(handle)).collect())
+    };
+    made.ok_or_else(|| not_made(shapes))
+}
+
+fn not_made(shapes: &[&[i32]]) -> ModelError {
+    ModelError::Batch(format!(
+        "cannot make a node of shapes {shapes:?}: expected float32 on the CPU, and memory"
+    ))
 }

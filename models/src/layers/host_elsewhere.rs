@@ -2,10 +2,11 @@
 //! computed here.
 
 use mlx_rs::Array;
+use paceline_blas::RecurrentSizes;
 
 use super::{
-    ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces, StoredHeads,
-    VisibleKeys,
+    Advanced, DeltaRule, ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces,
+    StatePass, StoredHeads, TurnedHeads, VisibleKeys,
 };
 use crate::error::{ModelError, Result};
 
@@ -27,7 +28,7 @@ pub(crate) fn norm(_: &Array, _: &Array, _: f32) -> Result<Option<Array>> {
 /// MLX does it.
 pub(crate) fn norm_turn(
     _: &Array,
-    _: i32,
+    _: &TurnedHeads,
     _: &Array,
     _: f32,
     _: &RopeTables,
@@ -93,4 +94,24 @@ pub(crate) fn write_rows(_: &Array, _: &HeadRows<'_>, _: &RowPlaces, _: i32) -> 
 
 fn not_here(what: &str) -> ModelError {
     ModelError::Batch(format!("expected that MLX computes {what} on this system"))
+}
+
+/// MLX does it.
+pub(crate) fn advance(_: &DeltaRule, _: &StatePass<'_>, _: &Array) -> Result<Option<Advanced>> {
+    Ok(None)
+}
+
+/// MLX does it.
+pub(crate) fn fold(_: RecurrentSizes, _: &StatePass<'_>) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
+pub(crate) fn norm_gated(_: &Array, _: &Array, _: i32, _: &Array, _: f32) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
+pub(crate) fn gated_by_heads(_: &Array, _: &Array) -> Result<Option<Array>> {
+    Ok(None)
 }

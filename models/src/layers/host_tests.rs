@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, fast, ops};
 
 use super::{
     ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowKeys, RowPlaces, RowWrite,
-    StoredHeads, VisibleKeys, attention, host,
+    StoredHeads, TurnedHeads, VisibleKeys, attention, host,
 };
 use crate::device::{DeviceChoice, choose};
 
@@ -143,6 +143,52 @@ fn heads_are_turned_as_mlx_would() {
             tables.apply(&x.try_index((.., ..heads, ..)).expect("a view")).expect("lazy");
         let found = host::turn(&x, heads, &tables).expect("made").expect("on the CPU");
         same(&found, &expected, &format!("{rows} rows, {heads} heads of {dim}"));
+    }
+}
+
+#[test]
+fn chosen_heads_are_normed_and_partly_turned_as_mlx_would() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let (all, dim, turning) = (9, 20, 8);
+    let heads = TurnedHeads::Places([0, 2, 4, 6].into());
+    for rows in [1, 5, 70] {
+        let turn = |row: usize, i: usize| (row as f32 * 0.3 + i as f32).sin_cos();
+        let tables =
+            RopeTables::new(rows as usize, turning / 2, Dtype::Float32, turn).expect("made");
+        let (x, weight) = (wave(&[rows, all, dim], 0.23), wave(&[4, dim], 0.11));
+        let chosen = heads.of(&x).expect("lazy");
+        let normed = fast::rms_norm(chosen, None, 1e-6).and_then(|x| x.multiply(&weight));
+        let expected = tables.apply(&normed.expect("lazy")).expect("lazy");
+        let found = host::norm_turn(&x, &heads, &weight, 1e-6, &tables).expect("made");
+        same(&found.expect("on the CPU"), &expected, &format!("{rows} rows"));
+    }
+}
+
+#[test]
+fn gates_of_heads_equal_mlx() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let (heads, dim) = (3, 20);
+    for rows in [1, 7, 90] {
+        let what = format!("{rows} rows");
+        let x = wave(&[rows, heads * dim], 0.37);
+        let all = wave(&[rows, 2 * heads + 2, dim], 0.19);
+        let gates = all.try_index((.., ..2 * heads, ..)).expect("a view");
+        let gates = gates.reshape(&[rows, heads, 2, dim]).expect("lazy");
+        let gates = gates.try_index((.., .., 1, ..)).expect("a view");
+        let gates = gates.reshape(&[rows, heads * dim]).expect("lazy");
+        let expected = x.multiply(ops::sigmoid(&gates).expect("lazy")).expect("lazy");
+        let found = host::gated_by_heads(&x, &all).expect("made").expect("on the CPU");
+        same(&found, &expected, &what);
+
+        let (rest, weight) = (wave(&[rows, 7 + heads * dim], 0.29), wave(&[dim], 0.11));
+        let gates = rest.try_index((.., 7..)).expect("a view");
+        let silu = gates.multiply(ops::sigmoid(&gates).expect("lazy")).expect("lazy");
+        let by_head = x.reshape(&[rows * heads, dim]).expect("lazy");
+        let normed = fast::rms_norm(by_head, Some(&weight), 1e-6)
+            .and_then(|normed| normed.reshape(&[rows, heads * dim]))
+            .expect("lazy");
+        let found = host::norm_gated(&x, &rest, 7, &weight, 1e-6).expect("made");
+        same(&found.expect("on the CPU"), &normed.multiply(silu).expect("lazy"), &what);
     }
 }
 

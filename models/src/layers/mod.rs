@@ -18,23 +18,28 @@ mod norm;
 mod positions;
 mod quantized;
 mod quantized_parts;
+mod recurrent;
 mod rope;
 
-pub(crate) use activation::Gelu;
+pub(crate) use activation::{Gelu, gate_heads};
 pub(crate) use attention::{
     QueryRows, RowKeys, RowPlaces, RowWrite, StoredHeads, VisibleKeys, attention,
 };
 pub(crate) use embedding::Embedding;
 pub(crate) use experts::ExpertLinear;
 pub use heads::HeadRows;
+pub(crate) use heads::TurnedHeads;
 pub(crate) use host::{attend_rows, computes, largest, write_rows};
 pub(crate) use linear::Linear;
 pub(crate) use mlp::GatedMlp;
-pub(crate) use moe::{ExpertMlp, ExpertSizes};
-pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
+pub(crate) use moe::{ExpertMlp, ExpertSizes, SharedExpertMlp};
+pub(crate) use norm::{HeadNorm, LayerNorm, NormWeight, RmsNorm};
 pub use positions::Positions;
 pub(crate) use quantized::has_product;
 pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use recurrent::Advanced;
+pub(crate) use recurrent::{DeltaRule, StatePass, fold_accepted};
 pub(crate) use rope::{Rope, RopeTables};
 
 #[cfg(all(test, target_os = "linux"))]

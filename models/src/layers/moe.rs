@@ -2,11 +2,11 @@
 //! blocks and adds what they return, weighted.
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::ops::{argsort_axis, softmax_axis};
+use mlx_rs::ops::{argsort_axis, sigmoid, softmax_axis};
 use mlx_rs::{Array, Dtype};
 
 use super::mlp::gated;
-use super::{ExpertLinear, Linear};
+use super::{ExpertLinear, GatedMlp, Linear};
 use crate::error::Result;
 use crate::load::{LoadError, Weights};
 
@@ -67,6 +67,40 @@ impl ExpertMlp {
         let out = self.down.forward(&inner, &routes.experts)?;
         let shares = routes.shares.as_dtype(out.dtype())?.expand_dims(2)?;
         Ok(out.multiply(shares)?.sum_axis(1, false)?)
+    }
+}
+
+/// Experts behind a router, and one more that every row goes through, as in Qwen3.5. A gate says
+/// how much each row takes of it.
+#[derive(Debug)]
+pub(crate) struct SharedExpertMlp {
+    routed: ExpertMlp,
+    shared: GatedMlp,
+    shared_gate: Linear,
+}
+
+impl SharedExpertMlp {
+    /// Reads what [`ExpertMlp::load`] does, the block `{name}.shared_expert`, `shared` wide, and
+    /// `{name}.shared_expert_gate`.
+    pub(crate) fn load(
+        weights: &mut Weights,
+        name: &str,
+        sizes: ExpertSizes,
+        shared: i32,
+    ) -> Result<Self, LoadError> {
+        let (block, hidden) = (format!("{name}.shared_expert"), sizes.hidden);
+        Ok(Self {
+            routed: ExpertMlp::load(weights, name, sizes)?,
+            shared: GatedMlp::load(weights, &block, hidden, shared, false)?,
+            shared_gate: Linear::load(weights, &format!("{block}_gate"), 1, hidden, false)?,
+        })
+    }
+
+    /// `x` `[rows, hidden]` → the same shape. A row's result does not depend on the rows beside it.
+    pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
+        let share = sigmoid(self.shared_gate.forward(x)?)?;
+        let shared = self.shared.forward(x)?.multiply(share)?;
+        Ok(self.routed.forward(x)?.add(shared)?)
     }
 }
 

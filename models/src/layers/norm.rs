@@ -2,12 +2,35 @@
 //! float32.
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::ops::{broadcast_to, concatenate};
-use mlx_rs::{Array, fast};
+use mlx_rs::ops::{broadcast_to, concatenate, sigmoid};
+use mlx_rs::{Array, Dtype, fast};
 
-use super::{RopeTables, host};
+use super::{RopeTables, TurnedHeads, host};
 use crate::error::Result;
 use crate::load::{LoadError, Weights};
+
+/// How a checkpoint stores the weight of a norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormWeight {
+    /// As it is multiplied by.
+    Whole,
+    /// Less 1, so that a weight of zeros changes nothing.
+    LessOne,
+}
+
+impl NormWeight {
+    /// Reads `{name}.weight` `[size]`, as it is multiplied by.
+    fn take(self, weights: &mut Weights, name: &str, size: i32) -> Result<Array, LoadError> {
+        let stored = weights.take(&format!("{name}.weight"), &[size])?;
+        if self == Self::Whole {
+            return Ok(stored);
+        }
+        let whole = stored.as_dtype(Dtype::Float32)?.add(Array::from_f32(1.0))?;
+        let whole = whole.as_dtype(stored.dtype())?;
+        whole.eval()?;
+        Ok(whole)
+    }
+}
 
 /// rms(x) · w over the last axis.
 #[derive(Debug)]
@@ -24,7 +47,31 @@ impl RmsNorm {
         size: i32,
         eps: f32,
     ) -> Result<Self, LoadError> {
-        Ok(Self { weight: weights.take(&format!("{name}.weight"), &[size])?, eps })
+        Self::load_stored(weights, name, size, eps, NormWeight::Whole)
+    }
+
+    /// The same for a weight that is stored so.
+    pub(crate) fn load_stored(
+        weights: &mut Weights,
+        name: &str,
+        size: i32,
+        eps: f32,
+        stored: NormWeight,
+    ) -> Result<Self, LoadError> {
+        Ok(Self { weight: stored.take(weights, name, size)?, eps })
+    }
+
+    /// rms(x) · w · silu(gate) of each head of `x` `[rows, width]`. `gates` `[rows, …]` has the
+    /// gates from a column on → the same shape as `x`.
+    pub(crate) fn gated(&self, x: &Array, gates: &Array, column: i32) -> Result<Array> {
+        if let Some(gated) = host::norm_gated(x, gates, column, &self.weight, self.eps)? {
+            return Ok(gated);
+        }
+        let (width, dim) = (x.dim(1), self.weight.dim(0));
+        let gate = gates.try_index((.., column..column + width))?;
+        let heads = x.reshape(&[-1, dim])?;
+        let normed = fast::rms_norm(heads, Some(&self.weight), self.eps)?.reshape(&[-1, width])?;
+        Ok(normed.multiply(gate.multiply(sigmoid(&gate)?)?)?)
     }
 
     /// `x` `[…, size]` → the same shape.
@@ -68,7 +115,7 @@ impl LayerNorm {
 /// Norms of heads that are turned by their positions: each head's numbers normed, then rotated.
 #[derive(Debug)]
 pub(crate) struct HeadNorm {
-    heads: i32,
+    heads: TurnedHeads,
     /// `[dim]`, or where heads have different ones `[heads, dim]`.
     weight: Array,
     eps: f32,
@@ -82,11 +129,22 @@ impl HeadNorm {
         dim: i32,
         eps: f32,
     ) -> Result<Self, LoadError> {
+        Self::load_stored(weights, parts, dim, eps, NormWeight::Whole)
+    }
+
+    /// The same for weights that are stored so.
+    pub(crate) fn load_stored(
+        weights: &mut Weights,
+        parts: &[(&str, i32)],
+        dim: i32,
+        eps: f32,
+        stored: NormWeight,
+    ) -> Result<Self, LoadError> {
         let mut each = Vec::with_capacity(parts.len());
         for (name, heads) in parts {
-            each.push((weights.take(&format!("{name}.weight"), &[dim])?, *heads));
+            each.push((stored.take(weights, name, dim)?, *heads));
         }
-        let heads = parts.iter().map(|(_, heads)| heads).sum();
+        let heads = TurnedHeads::First(parts.iter().map(|(_, heads)| heads).sum());
         if let [(weight, _)] = each.as_slice() {
             return Ok(Self { heads, weight: weight.clone(), eps });
         }
@@ -96,13 +154,18 @@ impl HeadNorm {
         Ok(Self { heads, weight, eps })
     }
 
-    /// The first heads of `x` `[rows, at least so many, dim]` → `[rows, heads, dim]`.
+    /// The same for heads that lie elsewhere in a row, as many.
+    pub(crate) fn of_heads(self, heads: TurnedHeads) -> Self {
+        Self { heads, ..self }
+    }
+
+    /// The heads of `x` `[rows, at least so many, dim]`, by default the first ones → `[rows, heads,
+    /// dim]`.
     pub(crate) fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
-        if let Some(turned) = host::norm_turn(x, self.heads, &self.weight, self.eps, rope)? {
+        if let Some(turned) = host::norm_turn(x, &self.heads, &self.weight, self.eps, rope)? {
             return Ok(turned);
         }
-        let x =
-            if x.dim(1) == self.heads { x.clone() } else { x.try_index((.., ..self.heads, ..))? };
+        let x = self.heads.of(x)?;
         rope.apply(&match self.weight.ndim() {
             1 => fast::rms_norm(x, Some(&self.weight), self.eps)?,
             _ => fast::rms_norm(x, None, self.eps)?.multiply(&self.weight)?,

@@ -33,6 +33,9 @@ pub(crate) struct RopeTables {
     sin: Array,
 }
 
+/// The share of a head that turns.
+const PARTIAL: &str = "partial_rotary_factor";
+
 /// The rotary keys of a config, from the groups where checkpoints keep them.
 struct RotaryKeys<'a> {
     config: &'a ConfigJson,
@@ -78,14 +81,27 @@ impl<'a> RotaryKeys<'a> {
 
     /// Refuses heads of which only a part turns.
     fn check_whole_heads(&self) -> Result<(), LoadError> {
-        let key = "partial_rotary_factor";
-        match self.number_anywhere(key)? {
+        match self.number_anywhere(PARTIAL)? {
             None | Some(1.0) => Ok(()),
             partial => {
                 let what = format!("expected 1: all of a head turns; found {partial:?}");
-                Err(self.wrong(key, what))
+                Err(self.wrong(PARTIAL, what))
             }
         }
+    }
+
+    /// Numbers of a head that turn; `usual` is their share if no key names one.
+    fn turning(&self, head_dim: i32, usual: f64) -> Result<i32, LoadError> {
+        let share = self.number_anywhere(PARTIAL)?.unwrap_or(usual);
+        let turning = f64::from(head_dim) * share;
+        if (2.0..=f64::from(head_dim)).contains(&turning) && turning as i32 % 2 == 0 {
+            return Ok(turning as i32);
+        }
+        let what = format!(
+            "expected a share of a head of {head_dim} numbers that is an even number of them, at \
+             least 2; found {share}"
+        );
+        Err(self.wrong(PARTIAL, what))
     }
 
     fn kind(&self) -> &str {
@@ -167,16 +183,33 @@ impl Rope {
     /// Reads the rotary keys of `config` for heads of `head_dim`.
     pub(crate) fn load(config: &ConfigJson, head_dim: i32) -> Result<Self, LoadError> {
         let keys = RotaryKeys::read(config)?;
-        let theta = keys.theta()?;
         keys.check_whole_heads()?;
-        let plain: Vec<f64> = (0..head_dim / 2)
-            .map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(head_dim)))
+        Self::of(&keys, head_dim)
+    }
+
+    /// The same for heads of which only the first numbers turn. `usual` is their share if the
+    /// config names none.
+    pub(crate) fn load_partial(
+        config: &ConfigJson,
+        head_dim: i32,
+        usual: f64,
+    ) -> Result<Self, LoadError> {
+        let keys = RotaryKeys::read(config)?;
+        let turning = keys.turning(head_dim, usual)?;
+        Self::of(&keys, turning)
+    }
+
+    /// `turning`: numbers of a head that turn.
+    fn of(keys: &RotaryKeys<'_>, turning: i32) -> Result<Self, LoadError> {
+        let theta = keys.theta()?;
+        let plain: Vec<f64> = (0..turning / 2)
+            .map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(turning)))
             .collect();
         let (frequencies, magnitude) = match keys.kind() {
             "default" => (plain, 1.0),
             "linear" => (keys.linear(&plain)?, 1.0),
             "llama3" => (keys.llama3(&plain)?, 1.0),
-            "yarn" => keys.yarn(&plain, head_dim, theta)?,
+            "yarn" => keys.yarn(&plain, turning, theta)?,
             other => {
                 let what = format!("expected default, linear, llama3 or yarn, found {other}");
                 return Err(keys.wrong("rope_scaling.rope_type", what));
@@ -295,9 +328,14 @@ impl RopeTables {
         }
     }
 
-    /// Turns `x` `[rows, heads, R]`.
+    /// Turns the first R numbers of each head of `x` `[rows, heads, R or more]`.
     pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
-        let half = x.dim(2) / 2;
+        let turning = self.cos.dim(2);
+        if turning < x.dim(2) {
+            let turned = self.apply(&x.try_index((.., .., ..turning))?)?;
+            return Ok(concatenate(&[turned, x.try_index((.., .., turning..))?], 2)?);
+        }
+        let half = turning / 2;
         let swapped =
             concatenate(&[x.try_index((.., .., half..))?, x.try_index((.., .., ..half))?], 2)?;
         Ok(x.multiply(&self.cos)?.add(swapped.multiply(&self.sin)?)?)

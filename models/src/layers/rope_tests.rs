@@ -85,3 +85,23 @@ fn scalings_that_cannot_be_computed_are_refused_by_name() {
         "original_max_position_embeddings: expected above 0 for llama3, found none",
     );
 }
+
+#[test]
+fn only_the_first_numbers_of_a_head_turn_if_the_config_says_so() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let read = |parameters: Value| {
+        let config = serde_json::json!({ "rope_parameters": parameters }).to_string();
+        std::fs::write(dir.path().join("config.json"), config).expect("written");
+        Rope::load_partial(&ConfigJson::read(dir.path())?, 32, 0.25)
+    };
+    let named = serde_json::json!({ "rope_theta": 1e7, "partial_rotary_factor": 0.5 });
+    assert_eq!(read(named).expect("served").frequencies.len(), 8);
+    let rope = read(serde_json::json!({ "rope_theta": 1e7 })).expect("served");
+    let plain = load(&serde_json::json!({ "rope_theta": 1e7 }), 8).expect("served");
+    assert_eq!(rope.frequencies, plain.frequencies, "the usual share");
+    for share in [0.01, 0.09375, 1.5, -0.25] {
+        let refused = read(serde_json::json!({ "partial_rotary_factor": share })).err();
+        let error = refused.expect("refused").to_string();
+        assert!(error.contains("partial_rotary_factor: expected a share"), "{error}");
+    }
+}

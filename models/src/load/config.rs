@@ -119,11 +119,11 @@ impl ConfigJson {
     }
 
     /// Checks that heads have no more numbers than any model's, so that products of sizes are
-    /// numbers of 32 bits.
+    /// numbers of 32 bits. `key` names their number.
     ///
     /// # Errors
     /// They have more.
-    pub fn check_heads(&self, n_heads: i32, head_dim: i32) -> Result<(), LoadError> {
+    pub fn check_heads(&self, key: &str, n_heads: i32, head_dim: i32) -> Result<(), LoadError> {
         const MOST: i32 = 1 << 20;
         const MOST_OF_ONE: i32 = 1 << 12;
         if head_dim <= MOST_OF_ONE && n_heads <= MOST / head_dim.max(1) {
@@ -133,7 +133,7 @@ impl ConfigJson {
             "expected heads of at most {MOST_OF_ONE} numbers, {MOST} in all; found {n_heads} of \
              {head_dim}"
         );
-        Err(self.wrong("num_attention_heads", what))
+        Err(self.wrong(key, what))
     }
 
     fn check_size(&self, key: &str, value: i64) -> Result<i32, LoadError> {

@@ -180,7 +180,11 @@ impl Weights<'_> {
         bytes: &mut usize,
     ) -> Result<ModuleBytes, LoadError> {
         let shape = |columns: i32| -> Vec<i32> { rows.iter().copied().chain([columns]).collect() };
-        let weight = format!("{module}.weight");
+        // Tensors of all experts have no name of their own behind the module's.
+        let weight = match self.entry(module) {
+            Some(_) => module.to_owned(),
+            None => format!("{module}.weight"),
+        };
         let Some(format) = self.format_of(module)? else {
             let (entry, mapped) = self.open(&weight, &shape(input))?;
             self.check_dtype(&weight, entry.dtype, is_float(entry.dtype), "F32, F16 or BF16")?;

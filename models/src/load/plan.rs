@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_blas::RecurrentSizes;
 use safetensors::tensor::Dtype;
 
 use super::files::TensorEntry;
@@ -48,8 +49,12 @@ pub struct CheckpointPlan {
     pub vocab: i32,
     /// Width of the hidden states.
     pub hidden: i32,
-    /// Layers, each of which remembers keys and values.
+    /// Layers.
     pub n_layers: i32,
+    /// Layers that remember a key and a value for each position.
+    pub n_kv_layers: i32,
+    /// Sizes of the layers that remember states instead, one for each.
+    pub recurrent: Vec<RecurrentSizes>,
     /// Heads of keys and values in a layer.
     pub n_kv_heads: i32,
     /// Numbers of a key or a value of one head.
@@ -144,7 +149,7 @@ impl StoragePlan {
 
 impl CheckpointPlan {
     /// Reads the sizes and adds up the tensors. Tensors of parts that are not served should have
-    /// been skipped ([`TensorFiles::skip`]).
+    /// been skipped ([`TensorFiles::skip`]). `recurrent`: the layers that remember states.
     ///
     /// # Errors
     /// A size is missing or out of range; as [`StoragePlan::of`].
@@ -152,7 +157,9 @@ impl CheckpointPlan {
         checkpoint: &TensorFiles,
         config: &ConfigJson,
         forms: &WeightForms,
+        recurrent: Vec<RecurrentSizes>,
     ) -> Result<Self, LoadError> {
+        let n_layers = config.size("num_hidden_layers")?;
         let (hidden, n_heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
         let first_float = checkpoint.entries.values().find_map(|entry| match entry.dtype {
             Dtype::F16 | Dtype::BF16 => Some(2),
@@ -165,7 +172,9 @@ impl CheckpointPlan {
             context: config.size("max_position_embeddings")?,
             vocab: config.size("vocab_size")?,
             hidden,
-            n_layers: config.size("num_hidden_layers")?,
+            n_layers,
+            n_kv_layers: n_layers - recurrent.len() as i32,
+            recurrent,
             n_kv_heads: config.size_or("num_key_value_heads", n_heads)?,
             head_dim: config.size_or("head_dim", (hidden / n_heads).max(1))?,
             has_vision: config.part("vision_config")?.is_some(),
@@ -176,9 +185,9 @@ impl CheckpointPlan {
         })
     }
 
-    /// Bytes of the keys and values of one position, over all layers.
+    /// Bytes of the keys and values of one position, over all layers that have them.
     pub fn kv_position_bytes(&self) -> u64 {
-        let numbers = [self.n_layers, self.n_kv_heads, self.head_dim].map(|size| size as u64);
+        let numbers = [self.n_kv_layers, self.n_kv_heads, self.head_dim].map(|size| size as u64);
         2 * numbers.iter().product::<u64>() * self.number_bytes
     }
 }
@@ -296,7 +305,7 @@ mod tests {
         );
         let quantization = Quantization::read(&config).expect("formats");
         let forms = WeightForms { precision, quantization, keeps };
-        CheckpointPlan::of(&files, &config, &forms).expect("a plan")
+        CheckpointPlan::of(&files, &config, &forms, vec![]).expect("a plan")
     }
 
     fn figures(plan: &CheckpointPlan) -> Vec<(&str, [u64; 4])> {

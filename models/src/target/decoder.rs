@@ -1,19 +1,23 @@
-//! The decoder that Llama, Mistral and Qwen share: sizes → attention → layer → model. A family's file
-//! reads its own keys and describes what differs in a [`DecoderSpec`]. Field names are the
-//! checkpoint's tensor names. R rows of a batch · H heads · D head_dim.
+//! The decoder that Llama, Mistral and Qwen share: sizes → layer → model. A family's file reads its
+//! own keys and describes what differs in a [`DecoderSpec`]. A layer mixes rows by attention
+//! (attention.rs) or by the gated delta rule (gated_delta.rs). Field names are the checkpoint's
+//! tensor names. R rows of a batch.
 
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
+use paceline_blas::RecurrentSizes;
 
+use super::attention::{Attention, AttentionSpec};
+use super::gated_delta::GatedDelta;
 use super::{Target, image_rows};
 use crate::batch::{Batch, Forward, Wants};
 use crate::error::{ModelError, Result};
 use crate::hidden_states::HiddenStates;
 use crate::info::TargetInfo;
-use crate::kv::{AttentionParams, KvStore, LayerKv};
+use crate::kv::{GrowingKv, KvStore, LayerKv};
 use crate::layers::{
-    Embedding, ExpertMlp, GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables,
+    Embedding, ExpertMlp, GatedMlp, Linear, NormWeight, RmsNorm, Rope, RopeTables, SharedExpertMlp,
 };
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
 use crate::segment::Segment;
@@ -37,13 +41,23 @@ pub(super) struct Sizes {
     pub(super) head_dim: i32,
     pub(super) vocab_size: i32,
     pub(super) context: i32,
-    rms_norm_eps: f32,
+    pub(super) rms_norm_eps: f32,
     tie_word_embeddings: bool,
 }
 
 impl Sizes {
-    /// Reads them, and refuses what no family here computes: other activations, sliding windows.
+    /// Reads them for a family whose layers all attend to all rows. Refuses other layers.
     pub(super) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
+        let layer_types: Vec<String> = config.optional("layer_types")?.unwrap_or_default();
+        if let Some(other) = layer_types.iter().find(|kind| *kind != "full_attention") {
+            let what = format!("expected full_attention for every layer, found {other}");
+            return Err(config.wrong("layer_types", what));
+        }
+        Self::read_any(config)
+    }
+
+    /// Reads them, whatever the layers are. Refuses activations that no family here computes.
+    pub(super) fn read_any(config: &ConfigJson) -> Result<Self, LoadError> {
         let (hidden_size, n_heads) =
             (config.size("hidden_size")?, config.size("num_attention_heads")?);
         let read = Self {
@@ -64,18 +78,19 @@ impl Sizes {
             );
             return Err(config.wrong("num_key_value_heads", what));
         }
-        config.check_heads(read.n_heads, read.head_dim)?;
+        config.check_heads("num_attention_heads", read.n_heads, read.head_dim)?;
         let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
         if activation != "silu" {
             let what = format!("expected silu, found {activation}");
             return Err(config.wrong("hidden_act", what));
         }
-        let layer_types: Vec<String> = config.optional("layer_types")?.unwrap_or_default();
-        if let Some(other) = layer_types.iter().find(|kind| *kind != "full_attention") {
-            let what = format!("expected full_attention for every layer, found {other}");
-            return Err(config.wrong("layer_types", what));
-        }
         Ok(read)
+    }
+
+    /// What an attention of these sizes remembers.
+    fn growing(&self) -> GrowingKv {
+        let Self { n_kv_heads, head_dim, .. } = *self;
+        GrowingKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window: None }
     }
 }
 
@@ -88,23 +103,14 @@ pub(super) fn refuse_sliding_window(config: &ConfigJson) -> Result<(), LoadError
     Ok(())
 }
 
-/// What a family's attention has beside the four projections.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AttentionSpec {
-    /// Biases of q_proj, k_proj and v_proj.
-    pub(super) qkv_bias: bool,
-    /// A bias of o_proj.
-    pub(super) output_bias: bool,
-    /// q_norm and k_norm: queries and keys are normed per head before they are turned.
-    pub(super) head_norms: bool,
-}
-
 /// The second half of a layer.
 pub(super) enum FeedForward {
     /// One block for all rows.
     Dense(GatedMlp),
     /// A few of many blocks for each row.
     Experts(ExpertMlp),
+    /// A few of many, and one block for all rows.
+    SharedExperts(SharedExpertMlp),
 }
 
 impl FeedForward {
@@ -113,6 +119,7 @@ impl FeedForward {
         match self {
             Self::Dense(mlp) => mlp.forward(x),
             Self::Experts(experts) => experts.forward(x),
+            Self::SharedExperts(experts) => experts.forward(x),
         }
     }
 }
@@ -124,75 +131,29 @@ pub(super) type LoadFeedForward<'a> =
 /// What is a family's own.
 pub(super) struct DecoderSpec<'a> {
     /// `model_type`.
-    pub(super) architecture: &'static str,
+    pub(super) architecture: String,
     pub(super) layout: Layout,
     pub(super) sizes: Sizes,
     pub(super) attention: AttentionSpec,
+    /// For each layer the sizes of its states, if it has some instead of attention. Beyond the end:
+    /// attention.
+    pub(super) recurrent: &'a [Option<RecurrentSizes>],
+    /// How norms are stored, but for those of states.
+    pub(super) norms: NormWeight,
     pub(super) feed_forward: &'a LoadFeedForward<'a>,
     pub(super) rope: Rope,
     pub(super) tower: Option<Box<dyn Vision>>,
 }
 
-struct Attention {
-    qkv_proj: Linear,
-    o_proj: Linear,
-    /// q_norm for the query heads, k_norm for the key heads.
-    qk_norm: Option<HeadNorm>,
-    sizes: Sizes,
-}
-
-impl Attention {
-    fn load(
-        weights: &mut Weights,
-        name: &str,
-        sizes: Sizes,
-        spec: AttentionSpec,
-    ) -> Result<Self, LoadError> {
-        let Sizes { n_heads, n_kv_heads, head_dim, hidden_size, .. } = sizes;
-        let [q, k, v, o] =
-            ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("{name}.{part}"));
-        let (wide, narrow) = (n_heads * head_dim, n_kv_heads * head_dim);
-        let qkv = [(q.as_str(), wide), (&k, narrow), (&v, narrow)];
-        let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|part| format!("{name}.{part}"));
-        let heads = [(q_norm.as_str(), n_heads), (&k_norm, n_kv_heads)];
-        // The projections first: their shapes say whether the checkpoint has so many heads.
-        let qkv_proj = Linear::load_joined(weights, &qkv, hidden_size, spec.qkv_bias)?;
-        let o_proj = Linear::load(weights, &o, hidden_size, wide, spec.output_bias)?;
-        let qk_norm = match spec.head_norms {
-            true => Some(HeadNorm::load(weights, &heads, head_dim, sizes.rms_norm_eps)?),
-            false => None,
-        };
-        Ok(Self { qkv_proj, o_proj, qk_norm, sizes })
-    }
-
-    /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are turned by their positions.
-    fn forward(
-        &self,
-        layer: usize,
-        x: &Array,
-        rope: &RopeTables,
-        kv: &mut KvStore,
-        segments: &[Segment],
-    ) -> Result<Array> {
-        let Sizes { n_heads, n_kv_heads, head_dim, .. } = self.sizes;
-        let qkv =
-            self.qkv_proj.forward(x)?.reshape(&[x.dim(0), n_heads + 2 * n_kv_heads, head_dim])?;
-        let qk = match &self.qk_norm {
-            Some(norm) => norm.forward(&qkv, rope)?,
-            None => rope.apply_to(&qkv, n_heads + n_kv_heads)?,
-        };
-        let turned = n_heads + n_kv_heads;
-        let (queries, keys) = (HeadRows::new(&qk, 0..n_heads), HeadRows::new(&qk, n_heads..turned));
-        let values = HeadRows::new(&qkv, turned..turned + n_kv_heads);
-        let params =
-            AttentionParams { scale: (head_dim as f32).powf(-0.5), ..AttentionParams::default() };
-        self.o_proj.forward(&kv.attend(layer, queries, keys, values, params, segments)?)
-    }
+/// The first half of a layer.
+enum Mixer {
+    Attention(Attention),
+    Recurrent(GatedDelta),
 }
 
 struct Layer {
     input_layernorm: RmsNorm,
-    self_attn: Attention,
+    mixer: Mixer,
     post_attention_layernorm: RmsNorm,
     mlp: FeedForward,
 }
@@ -202,16 +163,22 @@ impl Layer {
         let (name, sizes) = (format!("{}.layers.{at}", spec.layout.text), spec.sizes);
         let norm = |weights: &mut Weights, part: &str| {
             let name = format!("{name}.{part}");
-            RmsNorm::load(weights, &name, sizes.hidden_size, sizes.rms_norm_eps)
+            RmsNorm::load_stored(weights, &name, sizes.hidden_size, sizes.rms_norm_eps, spec.norms)
+        };
+        let mixer = |weights: &mut Weights| match spec.recurrent.get(at as usize) {
+            Some(Some(states)) => {
+                let name = format!("{name}.linear_attn");
+                Ok(Mixer::Recurrent(GatedDelta::load(weights, &name, sizes, *states)?))
+            }
+            _ => {
+                let (name, attention) = (format!("{name}.self_attn"), spec.attention);
+                let attention = Attention::load(weights, &name, sizes, attention, spec.norms)?;
+                Ok::<_, LoadError>(Mixer::Attention(attention))
+            }
         };
         Ok(Self {
             input_layernorm: norm(weights, "input_layernorm")?,
-            self_attn: Attention::load(
-                weights,
-                &format!("{name}.self_attn"),
-                sizes,
-                spec.attention,
-            )?,
+            mixer: mixer(weights)?,
             post_attention_layernorm: norm(weights, "post_attention_layernorm")?,
             mlp: (spec.feed_forward)(weights, at, &format!("{name}.mlp"))?,
         })
@@ -225,9 +192,12 @@ impl Layer {
         kv: &mut KvStore,
         segments: &[Segment],
     ) -> Result<Array> {
-        let attended =
-            self.self_attn.forward(layer, &self.input_layernorm.forward(x)?, rope, kv, segments)?;
-        let x = x.add(&attended)?;
+        let normed = self.input_layernorm.forward(x)?;
+        let mixed = match &self.mixer {
+            Mixer::Attention(attention) => attention.forward(layer, &normed, rope, kv, segments)?,
+            Mixer::Recurrent(states) => states.forward(layer, &normed, kv, segments)?,
+        };
+        let x = x.add(&mixed)?;
         Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
     }
 }
@@ -262,12 +232,13 @@ impl Decoder {
         let layers = (0..sizes.n_layers).map(|at| Layer::load(&mut weights, at, &spec));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
         let norm = format!("{text}.norm");
-        let norm = RmsNorm::load(&mut weights, &norm, sizes.hidden_size, sizes.rms_norm_eps)?;
+        let (hidden, eps) = (sizes.hidden_size, sizes.rms_norm_eps);
+        let norm = RmsNorm::load_stored(&mut weights, &norm, hidden, eps, spec.norms)?;
         let lm_head = Self::load_head(&mut weights, &spec)?;
         weights.finish()?;
         let info = TargetInfo {
             path: dir.to_path_buf(),
-            architecture: spec.architecture.into(),
+            architecture: spec.architecture,
             vocab: sizes.vocab_size,
             hidden: sizes.hidden_size,
             n_layers: layers.len(),
@@ -316,11 +287,11 @@ impl Target for Decoder {
     }
 
     fn kv_layers(&self) -> Vec<LayerKv> {
-        let Sizes { n_kv_heads, head_dim, .. } = self.sizes;
-        vec![
-            LayerKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window: None };
-            self.layers.len()
-        ]
+        let layer = |layer: &Layer| match &layer.mixer {
+            Mixer::Attention(_) => LayerKv::Growing(self.sizes.growing()),
+            Mixer::Recurrent(states) => LayerKv::Recurrent(states.sizes()),
+        };
+        self.layers.iter().map(layer).collect()
     }
 
     fn dtype(&self) -> Dtype {

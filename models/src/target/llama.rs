@@ -1,8 +1,9 @@
 //! Llama (arXiv 2407.21783) and the many models of its architecture: SmolLM2, MiniCPM, Mistral
 //! without sliding windows. The shared decoder, with biases only where the config has them.
 
-use super::decoder::{AttentionSpec, Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles};
-use crate::layers::{GatedMlp, Rope};
+use super::attention::AttentionSpec;
+use super::decoder::{Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles};
+use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{ConfigJson, Layout, LoadError};
 
 /// Loads a Llama, in the layout that transformers and mlx-lm share.
@@ -23,10 +24,17 @@ fn load_as(architecture: &'static str, files: TargetFiles<'_>) -> Result<Decoder
     let mlp_bias = config.optional("mlp_bias")?.unwrap_or(false);
     let width = config.size("intermediate_size")?;
     let spec = DecoderSpec {
-        architecture,
+        architecture: architecture.into(),
         layout: Layout::TEXT,
         sizes,
-        attention: AttentionSpec { qkv_bias: bias, output_bias: bias, head_norms: false },
+        attention: AttentionSpec {
+            qkv_bias: bias,
+            output_bias: bias,
+            head_norms: false,
+            gated: false,
+        },
+        recurrent: &[],
+        norms: NormWeight::Whole,
         feed_forward: &|weights, _, name| {
             let mlp = GatedMlp::load(weights, name, sizes.hidden_size, width, mlp_bias)?;
             Ok(FeedForward::Dense(mlp))

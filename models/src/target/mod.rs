@@ -7,18 +7,23 @@
 //! - A line in [`FAMILIES`].
 //! - `models/tests/`: parity with its reference implementation, with golden files.
 
+mod attention;
 mod decoder;
+mod gated_delta;
 mod image_rows;
 mod llama;
 mod prepared;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_vl;
 
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
+use paceline_blas::RecurrentSizes;
 
 use crate::batch::{Batch, Forward, Wants};
 use crate::device::on_gpu;
@@ -44,6 +49,12 @@ pub trait Target {
 
     /// What its layers remember, for [`KvStore::new`].
     fn kv_layers(&self) -> Vec<LayerKv>;
+
+    /// Whether rows of one sequence may become the first rows of another, at any length, as the
+    /// prefix cache copies them. Not with recurrent layers: their states are of the last row alone.
+    fn shares_prefixes(&self) -> bool {
+        self.kv_layers().iter().all(|layer| layer.growing().is_some())
+    }
 
     /// In which type it computes.
     fn dtype(&self) -> Dtype;
@@ -77,7 +88,9 @@ pub trait Target {
 struct Family {
     /// `model_type` of its config.json.
     model_type: &'static str,
-    load: fn(TargetFiles<'_>) -> Result<Decoder, LoadError>,
+    load: Load,
+    /// For each layer the sizes of its states, if it has some instead of attention.
+    recurrent: fn(&ConfigJson) -> Result<Vec<Option<RecurrentSizes>>, LoadError>,
     /// Parts that its checkpoints may have and that are not read.
     unserved: Unserved,
 }
@@ -95,17 +108,51 @@ const QWEN: Unserved = Unserved {
 /// The tower is served here.
 const QWEN_VL: Unserved = Unserved { prefixes: &["mtp.", "model.mtp."], suffixes: FREQUENCIES };
 
+/// As of [`QWEN`], and the layers that predict several tokens in MLX's layout.
+const QWEN_HYBRID: Unserved = Unserved {
+    prefixes: &[
+        "mtp.",
+        "model.mtp.",
+        "language_model.mtp.",
+        "visual.",
+        "model.visual.",
+        "vision_tower.",
+    ],
+    suffixes: FREQUENCIES,
+};
+
 /// All families that are served.
-const FAMILIES: [Family; 6] = [
-    Family { model_type: "llama", load: llama::load, unserved: LLAMA },
-    Family { model_type: "mistral", load: llama::load_mistral, unserved: LLAMA },
-    Family { model_type: "qwen2", load: qwen2::load, unserved: QWEN },
-    Family { model_type: "qwen3", load: qwen3::load, unserved: QWEN },
-    Family { model_type: "qwen3_moe", load: qwen3_moe::load, unserved: QWEN },
-    Family { model_type: "qwen3_vl", load: qwen3_vl::load, unserved: QWEN_VL },
+const FAMILIES: [Family; 10] = [
+    Family::attending("llama", llama::load, LLAMA),
+    Family::attending("mistral", llama::load_mistral, LLAMA),
+    Family::attending("qwen2", qwen2::load, QWEN),
+    Family::attending("qwen3", qwen3::load, QWEN),
+    Family::attending("qwen3_moe", qwen3_moe::load, QWEN),
+    Family::attending("qwen3_vl", qwen3_vl::load, QWEN_VL),
+    Family::hybrid("qwen3_5", qwen3_5::load),
+    Family::hybrid("qwen3_5_text", qwen3_5::load),
+    Family::hybrid("qwen3_5_moe", qwen3_5_moe::load),
+    Family::hybrid("qwen3_5_moe_text", qwen3_5_moe::load),
 ];
 
+type Load = fn(TargetFiles<'_>) -> Result<Decoder, LoadError>;
+
 impl Family {
+    /// A family whose layers all attend.
+    const fn attending(model_type: &'static str, load: Load, unserved: Unserved) -> Self {
+        Self { model_type, load, recurrent: |_| Ok(vec![]), unserved }
+    }
+
+    /// A family of Qwen3.5's layers.
+    const fn hybrid(model_type: &'static str, load: Load) -> Self {
+        Self { model_type, load, recurrent: qwen3_5::recurrent_layers, unserved: QWEN_HYBRID }
+    }
+
+    /// Whether the tensors of its vision towers are read.
+    fn has_tower(&self) -> bool {
+        self.unserved.part_of("vision_tower.").is_none()
+    }
+
     fn of(config: &ConfigJson) -> Result<&'static Self, LoadError> {
         let model_type: String = config.required("model_type")?;
         let unknown = || {
@@ -124,6 +171,14 @@ impl Family {
 pub(crate) fn is_served(config: &ConfigJson) -> Result<bool, LoadError> {
     let model_type: Option<String> = config.optional("model_type")?;
     Ok(FAMILIES.iter().any(|family| Some(family.model_type) == model_type.as_deref()))
+}
+
+/// Whether a served family's config names layers with states.
+///
+/// # Errors
+/// As [`load_target`] for config.json.
+pub(crate) fn has_recurrent_layers(config: &ConfigJson) -> Result<bool, LoadError> {
+    Ok((Family::of(config)?.recurrent)(config)?.iter().any(Option::is_some))
 }
 
 /// Loads a target whose files are open. Unlike [`load_target`] the caller chooses the form of the
@@ -171,7 +226,9 @@ pub fn plan_target(dir: &Path, options: LoadOptions) -> Result<CheckpointPlan, L
     let forms = forms(&config, options)?;
     let mut checkpoint = TensorFiles::open(dir)?;
     checkpoint.skip(&family.unserved);
-    CheckpointPlan::of(&checkpoint, &config, &forms)
+    let recurrent = (family.recurrent)(&config)?.into_iter().flatten().collect();
+    let plan = CheckpointPlan::of(&checkpoint, &config, &forms, recurrent)?;
+    Ok(CheckpointPlan { has_vision: plan.has_vision && family.has_tower(), ..plan })
 }
 
 /// Loads the target in `dir`. `progress` is called with (bytes read, bytes in all).

@@ -15,7 +15,7 @@ fn segments(store: &KvStore, sequences: &[u64]) -> Vec<Segment> {
     let segment = |sequence: &u64| {
         let sequence = SequenceId(*sequence);
         let start = store.length(sequence).expect("open");
-        Segment { sequence, start, length: 1 }
+        Segment { sequence, start, length: 1, drafted: 0 }
     };
     let mut segments: Vec<Segment> = sequences.iter().map(segment).collect();
     segments.sort_by_key(|segment| store.order(segment.sequence));

@@ -1,9 +1,10 @@
 //! Qwen2 and Qwen2.5 (arXiv 2407.10671): the shared decoder with biases of q, k and v.
 
+use super::attention::AttentionSpec;
 use super::decoder::{
-    AttentionSpec, Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles, refuse_sliding_window,
+    Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles, refuse_sliding_window,
 };
-use crate::layers::{GatedMlp, Rope};
+use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{Layout, LoadError};
 
 /// Loads it, in the layout that transformers and mlx-lm share.
@@ -13,11 +14,18 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let sizes = Sizes::read(config)?;
     let width = config.size("intermediate_size")?;
     let spec = DecoderSpec {
-        architecture: "qwen2",
+        architecture: "qwen2".into(),
         layout: Layout::TEXT,
         sizes,
         // Not keys of the config: every checkpoint of the family is so.
-        attention: AttentionSpec { qkv_bias: true, output_bias: false, head_norms: false },
+        attention: AttentionSpec {
+            qkv_bias: true,
+            output_bias: false,
+            head_norms: false,
+            gated: false,
+        },
+        recurrent: &[],
+        norms: NormWeight::Whole,
         feed_forward: &|weights, _, name| {
             let mlp = GatedMlp::load(weights, name, sizes.hidden_size, width, false)?;
             Ok(FeedForward::Dense(mlp))

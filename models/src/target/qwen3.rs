@@ -1,9 +1,10 @@
 //! Qwen3 dense (arXiv 2505.09388): the shared decoder with norms of query and key heads.
 
+use super::attention::AttentionSpec;
 use super::decoder::{
-    AttentionSpec, Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles, refuse_sliding_window,
+    Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles, refuse_sliding_window,
 };
-use crate::layers::{GatedMlp, Rope};
+use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
 
 /// Sizes of one checkpoint. Also those of Qwen3-VL's text model.
@@ -21,7 +22,12 @@ impl Config {
         Ok(Self {
             sizes: Sizes::read(config)?,
             intermediate_size: config.size("intermediate_size")?,
-            attention: AttentionSpec { qkv_bias: bias, output_bias: bias, head_norms: true },
+            attention: AttentionSpec {
+                qkv_bias: bias,
+                output_bias: bias,
+                head_norms: true,
+                gated: false,
+            },
         })
     }
 
@@ -41,10 +47,12 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, weights, weight_bytes } = files;
     let read = Config::read(config)?;
     let spec = DecoderSpec {
-        architecture: "qwen3",
+        architecture: "qwen3".into(),
         layout: Layout::TEXT,
         sizes: read.sizes,
         attention: read.attention,
+        recurrent: &[],
+        norms: NormWeight::Whole,
         feed_forward: &|weights, _, name| read.feed_forward(weights, name),
         rope: Rope::load(config, read.sizes.head_dim)?,
         tower: None,

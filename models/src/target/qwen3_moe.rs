@@ -3,7 +3,7 @@
 
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::qwen3;
-use crate::layers::{ExpertMlp, ExpertSizes, Rope};
+use crate::layers::{ExpertMlp, ExpertSizes, NormWeight, Rope};
 use crate::load::{ConfigJson, Layout, LoadError};
 
 /// Which layers have experts, and how large they are.
@@ -50,10 +50,12 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, weights, weight_bytes } = files;
     let read = Config::read(config)?;
     let spec = DecoderSpec {
-        architecture: "qwen3_moe",
+        architecture: "qwen3_moe".into(),
         layout: Layout::TEXT,
         sizes: read.dense.sizes,
         attention: read.dense.attention,
+        recurrent: &[],
+        norms: NormWeight::Whole,
         feed_forward: &|weights, layer, name| match read.has_experts(layer) {
             true => Ok(FeedForward::Experts(ExpertMlp::load(weights, name, read.experts)?)),
             false => read.dense.feed_forward(weights, name),

@@ -3,7 +3,7 @@
 
 use super::decoder::{Decoder, DecoderSpec, TargetFiles};
 use super::qwen3::Config;
-use crate::layers::Rope;
+use crate::layers::{NormWeight, Rope};
 use crate::load::{Layout, LoadError};
 use crate::vision::{QwenTower, TextModelSizes};
 
@@ -39,10 +39,12 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         TextModelSizes { hidden: sizes.hidden_size, n_layers: sizes.n_layers, image_token };
     let tower = QwenTower::load(&vision_config, &mut weights, layout.vision, text_sizes)?;
     let spec = DecoderSpec {
-        architecture: "qwen3_vl",
+        architecture: "qwen3_vl".into(),
         layout,
         sizes,
         attention: read.attention,
+        recurrent: &[],
+        norms: NormWeight::Whole,
         feed_forward: &|weights, _, name| read.feed_forward(weights, name),
         rope,
         tower: Some(Box::new(tower)),

@@ -88,7 +88,7 @@ fn target_rows(pair: &mut Pair, session: u64, ids: &[u32]) -> (Array, Rows) {
     let layers = pair.drafter.info().feature_layers.clone();
     let features = (!layers.is_empty()).then(|| FeatureLayers { layers, rows: all.clone() });
     let wants = Wants { logit_rows: all, hidden_states: features, ..Wants::default() };
-    let batch = Batch::text(ids.to_vec(), vec![Segment { sequence, start, length }]);
+    let batch = Batch::text(ids.to_vec(), vec![Segment { sequence, start, length, drafted: 0 }]);
     let forward = pair.target.forward(&batch, &mut pair.target_kv, &wants).expect("a forward");
     let states = forward.hidden_states.map(|states| states.side_by_side().expect("lazy"));
     eval(&states).expect("evaluates");

@@ -111,7 +111,7 @@ impl Pair {
     pub fn target_rows(&mut self, session: u64, rows: &[u32]) -> (Vec<(u32, f32)>, Array) {
         let (sequence, length) = (SequenceId(session), rows.len() as i32);
         let start = self.target_kv.length(sequence).expect("open");
-        let segment = Segment { sequence, start, length };
+        let segment = Segment { sequence, start, length, drafted: 0 };
         let all: Vec<i32> = (0..length).collect();
         let features =
             FeatureLayers { layers: self.drafter.info().feature_layers.clone(), rows: all.clone() };

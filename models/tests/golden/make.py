@@ -2,7 +2,7 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [families] [quantized] [demo] [sampling] [vision] [draft] [draft_tokens] [chains]
+    python models/tests/golden/make.py [tiny] [families] [hybrid] [quantized] [demo] [sampling] [vision] [draft] [draft_tokens] [chains]
 
 Without a name: all but the last three, which need the packages that their files name.
 Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
@@ -577,6 +577,12 @@ def make_families():
     families.make_families()
 
 
+def make_hybrid():
+    import hybrid
+
+    hybrid.make_hybrid()
+
+
 def make_vision():
     import vision
 
@@ -605,7 +611,7 @@ def make_chains():
 
 
 if __name__ == "__main__":
-    parts = {"tiny": make_tiny, "families": make_families, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
+    parts = {"tiny": make_tiny, "families": make_families, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
              "vision": make_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains}
     for part in sys.argv[1:] or [part for part in parts if part not in ("draft", "draft_tokens", "chains")]:
         parts[part]()

@@ -86,8 +86,8 @@ def forward(model, ids, taps):
     return np.array(head(final)[0]), [np.array(seen[at][0, -1]) for at in taps], np.array(final[0])
 
 
-def make_case(make, model, spec, prompt):
-    """→ None if a choice is undecided or the answer repeats itself."""
+def make_case(make, model, spec, prompt, forward=forward):
+    """→ None if a choice is undecided or the answer repeats itself. `forward`: of the model's family."""
     import mlx.core as mx
 
     ids, margins, first = [], [], None
@@ -107,11 +107,11 @@ def make_case(make, model, spec, prompt):
             "final_hidden": make.row(first[2]), "greedy": ids, "margins": margins}
 
 
-def make_cases(make, model, spec, seed):
+def make_cases(make, model, spec, seed, forward=forward):
     rng = np.random.default_rng(seed)
     found = []
     for length in make.PROMPT_LENGTHS:
-        found.append(make_case(make, model, spec, rng.integers(2, spec["sizes"]["vocab_size"], length).tolist()))
+        found.append(make_case(make, model, spec, rng.integers(2, spec["sizes"]["vocab_size"], length).tolist(), forward))
         if found[-1] is None:
             return None
     return found

@@ -53,17 +53,37 @@ fn qwen3_moe_of_four_and_eight_bits_with_a_finer_router() {
     check_model("qwen3-moe-tiny-q8");
 }
 
-/// A tensor of a checkpoint.
-struct Tensor {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
+#[test]
+fn qwen3_5_with_states_and_gated_attention() {
+    check_model("qwen3_5-tiny");
 }
 
-type Tensors = BTreeMap<String, Tensor>;
+#[test]
+fn qwen3_5_moe_with_experts_in_one_tensor_and_a_shared_one() {
+    check_model("qwen3_5_moe-tiny");
+}
+
+#[test]
+fn qwen3_5_of_four_bits_in_the_layout_of_mlx_with_overrides() {
+    check_model("qwen3_5-tiny-q4");
+}
+
+#[test]
+fn qwen3_5_moe_of_four_bits_with_finer_routers() {
+    check_model("qwen3_5_moe-tiny-q4");
+}
+
+/// A tensor of a checkpoint.
+pub struct Tensor {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+pub type Tensors = BTreeMap<String, Tensor>;
 
 /// A golden checkpoint with a changed config and changed tensors.
-fn changed(
+pub fn changed(
     name: &str,
     config: impl Fn(&mut Value),
     tensors: impl Fn(&mut Tensors),
@@ -90,9 +110,9 @@ fn changed(
     dir
 }
 
-fn unchanged(_: &mut Tensors) {}
+pub fn unchanged(_: &mut Tensors) {}
 
-fn set(key: &'static str, value: Value) -> impl Fn(&mut Value) {
+pub fn set(key: &'static str, value: Value) -> impl Fn(&mut Value) {
     move |config| config[key] = value.clone()
 }
 
@@ -155,13 +175,14 @@ fn what_is_known_of_a_target_comes_from_its_config() {
         let layers = model.kv_layers();
         assert_eq!(layers.len(), *n_layers);
         for layer in layers {
+            let layer = layer.growing().expect("every layer attends");
             assert_eq!([layer.n_kv, layer.key_dim, layer.value_dim], [kv[0], kv[1], kv[1]]);
             assert_eq!(layer.window, None);
         }
     }
 }
 
-fn refusal(dir: &Path) -> String {
+pub fn refusal(dir: &Path) -> String {
     load_target(dir, &mut |_, _| {}).err().map_or("loads".into(), |error| error.to_string())
 }
 
@@ -175,7 +196,8 @@ fn configs_that_are_not_computed_are_refused_by_name() {
         "llama-tiny",
         "model_type",
         json!("gemma3"),
-        "model_type: expected one of llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_vl, found gemma3",
+        "model_type: expected one of llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_vl, qwen3_5, \
+         qwen3_5_text, qwen3_5_moe, qwen3_5_moe_text, found gemma3",
     );
     refused(
         "llama-tiny",

@@ -76,7 +76,9 @@ fn part(sequence: &Sequence<'_>, kv: &KvStore, vocab: u32) -> Part {
     let answering = sequence.ids.len() > sequence.case.prompt.len();
     let drafted = at_end.then(|| if answering { sequence.draft(vocab) } else { vec![] });
     rows.extend(drafted.iter().flatten());
-    Part { segment: segment(sequence.id.0, done, rows.len()), rows, drafted }
+    let count = drafted.as_ref().map_or(0, Vec::len) as i32;
+    let segment = Segment { drafted: count, ..segment(sequence.id.0, done, rows.len()) };
+    Part { segment, rows, drafted }
 }
 
 fn step(model: &dyn Target, kv: &mut KvStore, sequences: &mut [Sequence<'_>]) {
@@ -212,6 +214,18 @@ fn the_lanes_of_qwen3_are_identical() {
 fn the_lanes_of_qwen3_moe_are_identical() {
     lanes_are_identical("qwen3-moe-tiny");
     lanes_are_identical("qwen3-moe-tiny-sparse");
+}
+
+#[test]
+fn the_lanes_of_qwen3_5_are_identical() {
+    lanes_are_identical("qwen3_5-tiny");
+    lanes_are_identical("qwen3_5_moe-tiny");
+}
+
+#[test]
+fn the_lanes_of_quantized_qwen3_5_are_identical() {
+    lanes_are_identical("qwen3_5-tiny-q4");
+    lanes_are_identical("qwen3_5_moe-tiny-q4");
 }
 
 #[test]

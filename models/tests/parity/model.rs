@@ -35,7 +35,12 @@ pub struct Case {
 }
 
 pub fn segment(sequence: u64, start: usize, length: usize) -> Segment {
-    Segment { sequence: SequenceId(sequence), start: start as i32, length: length as i32 }
+    Segment {
+        sequence: SequenceId(sequence),
+        start: start as i32,
+        length: length as i32,
+        drafted: 0,
+    }
 }
 
 pub fn floats(array: &Array) -> Vec<f32> {

@@ -194,7 +194,7 @@ impl<'a> Scene<'a> {
             let start = self.kv.length(id).expect("open");
             let mut parts = sequence.rows(start, *length, ids.len() as i32, &mut axes);
             ids.extend_from_slice(&sequence.ids[start as usize..(start + length) as usize]);
-            segments.push(Segment { sequence: id, start, length: *length });
+            segments.push(Segment { sequence: id, start, length: *length, drafted: 0 });
             overrides.append(&mut parts);
         }
         Batch { ids, pending: None, overrides, segments, positions: Positions::Three(axes) }

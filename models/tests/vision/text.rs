@@ -36,8 +36,12 @@ fn go_on(model: &dyn Target, prompt: &[u32], three: bool) -> Vec<Vec<u32>> {
     let (mut ids, mut start, mut all) = (prompt.to_vec(), 0, vec![]);
     while ids.len() < prompt.len() + 12 {
         let length = (ids.len() - start).min(10);
-        let segment =
-            Segment { sequence: SequenceId(0), start: start as i32, length: length as i32 };
+        let segment = Segment {
+            sequence: SequenceId(0),
+            start: start as i32,
+            length: length as i32,
+            drafted: 0,
+        };
         let mut batch = Batch::text(ids[start..start + length].to_vec(), vec![segment]);
         if let (true, Positions::One(positions)) = (three, &batch.positions) {
             batch.positions =

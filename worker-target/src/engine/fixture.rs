@@ -24,7 +24,16 @@ use crate::running::RunningRequest;
 const SEQUENCES: usize = 32;
 
 pub(crate) fn load() -> Box<dyn Target> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
+    load_dir("../demo/target")
+}
+
+/// A tiny target whose layers are recurrent but for one.
+pub(crate) fn load_hybrid() -> Box<dyn Target> {
+    load_dir("../models/tests/golden/qwen3_5-tiny")
+}
+
+fn load_dir(dir: &str) -> Box<dyn Target> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(dir);
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     load_target(&dir, &mut |_, _| {}).expect("loads")
 }

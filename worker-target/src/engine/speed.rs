@@ -42,7 +42,7 @@ fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
         let mut start = 0;
         while ids.len() < PROMPT + TOKENS {
             let length = (ids.len() - start) as i32;
-            let segment = Segment { sequence, start: start as i32, length };
+            let segment = Segment { sequence, start: start as i32, length, drafted: 0 };
             let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
             let forward = model
                 .forward(&Batch::text(ids[start..].to_vec(), vec![segment]), &mut kv, &wants)

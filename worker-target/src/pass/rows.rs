@@ -81,6 +81,7 @@ impl<'a> StepRows<'a> {
             sequence: SequenceId(part.key.0),
             start: part.start as i32,
             length: part.rows as i32,
+            drafted: part.drafted as i32,
         });
         Ok(())
     }

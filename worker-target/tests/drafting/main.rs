@@ -5,6 +5,7 @@
 mod controller;
 mod faults;
 mod handover;
+mod hybrid;
 mod lifecycle;
 #[path = "../stage/mod.rs"]
 mod stage;
@@ -26,7 +27,7 @@ use stage::drafter::{
     welcome,
 };
 use stage::{
-    GREEDY, STAMP, Worker, cases, finish, generate, generation, ids, open, tiny, until_link,
+    GREEDY, STAMP, Worker, cases_of, finish, generate, generation, golden, ids, open, until_link,
 };
 
 fn speculative() -> Permit {
@@ -38,8 +39,8 @@ fn speculative() -> Permit {
     }
 }
 
-/// Requests with every way to choose tokens.
-fn requests() -> Vec<Generation> {
+/// Requests with every way to choose tokens, on the prompts of a tiny checkpoint.
+fn requests(checkpoint: &str) -> Vec<Generation> {
     let warm = SamplingRule { temperature: 0.8, top_p: 0.95, repetition_penalty: 1.1, ..GREEDY };
     let samplings = [
         GREEDY,
@@ -50,7 +51,7 @@ fn requests() -> Vec<Generation> {
         SamplingRule { presence_penalty: 0.5, frequency_penalty: 0.2, ..GREEDY },
         SamplingRule { logit_bias: vec![v1::LogitBias { token_id: 9, bias: 2.5 }], ..warm },
     ];
-    let prompts = cases();
+    let prompts = cases_of(checkpoint);
     let request = |(at, sampling): (usize, SamplingRule)| Generation {
         sampling: Some(sampling),
         seed: 1000 + at as u64,
@@ -73,14 +74,18 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::of("qwen3-tiny")
+    }
+
+    fn of(checkpoint: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (worker, beats) = runtime.block_on(async {
-            let mut worker = Worker::start(&tiny(), &[]);
+            let mut worker = Worker::start(&golden(checkpoint), &[]);
             let (_, beats) = worker.ready().await;
             (worker, beats)
         });
-        let requests = requests();
+        let requests = requests(checkpoint);
         let plain = requests.iter().map(|request| {
             let batches =
                 runtime.block_on(generate(worker.client.clone(), request.clone())).expect("served");

@@ -196,8 +196,13 @@ pub async fn until_link(
     found.unwrap_or_else(|_| panic!("link {generation} is not {phase:?} in time"))
 }
 
+/// A tiny checkpoint of random weights.
+pub fn golden(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden").join(name)
+}
+
 pub fn tiny() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden/qwen3-tiny")
+    golden("qwen3-tiny")
 }
 
 /// The embedded target.
@@ -206,8 +211,13 @@ pub fn demo() -> PathBuf {
 }
 
 pub fn cases() -> Vec<(Vec<u32>, Vec<u32>)> {
-    let text =
-        std::fs::read(tiny().with_extension("json")).expect("the golden file is in the repository");
+    cases_of("qwen3-tiny")
+}
+
+/// Prompts and greedy answers of a tiny checkpoint.
+pub fn cases_of(name: &str) -> Vec<(Vec<u32>, Vec<u32>)> {
+    let text = std::fs::read(golden(name).with_extension("json"));
+    let text = text.expect("the golden file is in the repository");
     let golden: Value = serde_json::from_slice(&text).expect("JSON");
     let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
     golden["cases"]

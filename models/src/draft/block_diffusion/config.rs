@@ -219,7 +219,7 @@ impl<'a> Keys<'a> {
             );
             return Err(wrong("num_key_value_heads", what));
         }
-        layers.check_heads(n_heads, read.head_dim)?;
+        layers.check_heads("num_attention_heads", n_heads, read.head_dim)?;
         Ok(read)
     }
 

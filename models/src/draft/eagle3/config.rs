@@ -105,7 +105,7 @@ impl Config {
             );
             return Err(layer.wrong("num_key_value_heads", what));
         }
-        layer.check_heads(n_heads, read.head_dim)?;
+        layer.check_heads("num_attention_heads", n_heads, read.head_dim)?;
         if read.draft_vocab > vocab {
             let what =
                 format!("expected at most the vocabulary, {vocab}, found {}", read.draft_vocab);

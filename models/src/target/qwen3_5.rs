@@ -1,0 +1,146 @@
+//! Qwen3.5, 3.6 and 3.8 (hybrid): most layers have states of fixed size (gated_delta.rs), every few
+//! one attends, with a gate for each head and heads of which only the first numbers turn. Served as
+//! a text model: its vision tower and its layers that predict several tokens are left unread.
+
+use paceline_blas::{MOST_TAPS, RecurrentSizes};
+
+use super::attention::AttentionSpec;
+use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, Sizes, TargetFiles};
+use crate::layers::{GatedMlp, NormWeight, Rope};
+use crate::load::{ConfigJson, Layout, LoadError, Weights};
+
+/// Share of a head that turns if the config names none. Source: Qwen3.5 in transformers.
+const TURNING: f64 = 0.25;
+
+/// Most layers. Published checkpoints have up to 64; a list of the kinds of any number of layers
+/// could be larger than memory.
+const MOST_LAYERS: i32 = 1024;
+
+/// Sizes of one checkpoint, dense or with experts.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    pub(super) sizes: Sizes,
+    /// For each layer the sizes of its states, if it has some.
+    recurrent: Vec<Option<RecurrentSizes>>,
+}
+
+impl Config {
+    pub(super) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
+        let sizes = Sizes::read_any(config)?;
+        if !config.optional("attn_output_gate")?.unwrap_or(true) {
+            let what = "expected true: this version has no attention of this family without gates";
+            return Err(config.wrong("attn_output_gate", what.into()));
+        }
+        Ok(Self { sizes, recurrent: recurrent_layers(config)? })
+    }
+}
+
+/// For each layer the sizes of its states, if it has some instead of attention.
+///
+/// # Errors
+/// A key is missing, contradicts another, or names a layer that is not computed.
+pub(super) fn recurrent_layers(
+    config: &ConfigJson,
+) -> Result<Vec<Option<RecurrentSizes>>, LoadError> {
+    let (states, n_layers) = (states(config)?, config.size("num_hidden_layers")?);
+    if n_layers > MOST_LAYERS {
+        let what = format!("expected at most {MOST_LAYERS}, found {n_layers}");
+        return Err(config.wrong("num_hidden_layers", what));
+    }
+    let interval = config.size_or("full_attention_interval", 4)?;
+    let usual = |at: i32| match (at + 1) % interval {
+        0 => "full_attention".to_owned(),
+        _ => "linear_attention".to_owned(),
+    };
+    let kinds: Option<Vec<String>> = config.optional("layer_types")?;
+    let kinds = kinds.unwrap_or_else(|| (0..n_layers).map(usual).collect());
+    let wrong = |what: String| Err(config.wrong("layer_types", what));
+    if kinds.len() != n_layers as usize {
+        return wrong(format!("expected {n_layers}, one for each layer, found {}", kinds.len()));
+    }
+    let known = ["linear_attention", "full_attention"];
+    if let Some(other) = kinds.iter().find(|kind| !known.contains(&kind.as_str())) {
+        return wrong(format!("expected {}, found {other}", known.join(" or ")));
+    }
+    if !kinds.iter().any(|kind| kind == known[1]) {
+        return wrong("expected a layer of full_attention, found none".into());
+    }
+    Ok(kinds.iter().map(|kind| (kind == known[0]).then_some(states)).collect())
+}
+
+fn states(config: &ConfigJson) -> Result<RecurrentSizes, LoadError> {
+    let mut sizes = [0; 4];
+    let keys = [
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+    ];
+    for (size, key) in sizes.iter_mut().zip(keys) {
+        *size = config.size(key)?;
+    }
+    let [key_heads, value_heads, key_dim, value_dim] = sizes;
+    config.check_heads(keys[0], key_heads, key_dim)?;
+    config.check_heads(keys[1], value_heads, value_dim)?;
+    if value_heads % key_heads != 0 {
+        let what = format!("expected a multiple of {key_heads} key heads, found {value_heads}");
+        return Err(config.wrong(keys[1], what));
+    }
+    let taps = config.size_or("linear_conv_kernel_dim", 4)?;
+    if !(2..=MOST_TAPS as i32).contains(&taps) {
+        let what = format!("expected 2 to {MOST_TAPS}, found {taps}");
+        return Err(config.wrong("linear_conv_kernel_dim", what));
+    }
+    let [key_heads, value_heads, key_dim, value_dim] = sizes.map(|size| size as usize);
+    Ok(RecurrentSizes { key_heads, value_heads, key_dim, value_dim, taps: taps as usize })
+}
+
+/// Loads it, in the layout of transformers or of mlx-lm.
+pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
+    let read = Config::read(files.config)?;
+    let (hidden, width) = (read.sizes.hidden_size, files.config.size("intermediate_size")?);
+    load_as(files, read, &|weights, _, name| {
+        Ok(FeedForward::Dense(GatedMlp::load(weights, name, hidden, width, false)?))
+    })
+}
+
+/// Loads a checkpoint of the family with its own second halves of layers.
+pub(super) fn load_as(
+    files: TargetFiles<'_>,
+    read: Config,
+    feed_forward: &LoadFeedForward<'_>,
+) -> Result<Decoder, LoadError> {
+    let TargetFiles { dir, config, weights, weight_bytes } = files;
+    let [transformers, mlx] = Layout::WITH_VISION;
+    let layout = Layout::of(&weights, &[transformers, mlx, Layout::TEXT])?;
+    let bias = config.optional("attention_bias")?.unwrap_or(false);
+    let spec = DecoderSpec {
+        architecture: config.required("model_type")?,
+        layout,
+        sizes: read.sizes,
+        attention: AttentionSpec {
+            qkv_bias: bias,
+            output_bias: bias,
+            head_norms: true,
+            gated: true,
+        },
+        norms: norms(&weights, layout, &read, mlx),
+        recurrent: &read.recurrent,
+        feed_forward,
+        rope: Rope::load_partial(config, read.sizes.head_dim, TURNING)?,
+        tower: None,
+    };
+    Decoder::load(dir, weights, weight_bytes, spec)
+}
+
+/// MLX's conversion adds 1 to the norms where it turns the convolutions' axes, so their shape tells
+/// how norms are stored. Source: mlx-lm 0.32.2, `sanitize` of qwen3_5.py.
+fn norms(weights: &Weights<'_>, layout: Layout, read: &Config, mlx: Layout) -> NormWeight {
+    let first = read.recurrent.iter().position(Option::is_some);
+    let name = |at: usize| format!("{}.layers.{at}.linear_attn.conv1d.weight", layout.text);
+    let is_converted = match first.and_then(|at| weights.shape(&name(at))) {
+        Some(shape) => shape.last() == Some(&1),
+        None => layout == mlx,
+    };
+    if is_converted { NormWeight::Whole } else { NormWeight::LessOne }
+}

@@ -1,0 +1,34 @@
+//! Qwen3.5 with experts: each row goes through a few of many gated blocks, chosen by a router, and
+//! through one more that all rows share.
+
+use super::decoder::{Decoder, FeedForward, TargetFiles};
+use super::qwen3_5::{Config, load_as};
+use crate::layers::{ExpertSizes, SharedExpertMlp};
+use crate::load::{ConfigJson, LoadError};
+
+/// Sizes of the experts of one checkpoint, in every layer the same.
+fn experts(config: &ConfigJson, hidden: i32) -> Result<ExpertSizes, LoadError> {
+    let sizes = ExpertSizes {
+        hidden,
+        intermediate: config.size("moe_intermediate_size")?,
+        n_experts: config.size("num_experts")?,
+        chosen: config.size("num_experts_per_tok")?,
+        renormalized: true,
+    };
+    if sizes.chosen > sizes.n_experts {
+        let what =
+            format!("expected at most the {} experts, found {}", sizes.n_experts, sizes.chosen);
+        return Err(config.wrong("num_experts_per_tok", what));
+    }
+    Ok(sizes)
+}
+
+/// Loads it, in the layout of transformers or of mlx-lm.
+pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
+    let read = Config::read(files.config)?;
+    let sizes = experts(files.config, read.sizes.hidden_size)?;
+    let shared = files.config.size("shared_expert_intermediate_size")?;
+    load_as(files, read, &|weights, _, name| {
+        Ok(FeedForward::SharedExperts(SharedExpertMlp::load(weights, name, sizes, shared)?))
+    })
+}
