@@ -145,6 +145,11 @@ fn every_metric_of_the_handbook_moves() {
         scrape.sum(ready) == 1.0 && scrape.sum("paceline_can_serve") == 1.0
     });
 
+    // On a busy machine the next target may be there before anybody looks.
+    assert!(stack.paceline(&["drain"], "").status.success());
+    watcher.until("a drained service", |scrape| scrape.sum("paceline_can_serve") == 0.0);
+    assert!(stack.paceline(&["drain", "--undo"], "").status.success());
+
     let supervisor = stack.pid("supervisor");
     signal(supervisor, Signal::SIGSTOP);
     let alone = watcher.until("figures without the supervisor", |scrape| {
