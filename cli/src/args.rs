@@ -344,9 +344,9 @@ pub enum DrafterCommand {
 /// A change of the drafter; returns when it is so.
 #[derive(Debug, Args)]
 pub struct DrafterChange {
-    /// Directory, org/name of a hub that was pulled, or lookup; without it the one that runs or ran
-    /// last, else drafter.model
-    #[arg(long, value_name = "DIR|NAME|lookup")]
+    /// Directory, org/name of a hub that was pulled, lookup or target; without it the one that runs
+    /// or ran last, else drafter.model
+    #[arg(long, value_name = "DIR|NAME|lookup|target")]
     pub model: Option<String>,
     /// How long to wait, and where the settings are.
     #[command(flatten)]
@@ -524,11 +524,11 @@ pub struct SelftestArgs {
     /// The target, a directory or a name; without it target.model of the configuration
     #[arg(long, value_name = "DIR|NAME")]
     pub model: Option<String>,
-    /// The drafter, a directory, a name or lookup; without it drafter.model of the configuration
-    #[arg(long, value_name = "DIR|NAME|lookup")]
+    /// The drafter, a directory, a name, lookup or target; without it drafter.model
+    #[arg(long, value_name = "DIR|NAME|lookup|target")]
     pub drafter: Option<String>,
-    /// Drafters to measure one after another on the same prompts, as DIR,ORG/NAME,lookup; the
-    /// fastest is recommended
+    /// Drafters to measure one after another on the same prompts, as DIR,ORG/NAME,lookup,target;
+    /// the fastest is recommended
     #[arg(long, value_name = "DRAFTERS", value_delimiter = ',', conflicts_with = "drafter")]
     pub drafters: Vec<String>,
     /// Prompts of each of the six kinds
@@ -584,8 +584,8 @@ pub struct BenchArgs {
     /// The target, a directory or a name; without it target.model of the configuration
     #[arg(long, value_name = "DIR|NAME")]
     pub model: Option<String>,
-    /// The drafter, a directory, a name or lookup; without it drafter.model of the configuration
-    #[arg(long, value_name = "DIR|NAME|lookup")]
+    /// The drafter, a directory, a name, lookup or target; without it drafter.model
+    #[arg(long, value_name = "DIR|NAME|lookup|target")]
     pub drafter: Option<String>,
     /// Print one JSON object with all figures
     #[arg(long)]

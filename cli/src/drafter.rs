@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_process::chain;
 use paceline_process::checkpoints::{ModelNotFound, ModelPlaces, ModelRef};
-use paceline_process::config::LOOKUP;
+use paceline_process::config::WITHOUT_DIRECTORY;
 use paceline_proto::v1::{
     ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
 };
@@ -76,11 +76,11 @@ pub fn limit(wait: &WaitArgs) -> Duration {
 }
 
 /// The absolute directory of the model: the service has another working directory. Empty if none is
-/// named, and prompt lookup by its name. Whether a directory exists is the service's to check.
+/// named. Drafters without a directory of their own keep their names. Whether a directory exists is the service's to check.
 fn directory(model: Option<&str>) -> Result<String, Failure> {
     let model = match model {
         None => return Ok(String::new()),
-        Some(LOOKUP) => return Ok(LOOKUP.to_owned()),
+        Some(name) if WITHOUT_DIRECTORY.contains(&name) => return Ok(name.to_owned()),
         Some(model) => model,
     };
     let bad = |what: String| Failure::usage(format!("--model: {what}"));

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use paceline_process::Loaded;
 use paceline_process::chain;
-use paceline_process::config::{CONFIG_VAR, LOOKUP};
+use paceline_process::config::{CONFIG_VAR, LOOKUP, TARGET_HEAD};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
@@ -28,7 +28,12 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     let dir = directory("the model", &args.model)?;
     let lookup = args.drafter.as_deref() == Some(LOOKUP);
     let named = args.drafter.as_deref().filter(|_| !lookup);
-    let drafter = named.map(|name| directory("--drafter", name)).transpose()?;
+    let drafter = match named {
+        None => None,
+        // The worker knows where the target is.
+        Some(TARGET_HEAD) => Some(TARGET_HEAD.to_owned()),
+        Some(name) => Some(directory("--drafter", name)?),
+    };
     let refused = Failure::refused_here;
     let program = program("target").map_err(|error| refused(chain(&error)))?;
     let mut command = Command::new(&program);

@@ -35,8 +35,8 @@ pub mod vision;
 pub use batch::{Batch, FeatureLayers, Forward, Override, PendingIds, Wants};
 pub use device::{DeviceChoice, DeviceError};
 pub use draft::{
-    BlockRequest, DraftBatch, DraftInfo, DraftPart, DraftPlan, Drafter, Proposal, Quantize,
-    TokenDraft, load_draft, plan_draft,
+    BlockRequest, DraftBatch, DraftInfo, DraftOptions, DraftPart, DraftPlan, Drafter, Proposal,
+    Quantize, TokenDraft, load_draft, plan_draft,
 };
 pub use error::ModelError;
 pub use hidden_states::{HiddenStates, HostHiddenStates};

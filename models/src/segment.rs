@@ -18,6 +18,23 @@ pub struct Segment {
     pub drafted: i32,
 }
 
+/// Segments of a forward in which not every row attends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QuerySegments {
+    pub(crate) segments: Vec<Segment>,
+    /// Queries of each segment: its last rows. The other rows only write their keys and values. A
+    /// forward has first all rows that are not queries and then the queries, each in the segments'
+    /// order.
+    pub(crate) queries: Vec<i32>,
+}
+
+impl QuerySegments {
+    /// Queries of all segments.
+    pub(crate) fn count(&self) -> i32 {
+        self.queries.iter().sum()
+    }
+}
+
 impl Segment {
     /// Position after the last row.
     pub fn end(&self) -> i32 {

@@ -1,6 +1,7 @@
 //! The drafters of DFlash's family against the reference drafters on tiny trained pairs, and what
 //! must not change a proposal: other sessions in the forward, how the context was cut, where it
-//! began. Values and provenance: `golden/`, remade by its draft.py and draft_tokens.py.
+//! began. Values and provenance: `golden/`, remade by its draft.py, draft_tokens.py, chains.py and
+//! mtp.py.
 
 #[path = "draft_parity/chains.rs"]
 mod chains;
@@ -8,6 +9,8 @@ mod chains;
 mod eagle3;
 #[path = "draft_parity/model.rs"]
 mod model;
+#[path = "draft_parity/mtp.rs"]
+mod mtp;
 #[path = "draft_parity/packed.rs"]
 mod packed;
 #[path = "draft_parity/pair.rs"]

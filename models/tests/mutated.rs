@@ -181,11 +181,14 @@ fn load(dir: &Path) -> (usize, Option<String>) {
         ("DFlash2", "dflash2"),
         ("DSpark", "dspark"),
         ("Eagle3Speculator", "eagle3"),
+        ("mtp_num_hidden_layers", "mtp"),
     ];
     let kind = kinds.into_iter().find(|(architecture, _)| text.contains(architecture));
     let loaded = match kind {
         Some((_, kind)) => {
-            load_draft(dir, kind, Some(&target), Quantize::None, &mut |_, _| {}).map(drop)
+            // A head and its target are in one checkpoint.
+            let target = if kind == "mtp" { dir } else { &target };
+            load_draft(dir, kind, Some(target), Quantize::None, &mut |_, _| {}).map(drop)
         }
         None => load_target(dir, &mut |_, _| {}).map(drop),
     };
@@ -199,13 +202,13 @@ fn check(rounds: u64, seed: u64) {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let mut random = Random(seed);
     let (mut loaded, mut reasons) = (0, BTreeMap::<String, usize>::new());
-    for checkpoint in ["qwen3-tiny", "qwen3-tiny-q4", "eagle3-llama", "qwen3_5-tiny"] {
+    for checkpoint in ["qwen3-tiny", "qwen3-tiny-q4", "eagle3-llama", "qwen3_5-tiny", "mtp-dense"] {
         let original = read(checkpoint);
         let dir = tempfile::tempdir().expect("a temporary directory");
         write(dir.path(), &original);
         let (usual, refused) = load(dir.path());
         assert_eq!(refused, None, "{checkpoint}");
-        for round in 0..rounds / 4 {
+        for round in 0..rounds / 5 {
             let mut files = original.clone();
             let name = files.keys().nth(random.below(files.len())).copied().expect("below");
             let bytes = files.get_mut(name).expect("it is there");
@@ -269,6 +272,7 @@ fn no_size_of_a_config_makes_loading_need_more_memory() {
         "dspark-deepseek",
         "dspark-speculators",
         "eagle3-llama",
+        "mtp-dense",
     ] {
         let original = read(checkpoint);
         let dir = tempfile::tempdir().expect("a temporary directory");

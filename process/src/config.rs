@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use auto::Auto;
 pub use drafter::{
     AUTO_DRAFTER, DRAFTER_KINDS, DrafterChoice, DrafterConfig, DrafterQuantize, DrafterStart,
-    LOOKUP,
+    LOOKUP, MTP, TARGET_HEAD, WITHOUT_DIRECTORY,
 };
 pub use drafter_models::DrafterModels;
 pub use error::ConfigError;
@@ -46,7 +46,7 @@ pub use kv::KvConfig;
 pub use limits::LimitsConfig;
 pub use load::Loaded;
 pub use log::{LogConfig, LogFormat};
-pub use model_dirs::demo_dir;
+pub use model_dirs::{DrafterFiles, demo_dir};
 pub use names::ModelAliases;
 pub use policy::POLICY_KEYS;
 pub use routing::{Force, RoutingConfig};

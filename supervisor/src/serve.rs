@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use paceline_process::config::LOOKUP;
+use paceline_process::config::WITHOUT_DIRECTORY;
 use paceline_process::task;
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
@@ -205,12 +205,14 @@ fn process(status: StatusResponse, concerned: ServiceProcess) -> ProcessStatus {
     process.unwrap_or_default()
 }
 
-/// A drafter as an operator names it: a directory or prompt lookup. Empty is the one that is known.
+/// A drafter as an operator names it: a directory, or one without a directory of its own. Empty is
+/// the one that is known.
 fn check_model(model: &str) -> Result<(), Status> {
     let path = Path::new(model);
     let refuse = |message| Err(Reason::InvalidArgument.field("model", message));
     match model {
-        "" | LOOKUP => Ok(()),
+        "" => Ok(()),
+        name if WITHOUT_DIRECTORY.contains(&name) => Ok(()),
         _ if !path.is_absolute() => refuse(format!("expected an absolute path, found {model}")),
         _ if !path.is_dir() => {
             refuse(format!("expected a model directory, found nothing at {model}"))

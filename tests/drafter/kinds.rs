@@ -30,7 +30,12 @@ const DRAFTERS: [(&str, &str); 7] = [
     ("model-qwen3", "model"),
 ];
 
-/// The target with a tokenizer, and a small model with the same one. The other drafters are used
+/// The target of [`DRAFTERS`].
+const TARGET: &str = "dflash-target";
+/// A target with its own drafter in its checkpoint.
+const WITH_HEAD: &str = "mtp-dense";
+
+/// Both targets with a tokenizer, and a small model with the same one. The other drafters are used
 /// where they are.
 struct Pairs {
     dir: TempDir,
@@ -52,7 +57,7 @@ impl Pairs {
             "chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}",
             "eos_token": "<end>",
         });
-        for name in ["dflash-target", "model-qwen3"] {
+        for name in [TARGET, WITH_HEAD, "model-qwen3"] {
             let place = dir.path().join(name);
             std::fs::create_dir(&place).expect("made");
             for file in ["config.json", "model.safetensors"] {
@@ -67,20 +72,21 @@ impl Pairs {
         Self { dir }
     }
 
-    fn target(&self) -> PathBuf {
-        self.dir.path().join("dflash-target")
-    }
-
     fn drafter(&self, name: &str) -> PathBuf {
         let own = self.dir.path().join(name);
         if own.is_dir() { own } else { golden(name) }
     }
 
-    fn stack(&self, drafter: &str) -> Stack {
-        let (target, drafter) = (self.target(), self.drafter(drafter));
+    fn stack(&self, target: &str, drafter: &Path) -> Stack {
+        let target = self.dir.path().join(target);
         Stack::drafting(&format!(
             "target.model = {target:?}\ndrafter.model = {drafter:?}\n{MANY_RESTARTS}"
         ))
+    }
+
+    /// The target of all drafters with the first of them.
+    fn first(&self) -> Stack {
+        self.stack(TARGET, &self.drafter(DRAFTERS[0].0))
     }
 }
 
@@ -102,13 +108,23 @@ fn swap(stack: &Stack, drafter: &Path) {
 
 fn check_identity(count: usize) {
     let pairs = Pairs::new();
-    let stack = pairs.stack(DRAFTERS[0].0);
+    let drafters = DRAFTERS.map(|(name, kind)| (pairs.drafter(name), kind));
+    check_stack(pairs.first(), count, &drafters);
+    // The name means the target's own checkpoint.
+    let head = PathBuf::from("target");
+    let stack = pairs.stack(WITH_HEAD, &head);
+    check_stack(stack, count, &[(head, "mtp"), (pairs.drafter(WITH_HEAD), "mtp")]);
+}
+
+/// Answers with each of these drafters of the stack's target.
+fn check_stack(stack: Stack, count: usize, drafters: &[(PathBuf, &str)]) {
     let asks = asks(count, 48);
     let (plain, mut counts) = (plain_answers(&stack, &asks), Compared::default());
-    for (name, kind) in DRAFTERS {
-        swap(&stack, &pairs.drafter(name));
+    for (drafter, kind) in drafters {
+        swap(&stack, drafter);
+        let name = drafter.display().to_string();
         let Drafted { alone, together } =
-            compare_with_plain(&stack, &asks, &plain, name, &mut counts);
+            compare_with_plain(&stack, &asks, &plain, &name, &mut counts);
         let [alone, together] = [sum(&alone), sum(&together)].map(per_cycle);
         println!("{name} ({kind}): {alone:.2} tokens a cycle alone, {together:.2} together");
         assert!(alone > 1.5, "{name}: {alone}");
@@ -133,7 +149,7 @@ fn fifty_streams_with_each_kind_of_drafter_equal_plain_streams() {
 /// neither.
 fn take_turns(rounds: usize) {
     let pairs = Pairs::new();
-    let stack = pairs.stack(DRAFTERS[0].0);
+    let stack = pairs.first();
     // Long enough that a drafter comes before the end.
     let asks = asks(16, 384);
     let plain = plain_answers(&stack, &asks);
@@ -185,7 +201,13 @@ fn a_drafter_of_another_target_is_refused_with_the_reason() {
     std::fs::create_dir(&nothing).expect("made");
     std::fs::write(nothing.join("config.json"), "{}").expect("written");
     let others = DRAFTERS.map(|(name, _)| (pairs.drafter(name), "expected"));
-    for (drafter, reason) in others.into_iter().chain([(nothing, "config.json")]) {
+    let heads = [
+        (golden("mtp-moe"), "hidden_size: expected"),
+        (golden("mtp-moe-target"), "no tensors mtp.*"),
+        ("target".into(), "no other family has a head"),
+        (nothing, "config.json"),
+    ];
+    for (drafter, reason) in others.into_iter().chain(heads) {
         let begun = monotonic_ns();
         let words = ["drafter", "swap", "--model", &drafter.display().to_string()];
         let output = stack.paceline(&words, "");

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use paceline_models::{DeviceError, Dtype, LoadError, ModelError};
+use paceline_process::config::ConfigError;
 
 /// Why the worker does not come up. It is logged, and shown in the supervisor's status.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +12,8 @@ pub(crate) enum StartError {
     Device(#[source] DeviceError),
     #[error("no drafter is configured; set drafter.model to its directory, or to lookup")]
     NoModel,
+    #[error("cannot find the target, in whose checkpoint the drafter is")]
+    Target(#[source] ConfigError),
     #[error("cannot load the drafter in {}", dir.display())]
     Load {
         dir: PathBuf,

@@ -7,8 +7,8 @@ use std::path::Path;
 use paceline_drafter_core::{DraftBlock, SessionWork, Step, StoreCommand};
 use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{
-    Array, BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, Dtype, KvRows, KvStore,
-    ModelError, Proposal, Quantize, SequenceId, TokenDraft, device, load_draft, transfer,
+    Array, BlockRequest, DraftBatch, DraftInfo, DraftOptions, DraftPart, Drafter, Dtype, KvRows,
+    KvStore, ModelError, Proposal, SequenceId, TokenDraft, device, load_draft, transfer,
 };
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::{DraftShape, DraftTokens};
@@ -39,11 +39,11 @@ impl Model {
         dir: &Path,
         kind: &str,
         target: Option<&Path>,
-        quantize: Quantize,
+        options: DraftOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, StartError> {
         let failed = |cause| StartError::Load { dir: dir.to_path_buf(), cause };
-        let draft = load_draft(dir, kind, target, quantize, progress).map_err(failed)?;
+        let draft = load_draft(dir, kind, target, options, progress).map_err(failed)?;
         let element = element_of(draft.dtype())?;
         let kv = new_store(draft.as_ref()).map_err(StartError::WarmUp)?;
         let capacities = kv.class_bytes().into_iter().map(|(positions, _)| positions).collect();

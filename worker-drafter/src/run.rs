@@ -5,9 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
 use paceline_link::{Listener, handshake};
-use paceline_models::{DeviceChoice, Quantize, device};
+use paceline_models::{DeviceChoice, DraftOptions, Quantize, device};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
-use paceline_process::config::{Config, Device, DrafterChoice, DrafterConfig, DrafterQuantize};
+use paceline_process::config::{
+    Config, Device, DrafterChoice, DrafterConfig, DrafterFiles, DrafterQuantize,
+};
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
 use paceline_process::{Exit, digest, platform};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
@@ -45,7 +47,7 @@ pub struct Args {
     /// Configuration file.
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// The drafter to load, instead of the configured one: a directory or "lookup".
+    /// The drafter to load, instead of the configured one: a directory, "lookup" or "target".
     #[arg(long)]
     pub model: Option<String>,
     /// Name in the runtime directory: two drafters live at once while one takes the other's place.
@@ -143,12 +145,14 @@ fn load(
         Some(model) => config.drafter_named(model),
         None => config.drafter_choices().into_iter().next().unwrap_or(DrafterChoice::None),
     };
-    let (drafter, about, welcome): (Box<dyn Proposer>, _, _) = match choice {
-        DrafterChoice::None => return Err(StartError::NoModel),
-        DrafterChoice::Lookup => (Box::new(Lookup::default()), Lookup::about(), Lookup::welcome()),
-        DrafterChoice::Directory(dir) => {
-            let model = load_model(context, &dir)?;
-            let (about, welcome) = (about(&model, &dir), welcome(&model, &dir, config)?);
+    let files = config.drafter_files(&choice).map_err(StartError::Target)?;
+    let (drafter, about, welcome): (Box<dyn Proposer>, _, _) = match files {
+        None if choice == DrafterChoice::None => return Err(StartError::NoModel),
+        None => (Box::new(Lookup::default()), Lookup::about(), Lookup::welcome()),
+        Some(files) => {
+            let model = load_model(context, &files)?;
+            let welcome = welcome(&model, &files.dir, config)?;
+            let about = about(&model, &files.dir, choice.name());
             (Box::new(model), about, welcome)
         }
     };
@@ -160,7 +164,7 @@ fn load(
 }
 
 /// Loads a drafter with weights.
-fn load_model(context: &WorkerContext, dir: &Path) -> Result<Model, StartError> {
+fn load_model(context: &WorkerContext, files: &DrafterFiles) -> Result<Model, StartError> {
     let WorkerContext { config, progress, .. } = context;
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
@@ -169,16 +173,18 @@ fn load_model(context: &WorkerContext, dir: &Path) -> Result<Model, StartError> 
     };
     let on_gpu = device::choose(choice).map_err(StartError::Device)?;
     device::limit_cache(MLX_CACHE_BYTES);
-    tracing::info!(model = %dir.display(), on_gpu, "loading");
+    let DrafterFiles { dir, kind } = files;
+    tracing::info!(model = %dir.display(), kind, on_gpu, "loading");
     let quantize = match config.drafter.quantize {
         DrafterQuantize::None => Quantize::None,
         DrafterQuantize::Q8 => Quantize::Q8,
         DrafterQuantize::Q4 => Quantize::Q4,
     };
+    let draft_vocabulary = config.drafter.draft_vocabulary;
+    let options = DraftOptions { quantize, draft_vocabulary };
     // A drafter that needs its target's directory refuses to load without it, in words.
     let target = config.model_dir().ok();
-    let kind = &config.drafter.kind;
-    let mut model = Model::load(dir, kind, target.as_deref(), quantize, &mut |read, total| {
+    let mut model = Model::load(dir, kind, target.as_deref(), options, &mut |read, total| {
         progress.set_load(read, total)
     })?;
     // As in the target: what is held, and most of what is usable.
@@ -192,8 +198,8 @@ fn load_model(context: &WorkerContext, dir: &Path) -> Result<Model, StartError> 
     Ok(model)
 }
 
-/// Describes the drafter to the supervisor.
-fn about(model: &Model, dir: &Path) -> DrafterInfo {
+/// Describes the drafter to the supervisor, which knows it as `named`.
+fn about(model: &Model, dir: &Path, named: String) -> DrafterInfo {
     let info = model.info();
     let name = dir
         .canonicalize()
@@ -201,7 +207,7 @@ fn about(model: &Model, dir: &Path) -> DrafterInfo {
         .and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     DrafterInfo {
         name: name.unwrap_or_else(|| dir.display().to_string()),
-        path: dir.display().to_string(),
+        path: named,
         kind: info.kind.clone(),
         weight_bytes: info.weight_bytes,
         block_size: info.block as u32,
@@ -218,8 +224,9 @@ fn welcome(model: &Model, dir: &Path, config: &Config) -> Result<Welcome, StartE
         None if path.exists() => return Err(StartError::Tokenizer { path }),
         None => String::new(),
     };
-    let DrafterConfig { quantize, threads, .. } = &config.drafter;
-    let loaded_as = format!("{quantize:?} {threads:?} {:?}", config.target.device);
+    let DrafterConfig { quantize, threads, draft_vocabulary, .. } = &config.drafter;
+    let loaded_as =
+        format!("{quantize:?} {draft_vocabulary} {threads:?} {:?}", config.target.device);
     let fingerprint = format!("{} {}", info.kind, digest::of_checkpoint(dir, &loaded_as));
     Ok(info.welcome(handshake::VERSION, model.element(), tokenizer_sha256, fingerprint))
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use paceline_models::load::{CheckpointPlan, FormatUse, StoragePlan};
 use paceline_models::{DraftPlan, LoadError, ModelError, device, plan_draft, plan_target};
 use paceline_process::checkpoints::name_of;
-use paceline_process::config::{Config, ConfigError};
+use paceline_process::config::{Config, ConfigError, MTP, TARGET_HEAD};
 use paceline_process::{Exit, Loaded, chain, digest, lifecycle, platform};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
@@ -135,10 +135,15 @@ fn formats(storage: &StoragePlan) -> Vec<Value> {
 }
 
 /// Whether a drafter goes with the target in `target`: the check of the link's handshake. A drafter
-/// that cannot be read does not fit, which is no error of the target.
-fn drafter_object(dir: &Path, target: &Path, config: &Config, hello: &Hello) -> Value {
-    let path = dir.display().to_string();
-    let plan = match plan_draft(dir, &config.drafter.kind, Some(target)) {
+/// that cannot be read does not fit, which is no error of the target. `drafter` is a directory, or
+/// the name of the target's own head.
+fn drafter_object(drafter: &Path, target: &Path, config: &Config, hello: &Hello) -> Value {
+    let path = drafter.display().to_string();
+    let (dir, kind) = match drafter == Path::new(TARGET_HEAD) {
+        true => (target, MTP),
+        false => (drafter, config.drafter.kind.as_str()),
+    };
+    let plan = match plan_draft(dir, kind, Some(target)) {
         Ok(plan) => plan,
         Err(error) => return json!({ "path": path, "fits": false, "reason": chain(&error) }),
     };

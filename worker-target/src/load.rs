@@ -7,7 +7,7 @@ use paceline_models::{
     TargetInfo, device, draft, load_target_with, plan_target,
 };
 use paceline_process::clock::unix_seconds;
-use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterChoice};
+use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterFiles};
 use paceline_process::worker::WorkerContext;
 use paceline_process::{digest, platform};
 use paceline_vocabulary::TensorType;
@@ -217,8 +217,13 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
 /// of so many layers. If another drafter is linked, the target follows the layers of that one.
 fn feature_layers(config: &Config, n_layers: usize) -> Vec<usize> {
     for choice in config.drafter_choices() {
-        let DrafterChoice::Directory(dir) = choice else { return vec![] };
-        match draft::feature_layers(&dir, &config.drafter.kind) {
+        let DrafterFiles { dir, kind } = match config.drafter_files(&choice) {
+            Ok(Some(files)) => files,
+            Ok(None) => return vec![],
+            // Its worker reports the same error.
+            Err(_) => continue,
+        };
+        match draft::feature_layers(&dir, &kind) {
             Ok(layers) if layers.iter().all(|layer| *layer < n_layers) => return layers,
             // Its handshake is refused with the reason.
             Ok(_) => {}

@@ -50,8 +50,10 @@ fn targets() -> Vec<PathBuf> {
     dirs.retain(|dir| {
         let config = dir.join("config.json");
         let drafts = || {
-            let architecture = json(&config)["architectures"][0].to_string();
+            let config = json(&config);
+            let architecture = config["architectures"][0].to_string();
             ["DFlash", "DSpark", "Speculator"].iter().any(|kind| architecture.contains(kind))
+                || config["model_type"] == "qwen3_5_mtp"
         };
         config.is_file() && !drafts()
     });

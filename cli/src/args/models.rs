@@ -35,7 +35,7 @@ pub struct InspectArgs {
     #[arg(value_name = "DIR|NAME")]
     pub model: String,
     /// A drafter to check with it
-    #[arg(long, value_name = "DIR|NAME|lookup")]
+    #[arg(long, value_name = "DIR|NAME|lookup|target")]
     pub drafter: Option<String>,
     /// Print one JSON object
     #[arg(long)]

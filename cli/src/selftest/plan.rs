@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_process::checkpoints::{ModelPlaces, ModelRef};
-use paceline_process::config::{Config, DrafterModels, LOOKUP};
+use paceline_process::config::{Config, DrafterModels, WITHOUT_DIRECTORY};
 use paceline_process::{Loaded, chain};
 
 use crate::args::SelftestArgs;
@@ -64,12 +64,12 @@ pub fn settings(
     Ok((config, file))
 }
 
-/// The drafter that `flag` names: prompt lookup, or an absolute directory.
+/// The drafter that `flag` names: one without a directory of its own, or an absolute directory.
 ///
 /// # Errors
 /// As [`directory`].
 fn drafter(flag: &str, name: &str) -> Result<String, Failure> {
-    if name == LOOKUP { Ok(LOOKUP.to_owned()) } else { directory(flag, name) }
+    if WITHOUT_DIRECTORY.contains(&name) { Ok(name.to_owned()) } else { directory(flag, name) }
 }
 
 /// The absolute directory of a model that `flag` names: services have other working directories.

@@ -1,29 +1,98 @@
-//! The output head of a drafter's target: `lm_head`, or the embedding if the two are tied. A kind
-//! that chooses its drafts one after another computes logits itself; its publishers leave the head
-//! out, because the target's checkpoint has it.
+//! Parts of a drafter's target that the drafter computes with: the output head, or both ends, which
+//! are the embedding, the final norm and the head. A kind that chooses its drafts one after another
+//! computes logits itself; its publishers leave these parts out, because the target's checkpoint has
+//! them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{DraftInfo, Kind, forms};
-use crate::layers::Linear;
+use mlx_rs::{Array, Dtype};
+
+use super::vocabulary::{RowsById, proposed_ids};
+use super::{DraftInfo, DraftOptions, Kind, forms};
+use crate::error::Result;
+use crate::layers::{Embedding, Linear, NormWeight, RmsNorm};
 use crate::load::{ConfigJson, Layout, LoadError, StoragePlan, TensorFiles, WeightForms, Weights};
+use crate::target;
 
 /// Where the families that are served keep their parts.
 const LAYOUTS: [Layout; 3] = [Layout::TEXT, Layout::WITH_VISION[0], Layout::WITH_VISION[1]];
 
-/// A target's head that was found and not read yet.
-pub(super) struct BorrowedHead {
-    /// The head's tensors alone.
+/// What a drafter takes from its target's checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Borrows {
+    /// It has all that it needs.
+    Nothing,
+    /// The output head.
+    Head,
+    /// The embedding, the final norm and the output head of a Qwen3.5.
+    Ends,
+}
+
+/// Parts of a target, as far as a drafter borrows them.
+#[derive(Default)]
+pub(super) struct BorrowedParts {
+    /// `[rows, hidden]` → `[rows, vocab]`.
+    pub(super) head: Option<Linear>,
+    pub(super) ends: Option<TargetEnds>,
+}
+
+/// Both ends of a target. Field names are the checkpoint's tensor names.
+pub(super) struct TargetEnds {
+    embed_tokens: Embedding,
+    norm: RmsNorm,
+    /// `None`: tied to the embedding.
+    lm_head: Option<Linear>,
+    /// `None`: the head has a row for each id.
+    rows: Option<RowsById>,
+}
+
+impl TargetEnds {
+    /// Embeddings of `ids` `[R]` → `[R, hidden]`.
+    pub(super) fn embed(&self, ids: &Array) -> Result<Array> {
+        self.embed_tokens.rows_of(ids)
+    }
+
+    /// Outputs of the last layer `[R, hidden]` → the same shape, as the head reads them.
+    pub(super) fn norm(&self, states: &Array) -> Result<Array> {
+        self.norm.forward(states)
+    }
+
+    /// `normed` `[R, hidden]` → logits `[R, vocab]`, float32.
+    pub(super) fn logits(&self, normed: &Array) -> Result<Array> {
+        let logits = match &self.lm_head {
+            Some(head) => head.forward(normed)?,
+            None => self.embed_tokens.as_head(normed)?,
+        };
+        let logits = logits.as_dtype(Dtype::Float32)?;
+        match &self.rows {
+            Some(rows) => rows.spread(&logits),
+            None => Ok(logits),
+        }
+    }
+}
+
+/// Parts of a target that were found and not read yet.
+pub(super) struct FoundParts {
+    /// The target's directory, and its config.json.
+    dir: PathBuf,
+    config: ConfigJson,
+    /// Their tensors alone.
     files: TensorFiles,
     forms: WeightForms,
-    /// Its name in the checkpoint.
-    module: String,
+    parts: Borrows,
+    /// Names of the modules in the checkpoint.
+    embedding: String,
+    norm: String,
+    /// `None`: tied to the embedding.
+    head: Option<String>,
+    norms: NormWeight,
+    rms_norm_eps: f32,
     vocab: i32,
     hidden: i32,
 }
 
-impl BorrowedHead {
-    /// Finds the head for a drafter with these tensors and this description; `None` if its kind
+impl FoundParts {
+    /// Finds the parts for a drafter with these tensors and this description; `None` if its kind
     /// does without.
     ///
     /// # Errors
@@ -34,24 +103,29 @@ impl BorrowedHead {
         target: Option<&Path>,
         info: &DraftInfo,
     ) -> Result<Option<Self>, LoadError> {
-        if !(kind.borrows_head)(drafter) {
-            return Ok(None);
-        }
+        let (parts, what) = match (kind.borrows)(drafter) {
+            Borrows::Nothing => return Ok(None),
+            Borrows::Head => (Borrows::Head, "its target's output head"),
+            Borrows::Ends => (Borrows::Ends, "its target's embedding, final norm and output head"),
+        };
         let missing = || {
             let what = format!(
                 "expected the target's directory, found none: this drafter of kind {} computes \
-                 with its target's output head; set target.model",
+                 with {what}; set target.model",
                 kind.name
             );
             LoadError::Config { key: "target.model".into(), what }
         };
-        let head = Self::open(target.ok_or_else(missing)?)?;
-        head.check(info)?;
-        Ok(Some(head))
+        Self::open(target.ok_or_else(missing)?, parts, info).map(Some)
     }
 
-    fn open(target: &Path) -> Result<Self, LoadError> {
+    fn open(target: &Path, parts: Borrows, info: &DraftInfo) -> Result<Self, LoadError> {
         let config = ConfigJson::read(target)?;
+        let (vocab, hidden) = (config.size("vocab_size")?, config.size("hidden_size")?);
+        check_sizes(info, vocab, hidden)?;
+        if parts == Borrows::Ends {
+            target::check_hybrid(&config)?;
+        }
         let mut files = TensorFiles::open(target)?;
         let embedding = |layout: &Layout| format!("{}.embed_tokens", layout.text);
         let weight = |module: &str| format!("{module}.weight");
@@ -61,65 +135,103 @@ impl BorrowedHead {
             LoadError::Missing { name: names.join(" or ") }
         })?;
         let is_tied = config.optional("tie_word_embeddings")?.unwrap_or(false);
-        let module = if is_tied { embedding(layout) } else { layout.head.to_owned() };
-        if !files.has(&weight(&module)) {
-            return Err(LoadError::Missing { name: weight(&module) });
+        let (embedding, norm) = (embedding(layout), format!("{}.norm", layout.text));
+        let head = (!is_tied).then(|| layout.head.to_owned());
+        let last = head.as_deref().unwrap_or(&embedding);
+        if !files.has(&weight(last)) {
+            return Err(LoadError::Missing { name: weight(last) });
         }
-        files.keep_module(&module);
+        let norms = target::stored_norms(&files);
+        match parts {
+            Borrows::Ends => files.keep_modules(&[&embedding, &norm, last]),
+            _ => files.keep_modules(&[last]),
+        }
+        let (forms, rms_norm_eps) = (forms(&config)?, config.optional("rms_norm_eps")?);
+        let rms_norm_eps = rms_norm_eps.unwrap_or(1e-6);
         Ok(Self {
+            dir: target.to_path_buf(),
+            config,
             files,
-            forms: forms(&config)?,
-            module,
-            vocab: config.size("vocab_size")?,
-            hidden: config.size("hidden_size")?,
+            forms,
+            parts,
+            embedding,
+            norm,
+            head,
+            norms,
+            rms_norm_eps,
+            vocab,
+            hidden,
         })
     }
 
-    /// Refuses a head whose sizes are not those the drafter was made for.
-    fn check(&self, info: &DraftInfo) -> Result<(), LoadError> {
-        let sizes = [
-            ("hidden_size", Some(info.hidden), self.hidden),
-            ("vocab_size", info.vocab, self.vocab),
-        ];
-        for (key, drafter, target) in sizes {
-            if drafter.is_some_and(|drafter| drafter != target) {
-                let what = format!(
-                    "expected the target's, {target}, found {}: this drafter was made for another \
-                     target",
-                    drafter.unwrap_or_default()
-                );
-                return Err(LoadError::Config { key: key.into(), what });
-            }
-        }
-        Ok(())
-    }
-
-    /// Bytes of its tensors in the files.
+    /// Bytes of their tensors in the files.
     pub(super) fn bytes(&self) -> u64 {
         self.files.total_bytes()
     }
 
-    /// What its tensors take.
+    /// What their tensors take.
     ///
     /// # Errors
-    /// It is quantized in a format that the target's config.json does not name.
+    /// One is quantized in a format that the target's config.json does not name.
     pub(super) fn storage(&self) -> Result<StoragePlan, LoadError> {
         StoragePlan::of(&self.files, &self.forms)
     }
 
-    /// Reads it: `[rows, hidden]` → `[rows, vocab]`. Quantized as it is stored, else to `bits`.
-    /// `progress` is called with the bytes read.
+    /// Reads them. Quantized as they are stored, else as `options` says. `progress` is called with
+    /// the bytes read.
     ///
     /// # Errors
-    /// Its tensors are not those of its config.json.
+    /// Their tensors are not those of the target's config.json, or a reduced vocabulary is wanted
+    /// and the target's files about its tokens cannot be read.
     pub(super) fn load(
         self,
-        bits: Option<i32>,
+        options: DraftOptions,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Linear, LoadError> {
-        let mut weights = Weights::new(self.files, self.forms, progress);
-        let head = Linear::load(&mut weights, &self.module, self.vocab, self.hidden, false)?;
+    ) -> Result<BorrowedParts, LoadError> {
+        let (vocab, hidden, eps) = (self.vocab, self.hidden, self.rms_norm_eps);
+        let bits = options.quantize.bits();
+        let mut weights = Weights::new(self.files, self.forms, progress).quantizing(bits);
+        let mut parts = BorrowedParts::default();
+        if self.parts == Borrows::Ends {
+            let embed_tokens = Embedding::load(&mut weights, &self.embedding, vocab, hidden)?;
+            let norm = RmsNorm::load_stored(&mut weights, &self.norm, hidden, eps, self.norms)?;
+            let (lm_head, rows) = match (&self.head, options.draft_vocabulary) {
+                (None, 0) => (None, None),
+                (Some(name), 0) => {
+                    (Some(Linear::load(&mut weights, name, vocab, hidden, false)?), None)
+                }
+                (head, count) => {
+                    let ids = proposed_ids(&self.dir, &self.config, count, vocab)?;
+                    let head = match head {
+                        Some(name) => Linear::load_rows(&mut weights, name, vocab, hidden, &ids)?,
+                        None => embed_tokens.head_of(&ids)?,
+                    };
+                    (Some(head), Some(RowsById::of_ids(&ids, vocab)))
+                }
+            };
+            parts.ends = Some(TargetEnds { embed_tokens, norm, lm_head, rows });
+        } else {
+            let name = self.head.unwrap_or(self.embedding);
+            parts.head = Some(Linear::load(&mut weights, &name, vocab, hidden, false)?);
+        }
         weights.finish()?;
-        head.quantized(bits)
+        Ok(parts)
     }
+}
+
+/// Refuses a target whose sizes are not those the drafter was made for.
+fn check_sizes(info: &DraftInfo, vocab: i32, hidden: i32) -> Result<(), LoadError> {
+    for (key, drafter, target) in
+        [("hidden_size", Some(info.hidden), hidden), ("vocab_size", info.vocab, vocab)]
+    {
+        if drafter.is_some_and(|drafter| drafter != target) {
+            let what = format!(
+                "expected the target's, {target}, found {}: this drafter was made for another \
+                 target",
+                drafter.unwrap_or_default()
+            );
+            return Err(LoadError::Config { key: key.into(), what });
+        }
+    }
+    Ok(())
 }

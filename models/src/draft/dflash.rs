@@ -9,7 +9,7 @@ use mlx_rs::Dtype;
 use paceline_vocabulary::link::ProposalKind;
 
 use super::block_diffusion::{Backbone, Config, Layer, commit_context};
-use super::{DraftBatch, DraftInfo, Drafter, DrafterFiles, Kind, Proposal};
+use super::{Borrows, DraftBatch, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, all_tensors};
 use crate::error::Result;
 use crate::kv::{KvStore, LayerKv};
 use crate::load::{LoadError, Weights};
@@ -39,7 +39,8 @@ pub(super) const KIND: Kind = Kind {
     name: "dflash",
     is_config_of: config::is_dflash,
     info: |config, dir, weight_bytes| Ok(info(&config::read(config)?, dir, weight_bytes)),
-    borrows_head: |_| false,
+    own_tensors: all_tensors,
+    borrows: |_| Borrows::Nothing,
     load: |files| Ok(Box::new(Dflash::load(files)?)),
 };
 

@@ -19,8 +19,8 @@ use config::{Config, Convolution as ConvolutionSizes};
 
 use super::block_diffusion::{self, Attention, Backbone, BlockLayer, Layer, Step};
 use super::{
-    BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
-    TokenDraft,
+    BlockRequest, Borrows, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
+    TokenDraft, all_tensors,
 };
 use crate::error::Result;
 use crate::kv::{KvStore, LayerKv};
@@ -33,7 +33,8 @@ pub(super) const KIND: Kind = Kind {
     name: "dflash2",
     is_config_of: config::is_dflash2,
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?.backbone, dir, weight_bytes)),
-    borrows_head: |_| true,
+    own_tensors: all_tensors,
+    borrows: |_| Borrows::Head,
     load: |files| Ok(Box::new(Dflash2::load(files)?)),
 };
 
@@ -285,7 +286,7 @@ pub(super) struct Dflash2 {
 
 impl Dflash2 {
     fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
-        let DrafterFiles { dir, config, weights, weight_bytes, quantize, head } = files;
+        let DrafterFiles { dir, config, weights, weight_bytes, quantize, head, .. } = files;
         let sizes = Config::read(config)?;
         let info = info(&sizes.backbone, dir, weight_bytes);
         let bits = quantize.bits();

@@ -17,8 +17,8 @@ use config::Config;
 use super::block_diffusion::{self, Backbone, Layer};
 use super::chain::Chains;
 use super::{
-    BlockRequest, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
-    TokenDraft,
+    BlockRequest, Borrows, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
+    TokenDraft, all_tensors,
 };
 use crate::error::Result;
 use crate::kv::{KvStore, LayerKv};
@@ -38,7 +38,8 @@ pub(super) const KIND: Kind = Kind {
     name: "dspark",
     is_config_of: config::is_dspark,
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?.backbone, dir, weight_bytes)),
-    borrows_head: |files| !has_own_head(files),
+    own_tensors: all_tensors,
+    borrows: |files| if has_own_head(files) { Borrows::Nothing } else { Borrows::Head },
     load: |files| Ok(Box::new(Dspark::load(files)?)),
 };
 
@@ -162,7 +163,7 @@ pub(super) struct Dspark {
 
 impl Dspark {
     fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
-        let DrafterFiles { dir, config, weights, weight_bytes, quantize, head } = files;
+        let DrafterFiles { dir, config, weights, weight_bytes, quantize, head, .. } = files;
         let sizes = Config::read(config)?;
         let info = info(&sizes.backbone, dir, weight_bytes);
         let bits = quantize.bits();

@@ -15,10 +15,10 @@
 //!
 //! Token ids need nothing else: sampling, seed and bonus token of each sequence are in
 //! [`BlockRequest`], ids and log probabilities cross the link, and the target verifies ids. A kind
-//! that computes with its target's output head declares it, and gets the head loaded from the
-//! target's checkpoint (`borrowed.rs`). A kind whose weights lie in the target's checkpoint has no
-//! place yet: `drafter.model` would name the target's directory, and the loader would take only its
-//! own tensors from there.
+//! that reads one token and one hidden state a row implements `NextTokenModel` (`next_token.rs`). A
+//! kind that computes with parts of its target declares them, and gets them loaded from the target's
+//! checkpoint (`borrowed.rs`). A kind whose weights lie in a larger checkpoint, such as its target's,
+//! names those that are its own (`own_tensors`).
 
 mod block_diffusion;
 mod borrowed;
@@ -28,6 +28,9 @@ mod dflash2;
 mod dspark;
 mod eagle3;
 mod model;
+mod mtp;
+mod next_token;
+mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
@@ -35,12 +38,12 @@ use mlx_rs::{Array, Dtype};
 use paceline_vocabulary::link::{ProposalKind, Welcome};
 use paceline_vocabulary::{SamplingRule, TensorType};
 
-use borrowed::BorrowedHead;
+use borrowed::{BorrowedParts, Borrows, FoundParts, TargetEnds};
 
 use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
-use crate::layers::{Linear, has_product};
+use crate::layers::{Linear, NormWeight, has_product};
 use crate::load::{
     ConfigJson, LoadError, Precision, Quantization, StoragePlan, TensorFiles, WeightForms, Weights,
 };
@@ -57,14 +60,23 @@ struct Kind {
     /// What a drafter with this config, directory and bytes of weights reads and proposes. Checks
     /// the whole config.
     info: fn(&ConfigJson, &Path, u64) -> Result<DraftInfo, LoadError>,
-    /// Whether a drafter with these tensors computes with its target's output head.
-    borrows_head: fn(&TensorFiles) -> bool,
+    /// Forgets the tensors of the drafter's directory that are not its own, and tells how its norms
+    /// are stored.
+    own_tensors: fn(&mut TensorFiles, &Path) -> Result<NormWeight, LoadError>,
+    /// What a drafter with these tensors takes from its target's checkpoint.
+    borrows: fn(&TensorFiles) -> Borrows,
     load: fn(DrafterFiles<'_>) -> Result<Box<dyn Drafter>, LoadError>,
 }
 
 /// All kinds; the first whose config it is. A checkpoint of no known kind is read as the last one,
 /// whose errors name what it expects.
-const KINDS: [Kind; 5] = [dflash2::KIND, dspark::KIND, eagle3::KIND, model::KIND, dflash::KIND];
+const KINDS: [Kind; 6] =
+    [dflash2::KIND, dspark::KIND, eagle3::KIND, mtp::KIND, model::KIND, dflash::KIND];
+
+/// [`Kind::own_tensors`] of a kind that has its directory for itself.
+fn all_tensors(_: &mut TensorFiles, _: &Path) -> Result<NormWeight, LoadError> {
+    Ok(NormWeight::Whole)
+}
 
 impl Kind {
     /// The kind with this name, or with `auto` that of the config.
@@ -94,12 +106,17 @@ pub const AUTO: &str = "auto";
 struct DrafterFiles<'a> {
     dir: &'a Path,
     config: &'a ConfigJson,
+    /// Its own tensors.
     weights: Weights<'a>,
-    /// With the head's.
+    /// How its norms are stored.
+    norms: NormWeight,
+    /// With those of the target's parts.
     weight_bytes: u64,
     quantize: Quantize,
     /// The target's output head, `[rows, hidden]` → `[rows, vocab]`, for a kind that borrows it.
     head: Option<Linear>,
+    /// Both ends of the target, for a kind that borrows them.
+    ends: Option<TargetEnds>,
 }
 
 /// Bits of a drafter's weights (`drafter.quantize`). They change what is proposed, never what a
@@ -123,6 +140,22 @@ impl Quantize {
             Self::Q8 => Some(8),
             Self::Q4 => Some(4),
         }
+    }
+}
+
+/// What a caller chooses of a drafter's loading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftOptions {
+    /// Bits of its weights.
+    pub quantize: Quantize,
+    /// How many of the target's first ids a head of kind `mtp` can propose, beside special tokens;
+    /// 0 = all ids. Other kinds propose what they were made for.
+    pub draft_vocabulary: u32,
+}
+
+impl From<Quantize> for DraftOptions {
+    fn from(quantize: Quantize) -> Self {
+        Self { quantize, ..Self::default() }
     }
 }
 
@@ -160,7 +193,7 @@ pub struct DraftInfo {
     pub logit_softcap: Option<f32>,
     /// Whether it drafts for requests with images.
     pub images: bool,
-    /// Bytes of its tensors on disk, with those of the target's head if it computes with it.
+    /// Bytes of its tensors on disk, with those of the target's parts that it computes with.
     pub weight_bytes: u64,
 }
 
@@ -399,37 +432,42 @@ pub trait Drafter {
 }
 
 /// Loads the drafter in `dir`, of the kind that `kind` names ([`AUTO`]: by its config). `target` is
-/// the directory of its target, whose output head some kinds compute with. `progress` is called
+/// the directory of its target, of which some kinds compute with a part. `progress` is called
 /// with (bytes read, bytes in all).
 ///
-/// Weights that the checkpoint has quantized stay as they are; `quantize` is for the others. On the
-/// CPU those become float32.
+/// `options` may be the quantization alone. It is for weights that the checkpoint has as floats,
+/// which otherwise become float32 on the CPU; quantized ones stay as they are.
 ///
 /// # Errors
-/// Broken or foreign files, an unknown kind, a kind that needs its target's head without a target
+/// Broken or foreign files, an unknown kind, a kind that needs a part of its target without a target
 /// that fits; see [`LoadError`].
 pub fn load_draft(
     dir: &Path,
     kind: &str,
     target: Option<&Path>,
-    quantize: Quantize,
+    options: impl Into<DraftOptions>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Drafter>, LoadError> {
+    let options = options.into();
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     // The config is checked before weights are opened.
     let info = (kind.info)(&config, dir, 0)?;
-    let checkpoint = TensorFiles::open(dir)?;
-    let borrowed = BorrowedHead::of(kind, &checkpoint, target, &info)?;
-    let head_bytes = borrowed.as_ref().map_or(0, BorrowedHead::bytes);
-    let weight_bytes = head_bytes + checkpoint.total_bytes();
+    let mut checkpoint = TensorFiles::open(dir)?;
+    let norms = (kind.own_tensors)(&mut checkpoint, dir)?;
+    let found = FoundParts::of(kind, &checkpoint, target, &info)?;
+    let borrowed_bytes = found.as_ref().map_or(0, FoundParts::bytes);
+    let weight_bytes = borrowed_bytes + checkpoint.total_bytes();
     let forms = forms(&config)?;
     progress(0, weight_bytes);
-    let mut report_head = |read| progress(read, weight_bytes);
-    let head = borrowed.map(|head| head.load(quantize.bits(), &mut report_head)).transpose()?;
-    let mut report = |read| progress(head_bytes + read, weight_bytes);
-    let weights = Weights::new(checkpoint, forms, &mut report);
-    (kind.load)(DrafterFiles { dir, config: &config, weights, weight_bytes, quantize, head })
+    let mut report_borrowed = |read| progress(read, weight_bytes);
+    let load = |found: FoundParts| found.load(options, &mut report_borrowed);
+    let BorrowedParts { head, ends } = found.map(load).transpose()?.unwrap_or_default();
+    let mut report = |read| progress(borrowed_bytes + read, weight_bytes);
+    let (config, weights) = (&config, Weights::new(checkpoint, forms, &mut report));
+    let quantize = options.quantize;
+    let files = DrafterFiles { dir, config, weights, norms, weight_bytes, quantize, head, ends };
+    (kind.load)(files)
 }
 
 /// What a drafter is, and what its weights take on this device, as the checkpoint has them.
@@ -437,7 +475,7 @@ pub fn load_draft(
 pub struct DraftPlan {
     /// What it reads and proposes.
     pub info: DraftInfo,
-    /// What its tensors take, with those of the target's head if it computes with it.
+    /// What its tensors take, with those of the target's parts that it computes with.
     pub storage: StoragePlan,
 }
 
@@ -449,12 +487,14 @@ pub struct DraftPlan {
 pub fn plan_draft(dir: &Path, kind: &str, target: Option<&Path>) -> Result<DraftPlan, LoadError> {
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
-    let checkpoint = TensorFiles::open(dir)?;
-    let mut info = (kind.info)(&config, dir, checkpoint.total_bytes())?;
+    let mut info = (kind.info)(&config, dir, 0)?;
+    let mut checkpoint = TensorFiles::open(dir)?;
+    (kind.own_tensors)(&mut checkpoint, dir)?;
+    info.weight_bytes = checkpoint.total_bytes();
     let mut storage = StoragePlan::of(&checkpoint, &forms(&config)?)?;
-    if let Some(head) = BorrowedHead::of(kind, &checkpoint, target, &info)? {
-        info.weight_bytes += head.bytes();
-        storage = storage.with(head.storage()?);
+    if let Some(parts) = FoundParts::of(kind, &checkpoint, target, &info)? {
+        info.weight_bytes += parts.bytes();
+        storage = storage.with(parts.storage()?);
     }
     Ok(DraftPlan { info, storage })
 }

@@ -16,7 +16,9 @@ use paceline_vocabulary::link::ProposalKind;
 use serde_json::Value;
 
 use super::chain::{ChainRows, Chains};
-use super::{DraftBatch, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, lengths};
+use super::{
+    Borrows, DraftBatch, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, all_tensors, lengths,
+};
 use crate::batch::{Batch, PendingIds, Wants};
 use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
@@ -34,7 +36,8 @@ const BLOCK: i32 = 16;
 pub(super) const KIND: Kind = Kind {
     name: "model",
     is_config_of: is_model,
-    borrows_head: |_| false,
+    own_tensors: all_tensors,
+    borrows: |_| Borrows::Nothing,
     info,
     load: |files| Ok(Box::new(Model::load(files)?)),
 };

@@ -2,6 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 
+use super::Linear;
 use crate::error::Result;
 use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights};
 
@@ -55,6 +56,15 @@ impl Embedding {
             Table::Float { rows, .. } => Ok(rows.take_axis(ids, 0)?),
             Table::Quantized { rows, dtype } => rows.rows_of(ids, *dtype),
         }
+    }
+
+    /// The tied output head with the rows of these ids alone: `[rows, hidden]` → `[rows, ids]`.
+    pub(crate) fn head_of(&self, ids: &[i32]) -> Result<Linear, LoadError> {
+        let table = match &self.table {
+            Table::Float { rows, .. } => StoredMatrix::Float(rows.clone()),
+            Table::Quantized { rows, .. } => StoredMatrix::Quantized(rows.clone()),
+        };
+        Linear::of(table.rows(ids)?)
     }
 
     /// `hidden` `[rows, hidden]` → `[rows, vocab]`.

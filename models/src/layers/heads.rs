@@ -83,3 +83,9 @@ impl TurnedHeads {
         }
     }
 }
+
+/// The last `count` rows of `x` `[R, …]`; all of them without a primitive.
+pub(crate) fn last_rows(x: &Array, count: i32) -> Result<Array> {
+    let first = x.dim(0) - count;
+    Ok(if first == 0 { x.clone() } else { x.try_index(first..)? })
+}

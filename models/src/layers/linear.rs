@@ -101,6 +101,25 @@ impl Linear {
         Ok(Self { parts: forms, bias })
     }
 
+    /// Reads these rows of `{name}.weight`: outputs in their order. `out` is the number of all rows.
+    pub(crate) fn load_rows(
+        weights: &mut Weights,
+        name: &str,
+        out: i32,
+        input: i32,
+        rows: &[i32],
+    ) -> Result<Self, LoadError> {
+        let part = MatrixPart { modules: vec![name.to_owned()], out };
+        let stored = weights.take_matrices(&[part], MatrixSizes { input, experts: None })?;
+        let parts = stored.iter().map(|weight| WeightForm::new(weight.rows(rows)?));
+        Ok(Self { parts: parts.collect::<Result<_, LoadError>>()?, bias: None })
+    }
+
+    /// From a weight as it is stored, without a bias.
+    pub(crate) fn of(weight: StoredMatrix) -> Result<Self, LoadError> {
+        Ok(Self { parts: vec![WeightForm::new(weight)?], bias: None })
+    }
+
     /// From a weight `[out, in]` and a bias `[out]`.
     pub(crate) fn new(weight: &Array, bias: Array) -> Result<Self, LoadError> {
         let weight = WeightForm::new(StoredMatrix::Float(weight.clone()))?;

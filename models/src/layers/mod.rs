@@ -28,7 +28,7 @@ pub(crate) use attention::{
 pub(crate) use embedding::Embedding;
 pub(crate) use experts::ExpertLinear;
 pub use heads::HeadRows;
-pub(crate) use heads::TurnedHeads;
+pub(crate) use heads::{TurnedHeads, last_rows};
 pub(crate) use host::{attend_rows, computes, largest, write_rows};
 pub(crate) use linear::Linear;
 pub(crate) use mlp::GatedMlp;

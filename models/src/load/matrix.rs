@@ -47,6 +47,30 @@ pub(crate) struct QuantizedMatrix {
     pub(crate) format: QuantFormat,
 }
 
+impl StoredMatrix {
+    /// These rows of a weight `[out, in]`, in this order. Evaluated, so that the whole weight can go.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub(crate) fn rows(&self, rows: &[i32]) -> Result<Self, LoadError> {
+        let rows = Array::from_slice(rows, &[rows.len() as i32]);
+        let take = |array: &Array| -> Result<Array, LoadError> {
+            let taken = array.take_axis(&rows, 0)?;
+            taken.eval()?;
+            Ok(taken)
+        };
+        Ok(match self {
+            Self::Float(matrix) => Self::Float(take(matrix)?),
+            Self::Quantized(matrix) => Self::Quantized(QuantizedMatrix {
+                packed: take(&matrix.packed)?,
+                scales: take(&matrix.scales)?,
+                biases: matrix.biases.as_ref().map(take).transpose()?,
+                format: matrix.format,
+            }),
+        })
+    }
+}
+
 impl QuantizedMatrix {
     /// Inputs that share a scale and a bias in a weight that is quantized here.
     pub(crate) const GROUP: i32 = 64;

@@ -21,5 +21,5 @@ pub use layout::{Layout, Unserved};
 pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
 pub use plan::{CheckpointPlan, FormatUse, StoragePlan};
 pub use quantization::{QuantFormat, QuantMode, Quantization};
-pub use tokenizer::count_token_ids;
+pub use tokenizer::{count_token_ids, special_ids, stop_ids};
 pub use weights::{Precision, WeightForms, Weights};

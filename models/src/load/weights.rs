@@ -64,6 +64,11 @@ impl<'a> Weights<'a> {
         Self { checkpoint, forms, prefix, progress, read_bytes: 0, expanded, bits: None }
     }
 
+    /// The tensors that were not taken yet.
+    pub fn files(&self) -> &TensorFiles {
+        &self.checkpoint
+    }
+
     /// Whether the checkpoint holds `name`.
     pub fn has(&self, name: &str) -> bool {
         self.checkpoint.entries.contains_key(&self.full(name))
@@ -95,7 +100,7 @@ impl<'a> Weights<'a> {
     /// Bits to which the matrix of module `name` is quantized. All later numbers depend on the
     /// projection of a target's hidden states, and all of a layer's on a router: 8 bits at least.
     pub(super) fn bits_of(&self, name: &str) -> Option<i32> {
-        let matters = matches!(name.rsplit('.').next(), Some("fc" | "gate"));
+        let matters = matches!(name.rsplit('.').next(), Some("fc" | "input_proj" | "gate"));
         self.bits.map(|bits| if matters { bits.max(8) } else { bits })
     }
 
@@ -260,10 +265,22 @@ impl TensorFiles {
         self.entries.contains_key(name)
     }
 
-    /// Forgets all tensors but those of module `name`.
-    pub fn keep_module(&mut self, name: &str) {
-        let parts = ["weight", "scales", "biases"].map(|part| format!("{name}.{part}"));
-        self.entries.retain(|name, _| parts.contains(name));
+    /// Names and shapes of all tensors.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), entry.shape.as_slice()))
+    }
+
+    /// Forgets all tensors but those with a name that `is_kept` accepts.
+    pub fn keep(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.entries.retain(|name, _| is_kept(name));
+    }
+
+    /// Forgets all tensors but those of these modules.
+    pub fn keep_modules(&mut self, modules: &[&str]) {
+        self.keep(|name| match name.rsplit_once('.') {
+            Some((module, "weight" | "scales" | "biases")) => modules.contains(&module),
+            _ => false,
+        });
     }
 
     /// Leaves the tensors of parts that are not served unread, and names them in one log line.

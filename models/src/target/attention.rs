@@ -6,9 +6,11 @@ use mlx_rs::Array;
 use super::decoder::Sizes;
 use crate::error::Result;
 use crate::kv::{AttentionParams, KvStore};
-use crate::layers::{HeadNorm, HeadRows, Linear, NormWeight, RopeTables, TurnedHeads, gate_heads};
+use crate::layers::{
+    HeadNorm, HeadRows, Linear, NormWeight, RopeTables, TurnedHeads, gate_heads, last_rows,
+};
 use crate::load::{LoadError, Weights};
-use crate::segment::Segment;
+use crate::segment::{QuerySegments, Segment};
 
 /// What a family's attention has beside the four projections.
 #[derive(Clone, Copy, Debug)]
@@ -73,23 +75,90 @@ impl Attention {
         kv: &mut KvStore,
         segments: &[Segment],
     ) -> Result<Array> {
+        let all = self.project(x, rope)?;
+        let params = AttentionParams { scale: self.scale(), ..AttentionParams::default() };
+        let (keys, values) = (self.keys(&all), self.values(&all));
+        let attended = kv.attend(layer, self.queries(&all), keys, values, params, segments)?;
+        self.output(attended, &all)
+    }
+
+    /// The same for rows that do not all attend → `[queries, hidden]`, `None` without queries.
+    ///
+    /// The other rows' queries are computed and left unused, because one product gives queries, keys
+    /// and values. That matters for prompts alone, where a target computes many more layers.
+    pub(super) fn forward_queries(
+        &self,
+        layer: usize,
+        x: &Array,
+        rope: &RopeTables,
+        kv: &mut KvStore,
+        rows: &QuerySegments,
+    ) -> Result<Option<Array>> {
+        let all = self.project(x, rope)?;
+        let (keys, values) = (self.keys(&all), self.values(&all));
+        let queries = Some(rows.queries.as_slice());
+        let count = rows.count();
+        if count == 0 {
+            kv.write(layer, keys, values, queries, &rows.segments)?;
+            return Ok(None);
+        }
+        let attending =
+            Projected { qkv: last_rows(&all.qkv, count)?, qk: last_rows(&all.qk, count)? };
+        let params = AttentionParams { scale: self.scale(), queries, both_ways: false };
+        let queries = self.queries(&attending);
+        let attended = kv.attend(layer, queries, keys, values, params, &rows.segments)?;
+        self.output(attended, &attending).map(Some)
+    }
+
+    fn project(&self, x: &Array, rope: &RopeTables) -> Result<Projected> {
         let Sizes { n_heads, n_kv_heads, head_dim, .. } = self.sizes;
-        let first_key = if self.gated { 2 * n_heads } else { n_heads };
-        let first_value = first_key + n_kv_heads;
-        let all = first_value + n_kv_heads;
-        let qkv = self.qkv_proj.forward(x)?.reshape(&[x.dim(0), all, head_dim])?;
+        let heads = self.first_value() + n_kv_heads;
+        let qkv = self.qkv_proj.forward(x)?.reshape(&[x.dim(0), heads, head_dim])?;
         let qk = match &self.qk_norm {
             Some(norm) => norm.forward(&qkv, rope)?,
             None => rope.apply_to(&qkv, n_heads + n_kv_heads)?,
         };
-        let turned = n_heads + n_kv_heads;
-        let (queries, keys) = (HeadRows::new(&qk, 0..n_heads), HeadRows::new(&qk, n_heads..turned));
-        let values = HeadRows::new(&qkv, first_value..all);
-        let params =
-            AttentionParams { scale: (head_dim as f32).powf(-0.5), ..AttentionParams::default() };
-        let attended = kv.attend(layer, queries, keys, values, params, segments)?;
-        self.o_proj.forward(&if self.gated { gate_heads(&attended, &qkv)? } else { attended })
+        Ok(Projected { qkv, qk })
     }
+
+    fn queries<'a>(&self, rows: &'a Projected) -> HeadRows<'a> {
+        HeadRows::new(&rows.qk, 0..self.sizes.n_heads)
+    }
+
+    fn keys<'a>(&self, rows: &'a Projected) -> HeadRows<'a> {
+        let Sizes { n_heads, n_kv_heads, .. } = self.sizes;
+        HeadRows::new(&rows.qk, n_heads..n_heads + n_kv_heads)
+    }
+
+    fn values<'a>(&self, rows: &'a Projected) -> HeadRows<'a> {
+        let first = self.first_value();
+        HeadRows::new(&rows.qkv, first..first + self.sizes.n_kv_heads)
+    }
+
+    /// `attended` `[queries, heads · D]` of these rows → `[queries, hidden]`.
+    fn output(&self, attended: Array, rows: &Projected) -> Result<Array> {
+        let gated = if self.gated { gate_heads(&attended, &rows.qkv)? } else { attended };
+        self.o_proj.forward(&gated)
+    }
+
+    /// Place of the first head of values among those of a projected row.
+    fn first_value(&self) -> i32 {
+        let Sizes { n_heads, n_kv_heads, .. } = self.sizes;
+        n_kv_heads + if self.gated { 2 * n_heads } else { n_heads }
+    }
+
+    /// Factor on products of queries and keys.
+    fn scale(&self) -> f32 {
+        (self.sizes.head_dim as f32).powf(-0.5)
+    }
+}
+
+/// Rows after their projection.
+struct Projected {
+    /// `[R, heads of queries, gates, keys and values, D]`.
+    qkv: Array,
+    /// Queries and keys, normed and turned `[R, H + heads of keys, D]`.
+    qk: Array,
 }
 
 /// Places of queries and keys in a row whose queries have their gates behind them.

@@ -88,7 +88,7 @@ impl Sizes {
     }
 
     /// What an attention of these sizes remembers.
-    fn growing(&self) -> GrowingKv {
+    pub(super) fn growing(&self) -> GrowingKv {
         let Self { n_kv_heads, head_dim, .. } = *self;
         GrowingKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window: None }
     }
@@ -115,7 +115,7 @@ pub(super) enum FeedForward {
 
 impl FeedForward {
     /// `x` `[R, hidden]` → the same shape.
-    fn forward(&self, x: &Array) -> Result<Array> {
+    pub(super) fn forward(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Dense(mlp) => mlp.forward(x),
             Self::Experts(experts) => experts.forward(x),

@@ -16,6 +16,7 @@ mod prepared;
 mod qwen2;
 mod qwen3;
 mod qwen3_5;
+mod qwen3_5_block;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_vl;
@@ -41,6 +42,8 @@ use decoder::Decoder;
 
 pub(crate) use decoder::TargetFiles;
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
+pub(crate) use qwen3_5::stored_norms;
+pub(crate) use qwen3_5_block::{HybridBlock, HybridSizes, check_hybrid, is_hybrid};
 
 /// A model whose distribution clients get. One set of weights, any number of sequences.
 pub trait Target {

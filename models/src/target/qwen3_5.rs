@@ -1,13 +1,14 @@
 //! Qwen3.5, 3.6 and 3.8 (hybrid): most layers have states of fixed size (gated_delta.rs), every few
 //! one attends, with a gate for each head and heads of which only the first numbers turn. Served as
-//! a text model: its vision tower and its layers that predict several tokens are left unread.
+//! a text model: its vision tower is left unread, and its head that predicts the token after the
+//! next is a drafter (`draft/mtp.rs`).
 
 use paceline_blas::{MOST_TAPS, RecurrentSizes};
 
 use super::attention::AttentionSpec;
 use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, Sizes, TargetFiles};
 use crate::layers::{GatedMlp, NormWeight, Rope};
-use crate::load::{ConfigJson, Layout, LoadError, Weights};
+use crate::load::{ConfigJson, Layout, LoadError, TensorFiles};
 
 /// Share of a head that turns if the config names none. Source: Qwen3.5 in transformers.
 const TURNING: f64 = 0.25;
@@ -98,10 +99,39 @@ fn states(config: &ConfigJson) -> Result<RecurrentSizes, LoadError> {
 /// Loads it, in the layout of transformers or of mlx-lm.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let read = Config::read(files.config)?;
-    let (hidden, width) = (read.sizes.hidden_size, files.config.size("intermediate_size")?);
-    load_as(files, read, &|weights, _, name| {
+    let feed_forward = feed_forward(files.config, read.sizes.hidden_size)?;
+    load_as(files, read, &*feed_forward)
+}
+
+/// The second half of a layer without experts.
+///
+/// # Errors
+/// Its width is missing or out of range.
+pub(super) fn feed_forward(
+    config: &ConfigJson,
+    hidden: i32,
+) -> Result<Box<LoadFeedForward<'static>>, LoadError> {
+    let width = config.size("intermediate_size")?;
+    Ok(Box::new(move |weights, _, name| {
         Ok(FeedForward::Dense(GatedMlp::load(weights, name, hidden, width, false)?))
-    })
+    }))
+}
+
+/// The attention of every layer that attends.
+///
+/// # Errors
+/// A key has another type.
+pub(super) fn attention(config: &ConfigJson) -> Result<AttentionSpec, LoadError> {
+    let bias = config.optional("attention_bias")?.unwrap_or(false);
+    Ok(AttentionSpec { qkv_bias: bias, output_bias: bias, head_norms: true, gated: true })
+}
+
+/// How its heads turn.
+///
+/// # Errors
+/// Rotary keys that are not computed.
+pub(super) fn rope(config: &ConfigJson, sizes: &Sizes) -> Result<Rope, LoadError> {
+    Rope::load_partial(config, sizes.head_dim, TURNING)
 }
 
 /// Loads a checkpoint of the family with its own second halves of layers.
@@ -113,34 +143,39 @@ pub(super) fn load_as(
     let TargetFiles { dir, config, weights, weight_bytes } = files;
     let [transformers, mlx] = Layout::WITH_VISION;
     let layout = Layout::of(&weights, &[transformers, mlx, Layout::TEXT])?;
-    let bias = config.optional("attention_bias")?.unwrap_or(false);
     let spec = DecoderSpec {
         architecture: config.required("model_type")?,
         layout,
         sizes: read.sizes,
-        attention: AttentionSpec {
-            qkv_bias: bias,
-            output_bias: bias,
-            head_norms: true,
-            gated: true,
-        },
-        norms: norms(&weights, layout, &read, mlx),
+        attention: attention(config)?,
+        norms: stored_norms(weights.files()),
         recurrent: &read.recurrent,
         feed_forward,
-        rope: Rope::load_partial(config, read.sizes.head_dim, TURNING)?,
+        rope: rope(config, &read.sizes)?,
         tower: None,
     };
     Decoder::load(dir, weights, weight_bytes, spec)
 }
 
+/// How a checkpoint of the family stores its norms, but for those of states; also one that has only
+/// a part of a model.
+///
 /// MLX's conversion adds 1 to the norms where it turns the convolutions' axes, so their shape tells
-/// how norms are stored. Source: mlx-lm 0.32.2, `sanitize` of qwen3_5.py.
-fn norms(weights: &Weights<'_>, layout: Layout, read: &Config, mlx: Layout) -> NormWeight {
-    let first = read.recurrent.iter().position(Option::is_some);
-    let name = |at: usize| format!("{}.layers.{at}.linear_attn.conv1d.weight", layout.text);
-    let is_converted = match first.and_then(|at| weights.shape(&name(at))) {
-        Some(shape) => shape.last() == Some(&1),
-        None => layout == mlx,
+/// it. Files without a convolution are told by their names: conversions have no name that begins as
+/// transformers' do, and only conversions are quantized. Source: mlx-lm 0.32.2, `sanitize` of
+/// qwen3_5.py, and mlx-vlm 0.7.10, `speculative/drafters/qwen3_5_mtp`.
+pub(crate) fn stored_norms(files: &TensorFiles) -> NormWeight {
+    let convolution = files.shapes().find(|(name, _)| name.ends_with(".linear_attn.conv1d.weight"));
+    let is_original = match convolution {
+        Some((_, shape)) => shape.last() != Some(&1),
+        None => {
+            let begins = |name: &str| ORIGINAL_NAMES.iter().any(|first| name.starts_with(first));
+            files.shapes().any(|(name, _)| begins(name))
+                && !files.shapes().any(|(name, _)| name.ends_with(".scales"))
+        }
     };
-    if is_converted { NormWeight::Whole } else { NormWeight::LessOne }
+    if is_original { NormWeight::LessOne } else { NormWeight::Whole }
 }
+
+/// How names begin in files of transformers, and in those of the speculators package.
+const ORIGINAL_NAMES: [&str; 3] = ["model.", "mtp.", "mtp_layers."];

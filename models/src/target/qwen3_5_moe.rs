@@ -1,7 +1,7 @@
 //! Qwen3.5 with experts: each row goes through a few of many gated blocks, chosen by a router, and
 //! through one more that all rows share.
 
-use super::decoder::{Decoder, FeedForward, TargetFiles};
+use super::decoder::{Decoder, FeedForward, LoadFeedForward, TargetFiles};
 use super::qwen3_5::{Config, load_as};
 use crate::layers::{ExpertSizes, SharedExpertMlp};
 use crate::load::{ConfigJson, LoadError};
@@ -26,9 +26,21 @@ fn experts(config: &ConfigJson, hidden: i32) -> Result<ExpertSizes, LoadError> {
 /// Loads it, in the layout of transformers or of mlx-lm.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let read = Config::read(files.config)?;
-    let sizes = experts(files.config, read.sizes.hidden_size)?;
-    let shared = files.config.size("shared_expert_intermediate_size")?;
-    load_as(files, read, &|weights, _, name| {
+    let feed_forward = feed_forward(files.config, read.sizes.hidden_size)?;
+    load_as(files, read, &*feed_forward)
+}
+
+/// The second half of a layer: experts, and one more that is shared.
+///
+/// # Errors
+/// A size is missing or out of range.
+pub(super) fn feed_forward(
+    config: &ConfigJson,
+    hidden: i32,
+) -> Result<Box<LoadFeedForward<'static>>, LoadError> {
+    let sizes = experts(config, hidden)?;
+    let shared = config.size("shared_expert_intermediate_size")?;
+    Ok(Box::new(move |weights, _, name| {
         Ok(FeedForward::SharedExperts(SharedExpertMlp::load(weights, name, sizes, shared)?))
-    })
+    }))
 }

@@ -80,15 +80,16 @@ impl Rows {
 }
 
 /// The target's logits after each of `ids` at the session's end, and their rows. Nothing is
-/// committed.
-fn target_rows(pair: &mut Pair, session: u64, ids: &[u32]) -> (Array, Rows) {
+/// committed; the last `drafted` rows need not be.
+fn target_rows(pair: &mut Pair, session: u64, ids: &[u32], drafted: usize) -> (Array, Rows) {
     let (sequence, length) = (SequenceId(session), ids.len() as i32);
     let start = pair.target_kv.length(sequence).expect("open");
     let all: Vec<i32> = (0..length).collect();
     let layers = pair.drafter.info().feature_layers.clone();
     let features = (!layers.is_empty()).then(|| FeatureLayers { layers, rows: all.clone() });
     let wants = Wants { logit_rows: all, hidden_states: features, ..Wants::default() };
-    let batch = Batch::text(ids.to_vec(), vec![Segment { sequence, start, length, drafted: 0 }]);
+    let segment = Segment { sequence, start, length, drafted: drafted as i32 };
+    let batch = Batch::text(ids.to_vec(), vec![segment]);
     let forward = pair.target.forward(&batch, &mut pair.target_kv, &wants).expect("a forward");
     let states = forward.hidden_states.map(|states| states.side_by_side().expect("lazy"));
     eval(&states).expect("evaluates");
@@ -97,7 +98,7 @@ fn target_rows(pair: &mut Pair, session: u64, ids: &[u32]) -> (Array, Rows) {
 
 /// Reads ids into the target after those of the session: the token after them, and their rows.
 pub fn prefill(pair: &mut Pair, session: u64, prompt: &[u32], rule: Rule) -> (u32, Rows) {
-    let (logits, rows) = target_rows(pair, session, prompt);
+    let (logits, rows) = target_rows(pair, session, prompt, 0);
     let length = prompt.len() as i32;
     let end = pair.target_kv.length(SequenceId(session)).expect("open") + length;
     pair.target_kv.commit(SequenceId(session), end).expect("commits");
@@ -193,7 +194,8 @@ pub fn follow_reference(name: &str, target: &str) {
             assert_eq!(drafted.len(), cycle.drafted.len(), "{what}");
             assert_eq!(drafted[..compared], cycle.drafted[..compared], "{what}");
             let read = [&[bonus], cycle.drafted.as_slice()].concat();
-            let (logits, new) = target_rows(&mut pair, session, &read);
+            let drafts = cycle.drafted.len();
+            let (logits, new) = target_rows(&mut pair, session, &read, drafts);
             let chosen = choices(&logits, position + 1, rule);
             let accepted =
                 cycle.drafted.iter().zip(&chosen).take_while(|(draft, chosen)| draft == chosen);
@@ -211,6 +213,11 @@ pub fn follow_reference(name: &str, target: &str) {
     let accepted: usize = cycles().map(|cycle| cycle.accepted).sum();
     let drafted: usize = cycles().map(|cycle| cycle.drafted.len()).sum();
     eprintln!("{name}: {accepted} of {drafted} accepted; cycles with undecided drafts {undecided}");
+}
+
+/// So many rows, or those of the drafter's longest block.
+fn most(pair: &Pair, rows: i32) -> i32 {
+    rows.min(pair.drafter.info().block)
 }
 
 pub fn load(name: &str, target: &str) -> Pair {
@@ -243,7 +250,8 @@ pub fn sessions_together_are_sessions_alone(name: &str, target: &str) {
             let to = from + context;
             read_in[*session as usize] = to;
             let rule = Rule::at([0.0, 0.8, 0.0, 1.2][*session as usize], 5 + session);
-            let block = if *block > 0 { rule.block(*block, own.ids[to]) } else { None };
+            let bonus = own.ids[to];
+            let block = if *block > 0 { rule.block(most(&alone, *block), bonus) } else { None };
             let one = part(*session, from, *context, own.ids[to], block);
             let new = if *context > 0 { vec![own.cut(from..to)] } else { vec![] };
             solo.extend(propose(&mut alone, &[one], &new).expect("a forward"));
@@ -265,7 +273,7 @@ pub fn how_the_context_was_cut_does_not_matter(name: &str, target: &str) {
         let mut pair = load(name, target);
         (0..3).for_each(|session| pair.open(session));
         let (bonus, rows) = prefill(&mut pair, 0, &prompt(70, 3), rule);
-        let block = rule.block(6, bonus);
+        let block = rule.block(most(&pair, 6), bonus);
         let at_once = draft(&mut pair, 0, 0, &rows, block);
         for range in [0..1, 1..30, 30..33] {
             let only = part(1, range.start, range.len(), rows.ids[range.end], None);
@@ -287,7 +295,7 @@ pub fn a_session_may_begin_in_the_middle(name: &str, target: &str) {
     let mut pair = load(name, target);
     (0..3).for_each(|session| pair.open(session));
     let (bonus, rows) = prefill(&mut pair, 0, &prompt(60, 2), Rule::greedy());
-    let block = Rule::greedy().block(6, bonus);
+    let block = Rule::greedy().block(most(&pair, 6), bonus);
     let near = draft(&mut pair, 0, 0, &rows, block);
     assert_eq!(draft(&mut pair, 1, 150, &rows, block), near, "{name}");
     let recent = draft(&mut pair, 2, 20, &rows.cut(20..60), block);
@@ -305,7 +313,7 @@ pub fn quantized_share(drafter: &Path, target: &str, quantize: Quantize) -> f64 
         pair.open(session);
         let prompt = prompt(30 + session as usize, session as u32);
         let (bonus, rows) = prefill(&mut exact, session, &prompt, Rule::greedy());
-        let block = Rule::greedy().block(6, bonus);
+        let block = Rule::greedy().block(most(&exact, 6), bonus);
         let expected = draft(&mut exact, session, 0, &rows, block);
         let found = draft(&mut pair, session, 0, &rows, block);
         same += expected.iter().zip(&found).filter(|(a, b)| a == b).count();

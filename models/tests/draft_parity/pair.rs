@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, Batch, BlockRequest, DeviceChoice, DraftBatch, DraftPart, Drafter, FeatureLayers,
-    KvStore, Proposal, Quantize, Segment, SequenceId, Target, TokenDraft, Wants, device,
-    load_draft, load_target,
+    Array, Batch, BlockRequest, DeviceChoice, DraftBatch, DraftOptions, DraftPart, Drafter,
+    FeatureLayers, KvStore, Proposal, Quantize, Segment, SequenceId, Target, TokenDraft, Wants,
+    device, load_draft, load_target,
 };
 use serde::Deserialize;
 
@@ -70,10 +70,14 @@ pub struct Pair {
 
 impl Pair {
     pub fn load(target: &Path, drafter: &Path, quantize: Quantize) -> Self {
+        Self::load_with(target, drafter, quantize.into())
+    }
+
+    pub fn load_with(target: &Path, drafter: &Path, options: DraftOptions) -> Self {
         device::choose(DeviceChoice::Cpu).expect("there is a CPU");
         let mut last = 0;
         let drafter =
-            load_draft(drafter, "auto", Some(target), quantize, &mut |read, _| last = read)
+            load_draft(drafter, "auto", Some(target), options, &mut |read, _| last = read)
                 .expect("loads");
         let target = load_target(target, &mut |_, _| {}).expect("loads");
         assert_eq!(last, drafter.info().weight_bytes);

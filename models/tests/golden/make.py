@@ -2,9 +2,9 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [families] [hybrid] [quantized] [demo] [sampling] [vision] [draft] [draft_tokens] [chains]
+    python models/tests/golden/make.py [tiny] [families] [hybrid] [quantized] [demo] [sampling] [vision] [draft] [draft_tokens] [chains] [mtp]
 
-Without a name: all but the last three, which need the packages that their files name.
+Without a name: all but the last four, which need the packages that their files name.
 Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
 ones in mlx-lm (quantized.py), in float32, one sequence at a time; the sampling vectors are computed here
 by numpy in float64 from the contract's text. Each file carries its provenance; made again with the same versions on the same
@@ -610,8 +610,15 @@ def make_chains():
     chains.make_chains()
 
 
+def make_mtp():
+    # As make_draft.
+    import mtp
+
+    mtp.make_mtp()
+
+
 if __name__ == "__main__":
     parts = {"tiny": make_tiny, "families": make_families, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
-             "vision": make_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains}
-    for part in sys.argv[1:] or [part for part in parts if part not in ("draft", "draft_tokens", "chains")]:
+             "vision": make_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp}
+    for part in sys.argv[1:] or [part for part in parts if part not in ("draft", "draft_tokens", "chains", "mtp")]:
         parts[part]()

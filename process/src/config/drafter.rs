@@ -20,14 +20,24 @@ pub enum DrafterStart {
 }
 
 /// What `drafter.kind` may be.
-pub const DRAFTER_KINDS: [&str; 7] =
-    ["auto", "dflash", "dflash2", "dspark", "eagle3", "model", LOOKUP];
+pub const DRAFTER_KINDS: [&str; 8] =
+    ["auto", "dflash", "dflash2", "dspark", "eagle3", "model", MTP, LOOKUP];
 
 /// In `drafter.model`: the embedded drafter for the embedded target, else prompt lookup.
 pub const AUTO_DRAFTER: &str = "auto";
 
 /// In `drafter.model` and `drafter.kind`: prompt lookup, a drafter without weights.
 pub const LOOKUP: &str = "lookup";
+
+/// In `drafter.model`: the head in the target's own checkpoint that predicts the token after the
+/// next.
+pub const TARGET_HEAD: &str = "target";
+
+/// In `drafter.kind`: such a head, in the target's checkpoint or in files of its own.
+pub const MTP: &str = "mtp";
+
+/// Names in `drafter.model` that are no directory and mean the same in every process.
+pub const WITHOUT_DIRECTORY: [&str; 2] = [LOOKUP, TARGET_HEAD];
 
 /// What a name in `drafter.model` means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +46,8 @@ pub enum DrafterChoice {
     None,
     /// Prompt lookup.
     Lookup,
+    /// The head in the target's checkpoint, which need not have one.
+    TargetHead,
     /// The checkpoint in this directory, which need not exist: a drafter that is not there costs
     /// speed, nothing else (I3).
     Directory(PathBuf),
@@ -47,6 +59,7 @@ impl DrafterChoice {
         match self {
             Self::None => String::new(),
             Self::Lookup => LOOKUP.to_owned(),
+            Self::TargetHead => TARGET_HEAD.to_owned(),
             Self::Directory(dir) => dir.display().to_string(),
         }
     }
@@ -71,7 +84,8 @@ pub enum DrafterQuantize {
 #[serde(deny_unknown_fields, default)]
 pub struct DrafterConfig {
     /// "auto" = the embedded demo drafter if the embedded demo target is served, else "lookup";
-    /// "" = none; "lookup" = prompt lookup, which needs no weights; else a model directory or
+    /// "" = none; "lookup" = prompt lookup, which needs no weights; "target" = the head in the
+    /// target's own checkpoint that predicts the token after the next; else a model directory or
     /// `org/name` of a hub, as `target.model`. Default "auto". Of a list, the first one that can be
     /// loaded and that the target accepts.
     pub model: DrafterModels,
@@ -87,6 +101,9 @@ pub struct DrafterConfig {
     /// Quantization at load, on the CPU as on a GPU. A number then takes about 9 bits (q8) or 5
     /// (q4), scales included. Without, it takes 32 on the CPU and as many as in the files on a GPU.
     pub quantize: DrafterQuantize,
+    /// How many of the target's first ids a drafter of kind `mtp` can propose, beside special tokens;
+    /// 0 = all, the default. Fewer ids make each draft faster and some drafts wrong.
+    pub draft_vocabulary: u32,
     /// Bytes of contexts of ended requests that it retains for requests with the same beginning; 0
     /// = none. Default: 256 MiB, which is some ten thousand positions of the published drafters.
     pub prefix_bytes: u64,
@@ -101,6 +118,7 @@ impl Default for DrafterConfig {
             idle_stop_s: 0,
             threads: Auto::Auto,
             quantize: DrafterQuantize::default(),
+            draft_vocabulary: 0,
             prefix_bytes: 256 << 20,
         }
     }

@@ -2,9 +2,21 @@
 
 use std::path::PathBuf;
 
-use super::{AUTO_DRAFTER, Config, ConfigError, DrafterChoice, DrafterModels, LOOKUP};
+use super::{
+    AUTO_DRAFTER, Config, ConfigError, DrafterChoice, DrafterModels, LOOKUP, MTP, TARGET_HEAD,
+    WITHOUT_DIRECTORY,
+};
 use crate::chain;
 use crate::checkpoints::{CURRENT, ModelPlaces, ModelRef, SMOLLM2, name_of};
+
+/// The files of a drafter with weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrafterFiles {
+    /// Their directory.
+    pub dir: PathBuf,
+    /// One of [`super::DRAFTER_KINDS`], but for lookup.
+    pub kind: String,
+}
 
 impl Config {
     /// Replaces the names of models by their absolute directories. Done once by the process that
@@ -68,9 +80,28 @@ impl Config {
         match model {
             "" => DrafterChoice::None,
             LOOKUP => DrafterChoice::Lookup,
+            TARGET_HEAD => DrafterChoice::TargetHead,
             AUTO_DRAFTER => embedded().map_or(DrafterChoice::Lookup, DrafterChoice::Directory),
             model => DrafterChoice::Directory(drafter_place(&ModelPlaces::of_user(), model)),
         }
+    }
+
+    /// Where the weights of a drafter are, and of which kind they are; `None` if it has none.
+    ///
+    /// # Errors
+    /// They are the target's, and [`Config::model_dir`] has no directory of it.
+    pub fn drafter_files(
+        &self,
+        choice: &DrafterChoice,
+    ) -> Result<Option<DrafterFiles>, ConfigError> {
+        let kind = self.drafter.kind.clone();
+        Ok(match choice {
+            DrafterChoice::None | DrafterChoice::Lookup => None,
+            DrafterChoice::Directory(dir) => Some(DrafterFiles { dir: dir.clone(), kind }),
+            DrafterChoice::TargetHead => {
+                Some(DrafterFiles { dir: self.model_dir()?, kind: MTP.to_owned() })
+            }
+        })
     }
 
     /// One error for each checkpoint of `drafter.model` that is not there, with what to do.
@@ -78,7 +109,7 @@ impl Config {
         let places = ModelPlaces::of_user();
         let names = self.drafter.model.names().iter().map(String::as_str);
         names
-            .filter(|name| !["", LOOKUP, AUTO_DRAFTER].contains(name))
+            .filter(|name| !["", AUTO_DRAFTER].contains(name) && !WITHOUT_DIRECTORY.contains(name))
             .filter_map(|name| places.locate(&ModelRef::parse(name)).err())
             .map(|error| ConfigError::value("drafter.model", chain(&error)))
             .collect()

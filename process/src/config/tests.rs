@@ -239,9 +239,11 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
         "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.tap_window" => {
             (true, false)
         }
-        "drafter.kind" | "drafter.threads" | "drafter.quantize" | "drafter.prefix_bytes" => {
-            (false, true)
-        }
+        "drafter.kind"
+        | "drafter.threads"
+        | "drafter.quantize"
+        | "drafter.draft_vocabulary"
+        | "drafter.prefix_bytes" => (false, true),
         _ => (false, false),
     };
     let digests = |config: &Config| (config.target_digest(), config.drafter_digest());
@@ -315,6 +317,41 @@ fn the_demo_drafter_goes_with_the_demo_target_and_lookup_with_every_other() {
     config.drafter.model = DrafterModels::one("./lookup");
     let choices = config.drafter_choices();
     assert!(matches!(choices.as_slice(), [DrafterChoice::Directory(dir)] if dir.is_absolute()));
+}
+
+#[test]
+fn the_targets_head_has_the_same_name_in_every_process_and_is_of_kind_mtp() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut config = Config::default();
+    config.target.model = dir.path().display().to_string();
+    config.drafter.model = DrafterModels::of(vec!["target".into(), "lookup".into()]);
+    assert_eq!(config.drafter_choices(), [DrafterChoice::TargetHead, DrafterChoice::Lookup]);
+    assert!(config.missing_drafters().is_empty());
+    config.resolve_models().expect("the target is there");
+    assert_eq!(config.model_variables().map(|(_, model)| model)[1], "target,lookup");
+    let files = |config: &Config, name: &str| {
+        config.drafter_files(&config.drafter_named(name)).expect("the target is there")
+    };
+    let head = files(&config, "target").expect("files");
+    assert_eq!((head.dir.as_path(), head.kind.as_str()), (dir.path(), "mtp"));
+    assert_eq!(files(&config, "lookup"), None);
+    config.drafter.kind = "dflash".into();
+    assert_eq!(files(&config, "/d").map(|files| files.kind).as_deref(), Some("dflash"));
+    assert_eq!(files(&config, "target").expect("files").kind, "mtp");
+    let digest = config.drafter_digest();
+    config.target.model = "/other".into();
+    assert_ne!(config.drafter_digest(), digest, "the target is the drafter's checkpoint");
+    for (model, kind, fits) in [
+        ("\"target\"", "auto", true),
+        ("\"target\"", "mtp", true),
+        ("[\"target\", \"/d\"]", "dflash", true),
+        ("\"target\"", "dflash", false),
+        ("[\"target\", \"lookup\"]", "eagle3", false),
+        ("\"target\"", "lookup", false),
+    ] {
+        let text = format!("[drafter]\nmodel = {model}\nkind = {kind:?}\n");
+        assert_eq!(build(&text, &[]).is_ok(), fits, "{text}");
+    }
 }
 
 #[test]

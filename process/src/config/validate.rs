@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::kv::LONGEST_TAP_WINDOW;
 use super::{
     AUTO_DRAFTER, Auto, Config, ConfigError, DRAFTER_KINDS, DrafterConfig, KvConfig, LOOKUP,
-    LogConfig, MOST_SEQUENCES,
+    LogConfig, MOST_SEQUENCES, MTP, TARGET_HEAD, WITHOUT_DIRECTORY,
 };
 
 impl Config {
@@ -48,8 +48,8 @@ impl Config {
         http.map_or(Ok(()), |http| gateway.check_exposure("gateway.http", http))
     }
 
-    /// Prompt lookup has no directory, and a directory is not of that kind. Any other kind is that
-    /// of each checkpoint of a list.
+    /// Prompt lookup has no directory, and a directory is not of that kind. Nor is the target's head,
+    /// which is of kind mtp. Any other kind is that of each checkpoint of a list.
     fn check_drafter(&self) -> Result<(), ConfigError> {
         let DrafterConfig { model, kind, .. } = &self.drafter;
         if let Some(fault) = model.fault() {
@@ -59,7 +59,8 @@ impl Config {
         let fits = match kind.as_str() {
             "auto" => true,
             LOOKUP => names.iter().all(|name| ["", AUTO_DRAFTER, LOOKUP].contains(&name.as_str())),
-            _ => names.iter().any(|name| name != LOOKUP),
+            MTP if names.iter().any(|name| name == TARGET_HEAD) => true,
+            _ => !names.iter().all(|name| WITHOUT_DIRECTORY.contains(&name.as_str())),
         };
         if fits {
             return Ok(());

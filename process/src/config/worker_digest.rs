@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::{AUTO_DRAFTER, Config, DrafterConfig, SupervisorConfig, TargetConfig};
+use super::{AUTO_DRAFTER, Config, DrafterConfig, SupervisorConfig, TARGET_HEAD, TargetConfig};
 
 impl Config {
     /// Digest of the settings that the target is started with. A target with another digest is not
@@ -24,9 +24,13 @@ impl Config {
     pub fn drafter_digest(&self) -> String {
         let DrafterConfig { start, idle_stop_s, .. } = DrafterConfig::default();
         let drafter = DrafterConfig { start, idle_stop_s, ..self.drafter.clone() };
-        // With "auto" the target decides which drafter there is.
-        let is_auto = drafter.model.names().iter().any(|name| name == AUTO_DRAFTER);
-        let model = if is_auto { self.target.model.clone() } else { String::new() };
+        // With "auto" the target decides which drafter there is, and with "target" it is the target.
+        let of_target = |name: &String| [AUTO_DRAFTER, TARGET_HEAD].contains(&name.as_str());
+        let model = if drafter.model.names().iter().any(of_target) {
+            self.target.model.clone()
+        } else {
+            String::new()
+        };
         let target = TargetConfig { model, device: self.target.device, ..Default::default() };
         Self { target, drafter, ..self.of_every_worker() }.hashed()
     }

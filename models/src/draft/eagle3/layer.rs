@@ -2,14 +2,14 @@
 //! layer. R rows. Field names are the checkpoint's tensor names.
 
 use mlx_rs::Array;
-use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
+use mlx_rs::ops::concatenate;
 
 use super::config::{Config, FeatureNorm};
 use crate::error::Result;
 use crate::kv::{AttentionParams, KvStore};
-use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, RopeTables};
+use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, RopeTables, last_rows};
 use crate::load::{LoadError, Weights};
-use crate::segment::Segment;
+use crate::segment::QuerySegments;
 
 /// The projection of the target's hidden states.
 pub(super) struct Features {
@@ -47,15 +47,6 @@ impl Features {
         };
         self.fc.forward(&normed)
     }
-}
-
-/// Places of the rows of one forward: those that only write their keys and values, then the
-/// queries, each in the segments' order.
-#[derive(Debug, Default)]
-pub(super) struct RowPlaces {
-    pub(super) segments: Vec<Segment>,
-    /// Queries of each segment: its last rows.
-    pub(super) queries: Vec<i32>,
 }
 
 struct Attention {
@@ -101,7 +92,7 @@ impl Attention {
     fn forward(
         &self,
         x: &Array,
-        rows: &RowPlaces,
+        rows: &QuerySegments,
         rope: &RopeTables,
         kv: &mut KvStore,
     ) -> Result<Option<Array>> {
@@ -112,7 +103,7 @@ impl Attention {
             None => rope.apply_to(&both, n_kv_heads)?,
         };
         let values = HeadRows::new(&both, n_kv_heads..2 * n_kv_heads);
-        let count = rows.queries.iter().sum();
+        let count = rows.count();
         if count == 0 {
             kv.write(0, &keys, values, Some(&rows.queries), &rows.segments)?;
             return Ok(None);
@@ -132,12 +123,6 @@ impl Attention {
         let attended = kv.attend(0, &queries, &keys, values, params, &rows.segments)?;
         self.o_proj.forward(&attended).map(Some)
     }
-}
-
-/// The last `count` rows of `x`; all of them without a copy.
-fn last_rows(x: &Array, count: i32) -> Result<Array> {
-    let first = x.dim(0) - count;
-    Ok(if first == 0 { x.clone() } else { x.try_index(first..)? })
 }
 
 /// The layer. Its input is an embedding and a hidden state, each with a norm of its own.
@@ -172,7 +157,7 @@ impl Layer {
         &self,
         embeddings: &Array,
         hidden: &Array,
-        rows: &RowPlaces,
+        rows: &QuerySegments,
         rope: &RopeTables,
         kv: &mut KvStore,
     ) -> Result<Option<Array>> {

@@ -1,0 +1,309 @@
+//! Drafters of one layer that reads, for each position, the token after it and a hidden state. Each
+//! draft is one forward of one row. What EAGLE-3 and heads of Qwen3.5 share, whatever their layer
+//! is: rows to read → layer → output → draft → next row. R rows.
+//!
+//! ```text
+//!  row            token               hidden state                    afterwards
+//!  of position i  that of i + 1       the target's, of position i     stays in the store
+//!  of a draft     the draft           the layer's own, of the row     dropped after the block
+//!                                     before
+//! ```
+//!
+//! The first draft comes from the row of the last context position. Its token is the bonus token. If
+//! that row was read in an earlier call without a block, the drafter has kept the row's input and
+//! computes it once more.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use mlx_rs::ops::concatenate;
+use mlx_rs::{Array, Dtype};
+
+use super::chain::{ChainRows, Chains};
+use super::{DraftBatch, DraftInfo, Drafter, Proposal, lengths};
+use crate::error::{ModelError, Result};
+use crate::kv::{GrowingKv, KvStore, LayerKv};
+use crate::layers::{Rope, RopeTables};
+use crate::segment::{QuerySegments, Segment, SequenceId};
+
+/// The arithmetic of such a drafter. One set of weights, which remembers no session.
+pub(super) trait NextTokenModel {
+    /// What is known of it.
+    fn info(&self) -> &DraftInfo;
+
+    /// What its layer remembers.
+    fn kv(&self) -> GrowingKv;
+
+    /// The type in which it computes.
+    fn dtype(&self) -> Dtype;
+
+    /// Ids below this one have an embedding, and no others are proposed.
+    fn vocab(&self) -> u32;
+
+    /// How the heads of its layer turn.
+    fn rope(&self) -> &Rope;
+
+    /// Hidden states of the target `[R, feature layers · hidden]` → what a context row reads of
+    /// them `[R, hidden]`.
+    fn features(&self, states: &Array) -> Result<Array>;
+
+    /// Embeddings of `ids` `[R]` → `[R, hidden]`.
+    fn embed(&self, ids: &Array) -> Result<Array>;
+
+    /// `embeddings` and `hidden` `[R, hidden]` → the layer's output `[queries, hidden]`, `None`
+    /// without queries.
+    fn layer(
+        &self,
+        embeddings: &Array,
+        hidden: &Array,
+        rows: &QuerySegments,
+        rope: &RopeTables,
+        kv: &mut KvStore,
+    ) -> Result<Option<Array>>;
+
+    /// What follows from the layer's output `[R, hidden]`.
+    fn scores(&self, output: &Array) -> Result<Scores>;
+}
+
+/// What follows from outputs of the layer.
+pub(super) struct Scores {
+    /// Logits of the token after the one that was read `[R, vocab]`, float32.
+    pub(super) logits: Array,
+    /// What the next row reads `[R, hidden]`.
+    pub(super) hidden: Array,
+}
+
+/// A row to read.
+#[derive(Clone, Copy)]
+struct ContextRow {
+    /// The token after the position.
+    next_id: u32,
+    position: i32,
+    /// Its row of the hidden states.
+    source: i32,
+}
+
+/// The rows of one forward over the context.
+#[derive(Default)]
+struct ContextRows {
+    places: QuerySegments,
+    /// Rows that only write, in the order of the segments.
+    written: Vec<ContextRow>,
+    /// One for each block that begins.
+    queries: Vec<ContextRow>,
+    /// Hidden states of rows that are read again; they follow those of the batch.
+    again: Vec<Array>,
+    /// For each part, whether a draft can be made.
+    begins: Vec<bool>,
+}
+
+impl ContextRows {
+    /// Of each part its context, and of a block without context the last row of its session again,
+    /// if it is among `kept`.
+    fn new(
+        batch: &DraftBatch,
+        starts: &[i32],
+        kept: &HashMap<SequenceId, LastRow>,
+    ) -> Result<Self> {
+        let mut made = Self::default();
+        let mut from = 0;
+        for (part, start) in batch.parts.iter().zip(starts) {
+            let next_id = part.block.map(|block| block.bonus_id).or(part.next_id);
+            let missing = || {
+                let what = "expected the token after the context, with which its last position is \
+                            read; found none";
+                ModelError::Batch(what.into())
+            };
+            let next_id = next_id.ok_or_else(missing)?;
+            let queries = i32::from(part.block.is_some());
+            let to = from + part.context;
+            let last = kept.get(&part.sequence).filter(|last| last.length == *start);
+            let segment =
+                |start, length| Segment { sequence: part.sequence, start, length, drafted: 0 };
+            if part.context > 0 {
+                made.places.segments.push(segment(*start, part.context));
+                let row = |source: i32| ContextRow {
+                    next_id: if source + 1 < to { batch.ids[source as usize + 1] } else { next_id },
+                    position: part.position + source - from,
+                    source,
+                };
+                made.written.extend((from..to - queries).map(row));
+                made.queries.extend((to - queries..to).map(row));
+            } else if let Some(last) = last {
+                made.places.segments.push(segment(start - 1, 1));
+                let source = batch.ids.len() as i32 + made.again.len() as i32;
+                made.queries.push(ContextRow { next_id, position: part.position - 1, source });
+                made.again.push(last.hidden.clone());
+            } else {
+                made.begins.push(false);
+                continue;
+            }
+            made.places.queries.push(queries);
+            made.begins.push(queries == 1);
+            from = to;
+        }
+        Ok(made)
+    }
+
+    /// All rows in the order of the forward.
+    fn rows(&self) -> impl Iterator<Item = &ContextRow> {
+        self.written.iter().chain(&self.queries)
+    }
+
+    /// The hidden states of all rows `[R, features]`, from those of the batch.
+    fn hidden(&self, states: Option<&Array>) -> Result<Array> {
+        let all: Vec<&Array> = states.into_iter().chain(&self.again).collect();
+        let all = match all.as_slice() {
+            [one] => (*one).clone(),
+            several => concatenate(several, 0)?,
+        };
+        let order: Vec<i32> = self.rows().map(|row| row.source).collect();
+        if order.iter().copied().eq(0..all.dim(0)) {
+            return Ok(all);
+        }
+        Ok(all.take_axis(Array::from_slice(&order, &[order.len() as i32]), 0)?)
+    }
+}
+
+/// Input of a session's last row, which was read without a block.
+struct LastRow {
+    /// Rows of the session, this one included.
+    length: i32,
+    /// Hidden states of the target `[1, features]`.
+    hidden: Array,
+}
+
+/// A loaded drafter of this form.
+pub(super) struct NextToken<M> {
+    model: M,
+    /// At most one for each sequence of the store, which has no place for inputs. A copied sequence,
+    /// such as a retained context, has none: its first block without context gets no draft.
+    last_rows: RefCell<HashMap<SequenceId, LastRow>>,
+}
+
+impl<M: NextTokenModel> NextToken<M> {
+    pub(super) fn new(model: M) -> Self {
+        Self { model, last_rows: RefCell::default() }
+    }
+
+    /// Reads the context: the output of the last row of each block that begins `[blocks, hidden]`;
+    /// `None` without such blocks.
+    fn read(
+        &self,
+        context: &ContextRows,
+        states: Option<&Array>,
+        kv: &mut KvStore,
+    ) -> Result<Option<Array>> {
+        if context.places.segments.is_empty() {
+            return Ok(None);
+        }
+        // A row that is read again is written again.
+        for segment in &context.places.segments {
+            kv.commit(segment.sequence, segment.start)?;
+        }
+        let (model, dtype) = (&self.model, self.model.dtype());
+        let hidden = model.features(&context.hidden(states)?.as_dtype(dtype)?)?;
+        // A target may have padding ids that have no embedding here.
+        let known = |id: u32| if id < model.vocab() { id } else { 0 };
+        let ids: Vec<u32> = context.rows().map(|row| known(row.next_id)).collect();
+        let positions: Vec<i32> = context.rows().map(|row| row.position).collect();
+        let embeddings = model.embed(&Array::from_slice(&ids, &[ids.len() as i32]))?;
+        let rope = model.rope().rows(&positions, dtype)?;
+        model.layer(&embeddings.as_dtype(dtype)?, &hidden, &context.places, &rope, kv)
+    }
+
+    /// Reads the newest draft of the blocks that go on, each with its `hidden` row, which follows
+    /// from the row before: `[blocks, hidden]`.
+    fn step(
+        &self,
+        next: &ChainRows,
+        hidden: &Array,
+        batch: &DraftBatch,
+        starts: &[i32],
+        kv: &mut KvStore,
+    ) -> Result<Array> {
+        let (mut positions, mut places) = (vec![], QuerySegments::default());
+        for at in &next.parts {
+            let part = &batch.parts[*at];
+            // The first draft's row follows that of the last context position.
+            let after = part.context + next.drafts - 1;
+            let start = starts[*at] + after;
+            kv.commit(part.sequence, start)?;
+            positions.push(part.position + after);
+            places.segments.push(Segment { sequence: part.sequence, start, length: 1, drafted: 0 });
+            places.queries.push(1);
+        }
+        let dtype = self.model.dtype();
+        let rope = self.model.rope().rows(&positions, dtype)?;
+        let embeddings = self.model.embed(&next.id_array())?.as_dtype(dtype)?;
+        let output = self.model.layer(&embeddings, hidden, &places, &rope, kv)?;
+        output.ok_or_else(|| ModelError::Batch("expected rows that are queries".into()))
+    }
+
+    fn draft(
+        &self,
+        batch: &DraftBatch,
+        starts: &[i32],
+        kv: &mut KvStore,
+    ) -> Result<Option<Proposal>> {
+        let context = ContextRows::new(batch, starts, &self.last_rows.borrow())?;
+        let output = self.read(&context, batch.hidden_states.as_ref(), kv)?;
+        let mut chains = Chains::new(&batch.parts, self.model.vocab(), |at| context.begins[at]);
+        if let Some(mut output) = output {
+            loop {
+                let Scores { logits, hidden } = self.model.scores(&output)?;
+                let Some(next) = chains.choose(&logits)? else { break };
+                output = self.step(&next, &next.take(&hidden)?, batch, starts, kv)?;
+            }
+        }
+        let any = batch.parts.iter().any(|part| part.block.is_some());
+        if any { Ok(Some(Proposal::Tokens(chains.finish(&[])?))) } else { Ok(None) }
+    }
+
+    /// Keeps the input of the last rows that were read without a block, and forgets those of
+    /// sessions that have other rows now.
+    fn keep_last_rows(&self, batch: &DraftBatch, kv: &KvStore) -> Result<()> {
+        let mut kept = self.last_rows.borrow_mut();
+        kept.retain(|sequence, last| kv.length(*sequence) == Some(last.length));
+        let Some(states) = &batch.hidden_states else { return Ok(()) };
+        let mut end = 0;
+        for part in &batch.parts {
+            end += part.context;
+            let length = kv.length(part.sequence).filter(|_| part.context > 0);
+            if let (Some(length), None) = (length, part.block) {
+                // A gather copies: a slice would keep the hidden states of all rows.
+                let hidden = states.take_axis(Array::from_slice(&[end - 1], &[1]), 0)?;
+                hidden.eval()?;
+                kept.insert(part.sequence, LastRow { length, hidden });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<M: NextTokenModel> Drafter for NextToken<M> {
+    fn info(&self) -> &DraftInfo {
+        self.model.info()
+    }
+
+    fn kv_layers(&self) -> Vec<LayerKv> {
+        vec![self.model.kv().into()]
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.model.dtype()
+    }
+
+    fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
+        batch.check(self.model.info())?;
+        let starts = lengths(&batch.parts, kv)?;
+        let drafted = self.draft(batch, &starts, kv);
+        // No row of a block stays, and none at all after a fault.
+        for (part, start) in batch.parts.iter().zip(&starts) {
+            kv.commit(part.sequence, start + if drafted.is_ok() { part.context } else { 0 })?;
+        }
+        let drafted = drafted?;
+        self.keep_last_rows(batch, kv)?;
+        Ok(drafted)
+    }
+}
