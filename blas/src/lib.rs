@@ -108,7 +108,7 @@ impl RecurrentSizes {
 /// What happens to the states of one slot in a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotRows {
-    /// The slot.
+    /// Number of the slot among those of the layer.
     pub slot: usize,
     /// Whether the sequence begins: the slot's numbers count as zeros.
     pub begins: bool,

@@ -76,7 +76,8 @@ pub fn limit(wait: &WaitArgs) -> Duration {
 }
 
 /// The absolute directory of the model: the service has another working directory. Empty if none is
-/// named. Drafters without a directory of their own keep their names. Whether a directory exists is the service's to check.
+/// named. Drafters without a directory of their own keep their names. Whether a directory exists is
+/// the service's to check.
 fn directory(model: Option<&str>) -> Result<String, Failure> {
     let model = match model {
         None => return Ok(String::new()),

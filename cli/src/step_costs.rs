@@ -8,7 +8,7 @@ use serde::Serialize;
 pub struct StepMs {
     /// The last chosen token and the drafted ones that it verifies.
     pub rows: u32,
-    /// Milliseconds.
+    /// Duration of the step in milliseconds.
     pub ms: f64,
     /// Milliseconds of a draft of so many rows, if one was measured.
     pub draft_ms: Option<f64>,

@@ -64,21 +64,21 @@ pub struct DraftPlan {
 pub enum LaneEvent {
     /// Its drafts do not pay: no draft is requested before its next probe.
     BackoffBegan {
-        /// The sequence.
+        /// The sequence that rests.
         key: SequenceKey,
         /// Generated tokens at which a probe is considered.
         until_tokens: u32,
     },
     /// A draft is requested in order to measure whether drafts pay now.
     Probed {
-        /// The sequence.
+        /// The sequence that is tried.
         key: SequenceKey,
         /// Length of the draft.
         draft_tokens: usize,
     },
     /// A probe was verified: the next decision is open.
     BackoffEnded {
-        /// The sequence.
+        /// The sequence whose draft was verified.
         key: SequenceKey,
     },
 }

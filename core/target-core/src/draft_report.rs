@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use paceline_vocabulary::ExponentialMean;
 use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFigures, StepCost};
 
-use crate::speculation::{Costs, Cycles, KINDS, Load, Size, TrafficClass};
+use crate::speculation::{Costs, Cycles, KINDS, Size, StepLoad, TrafficClass};
 
 /// Upper ends of the ranges by sequences. The last range also holds what is beyond it.
 const SEQUENCES: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -68,7 +68,7 @@ impl Ranges {
         let class = busiest.unwrap_or(&fresh);
         let mixture = class.mixture();
         // For each kind of text the better of both lanes counts.
-        let bucket = |up_to: u32, steps, load: Load, kinds: [f64; KINDS]| {
+        let bucket = |up_to: u32, steps, load: StepLoad, kinds: [f64; KINDS]| {
             let gains =
                 Cycles::new(costs, load).gains(load.sequences, &class.table, REPORTED_LENGTH);
             let gain = kinds.iter().zip(gains).map(|(share, gain)| share * gain.max(1.0)).sum();
@@ -77,12 +77,12 @@ impl Ranges {
         let mean_context = self.context.get().unwrap_or(0.0);
         let by_sequences = SEQUENCES.iter().zip(self.by_sequences).map(|(up_to, steps)| {
             let context = mean_context * f64::from(*up_to);
-            bucket(*up_to, steps, Load { sequences: *up_to as usize, context }, mixture)
+            bucket(*up_to, steps, StepLoad { sequences: *up_to as usize, context }, mixture)
         });
         let by_context =
             CONTEXT.iter().zip(self.by_context).zip(&self.kinds).map(|((up_to, steps), means)| {
                 let kinds = std::array::from_fn(|kind| means[kind].get().unwrap_or(mixture[kind]));
-                bucket(*up_to, steps, Load { sequences: 1, context: f64::from(*up_to) }, kinds)
+                bucket(*up_to, steps, StepLoad { sequences: 1, context: f64::from(*up_to) }, kinds)
             });
         let classes = classes.iter().filter(|(_, class)| class.cycles > 0).map(|(name, class)| {
             ClassFigures { class: name.clone(), cycles: class.cycles, survival: class.measured() }

@@ -15,7 +15,7 @@
 pub struct RefusedDrafter {
     /// Its directory, or "lookup".
     pub model: String,
-    /// Why.
+    /// What the target or the worker said: expected and found, or how the process ended.
     pub reason: String,
 }
 

@@ -34,7 +34,7 @@ const CHECK_CYCLES: [u32; 2] = [3, 96];
 
 /// All sequences that step together: their number, and their positions of context.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub(crate) struct StepLoad {
     pub(crate) sequences: usize,
     pub(crate) context: f64,
 }
@@ -90,12 +90,12 @@ struct Cycle {
 #[derive(Debug)]
 pub(crate) struct Cycles<'a> {
     costs: &'a Costs,
-    load: Load,
+    load: StepLoad,
     plain_us: f64,
 }
 
 impl<'a> Cycles<'a> {
-    pub(crate) fn new(costs: &'a Costs, load: Load) -> Self {
+    pub(crate) fn new(costs: &'a Costs, load: StepLoad) -> Self {
         Self { costs, load, plain_us: costs.plain_us(load.sequences as f64, load.context) }
     }
 
@@ -106,7 +106,7 @@ impl<'a> Cycles<'a> {
 
     /// The drafter works while the others step plainly, then one step verifies.
     fn of(&self, sums: Sums) -> Cycle {
-        let (costs, Load { sequences, context }) = (self.costs, self.load);
+        let (costs, StepLoad { sequences, context }) = (self.costs, self.load);
         let (count, n, rows) = (sequences as f64, sums.drafting as f64, sums.rows as f64);
         let others = count - n;
         let size = Size { rows: count + rows, sequences: count, context };
@@ -226,7 +226,7 @@ impl Speculation {
                 candidates.push(one);
             }
         }
-        let load = Load { sequences: sequences.len(), context: context as f64 };
+        let load = StepLoad { sequences: sequences.len(), context: context as f64 };
         if at_border && !candidates.is_empty() {
             self.decide(load, &candidates, &mut plan);
         } else {
@@ -286,7 +286,7 @@ impl Speculation {
         })
     }
 
-    fn decide(&mut self, load: Load, all: &[Candidate], plan: &mut DraftPlan) {
+    fn decide(&mut self, load: StepLoad, all: &[Candidate], plan: &mut DraftPlan) {
         let costs = Arc::clone(&self.costs);
         let cycles = Cycles::new(&costs, load);
         let (idle, some): (Vec<_>, Vec<_>) =
@@ -294,7 +294,7 @@ impl Speculation {
         let is_open = |one: &&Candidate| self.states[&one.key].rests_until.is_none();
         let open: Vec<&Candidate> = some.iter().copied().filter(is_open).collect();
         let (ranking, lengths) = self.lengths(&cycles, &open);
-        let (Load { sequences, context }, plain_rate) = (load, cycles.plain_rate());
+        let (StepLoad { sequences, context }, plain_rate) = (load, cycles.plain_rate());
         let mut decision =
             WidthDecision { sequences, context, plain_rate, ranking, chosen: vec![] };
         self.drafts = lengths.iter().any(|length| *length > 0);
@@ -305,7 +305,7 @@ impl Speculation {
         // A drafter that has nothing costs nothing until it has something.
         let mut asked: Vec<(&Candidate, usize, DraftCause)> =
             idle.into_iter().map(|one| (one, one.most, DraftCause::Prior)).collect();
-        let alone = Load { sequences: 1, context: context / sequences as f64 };
+        let alone = StepLoad { sequences: 1, context: context / sequences as f64 };
         let alone = Cycles::new(&costs, alone);
         for (one, length) in open.into_iter().zip(lengths) {
             let unseen = self.states[&one.key].belief.cycles == 0;

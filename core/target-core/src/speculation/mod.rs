@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, mem, sync::Arc};
 use paceline_vocabulary::{Force, Lane, Route, RouteReason, report::SpeculationFigures};
 
 pub(crate) use acceptance::{KINDS, TrafficClass};
-pub(crate) use controller::{Cycles, Load};
+pub(crate) use controller::{Cycles, StepLoad};
 pub(crate) use step_cost::Costs;
 use step_cost::Table;
 pub use step_cost::{CostCell, Size};
