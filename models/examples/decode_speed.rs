@@ -3,10 +3,11 @@
 //! chosen ids still in it, while this one runs.
 //!
 //! `cargo run --release -p paceline-models --example decode_speed -- demo/target [sequences]
-//! [steps] [prompt] [block]`
+//! [steps] [prompt] [block] [accepted]`
 //!
-//! With a block of more than one row a step is what the target does to verify a draft of which
-//! nothing is accepted.
+//! With a block of more than one row a step is what the target does to verify a draft, of which
+//! `accepted` tokens are accepted, without a number none. With the number `certain` no row may be
+//! rejected, as in a prompt: the difference is what a drafted row costs a model with states.
 
 use std::path::Path;
 
@@ -18,16 +19,27 @@ use paceline_models::{
     load_target,
 };
 
+/// Rows of a chunk of a prompt.
+const CHUNK: usize = 1_024;
+
 // More than 60 lines: a tool's steps in order, with nothing to share.
 #[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let dir = arguments
         .next()
-        .expect("usage: decode_speed MODEL_DIR [sequences] [steps] [prompt] [block]");
+        .expect("usage: decode_speed MODEL_DIR [sequences] [steps] [prompt] [block] [accepted]");
     let mut number =
         |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
     let (sequences, steps, prompt, block) = (number(1), number(200), number(64), number(1).max(1));
+    let accepted = arguments.next();
+    let certain = accepted.as_deref() == Some("certain");
+    let committed = match accepted {
+        Some(_) if certain => block,
+        Some(text) => text.parse::<usize>().expect("a number, or certain") + 1,
+        None => 1,
+    };
+    assert!(committed <= block, "at most block - 1 tokens are accepted");
     device::choose(DeviceChoice::Auto).expect("a device");
     let model = load_target(Path::new(&dir), &mut |_, _| {}).expect("loads");
     let mut kv =
@@ -38,19 +50,21 @@ fn main() {
     for at in 0..sequences {
         kv.open(SequenceId(at as u64)).expect("new");
     }
+    let begun = std::time::Instant::now();
+    let read = read_first(model.as_ref(), &mut kv, &ids);
     let (mut took, mut built) = (vec![], vec![]);
     for step in 0..=steps {
         let started = std::time::Instant::now();
         let segment = |at: usize, ids: &Vec<u32>| {
-            let (start, length) = match step {
-                0 => (0, ids.len()),
-                _ => (ids.len() - 1, block),
+            let (start, length, drafted) = match step {
+                0 => (read, ids.len() - read, 0),
+                _ => (ids.len() - 1, block, if certain { 0 } else { block - 1 }),
             };
             Segment {
                 sequence: SequenceId(at as u64),
                 start: start as i32,
                 length: length as i32,
-                drafted: 0,
+                drafted: drafted as i32,
             }
         };
         let segments: Vec<Segment> =
@@ -83,8 +97,10 @@ fn main() {
         for ((ids, choice), segment) in
             ids.iter_mut().zip(chosen.chunks(per_sequence)).zip(&segments)
         {
+            let length = if step == 0 { segment.length } else { committed as i32 };
+            // The block's own ids stand for the accepted tokens.
+            ids.extend((0..length.min(committed as i32) - 1).map(|at| at as u32 * 5 + 4));
             ids.push(choice[0].token);
-            let length = if step == 0 { segment.length } else { 1 };
             kv.commit(segment.sequence, segment.start + length).expect("commits");
         }
         if step > 0 {
@@ -93,14 +109,14 @@ fn main() {
         } else {
             println!(
                 "prefill of {sequences} x {prompt}: {:.1} ms",
-                started.elapsed().as_secs_f64() * 1e3
+                begun.elapsed().as_secs_f64() * 1e3
             );
         }
     }
     let ((median, best), (graph, _)) = (middle(&mut took), middle(&mut built));
     println!(
-        "{sequences} sequences: step median {median:.3} ms, best {best:.3} ms; {:.0} tok/s; of it {graph:.3} ms until the graph is there",
-        sequences as f64 * 1e3 / median
+        "{sequences} sequences of {block} rows: step median {median:.3} ms, best {best:.3} ms; {:.0} tok/s; of it {graph:.3} ms until the graph is there",
+        (sequences * committed) as f64 * 1e3 / median
     );
     if block > 1 {
         return;
@@ -118,6 +134,26 @@ fn main() {
             median / plain
         );
     }
+}
+
+/// Reads all of the prompts but their last rows, in chunks. Returns how many rows of each were read.
+fn read_first(model: &dyn Target, kv: &mut KvStore, ids: &[Vec<u32>]) -> usize {
+    let last = ids[0].len() - 1;
+    for start in (0..last).step_by(CHUNK) {
+        let length = CHUNK.min(last - start);
+        for (at, ids) in ids.iter().enumerate() {
+            let sequence = SequenceId(at as u64);
+            let segment =
+                Segment { sequence, start: start as i32, length: length as i32, drafted: 0 };
+            let rows = ids[start..start + length].to_vec();
+            let wants = Wants { logit_rows: vec![length as i32 - 1], ..Wants::default() };
+            let forward = model.forward(&Batch::text(rows, vec![segment]), kv, &wants);
+            let logits = forward.expect("a forward").logits.expect("wanted");
+            kv.commit(sequence, segment.end()).expect("commits");
+            logits.eval().expect("evaluates");
+        }
+    }
+    last
 }
 
 fn middle(took: &mut [f64]) -> (f64, f64) {
