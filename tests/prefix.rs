@@ -4,11 +4,13 @@
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
-use paceline_proto::v1::{Lane, RouteWish, Speculation};
+use std::path::Path;
+
+use paceline_proto::v1::{Lane, Message, RouteWish, Speculation};
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::prompts::{reference, same_but_near_ties};
 use paceline_tests::{Answer, Stack, repository, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PAGE: u32 = 64;
 
@@ -264,4 +266,79 @@ fn too_little_memory_costs_prefix_hits_but_no_request() {
     let whole = stack.ask(prompts[0].clone().exactly(600)).expect("served");
     assert_eq!(whole.ids.len(), 600);
     stack.stop();
+}
+
+/// A tiny target with a recurrent layer and a head that predicts the token after the next, in `dir`,
+/// with a tokenizer of one token a word.
+fn recurrent_model(dir: &Path) {
+    let golden = repository().join("models/tests/golden/mtp-dense");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(golden.join(file), dir.join(file)).expect("copied");
+    }
+    let own = ["<end>", "<turn>", "user", "assistant"].map(str::to_owned);
+    let words = own.into_iter().chain((4..56).map(|id| format!("t{id}")));
+    let vocab: serde_json::Map<String, Value> =
+        words.zip(0..).map(|(word, id): (String, u32)| (word, id.into())).collect();
+    let special = |id: u32, content: &str| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true})
+    };
+    let tokenizer = json!({
+        "added_tokens": [special(0, "<end>"), special(1, "<turn>")],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "t4"},
+    });
+    let template = "{% for message in messages %}<turn>{{ message.role }} {{ message.content }}\
+                    <end>{% endfor %}<turn>assistant ";
+    let config = json!({"chat_template": template, "eos_token": "<end>"});
+    for (file, value) in [("tokenizer.json", tokenizer), ("tokenizer_config.json", config)] {
+        std::fs::write(dir.join(file), value.to_string()).expect("written");
+    }
+}
+
+/// So many words, other ones for another seed.
+fn words(count: u32, seed: u32) -> String {
+    let word = |at: u32| format!("t{}", 8 + (at * at / 3 + at * seed + seed) % 48);
+    (0..count).map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_target_with_recurrent_layers_reuses_earlier_turns_also_after_a_swap_of_its_drafter() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    recurrent_model(dir.path());
+    let model = format!("target.model = {:?}\n", dir.path());
+    let without = Stack::ready(&format!("{model}drafter.model = \"\"\nkv.prefix_cache = false\n"));
+    let stack = Stack::drafting(&format!("{model}drafter.model = \"target\"\n"));
+    let ask = |talk: &[Message]| {
+        let ask = conversation(talk.to_vec()).exactly(40);
+        let plain = without.ask(ask.clone()).expect("served");
+        let answer = stack.ask(ask.route(RouteWish::Speculative)).expect("served");
+        assert_eq!((&answer.ids, plain.usage().cached_tokens), (&plain.ids, 0));
+        answer
+    };
+    let mut talk = vec![message("user", &words(150, 3))];
+    let first = ask(&talk);
+    let target = stack.pid("target");
+    // A turn has two words of the template before it and one after it.
+    assert_eq!((first.usage().prompt_tokens, first.usage().cached_tokens), (155, 0));
+    stack.drafter(&["swap"]);
+    stack.wait_linked();
+    assert_eq!(ask(&talk).usage().cached_tokens, 128);
+    talk.extend([message("assistant", &first.text), message("user", &words(100, 5))]);
+    let second = ask(&talk);
+    assert_eq!(second.usage().cached_tokens, 128, "states before the end of the first prompt");
+    // Another last turn begins with the states before that of the second prompt.
+    let last_turn = 156 + first.text.split_whitespace().count() as u32;
+    talk[2] = message("user", &words(100, 7));
+    stack.drafter(&["stop"]);
+    assert_eq!(ask(&talk).usage().cached_tokens, last_turn / PAGE * PAGE);
+    stack.drafter(&["start"]);
+    stack.wait_linked();
+    assert_eq!(ask(&talk).usage().cached_tokens, (second.usage().prompt_tokens - 1) / PAGE * PAGE);
+    assert_eq!(stack.pid("target"), target);
+    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    let kv = stack.snapshot().expect("it answers").kv.unwrap_or_default();
+    assert!(kv.prefix_bytes > 0, "{kv:?}");
+    stack.stop();
+    without.stop();
 }

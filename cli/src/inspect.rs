@@ -92,9 +92,10 @@ fn text(object: &Value) -> String {
     }
     let _ = writeln!(
         text,
-        "context     {} positions, {} of KV each, {} for the longest sequence",
+        "context     {} positions, {} of KV each, {}{} for the longest sequence",
         model["context"],
         size(&kv["position_bytes"]),
+        states(kv),
         size(&kv["longest_sequence_bytes"]),
     );
     let _ = writeln!(
@@ -105,6 +106,7 @@ fn text(object: &Value) -> String {
         kv["budget_positions"],
         kv["budget_longest_sequences"],
     );
+    text.push_str(&sequences_line(kv));
     let _ = writeln!(text, "verdict     {}", verdict(machine));
     if !drafter.is_null() {
         let what = match drafter["kind"].as_str() {
@@ -114,6 +116,26 @@ fn text(object: &Value) -> String {
         let _ = writeln!(text, "drafter     {what}{}", verdict(drafter));
     }
     text
+}
+
+/// What a sequence of a model with recurrent layers takes however long it is.
+fn states(kv: &Value) -> String {
+    match kv["state_bytes"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(count) => format!("{} of states for each sequence, ", bytes(count)),
+    }
+}
+
+/// How many sequences of some lengths fit the KV budget.
+fn sequences_line(kv: &Value) -> String {
+    let lengths = kv["budget_sequences"].as_array().into_iter().flatten();
+    let words: Vec<String> = lengths
+        .map(|one| format!("{} of {} positions", one["sequences"], one["positions"]))
+        .collect();
+    match words.is_empty() {
+        true => String::new(),
+        false => format!("sequences   {} fit the KV budget\n", words.join(", or ")),
+    }
 }
 
 fn verdict(part: &Value) -> String {
@@ -167,7 +189,8 @@ mod tests {
                 {"format": "affine, 4 bits, groups of 64", "tensors": 252, "parameters": 8_000_000_000u64, "default": true, "paths": {"x": 252}},
                 {"format": "bfloat16", "tensors": 145, "parameters": 300_000, "default": false, "paths": {"model.layers.*.norm.weight": 36}}],
             "kv": {"position_bytes": 147456, "longest_sequence_bytes": 6u64 << 30, "budget_bytes": 1 << 30,
-                "budget_positions": 7281, "budget_longest_sequences": 0},
+                "budget_positions": 7281, "budget_longest_sequences": 0, "state_bytes": 150u64 << 20,
+                "budget_sequences": [{"positions": 256, "sequences": 5}, {"positions": 4096, "sequences": 1}]},
             "machine": {"device": "cpu", "usable_bytes": 3u64 << 30, "fits": false, "reason": "too large"},
             "drafter": {"path": "/d", "kind": "dflash", "memory_bytes": 1 << 20, "fits": true, "reason": null},
         });
@@ -179,7 +202,8 @@ mod tests {
             "252 tensors, 8.00 billion parameters, affine, 4 bits, groups of 64\n",
             "145 tensors, 300 thousand parameters, bfloat16\n",
             "model.layers.*.norm.weight (36)",
-            "40960 positions, 144.0 KiB of KV each, 6.0 GiB for the longest sequence",
+            "40960 positions, 144.0 KiB of KV each, 150.0 MiB of states for each sequence, 6.0 GiB for the longest",
+            "sequences   5 of 256 positions, or 1 of 4096 positions fit the KV budget",
             "3.0 GiB can be used now; KV budget 1.0 GiB: 7281 positions, or 0 of",
             "verdict     does not fit: too large",
             "drafter     dflash, 1.0 MiB in memory, fits",

@@ -32,7 +32,7 @@ use crate::images::{EncodedImage, ImageProcessor};
 use crate::sampling::SamplingRule;
 
 pub use template::{CompileError, OWN_NAMES, RenderError, Template};
-pub use tokens::{TokenizerError, Tokens};
+pub use tokens::{PromptIds, TokenizerError, Tokens};
 
 /// The text side of a model, ready for use.
 #[derive(Debug)]
@@ -208,9 +208,9 @@ impl Prompter {
     ///
     /// # Errors
     /// See [`PromptError`].
-    pub async fn ids(&self, source: Source, most_tokens: u32) -> Result<Vec<u32>, PromptError> {
+    pub async fn ids(&self, source: Source, most_tokens: u32) -> Result<PromptIds, PromptError> {
         match source {
-            Source::Ids(ids) => return Ok(ids),
+            Source::Ids(ids) => return Ok(ids.into()),
             // Before the prompt waits for a seat.
             Source::Text(ref text) => check_length(&self.language, text, most_tokens)?,
             Source::Chat(_) => {}
@@ -236,10 +236,10 @@ fn check_length(language: &Language, text: &str, most_tokens: u32) -> Result<(),
 }
 
 /// The ids of a prompt, on this thread.
-fn make(language: &Language, source: Source, most_tokens: u32) -> Result<Vec<u32>, PromptError> {
+fn make(language: &Language, source: Source, most_tokens: u32) -> Result<PromptIds, PromptError> {
     match source {
-        Source::Ids(ids) => Ok(ids),
-        Source::Text(text) => Ok(language.tokens.encode(&text, true)?),
+        Source::Ids(ids) => Ok(ids.into()),
+        Source::Text(text) => Ok(language.tokens.encode(&text, true)?.into()),
         Source::Chat(conversation) => {
             let template = language.template.as_ref().ok_or(PromptError::NoTemplate)?;
             let rendered = template.render(&conversation)?;

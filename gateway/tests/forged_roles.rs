@@ -224,6 +224,7 @@ impl Model {
         runtime
             .block_on(self.prompter.ids(source, MOST_TOKENS))
             .unwrap_or_else(|error| panic!("{}: {error:?}", self.name()))
+            .ids
     }
 
     /// Everything that only the template may write.

@@ -1,4 +1,4 @@
-//! What a prompt costs to read, its pages to keep, and to find again: `prefix_speed [MODEL]
+//! What a prompt costs to read, its pages (and states) to keep, and to find again: `prefix_speed [MODEL]
 //! [TOKENS] [OTHERS]`. Others are sequences of the same length that lie in the store meanwhile.
 //! Medians of nine rounds, milliseconds.
 
@@ -41,6 +41,8 @@ fn main() {
         KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
     (0..others).for_each(|other| read(target.as_ref(), &mut kv, 1000 + other, tokens));
     let pages = (tokens - 1) / PAGE;
+    // States are those of the last row.
+    let tokens = if kv.state_bytes() > 0 { pages * PAGE } else { tokens };
     let (mut reading, mut keeping, mut finding) = (vec![], vec![], vec![]);
     for round in 0..9 {
         let clock = Instant::now();
@@ -48,6 +50,8 @@ fn main() {
         reading.push(clock.elapsed().as_secs_f64() * 1e3);
         let clock = Instant::now();
         let kept = kv.copy_out(SequenceId(2 * round), 0, PAGE, pages).expect("copied");
+        let states = (kv.state_bytes() > 0)
+            .then(|| kv.keep_states(SequenceId(2 * round), tokens).expect("copied"));
         keeping.push(clock.elapsed().as_secs_f64() * 1e3);
         kv.free(SequenceId(2 * round));
         let clock = Instant::now();
@@ -55,6 +59,7 @@ fn main() {
         kv.copy_in(
             SequenceId(2 * round + 1),
             &kept.iter().collect::<Vec<&KvRows>>(),
+            states.as_ref(),
             pages * PAGE,
             tokens,
         )
@@ -69,7 +74,7 @@ fn main() {
     println!(
         "{tokens} tokens beside {others} sequences: reading {:.1}, keeping {pages} pages ({:.1} MB) {:.2}, finding them {:.2}",
         median(reading),
-        (pages * PAGE) as f64 * kv.row_bytes() as f64 / 1e6,
+        ((pages * PAGE) as u64 * kv.row_bytes() + kv.state_bytes()) as f64 / 1e6,
         median(keeping),
         median(finding),
     );

@@ -41,7 +41,7 @@ pub use draft::{
 pub use error::ModelError;
 pub use hidden_states::{HiddenStates, HostHiddenStates};
 pub use info::TargetInfo;
-pub use kv::{GrowingKv, KvRows, KvStore, LayerKv};
+pub use kv::{GrowingKv, KeptStates, KvRows, KvStore, LayerKv};
 pub use layers::Positions;
 pub use load::LoadError;
 pub use mlx_rs::{Array, Dtype};

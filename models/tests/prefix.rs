@@ -1,4 +1,4 @@
-//! A prompt's beginning from copied pages: the logits behind it are those of the sequence that read
+//! A prompt's beginning from copied pages, and states where a model has them: the logits behind it are those of the sequence that read
 //! it.
 
 use std::path::PathBuf;
@@ -35,6 +35,8 @@ fn check(model: &str, prompt: i32) {
     kv.open(SequenceId(1)).expect("new");
     read(target.as_ref(), &mut kv, 1, 0, head);
     let kept = kv.copy_out(SequenceId(1), 0, PAGE, pages).expect("copied");
+    let states = (kv.state_bytes() > 0)
+        .then(|| kv.keep_states(SequenceId(1), head.len() as i32).expect("copied"));
     let expected = read(target.as_ref(), &mut kv, 1, head.len() as i32, tail);
     kv.free(SequenceId(1));
     let kept: Vec<&KvRows> = kept.iter().collect();
@@ -42,7 +44,8 @@ fn check(model: &str, prompt: i32) {
     for (sequence, room) in [(2, 0), (3, 0), (4, 2 * prompt)] {
         let room = room.min(target.info().context);
         kv.open(SequenceId(sequence)).expect("new");
-        kv.copy_in(SequenceId(sequence), &kept, head.len() as i32, room).expect("copied");
+        kv.copy_in(SequenceId(sequence), &kept, states.as_ref(), head.len() as i32, room)
+            .expect("copied");
         assert_eq!(
             read(target.as_ref(), &mut kv, sequence, head.len() as i32, tail),
             expected,
@@ -55,4 +58,7 @@ fn check(model: &str, prompt: i32) {
 fn logits_after_copied_pages_equal_those_of_the_original() {
     check("tests/golden/qwen3-tiny", 200);
     check("../demo/target", 700);
+    // With recurrent layers, one and three of them.
+    check("tests/golden/mtp-dense", 200);
+    check("tests/golden/qwen3_5-tiny", 400);
 }

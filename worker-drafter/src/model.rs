@@ -157,7 +157,7 @@ impl Proposer for Model {
                     let from = self.retained.get(&context).ok_or_else(missing)?;
                     self.kv.open(SequenceId(slot))?;
                     let (rows, capacity) = (rows as i32, capacity as i32);
-                    self.kv.copy_in(SequenceId(slot), &[from], rows, capacity)?;
+                    self.kv.copy_in(SequenceId(slot), &[from], None, rows, capacity)?;
                 }
             }
         }

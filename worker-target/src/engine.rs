@@ -73,6 +73,8 @@ pub(crate) struct Engine {
     drafting: Drafting,
     pages: PageStore,
     features: ImageFeatures,
+    /// Sequences that reached places of states in this turn, and their rows there.
+    due_states: Vec<(SequenceKey, usize)>,
     /// Layers whose hidden states the prefix cache stores.
     feature_layers: Vec<usize>,
     running: HashMap<SequenceKey, RunningRequest>,
@@ -130,6 +132,7 @@ impl Engine {
             drafting,
             pages,
             features: ImageFeatures::default(),
+            due_states: vec![],
             feature_layers,
             running: HashMap::new(),
             arrivals: VecDeque::new(),
@@ -217,9 +220,10 @@ impl Engine {
         self.log_lane_events();
     }
 
-    /// Copies pages to the prefix cache, sends what is pending, and writes figures. It is the last
+    /// Copies states and pages to the prefix cache, sends what is pending, and writes figures. It is the last
     /// phase, so that no client and no drafter waits for it.
     fn report(&mut self) {
+        self.keep_states();
         self.retain_some();
         self.flush_closing();
         self.write_figures();

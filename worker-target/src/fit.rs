@@ -42,7 +42,7 @@ impl Fit {
         config: &Config,
         usable: Option<u64>,
     ) -> Result<Self, ModelError> {
-        let shortest = kv_classes(plan)?.first().map_or(0, |(_, bytes)| *bytes);
+        let shortest = kv_store(plan)?.class_bytes().first().map_or(0, |(_, bytes)| *bytes);
         let weights = plan.storage.memory_bytes();
         let share = config.kv.budget_fraction.or(KV_SHARE);
         let kv_budget = match config.kv.budget_bytes {
@@ -66,18 +66,18 @@ impl Fit {
     }
 }
 
-/// Positions and bytes of the classes of sequences that the model would have.
+/// The store that the model would have, without a sequence.
 ///
 /// # Errors
 /// Sizes that no store can have.
-pub(crate) fn kv_classes(plan: &CheckpointPlan) -> Result<Vec<(i32, u64)>, ModelError> {
+pub(crate) fn kv_store(plan: &CheckpointPlan) -> Result<KvStore, ModelError> {
     let CheckpointPlan { n_kv_heads: n_kv, head_dim, .. } = *plan;
     let layer = GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None };
     let dtype = if plan.number_bytes == 4 { Dtype::Float32 } else { Dtype::Bfloat16 };
     let growing = std::iter::repeat_n(LayerKv::Growing(layer), plan.n_kv_layers as usize);
     let recurrent = plan.recurrent.iter().copied().map(LayerKv::Recurrent);
     let layers: Vec<LayerKv> = growing.chain(recurrent).collect();
-    Ok(KvStore::new(&layers, dtype, plan.context)?.class_bytes())
+    KvStore::new(&layers, dtype, plan.context)
 }
 
 /// A number of bytes for people.
@@ -94,15 +94,53 @@ pub(crate) fn in_words(count: u64) -> String {
 mod tests {
     use paceline_models::{LoadOptions, plan_target};
 
+    use paceline_models::SequenceId;
+    use paceline_models::sample::SamplingRule;
+
     use super::*;
+    use crate::core::{ClassBytes, Ledger, Scheduler};
     use crate::engine::fixture;
+
+    const GREEDY: SamplingRule = SamplingRule::GREEDY;
 
     #[test]
     fn the_states_of_recurrent_layers_are_planned_for() {
         let model = fixture::load_hybrid();
         let plan = plan_target(&model.info().path, LoadOptions::default()).expect("a plan");
-        assert_eq!(kv_classes(&plan).expect("sizes"), fixture::store(&*model).class_bytes());
-        assert!(!model.shares_prefixes());
+        let (planned, made) = (kv_store(&plan).expect("sizes"), fixture::store(&*model));
+        assert_eq!(planned.class_bytes(), made.class_bytes());
+        assert!(planned.state_bytes() > 0 && planned.state_bytes() == made.state_bytes());
+    }
+
+    #[test]
+    fn the_states_of_32_sequences_are_held_to_the_byte_and_bound_their_number() {
+        let model = fixture::load_hybrid();
+        let (mut kv, drafting) = (fixture::store(&*model), fixture::drafting(&*model, false));
+        let (positions, class) = kv.class_bytes()[0];
+        assert_eq!(class, positions as u64 * kv.row_bytes() + kv.state_bytes());
+        let ask = |scheduler: &mut Scheduler, count: usize| {
+            for at in 0..count {
+                let (running, _) = fixture::request(&format!("r{at}"), vec![5; 10], 9, GREEDY);
+                scheduler.add(running.request.scheduling).expect("it could run");
+            }
+            scheduler.start(|_| 0).keys
+        };
+        let mut scheduler = fixture::scheduler(&kv, &drafting);
+        for key in ask(&mut scheduler, 32) {
+            kv.open(SequenceId(key.0)).expect("new");
+            kv.reserve(SequenceId(key.0), positions).expect("room");
+        }
+        assert_eq!((scheduler.ledger().held(), kv.allocated_bytes()), (32 * class, 32 * class));
+        let keys: Vec<_> = scheduler.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            scheduler.remove(key);
+            kv.free(SequenceId(key.0));
+        }
+        assert_eq!((scheduler.ledger().held(), kv.allocated_bytes()), (0, 0));
+        // A budget of five states and shortest places, and half of one.
+        let classes = [ClassBytes { positions: 256, kv: class, hidden: 0 }];
+        let ledger = Ledger::new(5 * class + class / 2, classes.to_vec());
+        assert_eq!(ask(&mut Scheduler::new(ledger, 32), 32).len(), 5);
     }
 
     #[test]

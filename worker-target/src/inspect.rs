@@ -13,8 +13,12 @@ use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
 use serde_json::{Value, json};
 
-use crate::fit::{Fit, kv_classes};
+use crate::fit::{Fit, kv_store};
 use crate::load::{device_choice, load_options};
+
+/// Lengths of sequences of which the number that fits is shown, in positions: a short chat, and a
+/// long prompt.
+const SEQUENCE_LENGTHS: [i32; 2] = [256, 4_096];
 
 /// Why a model cannot be described.
 #[derive(Debug, thiserror::Error)]
@@ -104,11 +108,24 @@ fn model_object(dir: &Path, plan: &CheckpointPlan) -> Value {
 
 fn kv_object(plan: &CheckpointPlan, fit: &Fit) -> Result<Value, ModelError> {
     let position_bytes = plan.kv_position_bytes();
-    let longest = kv_classes(plan)?.last().map(|(_, bytes)| *bytes);
+    let store = kv_store(plan)?;
+    let classes = store.class_bytes();
+    let longest = classes.last().map(|(_, bytes)| *bytes);
     let positions = |bytes: u64| bytes.checked_div(position_bytes);
     let sequences = |bytes: u64| bytes.checked_div(longest?);
+    // How many sequences of some lengths fit: short ones are bounded by their states.
+    let fitting = |positions: i32| {
+        let (_, bytes) = classes.iter().find(|(longest, _)| *longest >= positions)?;
+        fit.kv_budget?.checked_div(*bytes)
+    };
+    let by_length: Vec<Value> = SEQUENCE_LENGTHS
+        .iter()
+        .filter_map(|length| Some(json!({ "positions": length, "sequences": fitting(*length)? })))
+        .collect();
     Ok(json!({
         "position_bytes": position_bytes,
+        "state_bytes": store.state_bytes(),
+        "budget_sequences": by_length,
         "shortest_sequence_bytes": fit.shortest,
         "longest_sequence_bytes": longest,
         "budget_bytes": fit.kv_budget,

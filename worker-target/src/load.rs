@@ -99,12 +99,12 @@ pub(crate) fn load(
         max_sequences,
     };
     known.set(loaded).expect("a worker loads once");
-    // A model whose sequences cannot begin with rows of others has no pages.
-    let shares_prefixes = model.shares_prefixes();
-    let pages = PageStore::new(&kv, config.kv.prefix_cache && shares_prefixes);
+    let pages = PageStore::new(&kv, config.kv.prefix_cache);
     let cost_file = CostFile::of(&config.target, &info.path);
-    let scheduler =
-        Scheduler::new(Ledger::new(budget, classes), max_sequences).with_tower(Tower::new(tower));
+    let ledger = Ledger::new(budget, classes).with_tape_row_bytes(kv.tape_row_bytes());
+    let scheduler = Scheduler::new(ledger, max_sequences).with_tower(Tower::new(tower));
+    let keeps_states = config.kv.prefix_cache && kv.state_bytes() > 0;
+    let scheduler = if keeps_states { scheduler.with_snapshots() } else { scheduler };
     Ok(Engine::new(EngineParts {
         model,
         kv,

@@ -1,15 +1,22 @@
 //! The page store: KV rows of the prefix cache, page by page, and hidden states of some pages. The
 //! core's index decides which pages exist (`core::prefix`). Drafters come and go; the store stays,
 //! because it belongs to the target and depends neither on lanes nor on drafters.
+//!
+//! Of a model with recurrent layers the store has states, too (`states`): its pages are stored
+//! together with the states after the last of them, at the step border at which the sequence has
+//! exactly these rows.
+
+mod states;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use paceline_models::{KvRows, KvStore, ModelError, SequenceId};
+use paceline_models::{KeptStates, KvRows, KvStore, ModelError, SequenceId};
 
 use crate::core::{
-    Chain, HiddenStateWindow, Image, PAGE, PageId, PageKey, PrefixIndex, PrefixWait, SequenceKey,
+    Chain, Evicted, HiddenStateWindow, Image, PAGE, PageId, PageKey, PrefixIndex, PrefixWait,
+    Sequence, SequenceKey,
 };
 
 const _: () =
@@ -25,6 +32,14 @@ struct StoredPage {
     /// Hidden states of the page's positions, as the drafter would be sent them. Empty in most
     /// pages.
     hidden_states: Vec<u8>,
+    /// States of recurrent layers after the page. Most pages have none.
+    states: Option<KeptStates>,
+}
+
+impl StoredPage {
+    fn new(rows: KvRows) -> Self {
+        Self { rows, hidden_states: vec![], states: None }
+    }
 }
 
 /// A sequence that runs, as far as the store follows it.
@@ -78,7 +93,7 @@ impl PageStore {
         let page_bytes = kv.row_bytes() * PAGE as u64;
         Self {
             is_on,
-            index: PrefixIndex::default(),
+            index: PrefixIndex::with_states(kv.state_bytes()),
             stored: HashMap::new(),
             open: HashMap::new(),
             page_bytes,
@@ -123,24 +138,31 @@ impl PageStore {
         };
         let keys = open.chain.of(ids);
         let mut pages = index.find(keys, ids.len(), hidden_pages);
-        pages.truncate(usable(pages.len()));
+        let usable = usable(pages.len());
+        if usable < pages.len() {
+            pages.truncate(index.usable(&keys[..usable]));
+        }
         open.retained = pages.len();
         let last = pages.len().checked_sub(1).map(|last| keys[last]);
         FoundPages { pages, last }
     }
 
     /// The other sequence, if there is one, that will bring more pages of this sequence's
-    /// beginning. `others` are other sequences and their committed rows.
-    pub(crate) fn coming(
+    /// beginning. If states of sequences are kept, it brings pages only up to a place of its own.
+    pub(crate) fn coming<'a>(
         &self,
         own: Lookup,
-        others: impl Iterator<Item = (SequenceKey, usize)>,
+        others: impl Iterator<Item = (SequenceKey, &'a Sequence)>,
     ) -> Option<PrefixWait> {
         let chain = &self.open.get(&own.key)?.chain;
         let most = own.ids.saturating_sub(1) / PAGE;
-        let promised = |(leader, committed): (SequenceKey, usize)| {
+        let promised = |(leader, sequence): (SequenceKey, &Sequence)| {
             let other = self.open.get(&leader)?;
-            let pages = chain.common(&other.chain).min(most);
+            let (pages, committed) = (chain.common(&other.chain).min(most), sequence.committed);
+            if let Some(places) = sequence.snapshots {
+                let rows = places.last(committed.max(own.found * PAGE), pages * PAGE)?;
+                return (!other.full).then_some(PrefixWait { leader, rows });
+            }
             let will_come = committed < pages * PAGE || other.retained < pages;
             let helps = pages > own.found && will_come && !other.full;
             helps.then_some(PrefixWait { leader, rows: pages * PAGE })
@@ -161,13 +183,13 @@ impl PageStore {
         room: usize,
     ) -> Result<usize, ModelError> {
         let missing = || ModelError::Batch("the index has a page that the store has not".into());
-        let rows = pages
-            .iter()
-            .map(|page| Some(&self.stored.get(page)?.rows))
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(missing)?;
+        let stored = pages.iter().map(|page| self.stored.get(page));
+        let stored = stored.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
+        let rows: Vec<&KvRows> = stored.iter().map(|page| &page.rows).collect();
+        let last = stored.last().filter(|_| kv.state_bytes() > 0);
+        let states = last.and_then(|page| page.states.as_ref());
         let positions = pages.len() * PAGE;
-        kv.copy_in(SequenceId(key.0), &rows, positions as i32, room as i32)?;
+        kv.copy_in(SequenceId(key.0), &rows, states, positions as i32, room as i32)?;
         Ok(positions)
     }
 
@@ -182,7 +204,7 @@ impl PageStore {
     }
 
     /// Bytes of a running sequence's first `rows` rows that are not stored yet; 0 if the last
-    /// attempt found no memory.
+    /// attempt found no memory. For a model without recurrent layers.
     pub(crate) fn due_bytes(&self, key: SequenceKey, rows: usize) -> u64 {
         let due = |open: &OpenSequence| {
             (rows / PAGE).saturating_sub(open.retained) as u64 * self.page_bytes
@@ -192,7 +214,7 @@ impl PageStore {
 
     /// Stores the whole pages of `ids`, which are committed rows of a sequence. When all of them
     /// are there, the pages that `window` covers get their hidden states. Returns whether there is
-    /// more to store.
+    /// more to store. For a model without recurrent layers.
     ///
     /// # Errors
     /// As [`KvStore::copy_out`]. The pages are not stored then.
@@ -208,37 +230,22 @@ impl PageStore {
         let Some(open) = open.get_mut(&key) else { return Ok(false) };
         let keys = open.chain.of(ids);
         let most = (retention.most_new / *page_bytes).max(1) as usize;
-        let mut dropped = vec![];
-        let (known, added) = index.extend(keys, most, *page_bytes, retention.limit, &mut dropped);
+        let mut evicted = Evicted::default();
+        let (known, added) = index.extend(keys, most, *page_bytes, retention.limit, &mut evicted);
         // Evicted pages are freed before the new copies are made.
-        dropped.drain(..).for_each(|page| drop(stored.remove(&page)));
+        drop_evicted(stored, &evicted);
         if !added.is_empty() {
             let first = (known * PAGE) as i32;
             let rows = kv.copy_out(SequenceId(key.0), first, PAGE as i32, added.len() as i32)?;
-            stored.extend(
-                added
-                    .iter()
-                    .zip(rows)
-                    .map(|(page, rows)| (*page, StoredPage { rows, hidden_states: vec![] })),
-            );
+            stored.extend(added.iter().copied().zip(rows.into_iter().map(StoredPage::new)));
         }
         open.retained = known + added.len();
         open.full = added.len() < most && open.retained < keys.len();
         if open.retained < keys.len() {
             return Ok(!open.full);
         }
-        let page_bytes = |window: &HiddenStateWindow| window.row_bytes() * PAGE;
-        if let Some(window) = window.filter(|window| page_bytes(window) > 0) {
-            let covered = window.first().div_ceil(PAGE)..(window.end() / PAGE).min(keys.len());
-            let bytes = page_bytes(window) as u64;
-            for (at, page) in
-                index.extend_hidden(keys, covered, bytes, retention.limit, &mut dropped)
-            {
-                if let Some(stored) = stored.get_mut(&page) {
-                    stored.hidden_states = window.rows(at * PAGE, PAGE).to_vec();
-                }
-            }
-            dropped.drain(..).for_each(|page| drop(stored.remove(&page)));
+        if let Some(window) = window {
+            store_hidden_states(index, stored, keys, window, retention.limit);
         }
         Ok(false)
     }
@@ -258,9 +265,7 @@ impl PageStore {
     /// free when this returns.
     pub(crate) fn evict(&mut self, at_least: u64) -> u64 {
         let before = self.bytes();
-        for page in self.index.evict(at_least) {
-            self.stored.remove(&page);
-        }
+        drop_evicted(&mut self.stored, &self.index.evict(at_least));
         before - self.bytes()
     }
 
@@ -269,4 +274,36 @@ impl PageStore {
         self.index.forget_hidden();
         self.stored.values_mut().for_each(|stored| stored.hidden_states = vec![]);
     }
+}
+
+/// Drops the contents of evicted pages, and evicted states.
+fn drop_evicted(stored: &mut HashMap<PageId, StoredPage>, evicted: &Evicted) {
+    for page in &evicted.states {
+        if let Some(page) = stored.get_mut(page) {
+            page.states = None;
+        }
+    }
+    evicted.pages.iter().for_each(|page| drop(stored.remove(page)));
+}
+
+/// Stores hidden states of the pages of a stored chain that a window covers.
+fn store_hidden_states(
+    index: &mut PrefixIndex,
+    stored: &mut HashMap<PageId, StoredPage>,
+    keys: &[PageKey],
+    window: &HiddenStateWindow,
+    limit: u64,
+) {
+    let bytes = (window.row_bytes() * PAGE) as u64;
+    if bytes == 0 {
+        return;
+    }
+    let covered = window.first().div_ceil(PAGE)..(window.end() / PAGE).min(keys.len());
+    let mut evicted = Evicted::default();
+    for (at, page) in index.extend_hidden(keys, covered, bytes, limit, &mut evicted) {
+        if let Some(stored) = stored.get_mut(&page) {
+            stored.hidden_states = window.rows(at * PAGE, PAGE).to_vec();
+        }
+    }
+    drop_evicted(stored, &evicted);
 }

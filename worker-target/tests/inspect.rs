@@ -125,10 +125,31 @@ fn every_checkpoint_is_described_as_its_config_says() {
         let layers = kv_layers(text, number("num_hidden_layers", 0));
         let position = 2 * 4 * layers * number("num_key_value_heads", heads);
         assert_eq!(found["kv"]["position_bytes"], position * head_dim, "{name}");
+        check_sequences(&found, text, &name.to_string());
         check_formats(&found, &config, &name.to_string());
         assert_eq!(found["machine"]["fits"], true, "{name}");
         assert_eq!(found["machine"]["device"], "cpu");
     }
+}
+
+/// Bytes of a sequence's states, and how many sequences of 256 positions fit.
+fn check_sequences(found: &Value, text: &Value, name: &str) {
+    let size = |key: &str| text[key].as_u64().unwrap_or(0);
+    let heads = size("linear_num_value_heads");
+    let keys = size("linear_num_key_heads") * size("linear_key_head_dim");
+    let values = heads * size("linear_value_head_dim");
+    let tail = size("linear_conv_kernel_dim").saturating_sub(1) * (2 * keys + values);
+    let layers = text["num_hidden_layers"].as_u64().expect("a number");
+    let recurrent = layers - kv_layers(text, layers);
+    let states = 4 * recurrent * (size("linear_key_head_dim") * values + tail);
+    let kv = &found["kv"];
+    assert_eq!(kv["state_bytes"], states, "{name}");
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let shortest = number(&kv["shortest_sequence_bytes"]);
+    assert_eq!(shortest, 256 * number(&kv["position_bytes"]) + states, "{name}");
+    let short = &kv["budget_sequences"][0];
+    assert_eq!(short["positions"], 256, "{name}");
+    assert_eq!(short["sequences"], number(&kv["budget_bytes"]) / shortest, "{name}");
 }
 
 fn key(text: &Value, config: &Value, key: &str) -> Option<Value> {

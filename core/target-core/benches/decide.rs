@@ -32,6 +32,7 @@ fn busy(sequences: usize) -> Scheduler {
         class: "default".into(),
         cache_scope: String::new(),
         images: Default::default(),
+        last_turn: None,
     };
     let keys: Vec<SequenceKey> =
         (0..sequences).map(|_| scheduler.add(request.clone()).expect("room")).collect();

@@ -1,6 +1,7 @@
 //! Memory in bytes (I11): free + held + cached = budget. A sequence holds the keys and values of
-//! its class of positions, its hidden states for a drafter, and extra bytes for its images. It
-//! holds more as it grows, so all running sequences together may run out of memory. The scheduler
+//! its class of positions (with the states of recurrent layers), its hidden states for a drafter,
+//! extra bytes for its images, and the tape of the rows that were drafted for it in the last step.
+//! It holds more as it grows, so all running sequences together may run out of memory. The scheduler
 //! then decides which one is preempted. The prefix cache is evicted first.
 
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub enum LedgerError {
 pub struct ClassBytes {
     /// Positions.
     pub positions: usize,
-    /// Keys and values.
+    /// Keys and values, and states of recurrent layers.
     pub kv: u64,
     /// Hidden states for a drafter.
     pub hidden: u64,
@@ -46,11 +47,13 @@ struct Holding {
     hidden: u64,
     /// Bytes of its images.
     extra: u64,
+    /// Bytes of its tape.
+    tape: u64,
 }
 
 impl Holding {
     fn bytes(&self) -> u64 {
-        self.kv + self.hidden + self.extra
+        self.kv + self.hidden + self.extra + self.tape
     }
 }
 
@@ -66,12 +69,20 @@ pub struct Ledger {
     /// Bytes that a sequence holds in addition to its class, once it holds anything; 0 if absent.
     extra: BTreeMap<SequenceKey, u64>,
     cached_bytes: u64,
+    /// Bytes of a drafted row on the tapes of all recurrent layers; 0 without such layers.
+    tape_row_bytes: u64,
 }
 
 impl Ledger {
     /// A ledger over `budget` bytes; `classes` ascending.
     pub fn new(budget: u64, classes: Vec<ClassBytes>) -> Self {
         Self { budget, classes, ..Self::default() }
+    }
+
+    /// The same for a model whose recurrent layers write so many bytes on their tapes for a drafted
+    /// row.
+    pub fn with_tape_row_bytes(self, tape_row_bytes: u64) -> Self {
+        Self { tape_row_bytes, ..self }
     }
 
     /// Bytes in all.
@@ -93,7 +104,7 @@ impl Ledger {
     /// Bytes that keys and values may take: the budget without the cache and without other held
     /// bytes.
     pub fn for_kv(&self) -> u64 {
-        let others: u64 = self.held.values().map(|held| held.hidden + held.extra).sum();
+        let others: u64 = self.held.values().map(|held| held.bytes() - held.kv).sum();
         self.budget - self.cached_bytes - others
     }
 
@@ -171,10 +182,38 @@ impl Ledger {
         positions: usize,
         hidden: bool,
     ) -> Result<Holding, LedgerError> {
-        let class = self.class_of(positions)?.max(self.held.get(&key).map_or(0, |held| held.class));
+        let Holding { class, tape, .. } = self.held.get(&key).copied().unwrap_or_default();
+        let class = self.class_of(positions)?.max(class);
         let ClassBytes { kv, hidden: hidden_of_class, .. } = self.classes[class];
         let extra = self.extra.get(&key).copied().unwrap_or(0);
-        Ok(Holding { class, kv, hidden: if hidden { hidden_of_class } else { 0 }, extra })
+        Ok(Holding { class, kv, hidden: if hidden { hidden_of_class } else { 0 }, extra, tape })
+    }
+
+    /// Gives a sequence that holds memory a tape of so many drafted rows, in place of the one that
+    /// it has.
+    ///
+    /// # Errors
+    /// The bytes that are missing. Nothing is changed then.
+    pub fn hold_tape(&mut self, key: SequenceKey, rows: usize) -> Result<(), u64> {
+        let (bytes, free) = (rows as u64 * self.tape_row_bytes, self.free());
+        let Some(held) = self.held.get_mut(&key) else { return Err(u64::MAX) };
+        match bytes.saturating_sub(held.tape).saturating_sub(free) {
+            0 => {
+                self.held_bytes = self.held_bytes + bytes - held.tape;
+                held.tape = bytes;
+                Ok(())
+            }
+            missing => Err(missing),
+        }
+    }
+
+    /// Shortens the tapes of all sequences to at most `rows` rows each.
+    pub fn shrink_tapes(&mut self, rows: impl Fn(SequenceKey) -> usize) {
+        for (key, held) in self.held.iter_mut().filter(|(_, held)| held.tape > 0) {
+            let bytes = held.tape.min(rows(*key) as u64 * self.tape_row_bytes);
+            self.held_bytes -= held.tape - bytes;
+            held.tape = bytes;
+        }
     }
 
     /// Sets the bytes that a sequence holds in addition to its class, once it holds anything. A
@@ -324,6 +363,22 @@ mod tests {
     }
 
     #[test]
+    fn the_tape_of_a_step_is_held_until_the_next_one() {
+        let mut ledger = ledger().with_tape_row_bytes(30);
+        assert_eq!(ledger.hold_tape(A, 1), Err(u64::MAX), "it holds nothing");
+        ledger.hold(A, 256, true).expect("room");
+        ledger.hold(B, 1_024, true).expect("room");
+        assert_eq!((ledger.hold_tape(A, 4), ledger.free(), ledger.for_kv()), (Ok(()), 380, 820));
+        // Its own tape is replaced: 450 of 380 and 120 bytes.
+        assert_eq!((ledger.hold_tape(A, 15), ledger.free()), (Ok(()), 50));
+        assert_eq!((ledger.hold_tape(B, 2), ledger.free()), (Err(10), 50));
+        assert_eq!(ledger.hold(A, 300, true), Err(50), "positions come beside the tape");
+        ledger.shrink_tapes(|key| if key == A { 3 } else { 0 });
+        assert_eq!((ledger.free(), ledger.hold_tape(B, 7)), (410, Ok(())));
+        assert_eq!((ledger.release(A), ledger.release(B), ledger.free()), (190, 610, 1_000));
+    }
+
+    #[test]
     fn the_cache_may_use_what_sequences_leave() {
         let mut ledger = ledger();
         ledger.hold(A, 1_000, true).expect("room");
@@ -340,9 +395,9 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
         #[test]
         fn free_held_and_cached_add_up_to_the_budget(
-            steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..8), 0..=800)
+            steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..10), 0..=800)
         ) {
-            let mut ledger = ledger();
+            let mut ledger = ledger().with_tape_row_bytes(7);
             for (key, positions, what) in steps {
                 let key = SequenceKey(key);
                 let before = (ledger.free(), ledger.held(), ledger.cached());
@@ -357,6 +412,11 @@ mod tests {
                     2 => ledger.set_cached_bytes(positions as u64 / 4).is_err(),
                     3 => {
                         ledger.set_extra_bytes(key, positions as u64 / 8);
+                        false
+                    }
+                    8 => ledger.hold_tape(key, positions % 16).is_err(),
+                    9 => {
+                        ledger.shrink_tapes(|other| if other == key { positions % 16 } else { 0 });
                         false
                     }
                     _ => ledger.hold(key, positions, what % 2 == 0).is_err(),

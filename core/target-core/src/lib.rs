@@ -28,7 +28,10 @@ pub use drafter_progress::{DrafterProgress, FeedPiece, ReportedPosition};
 pub use hidden_window::HiddenStateWindow;
 pub use image::{Image, ImageKey};
 pub use ledger::{ClassBytes, Ledger, LedgerError};
-pub use prefix_cache::{Chain, PAGE, PageId, PageKey, PrefixIndex};
+pub use prefix_cache::{
+    Chain, Evicted, KeptPages, PAGE, PageId, PageKey, PrefixIndex, SNAPSHOT_INTERVAL,
+    SnapshotPlaces,
+};
 pub use scheduler::{
     Chosen, Completion, Emission, Preempted, PrefixWait, Scheduler, SchedulerError, Started, Step,
     StepPart, Token,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use paceline_vocabulary::{Millis, Permit, RouteReason};
 
-use super::Image;
 use super::image::uncut;
+use super::{Image, SnapshotPlaces};
 
 /// A sequence's number in the engine; counts up, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +36,8 @@ pub struct Request {
     pub cache_scope: String,
     /// Images in the prompt, in the order of their places.
     pub images: Arc<[Image]>,
+    /// Place in the prompt at which its last turn begins, if that is known.
+    pub last_turn: Option<usize>,
 }
 
 /// The draft of a decoding sequence.
@@ -127,6 +129,8 @@ pub struct Sequence {
     pub preemptions: u32,
     /// Images in its prompt, in the order of their places.
     pub images: Arc<[Image]>,
+    /// Where its states are kept; `None` if none are.
+    pub snapshots: Option<SnapshotPlaces>,
     /// An ignored id was chosen: the text after it is another one.
     pub past_end: bool,
     max_tokens: u32,
@@ -166,12 +170,19 @@ impl Sequence {
             skipped_steps: 0,
             preemptions: 0,
             images,
+            snapshots: None,
             past_end,
             max_tokens,
             stop_ids,
             ignored_ids,
             deadline,
         }
+    }
+
+    /// The same, whose states are kept at the places of a prompt with this last turn.
+    pub fn with_snapshots(self, last_turn: Option<usize>) -> Self {
+        let snapshots = Some(SnapshotPlaces::of(self.prompt_len, last_turn));
+        Self { snapshots, ..self }
     }
 
     /// Whether its hidden states are kept: a drafter uses them now, or may be attached later.

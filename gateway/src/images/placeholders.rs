@@ -62,6 +62,16 @@ pub struct ExpandedPrompt {
     pub image_starts: Vec<u32>,
 }
 
+impl ExpandedPrompt {
+    /// The index in all ids of what was at `place` before images of `counts` tokens had room.
+    pub fn shifted(&self, place: usize, counts: &[u64]) -> usize {
+        self.image_starts.iter().zip(counts).fold(place, |place, (start, count)| {
+            let more = usize::try_from(count.saturating_sub(1)).unwrap_or(0);
+            if (*start as usize) < place { place + more } else { place }
+        })
+    }
+}
+
 /// Replaces each placeholder by as many as its image has tokens (`counts`).
 ///
 /// # Errors
@@ -120,6 +130,11 @@ mod tests {
             expand(&[1, pad, 2, pad], &[3, 1]).expect("as many as images"),
             expanded(vec![1, pad, pad, pad, 2, pad], vec![1, 5])
         );
+        let shifted = |place| {
+            let made = expand(&[1, pad, 2, pad, 3], &[3, 1]).expect("as many as images");
+            made.shifted(place, &[3, 1])
+        };
+        assert_eq!([0, 1, 2, 3, 4].map(shifted), [0, 1, 4, 5, 6]);
         assert_eq!(expand(&[1, 2], &[]).expect("no images"), expanded(vec![1, 2], vec![]));
         assert_eq!(
             expand_placeholders(vec![pad], "text", None, &[]).expect("no vision, no placeholder"),

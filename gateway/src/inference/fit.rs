@@ -89,6 +89,7 @@ impl ModelContext<'_> {
         Ok(Generation {
             request_id: labels.request_id,
             prompt_ids,
+            last_turn: None,
             sampling: params.sampling.completed(&language.sampling),
             logit_bias: params.sampling.sorted_biases(),
             seed,

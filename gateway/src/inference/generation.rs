@@ -14,6 +14,8 @@ pub struct Generation {
     pub request_id: String,
     /// The prompt.
     pub prompt_ids: Vec<u32>,
+    /// Index in the prompt at which the last turn of a conversation begins, if that is known.
+    pub last_turn: Option<u32>,
     /// How tokens are chosen.
     pub sampling: SamplingRule,
     /// What is added to logits, in ascending order of the tokens.

@@ -46,7 +46,7 @@ use crate::images::{
     expand_placeholders,
 };
 use crate::metrics::Metrics;
-use crate::prompt::{PromptError, Prompter, Source};
+use crate::prompt::{PromptError, PromptIds, Prompter, Source};
 use crate::stream::{ConversationReading, OfferedTools};
 
 use admission::{Backlog, CallSlot};
@@ -263,7 +263,7 @@ impl Inference {
         let tokens = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
         context.check_images(tokens)?;
         let made = self.prompter.ids(source, context.max_prompt_tokens()).await;
-        let prompt_ids = made.map_err(|problem| match problem {
+        let PromptIds { ids: prompt_ids, last_turn } = made.map_err(|problem| match problem {
             PromptError::TooLong { at_least } => context.too_long(field, at_least),
             other => other.into(),
         })?;
@@ -273,10 +273,13 @@ impl Inference {
                 language.answer_tags.opens_thought(&prompt_ids, &language.tokens);
         }
         let processor = self.processor().map(|processor| &**processor);
-        let ExpandedPrompt { ids, image_starts } =
-            expand_placeholders(prompt_ids, field, processor, &counts)?;
+        let expanded = expand_placeholders(prompt_ids, field, processor, &counts)?;
+        let last_turn = last_turn.map(|place| expanded.shifted(place, &counts));
+        let ExpandedPrompt { ids, image_starts } = expanded;
         record.prompt_tokens = ids.len();
         let generation = context.fit(&params, field, ids, labels)?;
+        let last_turn = last_turn.and_then(|place| u32::try_from(place).ok());
+        let generation = Generation { last_turn, ..generation };
         Ok(Prepared { serving, params, generation, reading, images, image_starts })
     }
 

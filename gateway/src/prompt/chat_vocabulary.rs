@@ -26,7 +26,7 @@ use tokenizers::{
 };
 
 use super::markup::{Item, Rendered, digit};
-use super::tokens::TokenizerError;
+use super::tokens::{PromptIds, TokenizerError};
 
 /// Begins a code in the text that the pipeline gets: a number follows. A client's own character of
 /// this kind is followed by a cut, which is a code as well, so that it begins none.
@@ -120,17 +120,29 @@ impl ChatVocabulary {
         &self,
         tokenizer: &Tokenizer,
         rendered: &Rendered,
-    ) -> Result<Option<Vec<u32>>, TokenizerError> {
+    ) -> Result<Option<PromptIds>, TokenizerError> {
         // A model whose vocabulary has the token as a word would make it of letters: there they are
         // cut as well.
         for cut_tokens in [false, true] {
             let text = self.coded(rendered, cut_tokens);
             let encoding = self.pipeline(tokenizer, &text, OffsetType::None)?;
             if let Some(ids) = self.translate(encoding.get_ids()) {
-                return Ok(Some(ids));
+                let last_turn = self.last_turn(rendered, &ids);
+                return Ok(Some(PromptIds { ids, last_turn }));
             }
         }
         Ok(None)
+    }
+
+    /// Index in the ids of the template's last token before the text of the last turn. Each of its
+    /// tokens is one protected id, and no other text has such an id, so they are counted.
+    fn last_turn(&self, rendered: &Rendered, ids: &[u32]) -> Option<usize> {
+        let turn = rendered.last_turn?;
+        let before = rendered.markup.iter().take_while(|at| at.end <= turn);
+        let tokens = before.filter(|at| self.is_token[at.item]).count();
+        let mut places =
+            ids.iter().enumerate().filter(|(_, id)| self.protected.contains(*id)).map(|(at, _)| at);
+        places.nth(tokens.checked_sub(1)?)
     }
 
     /// Real ids; `None` if one is a protected token that no code became.

@@ -122,6 +122,8 @@ pub struct Rendered {
     pub markup: Vec<Occurrence>,
     /// Texts equal to a markup that a client wrote, or wrote a part of. They may overlap.
     pub forged: Vec<Occurrence>,
+    /// Where the text of the last message of the user begins, if that is known.
+    pub last_turn: Option<usize>,
 }
 
 /// A rendering with its codes and marks taken out.
@@ -251,7 +253,12 @@ impl Markup {
 impl Decoded {
     /// The rendering, with `plain` as the texts of clients.
     pub(super) fn rendered(self, plain: Vec<Occurrence>) -> Rendered {
-        Rendered { text: self.text, markup: self.markup, forged: plain }
+        Rendered { text: self.text, markup: self.markup, forged: plain, last_turn: None }
+    }
+
+    /// The place of the first mark.
+    pub(super) fn first_mark(&self) -> Option<usize> {
+        self.marks.first().copied()
     }
 
     /// Takes plain occurrences over as the template's, if `assembled` says that they may be and no
@@ -351,6 +358,13 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
         }
     }
     out.into()
+}
+
+/// Inserts a mark before the first letter of a client's string.
+pub(super) fn mark_beginning(text: &str) -> String {
+    let letters = text.trim_start();
+    let (space, letters) = text.split_at(text.len() - letters.len());
+    format!("{}{MARK}{}", escape(space), escape(letters))
 }
 
 /// Marks what a client could contribute to markup that a template puts together of pieces.

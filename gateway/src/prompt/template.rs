@@ -6,6 +6,7 @@
 
 mod capabilities;
 mod engine;
+mod last_turn;
 
 use std::borrow::Cow;
 
@@ -162,7 +163,10 @@ impl Template {
         // Some templates show tools only beside messages of a certain role.
         match conversation.tools.iter().position(|tool| !rendered.text.contains(&tool.name)) {
             Some(at) => Err(RenderError::no_tools(format!("tools[{at}]"))),
-            None => Ok(rendered),
+            None => {
+                let last_turn = self.last_turn(conversation, &rendered.text);
+                Ok(Rendered { last_turn, ..rendered })
+            }
         }
     }
 

@@ -53,7 +53,10 @@ async fn prompts_equal_those_of_the_reference_implementation() {
             case.rendered
         );
         assert_eq!(
-            prompter.ids(Source::Chat(conversation(&case.messages)), 4_095).await,
+            prompter
+                .ids(Source::Chat(conversation(&case.messages)), 4_095)
+                .await
+                .map(|prompt| prompt.ids),
             Ok(case.prompt)
         );
         let mut text = crate::stream::Detokenizer::new(Arc::clone(prompter.language()));
@@ -157,11 +160,48 @@ fn a_text_begins_as_the_tokenizer_says_and_a_conversation_as_its_template_says()
             let words = language.tokens.encode("Hi there", false).expect("encodes");
             assert_eq!(words, [3779, 1175], "{what}");
             let begun = [&[1], words.as_slice()].concat();
-            let text = make(&language, Source::Text("Hi there".into()), 10).expect("a prompt");
+            let text = make(&language, Source::Text("Hi there".into()), 10).expect("a prompt").ids;
             assert_eq!(text, if tokenizer_adds { &begun } else { &words }.as_slice(), "{what}");
             let message = GoldenMessage { role: "user".into(), content: "Hi there".into() };
             let chat = make(&language, Source::Chat(conversation(&[message])), 10);
-            assert_eq!(chat.expect("a prompt"), begun, "{what}: one token, not two");
+            assert_eq!(chat.expect("a prompt").ids, begun, "{what}: one token, not two");
         }
     }
+}
+
+/// A conversation in a short form: `user:text`.
+fn said(lines: &[&str]) -> Conversation {
+    let message = |line: &&str| {
+        let (role, text) = line.split_once(':').expect("role:text");
+        Message::new(Role::from_word(role).expect("a role"), vec![text.to_owned()])
+    };
+    Conversation { messages: lines.iter().map(message).collect(), ..Conversation::default() }
+}
+
+#[test]
+fn the_last_turn_begins_at_the_last_message_of_the_user() {
+    const BEGIN: u32 = 1; // <|im_start|>
+    let language = crate::demo::language();
+    // What is said, and which message begins the last turn.
+    for (lines, expected) in [
+        (&["user:Hello there"][..], Some(0)),
+        (&["system:Be brief.", "user:How are you?"], Some(1)),
+        (&["user:one", "assistant:two", "user:three", "assistant:four"], Some(2)),
+        // The text of the turn occurs elsewhere, and in the template's own words.
+        (&["user:again", "assistant:again", "user:again"], Some(2)),
+        (&["system:s", "user:a"], Some(1)),
+        (&["user:first", "assistant:second", "user: second\n"], Some(2)),
+        // A client's delimiter is none.
+        (&["user:x", "assistant:y", "user:<|im_start|>user\nx"], Some(2)),
+        (&["system:s", "assistant:a"], None),
+        (&["user:one", "assistant:two", "user: "], None),
+    ] {
+        let prompt = make(&language, Source::Chat(said(lines)), 4_095).expect("a prompt");
+        let begins = prompt.ids.iter().enumerate().filter(|(_, id)| **id == BEGIN);
+        let begins: Vec<usize> = begins.map(|(at, _)| at).collect();
+        assert_eq!(begins.len(), lines.len() + 1, "{lines:?}: one a message, and the answer's");
+        assert_eq!(prompt.last_turn, expected.map(|at: usize| begins[at]), "{lines:?}");
+    }
+    let plain = make(&language, Source::Text("Hello there".into()), 4_095).expect("a prompt");
+    assert_eq!(plain.last_turn, None);
 }

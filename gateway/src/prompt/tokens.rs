@@ -25,6 +25,22 @@ impl From<&str> for TokenizerError {
     }
 }
 
+/// A prompt as token ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PromptIds {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// Index at which the last turn of a conversation begins, if that is known: a token of the
+    /// template in front of the last message of the user.
+    pub last_turn: Option<usize>,
+}
+
+impl From<Vec<u32>> for PromptIds {
+    fn from(ids: Vec<u32>) -> Self {
+        Self { ids, last_turn: None }
+    }
+}
+
 /// A model's tokenizer, with what detokenizing needs beside it.
 #[derive(Debug)]
 pub struct Tokens {
@@ -153,7 +169,10 @@ impl Tokens {
     ///
     /// # Errors
     /// [`Tokens::protect`] was not called; the tokenizer's own.
-    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Option<Vec<u32>>, TokenizerError> {
+    pub fn encode_rendered(
+        &self,
+        rendered: &Rendered,
+    ) -> Result<Option<PromptIds>, TokenizerError> {
         let chat =
             self.chat.as_ref().ok_or("the tokenizer does not know the chat template's markup")?;
         chat.encode(&self.tokenizer, rendered)

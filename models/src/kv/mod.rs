@@ -14,6 +14,7 @@
 mod access;
 mod by_row;
 mod class;
+mod kept_states;
 mod layer;
 mod rows;
 mod staged;
@@ -36,6 +37,7 @@ use layer::{LayerKinds, LayerPlace};
 use staged::Staged;
 use states::States;
 
+pub use kept_states::KeptStates;
 pub use layer::{GrowingKv, LayerKv};
 pub use rows::KvRows;
 
@@ -131,6 +133,16 @@ impl KvStore {
     pub fn class_bytes(&self) -> Vec<(i32, u64)> {
         let states = self.states.slot_bytes();
         self.classes.iter().map(|class| (class.capacity, class.slot_bytes() + states)).collect()
+    }
+
+    /// Bytes of the states of a sequence, however long it is; 0 without recurrent layers.
+    pub fn state_bytes(&self) -> u64 {
+        self.states.slot_bytes()
+    }
+
+    /// Bytes that a drafted row takes on the tapes of recurrent layers, from its pass to the next.
+    pub fn tape_row_bytes(&self) -> u64 {
+        self.states.tape_row_bytes()
     }
 
     /// Sets the most bytes that all arrays together may take. While they take less, the slots of

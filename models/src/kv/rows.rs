@@ -10,7 +10,7 @@ use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 
-use super::{GrowingKv, KvStore, SequenceEntry, SlotAddress};
+use super::{GrowingKv, KeptStates, KvStore, SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::segment::SequenceId;
 
@@ -41,31 +41,17 @@ impl KvRows {
 }
 
 impl KvStore {
-    /// Whether copies of rows make a sequence that goes on as its source would: not with recurrent
-    /// layers, whose states are of the last row alone.
-    pub fn copies_rows(&self) -> bool {
-        self.layers.recurrent.is_empty()
-    }
-
-    fn check_copies_rows(&self) -> Result<()> {
-        if self.copies_rows() {
-            return Ok(());
-        }
-        let what =
-            "expected a model without recurrent layers: their states cannot be copied by rows";
-        Err(ModelError::Batch(what.into()))
-    }
-
     /// Bytes of one row over all layers with keys and values.
     pub fn row_bytes(&self) -> u64 {
         self.classes.first().map_or(0, |class| class.slot_bytes() / class.capacity as u64)
     }
 
     /// Copies `pieces` pieces of `rows` rows each out of a sequence, from row `start` on. Computed
-    /// when this returns; for the moment it takes twice their bytes.
+    /// when this returns; for the moment it takes twice their bytes. Recurrent layers have no rows:
+    /// see [`KvStore::keep_states`].
     ///
     /// # Errors
-    /// The sequence has not committed so many rows, or the model has recurrent layers; MLX's own.
+    /// The sequence has not committed so many rows; MLX's own.
     pub fn copy_out(
         &self,
         sequence: SequenceId,
@@ -73,7 +59,6 @@ impl KvStore {
         rows: i32,
         pieces: i32,
     ) -> Result<Vec<KvRows>> {
-        self.check_copies_rows()?;
         let end = pieces
             .checked_mul(rows)
             .and_then(|all| all.checked_add(start))
@@ -109,20 +94,22 @@ impl KvStore {
     }
 
     /// Gives a sequence that has no rows yet the first `length` rows of `pieces`, which hold as
-    /// many rows each, one after another, and commits them. It gets a slot for at least `room`
-    /// positions at once, so that what it will soon read does not move it again.
+    /// many rows each, one after another, and commits them. A model with recurrent layers needs
+    /// `states` of exactly these rows. The sequence gets a slot for at least `room` positions at
+    /// once, so that what it will soon read does not move it again.
     ///
     /// # Errors
-    /// An unknown sequence or one that has rows, fewer rows than `length`, pieces of another
-    /// store's model, more than the longest class holds, a model with recurrent layers; MLX's own.
+    /// An unknown sequence or one that has rows, fewer rows than `length`, pieces or states of
+    /// another store's model or of other rows, more than the longest class holds; MLX's own.
     pub fn copy_in(
         &mut self,
         sequence: SequenceId,
         pieces: &[&KvRows],
+        states: Option<&KeptStates>,
         length: i32,
         room: i32,
     ) -> Result<()> {
-        self.check_copies_rows()?;
+        self.check_states(states, length)?;
         self.changes();
         let bad = |what: String| Err(ModelError::Batch(format!("sequence {}: {what}", sequence.0)));
         let Some(SequenceEntry { slot, length: 0 }) = self.sequences.get(&sequence).copied() else {
@@ -172,6 +159,9 @@ impl KvStore {
         {
             let (keys, values) = (next(*n_kv, *key_dim)?, next(*n_kv, *value_dim)?);
             self.classes[class].overwrite(layer, index, &keys, &values)?;
+        }
+        if let Some(states) = states {
+            self.restore_states(sequence, states)?;
         }
         self.commit(sequence, length)
     }

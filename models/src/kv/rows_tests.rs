@@ -52,7 +52,7 @@ fn pages_come_back_bit_by_bit_in_another_class() {
     for (name, length, room) in [(7, 192, 0), (8, 192, 700), (9, 100, 300)] {
         store.open(SequenceId(name)).expect("new");
         let needed: Vec<&KvRows> = pages.iter().take((length as usize).div_ceil(64)).collect();
-        store.copy_in(SequenceId(name), &needed, length, room).expect("copied");
+        store.copy_in(SequenceId(name), &needed, None, length, room).expect("copied");
         assert_eq!(store.length(SequenceId(name)), Some(length));
         let whole = length / PAGE;
         let again = store.copy_out(SequenceId(name), 0, PAGE, whole).expect("copied");
@@ -89,7 +89,7 @@ fn rows_are_copied_from_any_position_in_any_number() {
     step(&mut store, &[(0, 90)]);
     let odd = store.copy_out(SequenceId(0), 0, 83, 1).expect("copied");
     store.open(SequenceId(3)).expect("new");
-    store.copy_in(SequenceId(3), &[&odd[0]], 41, 0).expect("copied");
+    store.copy_in(SequenceId(3), &[&odd[0]], None, 41, 0).expect("copied");
     let (found, expected) =
         (store.copy_out(SequenceId(3), 7, 34, 1), store.copy_out(SequenceId(0), 7, 34, 1));
     assert_eq!(bits(&found.expect("copied")), bits(&expected.expect("copied")));
@@ -119,23 +119,23 @@ fn copies_that_do_not_fit_are_refused() {
     let all: Vec<&KvRows> = pages.iter().collect();
     assert!(
         store
-            .copy_in(sequence, &all, 100, 0)
+            .copy_in(sequence, &all, None, 100, 0)
             .expect_err("it has rows")
             .to_string()
             .contains("without rows")
     );
     assert!(
-        store.copy_in(SequenceId(1), &all, 101, 0).is_err()
-            && store.copy_in(SequenceId(1), &[], 0, 0).is_err()
+        store.copy_in(SequenceId(1), &all, None, 101, 0).is_err()
+            && store.copy_in(SequenceId(1), &[], None, 0, 0).is_err()
     );
     assert!(
-        store.copy_in(SequenceId(1), &all, 100, 5000).is_err(),
+        store.copy_in(SequenceId(1), &all, None, 100, 5000).is_err(),
         "longer than the longest class"
     );
     let short = store.copy_out(sequence, 0, 49, 1).expect("copied");
-    assert!(store.copy_in(SequenceId(1), &[&pages[0], &short[0]], 90, 0).is_err());
+    assert!(store.copy_in(SequenceId(1), &[&pages[0], &short[0]], None, 90, 0).is_err());
     let mut other = KvStore::new(&LAYERS[..1], Dtype::Float32, 500).expect("made");
     other.open(sequence).expect("new");
-    assert!(other.copy_in(sequence, &all, 100, 0).is_err());
-    store.copy_in(SequenceId(1), &all, 100, 0).expect("after all that it works");
+    assert!(other.copy_in(sequence, &all, None, 100, 0).is_err());
+    store.copy_in(SequenceId(1), &all, None, 100, 0).expect("after all that it works");
 }

@@ -94,6 +94,11 @@ impl States {
         self.owners.iter().filter(|owner| owner.is_none()).count() as u64 * self.slot_bytes()
     }
 
+    /// Bytes of one drafted row on the tapes of all layers.
+    pub(super) fn tape_row_bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| 4 * layer.sizes.tape() as u64).sum()
+    }
+
     /// Whether a sequence has its slot.
     pub(super) fn has(&self, sequence: SequenceId) -> bool {
         self.progress.contains_key(&sequence)
@@ -280,6 +285,66 @@ impl States {
         if let Some(progress) = self.progress.get_mut(&to) {
             progress.rows = length;
         }
+        Ok(())
+    }
+
+    /// A copy of the states of a sequence after its first `rows` rows: `[1, numbers]`, all layers
+    /// one after another. Accepted rows up to there are folded into the copy alone. Lazy.
+    ///
+    /// # Errors
+    /// The sequence has no states of that row; its last pass was not committed.
+    pub(super) fn read(&self, sequence: SequenceId, rows: i32, by_host: bool) -> Result<Array> {
+        let missing = |found: String| {
+            let name = sequence.0;
+            let expected = format!("sequence {name}: expected states of the first {rows} rows");
+            ModelError::Batch(format!("{expected}, found {found}"))
+        };
+        let progress = self.progress.get(&sequence).ok_or_else(|| missing("none".into()))?;
+        self.check_committed(sequence)?;
+        let end = progress.rows + progress.tape.len() as i32;
+        if rows < 1 || !(progress.rows..=end).contains(&rows) {
+            return Err(missing(format!("those of {} to {end}", progress.rows)));
+        }
+        let first = progress.tape.start;
+        let accepted = first..first + (rows - progress.rows) as usize;
+        let folded: Arc<[SlotRows]> =
+            Arc::new([SlotRows { accepted: accepted.clone(), ..SlotRows::default() }]);
+        let slot = progress.slot as i32;
+        let of_layer = |layer: &LayerStates| -> Result<Array> {
+            let slots = layer.slots.as_ref().ok_or_else(|| missing("no slots".into()))?;
+            let states = &slots.try_index((slot..slot + 1, ..))?;
+            if accepted.is_empty() {
+                return Ok(states.clone());
+            }
+            let before = layer.tape.as_ref();
+            let pass = StatePass { states, before, slots: &folded, tape_rows: 0 };
+            fold_accepted(layer.sizes, &pass, by_host)
+        };
+        let layers = self.layers.iter().map(of_layer).collect::<Result<Vec<_>>>()?;
+        match layers.as_slice() {
+            // A slice of the slots would keep all of them alive.
+            [one] => Ok(one.contiguous()?),
+            _ => Ok(concatenate(&layers, 1)?),
+        }
+    }
+
+    /// Gives a sequence that has its slot and no rows the states `numbers`, as
+    /// [`States::read`] makes them, of its first `rows` rows. Computed when this returns.
+    pub(super) fn write(&mut self, sequence: SequenceId, numbers: &Array, rows: i32) -> Result<()> {
+        self.plan = None;
+        let Some(progress) = self.progress.get_mut(&sequence) else {
+            return Err(ModelError::Batch(format!("sequence {} has no states", sequence.0)));
+        };
+        let (slot, mut from) = (progress.slot as i32, 0);
+        for layer in &mut self.layers {
+            let columns = from..from + layer.sizes.slot() as i32;
+            from = columns.end;
+            if let Some(slots) = &mut layer.slots {
+                slots.try_index_mut((slot..slot + 1, ..), numbers.try_index((.., columns))?)?;
+                slots.eval()?;
+            }
+        }
+        (progress.rows, progress.tape, progress.is_committed) = (rows, 0..0, true);
         Ok(())
     }
 

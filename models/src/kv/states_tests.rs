@@ -212,7 +212,7 @@ fn change(run: &mut Run, expected: &mut Expected, random: &mut Random, what: &st
     let mut open: Vec<u64> = run.rows_of.keys().copied().collect();
     open.sort_unstable();
     let one = open[random.below(open.len() as u64) as usize];
-    match random.below(12) {
+    match random.below(13) {
         0 if open.len() < 5 => {
             let (from, length) = (SequenceId(one), run.length(one));
             let to = (0..).find(|to| !open.contains(to)).expect("there are numbers");
@@ -227,6 +227,11 @@ fn change(run: &mut Run, expected: &mut Expected, random: &mut Random, what: &st
         2 => {
             run.store.set_limit(0).expect("given back");
             run.store.set_limit(u64::MAX).expect("no bound");
+        }
+        4 if open.len() < 5 && run.length(one) > 0 => {
+            let to = (0..).find(|to| !open.contains(to)).expect("there are numbers");
+            copy_apart(run, one, to, random);
+            expected.check_states(run, to, what);
         }
         3 => {
             run.store.commit(SequenceId(one), 0).expect("all rows may be dropped");
@@ -268,6 +273,21 @@ fn change(run: &mut Run, expected: &mut Expected, random: &mut Random, what: &st
             }
         }
     }
+}
+
+/// Copies rows and states of a sequence out, and into a new one. The states are those after one of
+/// the rows of which the store still has states.
+fn copy_apart(run: &mut Run, from: u64, to: u64, random: &mut Random) {
+    let (source, copy) = (SequenceId(from), SequenceId(to));
+    let Progress { rows, tape, .. } = run.store.states.progress[&source].clone();
+    let length = (rows + random.below(tape.len() as u64 + 1) as i32).max(1);
+    let pieces = run.store.copy_out(source, 0, length, 1).expect("copied");
+    let states = run.store.keep_states(source, length).expect("copied");
+    assert_eq!((states.rows(), states.bytes()), (length, run.store.state_bytes()));
+    run.open(to);
+    run.store.copy_in(copy, &[&pieces[0]], Some(&states), length, 0).expect("copied");
+    assert_eq!(run.length(to), length);
+    run.rows_of.insert(to, run.rows_of[&from]);
 }
 
 /// Builds a step of one row for each sequence in advance. If it is not taken it leaves no trace.
@@ -365,8 +385,22 @@ fn rows_that_cannot_be_dropped_and_passes_without_a_commit_are_refused() {
     let fork = run.store.fork(SequenceId(0), SequenceId(1), 2).expect_err("refused").to_string();
     assert!(fork.contains("no state of the first 2"), "{fork}");
     assert_eq!(run.store.length(SequenceId(1)), None);
-    let copy = run.store.copy_out(SequenceId(0), 0, 1, 1).expect_err("refused").to_string();
-    assert!(copy.contains("without recurrent layers"), "{copy}");
+    for (rows, found) in [(3, "found those of 4 to 5"), (6, "found those"), (0, "found those")] {
+        let error = run.store.keep_states(SequenceId(0), rows).expect_err("refused").to_string();
+        assert!(error.contains(found), "{error}");
+    }
+    let (rows, states) = (
+        run.store.copy_out(SequenceId(0), 0, 5, 1).expect("copied"),
+        run.store.keep_states(SequenceId(0), 4).expect("copied"),
+    );
+    run.open(1);
+    let mut into = |states| {
+        let copied = run.store.copy_in(SequenceId(1), &[&rows[0]], states, 5, 0);
+        copied.expect_err("refused").to_string()
+    };
+    assert!(into(None).contains("found 0 after 5"), "rows alone are of no use");
+    assert!(into(Some(&states)).contains("after 5 rows, found"), "states of other rows");
+    assert_eq!(run.length(1), 0);
     let part = Part { sequence: 0, certain: 1, accepted: 0, rejected: 0 };
     run.build(&[part]);
     let segment = Segment { sequence: SequenceId(0), start: 5, length: 1, drafted: 0 };
@@ -402,4 +436,26 @@ fn states_are_counted_and_given_back_with_the_slots() {
     }
     [0, 2].into_iter().for_each(|sequence| run.store.free(SequenceId(sequence)));
     assert_eq!(run.store.allocated_bytes(), 0);
+}
+
+#[test]
+fn states_of_32_sequences_are_counted_to_the_byte() {
+    let mut run = Run::new(true);
+    let states = 2 * 4 * SIZES.slot() as u64;
+    assert_eq!(run.store.state_bytes(), states);
+    assert_eq!(run.store.tape_row_bytes(), 2 * 4 * SIZES.tape() as u64);
+    (0..32).for_each(|sequence| run.open(sequence));
+    let part = |sequence| Part { sequence, certain: 1, accepted: 1, rejected: 0 };
+    run.step(&(0..32).map(part).collect::<Vec<_>>());
+    let class = run.store.class_bytes()[0].1;
+    let held: u64 = (0..32).map(|sequence| run.store.bytes(SequenceId(sequence))).sum();
+    assert_eq!((held, run.store.allocated_bytes()), (32 * class, 32 * class));
+    assert_eq!(run.store.states.allocated_bytes(), 32 * states);
+    let bytes: usize = run.store.states.arrays().map(Array::nbytes).sum();
+    assert_eq!(bytes as u64, 32 * states, "the arrays themselves");
+    // A copy is its owner's: the store does not count it.
+    let kept = run.store.keep_states(SequenceId(7), 2).expect("copied");
+    assert_eq!((kept.bytes(), run.store.allocated_bytes()), (states, 32 * class));
+    (0..32).for_each(|sequence| run.store.free(SequenceId(sequence)));
+    assert_eq!((run.store.allocated_bytes(), kept.bytes()), (0, states));
 }

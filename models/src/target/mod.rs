@@ -53,12 +53,6 @@ pub trait Target {
     /// What its layers remember, for [`KvStore::new`].
     fn kv_layers(&self) -> Vec<LayerKv>;
 
-    /// Whether rows of one sequence may become the first rows of another, at any length, as the
-    /// prefix cache copies them. Not with recurrent layers: their states are of the last row alone.
-    fn shares_prefixes(&self) -> bool {
-        self.kv_layers().iter().all(|layer| layer.growing().is_some())
-    }
-
     /// In which type it computes.
     fn dtype(&self) -> Dtype;
 

@@ -132,7 +132,7 @@ fn every_change_of_the_store_drops_the_prepared_step() {
         ("a copy", |store| store.fork(SequenceId(0), SequenceId(9), 5).expect("copies")),
         ("rows from outside", |store| {
             let pieces = store.copy_out(SequenceId(1), 0, 64, 1).expect("there are so many");
-            store.copy_in(SequenceId(3), &[&pieces[0]], 64, 64).expect("copies");
+            store.copy_in(SequenceId(3), &[&pieces[0]], None, 64, 64).expect("copies");
         }),
         ("another step", |store| step(store, &[(0, 2)])),
         ("rows that are dropped", |store| store.commit(SequenceId(1), 60).expect("there are more")),

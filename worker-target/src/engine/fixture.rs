@@ -125,10 +125,10 @@ pub(crate) fn scheduler(kv: &KvStore, drafting: &Drafting) -> Scheduler {
         kv,
         hidden: drafting.window_bytes(positions as usize),
     };
-    Scheduler::new(
-        Ledger::new(1 << 30, kv.class_bytes().into_iter().map(class).collect()),
-        SEQUENCES,
-    )
+    let ledger = Ledger::new(1 << 30, kv.class_bytes().into_iter().map(class).collect())
+        .with_tape_row_bytes(kv.tape_row_bytes());
+    let scheduler = Scheduler::new(ledger, SEQUENCES);
+    if kv.state_bytes() > 0 { scheduler.with_snapshots() } else { scheduler }
 }
 
 /// A request whose permit allows drafts, and the receiver of its answer.
@@ -157,6 +157,7 @@ pub(crate) fn request(
             class: "default".into(),
             cache_scope: String::new(),
             images: Default::default(),
+            last_turn: None,
         },
         sampling,
         bias: vec![],

@@ -4,7 +4,7 @@
 use paceline_models::{ModelError, SequenceId};
 
 use super::Engine;
-use crate::core::{PAGE, Phase, SequenceKey};
+use crate::core::{PAGE, Phase, SequenceKey, SnapshotPlaces, StepPart};
 use crate::drafting::CachedHiddenStates;
 use crate::page_store::{BORDER_BYTES, Lookup, Retention};
 
@@ -37,7 +37,6 @@ impl Engine {
                 || one.phase == Phase::Decoding
                 || *other < key && self.scheduler.ledger().holds(*other)
         });
-        let others = others.map(|(other, one)| (other, one.committed));
         if let Some(follows) = self.pages.coming(own, others) {
             self.scheduler.prefix_waits.insert(key, follows);
             return;
@@ -57,10 +56,44 @@ impl Engine {
         }
     }
 
+    /// Notes the sequences that have just reached a place at which their states are kept. A verified
+    /// block may have gone beyond it: the rows after it are on the tape until the next step.
+    pub(super) fn note_snapshots(&mut self, parts: &[StepPart]) {
+        for part in parts {
+            let Some(sequence) = self.scheduler.get(part.key) else { continue };
+            let place = |places: SnapshotPlaces| places.last(part.start, sequence.committed);
+            if let Some(rows) = sequence.snapshots.and_then(place) {
+                self.due_states.push((part.key, rows));
+            }
+        }
+    }
+
+    /// Copies the states of these sequences to the cache, and the pages before them. It comes
+    /// before the next step, which overwrites the states.
+    pub(super) fn keep_states(&mut self) {
+        for (key, rows) in std::mem::take(&mut self.due_states) {
+            let Some(sequence) = self.scheduler.get(key).filter(|one| one.committed >= rows) else {
+                continue;
+            };
+            let (ids, window) = (sequence.ids[..rows].to_vec(), self.drafting.window(key));
+            let limit = self.cache_limit();
+            let kept = self.pages.keep_states(&self.kv, key, &ids, window, limit);
+            if let Err(error) = kept {
+                // The index may have pages and states that were not copied.
+                self.pages.remove(key, &ids);
+                self.pages_failed(&error);
+            }
+            self.count_retained();
+        }
+    }
+
     /// Copies pages of one running sequence to the cache. Pages that another sequence waits for
     /// come first, then pages of a prompt whose first token was chosen, and pages of long
     /// sequences.
     pub(super) fn retain_some(&mut self) {
+        if self.kv.state_bytes() > 0 {
+            return;
+        }
         let is_awaited = |key| self.scheduler.prefix_waits.values().any(|one| one.leader == key);
         let due = self.scheduler.iter().filter_map(|(key, sequence)| {
             let all = self.pages.due_bytes(key, sequence.committed);
@@ -79,22 +112,20 @@ impl Engine {
     }
 
     /// Copies all pages of a sequence that ends well, or that its client abandoned. The next turn
-    /// of its conversation, or the next try, begins with them.
+    /// of its conversation, or the next try, begins with them. With recurrent layers, pages after
+    /// the last kept states are of no use.
     pub(super) fn retain_all(&mut self, key: SequenceKey, ids: &[u32]) {
         // Rows after the id that ended a block are no part of the sequence.
         let rows = self.kv.length(SequenceId(key.0)).unwrap_or(0) as usize;
         let ids = &ids[..rows.min(ids.len())];
-        while !self.broken && self.retain(key, ids) {}
+        let by_pages = self.kv.state_bytes() == 0;
+        while by_pages && !self.broken && self.retain(key, ids) {}
         self.drafting.retain(key, self.pages.keys(key, ids));
     }
 
     /// Copies at most [`BORDER_BYTES`] of pages. Returns whether there are more.
     fn retain(&mut self, key: SequenceKey, ids: &[u32]) -> bool {
-        let ledger = self.scheduler.ledger();
-        let free = (ledger.budget() - ledger.held()).saturating_sub(self.kv.idle_bytes());
-        // Half of the free memory: most new sequences then find room without an eviction, and the
-        // store keeps the places that it retains for them.
-        let retention = Retention { most_new: BORDER_BYTES, limit: free / 2 };
+        let retention = Retention { most_new: BORDER_BYTES, limit: self.cache_limit() };
         let window = self.drafting.window(key);
         let more = self.pages.retain(&self.kv, key, ids, window, retention);
         self.count_retained();
@@ -102,6 +133,13 @@ impl Engine {
             self.pages_failed(&error);
             false
         })
+    }
+
+    /// Most bytes of the cache: half of the free memory. Most new sequences then find room without
+    /// an eviction, and the store keeps the places that it retains for them.
+    fn cache_limit(&self) -> u64 {
+        let ledger = self.scheduler.ledger();
+        (ledger.budget() - ledger.held()).saturating_sub(self.kv.idle_bytes()) / 2
     }
 
     /// Follows a change of the layers whose hidden states the drafter needs.

@@ -62,6 +62,7 @@ impl Engine {
         // The tokens that were chosen before the fault come first. One of them may have ended the
         // sequence well.
         faulty.into_iter().for_each(|key| self.end_faulty(key));
+        self.note_snapshots(parts);
     }
 
     fn step_failed(&mut self, parts: &[StepPart], error: &ModelError) {

@@ -168,15 +168,20 @@ fn scheduling(
         class,
         cache_scope: generation.cache_scope,
         images: images.into(),
+        last_turn: generation.last_turn.map(|place| place as usize),
     }
 }
 
 /// Checks the prompt, the continuation and the number of tokens to generate.
 fn check_lengths(generation: &Generation, model: &TargetInfo) -> Result<(), Status> {
-    let Generation { prompt_ids, continuation_ids, max_tokens, .. } = generation;
+    let Generation { prompt_ids, continuation_ids, max_tokens, last_turn, .. } = generation;
     let (prompt, context) = (prompt_ids.len() as u64, model.context as u64);
     if prompt == 0 {
         return Err(invalid("prompt_ids", "expected at least one id, found none"));
+    }
+    if let Some(place) = last_turn.filter(|place| u64::from(*place) > prompt) {
+        let what = format!("expected a place in the prompt of {prompt} ids, found {place}");
+        return Err(invalid("last_turn", what));
     }
     let mut all = prompt_ids.iter().chain(continuation_ids);
     if let Some(id) = all.find(|id| **id >= model.vocab as u32) {
@@ -323,6 +328,7 @@ mod tests {
         assert_eq!(refusal(|g| g.request_id = "a b".into()), (invalid, "request_id".into()));
         assert_eq!(refusal(|g| g.prompt_ids.clear()), (invalid, "prompt_ids".into()));
         assert_eq!(refusal(|g| g.prompt_ids.push(100)), (invalid, "prompt_ids".into()));
+        assert_eq!(refusal(|g| g.last_turn = Some(4)), (invalid, "last_turn".into()));
         assert_eq!(refusal(|g| g.max_tokens = 0), (invalid, "max_tokens".into()));
         assert_eq!(refusal(|g| g.continuation_ids = vec![1; 10]), (invalid, "max_tokens".into()));
         assert_eq!(refusal(|g| g.sampling = None), (invalid, "sampling".into()));

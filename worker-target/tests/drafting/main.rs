@@ -10,6 +10,7 @@ mod lifecycle;
 #[path = "../stage/mod.rs"]
 mod stage;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -78,10 +79,15 @@ impl Stage {
     }
 
     fn of(checkpoint: &str) -> Self {
+        Self::of_dir(&golden(checkpoint), checkpoint)
+    }
+
+    /// A target in this directory, with the prompts of a tiny checkpoint.
+    fn of_dir(dir: &Path, checkpoint: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (worker, beats) = runtime.block_on(async {
-            let mut worker = Worker::start(&golden(checkpoint), &[]);
+            let mut worker = Worker::start(dir, &[]);
             let (_, beats) = worker.ready().await;
             (worker, beats)
         });

@@ -10,17 +10,16 @@ use paceline_proto::internal::v1::{Heartbeat, KvUse, Policy, PolicyForce, SetPol
 use paceline_vocabulary::link::{DraftRequest, Feed, ProposalKind, Welcome};
 use tonic::Streaming;
 
-use super::plan::{Dice, Mood};
+use super::plan::{Dice, Mood, Subject};
 use super::stage::drafter::{attach, propose_ids, propose_rows, welcome};
-use super::stage::{STAMP, Worker, demo};
+use super::stage::{STAMP, Worker};
 
-/// Of the demo pair.
-const HIDDEN: u32 = 256;
-const VOCAB: u32 = 4096;
 pub const BLOCK: u32 = 16;
 
 /// What a drafter goes by; its thread and the test share it.
 pub struct Play {
+    /// Ids of the vocabulary.
+    pub vocab: u32,
     pub mood: Mood,
     pub dice: Dice,
     /// Prompts with their answers, and of each session those that it may be one of.
@@ -32,12 +31,13 @@ pub struct Play {
 impl Play {
     pub fn ids(&mut self, request: &DraftRequest) -> Vec<u32> {
         let (at, length) = (request.position as usize, request.block as usize - 1);
-        let Self { mood, dice, known, sessions, .. } = self;
+        let Self { vocab, mood, dice, known, sessions, .. } = self;
+        let vocab = *vocab;
         let may_be = sessions.entry(request.session).or_insert_with(|| (0..known.len()).collect());
         may_be.retain(|stream| known[*stream].get(at) == Some(&request.bonus_id));
         let mut ids: Vec<u32> = match may_be.first() {
             Some(stream) => known[*stream][at + 1..].iter().copied().take(length).collect(),
-            None => (0..length).map(|_| dice.roll(u64::from(VOCAB)) as u32).collect(),
+            None => (0..length).map(|_| dice.roll(u64::from(vocab)) as u32).collect(),
         };
         let wrong_from = match mood {
             Mood::Right => ids.len(),
@@ -45,10 +45,10 @@ impl Play {
             Mood::Forgets if request.position.is_multiple_of(2) => return vec![],
             _ => 0,
         };
-        ids.iter_mut().skip(wrong_from).for_each(|id| *id = dice.roll(u64::from(VOCAB)) as u32);
+        ids.iter_mut().skip(wrong_from).for_each(|id| *id = dice.roll(u64::from(vocab)) as u32);
         if *mood == Mood::BreaksARule {
             ids.truncate(length - 1);
-            ids.push(VOCAB);
+            ids.push(vocab);
         }
         ids
     }
@@ -56,6 +56,7 @@ impl Play {
 
 /// A worker of the test, and the drafter that is linked with it.
 pub struct House {
+    pub subject: &'static Subject,
     pub worker: Worker,
     pub play: Arc<Mutex<Play>>,
     /// An open `Watch` stream: the worker's lease does not run while there is one.
@@ -65,16 +66,15 @@ pub struct House {
 }
 
 impl House {
-    pub async fn open(budget: u64, known: &[Vec<u32>]) -> Self {
-        let budget = budget.to_string();
-        let drafter = demo().with_file_name("drafter");
-        let drafter = drafter.to_str().expect("a path of the repository");
+    pub async fn open(subject: &'static Subject, budget: u64, known: &[Vec<u32>]) -> Self {
+        let (budget, drafter) = (budget.to_string(), subject.drafter());
         let mut worker = Worker::start(
-            &demo(),
-            &[("PACELINE_KV__BUDGET_BYTES", &budget), ("PACELINE_DRAFTER__MODEL", drafter)],
+            &subject.dir(),
+            &[("PACELINE_KV__BUDGET_BYTES", &budget), ("PACELINE_DRAFTER__MODEL", &drafter)],
         );
         let (_, watch) = worker.ready().await;
         let play = Play {
+            vocab: subject.vocab,
             mood: Mood::Right,
             dice: Dice(1),
             known: known.to_vec(),
@@ -82,6 +82,7 @@ impl House {
             gone: true,
         };
         Self {
+            subject,
             worker,
             play: Arc::new(Mutex::new(play)),
             _watch: watch,
@@ -94,9 +95,10 @@ impl House {
     pub fn attach(&self, kind: ProposalKind) {
         let generation = self.links.get() + 1;
         self.links.set(generation);
+        let hidden = self.subject.hidden;
         let welcome = Welcome {
-            hidden_size: HIDDEN,
-            feature_layers: vec![1, 3, 5, 6],
+            hidden_size: hidden,
+            feature_layers: self.subject.feature_layers.to_vec(),
             block_size: BLOCK,
             ..welcome(generation, kind)
         };
@@ -112,7 +114,7 @@ impl House {
                 Mood::Silent if feed.round > 0 => Ok(true),
                 Mood::Dies if feed.round > 0 => Ok(false),
                 Mood::Right | Mood::HalfRight | Mood::Lies if kind == ProposalKind::Hidden => {
-                    propose_rows(end, feed, HIDDEN, &mut noise)
+                    propose_rows(end, feed, hidden, &mut noise)
                 }
                 _ => {
                     let play = RefCell::new(play);

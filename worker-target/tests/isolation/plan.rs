@@ -1,12 +1,14 @@
 //! The plan of a seed: the requests, when each is sent, and how it ends; what the drafter does;
 //! what is done to the worker meanwhile.
 
+use std::path::PathBuf;
+
 use paceline_proto::internal::v1::{Generation, PolicyForce, SamplingRule};
 use paceline_proto::v1::{self, LogitBias, TokenLogprobs};
 use paceline_vocabulary::link::ProposalKind;
 use serde_json::Value;
 
-use super::stage::{GREEDY, demo, generation};
+use super::stage::{GREEDY, cases_of, demo, generation, golden};
 
 /// Tokens of the longest stream.
 pub const MOST: u32 = 24;
@@ -15,6 +17,82 @@ pub const MOST_AT_ONCE: u64 = 16;
 /// Positions of the smallest place in the store. A sequence that grows beyond it needs more memory,
 /// and another one may be preempted.
 const SMALLEST: usize = 256;
+
+/// A target of the test, and the drafters that are played to it.
+#[derive(Debug)]
+pub struct Subject {
+    /// The tests that run it have this in their names.
+    pub name: &'static str,
+    /// Numbers of a hidden row.
+    pub hidden: u32,
+    /// Ids of the vocabulary.
+    pub vocab: u32,
+    /// Layers whose hidden states the drafters read.
+    pub feature_layers: &'static [u32],
+    /// Of the worker that has little memory: hardly more than the longest sequence takes.
+    pub tight_bytes: u64,
+}
+
+/// The embedded target. 2 MiB of KV and 1 MiB of hidden states are the smallest place.
+pub const DEMO: Subject = Subject {
+    name: "interleavings_change_no_token",
+    hidden: 256,
+    vocab: 4096,
+    feature_layers: &[1, 3, 5, 6],
+    tight_bytes: 6 << 20,
+};
+
+/// A tiny target with recurrent layers. Its smallest place has 128 KiB of KV, 24 KiB of states and
+/// 64 KiB of hidden states, and the tape of a block 55 KiB.
+pub const HYBRID: Subject = Subject {
+    name: "interleavings_leave_states_alone",
+    hidden: 32,
+    vocab: 300,
+    feature_layers: &[0, 2],
+    tight_bytes: 450 << 10,
+};
+
+/// The directory's name of [`HYBRID`].
+const HYBRID_CHECKPOINT: &str = "qwen3_5-tiny";
+
+impl Subject {
+    /// Its checkpoint.
+    pub fn dir(&self) -> PathBuf {
+        if self.is_hybrid() { golden(HYBRID_CHECKPOINT) } else { demo() }
+    }
+
+    /// Whether it has recurrent layers.
+    pub fn is_hybrid(&self) -> bool {
+        self.name == HYBRID.name
+    }
+
+    /// The drafter of the worker's configuration, by whose layers hidden states are kept before one
+    /// is linked.
+    pub fn drafter(&self) -> String {
+        if self.is_hybrid() {
+            return String::new();
+        }
+        demo().with_file_name("drafter").display().to_string()
+    }
+
+    /// Prompts, most of them short, and text that follows them.
+    fn cases(&self) -> Vec<(Vec<u32>, Vec<u32>)> {
+        if self.is_hybrid() {
+            let greedy = cases_of(HYBRID_CHECKPOINT);
+            let prompt =
+                |at: u32| (0..5 + 3 * at).map(|place| 4 + (place * 7 + 31 * at) % 290).collect();
+            return (0..12)
+                .map(|at: u32| (prompt(at), greedy[at as usize % greedy.len()].1.clone()))
+                .collect();
+        }
+        let text = std::fs::read(demo().with_file_name("golden.json"))
+            .expect("the golden file is in the repository");
+        let golden: Value = serde_json::from_slice(&text).expect("JSON");
+        let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
+        let cases = golden["cases"].as_array().expect("cases").iter();
+        cases.map(|case| (ids(&case["prompt"]), ids(&case["greedy"]))).collect()
+    }
+}
 
 /// SplitMix64.
 pub struct Dice(pub u64);
@@ -48,17 +126,8 @@ pub struct Solo {
 
 /// Every way to choose tokens. Prompts have a few tokens, or common first pages, or are so long
 /// that their streams outgrow the smallest place.
-pub fn requests() -> Vec<Generation> {
-    let text = std::fs::read(demo().with_file_name("golden.json"))
-        .expect("the golden file is in the repository");
-    let golden: Value = serde_json::from_slice(&text).expect("JSON");
-    let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
-    let cases: Vec<_> = golden["cases"]
-        .as_array()
-        .expect("cases")
-        .iter()
-        .map(|c| (ids(&c["prompt"]), ids(&c["greedy"])))
-        .collect();
+pub fn requests(subject: &Subject) -> Vec<Generation> {
+    let cases = subject.cases();
     let talk: Vec<u32> = cases
         .iter()
         .flat_map(|(prompt, answer)| [prompt.clone(), answer.clone()].concat())
@@ -106,6 +175,9 @@ pub fn requests() -> Vec<Generation> {
             min_tokens: if waits { 6 } else { 0 },
             stop_token_ids: if waits { often.clone() } else { vec![] },
             logprobs: (at % 2 == 1).then_some(3),
+            last_turn: at
+                .is_multiple_of(3)
+                .then(|| prompts[at % prompts.len()].len() as u32 * 2 / 3),
             ..generation("solo", &prompts[at % prompts.len()], MOST)
         }
     };

@@ -100,6 +100,18 @@ fn expected_positions_are_the_context_and_at_most_a_typical_answer() {
     assert_eq!(positions(100, 300, 400, 256), 400);
 }
 
+/// A class of a model with recurrent layers counts the states, which are as large for a short
+/// sequence as for a long one: 32 bytes here, beside one for eight positions.
+#[test]
+fn short_requests_are_bounded_by_their_states() {
+    let classes = classes(&[(256, 32 + 32), (512, 32 + 64), (4_096, 32 + 512)]);
+    let capacity = Capacity { classes, max_sequences: 32, patch_bytes: 0 };
+    let memory = TargetMemory { budget_bytes: 600, ..memory(&capacity) };
+    // The positions alone of 18 such requests would fit.
+    assert_eq!(fill(&mut admission(64), 1, summary(10, 20), &memory), 9);
+    assert_eq!(fill(&mut admission(64), 1, summary(4_000, 90), &memory), 1);
+}
+
 #[test]
 fn a_queue_without_places_admits_a_request_that_fits() {
     let capacity = capacity();

@@ -1,6 +1,11 @@
 //! The prefix cache's index: pages of sequences, each with a hash over all ids before and in it as
 //! its key. The least recently used page without a page after it is evicted first.
 //!
+//! A model with recurrent layers continues a sequence only where their states were kept
+//! ([`snapshots`]). Its pages are stored together with the states after the last of them, so that
+//! each page without a page after it has states. The least recently used states are evicted first,
+//! and with them the pages that no other states need.
+//!
 //! ```text
 //! root(scope) ──▶ page 0 ──▶ page 1 ──▶ page 2      a conversation
 //!                      └───▶ page 1' ─▶ page 2'     another one with the same first page
@@ -18,6 +23,12 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::Image;
+
+mod snapshots;
+mod states;
+
+pub use snapshots::{SNAPSHOT_INTERVAL, SnapshotPlaces};
+pub use states::KeptPages;
 
 /// Positions of a page.
 pub const PAGE: usize = 64;
@@ -92,25 +103,40 @@ struct Page {
     id: PageId,
     parent: Option<PageKey>,
     children: usize,
+    /// Bytes of keys, values and hidden states.
     bytes: u64,
     hidden_bytes: u64,
-    /// Time of its last use, as `PrefixIndex::now` counts. No two pages share one.
+    /// The states after it are stored.
+    has_states: bool,
+    /// Time of its last use, as `PrefixIndex::now` counts. No two pages in `evictable` share one.
     used: u64,
+}
+
+/// What was evicted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Pages, with all that they have.
+    pub pages: Vec<PageId>,
+    /// Pages whose states alone were evicted, or were evicted before the page.
+    pub states: Vec<PageId>,
 }
 
 /// The index.
 #[derive(Clone, Debug, Default)]
 pub struct PrefixIndex {
     pages: HashMap<PageKey, Page>,
-    /// Pages without a page after them, by their last use.
-    leaves: BTreeMap<u64, PageKey>,
+    /// What is evicted next, by its last use: pages without a page after them. For a model with
+    /// recurrent layers: pages with states.
+    evictable: BTreeMap<u64, PageKey>,
     bytes: u64,
     now: u64,
     next: u64,
+    /// Bytes of the states after a page; 0 for a model without recurrent layers.
+    state_bytes: u64,
 }
 
 impl PrefixIndex {
-    /// Bytes of all pages.
+    /// Bytes of all pages and states.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -139,7 +165,7 @@ impl PrefixIndex {
     /// gives the drafter its hidden states, and the next such request finds all pages.
     pub fn find(&mut self, keys: &[PageKey], length: usize, hidden_pages: usize) -> Vec<PageId> {
         let most = keys.len().min(length.saturating_sub(1) / PAGE);
-        let mut found = self.known(&keys[..most]);
+        let mut found = self.usable(&keys[..most]);
         let wanted = hidden_pages.min(found);
         let with_hidden = keys[..found]
             .iter()
@@ -148,19 +174,34 @@ impl PrefixIndex {
             .take(wanted)
             .count();
         if 2 * with_hidden < wanted {
-            found -= wanted;
+            found = self.usable(&keys[..found - wanted]);
         }
         self.touch(&keys[..found]);
         keys[..found].iter().map(|key| self.pages[key].id).collect()
     }
 
-    /// Marks the first pages of a chain as used now, the last of them as the least recent.
+    /// Number of first pages of a chain from which a sequence can continue: the stored ones, up to
+    /// the last one with states if the model has recurrent layers.
+    pub fn usable(&self, keys: &[PageKey]) -> usize {
+        let known = self.known(keys);
+        match self.keeps_states() {
+            false => known,
+            true => {
+                let has_states = |at: &usize| self.pages[&keys[*at]].has_states;
+                (0..known).rev().find(has_states).map_or(0, |at| at + 1)
+            }
+        }
+    }
+
+    /// Marks the first pages of a chain as used now, the last of them as the least recent. Of
+    /// states, those after the last page alone: others of the chain are of use to other sequences.
     fn touch(&mut self, keys: &[PageKey]) {
-        for key in keys.iter().rev() {
+        let touched = if self.keeps_states() { keys.len().saturating_sub(1) } else { 0 };
+        for key in keys[touched..].iter().rev() {
             self.now += 1;
             if let Some(page) = self.pages.get_mut(key) {
-                if self.leaves.remove(&page.used).is_some() {
-                    self.leaves.insert(self.now, *key);
+                if self.evictable.remove(&page.used).is_some() {
+                    self.evictable.insert(self.now, *key);
                 }
                 page.used = self.now;
             }
@@ -168,39 +209,47 @@ impl PrefixIndex {
     }
 
     /// Adds up to `most` pages of a chain after the stored ones, with `bytes` bytes each. Evicts
-    /// others to stay within `limit` bytes, and adds them to `dropped`. Returns the number of pages
-    /// that were stored before, and the new ones: fewer if no more fit.
+    /// others to stay within `limit` bytes, and adds them to `evicted`. Returns the number of pages
+    /// that were stored before, and the new ones: fewer if no more fit. For a model with recurrent
+    /// layers see [`PrefixIndex::extend_with_states`].
     pub fn extend(
         &mut self,
         keys: &[PageKey],
         most: usize,
         bytes: u64,
         limit: u64,
-        dropped: &mut Vec<PageId>,
+        evicted: &mut Evicted,
     ) -> (usize, Vec<PageId>) {
         let (known, since, mut added) = (self.known(keys), self.now, vec![]);
         self.touch(&keys[..known]);
         for at in (known..keys.len()).take(most) {
-            if !self.make_room(bytes, limit, since, dropped) {
+            if !self.make_room(bytes, limit, since, evicted) {
                 break;
             }
             let parent = at.checked_sub(1).map(|before| keys[before]);
-            if let Some(parent) = parent.and_then(|parent| self.pages.get_mut(&parent)) {
-                parent.children += 1;
-                self.leaves.remove(&parent.used);
+            if let Some(parent) = parent.and_then(|parent| self.pages.get(&parent)) {
+                self.evictable.remove(&parent.used);
             }
-            self.now += 1;
-            self.next += 1;
-            let id = PageId(self.next);
-            self.leaves.insert(self.now, keys[at]);
-            self.pages.insert(
-                keys[at],
-                Page { id, parent, children: 0, bytes, hidden_bytes: 0, used: self.now },
-            );
-            self.bytes += bytes;
-            added.push(id);
+            added.push(self.insert(keys, at, bytes));
+            self.evictable.insert(self.now, keys[at]);
         }
         (known, added)
+    }
+
+    /// Stores the page at a place of a chain. The page before it is stored.
+    fn insert(&mut self, keys: &[PageKey], at: usize, bytes: u64) -> PageId {
+        let parent = at.checked_sub(1).map(|before| keys[before]);
+        if let Some(parent) = parent.and_then(|parent| self.pages.get_mut(&parent)) {
+            parent.children += 1;
+        }
+        self.now += 1;
+        self.next += 1;
+        let (id, used) = (PageId(self.next), self.now);
+        let page =
+            Page { id, parent, children: 0, bytes, hidden_bytes: 0, has_states: false, used };
+        self.pages.insert(keys[at], page);
+        self.bytes += bytes;
+        id
     }
 
     /// Adds hidden states of `bytes` bytes to the stored pages of a chain that have none, the last
@@ -212,7 +261,7 @@ impl PrefixIndex {
         pages: Range<usize>,
         bytes: u64,
         limit: u64,
-        dropped: &mut Vec<PageId>,
+        evicted: &mut Evicted,
     ) -> Vec<(usize, PageId)> {
         let (since, mut added) = (self.now, vec![]);
         self.touch(&keys[..self.known(keys)]);
@@ -220,7 +269,7 @@ impl PrefixIndex {
             if self.pages.get(&keys[at]).is_none_or(|page| page.hidden_bytes > 0) {
                 continue;
             }
-            if !self.make_room(bytes, limit, since, dropped) {
+            if !self.make_room(bytes, limit, since, evicted) {
                 break;
             }
             let page = self
@@ -238,19 +287,24 @@ impl PrefixIndex {
     /// Evicts pages until `bytes` more fit the limit. Returns false if that would need a page that
     /// was used later than `since`. The pages before a page count as used with it, so a chain that
     /// is being extended loses no page.
-    fn make_room(&mut self, bytes: u64, limit: u64, since: u64, dropped: &mut Vec<PageId>) -> bool {
+    fn make_room(&mut self, bytes: u64, limit: u64, since: u64, evicted: &mut Evicted) -> bool {
         while self.bytes + bytes > limit {
-            match self.leaves.first_key_value() {
-                Some((used, _)) if *used <= since => dropped.extend(self.drop_oldest()),
+            match self.evictable.first_key_value() {
+                Some((used, _)) if *used <= since => _ = self.drop_oldest(evicted),
                 _ => return false,
             }
         }
         true
     }
 
-    fn drop_oldest(&mut self) -> Option<PageId> {
-        let (_, key) = self.leaves.pop_first()?;
-        let page = self.pages.remove(&key).expect("a leaf is a page");
+    /// Evicts what was used longest ago. Returns false if nothing is left.
+    fn drop_oldest(&mut self, evicted: &mut Evicted) -> bool {
+        let Some((_, key)) = self.evictable.pop_first() else { return false };
+        if self.keeps_states() {
+            self.drop_states(key, evicted);
+            return true;
+        }
+        let page = self.pages.remove(&key).expect("what is evictable is a page");
         self.bytes -= page.bytes;
         if let Some(parent_key) = page.parent {
             let parent = self
@@ -259,22 +313,18 @@ impl PrefixIndex {
                 .expect("a page is evicted after the pages that follow it");
             parent.children -= 1;
             if parent.children == 0 {
-                self.leaves.insert(parent.used, parent_key);
+                self.evictable.insert(parent.used, parent_key);
             }
         }
-        Some(page.id)
+        evicted.pages.push(page.id);
+        true
     }
 
-    /// Evicts at least so many bytes, or all. Returns the evicted pages.
-    pub fn evict(&mut self, at_least: u64) -> Vec<PageId> {
-        let (before, mut dropped) = (self.bytes, vec![]);
-        while before - self.bytes < at_least {
-            match self.drop_oldest() {
-                Some(page) => dropped.push(page),
-                None => break,
-            }
-        }
-        dropped
+    /// Evicts at least so many bytes, or all.
+    pub fn evict(&mut self, at_least: u64) -> Evicted {
+        let (before, mut evicted) = (self.bytes, Evicted::default());
+        while before - self.bytes < at_least && self.drop_oldest(&mut evicted) {}
+        evicted
     }
 
     /// Removes the pages of a chain and all pages after them, which were computed from them, and
@@ -291,8 +341,8 @@ impl PrefixIndex {
             (vec![], keys.first().map(|first| vec![*first]).unwrap_or_default());
         while let Some(key) = left.pop() {
             let Some(page) = self.pages.remove(&key) else { continue };
-            self.leaves.remove(&page.used);
-            self.bytes -= page.bytes;
+            self.evictable.remove(&page.used);
+            self.bytes -= page.bytes + if page.has_states { self.state_bytes } else { 0 };
             removed.push(page.id);
             left.extend(children.remove(&key).unwrap_or_default());
         }
@@ -309,5 +359,7 @@ impl PrefixIndex {
     }
 }
 
+#[cfg(test)]
+mod states_tests;
 #[cfg(test)]
 mod tests;

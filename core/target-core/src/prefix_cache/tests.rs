@@ -14,9 +14,9 @@ fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
 
 /// Adds all pages of a chain, of 10 bytes each. Returns the number of stored and the new pages.
 fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> (usize, Vec<PageId>) {
-    let mut dropped = vec![];
-    let (_, new) = prefix.extend(keys, usize::MAX, 10, limit, &mut dropped);
-    (new.len(), dropped)
+    let mut evicted = Evicted::default();
+    let (_, new) = prefix.extend(keys, usize::MAX, 10, limit, &mut evicted);
+    (new.len(), evicted.pages)
 }
 
 #[test]
@@ -78,19 +78,20 @@ fn the_least_recently_used_leaves_are_evicted_first() {
         (keep(&mut prefix, &c, 80).0, prefix.known(&a), prefix.known(&b), prefix.known(&c)),
         (2, 4, 2, 2)
     );
-    assert_eq!(prefix.evict(11).len(), 2);
+    assert_eq!(prefix.evict(11).pages.len(), 2);
     assert_eq!((prefix.known(&a), prefix.known(&b), prefix.bytes()), (4, 0, 60));
     // The pages before a new one are never evicted for it.
     let a = keys("", &ids(9, 1));
     assert_eq!((keep(&mut prefix, &a, 45).0, prefix.bytes(), prefix.known(&a)), (0, 40, 4));
-    assert_eq!(prefix.evict(u64::MAX).len(), 4);
-    assert!(prefix.is_empty() && prefix.bytes() == 0 && prefix.evict(1).is_empty());
+    assert_eq!(prefix.evict(u64::MAX).pages.len(), 4);
+    assert!(prefix.is_empty() && prefix.bytes() == 0);
+    assert_eq!(prefix.evict(1), Evicted::default());
 }
 
 #[test]
 fn pages_are_found_if_most_of_them_have_hidden_states() {
     let mut prefix = PrefixIndex::default();
-    let (chain, mut dropped) = (keys("", &ids(10, 1)), vec![]);
+    let (chain, mut dropped) = (keys("", &ids(10, 1)), Evicted::default());
     keep(&mut prefix, &chain, 1000);
     // No page has hidden states: for a sequence that drafts, the last pages are computed again.
     assert_eq!((prefix.find(&chain, 1000, 0).len(), prefix.find(&chain, 1000, 4).len()), (10, 6));
@@ -107,7 +108,10 @@ fn pages_are_found_if_most_of_them_have_hidden_states() {
         (8, 3)
     );
     prefix.forget_hidden();
-    assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes(), dropped.len()), (6, 100, 0));
+    assert_eq!(
+        (prefix.find(&chain, 1000, 4).len(), prefix.bytes(), dropped),
+        (6, 100, Evicted::default())
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -186,7 +190,7 @@ impl Replica {
                 let before = self.prefix.bytes();
                 let evicted = self.prefix.evict(bytes);
                 prop_assert!(before - self.prefix.bytes() >= bytes.min(before));
-                Ok(evicted)
+                Ok(evicted.pages)
             }
             Op::Remove { stream, pages } => self.remove(stream, pages),
             Op::Forget => {
@@ -206,8 +210,8 @@ impl Replica {
         let (scope, ids) = stream(number);
         let chain = keys(scope, &ids[..pages * PAGE]);
         let (bytes, before) = (10 + u64::from(number), self.prefix.known(&chain));
-        let mut dropped = vec![];
-        let (known, added) = self.prefix.extend(&chain, 5, bytes, limit, &mut dropped);
+        let mut evicted = Evicted::default();
+        let (known, added) = self.prefix.extend(&chain, 5, bytes, limit, &mut evicted);
         prop_assert!(known == before && added.len() <= 5);
         prop_assert!(added.is_empty() || self.prefix.bytes() <= limit);
         let now = self.prefix.known(&chain);
@@ -217,7 +221,7 @@ impl Replica {
             let page = HeldPage { scope, ids, bytes, hidden_bytes: 0 };
             prop_assert!(self.held.insert(id, page).is_none(), "a number is used once");
         }
-        Ok(dropped)
+        Ok(evicted.pages)
     }
 
     fn extend_hidden(
@@ -229,8 +233,8 @@ impl Replica {
         let (scope, ids) = stream(number);
         let chain = keys(scope, &ids[..pages * PAGE]);
         let (bytes, known) = (self.prefix.bytes(), self.prefix.known(&chain));
-        let mut dropped = vec![];
-        let added = self.prefix.extend_hidden(&chain, pages / 2..pages, 7, limit, &mut dropped);
+        let mut evicted = Evicted::default();
+        let added = self.prefix.extend_hidden(&chain, pages / 2..pages, 7, limit, &mut evicted);
         prop_assert!(self.prefix.bytes() <= limit.max(bytes));
         prop_assert_eq!(self.prefix.known(&chain), known);
         for (at, id) in added {
@@ -238,7 +242,7 @@ impl Replica {
             prop_assert!(page.hidden_bytes == 0 && page.ids == ids[..(at + 1) * PAGE]);
             page.hidden_bytes = 7;
         }
-        Ok(dropped)
+        Ok(evicted.pages)
     }
 
     fn find(
@@ -284,7 +288,7 @@ impl Replica {
         let parents: BTreeSet<PageKey> = pages.values().filter_map(|page| page.parent).collect();
         let leaves: BTreeSet<PageKey> =
             pages.keys().filter(|key| !parents.contains(key)).copied().collect();
-        prop_assert_eq!(&leaves, &self.prefix.leaves.values().copied().collect::<BTreeSet<_>>());
+        prop_assert_eq!(&leaves, &self.prefix.evictable.values().copied().collect::<BTreeSet<_>>());
         Ok(())
     }
 }
@@ -303,7 +307,7 @@ proptest! {
         }
         let prefix = &mut replica.prefix;
         prefix.evict(u64::MAX);
-        prop_assert_eq!((prefix.bytes(), prefix.len(), prefix.leaves.len()), (0, 0, 0));
+        prop_assert_eq!((prefix.bytes(), prefix.len(), prefix.evictable.len()), (0, 0, 0));
     }
 }
 
@@ -325,7 +329,7 @@ fn a_chain_is_removed_with_all_pages_after_it() {
         (prefix.known(&a), prefix.known(&branch), prefix.known(&other), prefix.bytes()),
         (0, 0, 3, 30)
     );
-    assert_eq!((keep(&mut prefix, &a, 1000).0, prefix.evict(u64::MAX).len()), (4, 7));
+    assert_eq!((keep(&mut prefix, &a, 1000).0, prefix.evict(u64::MAX).pages.len()), (4, 7));
 }
 
 #[test]

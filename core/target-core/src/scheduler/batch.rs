@@ -13,6 +13,9 @@
 //! most fourfold by what was measured: the supervisor treats a step as hung that is longer than
 //! `hang_s` and ten times the p99 of its phase.
 //!
+//! If states of recurrent layers are kept for the prefix cache, a chunk ends at each of their places
+//! ([`crate::SnapshotPlaces`]): a state is that of the last row alone.
+//!
 //! A prompt is prefilled up to the first image without features. If the rows of an image attend to
 //! one another, no chunk ends inside an image: an image that is longer than a chunk makes a chunk
 //! of its own length.
@@ -117,6 +120,8 @@ impl Scheduler {
         let grows = left < MIN_CHUNK && self.price.least_rows(MIN_CHUNK) < MIN_CHUNK;
         let rows =
             if ready <= left || grows { ready.min(left) } else { left / MIN_CHUNK * MIN_CHUNK };
+        let to_snapshot = one.snapshots.map_or(usize::MAX, |places| places.next(start) - start);
+        let rows = rows.min(to_snapshot);
         if !self.tower.info().whole {
             return rows;
         }

@@ -193,6 +193,8 @@ pub struct Scheduler {
     reserved_us: f64,
     /// Bytes of the prefix cache, as last reported.
     prefix_bytes: u64,
+    /// Whether the states of recurrent layers are kept for the prefix cache.
+    keeps_states: bool,
 }
 
 impl Scheduler {
@@ -210,12 +212,19 @@ impl Scheduler {
             turn: VisionTurn::default(),
             reserved_us: 0.0,
             prefix_bytes: 0,
+            keeps_states: false,
         }
     }
 
     /// The same for a target with a vision tower.
     pub fn with_tower(self, tower: Tower) -> Self {
         Self { tower, ..self }
+    }
+
+    /// The same for a target whose states are kept for the prefix cache: chunks of prompts end where
+    /// they are.
+    pub fn with_snapshots(self) -> Self {
+        Self { keeps_states: true, ..self }
     }
 
     /// The same on a machine where a prompt row is known to cost `us`.
@@ -264,7 +273,11 @@ impl Scheduler {
         self.next_key += 1;
         self.speculation.open(key, &request);
         self.ledger.set_extra_bytes(key, extra_bytes);
-        let sequence = Sequence::new(request);
+        let last_turn = request.last_turn;
+        let sequence = match (Sequence::new(request), self.keeps_states) {
+            (sequence, true) => sequence.with_snapshots(last_turn),
+            (sequence, false) => sequence,
+        };
         if sequence.past_end {
             self.speculation.continue_past_end(key);
         }
@@ -310,7 +323,17 @@ impl Scheduler {
         if prompts {
             self.add_prompts(decodes, &mut step);
         }
+        if !step.parts.is_empty() {
+            self.release_tapes(&step.parts);
+        }
         step
+    }
+
+    /// A step replaces the tapes of the step before. A sequence without drafted rows has none then.
+    fn release_tapes(&mut self, parts: &[StepPart]) {
+        let drafted =
+            |key| parts.iter().find(|part| part.key == key).map_or(0, |part| part.drafted);
+        self.ledger.shrink_tapes(drafted);
     }
 
     /// Adds a decoding sequence's row, or block, to a step. Adds nothing while its draft is waited
@@ -334,7 +357,10 @@ impl Scheduler {
             Draft::None => 0,
         };
         let start = sequence.committed;
-        if drafted > 0 && !self.has_room(key, start + 1 + drafted, evict) {
+        let fits = drafted == 0
+            || self.has_room(key, start + 1 + drafted, evict)
+                && self.hold_tape(key, drafted, evict);
+        if !fits {
             // No sequence is preempted for a block.
             self.give_up_draft(key);
             step.dropped_drafts.push(key);

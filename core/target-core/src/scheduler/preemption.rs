@@ -136,6 +136,22 @@ impl Scheduler {
         false
     }
 
+    /// Gives a sequence memory for the tape of a block. Evicts from the prefix cache for it, and
+    /// takes nothing from other sequences. Returns false if there is not enough.
+    pub(super) fn hold_tape(
+        &mut self,
+        key: SequenceKey,
+        drafted: usize,
+        evict: &mut impl FnMut(u64) -> u64,
+    ) -> bool {
+        let Err(missing) = self.ledger.hold_tape(key, drafted) else { return true };
+        if missing > self.ledger.cached() {
+            return false;
+        }
+        self.evict(missing, evict);
+        self.ledger.hold_tape(key, drafted).is_ok()
+    }
+
     fn evict(&mut self, bytes: u64, evict: &mut impl FnMut(u64) -> u64) {
         let of_features = self.tower.evict(bytes);
         let of_pages = if of_features < bytes { evict(bytes - of_features) } else { 0 };
@@ -220,7 +236,7 @@ impl Scheduler {
         fits
     }
 
-    fn preempt(&mut self, key: SequenceKey) {
+    pub(super) fn preempt(&mut self, key: SequenceKey) {
         self.ledger.release(key);
         if let Some(sequence) = self.sequences.get_mut(&key) {
             sequence.preempt();

@@ -41,6 +41,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
         class: String::new(),
         cache_scope: String::new(),
         images: Default::default(),
+        last_turn: None,
     }
 }
 
@@ -370,4 +371,5 @@ fn a_prompt_waits_for_one_with_the_same_beginning_which_goes_first() {
 }
 
 mod memory;
+mod snapshots;
 mod vision_turns;

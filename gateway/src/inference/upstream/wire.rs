@@ -43,6 +43,7 @@ pub(super) fn generation(generation: Generation) -> internal::Generation {
         report_so_far: generation.report_so_far,
         pictures: generation.images.into_iter().map(image).collect(),
         tokenizer_vocab: generation.tokenizer_vocab,
+        last_turn: generation.last_turn,
     }
 }
 

@@ -205,7 +205,11 @@ impl Run {
     fn new(seed: u64, pressure: Pressure) -> Self {
         let mut dice = Dice(seed);
         let classes = with_hidden(&[(16, 100, 20), (32, 200, 40), (64, 400, 40), (128, 800, 40)]);
-        let mut scheduler = Scheduler::new(Ledger::new(800 + dice.roll(8) * 200, classes), 16);
+        let ledger = Ledger::new(800 + dice.roll(8) * 200, classes).with_tape_row_bytes(3);
+        let mut scheduler = Scheduler::new(ledger, 16);
+        if seed % 2 == 1 {
+            scheduler = scheduler.with_snapshots();
+        }
         scheduler.price = RowPrice::flat(2_000.0 + 1_000.0 * dice.roll(5) as f64);
         Self {
             seed,
@@ -223,9 +227,14 @@ impl Run {
     fn add_or_cancel(&mut self) {
         let dice = &mut self.dice;
         if self.requests_to_come > 0 && dice.roll(3) == 0 {
-            let prompt = (0..1 + dice.roll(50)).map(|_| 3 + dice.roll(100) as u32).collect();
+            // One in eight may go over the first place of states.
+            let most = if dice.roll(8) == 0 { 66 } else { 50 };
+            let prompt: Vec<u32> =
+                (0..1 + dice.roll(most)).map(|_| 3 + dice.roll(100) as u32).collect();
+            let last_turn = (dice.roll(2) == 0).then_some(prompt.len());
             let permit = if dice.roll(3) == 0 { PLAIN } else { DRAFTS };
-            let request = Request { prompt, permit, ..request(0, 1 + dice.roll(60) as u32) };
+            let tokens = 1 + dice.roll(60) as u32;
+            let request = Request { prompt, permit, last_turn, ..request(0, tokens) };
             let expected = alone(&request);
             let key = self.scheduler.add(request).expect("it could run alone");
             self.streams.insert(key, Stream { expected, tokens: vec![] });
@@ -293,6 +302,10 @@ impl Run {
             "seed {seed}: {part:?} in {:?}",
             step.preempted
         );
+        if let Some(places) = sequence.snapshots.filter(|_| part.prefill) {
+            let place = places.next(part.start);
+            assert!(part.start + part.rows <= place, "seed {seed}: {part:?} goes over {place}");
+        }
         let mut ids = sequence.ids[..part.start + part.rows - part.drafted].to_vec();
         *rows = ids.clone();
         if !part.chooses {

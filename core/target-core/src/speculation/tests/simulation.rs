@@ -98,6 +98,7 @@ pub(super) fn request(permit: Permit, tokens: u32) -> Request {
         class: "default".into(),
         cache_scope: String::new(),
         images: Default::default(),
+        last_turn: None,
     }
 }
 

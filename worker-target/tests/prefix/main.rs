@@ -1,7 +1,11 @@
 //! The prefix cache of the real worker: what it finds, what it never finds, and what it costs other
 //! requests.
 
+#[path = "../stage/mod.rs"]
 mod stage;
+mod states;
+
+use std::path::Path;
 
 use paceline_proto::internal::v1::{Done, Generation, KvUse, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _};
@@ -26,7 +30,11 @@ struct Stage {
 
 impl Stage {
     async fn new(environment: &[(&str, &str)]) -> Self {
-        let mut worker = Worker::start(&tiny(), environment);
+        Self::of(&tiny(), environment).await
+    }
+
+    async fn of(model: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut worker = Worker::start(model, environment);
         worker.ready().await;
         Self { worker, requests: 0 }
     }

@@ -1,0 +1,48 @@
+//! States of recurrent layers in the page store.
+
+use paceline_models::{KvStore, ModelError, SequenceId};
+
+use super::{BORDER_BYTES, PageStore, StoredPage, drop_evicted, store_hidden_states};
+use crate::core::{Evicted, HiddenStateWindow, KeptPages, PAGE, SequenceKey};
+
+impl PageStore {
+    /// Stores the states after `ids`, which are committed rows of a sequence and whole pages, and
+    /// the pages that are not stored yet. They are at most as many as lie between two places of
+    /// states. Pages that `window` covers get their hidden states. Stores nothing if all of it has
+    /// no room within `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`KvStore::copy_out`] and [`KvStore::keep_states`].
+    pub(crate) fn keep_states(
+        &mut self,
+        kv: &KvStore,
+        key: SequenceKey,
+        ids: &[u32],
+        window: Option<&HiddenStateWindow>,
+        limit: u64,
+    ) -> Result<(), ModelError> {
+        let Self { index, open, stored, page_bytes, .. } = self;
+        let Some(open) = open.get_mut(&key) else { return Ok(()) };
+        let (keys, sequence) = (open.chain.of(ids), SequenceId(key.0));
+        let mut evicted = Evicted::default();
+        let kept = index.extend_with_states(keys, *page_bytes, limit, &mut evicted);
+        // What was evicted is freed before the new copies are made.
+        drop_evicted(stored, &evicted);
+        open.full = kept.is_none();
+        let Some(KeptPages { known, added, states }) = kept else { return Ok(()) };
+        // A copy takes twice its bytes for the moment.
+        let most = (BORDER_BYTES / *page_bytes).max(1) as usize;
+        for (at, pages) in added.chunks(most).enumerate() {
+            let first = (known + at * most) * PAGE;
+            let rows = kv.copy_out(sequence, first as i32, PAGE as i32, pages.len() as i32)?;
+            stored.extend(pages.iter().copied().zip(rows.into_iter().map(StoredPage::new)));
+        }
+        if let Some(page) = states.and_then(|page| stored.get_mut(&page)) {
+            page.states = Some(kv.keep_states(sequence, ids.len() as i32)?);
+        }
+        if let Some(window) = window {
+            store_hidden_states(index, stored, keys, window, limit);
+        }
+        Ok(())
+    }
+}
