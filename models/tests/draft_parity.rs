@@ -1,12 +1,14 @@
 //! The drafters of DFlash's family against the reference drafters on tiny trained pairs, and what
 //! must not change a proposal: other sessions in the forward, how the context was cut, where it
-//! began. Values and provenance: `golden/`, remade by its draft.py, draft_tokens.py, chains.py and
-//! mtp.py.
+//! began. Values and provenance: `golden/`, remade by its draft.py, draft_tokens.py, chains.py, mtp.py
+//! and hybrid_draft.py.
 
 #[path = "draft_parity/chains.rs"]
 mod chains;
 #[path = "draft_parity/eagle3.rs"]
 mod eagle3;
+#[path = "draft_parity/hybrid.rs"]
+mod hybrid;
 #[path = "draft_parity/model.rs"]
 mod model;
 #[path = "draft_parity/mtp.rs"]

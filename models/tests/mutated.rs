@@ -202,13 +202,21 @@ fn check(rounds: u64, seed: u64) {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let mut random = Random(seed);
     let (mut loaded, mut reasons) = (0, BTreeMap::<String, usize>::new());
-    for checkpoint in ["qwen3-tiny", "qwen3-tiny-q4", "eagle3-llama", "qwen3_5-tiny", "mtp-dense"] {
+    let checkpoints = [
+        "qwen3-tiny",
+        "qwen3-tiny-q4",
+        "eagle3-llama",
+        "qwen3_5-tiny",
+        "qwen3_5-vl-tiny",
+        "mtp-dense",
+    ];
+    for checkpoint in checkpoints {
         let original = read(checkpoint);
         let dir = tempfile::tempdir().expect("a temporary directory");
         write(dir.path(), &original);
         let (usual, refused) = load(dir.path());
         assert_eq!(refused, None, "{checkpoint}");
-        for round in 0..rounds / 5 {
+        for round in 0..rounds / checkpoints.len() as u64 {
             let mut files = original.clone();
             let name = files.keys().nth(random.below(files.len())).copied().expect("below");
             let bytes = files.get_mut(name).expect("it is there");
@@ -267,6 +275,7 @@ fn no_size_of_a_config_makes_loading_need_more_memory() {
         "qwen3-vl-tiny",
         "qwen3_5-tiny",
         "qwen3_5_moe-tiny",
+        "qwen3_5-vl-tiny",
         "dflash-full",
         "dflash2-tiny",
         "dspark-deepseek",

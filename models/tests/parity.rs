@@ -2,6 +2,8 @@
 //! sampling contract against an independent implementation. Values and provenance: `golden/`,
 //! remade by `make golden`.
 
+#[path = "parity/changed.rs"]
+mod changed;
 #[path = "parity/families.rs"]
 mod families;
 #[path = "parity/hybrid.rs"]

@@ -1,6 +1,13 @@
-//! Qwen3-VL against transformers on tiny random checkpoints: pictures to features, prompts with
-//! pictures to tokens. Values and provenance: `golden/vision.py`, remade by `make golden`.
+//! Qwen3-VL and Qwen3.5 with their towers against transformers on tiny random checkpoints: pictures
+//! to features, prompts with pictures to tokens. Values and provenance: `golden/vision.py` and
+//! `golden/hybrid_vision.py`, remade by `make golden`.
 
+#[path = "vision/broken.rs"]
+mod broken;
+#[path = "parity/changed.rs"]
+mod changed;
+#[path = "vision/hybrid.rs"]
+mod hybrid;
 #[path = "vision/refused.rs"]
 mod refused;
 #[path = "vision/scene.rs"]

@@ -32,8 +32,11 @@ const DRAFTERS: [(&str, &str); 7] = [
 
 /// The target of [`DRAFTERS`].
 const TARGET: &str = "dflash-target";
-/// A target with its own drafter in its checkpoint.
+/// A target with states, and with its own drafter in its checkpoint.
 const WITH_HEAD: &str = "mtp-dense";
+/// Further drafters of [`WITH_HEAD`].
+const OF_HYBRID: [(&str, &str); 3] =
+    [("dflash-qwen3_5", "dflash"), ("dflash2-qwen3_5", "dflash2"), ("dspark-qwen3_5", "dspark")];
 
 /// Both targets with a tokenizer, and a small model with the same one. The other drafters are used
 /// where they are.
@@ -113,7 +116,9 @@ fn check_identity(count: usize) {
     // The name means the target's own checkpoint.
     let head = PathBuf::from("target");
     let stack = pairs.stack(WITH_HEAD, &head);
-    check_stack(stack, count, &[(head, "mtp"), (pairs.drafter(WITH_HEAD), "mtp")]);
+    let own = [(head, "mtp"), (pairs.drafter(WITH_HEAD), "mtp")];
+    let others = OF_HYBRID.map(|(name, kind)| (pairs.drafter(name), kind));
+    check_stack(stack, count, &[&own[..], &others].concat());
 }
 
 /// Answers with each of these drafters of the stack's target.

@@ -17,7 +17,12 @@ pub struct Weights {
 impl Weights {
     /// Those of the demo model.
     pub fn demo() -> Self {
-        let bytes = std::fs::read(repository().join("demo/target/model.safetensors")).unwrap();
+        Self::read(&repository().join("demo/target/model.safetensors"))
+    }
+
+    /// Those of a file.
+    pub fn read(path: &Path) -> Self {
+        let bytes = std::fs::read(path).unwrap();
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         Self {
             header: serde_json::from_slice(&bytes[8..8 + length]).unwrap(),
@@ -28,6 +33,20 @@ impl Weights {
     /// Their file.
     pub fn bytes(&self) -> Vec<u8> {
         assemble(&self.header.to_string(), &self.data)
+    }
+
+    /// The tensors with names that `is_kept` accepts.
+    pub fn kept(&self, is_kept: impl Fn(&str) -> bool) -> Self {
+        let (mut header, mut data) = (serde_json::Map::new(), vec![]);
+        for name in self.names().into_iter().filter(|name| is_kept(name)) {
+            let mut tensor = self.header[&name].clone();
+            let place = |at: usize| tensor["data_offsets"][at].as_u64().unwrap() as usize;
+            let begin = data.len();
+            data.extend_from_slice(&self.data[place(0)..place(1)]);
+            tensor["data_offsets"] = json!([begin, data.len()]);
+            header.insert(name, tensor);
+        }
+        Self { header: header.into(), data }
     }
 
     /// Names of the tensors.

@@ -13,7 +13,7 @@ use paceline_proto::v1::{ContentPart, Image, ImageUrl, Message};
 use serde_json::{Value, json};
 
 use crate::ask::{Ask, conversation};
-use crate::model::assemble;
+use crate::model::{Weights, assemble};
 use crate::prompts::Dice;
 use crate::{Stack, repository};
 
@@ -22,9 +22,31 @@ pub fn model() -> PathBuf {
     repository().join("models/tests/golden/qwen3-vl-tiny")
 }
 
+/// Directory of a model with a vision tower whose text model has states.
+pub fn hybrid_model() -> PathBuf {
+    repository().join("models/tests/golden/qwen3_5-vl-tiny")
+}
+
+/// Writes a copy of a model without the tensors of its tower into `to`, as mlx-lm's conversions are.
+pub fn without_tower(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("the directory is the test's own");
+    for entry in std::fs::read_dir(from).expect("the model is in the repository") {
+        let entry = entry.expect("readable");
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+    }
+    let file = "model.safetensors";
+    let text = Weights::read(&from.join(file)).kept(|name| !name.contains("visual"));
+    std::fs::write(to.join(file), text.bytes()).expect("written");
+}
+
 /// A service of it without a drafter, with more settings.
 pub fn seeing(settings: &str) -> Stack {
-    Stack::ready(&format!("target.model = {:?}\ndrafter.start = \"manual\"\n{settings}", model()))
+    seeing_with(&model(), settings)
+}
+
+/// A service of another model without a drafter, with more settings.
+pub fn seeing_with(model: &Path, settings: &str) -> Stack {
+    Stack::ready(&format!("target.model = {model:?}\ndrafter.start = \"manual\"\n{settings}"))
 }
 
 /// A service of it with a drafter that proposes noise, linked.

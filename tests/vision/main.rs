@@ -5,6 +5,7 @@
 mod beside;
 mod demo;
 mod faults;
+mod hybrid;
 mod ways;
 
 use paceline_proto::status::{Reason, ReasonStatus as _};

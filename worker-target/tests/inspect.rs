@@ -61,31 +61,31 @@ fn targets() -> Vec<PathBuf> {
     dirs
 }
 
-/// Beginnings of the names of tensors that are not served.
-const UNSERVED: [&str; 2] = ["mtp.", "model.visual."];
-
-/// Bytes of all tensors that are served. A family with a tower has no others here.
-fn tensor_bytes(dir: &Path) -> u64 {
+/// The tensors of a model by name, as its headers have them.
+fn tensors(dir: &Path) -> serde_json::Map<String, Value> {
     let files = std::fs::read_dir(dir).expect("there").map(|entry| entry.expect("read").path());
     let files = files.filter(|path| path.extension().is_some_and(|kind| kind == "safetensors"));
     files
-        .map(|path| {
+        .flat_map(|path| {
             let bytes = std::fs::read(path).expect("readable");
             let length = u64::from_le_bytes(bytes[..8].try_into().expect("a length")) as usize;
             let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("JSON");
-            let unserved = header.as_object().expect("tensors").iter().filter(|(name, _)| {
-                !serves_vision(dir) && UNSERVED.iter().any(|part| name.starts_with(part))
-            });
-            let place = |tensor: &Value, at: usize| tensor["data_offsets"][at].as_u64();
-            let size = |(_, tensor)| Some(place(tensor, 1)? - place(tensor, 0)?);
-            let unserved: u64 = unserved.map(|one| size(one).expect("a place")).sum();
-            (bytes.len() - 8 - length) as u64 - unserved
+            header.as_object().expect("tensors").clone()
         })
-        .sum()
+        .filter(|(name, _)| name != "__metadata__")
+        .collect()
+}
+
+/// Bytes of all tensors that are served. Heads that predict further tokens are drafters.
+fn tensor_bytes(dir: &Path) -> u64 {
+    let place = |tensor: &Value, at: usize| tensor["data_offsets"][at].as_u64().expect("a place");
+    let served = tensors(dir).into_iter().filter(|(name, _)| !name.starts_with("mtp."));
+    served.map(|(_, tensor)| place(&tensor, 1) - place(&tensor, 0)).sum()
 }
 
 fn serves_vision(dir: &Path) -> bool {
-    json(&dir.join("config.json"))["model_type"] == "qwen3_vl"
+    let towers = ["model.visual.", "vision_tower."];
+    tensors(dir).keys().any(|name| towers.iter().any(|first| name.starts_with(first)))
 }
 
 /// Layers that have keys and values.

@@ -6,6 +6,7 @@
 
 mod error;
 mod files;
+mod tensors;
 mod vision;
 
 use std::path::{Path, PathBuf};

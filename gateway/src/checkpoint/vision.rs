@@ -7,6 +7,10 @@ use serde_json::{Map, Value};
 
 use super::LoadError;
 use super::files::{CONFIG, ModelConfig, json};
+use super::tensors;
+
+/// Beginnings of the names of a Qwen tower's tensors, as transformers and as MLX write them.
+const TOWERS: [&str; 2] = ["model.visual.", "vision_tower."];
 
 /// The settings for images, as the files have them. `None` means that a file leaves a value out.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +51,15 @@ impl VisionSettings {
             spatial_merge_size: vision.spatial_merge_size,
             dir: dir.to_owned(),
         })
+    }
+
+    /// Whether the model has a vision tower, and not only its sizes: some conversions leave the
+    /// tensors out.
+    ///
+    /// # Errors
+    /// The index of the weights, or their header, is unreadable or not as expected.
+    pub fn has_tower(&self) -> Result<bool, LoadError> {
+        tensors::any(&self.dir, |name| TOWERS.iter().any(|first| name.starts_with(first)))
     }
 
     /// Reads how images are resized and normalized. `processor_config.json` wins if it has settings

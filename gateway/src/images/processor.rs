@@ -9,7 +9,9 @@ use crate::checkpoint::{LoadError, ProcessorSettings, VisionSettings};
 
 /// Model types whose vision towers the target serves. Their images are resized to multiples of
 /// merged patches. A merged patch becomes one token of the prompt.
-const QWEN: [&str; 1] = ["qwen3_vl"];
+const QWEN_VL: &str = "qwen3_vl";
+/// The same for model types of which some checkpoints have no tower and are text models.
+const QWEN_HYBRID: [&str; 2] = ["qwen3_5", "qwen3_5_moe"];
 /// Defaults of these types in pixels. Red, green and blue are numbers from -1 to 1.
 const MIN_PIXELS: u64 = 65_536;
 const MAX_PIXELS: u64 = 16_777_216;
@@ -39,7 +41,7 @@ pub struct ImageProcessor {
 
 impl ImageProcessor {
     /// The image processor of a model with these settings. `token_text` is the tokenizer's text of
-    /// an id. `None` for a model type whose images this version does not know.
+    /// an id. `None` for a model without a vision tower that this version knows.
     ///
     /// # Errors
     /// The first setting that cannot be served, with its file.
@@ -48,13 +50,7 @@ impl ImageProcessor {
         token_text: impl Fn(u32) -> Option<String>,
     ) -> Result<Option<Self>, LoadError> {
         let config = |what: String| LoadError::content(&settings.config_path, what);
-        let model_type = settings.model_type.as_deref().unwrap_or_default();
-        if !QWEN.contains(&model_type) {
-            // The target decides whether the model can be served at all.
-            tracing::warn!(
-                model_type,
-                "this version knows no pictures of this model type: it is served as a text model"
-            );
+        if !reads_images(settings)? {
             return Ok(None);
         }
         let patch = settings.patch_size.unwrap_or(16);
@@ -100,6 +96,31 @@ impl ImageProcessor {
     pub fn tokens(&self, grid: PatchGrid) -> u64 {
         u64::from(grid.rows) * u64::from(grid.columns) / u64::from(self.merge).pow(2)
     }
+}
+
+/// Whether a model with a vision part has a tower that the target serves. If not, it is served as a
+/// text model, and the log has the reason.
+fn reads_images(settings: &VisionSettings) -> Result<bool, LoadError> {
+    let model_type = settings.model_type.as_deref().unwrap_or_default();
+    if model_type == QWEN_VL {
+        return Ok(true);
+    }
+    if !QWEN_HYBRID.contains(&model_type) {
+        // The target decides whether the model can be served at all.
+        tracing::warn!(
+            model_type,
+            "this version knows no pictures of this model type: it is served as a text model"
+        );
+        return Ok(false);
+    }
+    let has_tower = settings.has_tower()?;
+    if !has_tower {
+        tracing::warn!(
+            model_type,
+            "the checkpoint has no tensors of a vision tower: it is served as a text model"
+        );
+    }
+    Ok(has_tower)
 }
 
 /// What a setting should be and what it is.

@@ -141,7 +141,10 @@ impl FoundParts {
         if !files.has(&weight(last)) {
             return Err(LoadError::Missing { name: weight(last) });
         }
-        let norms = target::stored_norms(&files);
+        let norms = match parts {
+            Borrows::Ends => target::stored_norms(&files)?,
+            Borrows::Nothing | Borrows::Head => NormWeight::Whole,
+        };
         match parts {
             Borrows::Ends => files.keep_modules(&[&embedding, &norm, last]),
             _ => files.keep_modules(&[last]),

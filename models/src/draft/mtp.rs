@@ -101,7 +101,7 @@ const LAYOUTS: [Names; 5] = [
 
 /// Forgets the tensors of the model around the head.
 fn own_tensors(files: &mut TensorFiles, dir: &Path) -> Result<NormWeight, LoadError> {
-    let norms = stored_norms(files);
+    let norms = stored_norms(files)?;
     let Some(names) = Names::of(files) else {
         let what = "the checkpoint has no tensors mtp.*: many conversions leave them out; use \
                     drafter.model = \"lookup\" or a drafter of its own";

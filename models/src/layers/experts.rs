@@ -90,7 +90,8 @@ impl ExpertLinear {
             // The last one is looked for before the names of all are made.
             let last = format!("{}.weight", module(experts - 1));
             if !weights.has(&last) {
-                return Err(LoadError::Missing { name: last });
+                let name = format!("{fused}, {stacked}.weight or {last}");
+                return Err(LoadError::Missing { name });
             }
             Ok(MatrixPart { modules: (0..experts).map(module).collect(), out: *out })
         };

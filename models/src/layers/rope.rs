@@ -224,14 +224,22 @@ impl Rope {
 
     /// The same for positions on three axes, interleaved: frequency j turns by height where j % 3
     /// is 1 and j < 3 · section\[1\], by width where j % 3 is 2 and j < 3 · section\[2\], else by
-    /// time. Source: Qwen3-VL in transformers, `recomposition_frequencies`.
-    pub(crate) fn on_three_axes(self, config: &ConfigJson) -> Result<Self, LoadError> {
+    /// time. `usual` are the sections if the config names none. Source: Qwen3-VL in transformers,
+    /// `recomposition_frequencies`.
+    ///
+    /// # Errors
+    /// Sections that are not those of the frequencies, or that are not interleaved.
+    pub(crate) fn on_three_axes(
+        self,
+        config: &ConfigJson,
+        usual: [usize; 3],
+    ) -> Result<Self, LoadError> {
         let RotaryKeys { keys, .. } = RotaryKeys::read(config)?;
         let half = self.frequencies.len();
         let key = "rope_parameters.mrope_section";
         let found = keys.get("mrope_section");
         let section: [usize; 3] = match found {
-            None => [24, 20, 20], // as the reference has it
+            None => usual,
             Some(value) => serde_json::from_value(value.clone()).map_err(|error| {
                 config.wrong(key, format!("expected three sizes, found {value}: {error}"))
             })?,
@@ -241,7 +249,8 @@ impl Rope {
             return Err(config.wrong(
                 key,
                 format!(
-                    "expected three sizes of {half} in all (head_dim / 2), {found} {section:?}"
+                    "expected three sizes of {half} in all, half of a head's numbers that turn; \
+                     {found} {section:?}"
                 ),
             ));
         }

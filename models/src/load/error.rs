@@ -87,6 +87,14 @@ pub enum LoadError {
         /// By the config.
         expected: Vec<usize>,
     },
+    /// A tensor is in another layout than the rest of the checkpoint.
+    #[error("tensor {name}: {what}; convert the checkpoint again from the original")]
+    Mixed {
+        /// Its name.
+        name: String,
+        /// Expected and found.
+        what: String,
+    },
     /// A tensor has a type this version cannot read.
     #[error("tensor {name} has type {found}; expected {expected}")]
     Dtype {

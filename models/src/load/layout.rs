@@ -1,7 +1,7 @@
 //! Names of tensors that differ by where a checkpoint comes from, and names of parts that this
 //! version does not serve.
 
-use super::{LoadError, Weights};
+use super::{LoadError, TensorFiles, Weights};
 
 /// Where a checkpoint keeps the parts of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,17 @@ pub struct Layout {
     /// Prefix of the vision tower's names; "" if the family has none.
     pub vision: &'static str,
 }
+
+/// Beginnings of names, and the layout in which they are the text model's or the tower's.
+const BEGINNINGS: [(&str, Layout); 7] = [
+    ("model.language_model.", Layout::WITH_VISION[0]),
+    ("model.visual.", Layout::WITH_VISION[0]),
+    ("language_model.", Layout::WITH_VISION[1]),
+    ("vision_tower.", Layout::WITH_VISION[1]),
+    ("model.embed_tokens.", Layout::TEXT),
+    ("model.layers.", Layout::TEXT),
+    ("model.norm.", Layout::TEXT),
+];
 
 impl Layout {
     /// A text model as transformers and mlx-lm write it.
@@ -28,18 +39,40 @@ impl Layout {
         },
     ];
 
+    /// Beginnings of a vision tower's names in these layouts.
+    pub const TOWERS: [&str; 2] = ["model.visual.", "vision_tower."];
+
     /// The layout of a checkpoint, among those of its family. The embedding's name tells.
     ///
     /// # Errors
-    /// The checkpoint has none of them.
+    /// The checkpoint has none of them, or names of two.
     pub fn of(weights: &Weights<'_>, family: &[Self]) -> Result<Self, LoadError> {
         let embedding = |layout: &Self| format!("{}.embed_tokens.weight", layout.text);
-        match family.iter().find(|layout| weights.has(&embedding(layout))) {
-            Some(layout) => Ok(*layout),
-            None => {
-                let names: Vec<_> = family.iter().map(embedding).collect();
-                Err(LoadError::Missing { name: names.join(" or ") })
-            }
+        let Some(layout) = family.iter().find(|layout| weights.has(&embedding(layout))) else {
+            let names: Vec<_> = family.iter().map(embedding).collect();
+            return Err(LoadError::Missing { name: names.join(" or ") });
+        };
+        layout.check_alone(weights.files())?;
+        Ok(*layout)
+    }
+
+    /// Refuses a checkpoint with names of another layout. Layouts also differ in what is stored, so
+    /// a part in another layout is not just renamed.
+    fn check_alone(&self, files: &TensorFiles) -> Result<(), LoadError> {
+        let is_foreign = |name: &str| {
+            let known = BEGINNINGS.iter().find(|(first, _)| name.starts_with(first));
+            known.is_some_and(|(_, layout)| layout != self)
+        };
+        match files.shapes().find(|(name, _)| is_foreign(name)) {
+            None => Ok(()),
+            Some((name, _)) => Err(LoadError::Mixed {
+                name: name.to_owned(),
+                what: format!(
+                    "its name is of another layout than {}.embed_tokens.weight; a checkpoint has \
+                     all of its tensors in one layout",
+                    self.text
+                ),
+            }),
         }
     }
 }

@@ -43,6 +43,15 @@ pub struct Weights<'a> {
     bits: Option<i32>,
 }
 
+/// Signs of a tensor's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SignCount {
+    /// Numbers with a minus.
+    pub(crate) negative: usize,
+    /// All numbers.
+    pub(crate) all: usize,
+}
+
 /// Quantized weights that became floats.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expanded {
@@ -263,6 +272,20 @@ impl TensorFiles {
     /// Whether there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.entries.contains_key(name)
+    }
+
+    /// How many numbers of tensor `name` have a minus, and how many there are; `None` without
+    /// floats of this name.
+    pub(crate) fn signs(&self, name: &str) -> Option<SignCount> {
+        let entry = self.entries.get(name).filter(|entry| is_float(entry.dtype))?;
+        let bytes = self.bytes(entry);
+        // The sign is in the last byte of each number.
+        let numbers = bytes.as_slice().chunks_exact(entry.dtype.bitsize() / 8);
+        let negative = numbers
+            .clone()
+            .filter(|bytes| bytes.last().is_some_and(|last| last & 0x80 != 0))
+            .count();
+        Some(SignCount { negative, all: numbers.len() })
     }
 
     /// Names and shapes of all tensors.

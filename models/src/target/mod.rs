@@ -20,6 +20,8 @@ mod qwen3_5_block;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_vl;
+mod stored_norms;
+mod tower;
 
 use std::path::Path;
 
@@ -42,8 +44,8 @@ use decoder::Decoder;
 
 pub(crate) use decoder::TargetFiles;
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
-pub(crate) use qwen3_5::stored_norms;
 pub(crate) use qwen3_5_block::{HybridBlock, HybridSizes, check_hybrid, is_hybrid};
+pub(crate) use stored_norms::stored_norms;
 
 /// A model whose distribution clients get. One set of weights, any number of sequences.
 pub trait Target {
@@ -90,6 +92,23 @@ struct Family {
     recurrent: fn(&ConfigJson) -> Result<Vec<Option<RecurrentSizes>>, LoadError>,
     /// Parts that its checkpoints may have and that are not read.
     unserved: Unserved,
+    towers: Towers,
+}
+
+/// Whether the vision towers of a family are served.
+enum Towers {
+    /// They are left unread.
+    Unread,
+    /// Every checkpoint has one.
+    Always,
+    /// In checkpoints that have one, of which these parts are unserved.
+    IfThere(Unserved),
+}
+
+/// What is served of one checkpoint.
+struct ServedParts<'a> {
+    has_tower: bool,
+    unserved: &'a Unserved,
 }
 
 /// Ends of names in old checkpoints: rotary frequencies, which follow from the config.
@@ -117,6 +136,9 @@ const QWEN_HYBRID: Unserved = Unserved {
     ],
     suffixes: FREQUENCIES,
 };
+/// The same without the tower.
+const QWEN_HYBRID_VL: Unserved =
+    Unserved { prefixes: &["mtp.", "model.mtp.", "language_model.mtp."], suffixes: FREQUENCIES };
 
 /// All families that are served.
 const FAMILIES: [Family; 10] = [
@@ -125,7 +147,7 @@ const FAMILIES: [Family; 10] = [
     Family::attending("qwen2", qwen2::load, QWEN),
     Family::attending("qwen3", qwen3::load, QWEN),
     Family::attending("qwen3_moe", qwen3_moe::load, QWEN),
-    Family::attending("qwen3_vl", qwen3_vl::load, QWEN_VL),
+    Family { towers: Towers::Always, ..Family::attending("qwen3_vl", qwen3_vl::load, QWEN_VL) },
     Family::hybrid("qwen3_5", qwen3_5::load),
     Family::hybrid("qwen3_5_text", qwen3_5::load),
     Family::hybrid("qwen3_5_moe", qwen3_5_moe::load),
@@ -137,17 +159,39 @@ type Load = fn(TargetFiles<'_>) -> Result<Decoder, LoadError>;
 impl Family {
     /// A family whose layers all attend.
     const fn attending(model_type: &'static str, load: Load, unserved: Unserved) -> Self {
-        Self { model_type, load, recurrent: |_| Ok(vec![]), unserved }
+        Self { model_type, load, recurrent: |_| Ok(vec![]), unserved, towers: Towers::Unread }
     }
 
     /// A family of Qwen3.5's layers.
     const fn hybrid(model_type: &'static str, load: Load) -> Self {
-        Self { model_type, load, recurrent: qwen3_5::recurrent_layers, unserved: QWEN_HYBRID }
+        Self {
+            model_type,
+            load,
+            recurrent: qwen3_5::recurrent_layers,
+            unserved: QWEN_HYBRID,
+            towers: Towers::IfThere(QWEN_HYBRID_VL),
+        }
     }
 
-    /// Whether the tensors of its vision towers are read.
-    fn has_tower(&self) -> bool {
-        self.unserved.part_of("vision_tower.").is_none()
+    /// What is served of a checkpoint of the family.
+    ///
+    /// # Errors
+    /// `vision_config` is no object.
+    fn parts(
+        &self,
+        config: &ConfigJson,
+        files: &TensorFiles,
+    ) -> Result<ServedParts<'_>, LoadError> {
+        let has_tower = match self.towers {
+            Towers::Unread => false,
+            Towers::Always => true,
+            Towers::IfThere(_) => tower::is_there(config, files)?,
+        };
+        let unserved = match &self.towers {
+            Towers::IfThere(unserved) if has_tower => unserved,
+            _ => &self.unserved,
+        };
+        Ok(ServedParts { has_tower, unserved })
     }
 
     fn of(config: &ConfigJson) -> Result<&'static Self, LoadError> {
@@ -185,7 +229,8 @@ pub(crate) fn has_recurrent_layers(config: &ConfigJson) -> Result<bool, LoadErro
 /// As [`load_target`].
 pub(crate) fn load_opened(mut files: TargetFiles<'_>) -> Result<Box<dyn Target>, LoadError> {
     let family = Family::of(files.config)?;
-    files.weights.skip_unserved(&family.unserved);
+    let ServedParts { unserved, .. } = family.parts(files.config, files.weights.files())?;
+    files.weights.skip_unserved(unserved);
     Ok(Box::new((family.load)(files)?))
 }
 
@@ -222,10 +267,11 @@ pub fn plan_target(dir: &Path, options: LoadOptions) -> Result<CheckpointPlan, L
     let family = Family::of(&config)?;
     let forms = forms(&config, options)?;
     let mut checkpoint = TensorFiles::open(dir)?;
-    checkpoint.skip(&family.unserved);
+    let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
+    checkpoint.skip(unserved);
     let recurrent = (family.recurrent)(&config)?.into_iter().flatten().collect();
     let plan = CheckpointPlan::of(&checkpoint, &config, &forms, recurrent)?;
-    Ok(CheckpointPlan { has_vision: plan.has_vision && family.has_tower(), ..plan })
+    Ok(CheckpointPlan { has_vision: plan.has_vision && has_tower, ..plan })
 }
 
 /// Loads the target in `dir`. `progress` is called with (bytes read, bytes in all).
@@ -252,7 +298,11 @@ pub fn load_target_with(
     let family = Family::of(&config)?;
     let forms = forms(&config, options)?;
     let mut checkpoint = TensorFiles::open(dir)?;
-    checkpoint.skip(&family.unserved);
+    let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
+    checkpoint.skip(unserved);
+    if !has_tower && config.part("vision_config")?.is_some() {
+        tracing::info!("no vision tower is served of this checkpoint: requests with pictures fail");
+    }
     let weight_bytes = checkpoint.total_bytes();
     progress(0, weight_bytes);
     let mut report = |read| progress(read, weight_bytes);

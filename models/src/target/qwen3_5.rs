@@ -1,17 +1,24 @@
 //! Qwen3.5, 3.6 and 3.8 (hybrid): most layers have states of fixed size (gated_delta.rs), every few
-//! one attends, with a gate for each head and heads of which only the first numbers turn. Served as
-//! a text model: its vision tower is left unread, and its head that predicts the token after the
-//! next is a drafter (`draft/mtp.rs`).
+//! one attends, with a gate for each head and heads of which only the first numbers turn. With a
+//! vision tower rows stand on three axes; layers with states take an image's rows as any others. The
+//! head that predicts the token after the next is a drafter (`draft/mtp.rs`).
 
 use paceline_blas::{MOST_TAPS, RecurrentSizes};
 
 use super::attention::AttentionSpec;
 use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, Sizes, TargetFiles};
-use crate::layers::{GatedMlp, NormWeight, Rope};
-use crate::load::{ConfigJson, Layout, LoadError, TensorFiles};
+use super::stored_norms::stored_norms;
+use super::tower;
+use crate::layers::{GatedMlp, Rope};
+use crate::load::{ConfigJson, Layout, LoadError};
+use crate::vision::Deepstack;
 
 /// Share of a head that turns if the config names none. Source: Qwen3.5 in transformers.
 const TURNING: f64 = 0.25;
+
+/// Frequencies of each axis if the config of a checkpoint with a tower names none. Source: as of
+/// [`TURNING`].
+const SECTION: [usize; 3] = [11, 11, 10];
 
 /// Most layers. Published checkpoints have up to 64; a list of the kinds of any number of layers
 /// could be larger than memory.
@@ -134,48 +141,36 @@ pub(super) fn rope(config: &ConfigJson, sizes: &Sizes) -> Result<Rope, LoadError
     Rope::load_partial(config, sizes.head_dim, TURNING)
 }
 
-/// Loads a checkpoint of the family with its own second halves of layers.
+/// Loads a checkpoint of the family with its own second halves of layers, and its tower if it has
+/// one.
 pub(super) fn load_as(
     files: TargetFiles<'_>,
     read: Config,
     feed_forward: &LoadFeedForward<'_>,
 ) -> Result<Decoder, LoadError> {
-    let TargetFiles { dir, config, weights, weight_bytes } = files;
+    let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let [transformers, mlx] = Layout::WITH_VISION;
     let layout = Layout::of(&weights, &[transformers, mlx, Layout::TEXT])?;
+    let norms = stored_norms(weights.files())?;
+    let rope = rope(config, &read.sizes)?;
+    let (rope, tower) = match tower::is_there(config, weights.files())? {
+        true => {
+            let sizes = &read.sizes;
+            let tower = tower::load(config, &mut weights, layout, sizes, Deepstack::Without)?;
+            (rope.on_three_axes(config, SECTION)?, Some(tower))
+        }
+        false => (rope, None),
+    };
     let spec = DecoderSpec {
         architecture: config.required("model_type")?,
         layout,
         sizes: read.sizes,
         attention: attention(config)?,
-        norms: stored_norms(weights.files()),
+        norms,
         recurrent: &read.recurrent,
         feed_forward,
-        rope: rope(config, &read.sizes)?,
-        tower: None,
+        rope,
+        tower,
     };
     Decoder::load(dir, weights, weight_bytes, spec)
 }
-
-/// How a checkpoint of the family stores its norms, but for those of states; also one that has only
-/// a part of a model.
-///
-/// MLX's conversion adds 1 to the norms where it turns the convolutions' axes, so their shape tells
-/// it. Files without a convolution are told by their names: conversions have no name that begins as
-/// transformers' do, and only conversions are quantized. Source: mlx-lm 0.32.2, `sanitize` of
-/// qwen3_5.py, and mlx-vlm 0.7.10, `speculative/drafters/qwen3_5_mtp`.
-pub(crate) fn stored_norms(files: &TensorFiles) -> NormWeight {
-    let convolution = files.shapes().find(|(name, _)| name.ends_with(".linear_attn.conv1d.weight"));
-    let is_original = match convolution {
-        Some((_, shape)) => shape.last() != Some(&1),
-        None => {
-            let begins = |name: &str| ORIGINAL_NAMES.iter().any(|first| name.starts_with(first));
-            files.shapes().any(|(name, _)| begins(name))
-                && !files.shapes().any(|(name, _)| name.ends_with(".scales"))
-        }
-    };
-    if is_original { NormWeight::LessOne } else { NormWeight::Whole }
-}
-
-/// How names begin in files of transformers, and in those of the speculators package.
-const ORIGINAL_NAMES: [&str; 3] = ["model.", "mtp.", "mtp_layers."];

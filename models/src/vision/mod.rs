@@ -6,7 +6,7 @@ mod positions;
 mod qwen;
 
 pub use positions::{ImagePlacement, positions};
-pub(crate) use qwen::{QwenTower, TextModelSizes};
+pub(crate) use qwen::{Deepstack, QwenTower, TextModelSizes};
 
 use mlx_rs::Array;
 

@@ -5,7 +5,7 @@
 mod config;
 
 use config::Config;
-pub(crate) use config::TextModelSizes;
+pub(crate) use config::{Deepstack, TextModelSizes};
 
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -228,8 +228,12 @@ impl QwenTower {
         weights: &mut Weights,
         name: &str,
         text: TextModelSizes,
+        deepstack: Deepstack,
     ) -> Result<Self, LoadError> {
-        let config = Config::read(config, text)?;
+        let named = config;
+        let config = Config::read(named, text, deepstack)?;
+        let patch_embed = format!("{name}.patch_embed.proj");
+        let patch_embed = load_patch_embed(weights, &patch_embed, named, &config)?;
         let table = format!("{name}.pos_embed.weight");
         let dtype = weights.dtype_of(&table);
         let blocks = (0..config.depth)
@@ -257,7 +261,7 @@ impl QwenTower {
             blocks,
             deepstack_merger_list: deepstack.collect::<Result<_, _>>()?,
             merger: Merger::load(weights, &format!("{name}.merger"), &config, text.hidden, false)?,
-            patch_embed: load_patch_embed(weights, &format!("{name}.patch_embed.proj"), &config)?,
+            patch_embed,
             pos_embed: weights.take(&table, &[config.side * config.side, config.hidden_size])?,
             config,
         })
@@ -314,19 +318,30 @@ impl QwenTower {
 /// The convolution over `temporal_patch_size` frames as a product over one: a picture is the same
 /// in every frame, so their weights are summed. `[out, 3, T, P, P]` as transformers keeps it, or
 /// `[out, T, P, P, 3]` as MLX does → `[out, P · P · 3]`.
+///
+/// The shape tells the order, not the names: conversions of Qwen3.8 to MLX may keep the order of
+/// transformers. `named` is the config for an error about sizes by which both orders are the same.
 fn load_patch_embed(
     weights: &mut Weights,
     name: &str,
+    named: &ConfigJson,
     config: &Config,
 ) -> Result<Linear, LoadError> {
     let Config { hidden_size: out, temporal_patch_size: frames, patch_size: patch, .. } = *config;
     let weight = format!("{name}.weight");
     let (channels_first, channels_last) =
         ([out, 3, frames, patch, patch], [out, frames, patch, patch, 3]);
+    if channels_first == channels_last {
+        let what = format!(
+            "expected sizes by which the axes of tensor {weight} can be told apart, found {frames} \
+             frames and patches of {patch} beside 3 channels"
+        );
+        return Err(named.wrong("temporal_patch_size", what));
+    }
     let is_last = weights.shape(&weight).is_some_and(|shape| {
         shape.iter().map(|size| *size as i64).eq(channels_last.map(i64::from))
     });
-    let summed = match is_last && channels_last != channels_first {
+    let summed = match is_last {
         true => {
             weights.take(&weight, &channels_last)?.as_dtype(Dtype::Float32)?.sum_axis(1, false)?
         }

@@ -152,14 +152,17 @@ fn renamed(change: impl Fn(&str) -> String) -> impl Fn(&mut Tensors) {
     }
 }
 
+/// Adds 1 to the numbers of a tensor in bfloat16.
+fn add_1(tensor: &mut Tensor) {
+    let halves = tensor.bytes.as_chunks().0.iter();
+    let numbers = halves.map(|two| bf16::from_le_bytes(*two).to_f32() + 1.0);
+    tensor.bytes = numbers.flat_map(f32::to_le_bytes).collect();
+    tensor.dtype = Dtype::F32;
+}
+
 /// Adds 1 to the norms, as a conversion to MLX does.
 fn whole_norms(all: &mut Tensors) {
-    for (_, tensor) in all.iter_mut().filter(|(_, tensor)| tensor.shape.len() == 1) {
-        let halves = tensor.bytes.as_chunks().0.iter();
-        let numbers = halves.map(|two| bf16::from_le_bytes(*two).to_f32() + 1.0);
-        tensor.bytes = numbers.flat_map(f32::to_le_bytes).collect();
-        tensor.dtype = Dtype::F32;
-    }
+    all.values_mut().filter(|tensor| tensor.shape.len() == 1).for_each(add_1);
 }
 
 /// Drafts of several sessions of the dense head, as stored in `dir`.
@@ -258,6 +261,41 @@ fn a_head_with_one_broken_tensor_is_refused_by_its_name() {
     let norm = "model.language_model.norm.weight";
     let found = refusal(&|all| drop(all.remove(norm)));
     assert!(found.contains(&format!("tensor {norm} is missing")), "{found}");
+}
+
+/// The model around the head as a conversion to MLX writes it; the head as `change` leaves it.
+fn in_mlx_layout(change: impl Fn(&mut Tensor)) -> tempfile::TempDir {
+    changed(
+        "mtp-dense",
+        |_| {},
+        |all| {
+            for (name, mut tensor) in std::mem::take(all) {
+                if name.starts_with("mtp.") {
+                    change(&mut tensor);
+                } else if name.ends_with("conv1d.weight") {
+                    // The bytes stay where they are: one of the axes has the length 1.
+                    tensor.shape.swap(1, 2);
+                } else if name.ends_with("norm.weight") && !name.contains("linear_attn") {
+                    add_1(&mut tensor);
+                }
+                all.insert(name.replace("model.language_model.", "language_model.model."), tensor);
+            }
+        },
+    )
+}
+
+#[test]
+fn a_head_of_transformers_beside_a_model_of_mlx_is_refused_by_name() {
+    let mixed = in_mlx_layout(|_| {});
+    let found = says(mixed.path(), "mtp", Some(mixed.path()));
+    let name = "tensor mtp.layers.0.input_layernorm.weight: expected factors";
+    assert!(found.contains(name) && found.contains("stored less 1"), "{found}");
+    let whole = in_mlx_layout(|tensor| {
+        if tensor.shape.len() == 1 {
+            add_1(tensor);
+        }
+    });
+    assert_eq!(drafts(whole.path()), drafts(&golden("mtp-dense")));
 }
 
 #[test]

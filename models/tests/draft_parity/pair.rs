@@ -88,8 +88,15 @@ impl Pair {
         Self { target, drafter, target_kv, draft_kv }
     }
 
+    /// A golden drafter, and the target that its golden file names.
     pub fn golden(name: &str) -> Self {
-        Self::load(&golden("dflash-target"), &golden(name), Quantize::None)
+        #[derive(Deserialize)]
+        struct Named {
+            target: PathBuf,
+        }
+        let Named { target } = read(&golden(&format!("{name}.json")));
+        let target = golden(&target.file_name().expect("a folder").to_string_lossy());
+        Self::load(&target, &golden(name), Quantize::None)
     }
 
     /// The pair twice, of which both have read the same prompts, and the hidden states of these.
@@ -111,11 +118,21 @@ impl Pair {
     }
 
     /// The target's choice behind each of `rows` at the session's end, and their states; nothing is
-    /// committed.
+    /// committed, and all rows will be.
     pub fn target_rows(&mut self, session: u64, rows: &[u32]) -> (Vec<(u32, f32)>, Array) {
+        self.verified_rows(session, rows, 0)
+    }
+
+    /// The same for rows of which the last `drafted` need not be committed.
+    pub fn verified_rows(
+        &mut self,
+        session: u64,
+        rows: &[u32],
+        drafted: usize,
+    ) -> (Vec<(u32, f32)>, Array) {
         let (sequence, length) = (SequenceId(session), rows.len() as i32);
         let start = self.target_kv.length(sequence).expect("open");
-        let segment = Segment { sequence, start, length, drafted: 0 };
+        let segment = Segment { sequence, start, length, drafted: drafted as i32 };
         let all: Vec<i32> = (0..length).collect();
         let features =
             FeatureLayers { layers: self.drafter.info().feature_layers.clone(), rows: all.clone() };
@@ -212,7 +229,8 @@ impl Pair {
         bonus: u32,
         drafted: &[u32],
     ) -> (usize, Vec<(u32, f32)>, Array) {
-        let (chosen, states) = self.target_rows(session, &[&[bonus], drafted].concat());
+        let rows = [&[bonus], drafted].concat();
+        let (chosen, states) = self.verified_rows(session, &rows, drafted.len());
         let accepted = drafted
             .iter()
             .zip(&chosen)

@@ -26,7 +26,7 @@ struct Reference {
 }
 
 #[derive(Deserialize)]
-struct Rule {
+pub struct Rule {
     temperature: f32,
     top_k: u32,
     top_p: f32,
@@ -54,7 +54,7 @@ struct Cycle {
 }
 
 impl Rule {
-    fn block(&self, rows: i32, bonus_id: u32) -> BlockRequest {
+    pub fn block(&self, rows: i32, bonus_id: u32) -> BlockRequest {
         let Self { temperature, top_k, top_p, min_p, seed, sample } = *self;
         let sampling = SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY };
         BlockRequest { rows, bonus_id, sampling, noise: NoiseKey { seed, sample } }
@@ -78,7 +78,7 @@ fn compare(found: &[u32], cycle: &Cycle, undecided: f32, what: &str) -> usize {
 }
 
 /// Our drafts beside the reference's, whose choices the runs go on with.
-fn follow_reference(name: &str, rule_name: &str) {
+pub fn follow_reference(name: &str, rule_name: &str) {
     let expected: Reference = read(&golden(&format!("{name}.json")));
     let rule = &expected.rules[rule_name];
     let mut pair = Pair::golden(name);
@@ -105,7 +105,8 @@ fn follow_reference(name: &str, rule_name: &str) {
             assert_eq!(pair.draft_kv.length(SequenceId(session)), Some(position), "{what}");
             left_out += compare(&drafts[0].ids, cycle, expected.undecided, &what);
             compared += cycle.drafted.len();
-            let (chosen, all) = pair.target_rows(session, &[&[bonus], &cycle.drafted[..]].concat());
+            let rows = [&[bonus], &cycle.drafted[..]].concat();
+            let (chosen, all) = pair.verified_rows(session, &rows, cycle.drafted.len());
             let decided = cycle.target_margins.iter().all(|margin| *margin >= expected.undecided);
             if greedy && decided {
                 assert_eq!(ids(&chosen[..=cycle.accepted]), cycle.chosen, "{what}");
@@ -135,7 +136,7 @@ fn warm(seed: u64) -> Rule {
     Rule { temperature: 0.8, top_k: 20, top_p: 0.9, min_p: 0.01, seed, sample: 1 }
 }
 
-fn cold() -> Rule {
+pub fn cold() -> Rule {
     Rule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, sample: 0 }
 }
 

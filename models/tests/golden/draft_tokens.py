@@ -194,11 +194,10 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleList(Layer(spec, kind) for kind in LAYERS["layer_types"])
         self.norm = Norm(HIDDEN)
         self.ids = torch.arange(VOCAB)
+        self.inner = config.get("dflash_config", {})
         if spec["kind"] == "dflash2":
-            self.inner = config["dflash_config"]
             self.candidate_selector = Selector(self.inner["selector_rank"])
-        else:
-            self.inner = {}
+        elif spec["kind"] == "dspark":
             self.ids = torch.from_numpy(np.sort(np.random.default_rng(5).permutation(VOCAB)[:config.get("draft_vocab_size", VOCAB)]))
             rank = config["markov_rank"]
             self.markov_head = Markov(rank, len(self.ids))
@@ -221,6 +220,8 @@ class Drafter(nn.Module):
 
     def scores(self, hidden, before):
         """hidden [..., H] after the tokens before [...] → scores of the head's ids, all of them candidates."""
+        if self.spec["kind"] == "dflash":
+            return self.logits(hidden)
         if self.spec["kind"] == "dflash2":
             return self.logits(hidden) + self.candidate_selector.edges(before, hidden)
         return self.logits(hidden) + self.markov_head.markov_w2(self.markov_head.markov_w1(before))
@@ -269,7 +270,7 @@ def train(name, spec, target):
         each = F.cross_entropy(scores.transpose(1, 2), after, reduction="none", ignore_index=-100)
         if spec["kind"] == "dflash2":
             each = each + F.cross_entropy(drafter.logits(hidden).transpose(1, 2), after, reduction="none")
-        else:
+        elif spec["kind"] == "dspark":
             right = (scores.argmax(-1) == after).float()
             each = each + F.binary_cross_entropy_with_logits(drafter.confidence(hidden, before), right, reduction="none")
         return (each * weight).mean()
@@ -294,7 +295,7 @@ def draft(drafter, hidden, bonus, rule, start):
             order = np.argsort(-logits)
             scores[order[k:]] = -np.inf
             edge = logits[order[k - 1]] - logits[order[k]]
-        else:
+        elif drafter.spec["kind"] == "dspark":
             p = drafter.confidence(row, token).sigmoid().item()
             reached.append((reached[-1] if reached else 1.0) * p)
         before, _, margin = choose({**rule, "position": start + 1 + at}, scores)
@@ -349,6 +350,9 @@ def compare_with_mlx_vlm(name, drafter, target):
     if spec["kind"] == "dflash2":
         from mlx_vlm.speculative.drafters.dflash2.config import DFlash2Config as Config
         from mlx_vlm.speculative.drafters.dflash2.dflash2 import DFlash2DraftModel as Model
+    elif spec["kind"] == "dflash":
+        from mlx_vlm.speculative.drafters.qwen3_dflash.config import DFlashConfig as Config
+        from mlx_vlm.speculative.drafters.qwen3_dflash.dflash import DFlashDraftModel as Model
     else:
         from mlx_vlm.speculative.drafters.dspark.config import DSparkConfig as Config
         from mlx_vlm.speculative.drafters.dspark.dspark import DSparkDraftModel as Model

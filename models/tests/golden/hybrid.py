@@ -1,8 +1,8 @@
 """Golden files of Qwen3.5, dense and with experts: from transformers, and quantized ones in MLX's layout from mlx-lm (quantized.py).
 
 Part of make.py: `python models/tests/golden/make.py hybrid`. Checkpoints are tiny and random, in the layout of the published ones: a
-text model beside a vision tower, and layers that predict several tokens. Of the latter two only a few numbers are there, because the
-text model is what these files are about.
+text model under a wrapper, and layers that predict several tokens. Of the latter only a few numbers are there, and of the vision tower
+that config.json names nothing, because the text model is what these files are about. Towers are in hybrid_vision.py.
 """
 
 import json
@@ -25,7 +25,7 @@ TEXT = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "lin
         "attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 512,
         "mamba_ssm_dtype": "float32", "rope_parameters": ROPE, "bos_token_id": None, "eos_token_id": STOP_IDS[0], "pad_token_id": None}
 MOE = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 24, "num_experts": 6, "num_experts_per_tok": 2}
-# A vision tower that is not served: nothing of it is read.
+# Sizes of a vision tower without its tensors, as mlx-lm's conversions have them.
 VISION = {"model_type": "qwen3_5", "depth": 1, "hidden_size": 16, "out_hidden_size": 32}
 
 CHECKPOINTS = {
@@ -145,7 +145,7 @@ def unserved():
     """Tensors of parts that are not served, a few numbers each."""
     import torch
 
-    names = ["mtp.fc.weight", "mtp.norm.weight", "model.visual.patch_embed.proj.weight"]
+    names = ["mtp.fc.weight", "mtp.norm.weight"]
     return {name: torch.zeros(4, dtype=torch.bfloat16) for name in names}
 
 

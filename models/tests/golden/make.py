@@ -2,9 +2,10 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [families] [hybrid] [quantized] [demo] [sampling] [vision] [draft] [draft_tokens] [chains] [mtp]
+    python models/tests/golden/make.py [tiny] [families] [hybrid] [quantized] [demo] [sampling] [vision] [hybrid_vision] [draft] [draft_tokens]
+        [chains] [mtp] [hybrid_draft]
 
-Without a name: all but the last four, which need the packages that their files name.
+Without a name: all but the last five, which need the packages that their files name.
 Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
 ones in mlx-lm (quantized.py), in float32, one sequence at a time; the sampling vectors are computed here
 by numpy in float64 from the contract's text. Each file carries its provenance; made again with the same versions on the same
@@ -589,6 +590,12 @@ def make_vision():
     vision.make_vision(dump, provenance, reference_versions())
 
 
+def make_hybrid_vision():
+    import hybrid_vision
+
+    hybrid_vision.make_hybrid_vision(dump, provenance, reference_versions())
+
+
 def make_draft():
     # A file and an environment of its own: it needs the reference drafters (see there).
     import draft
@@ -617,8 +624,16 @@ def make_mtp():
     mtp.make_mtp()
 
 
+def make_hybrid_draft():
+    # As make_draft.
+    import hybrid_draft
+
+    hybrid_draft.make_hybrid_draft()
+
+
 if __name__ == "__main__":
     parts = {"tiny": make_tiny, "families": make_families, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
-             "vision": make_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp}
-    for part in sys.argv[1:] or [part for part in parts if part not in ("draft", "draft_tokens", "chains", "mtp")]:
+             "vision": make_vision, "hybrid_vision": make_hybrid_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp,
+             "hybrid_draft": make_hybrid_draft}
+    for part in sys.argv[1:] or [part for part in parts if part not in ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft")]:
         parts[part]()

@@ -1,13 +1,12 @@
 //! The families beside Qwen3, in the layouts and with the keys that published checkpoints have.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use paceline_models::{TargetInfo, load_target};
-use safetensors::tensor::{Dtype, TensorView};
-use safetensors::{SafeTensors, serialize_to_file};
+use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
+use crate::changed::{Tensor, Tensors, changed, unchanged};
 use crate::model::{check_checkpoint, check_model, golden, load};
 
 #[test]
@@ -72,45 +71,6 @@ fn qwen3_5_of_four_bits_in_the_layout_of_mlx_with_overrides() {
 fn qwen3_5_moe_of_four_bits_with_finer_routers() {
     check_model("qwen3_5_moe-tiny-q4");
 }
-
-/// A tensor of a checkpoint.
-pub struct Tensor {
-    pub dtype: Dtype,
-    pub shape: Vec<usize>,
-    pub bytes: Vec<u8>,
-}
-
-pub type Tensors = BTreeMap<String, Tensor>;
-
-/// A golden checkpoint with a changed config and changed tensors.
-pub fn changed(
-    name: &str,
-    config: impl Fn(&mut Value),
-    tensors: impl Fn(&mut Tensors),
-) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let read = |file: &str| std::fs::read(golden(name).join(file)).expect("in the repository");
-    let mut values: Value = serde_json::from_slice(&read("config.json")).expect("JSON");
-    config(&mut values);
-    std::fs::write(dir.path().join("config.json"), values.to_string()).expect("written");
-    let bytes = read("model.safetensors");
-    let stored = SafeTensors::deserialize(&bytes).expect("tensors").tensors().into_iter();
-    let mut all: Tensors = stored
-        .map(|(name, tensor)| {
-            let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
-            (name, Tensor { dtype, shape, bytes: tensor.data().to_vec() })
-        })
-        .collect();
-    tensors(&mut all);
-    let views = all.iter().map(|(name, tensor)| {
-        let view = TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.bytes);
-        (name, view.expect("as many bytes as its shape has"))
-    });
-    serialize_to_file(views, None, &dir.path().join("model.safetensors")).expect("written");
-    dir
-}
-
-pub fn unchanged(_: &mut Tensors) {}
 
 pub fn set(key: &'static str, value: Value) -> impl Fn(&mut Value) {
     move |config| config[key] = value.clone()

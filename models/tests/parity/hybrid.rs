@@ -4,7 +4,8 @@
 use paceline_models::{Batch, KvStore, Quantize, Segment, SequenceId, Target, Wants, load_draft};
 use serde_json::{Value, json};
 
-use crate::families::{Tensor, Tensors, changed, refusal, set, unchanged};
+use crate::changed::{Tensor, Tensors, changed, unchanged};
+use crate::families::{refusal, set};
 use crate::model::{Model, check_checkpoint, floats, golden, load, read, segment, store};
 
 const CHECKPOINTS: [&str; 4] =

@@ -224,7 +224,8 @@ fn impossible_configurations_are_refused() {
     };
     section(
         json!([4, 2, 3]),
-        "mrope_section: expected three sizes of 8 in all (head_dim / 2), found [4, 2, 3]",
+        "mrope_section: expected three sizes of 8 in all, half of a head's numbers that turn; found \
+         [4, 2, 3]",
     );
     section(json!([4, 4]), "expected three sizes");
     section(json!([-4, 6, 6]), "expected three sizes");

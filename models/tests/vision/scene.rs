@@ -1,7 +1,7 @@
 //! Sequences with pictures, put into batches as an engine would.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mlx_rs::transforms::eval;
 use paceline_models::sample::{RowRule, choose};
@@ -86,7 +86,12 @@ pub fn load(name: &str) -> (Box<dyn Target>, Golden) {
     let text = std::fs::read(folder(name).with_extension("json"))
         .expect("the golden file is in the repository");
     let golden = serde_json::from_slice(&text).expect("it has the fields named here");
-    (load_target(&folder(name), &mut |_, _| {}).expect("loads"), golden)
+    (load_dir(&folder(name)), golden)
+}
+
+/// Loads the checkpoint in `dir` after the device was chosen.
+pub fn load_dir(dir: &Path) -> Box<dyn Target> {
+    load_target(dir, &mut |_, _| {}).expect("loads")
 }
 
 pub fn floats(array: &Array) -> Vec<f32> {
@@ -112,6 +117,11 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// One without pictures.
+    pub fn of_text(prompt: &[u32]) -> Self {
+        Self { ids: prompt.to_vec(), placed: vec![], features: vec![] }
+    }
+
     pub fn new(
         prompt: &[u32],
         shots: &[&Shot],

@@ -1,7 +1,8 @@
-//! Requests with images through the real worker, on a tiny Qwen3-VL. An answer is a pure function
-//! of the request (I1): other requests, chunks and the cache change no token. An image that cannot
-//! be used fails its own request and no other (I5).
+//! Requests with images through the real worker, on a tiny Qwen3-VL and on a tiny Qwen3.5. An answer
+//! is a pure function of the request (I1): other requests, chunks and the cache change no token. An
+//! image that cannot be used fails its own request and no other (I5).
 
+mod hybrid;
 mod requests;
 #[path = "../stage/mod.rs"]
 mod stage;
@@ -17,15 +18,22 @@ use paceline_proto::v1;
 use paceline_vocabulary::link::{Feed, ProposalKind};
 use tonic_types::StatusExt as _;
 
-use requests::{HIDDEN, Image, ImageRequest, PAGE, TestImage, Text, VOCAB, golden, request, texts};
+use requests::{
+    ATTENDING, Image, ImageRequest, PAGE, TestImage, Text, VOCAB, VisionModel, golden, request,
+    texts,
+};
 use stage::drafter::{Known, Script, oracle, propose_ids, propose_rows, roll};
 use stage::{BOUND, STAMP, Worker, tiny};
 use vision_worker::VisionWorker;
 
 #[tokio::test]
 async fn answers_equal_the_reference_alone_and_in_a_batch() {
-    let worker = VisionWorker::new(&[]).await;
-    let golden = golden();
+    check_reference(ATTENDING).await;
+}
+
+async fn check_reference(model: VisionModel) {
+    let worker = VisionWorker::of(model, &[]).await;
+    let golden = golden(model);
     assert!(golden.iter().any(|(one, _)| one.images.len() > 1), "several pictures in one request");
     let mut about = worker.process.client.clone();
     let described = about
@@ -189,7 +197,11 @@ async fn a_preempted_sequence_recomputes_its_images() {
 
 #[tokio::test]
 async fn drafts_after_images_change_no_token() {
-    let mut worker = VisionWorker::new(&[]).await;
+    check_drafts(ATTENDING).await;
+}
+
+async fn check_drafts(model: VisionModel) {
+    let mut worker = VisionWorker::of(model, &[]).await;
     let (one, two) = (TestImage::random(12, 20, 5), TestImage::random(6, 8, 6));
     let mut requests = vec![
         request(&[Text(10, 1), Image(&one), Text(20, 2)], 60),
@@ -215,7 +227,7 @@ async fn drafts_after_images_change_no_token() {
     };
     let mut seed = 9;
     let rows = move |end: &mut End, feed: &Feed| -> Result<bool, LinkError> {
-        propose_rows(end, feed, HIDDEN, &mut seed)
+        propose_rows(end, feed, model.hidden, &mut seed)
     };
     let drafters: [(&str, ProposalKind, Script); 3] = [
         ("perfect drafts", ProposalKind::Tokens, oracle(known)),

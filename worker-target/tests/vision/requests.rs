@@ -13,12 +13,26 @@ use crate::stage::{GREEDY, generation};
 pub const IMAGE: u32 = 261;
 pub const PATCH: usize = 4;
 pub const MERGE: u32 = 2;
-pub const HIDDEN: u32 = 40;
 pub const VOCAB: u64 = 256;
 pub const PAGE: usize = 64;
 
-pub fn vision_model() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden/qwen3-vl-tiny")
+/// A model with a vision tower.
+#[derive(Clone, Copy, Debug)]
+pub struct VisionModel {
+    name: &'static str,
+    /// Numbers of a hidden row.
+    pub hidden: u32,
+}
+
+/// All of its layers attend.
+pub const ATTENDING: VisionModel = VisionModel { name: "qwen3-vl-tiny", hidden: 40 };
+/// Two of its three layers have states.
+pub const HYBRID: VisionModel = VisionModel { name: "qwen3_5-vl-tiny", hidden: 32 };
+
+impl VisionModel {
+    pub fn dir(self) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden").join(self.name)
+    }
 }
 
 /// A picture, sizes in patches.
@@ -127,8 +141,8 @@ impl ImageRequest {
     }
 }
 
-/// The cases of the parity tests, with the ids that transformers chooses.
-pub fn golden() -> Vec<(ImageRequest, Vec<u32>)> {
+/// The cases of a model's parity tests, with the ids that transformers chooses.
+pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
     #[derive(Deserialize)]
     struct Golden {
         pictures: Vec<Taken>,
@@ -147,7 +161,7 @@ pub fn golden() -> Vec<(ImageRequest, Vec<u32>)> {
         pictures: Vec<String>,
         greedy: Vec<u32>,
     }
-    let text = std::fs::read(vision_model().with_extension("json"))
+    let text = std::fs::read(model.dir().with_extension("json"))
         .expect("the golden file is in the repository");
     let golden: Golden = serde_json::from_slice(&text).expect("it has these fields");
     let image = |name: &String| {

@@ -1,4 +1,4 @@
-//! The worker with a tiny Qwen3-VL, and its image files.
+//! The worker with a tiny model that has a vision tower, and its image files.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use paceline_proto::v1;
 use paceline_vocabulary::link::{ProposalKind, Welcome};
 use tonic::Status;
 
-use crate::requests::{HIDDEN, ImageRequest, vision_model};
+use crate::requests::{ATTENDING, ImageRequest, VisionModel};
 use crate::stage::drafter::{BLOCK, Script, attach, welcome};
 use crate::stage::{Worker, finish, ids, open, plain_permit, until_link};
 
@@ -20,15 +20,21 @@ const TURNS: usize = 100;
 
 pub struct VisionWorker {
     pub process: Worker,
+    model: VisionModel,
     names: AtomicU64,
 }
 
 impl VisionWorker {
+    /// One whose layers all attend.
     pub async fn new(environment: &[(&str, &str)]) -> Self {
-        let mut process = Worker::start(&vision_model(), environment);
+        Self::of(ATTENDING, environment).await
+    }
+
+    pub async fn of(model: VisionModel, environment: &[(&str, &str)]) -> Self {
+        let mut process = Worker::start(&model.dir(), environment);
         process.ready().await;
         std::fs::create_dir(process.dir.path().join("pictures")).expect("a folder");
-        Self { process, names: AtomicU64::new(0) }
+        Self { process, model, names: AtomicU64::new(0) }
     }
 
     /// As the gateway does before it submits: each picture in a file of its own.
@@ -103,7 +109,7 @@ impl VisionWorker {
     /// Plays a drafter and waits until it is linked.
     pub async fn attach(&mut self, generation: u64, proposal: ProposalKind, script: Script) {
         let (_, mut beats) = self.process.ready().await;
-        let welcome = Welcome { hidden_size: HIDDEN, ..welcome(generation, proposal) };
+        let welcome = Welcome { hidden_size: self.model.hidden, ..welcome(generation, proposal) };
         attach(&self.process, generation, Some(welcome), script);
         until_link(&mut beats, generation, LinkPhase::Up).await;
     }

@@ -41,6 +41,40 @@ fn a_model_without_vision_has_no_image_processor() {
     assert!(own.images.is_none());
 }
 
+/// A file of weights with one tensor of this name.
+fn weights(name: &str) -> String {
+    let header = format!(r#"{{"{name}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}}}"#);
+    // A header of fewer than 128 bytes: all bytes of its length are letters of UTF-8.
+    let length = String::from_utf8((header.len() as u64).to_le_bytes().to_vec());
+    length.expect("a short header") + &header
+}
+
+#[test]
+fn a_hybrid_model_reads_images_if_it_has_a_tower() {
+    for model_type in ["qwen3_5", "qwen3_5_moe"] {
+        let config = VISION.replace("qwen3_vl", model_type);
+        let found = |name: &str, processor: &str| {
+            let weights = weights(name);
+            let files = [("config.json", &*config), ("model.safetensors", &*weights)];
+            read(&[files[0], files[1], ("preprocessor_config.json", processor)])
+        };
+        for tower in ["model.visual.pos_embed.weight", "vision_tower.pos_embed.weight"] {
+            let made = found(tower, "{}").expect("fine").expect("it has a tower");
+            assert_eq!((made.patch, made.merge, made.token), (16, 2, 2), "{model_type}");
+            let error = found(tower, r#"{"patch_size": 14}"#).expect_err("another patch");
+            assert!(error.contains("patch_size: expected 16"), "{error}");
+        }
+        // As mlx-lm converts it. Settings for images are not read then.
+        let text = "language_model.model.embed_tokens.weight";
+        for processor in ["{}", "{", r#"{"patch_size": 14}"#] {
+            assert_eq!(found(text, processor), Ok(None), "{model_type}");
+        }
+        let broken = [("config.json", &*config), ("model.safetensors", "nothing")];
+        let error = read(&broken).expect_err("broken weights");
+        assert!(error.contains("model.safetensors"), "{error}");
+    }
+}
+
 #[test]
 fn a_setting_that_is_left_out_or_null_has_the_model_types_default() {
     let own = ImageProcessor {

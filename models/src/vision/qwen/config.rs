@@ -12,6 +12,36 @@ pub(crate) struct TextModelSizes {
     pub(crate) image_token: u32,
 }
 
+/// Whether a tower has features that are added after layers of the text model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deepstack {
+    /// After the blocks that `deepstack_visual_indexes` lists (Qwen3-VL).
+    AsConfigured,
+    /// None (Qwen3.5, 3.6 and 3.8): the list is empty or missing.
+    Without,
+}
+
+impl Deepstack {
+    /// Blocks after which features are taken.
+    ///
+    /// # Errors
+    /// The list has another type, or blocks where there are none.
+    fn blocks(self, config: &ConfigJson) -> Result<Vec<i32>, LoadError> {
+        let key = "deepstack_visual_indexes";
+        let named: Option<Vec<i32>> = config.optional(key)?;
+        match self {
+            Self::AsConfigured => Ok(named.unwrap_or_else(|| vec![8, 16, 24])),
+            Self::Without => match named.unwrap_or_default() {
+                none if none.is_empty() => Ok(none),
+                blocks => {
+                    let what = format!("expected no blocks for this model_type, found {blocks:?}");
+                    Err(config.wrong(key, what))
+                }
+            },
+        }
+    }
+}
+
 /// Sizes of one checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
@@ -32,7 +62,11 @@ pub(super) struct Config {
 
 impl Config {
     /// Values that are not there are the reference's own.
-    pub(super) fn read(config: &ConfigJson, text: TextModelSizes) -> Result<Self, LoadError> {
+    pub(super) fn read(
+        config: &ConfigJson,
+        text: TextModelSizes,
+        deepstack: Deepstack,
+    ) -> Result<Self, LoadError> {
         let positions = config.size_or("num_position_embeddings", 2304)?;
         let read = Self {
             depth: config.size_or("depth", 27)?,
@@ -44,9 +78,7 @@ impl Config {
             spatial_merge_size: config.size_or("spatial_merge_size", 2)?,
             side: positions.isqrt(),
             rope_theta: rope_theta(config)?,
-            deepstack_visual_indexes: config
-                .optional("deepstack_visual_indexes")?
-                .unwrap_or_else(|| vec![8, 16, 24]),
+            deepstack_visual_indexes: deepstack.blocks(config)?,
             activation: activation(config)?,
         };
         if read.side * read.side != positions {

@@ -1,0 +1,51 @@
+//! The vision tower in a Qwen's checkpoint: whether there is one, and loading it. A checkpoint's
+//! config.json names its sizes (`vision_config`) and the token of an image's rows.
+
+use super::decoder::Sizes;
+use crate::load::{ConfigJson, Layout, LoadError, TensorFiles, Weights};
+use crate::vision::{Deepstack, QwenTower, TextModelSizes, Vision};
+
+/// Whether a checkpoint has the sizes of a tower and tensors of one.
+///
+/// mlx-lm's conversions keep `vision_config` and leave the tensors out. They are text models.
+///
+/// # Errors
+/// `vision_config` is no object.
+pub(super) fn is_there(config: &ConfigJson, files: &TensorFiles) -> Result<bool, LoadError> {
+    let is_of_tower = |name: &str| Layout::TOWERS.iter().any(|first| name.starts_with(first));
+    Ok(config.part("vision_config")?.is_some() && files.shapes().any(|(name, _)| is_of_tower(name)))
+}
+
+/// Loads the tower of a checkpoint in this layout, for a text model of these sizes.
+///
+/// # Errors
+/// A key or a tensor is missing or does not fit.
+pub(super) fn load(
+    config: &ConfigJson,
+    weights: &mut Weights,
+    layout: Layout,
+    text: &Sizes,
+    deepstack: Deepstack,
+) -> Result<Box<dyn Vision>, LoadError> {
+    let image_token = image_token(config, text.vocab_size)?;
+    let sizes = config.part("vision_config")?.ok_or_else(|| {
+        config.wrong("vision_config", "expected the vision tower's sizes, found none".into())
+    })?;
+    let text = TextModelSizes { hidden: text.hidden_size, n_layers: text.n_layers, image_token };
+    Ok(Box::new(QwenTower::load(&sizes, weights, layout.vision, text, deepstack)?))
+}
+
+/// The id that stands in a prompt for each row of an image.
+fn image_token(config: &ConfigJson, vocab_size: i32) -> Result<u32, LoadError> {
+    let key = match config.optional::<u32>("image_token_id")? {
+        Some(_) => "image_token_id",
+        None => "image_token_index",
+    };
+    let id = config.optional::<u32>(key)?.ok_or_else(|| {
+        config.wrong("image_token_id", "expected the id of a picture's rows, found none".into())
+    })?;
+    if id < vocab_size as u32 {
+        return Ok(id);
+    }
+    Err(config.wrong(key, format!("expected an id below {vocab_size}, found {id}")))
+}

@@ -1,0 +1,274 @@
+//! Qwen3.5 with a vision tower against transformers, dense and with experts. Text, chunks, batches
+//! and layouts give the bits of one another.
+
+use half::bf16;
+use mlx_rs::Array;
+use paceline_models::sample::{RowRule, choose};
+use paceline_models::{
+    LoadOptions, Positions, SequenceId, Target, Wants, load_target, plan_target,
+};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+
+use crate::changed::{Tensor, Tensors, changed, unchanged};
+use crate::scene::{Golden, Scene, Sequence, floats, load, load_dir};
+use crate::{check_features, check_prompts, known, sequence};
+
+pub const DENSE: &str = "qwen3_5-vl-tiny";
+pub const EXPERTS: &str = "qwen3_5_moe-vl-tiny";
+
+#[test]
+fn features_equal_the_reference() {
+    check_features(DENSE);
+    check_features(EXPERTS);
+}
+
+#[test]
+fn answers_to_images_equal_the_reference() {
+    check_prompts(DENSE);
+    check_prompts(EXPERTS);
+}
+
+/// Ids that each sequence decodes after its prompt.
+const MORE: usize = 8;
+
+/// Bits of all logits from which these sequences' ids are chosen, each sequence's one after another.
+/// Prompts are read `chunk` rows at a time, side by side.
+fn logit_bits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<Vec<u32>> {
+    let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len() + MORE).collect();
+    let mut scene = Scene::new(model, sequences);
+    let mut all = vec![vec![]; ends.len()];
+    loop {
+        let unfinished = (0..ends.len()).filter(|at| scene.sequences[*at].ids.len() < ends[*at]);
+        let mut next: Vec<(usize, i32)> = unfinished
+            .map(|at| {
+                let done = scene.kv.length(SequenceId(at as u64)).expect("open");
+                (at, chunk.min(scene.sequences[at].ids.len() as i32 - done))
+            })
+            .collect();
+        if next.is_empty() {
+            return all;
+        }
+        next.sort_by_key(|(at, _)| scene.kv.order(SequenceId(*at as u64)));
+        let mut batch = scene.batch(&next);
+        if let (None, Positions::Three([time, ..])) = (model.vision(), &batch.positions) {
+            // A text model has one axis.
+            batch.positions = Positions::One(time.clone());
+        }
+        let (mut row, mut rows, mut choosing) = (0, vec![], vec![]);
+        for ((at, length), segment) in next.iter().zip(&batch.segments) {
+            row += length;
+            if segment.end() as usize == scene.sequences[*at].ids.len() {
+                rows.push(row - 1);
+                choosing.push(*at);
+            }
+        }
+        let wants = Wants { logit_rows: rows, ..Wants::default() };
+        let Some(logits) = scene.run(&batch, &wants).logits else {
+            scene.kv.evaluate().expect("evaluates");
+            continue;
+        };
+        let rules = vec![RowRule::greedy(&[], 0); choosing.len()];
+        let choices = choose(&logits, &rules, &[]).expect("choices");
+        let numbers = floats(&logits);
+        let by_row = numbers.chunks(model.info().vocab as usize);
+        for ((at, numbers), choice) in choosing.iter().zip(by_row).zip(choices) {
+            all[*at].extend(numbers.iter().map(|number| number.to_bits()));
+            scene.sequences[*at].ids.push(choice.token);
+        }
+    }
+}
+
+/// The same for the cases of a golden file.
+fn case_bits(model: &dyn Target, golden: &Golden, cases: &[usize], chunk: i32) -> Vec<Vec<u32>> {
+    let known = known(model, golden);
+    let one = |case: &usize| sequence(model, golden, &known, &golden.cases[*case]);
+    logit_bits(model, cases.iter().map(one).collect(), chunk)
+}
+
+#[test]
+fn chunks_of_any_size_and_neighbours_give_the_same_bits() {
+    for name in [DENSE, EXPERTS] {
+        let (model, golden) = load(name);
+        let every: Vec<usize> = (0..golden.cases.len()).collect();
+        let bits = |cases: &[usize], chunk| case_bits(&*model, &golden, cases, chunk);
+        let alone: Vec<Vec<u32>> = every.iter().flat_map(|case| bits(&[*case], 1000)).collect();
+        for case in &every {
+            let prompt = golden.cases[*case].prompt.len();
+            for chunk in [1, 7, 64] {
+                let found = bits(&[*case], chunk);
+                assert_eq!(found[0], alone[*case], "{name}, prompt of {prompt}, chunks of {chunk}");
+            }
+        }
+        for chunk in [5, 1000] {
+            assert_eq!(bits(&every, chunk), alone, "{name}, together, chunks of {chunk}");
+        }
+    }
+}
+
+pub fn numbers(tensor: &Tensor) -> Vec<f32> {
+    match tensor.dtype {
+        Dtype::F32 => {
+            tensor.bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect()
+        }
+        Dtype::BF16 => {
+            let halves = tensor.bytes.as_chunks().0.iter();
+            halves.map(|two| bf16::from_le_bytes(*two).to_f32()).collect()
+        }
+        other => panic!("a tensor of {other:?}"),
+    }
+}
+
+/// Stores these numbers in float32.
+pub fn store(tensor: &mut Tensor, numbers: &[f32]) {
+    tensor.bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    tensor.dtype = Dtype::F32;
+}
+
+/// Moves the axis after the first one to the end.
+pub fn channels_last(tensor: &mut Tensor) {
+    let shape: Vec<i32> = tensor.shape.iter().map(|size| *size as i32).collect();
+    let array = Array::from_slice(&numbers(tensor), &shape);
+    let mut axes: Vec<i32> = (0..shape.len() as i32).collect();
+    axes.remove(1);
+    axes.push(1);
+    let turned = array.transpose_axes(&axes).expect("turned");
+    tensor.shape = turned.shape().iter().map(|size| *size as usize).collect();
+    store(tensor, &floats(&turned));
+}
+
+/// Whether the axes of the tower's convolution are turned, too.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Patches {
+    ChannelsFirst,
+    ChannelsLast,
+}
+
+/// What mlx-vlm's conversion makes of a checkpoint of transformers, but for rounding.
+pub fn to_mlx(all: &mut Tensors, patches: Patches) {
+    for (name, mut tensor) in std::mem::take(all) {
+        let is_norm = !name.contains("visual")
+            && !name.contains("linear_attn")
+            && name.ends_with("norm.weight");
+        if is_norm {
+            let whole: Vec<f32> = numbers(&tensor).iter().map(|number| number + 1.0).collect();
+            store(&mut tensor, &whole);
+        }
+        let is_patch_embed = name.ends_with("patch_embed.proj.weight");
+        if name.ends_with("conv1d.weight") || (is_patch_embed && patches == Patches::ChannelsLast) {
+            channels_last(&mut tensor);
+        }
+        let name = name
+            .replace("model.visual.", "vision_tower.")
+            .replace("model.language_model.", "language_model.model.");
+        all.insert(name, tensor);
+    }
+}
+
+#[test]
+fn the_layout_of_mlx_gives_the_bits_of_that_of_transformers() {
+    let (original, golden) = load(DENSE);
+    let cases = [1, 3];
+    let expected = case_bits(&*original, &golden, &cases, 1000);
+    for patches in [Patches::ChannelsLast, Patches::ChannelsFirst] {
+        let dir = changed(DENSE, |_| {}, |all| to_mlx(all, patches));
+        let model = load_dir(dir.path());
+        assert_eq!(case_bits(&*model, &golden, &cases, 1000), expected);
+    }
+}
+
+fn without_tower(all: &mut Tensors) {
+    all.retain(|name, _| !name.contains("visual"));
+}
+
+#[test]
+fn a_checkpoint_without_a_tower_is_the_text_model_bit_by_bit() {
+    let (seeing, golden) = load(DENSE);
+    let text = golden.cases.iter().position(|case| case.pictures.is_empty()).expect("one of text");
+    let expected = case_bits(&*seeing, &golden, &[text], 1000);
+    let no_sizes = |config: &mut Value| config["vision_config"] = Value::Null;
+    // mlx-lm's conversions have the sizes and no tensors. Without sizes tensors are left unread.
+    for dir in [changed(DENSE, |_| {}, without_tower), changed(DENSE, no_sizes, unchanged)] {
+        let plan = plan_target(dir.path(), LoadOptions::default()).expect("a plan");
+        let model = load_dir(dir.path());
+        assert!(model.vision().is_none() && !plan.has_vision);
+        assert_eq!(plan.storage.disk_bytes(), model.info().weight_bytes);
+        let only = Sequence::of_text(&golden.cases[text].prompt);
+        assert_eq!(logit_bits(&*model, vec![only], 1000), expected);
+    }
+    let plan = plan_target(&crate::scene::folder(DENSE), LoadOptions::default()).expect("a plan");
+    assert!(seeing.vision().is_some() && plan.has_vision);
+    assert_eq!(plan.storage.disk_bytes(), seeing.info().weight_bytes);
+}
+
+fn refusal(config: impl Fn(&mut Value), tensors: impl Fn(&mut Tensors)) -> String {
+    let dir = changed(DENSE, config, tensors);
+    let refused = load_target(dir.path(), &mut |_, _| {}).err();
+    refused.map_or("loads".into(), |error| paceline_vocabulary::chain(&error))
+}
+
+#[test]
+fn contradictory_configs_of_the_tower_are_refused_by_name() {
+    load(DENSE);
+    let says = |path: &[&str], value: Value, expected: &str| {
+        let found = refusal(
+            |config| {
+                let (last, parts) = path.split_last().expect("a key");
+                let object = parts.iter().fold(config, |object, part| &mut object[part]);
+                object[last] = value.clone();
+            },
+            unchanged,
+        );
+        assert!(found.contains(expected), "{path:?}: expected {expected:?}, found {found:?}");
+    };
+    says(
+        &["vision_config", "deepstack_visual_indexes"],
+        json!([1]),
+        "deepstack_visual_indexes: expected no blocks for this model_type, found [1]",
+    );
+    says(&["vision_config", "out_hidden_size"], json!(33), "expected the text model's hidden_size");
+    says(&["vision_config", "depth"], json!(4), "model.visual.blocks.3.norm1.weight is missing");
+    says(&["vision_config", "depth"], json!(2), "the first is model.visual.blocks.2.");
+    says(&["image_token_id"], Value::Null, "image_token_id: expected the id of a picture's rows");
+    says(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
+    says(
+        &["text_config", "rope_parameters", "mrope_section"],
+        json!([11, 11, 10]),
+        "expected three sizes of 8 in all, half of a head's numbers that turn; found [11, 11, 10]",
+    );
+    says(
+        &["text_config", "rope_parameters", "mrope_section"],
+        Value::Null,
+        "found none, which means [11, 11, 10]",
+    );
+    says(
+        &["text_config", "rope_parameters", "mrope_interleaved"],
+        json!(false),
+        "mrope_interleaved: expected true",
+    );
+    // Of a text model nothing about axes is read.
+    let text = |config: &mut Value| {
+        config["vision_config"] = Value::Null;
+        config["text_config"]["rope_parameters"]["mrope_section"] = json!([1]);
+    };
+    assert_eq!(refusal(text, unchanged), "loads");
+}
+
+#[test]
+fn a_convolution_whose_axes_cannot_be_told_apart_is_refused_by_name() {
+    load(DENSE);
+    let sizes = |config: &mut Value| {
+        config["vision_config"]["patch_size"] = json!(3);
+        config["vision_config"]["temporal_patch_size"] = json!(3);
+    };
+    let found = refusal(sizes, |all| {
+        let name = "model.visual.patch_embed.proj.weight";
+        let tensor = all.get_mut(name).expect("it is there");
+        tensor.shape = vec![24, 3, 3, 3, 3];
+        tensor.bytes = vec![0; 2 * 24 * 81];
+    });
+    let expected = "temporal_patch_size: expected sizes by which the axes of tensor \
+                    model.visual.patch_embed.proj.weight can be told apart, found 3 frames and \
+                    patches of 3";
+    assert!(found.contains(expected), "{found}");
+}
