@@ -43,6 +43,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         prompt_ids: vec![1, 2, 151_000],
         stop_token_ids: vec![2],
         max_tokens: 9,
+        grammar: Some(internal::Grammar {
+            frame: "start: @part_0".into(),
+            parts: vec![internal::GrammarPart {
+                field: "grammar.regex".into(),
+                lenient: true,
+                content: Some(internal::grammar_part::Content::Regex("[a-z]+".into())),
+            }],
+            end_ids: vec![2],
+        }),
         ..Default::default()
     };
     let submit = internal::SubmitRequest { generation: Some(generation), ..Default::default() };
@@ -172,6 +181,7 @@ fn chat() -> v1::ChatRequest {
         name: "read".into(),
         description: "d".into(),
         parameters: r#"{"type": "object", "properties": {"path": {"type": "string"}}}"#.into(),
+        strict: true,
     };
     let turn =
         |role: &str, content| v1::Message { role: role.into(), content, ..Default::default() };
@@ -192,6 +202,11 @@ fn chat() -> v1::ChatRequest {
         messages,
         tools: vec![tool],
         template_arguments: r#"{"enable_thinking": false}"#.into(),
+        grammar: Some(v1::Grammar { kind: Some(v1::grammar::Kind::Regex("[a-z]+".into())) }),
+        tool_choice: Some(v1::ToolChoice {
+            mode: v1::ToolMode::Named.into(),
+            name: "read".into(),
+        }),
         ..Default::default()
     }
 }

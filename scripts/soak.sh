@@ -48,6 +48,9 @@ soak "The pool of helper threads with one more preemption in each model" \
     cargo_test $LOCKED -p paceline-blas --test pool_model -- --ignored
 # The dev profile: freed rows of the KV store are filled with NaN there.
 # shellcheck disable=SC2086
+soak "200 shapes of schemas, 50 schemas in every way, and the time of a mask" \
+    cargo_test $LOCKED --release -p paceline-target --lib --test grammar -- --ignored --nocapture schemas mask_of
+# shellcheck disable=SC2086
 soak "10,000 interleavings of the target's batch" \
     cargo_test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
 # The dev profile, for the same reason.

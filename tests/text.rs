@@ -193,6 +193,7 @@ fn tools_reach_a_template_that_knows_them_and_no_other() {
         name: "read_file".into(),
         description: "Reads a file".into(),
         parameters: r#"{"type": "object", "properties": {"path": {"type": "string"}}}"#.into(),
+        strict: false,
     };
     let with = |tools: Vec<Tool>| ChatRequest { tools, ..request(chat("Read a.rs").max_tokens(4)) };
     let stack = Stack::ready("");

@@ -121,6 +121,7 @@ impl Ask {
                 report_margins: args.margins,
                 logprobs: args.logprobs,
                 samples: args.samples,
+                grammar: None,
             })
         };
         let mut conversation = match (

@@ -182,12 +182,13 @@ fn function<'a>(
 fn tool(value: &Value, place: &str) -> Result<Tool, MessagesError> {
     let (_, function) = function(value, &["type", "function"], place)?;
     let place = format!("{place}.function");
-    only(function, &["name", "description", "parameters"], &place)?;
+    only(function, &["name", "description", "parameters", "strict"], &place)?;
     let name = string(function, "name", &place)?;
     Ok(Tool {
         name,
         description: optional(function, "description", &place)?,
         parameters: written(function, "parameters"),
+        strict: flag(function, "strict", &place)?,
     })
 }
 
@@ -209,6 +210,16 @@ fn written(object: &Map<String, Value>, key: &str) -> String {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
+    }
+}
+
+fn flag(object: &Map<String, Value>, key: &str, place: &str) -> Result<bool, MessagesError> {
+    match present(object, key) {
+        None => Ok(false),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(other) => {
+            Err(form(format!("{place}.{key}: expected true or false, found {}", kind(other))))
+        }
     }
 }
 
@@ -380,6 +391,7 @@ mod tests {
             name: name.into(),
             description: description.into(),
             parameters: parameters.into(),
+            strict: false,
         };
         assert_eq!(tools, [tool("f", "d", r#"{"type":"object","b":1,"a":2}"#), tool("g", "", "")]);
         let call = |id: &str, name: &str, arguments: &str| ToolCall {
@@ -433,8 +445,12 @@ mod tests {
                 "messages[0].tool_calls[0].function.name: expected text",
             ),
             (
-                r#"{"messages":[],"tools":[{"function":{"name":"f","strict":true}}]}"#,
-                "unknown key \"strict\" in tools[0].function",
+                r#"{"messages":[],"tools":[{"function":{"name":"f","deferred":true}}]}"#,
+                "unknown key \"deferred\" in tools[0].function",
+            ),
+            (
+                r#"{"messages":[],"tools":[{"function":{"name":"f","strict":"yes"}}]}"#,
+                "tools[0].function.strict: expected true or false",
             ),
             (
                 r#"[{"role":"user","content":[{"type":"audio"}]}]"#,

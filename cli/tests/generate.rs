@@ -233,6 +233,7 @@ async fn every_flag_reaches_the_service() {
         report_margins: true,
         logprobs: Some(3),
         samples: 1,
+        grammar: None,
     };
     assert_eq!(outcome.seen, [Received::Generate(expected)]);
 }

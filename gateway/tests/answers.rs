@@ -35,6 +35,7 @@ fn tools() -> Vec<Tool> {
         name: name.into(),
         description: "d".into(),
         parameters: object(json!({"type": "object", "properties": properties})),
+        strict: false,
     };
     vec![tool("read_file", &types), tool("get-time", &json!({}))]
 }

@@ -350,7 +350,12 @@ fn conversation(of: impl Fn(Slot) -> String) -> Conversation {
             message(Role::Assistant, Assistant),
             message(Role::User, User),
         ],
-        tools: vec![Tool { name: "read_file".into(), description: of(Description), parameters }],
+        tools: vec![Tool {
+            name: "read_file".into(),
+            description: of(Description),
+            parameters,
+            strict: false,
+        }],
         arguments: Map::from_iter([("custom".to_owned(), Value::from(of(Variable)))]),
         ..Conversation::default()
     }

@@ -54,6 +54,7 @@ fn conversation(case: &Value) -> Conversation {
         name: text(&tool["function"]["name"]),
         description: text(&tool["function"]["description"]),
         parameters: object(&tool["function"]["parameters"]),
+        strict: false,
     };
     Conversation {
         messages: list(&case["messages"]).iter().map(message).collect(),

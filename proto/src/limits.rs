@@ -69,6 +69,8 @@ pub(crate) const FIELDS: &[(&str, &str, u32)] = &[
     ("paceline.internal.v1.Generation", "stop_token_ids", MAX_FEW),
     ("paceline.internal.v1.Generation", "pictures", MAX_FEW),
     ("paceline.internal.v1.Generation", "ignored_token_ids", MAX_FEW),
+    ("paceline.internal.v1.Grammar", "parts", MAX_FEW),
+    ("paceline.internal.v1.Grammar", "end_ids", MAX_FEW),
     ("paceline.internal.v1.Picture", "scale", MAX_FEW),
     ("paceline.internal.v1.Picture", "bias", MAX_FEW),
     ("paceline.internal.v1.SamplingRule", "logit_bias", MAX_FEW),

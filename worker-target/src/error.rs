@@ -46,6 +46,15 @@ pub(crate) fn numerics() -> Status {
     Reason::Numerics.status(message)
 }
 
+/// The request's grammar needs more in the middle of the answer than the bounds allow.
+pub(crate) fn grammar(why: &str) -> Status {
+    let message = format!(
+        "grammar: expected one whose masks can be computed within the service's bounds, found: {why}; make \
+         it simpler"
+    );
+    Reason::InvalidArgument.field("grammar", message)
+}
+
 /// The status of a sequence that the scheduler ended; `None` if it ended well.
 pub(crate) fn ended(ended: EndReason) -> Option<Status> {
     match ended {

@@ -22,6 +22,8 @@ mod features;
 #[cfg(feature = "mlx")]
 mod fit;
 #[cfg(feature = "mlx")]
+mod grammar;
+#[cfg(feature = "mlx")]
 mod image_files;
 #[cfg(feature = "mlx")]
 mod inspect;

@@ -19,6 +19,7 @@ use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::engine::{Engine, EngineParts};
 use crate::fit::{DoesNotFit, Fit, KV_SHARE};
+use crate::grammar::Grammars;
 use crate::loaded_model::LoadedModel;
 use crate::page_store::PageStore;
 
@@ -34,6 +35,9 @@ const FEATURE_ROWS: u64 = 4;
 const RETAINED_FEATURES_BYTES: u64 = 64 << 20;
 /// Most of the KV budget that they may take: one part of this many.
 const RETAINED_FEATURES_SHARE: u64 = 8;
+
+/// The tokenizer's file in the model's directory.
+const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// Why a target cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +101,11 @@ pub(crate) fn load(
         name: config.model_name(),
         kv_classes: classes.iter().map(bytes).collect(),
         max_sequences,
+        grammars: Grammars::new(
+            info.path.join(TOKENIZER_FILE),
+            info.vocab as usize,
+            progress.clone(),
+        ),
     };
     known.set(loaded).expect("a worker loads once");
     let pages = PageStore::new(&kv, config.kv.prefix_cache);
@@ -205,7 +214,7 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
             Dtype::Bfloat16 => TensorType::Bf16,
             _ => TensorType::F32,
         },
-        tokenizer_sha256: digest::of_file(&info.path.join("tokenizer.json")).unwrap_or_default(),
+        tokenizer_sha256: digest::of_file(&info.path.join(TOKENIZER_FILE)).unwrap_or_default(),
         context_length: info.context as u32,
         max_sessions: config.target.max_sequences,
     };

@@ -4,6 +4,8 @@ use paceline_models::TargetInfo;
 use paceline_models::vision::VisionInfo;
 use paceline_vocabulary::report::KvClass;
 
+use crate::grammar::Grammars;
+
 /// The served model, for the gRPC service.
 #[derive(Debug)]
 pub(crate) struct LoadedModel {
@@ -15,4 +17,6 @@ pub(crate) struct LoadedModel {
     pub(crate) name: String,
     pub(crate) kv_classes: Vec<KvClass>,
     pub(crate) max_sequences: usize,
+    /// Compiled grammars of its requests.
+    pub(crate) grammars: Grammars,
 }

@@ -76,6 +76,13 @@ pub(crate) fn run(
                 is_next_prepared = true;
                 prepare_step(model, kv, inputs.parts, &next, &ids)?;
             }
+            let constraints = rows.blocks.iter().filter_map(|block| block.rule.constraint);
+            let mut constraints = constraints.peekable();
+            if constraints.peek().is_some() {
+                // The first row's ids are computed while the graph runs, and kept for its verdict.
+                selection.begin(&with)?;
+                constraints.for_each(|constraint| drop(constraint.allowed(&[])));
+            }
             let verdicts = selection.verdicts(&rows.blocks, &drafts, &with)?;
             for (key, verdict) in rows.keys.iter().zip(verdicts) {
                 outcome.add(*key, verdict);

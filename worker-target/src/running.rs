@@ -4,6 +4,7 @@
 use paceline_process::clock::monotonic_ns;
 
 use crate::core::DraftCounts;
+use crate::grammar::GrammarState;
 use crate::outlet::TokenOutlet;
 use crate::request::ValidRequest;
 
@@ -12,6 +13,8 @@ use crate::request::ValidRequest;
 pub(crate) struct RunningRequest {
     pub(crate) request: ValidRequest,
     pub(crate) outlet: TokenOutlet,
+    /// What the answer is held to, and how far it is.
+    pub(crate) grammar: Option<GrammarState>,
     pub(crate) first_token: FirstTokenTimes,
     pub(crate) figures: RequestFigures,
 }
@@ -20,7 +23,13 @@ impl RunningRequest {
     /// A request that has not started.
     pub(crate) fn new(request: ValidRequest, outlet: TokenOutlet) -> Self {
         let figures = RequestFigures { arrived_ns: monotonic_ns(), ..RequestFigures::default() };
-        Self { request, outlet, first_token: FirstTokenTimes::default(), figures }
+        let first_token = FirstTokenTimes::default();
+        Self { request, outlet, grammar: None, first_token, figures }
+    }
+
+    /// The same request, held to a grammar.
+    pub(crate) fn with_grammar(self, grammar: Option<GrammarState>) -> Self {
+        Self { grammar, ..self }
     }
 
     /// The request's id as text.

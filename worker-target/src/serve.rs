@@ -90,12 +90,16 @@ impl Target for TargetService {
             vision: loaded.vision.as_ref(),
             clock: &self.clock,
         };
-        let CheckedRequest { mut request, announced } =
+        let CheckedRequest { mut request, announced, grammar } =
             wire::request(message.generation, message.permit, context)?;
+        let grammar = match grammar {
+            Some(source) => Some(loaded.grammars.state(source).await?),
+            None => None,
+        };
         request.images = self.load_images(announced).await?;
         let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
         let running = RunningRequest::new(request, TokenOutlet::new(tx, stamp));
-        self.send(EngineCommand::Run(Box::new(running)))?;
+        self.send(EngineCommand::Run(Box::new(running.with_grammar(grammar))))?;
         // Headers are sent with the first tokens: an error before them costs the client nothing.
         let first = rx.recv().await.unwrap_or_else(|| {
             Err(Reason::TargetGone.status("the engine ended before the first token"))

@@ -9,7 +9,7 @@ use super::json::JsonBudget;
 use crate::images::{EncodedImage, ImageSource};
 use crate::prompt::OWN_NAMES;
 use crate::prompt::conversation::{
-    self, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
+    self, CallRule, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
 };
 
 /// Most letters of a tool's name: as many as clients of the Messages protocol may send.
@@ -20,7 +20,8 @@ const MAX_TOOL_NAME: usize = 128;
 /// # Errors
 /// The first field that cannot be served.
 pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceError> {
-    let ConversationInput { messages, tools, template_arguments } = input;
+    let ConversationInput { messages, tools, calls, template_arguments } = input;
+    check_calls(&calls, &tools)?;
     if messages.is_empty() {
         return Err(InferenceError::invalid("messages", "at least one message", "none"));
     }
@@ -59,7 +60,22 @@ pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceE
     let images = conversation::in_order(&mut messages, images);
     let (tools, arguments) =
         (offered(tools, &mut json)?, arguments(&template_arguments, &mut json)?);
-    Ok(Conversation { messages, tools, arguments, images, json_bytes: json.bytes() })
+    Ok(Conversation { messages, tools, calls, arguments, images, json_bytes: json.bytes() })
+}
+
+/// Checks that a tool that must be called is offered.
+fn check_calls(calls: &CallRule, tools: &[ToolInput]) -> Result<(), InferenceError> {
+    const FIELD: &str = "tool_choice";
+    match calls {
+        CallRule::Required if tools.is_empty() => {
+            Err(InferenceError::invalid(FIELD, "tools to choose from", "none"))
+        }
+        CallRule::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
+            let expected = "the name of one of the request's tools";
+            Err(InferenceError::invalid(FIELD, expected, quoted(name)))
+        }
+        CallRule::Auto | CallRule::Required | CallRule::Named(_) => Ok(()),
+    }
 }
 
 /// One message of a conversation; its images are added to `images`.
@@ -140,7 +156,7 @@ fn tool_call(
 fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, InferenceError> {
     let mut offered: Vec<Tool> = Vec::with_capacity(tools.len());
     for (at, tool) in tools.into_iter().enumerate() {
-        let ToolInput { name, description, parameters } = tool;
+        let ToolInput { name, description, parameters, strict } = tool;
         let field = |name: &str| format!("tools[{at}].{name}");
         check_name(&field("name"), &name)?;
         if offered.iter().any(|other| other.name == name) {
@@ -170,7 +186,7 @@ fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, In
                 ));
             }
         }
-        offered.push(Tool { name, description, parameters });
+        offered.push(Tool { name, description, parameters, strict });
     }
     Ok(offered)
 }
@@ -219,7 +235,8 @@ mod tests {
         template_arguments: &str,
     ) -> Result<Conversation, InferenceError> {
         let template_arguments = template_arguments.to_owned();
-        check(ConversationInput { messages, tools, template_arguments })
+        let calls = CallRule::Auto;
+        check(ConversationInput { messages, tools, calls, template_arguments })
     }
 
     fn call(name: &str, arguments: &str) -> ToolCallInput {
@@ -227,7 +244,8 @@ mod tests {
     }
 
     fn tool(name: &str, parameters: &str) -> ToolInput {
-        ToolInput { name: name.into(), description: "d".into(), parameters: parameters.into() }
+        let (description, parameters) = ("d".into(), parameters.into());
+        ToolInput { name: name.into(), description, parameters, strict: false }
     }
 
     #[track_caller]

@@ -107,6 +107,7 @@ impl ModelContext<'_> {
             report_so_far: params.report_usage || !params.stop.is_empty(),
             images: Vec::new(),
             tokenizer_vocab: language.tokens.vocabulary_size(),
+            grammar: None,
         })
     }
 

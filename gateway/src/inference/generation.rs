@@ -2,6 +2,7 @@
 
 use paceline_vocabulary::RouteWish;
 
+use super::grammar::Grammar;
 use super::params::LogitBias;
 use crate::guard::keys::{DEFAULT_CLASS, IMAGE_CLASS, Principal};
 use crate::images::PromptImage;
@@ -51,6 +52,8 @@ pub struct Generation {
     pub images: Vec<PromptImage>,
     /// Tokens of the tokenizer.
     pub tokenizer_vocab: u32,
+    /// What the answer is held to.
+    pub grammar: Option<Grammar>,
 }
 
 /// What marks a request for the processes upstream.

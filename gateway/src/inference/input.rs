@@ -8,6 +8,7 @@
 use bytes::Bytes;
 
 use super::params::GenerationParams;
+pub use crate::prompt::conversation::CallRule;
 
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,8 @@ pub struct ConversationInput {
     pub messages: Vec<MessageInput>,
     /// What the model may call.
     pub tools: Vec<ToolInput>,
+    /// How it uses them.
+    pub calls: CallRule,
     /// Variables of the template: a JSON object as text, or nothing.
     pub template_arguments: String,
 }
@@ -77,6 +80,8 @@ pub struct ToolInput {
     pub description: String,
     /// The JSON schema of its arguments, as text, or nothing.
     pub parameters: String,
+    /// Whether the arguments of every call follow the schema.
+    pub strict: bool,
 }
 
 /// A call of a tool.

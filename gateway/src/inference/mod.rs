@@ -6,7 +6,7 @@
 //! [`crate::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
 //!
 //! [`input`] what clients ask for · [`params`] how · [`request`] checks of the fields alone ·
-//! [`fit`] checks against the served model · [`admission`] bounds · [`answer`] the stream of events
+//! [`fit`] checks against the served model · [`grammar`] what answers are held to · [`admission`] bounds · [`answer`] the stream of events
 //! · [`unread`] the end of answers that are not read · [`upstream`] the supervisor, the only module
 //! that knows messages between our processes.
 
@@ -18,6 +18,7 @@ pub mod deadline;
 pub mod error;
 pub mod fit;
 pub mod generation;
+pub mod grammar;
 pub mod input;
 mod json;
 pub mod model;
@@ -55,6 +56,7 @@ use deadline::{BACKSTOP, Deadline};
 use error::InferenceError;
 use fit::{ModelContext, check_model};
 use generation::{Generation, RequestLabels};
+use grammar::{AnswerForm, ModelAnswers};
 use input::RequestInput;
 use params::GenerationParams;
 use record::{Method, Record};
@@ -253,6 +255,7 @@ impl Inference {
             language: self.prompter.language(),
             limits: &self.limits,
         };
+        let form = form_of(&source, &params)?;
         let mut reading = reading_of(&source);
         let encoded = source.take_images();
         let labels = if encoded.is_empty() { labels } else { labels.with_images() };
@@ -277,9 +280,17 @@ impl Inference {
         let last_turn = last_turn.map(|place| expanded.shifted(place, &counts));
         let ExpandedPrompt { ids, image_starts } = expanded;
         record.prompt_tokens = ids.len();
-        let generation = context.fit(&params, field, ids, labels)?;
-        let last_turn = last_turn.and_then(|place| u32::try_from(place).ok());
-        let generation = Generation { last_turn, ..generation };
+        let mut generation = context.fit(&params, field, ids, labels)?;
+        generation.last_turn = last_turn.and_then(|place| u32::try_from(place).ok());
+        let language = self.prompter.language();
+        let answers = reading.as_ref().map(|reading| ModelAnswers {
+            tags: &language.answer_tags,
+            thought_is_open: reading.thought_is_open,
+        });
+        let end_ids = &language.stop_ids;
+        let known = |id: &&u32| **id < serving.model.vocab_size;
+        let end_ids: Vec<u32> = end_ids.iter().filter(known).copied().collect();
+        generation.grammar = form.grammar(answers, &end_ids)?;
         Ok(Prepared { serving, params, generation, reading, images, image_starts })
     }
 
@@ -322,6 +333,19 @@ impl Inference {
         answer.hold(place);
         Ok(answer)
     }
+}
+
+/// What the answer is held to.
+fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm, InferenceError> {
+    let text = params.form.clone();
+    let form = match source {
+        Source::Chat(conversation) => AnswerForm::of_conversation(text, conversation),
+        Source::Text(_) | Source::Ids(_) => AnswerForm::of_text(text),
+    };
+    if !form.is_free() {
+        params.check_held()?;
+    }
+    Ok(form)
 }
 
 /// How the answer is read: conversations have thoughts and calls, other prompts have text alone.

@@ -7,6 +7,7 @@ use paceline_vocabulary::RouteWish;
 
 use super::bounds;
 use super::error::InferenceError;
+use super::grammar::{TextForm, check_form};
 use crate::sampling::{OutOfRange, SamplingRule};
 
 /// Most biases of a request.
@@ -46,6 +47,8 @@ pub struct GenerationParams {
     pub logprobs: Option<u32>,
     /// How many samples; 0 asks for one.
     pub samples: u32,
+    /// What the answer's text is held to.
+    pub form: Option<TextForm>,
 }
 
 /// How tokens are chosen, as far as a client sets it. The model's own sampling stands for the rest.
@@ -105,7 +108,28 @@ impl GenerationParams {
         }
         self.samples = bounds::samples(self.samples)?;
         bounds::stops(&self.stop)?;
+        if let Some(form) = &self.form {
+            check_form(form)?;
+            self.check_held()?;
+        }
         Ok(self)
+    }
+
+    /// Checks an answer that is held to a form: it ends where the form does.
+    ///
+    /// # Errors
+    /// The client has it go on, or not end before a number of tokens.
+    pub(super) fn check_held(&self) -> Result<(), InferenceError> {
+        const WHY: &str = "because an answer that is held to a form ends where the form does";
+        if self.ignore_eos {
+            let expected = format!("false, {WHY}");
+            return Err(InferenceError::invalid("limits.ignore_eos", expected, "true"));
+        }
+        if self.min_tokens > 0 {
+            let expected = format!("0, {WHY}");
+            return Err(InferenceError::invalid("limits.min_tokens", expected, self.min_tokens));
+        }
+        Ok(())
     }
 
     /// Checks what the model decides: ids must be of its vocabulary, and all tokens that are asked

@@ -17,6 +17,8 @@ pub struct Conversation {
     pub messages: Vec<Message>,
     /// Tools that the model may call.
     pub tools: Vec<Tool>,
+    /// How it uses them. No template is told.
+    pub calls: CallRule,
     /// Variables of the template that the request sets.
     pub arguments: Map<String, Value>,
     /// Its images, in the order in which the messages show them.
@@ -46,7 +48,8 @@ pub(super) struct Edits<'a>(pub(super) &'a mut dyn FnMut(&str) -> Option<String>
 impl Edits<'_> {
     pub(super) fn apply(&mut self, conversation: &mut Conversation) {
         // `json_bytes` stays the size that was sent. It serves to tell short requests from long.
-        let Conversation { messages, tools, arguments, images: _, json_bytes: _ } = conversation;
+        let Conversation { messages, tools, calls: _, arguments, images: _, json_bytes: _ } =
+            conversation;
         for message in messages {
             let Message { role: _, parts, calls, call_id, name, reasoning } = message;
             for part in parts {
@@ -61,7 +64,7 @@ impl Edits<'_> {
                 self.members(arguments);
             }
         }
-        for Tool { name, description, parameters } in tools {
+        for Tool { name, description, parameters, strict: _ } in tools {
             self.text(name);
             self.text(description);
             self.members(parameters);
@@ -190,6 +193,20 @@ pub struct Tool {
     pub description: String,
     /// A JSON schema; empty if it takes nothing.
     pub parameters: Map<String, Value>,
+    /// Whether the arguments of every call follow the schema. No template is told.
+    pub strict: bool,
+}
+
+/// How the model uses its tools.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CallRule {
+    /// As it decides.
+    #[default]
+    Auto,
+    /// It calls one or more.
+    Required,
+    /// It calls the one of this name, once or more.
+    Named(String),
 }
 
 impl Message {

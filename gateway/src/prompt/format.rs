@@ -188,6 +188,11 @@ impl AnswerTags {
         self.tags.iter().find(|known| known.token == Some(id)).map(|known| known.tag)
     }
 
+    /// The token that a tag is; `None` if the tokenizer has its letters alone.
+    pub fn token(&self, tag: Tag) -> Option<u32> {
+        self.tags.iter().find(|known| known.tag == tag)?.token
+    }
+
     /// The letters of a tag.
     pub fn letters(&self, tag: Tag) -> &'static str {
         self.tags.iter().find(|known| known.tag == tag).map_or("", |known| known.letters)

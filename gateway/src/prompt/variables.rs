@@ -163,6 +163,6 @@ struct Function<'a> {
 }
 
 fn offered(tool: &Tool) -> ToolVariables<'_> {
-    let Tool { name, description, parameters } = tool;
+    let Tool { name, description, parameters, strict: _ } = tool;
     ToolVariables { r#type: "function", function: Function { name, description, parameters } }
 }

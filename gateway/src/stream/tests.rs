@@ -134,6 +134,7 @@ fn offered() -> ConversationReading {
         name: name.into(),
         description: String::new(),
         parameters: parameters.clone(),
+        strict: false,
     };
     let tools = Some(Arc::new(OfferedTools::new(&[tool("read"), tool("get-time")])));
     ConversationReading { tools, thought_is_open: false, call_ids: "c".into() }

@@ -111,7 +111,7 @@ mod tests {
         });
         let parameters = json!({"type": "object", "properties": properties});
         let parameters = parameters.as_object().cloned().unwrap_or_default();
-        let tool = Tool { name: "f".into(), description: String::new(), parameters };
+        let tool = Tool { name: "f".into(), description: String::new(), parameters, strict: false };
         let tools = OfferedTools::new(&[tool]);
         let types = |name: &str| tools.argument("f", name);
         use ArgumentType::{Json, Text, TextOrNull};

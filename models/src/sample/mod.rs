@@ -1,8 +1,8 @@
 //! From logit rows to tokens. The contract, in full in `docs/sampling.md`:
 //!
 //! 1. Each row has a rule of its own: the history before it, sampling, which ids are allowed.
-//! 2. Order: penalties → bias → bans (stop ids before `min_tokens`) → temperature → top-k →
-//!    top-p → min-p → choice. A row with a NaN, or without a finite maximum, gives no token and
+//! 2. Order: penalties → bias → bans (stop ids before `min_tokens`, ids that a constraint excludes)
+//!    → temperature → top-k → top-p → min-p → choice. A row with a NaN, or without a finite maximum, gives no token and
 //!    ends its sequence.
 //! 3. Temperature 0 takes the largest logit; above it the largest of logit / T + noise among the
 //!    survivors (Gumbel-max: a draw from the softmax). Noise is a pure function of seed, sample
@@ -13,6 +13,7 @@
 //! first that is not what was drafted. How drafts themselves are chosen ([`propose`]) changes how
 //! many are accepted, never which tokens come.
 
+mod constraint;
 mod largest;
 mod logprobs;
 pub mod noise;
@@ -21,6 +22,7 @@ mod propose;
 mod row;
 mod selection;
 
+pub use constraint::{Constraint, IdSet};
 pub use logprobs::Logprobs;
 pub(crate) use propose::draw;
 pub use propose::{DraftedIds, propose, softcap};
@@ -63,6 +65,8 @@ pub struct RowRule<'a> {
     /// Compute log-probabilities, of the chosen token and of so many most probable ones:
     /// [`VerifiedBlock::logprobs`].
     pub logprobs: Option<u32>,
+    /// What the sequence is held to; `None` allows every id.
+    pub constraint: Option<&'a dyn Constraint>,
 }
 
 /// A chosen token.
@@ -91,7 +95,7 @@ pub struct VerifiedBlock {
     /// less. Of a faulty block only those that equal their draft, up to the faulty row.
     pub choices: Vec<TokenChoice>,
     /// No token can be chosen after these choices: the row has a NaN, its largest logit is not
-    /// finite, or no id with a finite logit is allowed. Other blocks of the same step have their
+    /// finite, or no id with a finite logit is allowed by bans and constraint. Other blocks of the same step have their
     /// own verdicts.
     pub faulty: bool,
     /// One for each choice; empty if not wanted.
@@ -114,6 +118,7 @@ impl<'a> RowRule<'a> {
             id_limit: u32::MAX,
             wants_margin: false,
             logprobs: None,
+            constraint: None,
         }
     }
 
@@ -125,6 +130,7 @@ impl<'a> RowRule<'a> {
         let changed = self.sampling.repetition_penalty != 1.0
             || counts_ids(&self.sampling)
             || !self.bias.is_empty()
+            || self.constraint.is_some()
             || waits;
         self.sampling.temperature == 0.0 && !changed && !reports
     }
@@ -175,6 +181,8 @@ pub fn verify(
     TokenSelection::of(logits, blocks)?.verdicts(blocks, drafts, with)
 }
 
+#[cfg(test)]
+mod constraint_tests;
 #[cfg(test)]
 mod faulty_tests;
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! What becomes of one sequence's logits before temperature, row by row along its drafted path:
-//! repetition, frequency and presence penalty, bias, and ids that would end it too early. Each row
-//! has a history of its own; nothing here depends on which rows come together.
+//! repetition, frequency and presence penalty, bias, ids that would end it too early, and ids that
+//! its constraint excludes. Each row has a history of its own; nothing here depends on which rows
+//! come together.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::{RowRule, counts_ids};
+use super::{IdSet, RowRule, counts_ids};
 
 /// The processors of one block; rows are processed in order.
 pub(super) struct LogitProcessors<'a> {
@@ -17,6 +19,8 @@ pub(super) struct LogitProcessors<'a> {
     counts: HashMap<u32, u32>,
     /// How many ids of the drafted path are in the history already.
     path: usize,
+    /// Ids that the constraint allows in the next row; `None` without a constraint.
+    allowed: Option<Arc<IdSet>>,
     row: Vec<f32>,
 }
 
@@ -29,6 +33,7 @@ impl<'a> LogitProcessors<'a> {
             seen_ids: vec![],
             counts: HashMap::new(),
             path: 0,
+            allowed: None,
             row: vec![],
         };
         if rule.sampling.repetition_penalty != 1.0 {
@@ -39,8 +44,9 @@ impl<'a> LogitProcessors<'a> {
         processors
     }
 
-    /// Adds the new ids of `path`, the ids drafted after the history.
+    /// Adds the new ids of `path`, the ids drafted after the history: the next row follows them.
     pub(super) fn extend(&mut self, path: &[u32]) {
+        self.allowed = self.rule.constraint.map(|constraint| constraint.allowed(path));
         for id in &path[self.path..] {
             self.see(*id);
             self.count(*id);
@@ -76,11 +82,13 @@ impl<'a> LogitProcessors<'a> {
             && !counts_ids(&self.rule.sampling)
             && self.rule.bias.is_empty()
             && self.barred().is_empty()
+            && self.allowed.is_none()
     }
 
     /// One logit.
     pub(super) fn of(&self, id: u32, logit: f32) -> f32 {
-        if self.barred().contains(&id) {
+        let excluded = self.allowed.as_ref().is_some_and(|allowed| !allowed.contains(id));
+        if excluded || self.barred().contains(&id) {
             return f32::NEG_INFINITY;
         }
         let seen = self.seen.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1);
@@ -126,6 +134,9 @@ impl<'a> LogitProcessors<'a> {
         }
         for id in self.barred() {
             set(*id, &|_| f32::NEG_INFINITY);
+        }
+        if let Some(allowed) = &self.allowed {
+            allowed.mask(&mut changed);
         }
         self.row = changed;
         &self.row

@@ -26,6 +26,7 @@ pub struct Progress {
     held_bytes: AtomicU64,
     tap_bytes: AtomicU64,
     prefix_bytes: AtomicU64,
+    grammar_bytes: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
     recent_us: Mutex<Recent>,
@@ -104,6 +105,11 @@ impl Progress {
     /// Sets what the prefix cache retains of ended sequences, in bytes.
     pub fn set_prefix_bytes(&self, bytes: u64) {
         self.prefix_bytes.store(bytes, Relaxed);
+    }
+
+    /// Sets what compiled grammars hold, in bytes. Heartbeats add it to the memory of arrays.
+    pub fn set_grammar_bytes(&self, bytes: u64) {
+        self.grammar_bytes.store(bytes, Relaxed);
     }
 
     /// Sets the number of sequences; of a drafter the number of its sessions.
@@ -190,8 +196,14 @@ impl Progress {
             speculation: Some(*self.speculation.lock().expect("not poisoned")),
             figures: self.figures.lock().expect("not poisoned").clone(),
             step_times: Some(self.step_times()),
-            memory: *self.memory.lock().expect("not poisoned"),
+            memory: self.memory(),
         }
+    }
+
+    fn memory(&self) -> Option<MemoryUse> {
+        let memory = (*self.memory.lock().expect("not poisoned"))?;
+        let active_bytes = memory.active_bytes + self.grammar_bytes.load(Relaxed);
+        Some(MemoryUse { active_bytes, ..memory })
     }
 }
 

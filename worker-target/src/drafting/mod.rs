@@ -357,6 +357,25 @@ impl Drafting {
         self.sessions.entry(key).or_insert_with(|| DraftSession::new(window))
     }
 
+    /// The draft of a sequence, if it consists of ids.
+    pub(crate) fn proposed_ids(&self, key: SequenceKey) -> Option<&[u32]> {
+        match self.sessions.get(&key)?.proposed.as_ref()? {
+            Proposed::Ids(ids) => Some(ids),
+            Proposed::Hidden { .. } => None,
+        }
+    }
+
+    /// Drops the ids of a draft after the first `most`. Without ids the draft is dropped.
+    pub(crate) fn cut(&mut self, key: SequenceKey, most: usize) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        if let Some(Proposed::Ids(ids)) = &mut session.proposed {
+            ids.truncate(most);
+            if ids.is_empty() {
+                session.proposed = None;
+            }
+        }
+    }
+
     /// The draft of a sequence, to be verified now.
     pub(crate) fn take(&mut self, key: SequenceKey) -> Option<Proposed> {
         self.sessions.get_mut(&key)?.proposed.take()

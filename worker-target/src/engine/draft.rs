@@ -44,13 +44,37 @@ impl Engine {
         }
     }
 
+    fn give_up_empty_draft(&mut self, key: SequenceKey) {
+        self.scheduler.give_up_draft(key);
+        self.scheduler.speculation.proposed_nothing(key);
+    }
+
+    /// Cuts a draft of ids before the first id that the sequence's grammar excludes: rows after it
+    /// could not be accepted. Returns the tokens that are left. Hidden rows become ids in the step
+    /// that verifies them, under the grammar.
+    fn cut_draft(&mut self, key: SequenceKey, tokens: usize) -> usize {
+        let running = self.running.get(&key);
+        let Some(grammar) = running.and_then(|running| running.grammar.as_ref()) else {
+            return tokens;
+        };
+        let Some(sequence) = self.scheduler.get(key) else { return tokens };
+        let Some(ids) = self.drafting.proposed_ids(key) else { return tokens };
+        grammar.follow(&sequence.ids[sequence.prompt_len..]);
+        let allowed = grammar.allowed_drafts(ids);
+        self.drafting.cut(key, allowed);
+        allowed
+    }
+
     /// Passes on to the scheduler what the link reported.
     pub(super) fn apply(&mut self, events: &[DraftEvent]) {
         for event in events {
             match *event {
-                DraftEvent::Arrived { key, tokens } => {
-                    self.scheduler.proposed(key, tokens);
-                }
+                DraftEvent::Arrived { key, tokens } => match self.cut_draft(key, tokens) {
+                    0 => self.give_up_empty_draft(key),
+                    tokens => {
+                        self.scheduler.proposed(key, tokens);
+                    }
+                },
                 DraftEvent::Requested { key, tokens } => {
                     tracing::debug!(
                         request_id = self.request_id(key),
@@ -60,10 +84,7 @@ impl Engine {
                     );
                 }
                 DraftEvent::NoDraft(key) => self.scheduler.give_up_draft(key),
-                DraftEvent::EmptyDraft(key) => {
-                    self.scheduler.give_up_draft(key);
-                    self.scheduler.speculation.proposed_nothing(key);
-                }
+                DraftEvent::EmptyDraft(key) => self.give_up_empty_draft(key),
                 DraftEvent::Took(took) if took.tower => self.scheduler.speculation.answered(),
                 DraftEvent::Took(took) => {
                     self.scheduler.speculation.drafted(

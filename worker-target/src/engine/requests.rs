@@ -67,6 +67,11 @@ impl Engine {
     pub(super) fn end_faulty(&mut self, key: SequenceKey) {
         let Some(sequence) = self.scheduler.get(key) else { return };
         let (ids, images) = (sequence.ids.clone(), sequence.images.clone());
+        let running = self.running.get(&key);
+        if let Some(why) = running.and_then(|running| running.grammar.as_ref()?.failure()) {
+            // The model's numbers are fine, so its rows are kept for others.
+            return self.end_early(key, RequestEnd::Failed(error::grammar(&why)));
+        }
         let request_id = self.request_id(key);
         tracing::error!(
             request_id,

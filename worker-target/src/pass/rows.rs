@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use paceline_models::sample::{Block, DraftedIds, RowRule};
+use paceline_models::sample::{Block, Constraint, DraftedIds, RowRule};
 use paceline_models::vision::{ImagePlacement, positions};
 use paceline_models::{
     Batch, FeatureLayers, ModelError, Override, PendingIds, Positions, Segment, SequenceId, Wants,
@@ -11,7 +11,7 @@ use paceline_models::{
 
 use super::StepInputs;
 use crate::core::{Image, Sequence, SequenceKey, StepPart};
-use crate::request::ValidRequest;
+use crate::running::RunningRequest;
 
 /// The rows of a step, and the outputs that are wanted of them.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl<'a> StepRows<'a> {
                 let first_drafted = rows.end - part.drafted as i32;
                 all.wants.logit_rows.extend(first_drafted - 1..rows.end);
                 all.drafted.extend(first_drafted..rows.end);
-                let rule = rule(sequence, &running.request);
+                let rule = rule(sequence, running);
                 all.keys.push(part.key);
                 all.blocks.push(Block { rule, drafted: part.drafted });
             }
@@ -134,7 +134,12 @@ impl<'a> StepRows<'a> {
 }
 
 /// The rule by which a sequence's next token is chosen.
-fn rule<'a>(sequence: &'a Sequence, request: &'a ValidRequest) -> RowRule<'a> {
+fn rule<'a>(sequence: &'a Sequence, running: &'a RunningRequest) -> RowRule<'a> {
+    let RunningRequest { request, grammar, .. } = running;
+    let constraint = grammar.as_ref().map(|grammar| {
+        grammar.follow(&sequence.ids[sequence.prompt_len..]);
+        grammar as &dyn Constraint
+    });
     RowRule {
         history: &sequence.ids,
         prompt_len: sequence.prompt_len,
@@ -147,6 +152,7 @@ fn rule<'a>(sequence: &'a Sequence, request: &'a ValidRequest) -> RowRule<'a> {
         id_limit: request.id_limit,
         wants_margin: request.wants_margins,
         logprobs: request.logprobs,
+        constraint,
     }
 }
 

@@ -14,6 +14,7 @@ use tonic::Status;
 
 use super::images::{self, CheckedImages, ImageContext};
 use crate::core::{Image, Policy, Request};
+use crate::grammar::GrammarSource;
 use crate::image_files::AnnouncedImage;
 use crate::request::ValidRequest;
 
@@ -23,11 +24,14 @@ const MAX_LOGPROBS: u32 = 20;
 /// Traffic class of requests with images that name none.
 const IMAGE_CLASS: &str = "image";
 
-/// A request, and the images whose pixels are to be loaded for it.
+/// A request, and what is to be made before the engine runs it.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedRequest {
     pub(crate) request: ValidRequest,
+    /// Images whose pixels are to be loaded.
     pub(crate) announced: Vec<AnnouncedImage>,
+    /// The grammar that is to be compiled.
+    pub(crate) grammar: Option<GrammarSource>,
 }
 
 /// What requests are checked against.
@@ -98,7 +102,7 @@ pub(crate) fn request(
     permit: Option<internal::Permit>,
     context: RequestContext<'_>,
 ) -> Result<CheckedRequest, Status> {
-    let generation =
+    let mut generation =
         generation.ok_or_else(|| invalid("generation", "expected a generation, found none"))?;
     let permit = self::permit(permit)?;
     let RequestContext { model, vision, clock } = context;
@@ -116,6 +120,8 @@ pub(crate) fn request(
         limit => limit.min(model.vocab as u32),
     };
     check_stops(&generation, model, id_limit)?;
+    let grammar = generation.grammar.take();
+    let grammar = grammar.map(|grammar| self::grammar(grammar, &generation, model)).transpose()?;
     if let Some(count) = generation.logprobs.filter(|count| *count > MAX_LOGPROBS) {
         let what = format!("expected at most {MAX_LOGPROBS}, found {count}");
         return Err(invalid("logprobs", what));
@@ -142,7 +148,25 @@ pub(crate) fn request(
         images: vec![],
         scheduling: scheduling(generation, permit, images, clock),
     };
-    Ok(CheckedRequest { request, announced })
+    Ok(CheckedRequest { request, announced, grammar })
+}
+
+/// Checks a grammar, and that the request ends where its grammar does.
+fn grammar(
+    grammar: internal::Grammar,
+    generation: &Generation,
+    model: &TargetInfo,
+) -> Result<GrammarSource, Status> {
+    if generation.min_tokens > 0 {
+        let what = format!("expected 0 beside a grammar, found {}", generation.min_tokens);
+        return Err(invalid("min_tokens", what));
+    }
+    let goes_on = |id: &&u32| !generation.stop_token_ids.contains(id);
+    if let Some(id) = grammar.end_ids.iter().find(goes_on) {
+        let what = format!("expected ids of stop_token_ids, found {id}");
+        return Err(invalid("grammar.end_ids", what));
+    }
+    GrammarSource::of_message(grammar, model.vocab as usize)
 }
 
 /// The part of a checked request that the scheduler gets.

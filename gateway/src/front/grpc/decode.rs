@@ -7,10 +7,11 @@
 use paceline_proto::v1;
 use paceline_vocabulary::RouteWish;
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, quoted};
+use crate::inference::grammar::TextForm;
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
-    ToolInput,
+    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput, ToolInput,
 };
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
 
@@ -36,15 +37,16 @@ pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceE
         report_margins,
         samples,
         logprobs,
+        grammar,
     } = message;
     let prompt = match prompt {
         None => return Err(InferenceError::invalid("prompt", "text or token_ids", "neither")),
         Some(Prompt::Text(text)) => PromptInput::Text(text),
         Some(Prompt::TokenIds(list)) => PromptInput::Ids(list.ids),
     };
-    let route = route_wish(route)?;
+    let (route, form) = (route_wish(route)?, text_form(grammar)?);
     let rest = params(sampling, limits);
-    let params = GenerationParams { model, route, report_margins, samples, logprobs, ..rest };
+    let params = GenerationParams { model, route, report_margins, samples, logprobs, form, ..rest };
     Ok(RequestInput { prompt, params })
 }
 
@@ -64,20 +66,26 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
         logprobs,
         tools,
         template_arguments,
+        grammar,
+        tool_choice,
     } = message;
-    let route = route_wish(route)?;
+    let (route, form) = (route_wish(route)?, text_form(grammar)?);
     let rest = params(sampling, limits);
-    let params = GenerationParams { model, route, report_margins, samples, logprobs, ..rest };
+    let params = GenerationParams { model, route, report_margins, samples, logprobs, form, ..rest };
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(at, message)| conversation_message(at, message));
-    let tools = tools.into_iter().map(|v1::Tool { name, description, parameters }| ToolInput {
+    let tool = |v1::Tool { name, description, parameters, strict }| ToolInput {
         name,
         description,
         parameters,
-    });
+        strict,
+    };
+    let choice = tool_rule(tool_choice)?;
+    let tools = if choice.is_some() { tools } else { Vec::new() };
     let conversation = ConversationInput {
         messages: messages.collect::<Result<_, _>>()?,
-        tools: tools.collect(),
+        tools: tools.into_iter().map(tool).collect(),
+        calls: choice.unwrap_or_default(),
         template_arguments,
     };
     Ok(RequestInput { prompt: PromptInput::Conversation(conversation), params })
@@ -171,6 +179,41 @@ fn sampling_params(sampling: v1::Sampling) -> SamplingParams {
     }
 }
 
+/// What the answer's text is held to.
+fn text_form(grammar: Option<v1::Grammar>) -> Result<Option<TextForm>, InferenceError> {
+    use v1::grammar::Kind;
+    let Some(v1::Grammar { kind }) = grammar else { return Ok(None) };
+    match kind {
+        Some(Kind::JsonSchema(text)) => Ok(Some(TextForm::JsonSchema(text))),
+        Some(Kind::JsonObject(v1::JsonObject {})) => Ok(Some(TextForm::JsonObject)),
+        Some(Kind::Regex(text)) => Ok(Some(TextForm::Regex(text))),
+        Some(Kind::Lark(text)) => Ok(Some(TextForm::Lark(text))),
+        None => {
+            let expected = "json_schema, json_object, regex or lark";
+            Err(InferenceError::invalid("grammar", expected, "none of them"))
+        }
+    }
+}
+
+/// How the model uses the tools; `None` if they are left out.
+fn tool_rule(choice: Option<v1::ToolChoice>) -> Result<Option<CallRule>, InferenceError> {
+    let Some(v1::ToolChoice { mode, name }) = choice else { return Ok(Some(CallRule::Auto)) };
+    let mode = v1::ToolMode::try_from(mode).map_err(|_| {
+        let found = format!("the unknown number {mode}");
+        InferenceError::invalid("tool_choice.mode", "a ToolMode (0 to 4)", found)
+    })?;
+    if mode != v1::ToolMode::Named && !name.is_empty() {
+        let expected = "nothing, because the mode is not TOOL_MODE_NAMED";
+        return Err(InferenceError::invalid("tool_choice.name", expected, quoted(&name)));
+    }
+    Ok(match mode {
+        v1::ToolMode::Unspecified | v1::ToolMode::Auto => Some(CallRule::Auto),
+        v1::ToolMode::None => None,
+        v1::ToolMode::Required => Some(CallRule::Required),
+        v1::ToolMode::Named => Some(CallRule::Named(name)),
+    })
+}
+
 /// The lane that a client asks for; `None` if it leaves the choice to the service.
 fn route_wish(number: i32) -> Result<Option<RouteWish>, InferenceError> {
     let wish = v1::RouteWish::try_from(number).map_err(|_| {
@@ -184,6 +227,7 @@ fn route_wish(number: i32) -> Result<Option<RouteWish>, InferenceError> {
 mod tests {
     use paceline_proto::v1::content_part::Part;
     use paceline_proto::v1::generate_request::Prompt;
+    use paceline_proto::v1::grammar::Kind;
     use paceline_vocabulary::Reason;
 
     use super::*;
@@ -209,6 +253,51 @@ mod tests {
         let message = v1::Message { role: "user".into(), content, ..Default::default() };
         let chat_request = v1::ChatRequest { messages: vec![message], ..Default::default() };
         refused(chat(chat_request), "messages[0].content[1]", "no known type");
+    }
+
+    fn choice(mode: i32, name: &str) -> Option<v1::ToolChoice> {
+        Some(v1::ToolChoice { mode, name: name.into() })
+    }
+
+    #[test]
+    fn a_choice_of_tools_keeps_them_or_leaves_them_out() {
+        let tools = vec![v1::Tool { name: "f".into(), ..Default::default() }];
+        let decoded = |mode: i32, name: &str| {
+            let tool_choice = choice(mode, name);
+            chat(v1::ChatRequest { tools: tools.clone(), tool_choice, ..Default::default() })
+        };
+        let rule = |mode: v1::ToolMode, name: &str| match decoded(mode.into(), name)
+            .expect("a choice")
+            .prompt
+        {
+            PromptInput::Conversation(input) => (input.tools.len(), input.calls),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(rule(v1::ToolMode::Auto, ""), (1, CallRule::Auto));
+        assert_eq!(rule(v1::ToolMode::Unspecified, ""), (1, CallRule::Auto));
+        assert_eq!(rule(v1::ToolMode::None, ""), (0, CallRule::Auto));
+        assert_eq!(rule(v1::ToolMode::Required, ""), (1, CallRule::Required));
+        assert_eq!(rule(v1::ToolMode::Named, "f"), (1, CallRule::Named("f".into())));
+        refused(decoded(7, ""), "tool_choice.mode", "7");
+        refused(decoded(v1::ToolMode::Required.into(), "f"), "tool_choice.name", "f");
+    }
+
+    #[test]
+    fn each_kind_of_grammar_is_decoded() {
+        let form = |kind: Option<Kind>| {
+            let prompt = Some(Prompt::TokenIds(v1::TokenIds { ids: vec![5] }));
+            let grammar = Some(v1::Grammar { kind });
+            generate(v1::GenerateRequest { prompt, grammar, ..Default::default() })
+        };
+        for (kind, expected) in [
+            (Kind::JsonSchema("{}".into()), TextForm::JsonSchema("{}".into())),
+            (Kind::JsonObject(v1::JsonObject {}), TextForm::JsonObject),
+            (Kind::Regex("a*".into()), TextForm::Regex("a*".into())),
+            (Kind::Lark("start: \"a\"".into()), TextForm::Lark("start: \"a\"".into())),
+        ] {
+            assert_eq!(form(Some(kind)).expect("a grammar").params.form, Some(expected));
+        }
+        refused(form(None), "grammar", "none of them");
     }
 
     #[test]
@@ -239,6 +328,7 @@ mod tests {
             report_margins: true,
             samples: 4,
             logprobs: Some(3),
+            grammar: Some(v1::Grammar { kind: Some(Kind::JsonObject(v1::JsonObject {})) }),
             ..Default::default()
         };
         let expected = GenerationParams {
@@ -265,6 +355,7 @@ mod tests {
             report_usage: false,
             logprobs: Some(3),
             samples: 4,
+            form: Some(TextForm::JsonObject),
         };
         assert_eq!(chat(message).expect("every enum is known").params, expected);
     }
@@ -288,10 +379,12 @@ mod tests {
             name: "n".into(),
             reasoning: "r".into(),
         };
-        let tool = v1::Tool { name: "f".into(), description: "d".into(), parameters: "{}".into() };
+        let (name, description) = ("f".to_owned(), "d".to_owned());
+        let tool = v1::Tool { name, description, parameters: "{}".into(), strict: true };
         let input = chat(v1::ChatRequest {
             messages: vec![message],
             tools: vec![tool],
+            tool_choice: choice(v1::ToolMode::Named.into(), "f"),
             template_arguments: "{\"x\": 1}".into(),
             ..Default::default()
         });
@@ -311,10 +404,12 @@ mod tests {
             name: "n".into(),
             reasoning: "r".into(),
         };
-        let tool = ToolInput { name: "f".into(), description: "d".into(), parameters: "{}".into() };
+        let (name, description) = ("f".to_owned(), "d".to_owned());
+        let tool = ToolInput { name, description, parameters: "{}".into(), strict: true };
         let conversation = ConversationInput {
             messages: vec![message],
             tools: vec![tool],
+            calls: CallRule::Named("f".into()),
             template_arguments: "{\"x\": 1}".into(),
         };
         let prompt = input.expect("every part is known").prompt;

@@ -89,7 +89,7 @@ const ACCEPTED: &[(&str, &[Accepted])] = &[
     ("ResponsesAdditionalToolsItem", responses::accepted::ITEM),
     ("ResponsesTextPart", responses::accepted::TEXT),
     ("ResponsesImagePart", responses::accepted::IMAGE),
-    ("ResponsesFunctionTool", responses::accepted::TOOL),
+    ("ResponsesFunctionTool", responses::accepted::FUNCTION),
     ("ResponsesCustomTool", responses::accepted::TOOL),
     ("ResponsesNamespaceTool", responses::accepted::TOOL),
     ("ResponsesReasoning", responses::accepted::REASONING),

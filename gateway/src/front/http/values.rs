@@ -11,6 +11,9 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::inference::error::{InferenceError, quoted};
+use crate::inference::input::CallRule;
+
 /// A text, or a list.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
@@ -178,8 +181,57 @@ impl<'de> Deserialize<'de> for Seed {
 pub enum ToolChoice {
     /// `auto`, `none` or `required`.
     Word(String),
-    /// A tool by name, or some of the tools.
+    /// A tool by name.
     Tools(Map<String, Value>),
+}
+
+impl ToolChoice {
+    /// How the model uses the tools; `None` if they are left out of the prompt. `kinds` are the types
+    /// of tools, each with the path of the name in the choice.
+    ///
+    /// # Errors
+    /// Another word, or an object that names no tool.
+    pub fn rule(self, kinds: &[(&str, &[&str])]) -> Result<Option<CallRule>, InferenceError> {
+        const EXPECTED: &str = "auto, none, required or a tool by name";
+        let object = match self {
+            Self::Word(word) => match word.as_str() {
+                "auto" => return Ok(Some(CallRule::Auto)),
+                "none" => return Ok(None),
+                "required" => return Ok(Some(CallRule::Required)),
+                _ => return Err(InferenceError::invalid("tool_choice", EXPECTED, quoted(&word))),
+            },
+            Self::Tools(object) => object,
+        };
+        let kind = object.get("type").and_then(Value::as_str).unwrap_or_default();
+        let Some((_, path)) = kinds.iter().find(|(known, _)| *known == kind) else {
+            let known: Vec<&str> = kinds.iter().map(|(known, _)| *known).collect();
+            let expected = format!("one of {known:?}, the types that are served");
+            return Err(InferenceError::invalid("tool_choice.type", expected, quoted(kind)));
+        };
+        let mut rest = Value::Object(object);
+        let mut name = rest.as_object_mut().and_then(|object| {
+            object.remove("type");
+            object.remove(*path.first()?)
+        });
+        for step in path.iter().skip(1) {
+            name = name.and_then(|inner| match inner {
+                Value::Object(mut inner) if inner.len() == 1 => inner.remove(*step),
+                _ => None,
+            });
+        }
+        if let Some(other) = rest.as_object().and_then(|object| object.keys().next()) {
+            let found = "a field that this service does not serve";
+            let field = format!("tool_choice.{other}");
+            return Err(InferenceError::invalid(&field, "no such field", found));
+        }
+        match name {
+            Some(Value::String(name)) => Ok(Some(CallRule::Named(name))),
+            _ => {
+                let field = format!("tool_choice.{}", path.join("."));
+                Err(InferenceError::invalid(&field, "the name of a tool alone", "another value"))
+            }
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for ToolChoice {
@@ -228,6 +280,37 @@ mod tests {
         let choice = |value| serde_json::from_value::<ToolChoice>(value).expect("a form of it");
         assert_eq!(choice(json!("none")), ToolChoice::Word("none".into()));
         assert!(matches!(choice(json!({"type": "function"})), ToolChoice::Tools(_)));
+    }
+
+    #[test]
+    fn a_choice_of_tools_is_a_word_or_a_name() {
+        let kinds: &[(&str, &[&str])] =
+            &[("function", &["function", "name"]), ("custom", &["name"])];
+        let rule = |value: Value| {
+            serde_json::from_value::<ToolChoice>(value).expect("a form of it").rule(kinds)
+        };
+        assert_eq!(rule(json!("auto")), Ok(Some(CallRule::Auto)));
+        assert_eq!(rule(json!("none")), Ok(None));
+        assert_eq!(rule(json!("required")), Ok(Some(CallRule::Required)));
+        let named = Ok(Some(CallRule::Named("f".into())));
+        assert_eq!(rule(json!({"type": "function", "function": {"name": "f"}})), named);
+        assert_eq!(rule(json!({"type": "custom", "name": "f"})), named);
+        for (other, field) in [
+            (json!("any"), "tool_choice"),
+            (json!({"type": "allowed_tools", "tools": []}), "tool_choice.type"),
+            (json!({"name": "f"}), "tool_choice.type"),
+            (json!({"type": "function", "name": "f"}), "tool_choice.name"),
+            (json!({"type": "function", "function": "f"}), "tool_choice.function.name"),
+            (
+                json!({"type": "function", "function": {"name": "f", "x": 1}}),
+                "tool_choice.function.name",
+            ),
+            (json!({"type": "custom"}), "tool_choice.name"),
+            (json!({"type": "custom", "name": "f", "mode": 1}), "tool_choice.mode"),
+        ] {
+            let error = rule(other).expect_err("refused");
+            assert_eq!(error.field.as_deref(), Some(field));
+        }
     }
 
     #[test]

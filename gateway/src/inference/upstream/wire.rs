@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 use crate::images::PromptImage;
 use crate::inference::error::InferenceError;
 use crate::inference::generation::Generation;
+use crate::inference::grammar::{Grammar, GrammarPart, TextForm};
 use crate::inference::params::LogitBias;
 use crate::inference::standing::ServiceState;
 use crate::sampling::SamplingRule;
@@ -44,7 +45,25 @@ pub(super) fn generation(generation: Generation) -> internal::Generation {
         pictures: generation.images.into_iter().map(image).collect(),
         tokenizer_vocab: generation.tokenizer_vocab,
         last_turn: generation.last_turn,
+        grammar: generation.grammar.map(grammar),
     }
+}
+
+fn grammar(grammar: Grammar) -> internal::Grammar {
+    let Grammar { frame, parts, end_ids } = grammar;
+    internal::Grammar { frame, parts: parts.into_iter().map(grammar_part).collect(), end_ids }
+}
+
+fn grammar_part(part: GrammarPart) -> internal::GrammarPart {
+    use internal::grammar_part::Content;
+    let GrammarPart { field, lenient, content } = part;
+    let content = match content {
+        TextForm::JsonSchema(text) => Content::JsonSchema(text),
+        TextForm::JsonObject => Content::JsonSchema(r#"{"type": "object"}"#.to_owned()),
+        TextForm::Regex(text) => Content::Regex(text),
+        TextForm::Lark(text) => Content::Lark(text),
+    };
+    internal::GrammarPart { field, lenient, content: Some(content) }
 }
 
 fn sampling(rule: SamplingRule, biases: Vec<LogitBias>) -> internal::SamplingRule {

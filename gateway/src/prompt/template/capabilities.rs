@@ -204,5 +204,5 @@ fn tool() -> Tool {
     let key = json!({"type": "string", "description": "k"});
     let parameters = json!({"type": "object", "properties": {"k3y": key}});
     let parameters = parameters.as_object().cloned().unwrap_or_default();
-    Tool { name: "t00l".into(), description: "d0es".into(), parameters }
+    Tool { name: "t00l".into(), description: "d0es".into(), parameters, strict: false }
 }

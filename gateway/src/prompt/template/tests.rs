@@ -19,7 +19,7 @@ fn call(name: &str) -> ToolCall {
 }
 
 fn tool(name: &str) -> Tool {
-    Tool { name: name.into(), description: String::new(), parameters: Map::new() }
+    Tool { name: name.into(), description: String::new(), parameters: Map::new(), strict: false }
 }
 
 fn render(source: &str, messages: &[Message]) -> Result<String, String> {

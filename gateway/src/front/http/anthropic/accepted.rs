@@ -67,7 +67,6 @@ pub const TOOL: &[Accepted] = &[
     accepted("defer_loading", Values::Boolean(false), "Claude Code"),
     accepted("eager_input_streaming", Values::Any, "Claude Code; arguments always stream"),
     accepted("input_examples", Values::Empty, "anthropic (Python)"),
-    accepted("strict", Values::Boolean(false), "Claude Code"),
 ];
 
 /// Of the choice of tools.
@@ -81,8 +80,7 @@ pub const THINKING_CONFIG: &[Accepted] = &[accepted(
 )];
 
 /// Of the form of the output.
-pub const OUTPUT_CONFIG: &[Accepted] =
-    &[accepted("format", Values::Null, "anthropic (Python), where it is set to None")];
+pub const OUTPUT_CONFIG: &[Accepted] = &[];
 
 /// Beginning of a block that Claude Code puts before its system prompt, for the bills of its own
 /// service. Its text is another one in each request, so no prefix would be found in the cache.

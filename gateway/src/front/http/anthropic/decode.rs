@@ -7,16 +7,18 @@ use serde_json::{Map, Value};
 use super::accepted::{self, check_edits, is_billing};
 use super::conversation::Turns;
 use super::types::{
-    Extension, ImageBlock, ImageSource, MessagesRequest, OutputConfig, SystemBlock, TextBlock,
-    Thinking, Tool, ToolChoice,
+    Extension, ImageBlock, ImageSource, MessagesRequest, OutputConfig, OutputFormat, SystemBlock,
+    TextBlock, Thinking, Tool, ToolChoice,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::values::TextOr;
 use crate::inference::error::{InferenceError, quoted};
+use crate::inference::grammar::TextForm;
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
+    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
+    ToolInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
 
@@ -26,6 +28,9 @@ pub const FIELDS: &[FieldName] = &[
     FieldName { inner: "limits.stop", outer: "stop_sequences" },
     FieldName { inner: "sampling", outer: "" },
     FieldName { inner: "template_arguments", outer: "paceline.template_arguments" },
+    FieldName { inner: "grammar.json_schema", outer: "output_config.format.schema" },
+    FieldName { inner: "grammar", outer: "output_config.format" },
+    FieldName { inner: "tools[].parameters", outer: "tools[].input_schema" },
 ];
 
 /// What a request is for.
@@ -111,16 +116,17 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
     let Turns { messages: conversation, paths, .. } = conversation;
     let one_call = tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
     let calls = AllowedCalls::one_if(one_call == Some(true));
-    let offers_tools = offers_tools(tool_choice)?;
+    let choice = tool_rule(tool_choice)?;
     let tools = offered(tools.unwrap_or_default())?;
-    let Thoughts { mut arguments, hide } = thoughts(thinking, output_config)?;
+    let Thoughts { mut arguments, hide, form } = thoughts(thinking, output_config)?;
     let Extension { route, template_arguments } =
         paceline.unwrap_or(Extension { route: None, template_arguments: None });
     // What the client sets by name counts more than what follows from other fields.
     arguments.extend(template_arguments.unwrap_or_default());
     let conversation = ConversationInput {
         messages: conversation,
-        tools: if offers_tools { tools } else { Vec::new() },
+        tools: if choice.is_some() { tools } else { Vec::new() },
+        calls: choice.unwrap_or_default(),
         template_arguments: match arguments.is_empty() {
             true => String::new(),
             false => Value::from(arguments).to_string(),
@@ -136,6 +142,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         route: route.map(|word| route_wish(&word)).transpose()?,
         // message_start has the cached tokens.
         report_usage: true,
+        form,
         ..Default::default()
     };
     Ok(DecodedMessages {
@@ -196,7 +203,7 @@ pub(super) fn image(path: &str, block: ImageBlock) -> Result<ContentPartInput, I
 
 fn offered(tools: Vec<Tool>) -> Result<Vec<ToolInput>, InferenceError> {
     let tool = |(at, tool): (usize, Tool)| {
-        let Tool { name, description, input_schema, kind, rest } = tool;
+        let Tool { name, description, input_schema, strict, kind, rest } = tool;
         let path = format!("tools[{at}]");
         if let Some(kind) = kind.filter(|kind| kind != "custom") {
             let expected = "custom, because this service runs no tools itself";
@@ -211,37 +218,45 @@ fn offered(tools: Vec<Tool>) -> Result<Vec<ToolInput>, InferenceError> {
             name,
             description: description.unwrap_or_default(),
             parameters: schema.text(),
+            strict: strict.unwrap_or(false),
         })
     };
     tools.into_iter().enumerate().map(tool).collect()
 }
 
-/// Whether the prompt lists the tools.
-fn offers_tools(choice: Option<ToolChoice>) -> Result<bool, InferenceError> {
-    let Some(ToolChoice { kind, disable_parallel_tool_use: _, rest }) = choice else {
-        return Ok(true);
+/// How the model uses the tools; `None` if they are left out of the prompt.
+fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<CallRule>, InferenceError> {
+    let Some(ToolChoice { kind, name, disable_parallel_tool_use: _, rest }) = choice else {
+        return Ok(Some(CallRule::Auto));
     };
-    match kind.as_str() {
-        "any" | "tool" => {
-            let expected = "auto or none; the service does not force calls yet";
-            return Err(InferenceError::invalid("tool_choice.type", expected, quoted(&kind)));
+    check("tool_choice.", &rest, accepted::TOOL_CHOICE)?;
+    match (kind.as_str(), name) {
+        ("auto", None) => Ok(Some(CallRule::Auto)),
+        ("none", None) => Ok(None),
+        ("any", None) => Ok(Some(CallRule::Required)),
+        ("tool", Some(name)) => Ok(Some(CallRule::Named(name))),
+        ("tool", None) => {
+            Err(InferenceError::invalid("tool_choice.name", "the name of a tool", "none"))
         }
-        "auto" | "none" => {}
-        _ => {
-            let found = quoted(&kind);
-            return Err(InferenceError::invalid("tool_choice.type", "auto or none", found));
+        ("auto" | "none" | "any", Some(name)) => {
+            let expected = format!("nothing with the type {kind}");
+            Err(InferenceError::invalid("tool_choice.name", expected, quoted(&name)))
+        }
+        (other, _) => {
+            let expected = "auto, none, any or tool";
+            Err(InferenceError::invalid("tool_choice.type", expected, quoted(other)))
         }
     }
-    check("tool_choice.", &rest, accepted::TOOL_CHOICE)?;
-    Ok(kind == "auto")
 }
 
-/// How a request asks for thoughts.
+/// How a request asks for thoughts and for the form of the answer.
 struct Thoughts {
     /// Variables of the template.
     arguments: Map<String, Value>,
     /// Whether the client gets no text of them.
     hide: bool,
+    /// What the answer's text is held to.
+    form: Option<TextForm>,
 }
 
 /// The variables by which published templates turn thoughts on and off, and set their length.
@@ -249,7 +264,7 @@ fn thoughts(
     thinking: Option<Thinking>,
     output: Option<OutputConfig>,
 ) -> Result<Thoughts, InferenceError> {
-    let mut thoughts = Thoughts { arguments: Map::new(), hide: false };
+    let mut thoughts = Thoughts { arguments: Map::new(), hide: false, form: None };
     if let Some(Thinking { kind, display, rest }) = thinking {
         let thinks = match kind.as_str() {
             "enabled" | "adaptive" | "between_tools" => true,
@@ -270,12 +285,15 @@ fn thoughts(
             }
         };
     }
-    if let Some(OutputConfig { effort, rest }) = output {
-        if rest.get("format").is_some_and(|format| !format.is_null()) {
-            let expected = "nothing; the service does not serve forms of output yet";
-            return Err(InferenceError::invalid("output_config.format", expected, "a format"));
-        }
+    if let Some(OutputConfig { effort, format, rest }) = output {
         check("output_config.", &rest, accepted::OUTPUT_CONFIG)?;
+        if let Some(OutputFormat { kind, schema }) = format {
+            if kind != "json_schema" {
+                let (field, expected) = ("output_config.format.type", "json_schema");
+                return Err(InferenceError::invalid(field, expected, quoted(&kind)));
+            }
+            thoughts.form = Some(TextForm::JsonSchema(schema.text()));
+        }
         if let Some(effort) = effort {
             // Templates that have the variable know three words.
             let word = match effort.as_str() {

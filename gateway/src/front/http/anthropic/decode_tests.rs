@@ -151,11 +151,34 @@ fn tools_are_offered_unless_the_choice_is_none() {
         name: "f".into(),
         description: "d".into(),
         parameters: r#"{"type":"object"}"#.into(),
+        strict: false,
     };
     for choice in [json!(null), json!({"type": "auto", "disable_parallel_tool_use": false})] {
         assert_eq!(offered(choice).as_slice(), std::slice::from_ref(&expected));
     }
     assert_eq!(offered(json!({"type": "none"})), []);
+}
+
+#[test]
+fn a_choice_may_force_calls_and_a_tool_may_be_strict() {
+    let tool = json!({"name": "f", "input_schema": {"type": "object"}, "strict": true});
+    let with = |choice: Value| {
+        let conversation = conversation(served(json!({"tools": [tool], "tool_choice": choice})));
+        assert!(conversation.tools.iter().all(|tool| tool.strict));
+        conversation.calls
+    };
+    assert_eq!(with(json!({"type": "auto"})), CallRule::Auto);
+    assert_eq!(with(json!({"type": "any"})), CallRule::Required);
+    assert_eq!(with(json!({"type": "tool", "name": "f"})), CallRule::Named("f".into()));
+}
+
+#[test]
+fn the_output_may_have_a_schema() {
+    let format = json!({"type": "json_schema", "schema": {"type": "object"}});
+    let decoded = served(json!({"output_config": {"format": format}}));
+    let expected = TextForm::JsonSchema(r#"{"type":"object"}"#.into());
+    assert_eq!(decoded.input.params.form, Some(expected));
+    assert_eq!(served(json!({"output_config": {"format": null}})).input.params.form, None);
 }
 
 #[test]
@@ -202,12 +225,15 @@ fn what_is_not_served_is_refused_by_its_path() {
     refused(with(json!({"container": "c"})), "container", "does not serve");
     refused(with(json!({"speed": "fast"})), "speed", "standard");
     refused(with(json!({"max_tokens": null})), "max_tokens", "none");
-    for kind in ["any", "tool"] {
-        let choice = json!({"tool_choice": {"type": kind, "name": "f"}});
-        refused(with(choice), "tool_choice.type", "not force calls yet");
+    for (choice, field) in [
+        (json!({"type": "some"}), "tool_choice.type"),
+        (json!({"type": "tool"}), "tool_choice.name"),
+        (json!({"type": "any", "name": "f"}), "tool_choice.name"),
+    ] {
+        refused(with(json!({ "tool_choice": choice })), field, "expected");
     }
-    let format = json!({"output_config": {"format": {"type": "json_schema", "schema": {}}}});
-    refused(with(format), "output_config.format", "yet");
+    let format = json!({"output_config": {"format": {"type": "xml", "schema": {}}}});
+    refused(with(format), "output_config.format.type", "xml");
     refused(with(json!({"thinking": {"type": "deep"}})), "thinking.type", "\"deep\"");
     let search = json!({"type": "web_search_20250305", "name": "web_search"});
     refused(with(json!({"tools": [search]})), "tools[0].type", "web_search_20250305");

@@ -199,6 +199,8 @@ pub struct Tool {
     /// The JSON schema of its arguments.
     #[schema(value_type = Option<Object>)]
     pub input_schema: Option<AnyJson>,
+    /// Whether the arguments of every call follow the schema.
+    pub strict: Option<bool>,
     /// `custom`, or nothing. Tools that a service itself runs are not served.
     #[serde(rename = "type")]
     pub kind: Option<String>,
@@ -212,9 +214,11 @@ pub struct Tool {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesToolChoice)]
 pub struct ToolChoice {
-    /// `auto` or `none`.
+    /// `auto`, `none`, `any` for some call, or `tool` for calls of the tool `name`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// The tool of `tool`.
+    pub name: Option<String>,
     /// True: the answer has one call at most, the first that the model makes.
     pub disable_parallel_tool_use: Option<bool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
@@ -245,10 +249,25 @@ pub struct Thinking {
 pub struct OutputConfig {
     /// `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
+    /// What the answer's text is held to.
+    pub format: Option<OutputFormat>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
+}
+
+/// What the text of an answer is held to.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesOutputFormat)]
+#[serde(deny_unknown_fields)]
+pub struct OutputFormat {
+    /// `json_schema`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The schema.
+    #[schema(value_type = Object)]
+    pub schema: AnyJson,
 }
 
 /// Changes of the conversation by the service.

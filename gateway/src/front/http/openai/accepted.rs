@@ -45,9 +45,11 @@ pub const IMAGE: &[Accepted] =
 /// Of a tool.
 pub const TOOL: &[Accepted] = &[accepted("cache_control", Values::Any, "Cline")];
 
-/// Of a tool's function. True would promise arguments of the schema, and no answer is held to one yet:
-/// the Agents SDK, which sends it, has a switch for it (`strict_mode=False`).
-pub const FUNCTION: &[Accepted] = &[accepted("strict", Values::Boolean(false), "Cline")];
+/// Of a tool's function.
+pub const FUNCTION: &[Accepted] = &[];
+
+/// Of the form of an answer.
+pub const FORMAT: &[Accepted] = &[];
 
 /// Of a call of a tool.
 pub const CALL: &[Accepted] =
@@ -90,7 +92,7 @@ mod tests {
         }
         assert!(refused(json!({"refusal": "no"}), MESSAGE).is_some(), "its text would be dropped");
         assert!(refused(json!({"detail": "low"}), IMAGE).is_some());
-        assert!(refused(json!({"strict": true}), FUNCTION).is_some());
+        assert!(refused(json!({"output_schema": {}}), FUNCTION).is_some());
         assert!(refused(json!({"suffix": "x"}), COMPLETIONS).is_some());
     }
 
@@ -110,7 +112,8 @@ mod tests {
 
     #[test]
     fn each_table_has_each_field_once() {
-        for table in [CHAT, MESSAGE, PART, IMAGE, TOOL, FUNCTION, CALL, STREAM, COMPLETIONS] {
+        for table in [CHAT, MESSAGE, PART, IMAGE, TOOL, FUNCTION, FORMAT, CALL, STREAM, COMPLETIONS]
+        {
             for (at, one) in table.iter().enumerate() {
                 assert!(table[..at].iter().all(|other| other.field != one.field), "{}", one.field);
                 assert!(!one.client.is_empty());

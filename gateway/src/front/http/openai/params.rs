@@ -101,6 +101,7 @@ impl Parameters {
             report_usage: false,
             logprobs: self.logprobs,
             samples,
+            form: None,
         })
     }
 }
@@ -157,6 +158,9 @@ pub(super) const FIELDS: &[FieldName] = &[
         inner: "messages[].tool_calls[].arguments",
         outer: "messages[].tool_calls[].function.arguments",
     },
+    FieldName { inner: "grammar.json_schema", outer: "response_format.json_schema.schema" },
+    FieldName { inner: "grammar.json_object", outer: "response_format" },
+    FieldName { inner: "grammar", outer: "response_format" },
     FieldName { inner: "tools[].name", outer: "tools[].function.name" },
     FieldName { inner: "tools[].description", outer: "tools[].function.description" },
     FieldName { inner: "tools[].parameters", outer: "tools[].function.parameters" },
@@ -184,6 +188,8 @@ mod tests {
             ("messages[2].tool_calls[0].id", "messages[2].tool_calls[0].id"),
             ("tools[4].parameters", "tools[4].function.parameters"),
             ("template_arguments", "paceline.template_arguments"),
+            ("grammar.json_schema", "response_format.json_schema.schema"),
+            ("grammar", "response_format"),
         ] {
             let error = paths.translate(InferenceError::invalid(middle, "a", "b"));
             assert_eq!(error.field.as_deref(), Some(here));

@@ -55,13 +55,19 @@ pub const IMAGE: &[Accepted] = &[
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 
-/// Of a tool, and of a group of tools. `strict: true` would promise arguments of the schema, and no
-/// answer is held to one yet. Codex CLI sends false for all its tools.
+/// Of a function.
+pub const FUNCTION: &[Accepted] = &[
+    accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
+    accepted("defer_loading", Values::Boolean(false), "Codex CLI"),
+    accepted("output_schema", Values::Any, "Codex CLI; the model is not told of it"),
+];
+
+/// Of another tool, and of a group of tools.
 pub const TOOL: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
     accepted("defer_loading", Values::Boolean(false), "Codex CLI"),
     accepted("output_schema", Values::Any, "Codex CLI; the model is not told of it"),
-    accepted("strict", Values::Boolean(false), "Codex CLI"),
+    accepted("strict", Values::Boolean(false), "Codex CLI, which sends it of every tool"),
 ];
 
 /// Of reasoning.
@@ -76,7 +82,10 @@ pub const TEXT_CONFIG: &[Accepted] =
     &[accepted("verbosity", Values::Words(&["low", "medium", "high"]), "Codex CLI")];
 
 /// Of a format of text.
-pub const FORMAT: &[Accepted] = &[];
+pub const FORMAT: &[Accepted] = &[
+    accepted("description", Values::Any, "openai (Python); the model is not told of it"),
+    accepted("strict", Values::Any, "Codex CLI; answers always follow the schema"),
+];
 
 /// What an answer may be asked to include, with the client that asks. The last is never there.
 pub const INCLUDE: &[(&str, &str)] = &[

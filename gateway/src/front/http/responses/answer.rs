@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::front::http::answer::AnswerExtension;
 use crate::front::http::openai::logprobs::ChatTokenLogprob;
+use crate::front::http::values::ToolChoice;
 
 /// An answer of `/v1/responses`.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -32,11 +33,11 @@ pub struct ResponsesAnswer {
     pub previous_response_id: Option<String>,
     /// Always false.
     pub store: bool,
-    /// Format of the text.
+    /// Format of the text, as in the request.
     #[schema(value_type = Object)]
     pub text: Map<String, Value>,
-    /// `auto`.
-    pub tool_choice: String,
+    /// As in the request; `auto` if it is absent there.
+    pub tool_choice: ToolChoice,
     /// Always empty: the request's tools are not repeated.
     #[schema(value_type = Vec<Object>)]
     pub tools: Vec<Value>,

@@ -12,15 +12,17 @@ use super::tools::{Tools, custom_arguments, model_name};
 use super::types::{
     AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, ImagePart, InputItem,
     Item, MessageItem, OutputItem, Reasoning, ReasoningItem, ResponsesPart, ResponsesRequest,
-    TextConfig, TextPart,
+    TextConfig, TextFormat, TextPart,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
 use crate::front::http::one_call::AllowedCalls;
-use crate::front::http::values::{TextOr, ToolChoice};
+use crate::front::http::values::TextOr;
 use crate::inference::error::{InferenceError, quoted};
+use crate::inference::grammar::TextForm;
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
+    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
 
@@ -32,7 +34,13 @@ pub const FIELDS: &[FieldName] = &[
     FieldName { inner: "logprobs", outer: "top_logprobs" },
     FieldName { inner: "messages", outer: "input" },
     FieldName { inner: "template_arguments", outer: "paceline.template_arguments" },
+    FieldName { inner: "grammar.json_schema", outer: "text.format.schema" },
+    FieldName { inner: "grammar.json_object", outer: "text.format" },
+    FieldName { inner: "grammar", outer: "text.format" },
 ];
+
+/// Types of a tool by name, and where its name is.
+const CHOICES: &[(&str, &[&str])] = &[("function", &["name"]), ("custom", &["name"])];
 
 /// Marks a thought in `encrypted_content` as one of this service.
 const THOUGHT: &str = "paceline1:";
@@ -91,7 +99,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         rest,
     } = body;
     check("", &rest, accepted::REQUEST)?;
-    check_text(text)?;
+    let form = text_form(text)?;
     let Included { encrypted_reasoning, logprobs } =
         included(include.unwrap_or_default(), top_logprobs)?;
     let mut items = Items::default();
@@ -108,7 +116,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         }
     }
     let Items { messages, paths, tools, called: _ } = items;
-    let offers_tools = offers_tools(tool_choice)?;
+    let choice = tool_choice.map_or(Ok(Some(CallRule::Auto)), |choice| choice.rule(CHOICES))?;
     let mut arguments = efforts(reasoning)?;
     let Extension { route, template_arguments } =
         paceline.unwrap_or(Extension { route: None, template_arguments: None });
@@ -116,7 +124,11 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
     arguments.extend(template_arguments.unwrap_or_default());
     let conversation = ConversationInput {
         messages,
-        tools: if offers_tools { tools.offered.clone() } else { Vec::new() },
+        tools: if choice.is_some() { tools.offered.clone() } else { Vec::new() },
+        calls: match choice.unwrap_or_default() {
+            CallRule::Named(name) => CallRule::Named(tools.model_name_of(&name)),
+            other => other,
+        },
         template_arguments: match arguments.is_empty() {
             true => String::new(),
             false => Value::from(arguments).to_string(),
@@ -135,6 +147,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         },
         route: route.map(|word| route_wish(&word)).transpose()?,
         logprobs,
+        form,
         ..Default::default()
     };
     Ok(DecodedResponses {
@@ -273,33 +286,25 @@ fn thought(item: ReasoningItem) -> String {
     content.or_else(hidden).unwrap_or_else(|| join(summary))
 }
 
-/// Whether the prompt lists the tools.
-fn offers_tools(choice: Option<ToolChoice>) -> Result<bool, InferenceError> {
-    const EXPECTED: &str = "auto or none; the service does not force calls yet";
-    match choice {
-        None => Ok(true),
-        Some(ToolChoice::Word(word)) => match word.as_str() {
-            "auto" => Ok(true),
-            "none" => Ok(false),
-            _ => Err(InferenceError::invalid("tool_choice", EXPECTED, quoted(&word))),
-        },
-        Some(ToolChoice::Tools(_)) => {
-            Err(InferenceError::invalid("tool_choice", EXPECTED, "a tool by name"))
-        }
-    }
-}
-
-fn check_text(text: Option<TextConfig>) -> Result<(), InferenceError> {
-    let Some(TextConfig { format, rest }) = text else { return Ok(()) };
+/// What the answer's text is held to.
+fn text_form(text: Option<TextConfig>) -> Result<Option<TextForm>, InferenceError> {
+    const FIELD: &str = "text.format.schema";
+    let Some(TextConfig { format, rest }) = text else { return Ok(None) };
     check("text.", &rest, accepted::TEXT_CONFIG)?;
-    match format {
-        None => Ok(()),
-        Some(format) if format.kind == "text" => {
-            check("text.format.", &format.rest, accepted::FORMAT)
+    let Some(TextFormat { kind, schema, name: _, rest }) = format else { return Ok(None) };
+    check("text.format.", &rest, accepted::FORMAT)?;
+    match (kind.as_str(), schema) {
+        ("text", None) => Ok(None),
+        ("json_object", None) => Ok(Some(TextForm::JsonObject)),
+        ("json_schema", Some(schema)) => Ok(Some(TextForm::JsonSchema(schema.text()))),
+        ("json_schema", None) => Err(InferenceError::invalid(FIELD, "a JSON schema", "none")),
+        ("text" | "json_object", Some(_)) => {
+            let expected = format!("nothing with the type {kind}");
+            Err(InferenceError::invalid(FIELD, expected, "a schema"))
         }
-        Some(format) => {
-            let expected = "text; the service does not serve other formats yet";
-            Err(InferenceError::invalid("text.format.type", expected, quoted(&format.kind)))
+        (other, _) => {
+            let expected = "text, json_object or json_schema";
+            Err(InferenceError::invalid("text.format.type", expected, quoted(other)))
         }
     }
 }
@@ -359,7 +364,12 @@ fn efforts(reasoning: Option<Reasoning>) -> Result<Map<String, Value>, Inference
 /// The fields that the protocol has in answers too.
 fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
     let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone());
+    let format = body.text.as_ref().and_then(|text| text.format.as_ref()).map(TextFormat::repeated);
+    let format = format.unwrap_or_else(|| serde_json::json!({"type": "text"}));
+    let choice = body.tool_choice.as_ref().and_then(|choice| serde_json::to_value(choice).ok());
     let fields = [
+        ("text", serde_json::json!({ "format": format })),
+        ("tool_choice", choice.unwrap_or_else(|| "auto".into())),
         ("max_output_tokens", Value::from(body.max_output_tokens)),
         ("metadata", body.metadata.clone().unwrap_or_default().into()),
         ("parallel_tool_calls", body.parallel_tool_calls.unwrap_or(true).into()),

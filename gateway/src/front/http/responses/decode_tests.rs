@@ -141,6 +141,46 @@ fn tools_of_the_request_and_of_the_conversation_are_offered_unless_the_choice_is
 }
 
 #[test]
+fn a_choice_of_tools_has_the_name_that_the_model_knows() {
+    let function = json!({"type": "function", "name": "f", "strict": true});
+    let group = json!({"type": "namespace", "name": "g", "description": "d", "tools": [
+        {"type": "function", "name": "h"},
+    ]});
+    let with = |choice: Value| {
+        let body = json!({"tools": [function, group], "tool_choice": choice});
+        let conversation = conversation(served(body));
+        assert!(conversation.tools[0].strict && !conversation.tools[1].strict);
+        conversation.calls
+    };
+    assert_eq!(with(json!("auto")), CallRule::Auto);
+    assert_eq!(with(json!("required")), CallRule::Required);
+    let named = |name: &str| json!({"type": "function", "name": name});
+    assert_eq!(with(named("f")), CallRule::Named("f".into()));
+    assert_eq!(with(named("h")), CallRule::Named("g__h".into()));
+    assert_eq!(with(named("x")), CallRule::Named("x".into()), "the middle refuses it");
+}
+
+#[test]
+fn a_format_holds_the_text_and_is_repeated() {
+    let with = |format: Value| served(json!({"text": {"format": format, "verbosity": "low"}}));
+    assert_eq!(with(json!({"type": "text"})).input.params.form, None);
+    let object = with(json!({"type": "json_object"}));
+    assert_eq!(object.input.params.form, Some(TextForm::JsonObject));
+    let format =
+        json!({"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true});
+    let schema = with(format.clone());
+    let expected = TextForm::JsonSchema(r#"{"type":"object"}"#.into());
+    assert_eq!(schema.input.params.form, Some(expected));
+    assert_eq!(schema.asked.repeated["text"], json!({ "format": format }));
+    let plain = served(json!({}));
+    assert_eq!(plain.asked.repeated["text"], json!({"format": {"type": "text"}}));
+    assert_eq!(plain.asked.repeated["tool_choice"], json!("auto"));
+    let choice = json!({"type": "function", "name": "f"});
+    let repeated = served(json!({ "tool_choice": choice })).asked.repeated;
+    assert_eq!(repeated["tool_choice"], choice);
+}
+
+#[test]
 fn parameters_have_the_middles_names() {
     let decoded = served(json!({
         "max_output_tokens": 9, "temperature": 0.5, "top_p": 0.9, "seed": 7, "stop": ["x"],
@@ -168,11 +208,15 @@ fn what_is_not_served_is_refused_by_its_path() {
     refused(json!({"store": true}), "store", "false");
     refused(json!({"previous_response_id": "resp_1"}), "previous_response_id", "does not serve");
     refused(json!({"background": true}), "background", "false");
-    for choice in [json!("required"), json!({"type": "function", "name": "f"})] {
-        refused(json!({ "tool_choice": choice }), "tool_choice", "not force calls yet");
-    }
-    let format = json!({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}});
-    refused(format, "text.format.type", "yet");
+    refused(json!({"tool_choice": "any"}), "tool_choice", "any");
+    let choice = json!({"type": "allowed_tools", "mode": "auto", "tools": []});
+    refused(json!({ "tool_choice": choice }), "tool_choice.type", "allowed_tools");
+    let format = |format: Value| json!({"text": {"format": format}});
+    refused(format(json!({"type": "xml"})), "text.format.type", "xml");
+    refused(format(json!({"type": "json_schema"})), "text.format.schema", "none");
+    let beside = json!({"type": "json_object", "schema": {}});
+    refused(format(beside), "text.format.schema", "json_object");
+    refused(format(json!({"type": "text", "mode": 1})), "text.format.mode", "does not serve");
     refused(json!({"include": ["message.input_image"]}), "include[0]", "message.input_image");
     refused(json!({"top_logprobs": 2}), "top_logprobs", "message.output_text.logprobs");
     refused(json!({"reasoning": {"effort": "endless"}}), "reasoning.effort", "endless");

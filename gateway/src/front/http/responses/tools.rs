@@ -72,6 +72,12 @@ impl Tools {
         self.known.get(name).cloned().unwrap_or_else(unknown)
     }
 
+    /// The name by which the model knows a tool that the client calls so.
+    pub fn model_name_of(&self, name: &str) -> String {
+        let known = self.known.iter().find(|(model, tool)| *model == name || tool.name == name);
+        known.map_or_else(|| name.to_owned(), |(model, _)| model.clone())
+    }
+
     /// Adds a list of tools that is at `path` of the body.
     ///
     /// # Errors
@@ -108,11 +114,13 @@ impl Tools {
         group: Option<&Group>,
         tool: FunctionTool,
     ) -> Result<(), InferenceError> {
-        let FunctionTool { name, description, parameters, rest } = tool;
-        check(&format!("{path}."), &rest, accepted::TOOL)?;
-        let parameters = parameters.map(|schema| schema.text());
+        let FunctionTool { name, description, parameters, strict, rest } = tool;
+        check(&format!("{path}."), &rest, accepted::FUNCTION)?;
+        let parameters = parameters.map(|schema| schema.text()).unwrap_or_default();
         let description = described(group, description.unwrap_or_default());
-        self.offer(group, name, false, description, parameters.unwrap_or_default());
+        let strict = strict.unwrap_or(false);
+        let input = ToolInput { name: String::new(), description, parameters, strict };
+        self.offer(group, name, false, input);
         Ok(())
     }
 
@@ -139,22 +147,18 @@ impl Tools {
             "required": [ARGUMENT],
             "additionalProperties": false,
         });
-        self.offer(group, name, true, description, parameters.to_string());
+        let parameters = parameters.to_string();
+        let input = ToolInput { name: String::new(), description, parameters, strict: false };
+        self.offer(group, name, true, input);
         Ok(())
     }
 
-    fn offer(
-        &mut self,
-        group: Option<&Group>,
-        name: String,
-        custom: bool,
-        description: String,
-        parameters: String,
-    ) {
+    /// Offers a tool under the name that the model knows it by.
+    fn offer(&mut self, group: Option<&Group>, name: String, custom: bool, input: ToolInput) {
         let namespace = group.map(|group| group.name.clone());
         let model_name = model_name(namespace.as_deref(), &name);
         self.known.insert(model_name.clone(), ClientTool { namespace, name, custom });
-        self.offered.push(ToolInput { name: model_name, description, parameters });
+        self.offered.push(ToolInput { name: model_name, ..input });
     }
 }
 
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_the_service_are_left_out_and_strict_ones_are_refused() {
+    fn tools_of_the_service_are_left_out_and_strict_ones_stay_so() {
         let served = tools(json!([
             {"type": "web_search", "external_web_access": false},
             {"type": "web_search_preview"},
@@ -233,7 +237,9 @@ mod tests {
         ]));
         assert_eq!(served, Ok(Tools::default()));
         let strict = json!([{"type": "function", "name": "f", "strict": true}]);
-        let error = tools(strict).expect_err("not served yet");
+        assert!(tools(strict).expect("served").offered[0].strict);
+        let custom = json!([{"type": "custom", "name": "f", "strict": true}]);
+        let error = tools(custom).expect_err("it has no schema");
         assert_eq!(error.field.as_deref(), Some("tools[0].strict"));
         let unknown = json!([{"type": "computer_use_preview"}]);
         assert!(serde_json::from_value::<Vec<Tool>>(unknown).is_err());

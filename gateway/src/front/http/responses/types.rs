@@ -265,6 +265,8 @@ pub struct FunctionTool {
     /// The JSON schema of its arguments.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<AnyJson>,
+    /// Whether the arguments of every call follow the schema.
+    pub strict: Option<bool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -346,7 +348,7 @@ pub struct Reasoning {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesTextConfig)]
 pub struct TextConfig {
-    /// Its format: text.
+    /// Its format.
     pub format: Option<TextFormat>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -358,13 +360,31 @@ pub struct TextConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesTextFormat)]
 pub struct TextFormat {
-    /// `text`.
+    /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// The schema of `json_schema`.
+    #[schema(value_type = Option<Object>)]
+    pub schema: Option<AnyJson>,
+    /// The schema's name. The model is not told of it.
+    pub name: Option<String>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
+}
+
+impl TextFormat {
+    /// The format as the answer repeats it.
+    pub fn repeated(&self) -> Value {
+        let Self { kind, schema, name, rest } = self;
+        let mut repeated = Map::from_iter([("type".to_owned(), Value::from(kind.as_str()))]);
+        repeated.extend(name.iter().map(|name| ("name".to_owned(), Value::from(name.as_str()))));
+        let schema = schema.iter().map(|AnyJson(schema)| ("schema".to_owned(), schema.clone()));
+        repeated.extend(schema);
+        repeated.extend(rest.clone());
+        Value::Object(repeated)
+    }
 }
 
 /// What a request asks of this service alone.

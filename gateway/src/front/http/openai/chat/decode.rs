@@ -7,24 +7,29 @@ use serde_json::{Map, Value};
 
 use super::request::{
     CalledFunction, ChatCompletionRequest, ChatFunction, ChatMessage, ChatPart, ChatTool,
-    ChatToolCall, ImageAddress, ResponseFormat,
+    ChatToolCall, ImageAddress, NamedSchema, ResponseFormat,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{Extension, Parameters, include_usage};
-use crate::front::http::values::{TextOr, ToolChoice};
+use crate::front::http::values::TextOr;
 use crate::inference::error::{InferenceError, quoted};
+use crate::inference::grammar::TextForm;
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
-    ToolInput,
+    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput, ToolInput,
 };
+use crate::inference::params::GenerationParams;
 
 /// The variable of published templates that switches thinking off.
 const ENABLE_THINKING: &str = "enable_thinking";
 /// The variable of published templates for the amount of thinking.
 const REASONING_EFFORT: &str = "reasoning_effort";
+
+/// The type of a tool by name, and where its name is.
+const CHOICES: &[(&str, &[&str])] = &[("function", &["function", "name"])];
 
 /// A request, and how its answer is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,12 +81,15 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
     check("", &rest, accepted::CHAT)?;
     let stream = stream.unwrap_or(false);
     let include_usage = include_usage(stream, stream_options)?;
-    check_format(response_format)?;
+    let form = text_form(response_format)?;
     let Extension { route, template_arguments } = paceline.unwrap_or_default();
     let arguments = template_variables(template_arguments, chat_template_kwargs, reasoning_effort)?;
     let messages = messages.into_iter().enumerate().map(|(at, one)| message(at, one));
     let messages = messages.collect::<Result<_, _>>()?;
-    let tools = offered(tools.unwrap_or_default(), tool_choice)?;
+    let tools = tools.unwrap_or_default().into_iter().enumerate().map(|(at, one)| tool(at, one));
+    let tools: Vec<ToolInput> = tools.collect::<Result<_, _>>()?;
+    let choice = tool_choice.map_or(Ok(Some(CallRule::Auto)), |choice| choice.rule(CHOICES))?;
+    let tools = if choice.is_some() { tools } else { Vec::new() };
     let parameters = Parameters {
         temperature,
         top_p,
@@ -105,28 +113,39 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         true => String::new(),
         false => Value::Object(arguments).to_string(),
     };
-    let conversation = ConversationInput { messages, tools, template_arguments };
-    let params = parameters.checked()?;
+    let calls = choice.unwrap_or_default();
+    let conversation = ConversationInput { messages, tools, calls, template_arguments };
+    let params = GenerationParams { form, ..parameters.checked()? };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
     let calls = AllowedCalls::one_if(parallel_tool_calls == Some(false));
     Ok(DecodedChat { input, stream, include_usage, calls })
 }
 
-fn check_format(format: Option<ResponseFormat>) -> Result<(), InferenceError> {
-    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(()) };
-    match kind.as_str() {
-        "text" if json_schema.is_none() => Ok(()),
-        "text" => {
-            let (field, expected) = ("response_format.json_schema", "nothing with the type text");
-            Err(InferenceError::invalid(field, expected, "a schema"))
+/// What the answer's text is held to.
+fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, InferenceError> {
+    const FIELD: &str = "response_format.json_schema";
+    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
+    match (kind.as_str(), json_schema) {
+        ("text", None) => Ok(None),
+        ("json_object", None) => Ok(Some(TextForm::JsonObject)),
+        ("json_schema", Some(NamedSchema { name: _, description: _, schema, strict: _, rest })) => {
+            check(&format!("{FIELD}."), &rest, accepted::FORMAT)?;
+            match schema {
+                Some(schema) => Ok(Some(TextForm::JsonSchema(schema.text()))),
+                None => {
+                    let field = format!("{FIELD}.schema");
+                    Err(InferenceError::invalid(&field, "a JSON schema", "none"))
+                }
+            }
         }
-        "json_object" | "json_schema" => {
-            let found = format!("{kind}, which is not served yet");
-            Err(InferenceError::invalid("response_format", "the type text", found))
+        ("json_schema", None) => Err(InferenceError::invalid(FIELD, "a schema", "none")),
+        ("text" | "json_object", Some(_)) => {
+            let expected = format!("nothing with the type {kind}");
+            Err(InferenceError::invalid(FIELD, expected, "a schema"))
         }
-        other => {
-            let field = "response_format.type";
-            Err(InferenceError::invalid(field, "the type text", quoted(other)))
+        (other, _) => {
+            let expected = "text, json_object or json_schema";
+            Err(InferenceError::invalid("response_format.type", expected, quoted(other)))
         }
     }
 }
@@ -276,39 +295,12 @@ fn tool_call(
     Ok(ToolCallInput { id, name, arguments })
 }
 
-/// The tools that the prompt shows.
-fn offered(
-    tools: Vec<ChatTool>,
-    choice: Option<ToolChoice>,
-) -> Result<Vec<ToolInput>, InferenceError> {
-    let tools = tools.into_iter().enumerate().map(|(at, one)| tool(at, one));
-    let tools = tools.collect::<Result<_, _>>()?;
-    let not_yet = |what: &str| {
-        let expected = "auto or none, the values that are served";
-        let found = format!("{what}, which is not served yet");
-        Err(InferenceError::invalid("tool_choice", expected, found))
-    };
-    match choice {
-        None => Ok(tools),
-        Some(ToolChoice::Word(word)) => match word.as_str() {
-            "auto" => Ok(tools),
-            "none" => Ok(Vec::new()),
-            "required" => not_yet("required"),
-            other => {
-                let expected = "auto or none, the values that are served";
-                Err(InferenceError::invalid("tool_choice", expected, quoted(other)))
-            }
-        },
-        Some(ToolChoice::Tools(_)) => not_yet("a choice of tools by name"),
-    }
-}
-
 fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
     let ChatTool { kind, function, rest } = tool;
     let path = format!("tools[{at}].");
     check_kind(&format!("{path}type"), &kind)?;
     check(&path, &rest, accepted::TOOL)?;
-    let Some(ChatFunction { name, description, parameters, rest }) = function else {
+    let Some(ChatFunction { name, description, parameters, strict, rest }) = function else {
         return Err(InferenceError::invalid(&format!("{path}function"), "a function", "none"));
     };
     check(&format!("{path}function."), &rest, accepted::FUNCTION)?;
@@ -316,6 +308,7 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
         name,
         description: description.unwrap_or_default(),
         parameters: parameters.map(|schema| schema.text()).unwrap_or_default(),
+        strict: strict.unwrap_or(false),
     })
 }
 

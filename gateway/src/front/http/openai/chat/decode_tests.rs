@@ -7,8 +7,10 @@ use super::decode::{DecodedChat, chat};
 use super::request::ChatCompletionRequest;
 use crate::front::http::one_call::AllowedCalls;
 use crate::inference::error::InferenceError;
+use crate::inference::grammar::TextForm;
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput, ToolInput,
+    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput,
+    ToolInput,
 };
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
 
@@ -79,6 +81,7 @@ fn every_parameter_is_decoded() {
         report_usage: false,
         logprobs: Some(3),
         samples: 2,
+        form: None,
     };
     assert_eq!(found, expected);
 }
@@ -137,7 +140,9 @@ fn every_field_of_a_conversation_is_decoded() {
             name: "f".into(),
             description: "d".into(),
             parameters: r#"{"type":"object","properties":{"z":{},"a":{}}}"#.into(),
+            strict: false,
         }],
+        calls: CallRule::Auto,
         template_arguments: r#"{"x":1}"#.into(),
     };
     assert_eq!(found, expected);
@@ -169,20 +174,35 @@ fn a_choice_of_no_tool_leaves_the_tools_out_of_the_prompt() {
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     let with = |choice: &str| conversation(asking(json!({"tools": tools, "tool_choice": choice})));
     assert_eq!((with("auto").tools.len(), with("none").tools.len()), (1, 0));
-    for choice in [json!("required"), json!({"type": "function", "function": {"name": "f"}})] {
-        refused(json!({"tools": tools, "tool_choice": choice}), "tool_choice", "not served yet");
-    }
+    let rule =
+        |choice: Value| conversation(asking(json!({"tools": tools, "tool_choice": choice}))).calls;
+    assert_eq!(rule(json!("auto")), CallRule::Auto);
+    assert_eq!(rule(json!("required")), CallRule::Required);
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    assert_eq!(rule(named), CallRule::Named("f".into()));
     refused(json!({"tool_choice": "any"}), "tool_choice", "any");
 }
 
 #[test]
-fn formats_other_than_text_are_refused_by_name() {
-    params(json!({"response_format": {"type": "text"}}));
-    for kind in ["json_object", "json_schema"] {
-        let format = json!({"response_format": {"type": kind}});
-        refused(format, "response_format", "not served yet");
-    }
-    refused(json!({"response_format": {"type": "xml"}}), "response_format.type", "xml");
+fn the_format_of_the_answer_is_text_json_or_a_schema() {
+    let form = |format: Value| params(json!({ "response_format": format })).form;
+    assert_eq!(form(json!({"type": "text"})), None);
+    assert_eq!(form(json!({"type": "json_object"})), Some(TextForm::JsonObject));
+    let schema =
+        json!({"name": "n", "description": "d", "strict": true, "schema": {"b": 1, "a": 2}});
+    let expected = TextForm::JsonSchema(r#"{"b":1,"a":2}"#.into());
+    assert_eq!(form(json!({"type": "json_schema", "json_schema": schema})), Some(expected));
+    let wrong = |format: Value, field: &str, word: &str| {
+        refused(json!({ "response_format": format }), field, word);
+    };
+    wrong(json!({"type": "xml"}), "response_format.type", "xml");
+    wrong(json!({"type": "json_schema"}), "response_format.json_schema", "none");
+    let nameless = json!({"type": "json_schema", "json_schema": {"name": "n"}});
+    wrong(nameless, "response_format.json_schema.schema", "none");
+    let other = json!({"type": "json_schema", "json_schema": {"schema": {}, "mode": 1}});
+    wrong(other, "response_format.json_schema.mode", "does not serve");
+    let beside = json!({"type": "json_object", "json_schema": {"schema": {}}});
+    wrong(beside, "response_format.json_schema", "json_object");
 }
 
 #[test]
@@ -235,9 +255,16 @@ fn fields_and_parts_that_are_not_served_are_refused_by_their_path() {
     }
     refused(json!({"tools": [{"type": "custom"}]}), "tools[0].type", "custom");
     refused(json!({"tools": [{"type": "function"}]}), "tools[0].function", "none");
-    let strict =
-        json!({"tools": [{"type": "function", "function": {"name": "f", "strict": true}}]});
-    refused(strict, "tools[0].function.strict", "false");
+}
+
+#[test]
+fn a_function_may_be_strict() {
+    let strict = |value: Value| {
+        let function = json!({"name": "f", "strict": value});
+        let tools = json!({"tools": [{"type": "function", "function": function}]});
+        conversation(asking(tools)).tools[0].strict
+    };
+    assert_eq!([json!(true), json!(false), json!(null)].map(strict), [true, false, false]);
 }
 
 #[test]

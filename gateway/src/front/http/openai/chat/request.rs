@@ -19,11 +19,11 @@ pub struct ChatCompletionRequest {
     pub messages: Vec<ChatMessage>,
     /// What the model may call.
     pub tools: Option<Vec<ChatTool>>,
-    /// `auto`, or `none` to leave the tools out of the prompt.
+    /// `auto`, `none` to leave the tools out of the prompt, `required`, or a tool by name.
     pub tool_choice: Option<ToolChoice>,
     /// False: the answer has one call at most, the first that the model makes.
     pub parallel_tool_calls: Option<bool>,
-    /// Format of the answer: text.
+    /// Format of the answer's text.
     pub response_format: Option<ResponseFormat>,
     /// Whether the answer comes as server-sent events.
     pub stream: Option<bool>,
@@ -166,6 +166,8 @@ pub struct ChatFunction {
     /// The JSON schema of its arguments.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<AnyJson>,
+    /// Whether the arguments of every call follow the schema.
+    pub strict: Option<bool>,
     /// Fields that are not served.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -202,10 +204,27 @@ pub struct CalledFunction {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseFormat {
-    /// `text`. The values `json_object` and `json_schema` are known and not served.
+    /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The schema of `json_schema`.
+    pub json_schema: Option<NamedSchema>,
+}
+
+/// A schema with a name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NamedSchema {
+    /// Its name. The model is not told of it.
+    pub name: Option<String>,
+    /// What it is for. The model is not told of it.
+    pub description: Option<String>,
+    /// The schema.
     #[schema(value_type = Option<Object>)]
-    pub json_schema: Option<AnyJson>,
+    pub schema: Option<AnyJson>,
+    /// Answers follow the schema also if this is false.
+    pub strict: Option<bool>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }

@@ -1,0 +1,280 @@
+//! Answers that are held to a format, through the whole service: schemas and forced calls over every
+//! protocol, in both lanes, each valid by another implementation of JSON schema.
+
+#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_proto::v1::grammar::Kind;
+use paceline_proto::v1::{self, Grammar, RouteWish};
+use paceline_tests::{Answer, Ask, Stack, Weights, chat, continue_text, repository, single};
+use serde_json::{Value, json};
+
+/// A service of the demo model with the template of a family that calls tools, and its drafter.
+fn tooled() -> Stack {
+    let mut stack = Stack::new("");
+    let dir = single(&stack.path(""), "tooled", &Weights::demo().bytes());
+    let template = repository().join("gateway/tests/templates/qwen3.jinja");
+    std::fs::copy(template, dir.join("chat_template.jinja")).expect("copied");
+    let drafter = repository().join("demo/drafter");
+    stack.set(&format!("target.model = {dir:?}\ndrafter.model = {drafter:?}\n"));
+    stack.serve();
+    stack.wait_ready();
+    stack.wait_linked();
+    stack
+}
+
+/// The status and the body of an answer.
+fn post(stack: &Stack, path: &str, body: &Value) -> (u16, Value) {
+    let (address, body) = (stack.http_address(), body.to_string());
+    let mut stream = TcpStream::connect(&address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all((head + &body).as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    let body = answer.split_once("\r\n\r\n").expect("a body").1;
+    (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}")))
+}
+
+fn served(stack: &Stack, path: &str, body: &Value) -> Value {
+    let (status, answer) = post(stack, path, body);
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+/// A schema whose answers are short.
+fn event() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "kind": {"enum": ["talk", "walk"]},
+            "day": {"type": "integer", "minimum": 1, "maximum": 31},
+            "tags": {"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 2},
+        },
+        "required": ["name", "kind", "day", "tags"],
+        "additionalProperties": false,
+    })
+}
+
+#[track_caller]
+fn check(schema: &Value, text: &str) {
+    let value: Value =
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"));
+    assert!(jsonschema::validator_for(schema).expect("a schema").is_valid(&value), "{text}");
+}
+
+/// The fields of a request of OpenAI's chat, greedy and without thoughts.
+fn openai(route: &str, more: Value) -> Value {
+    let mut body = json!({
+        "messages": [{"role": "user", "content": "Tell me about the sea."}],
+        "max_tokens": 300, "temperature": 0.0, "seed": 5,
+        "chat_template_kwargs": {"enable_thinking": false}, "paceline": {"route": route},
+    });
+    body.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+    body
+}
+
+#[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all protocols.
+fn every_protocol_holds_the_answer_to_a_schema() {
+    let stack = tooled();
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "event", "schema": event(), "strict": true}});
+    for more in [json!({}), json!({"temperature": 0.9, "top_p": 0.95, "presence_penalty": 0.4})] {
+        let mut format = more;
+        format["response_format"] = schema.clone();
+        let content = |route: &str| {
+            let answer = served(&stack, "/v1/chat/completions", &openai(route, format.clone()));
+            assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+            answer["choices"][0]["message"]["content"].as_str().expect("text").to_owned()
+        };
+        let (plain, speculative) = (content("plain"), content("speculative"));
+        assert_eq!(plain, speculative, "the lanes agree");
+        check(&event(), &plain);
+    }
+    let several = json!({"n": 3, "temperature": 1.0, "logprobs": true, "response_format": schema});
+    let answer = served(&stack, "/v1/chat/completions", &openai("speculative", several));
+    let contents: Vec<&str> = (0..3)
+        .map(|at| answer["choices"][at]["message"]["content"].as_str().expect("text"))
+        .collect();
+    contents.iter().for_each(|content| check(&event(), content));
+    let object = json!({"response_format": {"type": "json_object"}, "logit_bias": {}});
+    let answer = served(&stack, "/v1/chat/completions", &openai("auto", object));
+    let content = answer["choices"][0]["message"]["content"].as_str().expect("text");
+    assert!(content.starts_with('{'), "{content}");
+
+    let body = json!({
+        "input": "Tell me about the sea.", "max_output_tokens": 300, "temperature": 0.0,
+        "reasoning": {"effort": "none"},
+        "text": {"format": {"type": "json_schema", "name": "event", "schema": event()}},
+    });
+    let answer = served(&stack, "/v1/responses", &body);
+    assert_eq!(answer["text"]["format"]["type"], "json_schema");
+    let content = answer["output"][0]["content"][0]["text"].as_str().expect("text");
+    check(&event(), content);
+
+    let body = json!({
+        "model": "m", "max_tokens": 300, "temperature": 0.0, "thinking": {"type": "disabled"},
+        "messages": [{"role": "user", "content": "Tell me about the sea."}],
+        "output_config": {"format": {"type": "json_schema", "schema": event()}},
+    });
+    let answer = served(&stack, "/v1/messages", &body);
+    check(&event(), answer["content"][0]["text"].as_str().expect("text"));
+
+    let regex = "(sun|rain|snow), [0-9]{1,2} degrees";
+    for route in [RouteWish::Plain, RouteWish::Speculative] {
+        let answer = held(&stack, Kind::Regex(regex.into()), route);
+        let (word, rest) = answer.text.split_once(", ").expect("two parts");
+        assert!(["sun", "rain", "snow"].contains(&word) && rest.ends_with(" degrees"), "{rest}");
+        let lark = "start: \"a\" B+ \"c\"?\nB: /b{1,3}/\n";
+        let answer = held(&stack, Kind::Lark(lark.into()), route);
+        assert!(answer.text.starts_with("ab"), "{:?}", answer.text);
+    }
+    stack.stop();
+}
+
+/// The answer to a prompt that is held to a grammar.
+fn held(stack: &Stack, kind: Kind, route: RouteWish) -> Answer {
+    let Ask::Continue(request) = continue_text("The weather: ").max_tokens(60).route(route) else {
+        panic!("a prompt was meant")
+    };
+    let grammar = Some(Grammar { kind: Some(kind) });
+    stack.ask(Ask::Continue(v1::GenerateRequest { grammar, ..request })).expect("an answer")
+}
+
+#[test]
+fn forced_and_strict_calls_follow_the_tools() {
+    let stack = tooled();
+    let function =
+        json!({"name": "add", "description": "Adds", "strict": true, "parameters": event()});
+    let other = json!({"name": "list", "parameters": {"type": "object", "properties": {}}});
+    let tools = json!([{"type": "function", "function": function}, {"type": "function", "function": other}]);
+    let calls = |choice: Value, route: &str| {
+        let more = json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": false});
+        let answer = served(&stack, "/v1/chat/completions", &openai(route, more));
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+        choice["message"]["tool_calls"][0]["function"].clone()
+    };
+    let named = json!({"type": "function", "function": {"name": "add"}});
+    let plain = calls(named.clone(), "plain");
+    assert_eq!(plain["name"], "add");
+    check(&event(), plain["arguments"].as_str().expect("text"));
+    assert_eq!(plain, calls(named, "speculative"), "the lanes agree");
+    let any = calls(json!("required"), "auto");
+    assert!(any["name"] == "add" || any["name"] == "list", "{any}");
+
+    let body = json!({
+        "input": "Add it.", "max_output_tokens": 300, "temperature": 0.0, "reasoning": {"effort": "none"},
+        "tools": [{"type": "function", "name": "add", "parameters": event(), "strict": true}],
+        "tool_choice": {"type": "function", "name": "add"}, "parallel_tool_calls": false,
+    });
+    let answer = served(&stack, "/v1/responses", &body);
+    assert_eq!(answer["output"][0]["type"], "function_call", "{answer}");
+    check(&event(), answer["output"][0]["arguments"].as_str().expect("text"));
+
+    let body = json!({
+        "model": "m", "max_tokens": 300, "temperature": 0.0, "thinking": {"type": "disabled"},
+        "messages": [{"role": "user", "content": "Add it."}],
+        "tools": [{"name": "add", "input_schema": event(), "strict": true}],
+        "tool_choice": {"type": "tool", "name": "add", "disable_parallel_tool_use": true},
+    });
+    let answer = served(&stack, "/v1/messages", &body);
+    assert_eq!(answer["content"][0]["type"], "tool_use", "{answer}");
+    check(&event(), &answer["content"][0]["input"].to_string());
+    stack.stop();
+}
+
+#[test]
+fn what_cannot_be_enforced_is_refused_with_its_path() {
+    let stack = tooled();
+    let refused = |path: &str, body: Value, field: &str, word: &str| {
+        let (status, answer) = post(&stack, path, &body);
+        assert_eq!(status, 400, "{answer}");
+        let text = answer["error"].to_string();
+        assert!(text.contains(field) && text.contains(word), "{field} and {word} in {answer}");
+    };
+    let unserved = json!({"type": "object", "properties": {"a": {"not": {}}}});
+    let format = |schema: &Value| json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
+    let (chat_path, field) = ("/v1/chat/completions", "response_format.json_schema.schema");
+    refused(chat_path, openai("auto", format(&unserved)), field, "not at properties.a.not");
+    let deep = (0..66).fold(json!({}), |inner, _| json!({ "items": inner }));
+    refused(chat_path, openai("auto", format(&deep)), field, "64 levels");
+    let function = json!({"name": "f", "strict": true, "parameters": unserved});
+    let tools = json!({"tools": [{"type": "function", "function": function}]});
+    refused(chat_path, openai("auto", tools), "tools[0].function.parameters", "not at");
+    let mut waits = format(&event());
+    waits["min_tokens"] = json!(3);
+    refused(chat_path, openai("auto", waits), "min_tokens", "ends where the form does");
+    let missing = json!({"tool_choice": "required"});
+    refused(chat_path, openai("auto", missing), "tool_choice", "none");
+    let body =
+        json!({"input": "Hi", "text": {"format": {"type": "json_schema", "schema": unserved}}});
+    refused("/v1/responses", body, "text.format.schema", "not at");
+
+    let Ask::Chat(request) = chat("Hi").max_tokens(9) else { panic!("a conversation was meant") };
+    let grammar = Some(Grammar { kind: Some(Kind::Regex("a(?=b)".into())) });
+    let status = stack.ask(Ask::Chat(v1::ChatRequest { grammar, ..request })).expect_err("refused");
+    assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument), "{status}");
+    // The service goes on.
+    stack.ask(chat("Hi").max_tokens(3)).expect("an answer");
+    stack.stop();
+}
+
+/// Tokens a second between the first and the last step.
+fn rate(answer: &Answer) -> f64 {
+    let (first, last) = (answer.step_ends_ns.first(), answer.step_ends_ns.last());
+    let seconds = (last.expect("steps") - first.expect("steps")) as f64 / 1e9;
+    (answer.ids.len() - 1) as f64 / seconds
+}
+
+#[test]
+#[ignore = "soak: timed"]
+fn the_speed_of_an_answer_that_is_held_to_a_schema() {
+    const TOKENS: u32 = 200;
+    let item = json!({"type": "object", "properties": {
+        "name": {"type": "string", "maxLength": 12}, "count": {"type": "integer", "minimum": 0, "maximum": 999},
+    }, "required": ["name", "count"], "additionalProperties": false});
+    let schema = json!({"type": "array", "items": item, "minItems": 40}).to_string();
+    let prompt =
+        "[{\"name\": \"apples\", \"count\": 12}, {\"name\": \"pears\", \"count\": 7}]\nMore: ";
+    for drafter in ["auto", "lookup"] {
+        let stack = Stack::drafting(&format!("drafter.model = {drafter:?}\n"));
+        let run = |is_held: bool, route: RouteWish| {
+            let ask = continue_text(prompt).exactly(TOKENS).route(route);
+            let Ask::Continue(mut request) = ask else { panic!("a prompt was meant") };
+            if is_held {
+                request.grammar = Some(Grammar { kind: Some(Kind::JsonSchema(schema.clone())) });
+                request.limits =
+                    Some(v1::Limits { max_tokens: Some(TOKENS), ..Default::default() });
+            }
+            let mut best = (0.0, Answer::default());
+            for _ in 0..5 {
+                let answer = stack.ask(Ask::Continue(request.clone())).expect("an answer");
+                best = if rate(&answer) > best.0 { (rate(&answer), answer) } else { best };
+            }
+            best
+        };
+        let (free, _) = run(false, RouteWish::Plain);
+        let (held, plain) = run(true, RouteWish::Plain);
+        let (fast, speculative) = run(true, RouteWish::Speculative);
+        assert_eq!(plain.ids, speculative.ids, "the lanes agree");
+        let counts = speculative.speculation();
+        println!(
+            "drafter {drafter}: plain {free:.1} tokens/s, with a schema {held:.1} ({:.2}); speculative with it {fast:.1} ({:.2}), {} of {} drafts accepted",
+            held / free,
+            fast / held,
+            counts.accepted,
+            counts.drafted
+        );
+        stack.stop();
+    }
+}

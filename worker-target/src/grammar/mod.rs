@@ -1,0 +1,192 @@
+//! Grammars that answers are held to: a request's message becomes a compiled grammar, and that
+//! becomes the state of one sequence, which gives the allowed ids of each row.
+//!
+//! [`vocabulary`] the bytes of tokens · [`schema`], [`text`] bounds of what clients send ·
+//! [`compile`] the compiler (crate `llguidance`) · [`store`] compiled grammars by their digest ·
+//! [`state`] one sequence's place in its grammar · [`memory`] what all of them hold.
+//!
+//! Must not know: steps, the link, arrays.
+
+mod compile;
+#[cfg(test)]
+mod compile_tests;
+mod memory;
+mod schema;
+mod state;
+#[cfg(test)]
+mod state_tests;
+mod store;
+mod text;
+mod vocabulary;
+
+use paceline_proto::internal::v1 as internal;
+use paceline_proto::status::{Reason, ReasonStatus as _};
+use tonic::Status;
+
+pub(crate) use state::GrammarState;
+pub(crate) use store::Grammars;
+
+/// Parts of one grammar, at most: a schema for each tool, and the answer's own.
+const MAX_PARTS: usize = 1_025;
+/// Ids that end an answer, at most.
+const MAX_END_IDS: usize = 1_024;
+
+/// Why a grammar is not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, found {found}")]
+pub(crate) struct GrammarError {
+    expected: String,
+    found: String,
+}
+
+impl GrammarError {
+    fn new(expected: impl Into<String>, found: impl std::fmt::Display) -> Self {
+        Self { expected: expected.into(), found: found.to_string() }
+    }
+
+    /// The status for the client; `field` is that of its request.
+    fn status(&self, field: &str) -> Status {
+        Reason::InvalidArgument.field(field, format!("{field}: {self}"))
+    }
+}
+
+/// A part of an answer, within the bounds of size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct GrammarPart {
+    /// Field of the client's request.
+    field: String,
+    /// Any JSON object serves if the schema cannot be enforced.
+    lenient: bool,
+    content: PartContent,
+}
+
+/// What a part of an answer matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PartContent {
+    JsonSchema(String),
+    Regex(String),
+    Lark(String),
+}
+
+/// A grammar as a request has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GrammarSource {
+    /// Lark with references to the parts.
+    frame: String,
+    parts: Vec<GrammarPart>,
+    /// Ids that end the answer.
+    end_ids: Vec<u32>,
+}
+
+impl GrammarSource {
+    /// The grammar in a message for a model with `vocab` ids.
+    ///
+    /// # Errors
+    /// The first field that is missing or too large, by its name in the client's request.
+    pub(crate) fn of_message(message: internal::Grammar, vocab: usize) -> Result<Self, Status> {
+        let internal::Grammar { frame, parts, end_ids } = message;
+        let refused = |error: GrammarError| error.status("grammar");
+        text::check_size(&frame, text::MAX_BYTES).map_err(refused)?;
+        if parts.len() > MAX_PARTS {
+            let expected = format!("at most {MAX_PARTS} parts");
+            return Err(refused(GrammarError::new(expected, parts.len())));
+        }
+        if end_ids.is_empty() || end_ids.len() > MAX_END_IDS {
+            let expected = format!("1 to {MAX_END_IDS} ids that end the answer");
+            return Err(refused(GrammarError::new(expected, end_ids.len())));
+        }
+        if let Some(id) = end_ids.iter().find(|id| **id as usize >= vocab) {
+            let expected = format!("ids that end the answer below {vocab}");
+            return Err(refused(GrammarError::new(expected, id)));
+        }
+        let parts = parts.into_iter().map(part).collect::<Result<Vec<_>, _>>()?;
+        let bytes = parts.iter().map(|part| part.content.text().len()).sum::<usize>();
+        if bytes > MAX_SOURCE_BYTES {
+            let expected = format!("at most {MAX_SOURCE_BYTES} bytes in all parts");
+            return Err(refused(GrammarError::new(expected, bytes)));
+        }
+        Ok(Self { frame, parts, end_ids })
+    }
+}
+
+/// Bytes of all parts of a grammar together: several schemas cost as much as one of their size.
+const MAX_SOURCE_BYTES: usize = text::MAX_BYTES;
+
+fn part(part: internal::GrammarPart) -> Result<GrammarPart, Status> {
+    use internal::grammar_part::Content;
+    let internal::GrammarPart { field, lenient, content } = part;
+    let refused = |error: GrammarError| error.status(&field);
+    let content = match content {
+        Some(Content::JsonSchema(text)) => PartContent::JsonSchema(text),
+        Some(Content::Regex(text)) => PartContent::Regex(text),
+        Some(Content::Lark(text)) => PartContent::Lark(text),
+        None => {
+            let expected = "a JSON schema, a regular expression or a Lark grammar";
+            return Err(refused(GrammarError::new(expected, "none")));
+        }
+    };
+    let most = match content {
+        PartContent::JsonSchema(_) => text::MAX_BYTES,
+        PartContent::Lark(_) => text::MAX_LARK_BYTES,
+        PartContent::Regex(_) => text::MAX_REGEX_BYTES,
+    };
+    text::check_size(content.text(), most).map_err(refused)?;
+    if !matches!(content, PartContent::JsonSchema(_)) {
+        text::check_brackets(content.text(), schema::MAX_DEPTH).map_err(refused)?;
+    }
+    Ok(GrammarPart { field, lenient, content })
+}
+
+impl PartContent {
+    fn text(&self) -> &str {
+        match self {
+            Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use internal::grammar_part::Content;
+
+    use super::*;
+
+    fn message(content: Option<Content>) -> internal::Grammar {
+        let part =
+            internal::GrammarPart { field: "response_format".into(), lenient: false, content };
+        internal::Grammar { frame: "start: @part_0".into(), parts: vec![part], end_ids: vec![2] }
+    }
+
+    fn refused(message: internal::Grammar) -> String {
+        let status = GrammarSource::of_message(message, 10).expect_err("refused");
+        assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
+        status.message().to_owned()
+    }
+
+    #[test]
+    fn each_field_that_is_missing_or_too_large_is_named() {
+        let regex = |text: &str| message(Some(Content::Regex(text.into())));
+        GrammarSource::of_message(regex("a*"), 10).expect("served");
+        assert!(refused(message(None)).starts_with("response_format: expected a JSON schema"));
+        let large = |most: usize| "a".repeat(most + 1);
+        for (content, most) in [
+            (Content::JsonSchema(large(text::MAX_BYTES)), "262144"),
+            (Content::Regex(large(text::MAX_REGEX_BYTES)), "16384"),
+            (Content::Lark(large(text::MAX_LARK_BYTES)), "24576"),
+        ] {
+            assert!(refused(message(Some(content))).contains(&format!("at most {most} bytes")));
+        }
+        assert!(refused(regex(&"(".repeat(65))).contains("levels of brackets"));
+        assert!(refused(internal::Grammar { end_ids: vec![], ..regex("a") }).contains("found 0"));
+        assert!(
+            refused(internal::Grammar { end_ids: vec![10], ..regex("a") }).contains("below 10")
+        );
+        let frame = "a".repeat(text::MAX_BYTES + 1);
+        assert!(refused(internal::Grammar { frame, ..regex("a") }).starts_with("grammar: "));
+        let parts = vec![regex("a").parts.remove(0); MAX_PARTS + 1];
+        assert!(refused(internal::Grammar { parts, ..regex("a") }).contains("1025 parts"));
+        let schema = message(Some(Content::JsonSchema("a".repeat(200 << 10)))).parts.remove(0);
+        let parts = vec![schema; 6];
+        assert!(refused(internal::Grammar { parts, ..regex("a") }).contains("in all parts"));
+    }
+}
