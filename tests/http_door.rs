@@ -51,8 +51,10 @@ fn paths() -> Vec<String> {
     let document: Value = serde_json::from_str(&text).expect("JSON");
     let documented = document["paths"].as_object().expect("paths").keys().cloned();
     let others = [
-        "/",
         "//",
+        "/status/",
+        "/status/x",
+        "/index.html",
         "/metrics",
         "/metrics/",
         "/v1",
@@ -80,7 +82,7 @@ fn paths() -> Vec<String> {
 }
 
 #[test]
-fn without_a_key_no_path_but_health_answers() {
+fn without_a_key_no_path_but_health_and_the_empty_page_answers() {
     let mut stack = Stack::new("");
     let file = stack.path("keys");
     let line = KeyLine::of("door", KEY).expect("fine");
@@ -95,11 +97,12 @@ fn without_a_key_no_path_but_health_answers() {
         (connects && get("/health", "") == 200).then_some(())
     });
     assert_eq!(get("/health?x=1", ""), 200);
+    assert_eq!(get("/", ""), 200);
     assert_eq!(get("/v1/models", &format!("authorization: Bearer {KEY}\r\n")), 200);
     assert_eq!(get("/v1/models", &format!("x-api-key: {KEY}\r\n")), 200);
 
     // Few requests: those without a key are slowed down to five a second.
-    let closed = paths().into_iter().filter(|path| path != "/health");
+    let closed = paths().into_iter().filter(|path| path != "/health" && path != "/");
     let mut requests: Vec<_> = closed.map(|path| ("GET", path)).collect();
     for path in ["/v1/chat/completions", "/v1/messages", "/none"] {
         let others = ["POST", "HEAD", "PUT", "DELETE", "OPTIONS"];

@@ -103,7 +103,9 @@ pub fn object(status: &StatusResponse) -> Value {
             "budget_bytes": kv.budget_bytes, "held_bytes": kv.held_bytes,
             "prefix_bytes": kv.prefix_bytes, "pressure": kv.pressure,
         },
-        "requests": { "active": requests.active, "queued": requests.queued },
+        "requests": {
+            "active": requests.active, "queued": requests.queued, "speculative": requests.speculative,
+        },
         "link": {
             "state": link_word(&link), "reason": some(&link.reason), "generation": link.generation,
             "cycles": speculation.cycles, "drafted": speculation.drafted, "accepted": speculation.accepted,
@@ -317,7 +319,7 @@ mod tests {
             assert_eq!(keys(&object[process]), expected);
         }
         assert_eq!(keys(&object["kv"]), "budget_bytes held_bytes prefix_bytes pressure");
-        assert_eq!(keys(&object["requests"]), "active queued");
+        assert_eq!(keys(&object["requests"]), "active queued speculative");
         assert_eq!(keys(&object["routing"]), "policy routes by_sequences by_context step_costs");
         assert_eq!(
             keys(&object["memory"]),

@@ -5,7 +5,7 @@
 //! [`front`] the protocols of clients · [`guard`] keys and TLS · [`inference`] requests and their
 //! answers, in no protocol's words · [`checkpoint`] the files of the model directory · [`prompt`]
 //! and [`images`] what the model is given · [`stream`] token ids to text · [`ending`] how a gateway
-//! ends · [`metrics`] figures for Prometheus.
+//! ends · [`metrics`] figures for Prometheus · [`overview`] figures of the status page.
 //!
 //! Not here: which worker serves, restarts of workers, MLX. What runs: one task for each
 //! connection, one for the attachment to the supervisor, and [`run`], which decides when this ends.
@@ -18,6 +18,7 @@ pub mod guard;
 pub mod images;
 pub mod inference;
 pub mod metrics;
+pub mod overview;
 pub mod prompt;
 mod run;
 pub mod sampling;

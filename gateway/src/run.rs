@@ -28,6 +28,7 @@ use crate::inference::admission::Calls;
 use crate::inference::standing::Standing;
 use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
+use crate::overview::Overview;
 use crate::prompt::{Language, Prompter};
 
 /// Connections wait this long at most for the first attachment. Afterwards calls are refused
@@ -169,6 +170,14 @@ impl Gateway {
         })
     }
 
+    /// What the status page shows, collected until the process ends.
+    fn overview(&self, inference: &Inference) -> Arc<Overview> {
+        let overview = Arc::new(Overview::new(inference.upstream.clone()));
+        overview.sample(Arc::clone(&inference.metrics), self.calls.watch());
+        inference.upstream.follow_events(self.standing.subscribe(), overview.event_log());
+        overview
+    }
+
     /// Serves clients until the connections are to be closed.
     fn serve(
         &self,
@@ -188,6 +197,8 @@ impl Gateway {
                 standing: self.standing.subscribe(),
                 decoding: decoding.clone(),
                 aliases: Aliases { names, is_loopback: socket.is_loopback() },
+                overview: self.overview(&inference),
+                guard: listeners.guard(),
                 keep_alive: KEEP_ALIVE,
             };
             let cors = Cors::new(&config.gateway.cors_origins);

@@ -4,11 +4,10 @@
 mod keyring;
 mod stage;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use keyring::{ALICE, BOB, Certified, certified, keys, of, private};
+use keyring::{ALICE, BOB, Certified, certified, keys, of, private, tls};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::internal::v1::TokenBatch;
@@ -28,9 +27,12 @@ const PATHS: &[(&str, &str)] = &[
     ("POST", "/v1/messages"),
     ("POST", "/v1/messages/count_tokens"),
     ("GET", "/metrics"),
+    ("GET", "/status"),
+    ("POST", "/status/session"),
     ("GET", "/v1/completions"),
     ("DELETE", "/v1/models"),
-    ("GET", "/"),
+    ("GET", "//"),
+    ("GET", "/status/"),
     ("POST", "/v1/nothing"),
     ("GET", "/healthy"),
     ("GET", "/health/"),
@@ -51,7 +53,7 @@ fn refusal(reply: &Reply) -> (StatusCode, String) {
 }
 
 #[tokio::test]
-async fn every_path_needs_a_key_and_only_health_does_not() {
+async fn every_path_but_health_and_the_empty_page_needs_a_key() {
     let (_dir, stage, _fake, _attachment) = with_keys().await;
     let message =
         "an API key is needed; send it as authorization: Bearer KEY, or as x-api-key: KEY";
@@ -71,6 +73,7 @@ async fn every_path_needs_a_key_and_only_health_does_not() {
             assert_ne!(reply.status, StatusCode::UNAUTHORIZED, "{method} {path}");
         }
         assert_eq!(client.get("/health").await.status, StatusCode::OK);
+        assert_eq!(client.get("/").await.status, StatusCode::OK);
         let wrong = client.with("x-api-key", "wrong");
         assert_eq!(wrong.get("/health").await.status, StatusCode::OK);
     }
@@ -206,30 +209,6 @@ async fn a_full_queue_is_answered_429_with_the_time_to_try_again() {
     assert!((1..=10).contains(&seconds), "{seconds}");
     assert_eq!(reply.header("x-should-retry"), Some("true"));
     assert!(reply.header("x-request-id").is_some_and(|id| !id.is_empty()));
-}
-
-/// TLS to the gateway, for a client that offers these protocols.
-async fn tls(
-    address: std::net::SocketAddr,
-    authority: &str,
-    version: &'static rustls::SupportedProtocolVersion,
-    offered: &[&[u8]],
-) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject as _;
-    let mut roots = rustls::RootCertStore::empty();
-    let root = CertificateDer::from_pem_slice(authority.as_bytes()).expect("PEM");
-    roots.add(root).expect("a root");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[version])
-        .expect("known");
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = offered.iter().map(|name| name.to_vec()).collect();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = RawHttp::connect(address).await.0;
-    let name = "localhost".try_into().expect("a name");
-    within(connector.connect(name, stream)).await.expect("a handshake")
 }
 
 #[tokio::test]

@@ -91,6 +91,7 @@ pub fn snapshot(core: &Supervisor, own: &OwnProcess, now: Millis) -> StatusRespo
         requests: Some(RequestsStatus {
             active: admission.active() as u32,
             queued: admission.queued() as u32,
+            speculative: admission.drafting() as u32,
         }),
         link: Some(link(heartbeat, core.drafters().is_wanted())),
         term: own.term,

@@ -11,6 +11,7 @@
 )]
 
 pub mod ask;
+pub mod browser;
 pub mod http;
 pub mod memory;
 pub mod model;

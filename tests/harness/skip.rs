@@ -1,9 +1,9 @@
-//! Tests that may be skipped: those whose model or whose clients come from a package registry.
+//! Tests that may be skipped: those whose model, clients or browser are not part of the repository.
 //!
-//! A test that lacks its checkpoint fails. There is one exception: `scripts/test.sh` could not
-//! reach the registry, and passes the reason in an environment variable. The test then prints
-//! `SKIPPED`, and its name and the reason go into a file, which the script counts in its summary.
-//! On CI the test fails.
+//! A test that lacks its checkpoint fails. There are two exceptions: `scripts/test.sh` could not
+//! reach the package registry, and passes the reason in an environment variable; or there is no
+//! browser. The test then prints `SKIPPED`, and its name and the reason go into a file, which the
+//! script counts in its summary. On CI the test fails.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -107,6 +107,12 @@ impl Keys {
             .map(|one| one.principal.clone())
     }
 
+    /// The owner of the key with this scope, if the key is still known.
+    pub fn of_scope(&self, scope: &str) -> Option<Principal> {
+        let known = Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner));
+        known.iter().map(|one| &one.principal).find(|owner| &*owner.scope == scope).cloned()
+    }
+
     /// Reads the file again if it has changed, or if `asked`.
     pub fn reload(&self, asked: bool) {
         let stamp = std::fs::metadata(&self.path).ok().map(|meta| FileStamp::of(&meta));
@@ -312,9 +318,12 @@ mod tests {
         let keys = Keys::configured(&place.config).expect("fine").expect("named");
         keys.reload(false);
         assert!(keys.find(ALICE).is_some() && keys.find(BOB).is_none());
+        let alice = keys.find(ALICE).expect("known");
+        assert_eq!(keys.of_scope(&alice.scope), Some(alice.clone()));
         place.write(&line("bob", BOB), 0o600);
         keys.reload(false);
         assert!(keys.find(ALICE).is_none() && keys.find(BOB).is_some(), "rotated");
+        assert!(keys.of_scope(&alice.scope).is_none() && keys.of_scope("").is_none());
         for (text, mode) in
             [(line("alice", ALICE), 0o644), ("alice".into(), 0o600), (String::new(), 0o600)]
         {

@@ -1,13 +1,14 @@
-//! Who may use the gateway: keys ([`keys`]), a pause after wrong ones ([`throttle`]), and TLS
-//! ([`tls`]). A front asks the [`Guard`] about each call.
+//! Who may use the gateway: keys ([`keys`]), sessions of the status page ([`sessions`]), a pause
+//! after wrong keys ([`throttle`]), and TLS ([`tls`]). A front asks the [`Guard`] about each call.
 
 pub mod keys;
 pub mod peer;
+pub mod sessions;
 pub mod throttle;
 pub mod tls;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
@@ -18,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use keys::{Keys, Principal};
+use sessions::{SessionToken, Sessions};
 use throttle::Throttle;
 use tls::Tls;
 
@@ -46,6 +48,7 @@ pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub struct Guard {
     keys: Option<Arc<Keys>>,
     throttle: Arc<Mutex<Throttle>>,
+    sessions: Arc<Mutex<Sessions>>,
     clock: Clock,
     /// Ends TLS, where it is set.
     pub tls: Option<Tls>,
@@ -61,6 +64,7 @@ impl Guard {
         Ok(Self {
             keys: Keys::configured(config)?.map(Arc::new),
             throttle: Arc::default(),
+            sessions: Arc::default(),
             clock: Clock::start(),
             tls: tls::served(&config.gateway)?,
             settings: config.gateway.clone(),
@@ -136,6 +140,34 @@ impl Guard {
             (None, None) => return Err(UnknownKey),
         };
         keys.find(key).map(Some).ok_or(UnknownKey)
+    }
+
+    /// Begins a session of this key's owner; its token.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn begin_session(&self, owner: &Principal) -> Result<SessionToken, getrandom::Error> {
+        let token = SessionToken::draw()?;
+        self.sessions().begin(&token, &owner.scope, self.clock.now());
+        Ok(token)
+    }
+
+    /// The owner of the key whose session this is; `None` if it is over, or if its key is no more in
+    /// the file of keys.
+    pub fn session(&self, token: &SessionToken) -> Option<Principal> {
+        let keys = self.keys.as_ref()?;
+        let scope = self.sessions().scope(token, self.clock.now())?;
+        keys.of_scope(&scope)
+    }
+
+    /// Ends a session.
+    pub fn end_session(&self, token: &SessionToken) {
+        self.sessions().end(token);
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        // The table is whole between two statements.
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How long the answer to a wrong key has to wait.

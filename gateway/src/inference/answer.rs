@@ -328,7 +328,7 @@ impl Answer {
         let tokens = self.tokens();
         let over = !self.samples.iter().any(|sample| sample.is_waiting() || sample.is_upstream());
         if let Some(CallState { record, .. }) = &mut self.call {
-            record.completion_tokens = tokens;
+            record.generated(tokens);
             if ends && over {
                 record.ended(Ok(()));
             }

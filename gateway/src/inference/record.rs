@@ -32,7 +32,7 @@ pub struct Record {
     /// How long the work on its images took, once it is done.
     pub image_times: Option<ImageTimes>,
     /// Tokens generated so far.
-    pub completion_tokens: u32,
+    completion_tokens: u32,
     ttft_ms: Option<f64>,
     outcome: Option<Result<(), Reason>>,
     /// The route of the sample that ended last.
@@ -87,6 +87,15 @@ impl Record {
         }
         self.ttft_ms.get_or_insert(now);
         now
+    }
+
+    /// Notes that `tokens` of all samples are there now.
+    pub fn generated(&mut self, tokens: u32) {
+        let more = tokens.saturating_sub(self.completion_tokens);
+        self.completion_tokens = tokens;
+        if let Some(metrics) = &self.metrics {
+            metrics.generated(more.into());
+        }
     }
 
     /// Notes the end of a sample.

@@ -7,6 +7,8 @@ pub mod service;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use paceline_vocabulary::{Reason, Route};
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::metrics::counter::Counter;
@@ -40,6 +42,8 @@ pub struct Metrics {
     cached_tokens: Counter,
     prefix_hits: Counter,
     completion_tokens: Counter,
+    /// Tokens that came, those of running requests included.
+    generated: AtomicU64,
     drafted: Counter,
     accepted: Counter,
     calls: Gauge,
@@ -83,6 +87,7 @@ impl Default for Metrics {
             cached_tokens: Counter::default(),
             prefix_hits: Counter::default(),
             completion_tokens: Counter::default(),
+            generated: AtomicU64::new(0),
             drafted: Counter::default(),
             accepted: Counter::default(),
             calls: Gauge::default(),
@@ -132,6 +137,16 @@ impl Metrics {
     /// Records the time that a sample waited.
     pub fn queued(&self, seconds: f64) {
         self.queue.observe(seconds);
+    }
+
+    /// Records tokens that came for a request that runs.
+    pub fn generated(&self, tokens: u64) {
+        self.generated.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Tokens that came since the gateway's start, those of running requests included.
+    pub fn generated_tokens(&self) -> u64 {
+        self.generated.load(Ordering::Relaxed)
     }
 
     /// Records what became of a sample's drafts.

@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use paceline_process::keys::KeyLine;
 
@@ -57,4 +58,28 @@ pub fn certified(dir: &Path) -> Certified {
         cert_file: cert_file.display().to_string(),
         key_file: key_file.display().to_string(),
     }
+}
+
+/// TLS to the gateway, for a client that offers these protocols.
+pub async fn tls(
+    address: std::net::SocketAddr,
+    authority: &str,
+    version: &'static rustls::SupportedProtocolVersion,
+    offered: &[&[u8]],
+) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject as _;
+    let mut roots = rustls::RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(authority.as_bytes()).expect("PEM");
+    roots.add(root).expect("a root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])
+        .expect("known");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = offered.iter().map(|name| name.to_vec()).collect();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = crate::stage::http::RawHttp::connect(address).await.0;
+    let name = "localhost".try_into().expect("a name");
+    crate::stage::within(connector.connect(name, stream)).await.expect("a handshake")
 }

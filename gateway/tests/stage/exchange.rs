@@ -11,6 +11,7 @@ use paceline_gateway::front::decoding::Decoding;
 use paceline_gateway::front::http::aliases::Aliases;
 use paceline_gateway::front::http::sse::KEEP_ALIVE;
 use paceline_gateway::front::http::{HttpFront, router};
+use paceline_gateway::guard::Guard;
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
 use paceline_gateway::inference::Inference;
@@ -18,6 +19,7 @@ use paceline_gateway::inference::admission::Calls;
 use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
+use paceline_gateway::overview::Overview;
 use paceline_gateway::prompt::{Language, Prompter};
 use paceline_process::config::ModelAliases;
 use paceline_process::{Config, RuntimeDir, socket};
@@ -96,7 +98,7 @@ impl Exchange {
             standing: standing.subscribe(),
             backlog: Arc::default(),
             metrics: Arc::default(),
-            upstream: Upstream::new(upstream, Epoch(7)),
+            upstream: Upstream::new(upstream.clone(), Epoch(7)),
             cancel: CancellationToken::new(),
         };
         let front = HttpFront {
@@ -105,6 +107,8 @@ impl Exchange {
             standing: standing.subscribe(),
             decoding: Decoding::new(2),
             aliases: Aliases { names: ModelAliases::Any, is_loopback: true },
+            overview: Arc::new(Overview::new(Upstream::new(upstream, Epoch(7)))),
+            guard: Guard::prepare(&Config::default()).expect("no files"),
             keep_alive,
         };
         let router = router(Arc::new(front));

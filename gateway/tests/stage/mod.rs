@@ -5,6 +5,7 @@
 
 pub mod exchange;
 pub mod http;
+pub mod operations;
 pub mod program;
 pub mod seeing;
 pub mod supervisor;

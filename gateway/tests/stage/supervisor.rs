@@ -14,11 +14,13 @@ use paceline_proto::internal::v1::{
     TokenBatch,
 };
 use paceline_proto::v1::FinishReason;
+use paceline_proto::v1::operations_server::OperationsServer;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::operations::Operator;
 use super::within;
 
 /// The supervisor's process, as it were: a runtime of its own, so that its death takes every
@@ -27,6 +29,7 @@ pub struct Fake {
     runtime: Option<Runtime>,
     pub attachments: mpsc::Receiver<Attachment>,
     pub submissions: mpsc::Receiver<Submission>,
+    pub operator: Operator,
 }
 
 impl Fake {
@@ -39,6 +42,8 @@ impl Fake {
         let (attachment, attachments) = mpsc::channel(4);
         let (submission, submissions) = mpsc::channel(16);
         let service = SupervisorServer::new(Service { term, attachment, submission });
+        let operator = Operator::default();
+        let operations = OperationsServer::new(operator.clone());
         let listener = {
             let _inside = runtime.enter();
             socket::bind(path).expect("a free path")
@@ -47,11 +52,12 @@ impl Fake {
             let incoming = socket::accept_unix(listener);
             tonic::transport::Server::builder()
                 .add_service(service)
+                .add_service(operations)
                 .serve_with_incoming(incoming)
                 .await
                 .expect("serves");
         });
-        Self { runtime: Some(runtime), attachments, submissions }
+        Self { runtime: Some(runtime), attachments, submissions, operator }
     }
 
     pub async fn submission(&mut self) -> Submission {

@@ -393,6 +393,12 @@ impl Admission {
         self.running.values().any(|running| running.permit.as_ref().is_some_and(&such))
     }
 
+    /// Number of running requests that may draft.
+    pub fn drafting(&self) -> usize {
+        let permits = self.running.values().filter_map(|running| running.permit);
+        permits.filter(Permit::may_draft).count()
+    }
+
     /// An epoch of the target is over: its requests hold nothing any more.
     pub fn abandon(&mut self, epoch: Epoch) {
         self.running.retain(|_, running| running.epoch != epoch);

@@ -70,6 +70,28 @@ fn fill(
 }
 
 #[test]
+fn running_requests_that_may_draft_are_counted_by_their_newest_permit() {
+    let capacity = capacity();
+    let memory = memory(&capacity);
+    let mut admission = admission(4);
+    for at in 1..=2 {
+        admission.submit(Ticket(at), summary(10, 10), &memory, Millis(0)).expect("a place");
+        admission.admit(&memory, Millis(0)).expect("there is memory");
+    }
+    let permit =
+        |lane, max_draft| Permit { lane, max_draft, reason: RouteReason::Benefit, policy_epoch: 0 };
+    assert_eq!(admission.drafting(), 0, "no permits yet");
+    admission.routed(Ticket(1), permit(Lane::Speculative, 7));
+    admission.routed(Ticket(2), permit(Lane::Plain, 0));
+    assert_eq!(admission.drafting(), 1);
+    admission.routed(Ticket(2), permit(Lane::Speculative, 7));
+    assert_eq!(admission.drafting(), 2);
+    admission.routed(Ticket(1), permit(Lane::Plain, 0));
+    admission.on_ended(Ticket(2));
+    assert_eq!((admission.drafting(), admission.active()), (0, 1));
+}
+
+#[test]
 fn a_request_costs_the_first_class_that_holds_it() {
     let cost = |positions| capacity().cost(positions);
     assert_eq!(

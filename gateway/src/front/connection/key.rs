@@ -1,6 +1,6 @@
 //! The outermost layer of a connection: lets calls with a known key pass. Where keys are set, every
-//! path needs one, paths that do not exist included; only health is open. A refusal does not say
-//! what was wrong.
+//! path needs one, paths that do not exist included; only health and the status page, without its
+//! figures, are open. A refusal does not say what was wrong.
 
 use std::net::IpAddr;
 
@@ -34,13 +34,15 @@ impl<P: WireProtocol, B: RequestBody> CallLayer<B> for AskKey<P> {
     /// Headers that the answer gets.
     type Call = HeaderMap;
 
-    fn before(&self, mut request: Request<B>) -> Entered<Self, B> {
+    fn before(&self, request: Request<B>) -> Entered<Self, B> {
         let reply_headers = self.protocol.answer_headers(request.headers());
         if let Some(reply) = self.protocol.preflight(request.method(), request.headers()) {
             let reply = with_headers(reply.map(TrackedBody::untracked), reply_headers);
             return Err(Box::pin(std::future::ready(reply)));
         }
-        let principal = P::principal(&self.guard, request.headers_mut());
+        let (mut parts, body) = request.into_parts();
+        let principal = P::principal(&self.guard, &mut parts);
+        let mut request = Request::from_parts(parts, body);
         match principal {
             Ok(Some(principal)) => {
                 request.extensions_mut().insert(principal);

@@ -67,6 +67,11 @@ impl Listeners {
         }
     }
 
+    /// What guards the connections.
+    pub fn guard(&self) -> Guard {
+        self.guard.clone()
+    }
+
     /// Serves `protocol` on one listening socket until the end; then asks every connection to close
     /// and returns when all connections of all sockets are closed.
     pub async fn serve<P: WireProtocol>(self, listener: TcpListener, protocol: P) {

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -67,12 +68,12 @@ pub trait WireProtocol: Clone + Debug + Send + Sync + 'static {
     /// Whether requests of this path need no key.
     fn is_open(path: &str) -> bool;
 
-    /// The owner of the key in these headers; `None` if no keys are set. The key is removed: no
+    /// The owner of the key in a request's headers; `None` if no keys are set. The key is removed: no
     /// layer or service after this one needs it.
     ///
     /// # Errors
     /// There is no key, or one that is not known.
-    fn principal(guard: &Guard, headers: &mut HeaderMap) -> Result<Option<Principal>, UnknownKey>;
+    fn principal(guard: &Guard, request: &mut Parts) -> Result<Option<Principal>, UnknownKey>;
 
     /// The client's own limit on the time of a call.
     fn timeout(headers: &HeaderMap) -> Option<Duration>;

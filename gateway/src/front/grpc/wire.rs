@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
+use http::request::Parts;
 use http::{HeaderMap, Response};
 use paceline_proto::status::Reason;
 use rustls::ServerConfig;
@@ -50,9 +51,9 @@ impl WireProtocol for GrpcWire {
         path.starts_with(OPEN)
     }
 
-    fn principal(guard: &Guard, headers: &mut HeaderMap) -> Result<Option<Principal>, UnknownKey> {
-        let principal = guard.principal(headers, KeySource::Bearer);
-        headers.remove(AUTHORIZATION);
+    fn principal(guard: &Guard, request: &mut Parts) -> Result<Option<Principal>, UnknownKey> {
+        let principal = guard.principal(&request.headers, KeySource::Bearer);
+        request.headers.remove(AUTHORIZATION);
         principal
     }
 

@@ -1,8 +1,9 @@
-//! HTTP with JSON, for the clients that people have. Each protocol is a folder: its paths, its
+//! HTTP with JSON, for the clients that people have, and a status page for people. Each protocol is a folder: its paths, its
 //! types, and how answers and errors are written. All have one way from a request to an answer:
 //! [`exchange`].
 //!
 //! - [`openai`], [`responses`], [`anthropic`]: the protocols
+//! - [`page`]: the status page and its figures
 //! - [`exchange`]: from a request to its answer
 //! - [`sse`]: answers as server-sent events
 //! - [`error`]: reasons as HTTP statuses
@@ -27,6 +28,7 @@ pub mod one_call;
 pub mod openai;
 #[cfg(test)]
 mod openapi;
+pub mod page;
 pub mod responses;
 pub mod sse;
 pub mod values;
@@ -48,10 +50,12 @@ use utoipa::ToSchema;
 use self::aliases::Aliases;
 use self::error::ErrorReply;
 use crate::front::decoding::Decoding;
+use crate::guard::Guard;
 use crate::inference::Inference;
 use crate::inference::admission::Calls;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::standing::Standing;
+use crate::overview::Overview;
 
 pub use cors::Cors;
 pub use wire::HttpWire;
@@ -69,6 +73,10 @@ pub struct HttpFront {
     pub decoding: Decoding,
     /// Which model names of clients are served.
     pub aliases: Aliases,
+    /// What the status page shows of the service.
+    pub overview: Arc<Overview>,
+    /// Begins and ends sessions of the status page.
+    pub guard: Guard,
     /// Time without an event after which a stream gets a keep-alive.
     pub keep_alive: Duration,
 }
@@ -81,6 +89,7 @@ pub fn router(front: Arc<HttpFront>) -> Router {
         .merge(responses::routes())
         .merge(anthropic::routes())
         .merge(metrics::routes())
+        .merge(page::routes())
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(front)
@@ -99,18 +108,26 @@ pub struct Health {
     pub message: Option<String>,
 }
 
+impl Health {
+    /// What is known of the service at this instant.
+    pub(crate) fn of(standing: &Standing) -> Self {
+        match standing.serving() {
+            Ok(_) => Self { status: "serving", reason: None, message: None },
+            Err(error) => Self {
+                status: "not_serving",
+                reason: Some(error.kind.word()),
+                message: Some(error.message),
+            },
+        }
+    }
+}
+
 /// Answers 200 exactly when a request would be served at this instant, as gRPC's health does.
 async fn health(State(front): State<Arc<HttpFront>>) -> Response {
-    let serving = front.standing.borrow().serving();
-    let (code, report) = match serving {
-        Ok(_) => (StatusCode::OK, Health { status: "serving", reason: None, message: None }),
-        Err(error) => {
-            let reason = Some(error.kind.word());
-            let report = Health { status: "not_serving", reason, message: Some(error.message) };
-            (error::status(error.kind), report)
-        }
-    };
-    exchange::json_reply(code, &json!(report))
+    let standing = front.standing.borrow().clone();
+    let code =
+        standing.serving().map_or_else(|error| error::status(error.kind), |_| StatusCode::OK);
+    exchange::json_reply(code, &json!(Health::of(&standing)))
 }
 
 async fn no_such_path(request: Request) -> Response {

@@ -22,6 +22,7 @@ use super::openai::completions::answer::{Completion, CompletionChunk};
 use super::openai::completions::request::CompletionRequest;
 use super::openai::error::ErrorBody;
 use super::openai::models::{ModelList, ModelObject};
+use super::page::report::StatusReport;
 use super::responses::answer::ResponsesAnswer;
 use super::responses::types::ResponsesRequest;
 use super::{Health, anthropic, openai, responses};
@@ -60,6 +61,7 @@ const ERRORS: &[(u16, &str)] = &[
     ModelObject,
     ResponsesAnswer,
     ResponsesRequest,
+    StatusReport,
     // Only in lists of a generic type, which has copies of them.
     anthropic::types::Block,
     anthropic::types::ResultBlock,
@@ -147,6 +149,13 @@ fn paths() -> Value {
     let name =
         json!({ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } });
     json!({
+        "/": { "get": page() },
+        "/status": { "get": getting("The figures of the status page.", "StatusReport") },
+        "/status/session": {
+            "post": session("Begins a session of the status page: the cookie of the answer opens \
+                `GET /status`. Without keys none is begun."),
+            "delete": session("Ends the session of the cookie."),
+        },
         "/health": { "get": health() },
         "/metrics": { "get": metrics() },
         "/v1/models": { "get": getting("The served model, in a list.", "ModelList") },
@@ -209,6 +218,30 @@ fn health() -> Value {
             "503": report("It would not, and why."),
         },
     })
+}
+
+fn page() -> Value {
+    let html = json!({ "text/html": { "schema": { "type": "string" } } });
+    let method = json!({
+        "description": "The path has no such method.",
+        "content": content("ErrorBody"),
+    });
+    json!({
+        "summary": "The status page, without figures. It needs no key.",
+        "security": [],
+        "responses": {
+            "200": { "description": "It.", "content": html },
+            "405": method,
+        },
+    })
+}
+
+fn session(summary: &str) -> Value {
+    let mut responses = with_errors(&Value::Null, "ErrorBody");
+    let errors = responses.as_object_mut().expect("responses");
+    errors.remove("200");
+    errors.insert("204".to_owned(), json!({ "description": "Done." }));
+    json!({ "summary": summary, "responses": responses })
 }
 
 fn metrics() -> Value {

@@ -5,20 +5,22 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, COOKIE, WWW_AUTHENTICATE};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use paceline_vocabulary::Reason;
 use rustls::ServerConfig;
 
 use super::cors::Cors;
 use super::error::ErrorReply;
+use super::page::{self, session};
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::guard::{API_KEY, Guard, KeySource, UnknownKey};
 use crate::inference::error::InferenceError;
 
-/// The only path that needs no key.
-const OPEN: &str = "/health";
+/// The paths that need no key. The page has no figures of its own: it asks for them.
+const OPEN: &[&str] = &["/health", page::PAGE];
 
 /// HTTP with these paths.
 #[derive(Clone, Debug)]
@@ -49,14 +51,23 @@ impl WireProtocol for HttpWire {
     }
 
     fn is_open(path: &str) -> bool {
-        path == OPEN
+        OPEN.contains(&path)
     }
 
-    fn principal(guard: &Guard, headers: &mut HeaderMap) -> Result<Option<Principal>, UnknownKey> {
-        let principal = guard.principal(headers, KeySource::BearerOrApiKey);
-        headers.remove(AUTHORIZATION);
-        headers.remove(API_KEY);
-        principal
+    fn principal(guard: &Guard, request: &mut Parts) -> Result<Option<Principal>, UnknownKey> {
+        let session = session::offered(request);
+        let principal = guard.principal(&request.headers, KeySource::BearerOrApiKey);
+        for secret in [AUTHORIZATION, API_KEY, COOKIE] {
+            request.headers.remove(secret);
+        }
+        match (principal, session) {
+            (Err(UnknownKey), Some(token)) => {
+                let owner = guard.session(&token).ok_or(UnknownKey)?;
+                request.extensions.insert(token);
+                Ok(Some(owner))
+            }
+            (principal, _) => principal,
+        }
     }
 
     fn timeout(_headers: &HeaderMap) -> Option<Duration> {

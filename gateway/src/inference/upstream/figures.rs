@@ -15,11 +15,16 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 impl Upstream {
     /// The service's figures now; `None` if no supervisor answers in time.
     pub async fn figures(&self) -> Option<ServiceFigures> {
+        self.status().await.as_ref().map(figures)
+    }
+
+    /// The supervisor's own snapshot; `None` if no supervisor answers in time.
+    pub(super) async fn status(&self) -> Option<v1::StatusResponse> {
         let mut operations = self.operations.clone();
         let asked = operations.status(v1::StatusRequest {});
         let answered = tokio::time::timeout(TIMEOUT, asked).await.ok()?;
         match answered {
-            Ok(status) => Some(figures(&status.into_inner())),
+            Ok(status) => Some(status.into_inner()),
             Err(status) => {
                 tracing::debug!(code = ?status.code(), message = status.message(), "no figures");
                 None

@@ -1,9 +1,10 @@
-//! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it and asks it for
-//! the service's figures, and [`attach`] follows its state. Only [`wire`] knows the messages of
+//! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it, asks it for the
+//! service's figures and follows its events, and [`attach`] follows its state. Only [`wire`] knows the messages of
 //! `paceline.internal.v1`.
 
 pub mod attach;
 mod figures;
+mod service;
 mod wire;
 
 use std::pin::Pin;

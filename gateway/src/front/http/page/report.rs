@@ -1,0 +1,54 @@
+//! The body of `GET /status`.
+
+use paceline_process::clock::unix_seconds;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::front::http::{Health, HttpFront};
+use crate::overview::events::ServiceEvent;
+use crate::overview::history::Throughput;
+use crate::overview::service::ServiceReport;
+
+/// The figures of the status page. They have no text of a request.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct StatusReport {
+    /// When it was made, in seconds since 1970.
+    pub time: i64,
+    /// Version of the gateway.
+    pub version: &'static str,
+    /// Whether a request would be served now, as `/health` says.
+    pub serving: Health,
+    /// Name of the served model; null before it is known.
+    pub model: Option<String>,
+    /// Whether a session of the page asked.
+    pub session: bool,
+    /// Calls inside the gateway.
+    pub calls: usize,
+    /// The service as the supervisor reports it; null if none answers within 2 s.
+    pub service: Option<ServiceReport>,
+    /// The throughput of the last ten minutes.
+    pub throughput: Throughput,
+    /// The last changes of state, newest first.
+    pub events: Vec<ServiceEvent>,
+}
+
+impl StatusReport {
+    /// The figures now.
+    pub(super) async fn of(front: &HttpFront, session: bool) -> Self {
+        let service = front.overview.service().await;
+        let standing = front.standing.borrow().clone();
+        let supervisor = standing.supervisor.as_ref();
+        let model = supervisor.and_then(|supervisor| supervisor.service.as_ref()?.model.as_ref());
+        Self {
+            time: unix_seconds(),
+            version: env!("CARGO_PKG_VERSION"),
+            serving: Health::of(&standing),
+            model: model.map(|model| model.name.clone()),
+            session,
+            calls: *front.calls.watch().borrow(),
+            service,
+            throughput: front.overview.throughput(),
+            events: front.overview.events(),
+        }
+    }
+}
