@@ -3,13 +3,18 @@
 use paceline_models::{KvStore, ModelError, SequenceId};
 
 use super::{BORDER_BYTES, PageStore, StoredPage, drop_evicted, store_hidden_states};
-use crate::core::{Evicted, HiddenStateWindow, KeptPages, PAGE, SequenceKey};
+use crate::core::{Evicted, HiddenStateWindow, KeptPages, PAGE, SNAPSHOT_INTERVAL, SequenceKey};
+
+/// Most pages that are copied with states at one step border: those of two intervals, in case the
+/// states of the first found no room. More are missing if memory is so short that the beginning of a
+/// running sequence was evicted. Copying all of it again would stop the other streams.
+const MOST_NEW_PAGES: usize = 2 * SNAPSHOT_INTERVAL / PAGE;
 
 impl PageStore {
     /// Stores the states after `ids`, which are committed rows of a sequence and whole pages, and
-    /// the pages that are not stored yet. They are at most as many as lie between two places of
-    /// states. Pages that `window` covers get their hidden states. Stores nothing if all of it has
-    /// no room within `limit` bytes.
+    /// the pages that are not stored yet. Pages that `window` covers get their hidden states. Stores
+    /// nothing if all of it has no room within `limit` bytes, or if more than [`MOST_NEW_PAGES`] are
+    /// not stored.
     ///
     /// # Errors
     /// As [`KvStore::copy_out`] and [`KvStore::keep_states`].
@@ -25,7 +30,7 @@ impl PageStore {
         let Some(open) = open.get_mut(&key) else { return Ok(()) };
         let (keys, sequence) = (open.chain.of(ids), SequenceId(key.0));
         let mut evicted = Evicted::default();
-        let kept = index.extend_with_states(keys, *page_bytes, limit, &mut evicted);
+        let kept = index.extend_with_states(keys, MOST_NEW_PAGES, *page_bytes, limit, &mut evicted);
         // What was evicted is freed before the new copies are made.
         drop_evicted(stored, &evicted);
         open.full = kept.is_none();

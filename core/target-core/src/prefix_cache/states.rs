@@ -32,10 +32,12 @@ impl PrefixIndex {
 
     /// Stores the states after the last page of a chain, and the pages of the chain that are not
     /// stored, of `page_bytes` bytes each. Evicts others to stay within `limit` bytes, and adds
-    /// them to `evicted`. `None` if all of it has no room, or the chain has no page.
+    /// them to `evicted`. `None` if all of it has no room, the chain has no page, or more than
+    /// `most` pages are not stored.
     pub fn extend_with_states(
         &mut self,
         keys: &[PageKey],
+        most: usize,
         page_bytes: u64,
         limit: u64,
         evicted: &mut Evicted,
@@ -44,6 +46,9 @@ impl PrefixIndex {
         if self.pages.get(&last).is_some_and(|page| page.has_states) {
             self.touch(keys);
             return Some(KeptPages { known, added: vec![], states: None });
+        }
+        if keys.len() - known > most {
+            return None;
         }
         let needed = (keys.len() - known) as u64 * page_bytes + self.state_bytes;
         let stays = known.checked_sub(1).map(|at| keys[at]);

@@ -18,7 +18,7 @@ fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
 /// Stores the states after a chain. Returns the number of new pages, or `None`.
 fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> Option<usize> {
     let mut evicted = Evicted::default();
-    let kept = prefix.extend_with_states(keys, PAGE_BYTES, limit, &mut evicted);
+    let kept = prefix.extend_with_states(keys, usize::MAX, PAGE_BYTES, limit, &mut evicted);
     kept.map(|kept| kept.added.len())
 }
 
@@ -80,7 +80,10 @@ fn pages_of_the_chain_that_is_stored_stay() {
     let limit = 6 * PAGE_BYTES + STATE_BYTES;
     keep(&mut prefix, &chain[..4], limit);
     let mut evicted = Evicted::default();
-    let kept = prefix.extend_with_states(&chain, PAGE_BYTES, limit, &mut evicted).expect("room");
+    let mut extend =
+        |most| prefix.extend_with_states(&chain, most, PAGE_BYTES, limit, &mut evicted);
+    assert_eq!(extend(1), None, "two pages are not stored");
+    let kept = extend(2).expect("room");
     assert_eq!((kept.known, kept.added.len(), kept.states.is_some()), (4, 2, true));
     assert_eq!((evicted.states.len(), evicted.pages.len()), (1, 0), "the older states alone");
     // What never fits evicts nothing, and what does not fit beside its own pages leaves none.
@@ -215,7 +218,7 @@ impl Replica {
         limit: u64,
     ) -> Result<(), TestCaseError> {
         let mut evicted = Evicted::default();
-        let kept = self.prefix.extend_with_states(chain, PAGE_BYTES, limit, &mut evicted);
+        let kept = self.prefix.extend_with_states(chain, 9, PAGE_BYTES, limit, &mut evicted);
         self.drop_evicted(&evicted)?;
         let Some(KeptPages { known, added, states }) = kept else {
             prop_assert!(chain.is_empty() || self.prefix.usable(chain) < chain.len());
