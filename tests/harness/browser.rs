@@ -68,7 +68,7 @@ impl Page {
     pub fn open(test: &str, url: &str) -> Option<Self> {
         let Some(program) = program() else {
             let names = PROGRAMS[..6].join(", ");
-            skip::skipped(test, &format!("no browser was found: expected one of {names}"));
+            skip::skipped_anywhere(test, &format!("no browser was found: expected one of {names}"));
             return None;
         };
         let mut page = Self::start(&program);
