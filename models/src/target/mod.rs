@@ -136,7 +136,7 @@ const QWEN_HYBRID: Unserved = Unserved {
     ],
     suffixes: FREQUENCIES,
 };
-/// The same without the tower.
+/// As of [`QWEN_HYBRID`], for a checkpoint whose tower is served.
 const QWEN_HYBRID_VL: Unserved =
     Unserved { prefixes: &["mtp.", "model.mtp.", "language_model.mtp."], suffixes: FREQUENCIES };
 

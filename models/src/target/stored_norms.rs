@@ -9,8 +9,8 @@ use crate::load::{LoadError, TensorFiles};
 const ORIGINAL_NAMES: [&str; 3] = ["model.", "mtp.", "mtp_layers."];
 /// End of the name of a convolution's weight.
 const CONVOLUTION: &str = ".linear_attn.conv1d.weight";
-/// Beginnings of names that only transformers writes beside a convolution of its own form, and only
-/// MLX's conversions.
+/// Beginnings of names, and the only writer of files with such names. A text model alone has names
+/// that both write.
 const WRITTEN_BY: [(&str, Writer); 2] =
     [("model.language_model.", Writer::Transformers), ("language_model.", Writer::Mlx)];
 /// Ends of names of the norms whose signs are counted: those of rows, which are the widest.
@@ -47,9 +47,9 @@ impl Writer {
 /// a part of a model.
 ///
 /// MLX's conversion adds 1 to the norms where it turns the convolutions' axes, so their shape tells
-/// it. Files without a convolution are told by their names: conversions have no name that begins as
-/// transformers' do, and only conversions are quantized. Source: mlx-lm 0.32.2, `sanitize` of
-/// qwen3_5.py, and mlx-vlm 0.7.10, `speculative/drafters/qwen3_5_mtp`.
+/// which writer it was. Files without a convolution are told by their names: conversions have no
+/// name that begins as transformers' do, and only conversions are quantized. Source: mlx-lm 0.32.2,
+/// `sanitize` of qwen3_5.py, and mlx-vlm 0.7.10, `speculative/drafters/qwen3_5_mtp`.
 ///
 /// # Errors
 /// Convolutions that contradict one another or their names, and norms that contradict them.
@@ -77,17 +77,17 @@ fn convolutions(files: &TensorFiles) -> Result<Option<Writer>, LoadError> {
         let named = WRITTEN_BY.iter().find(|(first, _)| name.starts_with(first));
         let contradiction = match (named, first) {
             (Some((start, named)), _) if *named != writer => {
-                Some(format!("names that begin with {start} are {}'s", named.name()))
+                Some(format!("names that begin with {start} are written by {}", named.name()))
             }
             (_, Some((other, before))) if before != writer => {
-                Some(format!("those of {other} are {}'s", before.name()))
+                Some(format!("those of {other} are in that of {}", before.name()))
             }
             _ => None,
         };
         if let Some(contradiction) = contradiction {
             let what = format!(
-                "its axes, {shape:?}, are {}'s, and {contradiction}; so it is unknown whether norms \
-                 are stored less 1",
+                "its axes, {shape:?}, are in the order of {}, and {contradiction}; so it is unknown \
+                 whether norms are stored less 1",
                 writer.name()
             );
             return Err(LoadError::Mixed { name: name.to_owned(), what });

@@ -25,6 +25,11 @@ fn tensor<'a>(all: &'a mut Tensors, name: &str) -> &'a mut Tensor {
     all.get_mut(name).expect("it is there")
 }
 
+/// What is done to all tensors.
+type Change = Box<dyn Fn(&mut Tensors)>;
+/// What is done to the tensor of this name.
+type Fault = fn(&mut Tensors, &str);
+
 /// Drops the last of the rows.
 fn shorten(tensor: &mut Tensor) {
     let rows = tensor.shape[0];
@@ -35,7 +40,7 @@ fn shorten(tensor: &mut Tensor) {
 #[test]
 fn each_tensor_that_is_missing_or_of_another_shape_or_type_is_refused_by_its_name() {
     load(DENSE);
-    let faults: [(&str, fn(&mut Tensors, &str)); 4] = [
+    let faults: [(&str, Fault); 4] = [
         ("missing", |all, name| drop(all.remove(name))),
         ("a row less", |all, name| shorten(tensor(all, name))),
         ("one more axis", |all, name| tensor(all, name).shape.push(1)),
@@ -89,7 +94,7 @@ fn names_of_two_layouts_in_one_checkpoint_are_refused() {
     load(DENSE);
     let mlx = |all: &mut Tensors| to_mlx(all, Patches::ChannelsLast);
     let text = "model.language_model";
-    let cases: [(&str, Box<dyn Fn(&mut Tensors)>); 5] = [
+    let cases: [(&str, Change); 5] = [
         ("vision_tower.", Box::new(|all| rename(all, "model.visual.", "vision_tower."))),
         ("language_model.model.layers.2.", {
             let to = "language_model.model.layers.2.";
@@ -130,12 +135,12 @@ fn a_convolution_of_another_writer_than_its_name_or_its_neighbours_is_refused() 
         weight.shape.swap(1, 2);
     });
     let name = format!("tensor language_model.model.{}: its axes", convolution(2));
-    assert!(found.contains(&name) && found.contains("are transformers's"), "{found}");
+    assert!(found.contains(&name) && found.contains("in the order of transformers"), "{found}");
     let found = refusal(DENSE, |all| {
         channels_last(tensor(all, &format!("model.language_model.{}", convolution(0))));
     });
     let name = format!("tensor model.language_model.{}: its axes", convolution(0));
-    assert!(found.contains(&name) && found.contains("are MLX's"), "{found}");
+    assert!(found.contains(&name) && found.contains("in the order of MLX"), "{found}");
     // Names that both write.
     let found = refusal(DENSE, |all| {
         all.retain(|name, _| !name.contains("visual"));

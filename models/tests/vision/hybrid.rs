@@ -3,6 +3,7 @@
 
 use half::bf16;
 use mlx_rs::Array;
+use mlx_rs::ops::quantize;
 use paceline_models::sample::{RowRule, choose};
 use paceline_models::{
     LoadOptions, Positions, SequenceId, Target, Wants, load_target, plan_target,
@@ -11,7 +12,7 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use crate::changed::{Tensor, Tensors, changed, unchanged};
-use crate::scene::{Golden, Scene, Sequence, floats, load, load_dir};
+use crate::scene::{Golden, Scene, Sequence, floats, load, load_dir, worst};
 use crate::{check_features, check_prompts, known, sequence};
 
 pub const DENSE: &str = "qwen3_5-vl-tiny";
@@ -174,6 +175,66 @@ fn the_layout_of_mlx_gives_the_bits_of_that_of_transformers() {
         let dir = changed(DENSE, |_| {}, |all| to_mlx(all, patches));
         let model = load_dir(dir.path());
         assert_eq!(case_bits(&*model, &golden, &cases, 1000), expected);
+    }
+}
+
+/// Numbers that share a scale.
+const GROUP: usize = 32;
+
+/// Quantizes the matrices of a text model in MLX's layout to 8 bits. The tower stays as it is.
+fn quantize_text(all: &mut Tensors) {
+    for (name, tensor) in std::mem::take(all) {
+        let module = name.strip_suffix(".weight").filter(|module| {
+            let whole_groups = tensor.shape.last().is_some_and(|inputs| inputs % GROUP == 0);
+            module.starts_with("language_model.") && tensor.shape.len() == 2 && whole_groups
+        });
+        let Some(module) = module else {
+            all.insert(name, tensor);
+            continue;
+        };
+        let shape: Vec<i32> = tensor.shape.iter().map(|size| *size as i32).collect();
+        let matrix = Array::from_slice(&numbers(&tensor), &shape);
+        let (packed, scales, biases) = quantize(&matrix, GROUP as i32, 8).expect("quantized");
+        let shape = |array: &Array| array.shape().iter().map(|size| *size as usize).collect();
+        let words = packed.try_as_slice::<u32>().expect("words").iter();
+        let bytes = words.flat_map(|word| word.to_le_bytes()).collect();
+        all.insert(
+            format!("{module}.weight"),
+            Tensor { dtype: Dtype::U32, shape: shape(&packed), bytes },
+        );
+        for (part, array) in [("scales", scales), ("biases", biases)] {
+            let mut tensor = Tensor { dtype: Dtype::F32, shape: shape(&array), bytes: vec![] };
+            store(&mut tensor, &floats(&array));
+            all.insert(format!("{module}.{part}"), tensor);
+        }
+    }
+}
+
+#[test]
+fn a_quantized_text_model_keeps_its_tower_as_it_is_stored() {
+    let (original, golden) = load(DENSE);
+    let formats = |config: &mut Value| {
+        config["quantization"] = json!({ "group_size": GROUP, "bits": 8, "mode": "affine" });
+    };
+    let dir = changed(DENSE, formats, |all| {
+        to_mlx(all, Patches::ChannelsLast);
+        quantize_text(all);
+    });
+    let model = load_dir(dir.path());
+    let [before, after] = [&original, &model].map(|model| known(&**model, &golden));
+    for (name, features) in &before {
+        assert_eq!(floats(&features.embeddings), floats(&after[name].embeddings), "{name}");
+    }
+    for case in &golden.cases {
+        let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &after, case)]);
+        let rows = case.prompt.len() as i32;
+        let batch = scene.batch(&[(0, rows)]);
+        let wants = Wants { logit_rows: vec![rows - 1], ..Wants::default() };
+        let logits = scene.run(&batch, &wants).logits.expect("wanted");
+        let off = worst(&case.logits, &floats(&logits));
+        let most = case.logits.iter().fold(0.0f32, |most, logit| most.max(logit.abs()));
+        // Eight bits of each weight, through three layers: a few hundredths of the largest logit.
+        assert!(off < 0.1 * most, "prompt of {rows}: off by {off}, the largest is {most}");
     }
 }
 
