@@ -83,7 +83,7 @@ fn what_the_reference_renders_is_rendered() {
     let fixtures = std::fs::read_to_string(dir().join("fixtures.json")).expect("in the repository");
     let fixtures: Value = serde_json::from_str(&fixtures).expect("JSON");
     let cases = fixtures["cases"].as_array().expect("cases");
-    assert!(cases.len() >= 118);
+    assert!(cases.len() >= 173);
     let mut wrong = Vec::new();
     for case in cases {
         let source = std::fs::read_to_string(dir().join(text(&case["template"])))

@@ -20,7 +20,7 @@ const MAX_TOOL_NAME: usize = 128;
 /// # Errors
 /// The first field that cannot be served.
 pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceError> {
-    let ConversationInput { messages, tools, calls, template_arguments } = input;
+    let ConversationInput { messages, tools, calls, template_arguments, effort } = input;
     check_calls(&calls, &tools)?;
     if messages.is_empty() {
         return Err(InferenceError::invalid("messages", "at least one message", "none"));
@@ -60,7 +60,8 @@ pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceE
     let images = conversation::in_order(&mut messages, images);
     let (tools, arguments) =
         (offered(tools, &mut json)?, arguments(&template_arguments, &mut json)?);
-    Ok(Conversation { messages, tools, calls, arguments, images, json_bytes: json.bytes() })
+    let json_bytes = json.bytes();
+    Ok(Conversation { messages, tools, calls, arguments, effort, images, json_bytes })
 }
 
 /// Checks that a tool that must be called is offered.
@@ -236,7 +237,7 @@ mod tests {
     ) -> Result<Conversation, InferenceError> {
         let template_arguments = template_arguments.to_owned();
         let calls = CallRule::Auto;
-        check(ConversationInput { messages, tools, calls, template_arguments })
+        check(ConversationInput { messages, tools, calls, template_arguments, effort: None })
     }
 
     fn call(name: &str, arguments: &str) -> ToolCallInput {

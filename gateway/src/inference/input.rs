@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::params::GenerationParams;
 pub use crate::prompt::conversation::CallRule;
+use crate::prompt::conversation::Effort;
 
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +42,9 @@ pub struct ConversationInput {
     pub calls: CallRule,
     /// Variables of the template: a JSON object as text, or nothing.
     pub template_arguments: String,
+    /// How much the model is to think. It becomes the variable of the template for that, unless
+    /// `template_arguments` has the variable.
+    pub effort: Option<Effort>,
 }
 
 /// One message of a conversation.

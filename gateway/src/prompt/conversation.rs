@@ -21,6 +21,8 @@ pub struct Conversation {
     pub calls: CallRule,
     /// Variables of the template that the request sets.
     pub arguments: Map<String, Value>,
+    /// How much the model is to think, if the request says so.
+    pub effort: Option<Effort>,
     /// Its images, in the order in which the messages show them.
     pub images: Vec<EncodedImage>,
     /// Bytes of the JSON texts of calls, tools and arguments.
@@ -48,8 +50,15 @@ pub(super) struct Edits<'a>(pub(super) &'a mut dyn FnMut(&str) -> Option<String>
 impl Edits<'_> {
     pub(super) fn apply(&mut self, conversation: &mut Conversation) {
         // `json_bytes` stays the size that was sent. It serves to tell short requests from long.
-        let Conversation { messages, tools, calls: _, arguments, images: _, json_bytes: _ } =
-            conversation;
+        let Conversation {
+            messages,
+            tools,
+            calls: _,
+            arguments,
+            effort: _,
+            images: _,
+            json_bytes: _,
+        } = conversation;
         for message in messages {
             let Message { role: _, parts, calls, call_id, name, reasoning } = message;
             for part in parts {
@@ -94,6 +103,42 @@ impl Edits<'_> {
             (key, value)
         });
         *members = edited.collect();
+    }
+}
+
+/// How much the model is to think before it answers, ascending. The words are those of OpenAI's and
+/// Anthropic's protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "as in `Effort::word`")]
+pub enum Effort {
+    Minimal,
+    Low,
+    Medium,
+    High,
+    XHigh,
+    Max,
+}
+
+impl Effort {
+    /// All, ascending.
+    pub const ALL: [Self; 6] =
+        [Self::Minimal, Self::Low, Self::Medium, Self::High, Self::XHigh, Self::Max];
+
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::XHigh => "xhigh",
+            Self::Max => "max",
+        }
+    }
+
+    /// The effort with this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|effort| effort.word() == word)
     }
 }
 

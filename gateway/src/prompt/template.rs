@@ -5,6 +5,7 @@
 //! with something that it leaves out is refused (I5).
 
 mod capabilities;
+mod effort;
 mod engine;
 mod last_turn;
 
@@ -19,6 +20,7 @@ use super::markup::{
 use super::resent::AssistantMarkup;
 
 use capabilities::Capabilities;
+use effort::EffortWords;
 use engine::{Engine, MAX_OUTPUT_BYTES, SpecialTokens, too_large, without_generation_tags};
 
 /// Variables that are set here, or could be by a model's files. A request may set others.
@@ -77,6 +79,8 @@ impl RenderError {
 pub struct Template {
     engine: Engine,
     capabilities: Capabilities,
+    /// How it takes an amount of thinking.
+    efforts: EffortWords,
     /// For each markup: whether the template puts it together of pieces.
     assembled: Vec<bool>,
     /// The markup that the template writes around thoughts and calls.
@@ -107,6 +111,7 @@ impl Template {
         }
         template.answer_format = AnswerFormat::of_template(&source);
         let capabilities = template.capabilities;
+        template.efforts = EffortWords::of(&template.engine, capabilities, &source);
         template.assistant_markup = AssistantMarkup {
             thoughts: capabilities.shows_reasoning() && source.contains("</think>"),
             calls: capabilities.shows_calls() && source.contains("<tool_call>"),
@@ -125,6 +130,7 @@ impl Template {
         Ok(Self {
             engine,
             capabilities,
+            efforts: EffortWords::default(),
             assembled,
             assistant_markup: AssistantMarkup::default(),
             answer_format: AnswerFormat::default(),
@@ -153,6 +159,7 @@ impl Template {
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, RenderError> {
         let conversation = &self.in_order(conversation);
         let conversation = &self.with_fields(conversation);
+        let conversation = &self.with_effort(conversation);
         if let Some(field) = self.capabilities.missing_field(conversation) {
             return Err(RenderError::no_tools(field));
         }
@@ -192,6 +199,16 @@ impl Template {
         for message in changed.messages.iter_mut().filter(|message| concerns(message)) {
             self.assistant_markup.move_to_fields(message);
         }
+        Cow::Owned(changed)
+    }
+
+    /// The conversation, with its effort in the variables of the template.
+    fn with_effort<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
+        if conversation.effort.is_none() {
+            return Cow::Borrowed(conversation);
+        }
+        let mut changed = conversation.clone();
+        self.efforts.set(&mut changed);
         Cow::Owned(changed)
     }
 

@@ -67,9 +67,18 @@ impl Exchange {
 
     /// With a keep-alive after so long without an event.
     pub async fn keeping_alive(keep_alive: Duration) -> Self {
+        Self::of("qwen3.jinja", keep_alive).await
+    }
+
+    /// With this template of `tests/templates`.
+    pub async fn with_template(template: &str) -> Self {
+        Self::of(template, KEEP_ALIVE).await
+    }
+
+    async fn of(template: &str, keep_alive: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let model = dir.path().join("model");
-        write_model(&model);
+        write_model(&model, template);
         let mut config = Config::default();
         config.supervisor.runtime_dir = dir.path().display().to_string();
         let runtime_dir = RuntimeDir::locate(&config).expect("a short path");
@@ -201,15 +210,15 @@ pub async fn reply(router: Router, path: &str, body: &Value) -> Reply {
     Reply { status: parts.status, headers: parts.headers, body }
 }
 
-/// The demo's tokenizer, and a template that shows tools, calls and thoughts.
-fn write_model(dir: &Path) {
+/// The demo's tokenizer, and a template.
+fn write_model(dir: &Path, template: &str) {
     std::fs::create_dir_all(dir).expect("writable");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let demo = root.join("../demo/target");
     for name in ["tokenizer.json", "config.json", "tokenizer_config.json"] {
         std::fs::copy(demo.join(name), dir.join(name)).expect("copied");
     }
-    let template = root.join("tests/templates/qwen3.jinja");
+    let template = root.join("tests/templates").join(template);
     std::fs::copy(template, dir.join("chat_template.jinja")).expect("copied");
 }
 

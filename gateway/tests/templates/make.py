@@ -76,6 +76,17 @@ CONVERSATIONS = {
     "only a system message": ([SYSTEM], None, {}),
     "an empty question": ([{"role": "user", "content": ""}], None, {}),
 }
+# Of templates that know an amount of thinking, or thoughts of earlier turns that stay.
+LATER = [HELLO, THOUGHT, MORE, CALLS, RESULT, RESULT_2]
+THINKING = {
+    "little thinking": ([HELLO], None, {"reasoning_effort": "low"}),
+    "some thinking": ([SYSTEM, HELLO], None, {"reasoning_effort": "medium"}),
+    "much thinking beside tools": ([SYSTEM, HELLO], [READ], {"reasoning_effort": "xhigh"}),
+    "an amount that no template knows": ([HELLO], None, {"reasoning_effort": "very high"}),
+    "an amount without thinking": ([HELLO], None, {"reasoning_effort": "low", "enable_thinking": False}),
+    "earlier thoughts that stay": (LATER, [READ, TIME], {"preserve_thinking": True}),
+    "earlier thoughts that go": (LATER, [READ, TIME], {"preserve_thinking": False}),
+}
 IMAGE = {"type": "image"}
 
 
@@ -114,7 +125,14 @@ def main():
     for path in sorted(HERE.glob("*.jinja")):
         source = path.read_text()
         conversations = WORDS if path.stem == "words" else CONVERSATIONS
-        for name, conversation in (conversations | (PICTURES if "<|image_pad|>" in source else {})).items():
+        if "preserve_thinking" in source:
+            conversations = conversations | THINKING
+            if "'</think>' in content" not in source:
+                # It shows thoughts of their own field alone. Paceline moves those in a text there before it renders.
+                del conversations["earlier thoughts"]
+        if "<|image_pad|>" in source:
+            conversations = conversations | PICTURES
+        for name, conversation in conversations.items():
             messages, tools, arguments = conversation
             case = {"template": path.name, "name": name, "messages": messages, "tools": tools, "arguments": arguments}
             cases.append(case | render(source, conversation))

@@ -87,6 +87,8 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
         tools: tools.into_iter().map(tool).collect(),
         calls: choice.unwrap_or_default(),
         template_arguments,
+        // The protocol has variables of the template alone.
+        effort: None,
     };
     Ok(RequestInput { prompt: PromptInput::Conversation(conversation), params })
 }
@@ -411,6 +413,7 @@ mod tests {
             tools: vec![tool],
             calls: CallRule::Named("f".into()),
             template_arguments: "{\"x\": 1}".into(),
+            effort: None,
         };
         let prompt = input.expect("every part is known").prompt;
         assert_eq!(prompt, PromptInput::Conversation(conversation));

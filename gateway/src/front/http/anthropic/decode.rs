@@ -21,6 +21,7 @@ use crate::inference::input::{
     ToolInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
+use crate::prompt::conversation::Effort;
 
 /// The protocol's names of fields.
 pub const FIELDS: &[FieldName] = &[
@@ -118,7 +119,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
     let calls = AllowedCalls::one_if(one_call == Some(true));
     let choice = tool_rule(tool_choice)?;
     let tools = offered(tools.unwrap_or_default())?;
-    let Thoughts { mut arguments, hide, form } = thoughts(thinking, output_config)?;
+    let Thoughts { mut arguments, effort, hide, form } = thoughts(thinking, output_config)?;
     let Extension { route, template_arguments } =
         paceline.unwrap_or(Extension { route: None, template_arguments: None });
     // What the client sets by name counts more than what follows from other fields.
@@ -131,6 +132,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
             true => String::new(),
             false => Value::from(arguments).to_string(),
         },
+        effort,
     };
     let params = GenerationParams {
         model,
@@ -253,18 +255,20 @@ fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<CallRule>, InferenceEr
 struct Thoughts {
     /// Variables of the template.
     arguments: Map<String, Value>,
+    /// How much the model is to think.
+    effort: Option<Effort>,
     /// Whether the client gets no text of them.
     hide: bool,
     /// What the answer's text is held to.
     form: Option<TextForm>,
 }
 
-/// The variables by which published templates turn thoughts on and off, and set their length.
+/// The variable by which published templates turn thoughts on and off, and how long they are to be.
 fn thoughts(
     thinking: Option<Thinking>,
     output: Option<OutputConfig>,
 ) -> Result<Thoughts, InferenceError> {
-    let mut thoughts = Thoughts { arguments: Map::new(), hide: false, form: None };
+    let mut thoughts = Thoughts { arguments: Map::new(), effort: None, hide: false, form: None };
     if let Some(Thinking { kind, display, rest }) = thinking {
         let thinks = match kind.as_str() {
             "enabled" | "adaptive" | "between_tools" => true,
@@ -295,17 +299,11 @@ fn thoughts(
             thoughts.form = Some(TextForm::JsonSchema(schema.text()));
         }
         if let Some(effort) = effort {
-            // Templates that have the variable know three words.
-            let word = match effort.as_str() {
-                "low" | "medium" | "high" => effort.as_str(),
-                "xhigh" | "max" => "high",
-                _ => {
-                    let expected = "low, medium, high, xhigh or max";
-                    let found = quoted(&effort);
-                    return Err(InferenceError::invalid("output_config.effort", expected, found));
-                }
-            };
-            thoughts.arguments.insert("reasoning_effort".into(), word.into());
+            let known = Effort::from_word(&effort).filter(|known| *known >= Effort::Low);
+            thoughts.effort = Some(known.ok_or_else(|| {
+                let expected = "low, medium, high, xhigh or max";
+                InferenceError::invalid("output_config.effort", expected, quoted(&effort))
+            })?);
         }
     }
     Ok(thoughts)

@@ -191,7 +191,7 @@ fn a_choice_may_allow_one_call() {
 }
 
 #[test]
-fn thinking_and_effort_are_variables_of_the_template() {
+fn thinking_and_effort_are_for_the_template() {
     let variables = |more: Value| {
         let text = conversation(served(more)).template_arguments;
         if text.is_empty() { Value::Null } else { serde_json::from_str(&text).expect("JSON") }
@@ -201,7 +201,8 @@ fn thinking_and_effort_are_variables_of_the_template() {
     assert_eq!(variables(json!({ "thinking": off })), json!({"enable_thinking": false}));
     let on = json!({"type": "enabled", "budget_tokens": 1024});
     let both = json!({"thinking": on, "output_config": {"effort": "max"}});
-    assert_eq!(variables(both), json!({"enable_thinking": true, "reasoning_effort": "high"}));
+    assert_eq!(variables(both.clone()), json!({"enable_thinking": true}));
+    assert_eq!(conversation(served(both)).effort, Some(Effort::Max));
     let by_name =
         json!({"thinking": off, "paceline": {"template_arguments": {"enable_thinking": true}}});
     assert_eq!(variables(by_name), json!({"enable_thinking": true}));

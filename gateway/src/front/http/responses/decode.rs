@@ -25,6 +25,7 @@ use crate::inference::input::{
     ToolCallInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
+use crate::prompt::conversation::Effort;
 
 /// The protocol's names of fields.
 pub const FIELDS: &[FieldName] = &[
@@ -117,7 +118,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
     }
     let Items { messages, paths, tools, called: _ } = items;
     let choice = tool_choice.map_or(Ok(Some(CallRule::Auto)), |choice| choice.rule(CHOICES))?;
-    let mut arguments = efforts(reasoning)?;
+    let Thoughts { mut arguments, effort } = thoughts(reasoning)?;
     let Extension { route, template_arguments } =
         paceline.unwrap_or(Extension { route: None, template_arguments: None });
     // What the client sets by name counts more than what follows from other fields.
@@ -133,6 +134,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
             true => String::new(),
             false => Value::from(arguments).to_string(),
         },
+        effort,
     };
     let params = GenerationParams {
         model: model.unwrap_or_default(),
@@ -337,28 +339,34 @@ fn included(include: Vec<String>, top: Option<u32>) -> Result<Included, Inferenc
     Ok(Included { encrypted_reasoning: asks(accepted::ENCRYPTED_REASONING), logprobs })
 }
 
-/// The variables by which published templates turn thoughts off and set their length.
-fn efforts(reasoning: Option<Reasoning>) -> Result<Map<String, Value>, InferenceError> {
-    let mut arguments = Map::new();
-    let Some(Reasoning { effort, rest }) = reasoning else { return Ok(arguments) };
+/// How the model is to think.
+#[derive(Debug, Default)]
+struct Thoughts {
+    /// Variables of the template.
+    arguments: Map<String, Value>,
+    /// How much.
+    effort: Option<Effort>,
+}
+
+/// The variable by which published templates turn thoughts off, and how long they are to be.
+fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
+    let mut thoughts = Thoughts::default();
+    let Some(Reasoning { effort, rest }) = reasoning else { return Ok(thoughts) };
     check("reasoning.", &rest, accepted::REASONING)?;
-    let Some(effort) = effort else { return Ok(arguments) };
-    // Templates that have the variable know three words.
-    let word = match effort.as_str() {
-        "none" => {
-            arguments.insert("enable_thinking".into(), false.into());
-            return Ok(arguments);
+    let Some(effort) = effort else { return Ok(thoughts) };
+    match (effort.as_str(), Effort::from_word(&effort)) {
+        ("none", _) => {
+            thoughts.arguments.insert("enable_thinking".into(), false.into());
         }
-        "minimal" | "low" => "low",
-        "medium" => "medium",
-        "high" | "xhigh" | "max" | "ultra" | "persistent" => "high",
-        _ => {
+        // Two words of Codex CLI for more than the protocol has.
+        ("ultra" | "persistent", _) => thoughts.effort = Some(Effort::Max),
+        (_, Some(known)) => thoughts.effort = Some(known),
+        (_, None) => {
             let expected = "none, minimal, low, medium, high, xhigh or max";
             return Err(InferenceError::invalid("reasoning.effort", expected, quoted(&effort)));
         }
-    };
-    arguments.insert("reasoning_effort".into(), word.into());
-    Ok(arguments)
+    }
+    Ok(thoughts)
 }
 
 /// The fields that the protocol has in answers too.

@@ -197,7 +197,10 @@ fn parameters_have_the_middles_names() {
     );
     assert_eq!((params.max_tokens, params.stop.as_slice()), (Some(9), &["x".to_owned()][..]));
     assert_eq!(params.route, Some(RouteWish::Plain));
-    assert_eq!(conversation(decoded).template_arguments, r#"{"reasoning_effort":"high"}"#);
+    let decoded = conversation(decoded);
+    assert_eq!((decoded.effort, decoded.template_arguments.as_str()), (Some(Effort::XHigh), ""));
+    let ultra = conversation(served(json!({"reasoning": {"effort": "ultra"}})));
+    assert_eq!(ultra.effort, Some(Effort::Max));
     let none = conversation(served(json!({"reasoning": {"effort": "none"}})));
     assert_eq!(none.template_arguments, r#"{"enable_thinking":false}"#);
 }

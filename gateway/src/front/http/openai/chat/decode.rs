@@ -22,6 +22,7 @@ use crate::inference::input::{
     ToolCallInput, ToolInput,
 };
 use crate::inference::params::GenerationParams;
+use crate::prompt::conversation::Effort;
 
 /// The variable of published templates that switches thinking off.
 const ENABLE_THINKING: &str = "enable_thinking";
@@ -83,7 +84,8 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
     let include_usage = include_usage(stream, stream_options)?;
     let form = text_form(response_format)?;
     let Extension { route, template_arguments } = paceline.unwrap_or_default();
-    let arguments = template_variables(template_arguments, chat_template_kwargs, reasoning_effort)?;
+    let Thoughts { variables, effort } =
+        thoughts(template_arguments, chat_template_kwargs, reasoning_effort)?;
     let messages = messages.into_iter().enumerate().map(|(at, one)| message(at, one));
     let messages = messages.collect::<Result<_, _>>()?;
     let tools = tools.unwrap_or_default().into_iter().enumerate().map(|(at, one)| tool(at, one));
@@ -109,12 +111,12 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         logprobs: reported(logprobs, top_logprobs)?,
         route,
     };
-    let template_arguments = match arguments.is_empty() {
+    let template_arguments = match variables.is_empty() {
         true => String::new(),
-        false => Value::Object(arguments).to_string(),
+        false => Value::Object(variables).to_string(),
     };
     let calls = choice.unwrap_or_default();
-    let conversation = ConversationInput { messages, tools, calls, template_arguments };
+    let conversation = ConversationInput { messages, tools, calls, template_arguments, effort };
     let params = GenerationParams { form, ..parameters.checked()? };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
     let calls = AllowedCalls::one_if(parallel_tool_calls == Some(false));
@@ -150,12 +152,20 @@ fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, Inferen
     }
 }
 
-/// The variables of the template, from the fields that may have them.
-fn template_variables(
+/// What a request sets of the template, and how much the model is to think.
+#[derive(Debug, Default)]
+struct Thoughts {
+    variables: Map<String, Value>,
+    effort: Option<Effort>,
+}
+
+/// The variables of the template, from the fields that may have them. A `reasoning_effort` that only
+/// one template knows is passed as it is.
+fn thoughts(
     ours: Option<AnyJson>,
     theirs: Option<AnyJson>,
     effort: Option<String>,
-) -> Result<Map<String, Value>, InferenceError> {
+) -> Result<Thoughts, InferenceError> {
     let (field, given) = match (ours, theirs) {
         (Some(_), Some(_)) => {
             let expected = "nothing beside paceline.template_arguments";
@@ -172,12 +182,15 @@ fn template_variables(
         }
     };
     let (name, value) = match effort.as_deref() {
-        None => return Ok(variables),
+        None => return Ok(Thoughts { variables, effort: None }),
         Some("none") => (ENABLE_THINKING, Value::Bool(false)),
         Some(effort) => (REASONING_EFFORT, Value::String(effort.to_owned())),
     };
     match variables.get(name) {
         None => {
+            if let Some(effort) = effort.as_deref().and_then(Effort::from_word) {
+                return Ok(Thoughts { variables, effort: Some(effort) });
+            }
             variables.insert(name.to_owned(), value);
         }
         Some(other) if *other == value => {}
@@ -187,7 +200,7 @@ fn template_variables(
             return Err(InferenceError::invalid(REASONING_EFFORT, expected, found));
         }
     }
-    Ok(variables)
+    Ok(Thoughts { variables, effort: None })
 }
 
 fn most_tokens(newer: Option<u32>, older: Option<u32>) -> Result<Option<u32>, InferenceError> {

@@ -13,6 +13,7 @@ use crate::inference::input::{
     ToolInput,
 };
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
+use crate::prompt::conversation::Effort;
 
 fn decoded(request: Value) -> Result<DecodedChat, InferenceError> {
     chat(serde_json::from_value::<ChatCompletionRequest>(request).expect("the message's form"))
@@ -144,6 +145,7 @@ fn every_field_of_a_conversation_is_decoded() {
         }],
         calls: CallRule::Auto,
         template_arguments: r#"{"x":1}"#.into(),
+        effort: None,
     };
     assert_eq!(found, expected);
 }
@@ -206,9 +208,20 @@ fn the_format_of_the_answer_is_text_json_or_a_schema() {
 }
 
 #[test]
-fn the_effort_of_reasoning_is_a_variable_of_the_template() {
+fn the_effort_of_reasoning_is_for_the_template_and_its_own_words_are_variables() {
     let with = |fields| conversation(asking(fields)).template_arguments;
-    assert_eq!(with(json!({"reasoning_effort": "low"})), r#"{"reasoning_effort":"low"}"#);
+    let effort = |fields| {
+        let conversation = conversation(asking(fields));
+        (conversation.effort, conversation.template_arguments)
+    };
+    for known in Effort::ALL {
+        let expected = (Some(known), String::new());
+        assert_eq!(effort(json!({"reasoning_effort": known.word()})), expected);
+    }
+    let own = (None, r#"{"reasoning_effort":"ultra"}"#.to_owned());
+    assert_eq!(effort(json!({"reasoning_effort": "ultra"})), own);
+    let named = json!({"chat_template_kwargs": {"reasoning_effort": "high"}});
+    assert_eq!(effort(named), (None, r#"{"reasoning_effort":"high"}"#.to_owned()));
     assert_eq!(with(json!({"reasoning_effort": "none"})), r#"{"enable_thinking":false}"#);
     let both =
         json!({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": false}});

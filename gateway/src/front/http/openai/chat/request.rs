@@ -54,8 +54,9 @@ pub struct ChatCompletionRequest {
     pub logprobs: Option<bool>,
     /// Number of the most probable tokens that are reported beside each token.
     pub top_logprobs: Option<u32>,
-    /// Passed to the chat template as the variable of this name. `none` switches thinking off in
-    /// templates that have the variable `enable_thinking`.
+    /// How much the model thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`. It becomes the
+    /// nearest word of the chat template's variable of this name; a template without it is asked to
+    /// think (`enable_thinking`). `none` switches thinking off there. Another word is passed as it is.
     pub reasoning_effort: Option<String>,
     /// Number of the most probable tokens to choose from.
     pub top_k: Option<u32>,
