@@ -1,8 +1,6 @@
 //! Answers that are held to a format, through the whole service: schemas and forced calls over every
 //! protocol, in both lanes, each valid by another implementation of JSON schema.
 
-#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -10,7 +8,9 @@ use std::time::Duration;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::grammar::Kind;
 use paceline_proto::v1::{self, Grammar, RouteWish};
-use paceline_tests::{Answer, Ask, Stack, Weights, chat, continue_text, repository, single};
+use paceline_tests::ask::Ask;
+use paceline_tests::model::{Weights, single};
+use paceline_tests::{Answer, Stack, chat, continue_text, repository};
 use serde_json::{Value, json};
 
 /// A service of the demo model with the template of a family that calls tools, and its drafter.
@@ -155,7 +155,8 @@ fn forced_and_strict_calls_follow_the_tools() {
     let stack = tooled();
     let function =
         json!({"name": "add", "description": "Adds", "strict": true, "parameters": event()});
-    let other = json!({"name": "list", "parameters": {"type": "object", "properties": {}}});
+    let other =
+        json!({"name": "list", "parameters": {"type": "object", "additionalProperties": false}});
     let tools = json!([{"type": "function", "function": function}, {"type": "function", "function": other}]);
     let calls = |choice: Value, route: &str| {
         let more = json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": false});

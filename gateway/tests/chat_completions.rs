@@ -153,7 +153,7 @@ async fn errors_have_the_shape_of_the_protocol_and_the_clients_field() {
         (CHAT, chat(json!({"max_completion_tokens": 0})), "max_tokens"),
         (CHAT, chat(json!({"top_p": 7})), "top_p"),
         (CHAT, chat(json!({"n": 99})), "n"),
-        (CHAT, chat(json!({"response_format": {"type": "json_object"}})), "response_format"),
+        (CHAT, chat(json!({"response_format": {"type": "xml"}})), "response_format.type"),
         (
             CHAT,
             chat(json!({"tools": [{"type": "function", "function": {"name": "a b"}}]})),

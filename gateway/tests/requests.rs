@@ -20,6 +20,28 @@ use stage::{Stage, chat, ids, is, limited, ready, text, within};
 const ANY: &[u32] = &[300, 301];
 
 #[tokio::test]
+async fn a_grammar_goes_to_the_supervisor_with_the_ids_that_end_the_answer() {
+    use paceline_proto::internal::v1::{Grammar, GrammarPart, grammar_part::Content};
+    let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
+    let mut client = stage.client.clone();
+    let kind = Some(v1::grammar::Kind::Regex("a+/b".into()));
+    let request = v1::ChatRequest { grammar: Some(v1::Grammar { kind }), ..chat("Hi") };
+    let call = paceline_process::task::spawn("call", async move { client.chat(request).await });
+    let submission = fake.submission().await;
+    let part = GrammarPart {
+        field: "grammar.regex".into(),
+        lenient: false,
+        content: Some(Content::Regex("a+/b".into())),
+    };
+    let Grammar { frame, parts, end_ids } = submission.generation().grammar.clone().expect("sent");
+    assert!(frame.starts_with("start: @part_0\n"), "{frame}");
+    assert_eq!((parts, end_ids), (vec![part], vec![2]));
+    let accepted = submission.accept();
+    let _over = accepted.done(&[2]).await;
+    within(call).await.expect("no panic").expect("answered");
+}
+
+#[tokio::test]
 async fn a_conversation_is_answered() {
     let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let mut client = stage.client.clone();

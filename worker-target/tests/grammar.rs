@@ -3,6 +3,7 @@
 //! after a preemption, and with drafts that are right, wrong in the middle, guessed or hidden rows.
 
 #![cfg(feature = "mlx")]
+#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
 mod stage;
 
@@ -12,7 +13,8 @@ use futures::future::join_all;
 use paceline_link::End;
 use paceline_proto::internal::v1::grammar_part::Content;
 use paceline_proto::internal::v1::{
-    Generation, Grammar, GrammarPart, Heartbeat, LinkPhase, Permit, SamplingRule, TokenBatch,
+    DescribeRequest, Generation, Grammar, GrammarPart, Heartbeat, LinkPhase, Permit, SamplingRule,
+    TokenBatch,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
@@ -23,7 +25,9 @@ use tonic::Streaming;
 use stage::drafter::{
     BLOCK, HIDDEN, Known, Script, VOCAB, attach, oracle, propose_ids, propose_rows, roll, welcome,
 };
-use stage::{GREEDY, Worker, cases, finish, generate, generation, ids, open, tiny, until_link};
+use stage::{
+    GREEDY, STAMP, Worker, cases, finish, generate, generation, ids, open, tiny, until_link,
+};
 
 /// The id that ends answers.
 const END: u32 = 256;
@@ -142,7 +146,7 @@ fn requests(count: u64) -> Vec<Held> {
             sampling: Some(sampling),
             seed: 70 + at,
             sample_index: at as u32 % 3,
-            logprobs: (at % 3 == 0).then_some(2),
+            logprobs: at.is_multiple_of(3).then_some(2),
             report_margins: at % 4 == 1,
             tokenizer_vocab: words().len() as u32,
             ..generation(&format!("s{at}-{how}"), prompt, TOKENS)
@@ -321,6 +325,34 @@ async fn an_answer_beside_a_free_one_changes_nothing_of_it() {
     let both = [stage.plain(free("beside")), stage.plain(greedy)];
     let both = join_all(both).await;
     assert_eq!(ids(&both[0]), alone);
+}
+
+#[tokio::test]
+async fn a_preempted_answer_goes_on_in_its_grammar() {
+    // A schema whose answers fill the context, so that some of them lose their memory.
+    let item = json!({"type": "string", "maxLength": 6});
+    let schema = json!({"type": "array", "items": item, "minItems": 60});
+    let request = |at: u64| {
+        let sampling = Some(SamplingRule { temperature: 0.9, ..GREEDY });
+        let free = generation(&format!("long-{at}"), &cases()[0].0[..1], TOKENS);
+        held(Generation { sampling, seed: at, ..free }, &schema)
+    };
+    let stage = Stage::new(&[]).await;
+    let mut alone = vec![];
+    for at in 0..6 {
+        alone.push(ids(&stage.plain(request(at)).await));
+    }
+    let message = DescribeRequest { stamp: Some(STAMP) };
+    let about = stage.worker.client.clone().describe(message).await.expect("described");
+    let longest = about.into_inner().kv_classes.last().expect("classes").bytes;
+    // Room for two and a half of the longest.
+    let budget = (longest * 5 / 2).to_string();
+    let small = Stage::new(&[("PACELINE_KV__BUDGET_BYTES", &budget)]).await;
+    let together = join_all((0..6).map(|at| small.plain(request(at)))).await;
+    for (at, (batches, alone)) in together.iter().zip(&alone).enumerate() {
+        assert_eq!(&ids(batches), alone, "long-{at}");
+    }
+    assert!(small.worker.log().contains("request preempted"), "none was preempted");
 }
 
 #[tokio::test]

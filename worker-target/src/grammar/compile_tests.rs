@@ -155,6 +155,7 @@ fn two_hundred_shapes_of_schemas_are_enforced_or_refused_by_name() {
 
 /// Texts that are made to cost much, within the bounds of size.
 fn hostile() -> Vec<(String, GrammarSource)> {
+    // More than 60 lines: a list, one text of each kind.
     let mut all: Vec<(String, GrammarSource)> = vec![];
     let mut add = |name: &str, value: Value| all.push((name.to_owned(), schema(&value)));
     // 2^n schemas by references that each name two others.

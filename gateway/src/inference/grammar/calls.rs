@@ -132,7 +132,7 @@ fn said(excluded: &[&str]) -> String {
 fn whole(tags: &AnswerTags, one: &str) -> Calls {
     let rules = format!("calls: one\n{one}");
     let tag = tags.letters(Tag::CallOpen);
-    let mut beside_text = format!("free: one | SAID?\nSAID: /[^{{\\s](?s:.*)/");
+    let mut beside_text = "free: one | SAID?\nSAID: /[^{\\s](?s:.*)/".to_owned();
     if tags.token(Tag::CallOpen).is_none() && !tag.is_empty() {
         beside_text.push_str(&format!(" & ~/(?s:.*){}(?s:.*)/", escaped(tag)));
     }
