@@ -123,7 +123,10 @@ def messages_tools():
     again = client.messages.create(model=MODEL, max_tokens=8, messages=turns, tools=tools)
     counted = client.messages.count_tokens(model=MODEL, messages=turns, tools=tools).input_tokens
     same("counted tokens with a tool's answer", prompt_tokens(again.usage), counted)
-    error = refused("any tool", anthropic.BadRequestError, lambda: ask(CALL, tools=tools, tool_choice={"type": "any"}))
+    forced = ask(CALL, tools=tools, tool_choice={"type": "any"})
+    holds("a forced call", found(forced) and found(forced)[0][0] in PARAMETERS, forced)
+    other = {"type": "tool", "name": "other"}
+    error = refused("another tool", anthropic.BadRequestError, lambda: ask(CALL, tools=tools, tool_choice=other))
     holds("its field", "tool_choice" in str(error), error)
 
 

@@ -176,7 +176,10 @@ def chat_tools():
     ]
     again = client.chat.completions.create(model=MODEL, messages=conversation, tools=tools, max_tokens=8)
     holds("an answer after the tool's", again.usage.prompt_tokens > 0, again)
-    error = refused("required", openai.BadRequestError, lambda: chat(CALL, tools=tools, tool_choice="required"))
+    forced = chat(CALL, tools=tools, tool_choice="required", max_tokens=128).choices[0].message
+    holds("a forced call", forced.tool_calls and forced.tool_calls[0].function.name in PARAMETERS, forced)
+    other = {"type": "function", "function": {"name": "other"}}
+    error = refused("another tool", openai.BadRequestError, lambda: chat(CALL, tools=tools, tool_choice=other))
     same("its field", error.param, "tool_choice")
 
 
@@ -271,8 +274,10 @@ def errors():
     same("its field and reason", (error.param, error.body["reason"]), ("guided_regex", "INVALID_ARGUMENT"))
     error = refused("a value", openai.BadRequestError, lambda: chat(temperature=-1))
     same("its field", error.param, "temperature")
-    error = refused("a schema", openai.BadRequestError, lambda: chat(response_format={"type": "json_object"}))
-    same("its field", error.param, "response_format")
+    unserved = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "not": {}}}}
+    error = refused("a schema", openai.BadRequestError, lambda: chat(response_format=unserved))
+    same("its field", error.param, "response_format.json_schema.schema")
+    holds("its keyword", "not" in str(error), error)
     error = refused("a long prompt", openai.BadRequestError, lambda: chat("word " * 9000))
     same("its code", error.code, "context_length_exceeded")
     error = refused("tools", openai.BadRequestError, lambda: chat(tools=[tool("move_stock")]))
