@@ -203,10 +203,7 @@ fn chat() -> v1::ChatRequest {
         tools: vec![tool],
         template_arguments: r#"{"enable_thinking": false}"#.into(),
         grammar: Some(v1::Grammar { kind: Some(v1::grammar::Kind::Regex("[a-z]+".into())) }),
-        tool_choice: Some(v1::ToolChoice {
-            mode: v1::ToolMode::Named.into(),
-            name: "read".into(),
-        }),
+        tool_choice: Some(v1::ToolChoice { mode: v1::ToolMode::Named.into(), name: "read".into() }),
         ..Default::default()
     }
 }
