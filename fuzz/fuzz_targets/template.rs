@@ -35,6 +35,7 @@ fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
                     name: "f".into(),
                     description: "d".into(),
                     parameters,
+                    strict: false,
                 });
             }
             Some('v') => conversation.arguments = serde_json::from_str(text).unwrap_or_default(),
