@@ -11,6 +11,7 @@ use paceline_vocabulary::Millis;
 
 use super::prompt;
 use super::test_engine::engine;
+use crate::cost_file::CostFile;
 use crate::engine::{EngineCommand, fixture};
 
 #[test]
@@ -21,7 +22,7 @@ fn tokens_are_sent_before_the_engine_waits_for_a_draft() {
     let clock = Clock::start();
     let until = clock.now() + LONG_MS;
     let wait = move || {
-        let mut engine = engine(Arc::default(), Arc::new(Progress::default()));
+        let mut engine = engine(Arc::default(), Arc::new(Progress::default()), CostFile::none());
         let (mut running, batch) = (running, |index: u32| TokenBatch {
             first_index: index,
             ids: vec![index],

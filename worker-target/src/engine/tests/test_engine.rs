@@ -67,7 +67,11 @@ pub(super) struct TestEngine {
 }
 
 /// An engine as `load` makes it, with a model that can be made faulty.
-pub(super) fn engine(faults: Arc<Mutex<Faults>>, progress: Arc<Progress>) -> Engine {
+pub(super) fn engine(
+    faults: Arc<Mutex<Faults>>,
+    progress: Arc<Progress>,
+    cost_file: CostFile,
+) -> Engine {
     let outputs = FaultyOutputs(faults);
     let model: Box<dyn Target> = Box::new(WrappedTarget { model: fixture::load(), outputs });
     let kv = fixture::store(model.as_ref());
@@ -77,7 +81,6 @@ pub(super) fn engine(faults: Arc<Mutex<Faults>>, progress: Arc<Progress>) -> Eng
     let scheduler = fixture::scheduler(&kv, &drafting);
     let pages = PageStore::new(&kv, true);
     let clock = Clock::start();
-    let cost_file = CostFile::none();
     Engine::new(EngineParts {
         model,
         kv,
@@ -98,11 +101,18 @@ impl TestEngine {
 
     /// An engine that logs to this subscriber.
     pub(super) fn open_with_log(log: Dispatch) -> Self {
+        Self::open_with(log, CostFile::none())
+    }
+
+    /// The same, with costs that an earlier process measured.
+    pub(super) fn open_with(log: Dispatch, costs: CostFile) -> Self {
         let (mail, inbox) = mailbox(64).expect("a mailbox");
         let (faults, progress) = (Arc::<Mutex<Faults>>::default(), Arc::new(Progress::default()));
         let (for_engine, reports) = (faults.clone(), progress.clone());
         let run = move || {
-            tracing::dispatcher::with_default(&log, || engine(for_engine, reports).run(inbox))
+            tracing::dispatcher::with_default(&log, || {
+                engine(for_engine, reports, costs).run(inbox)
+            })
         };
         let thread =
             std::thread::Builder::new().name("engine".into()).spawn(run).expect("a thread");
@@ -142,7 +152,7 @@ impl TestEngine {
         self.link_with(force, drafts, known)
     }
 
-    /// The same, with this policy. Drafts of a played drafter may then be too slow to pay.
+    /// The same, with this policy.
     pub(super) fn link_with(
         &mut self,
         force: Force,
