@@ -5,6 +5,7 @@
 //! converts them to and from protobuf, once, in its `wire.rs`. Conversions of the enums that
 //! several shells need are in `paceline_proto::convert`.
 //!
+//! - [`grammar`] has the bounds of grammars that clients send.
 //! - [`ids`] has ids and numbers that cross processes.
 //! - [`time`] has times in milliseconds.
 //! - [`lane`] has lanes, route reasons, permits, the operator's override.
@@ -18,6 +19,7 @@
 //! - [`chain()`] writes an error and its causes in one line.
 
 mod chain;
+pub mod grammar;
 pub mod ids;
 pub mod lane;
 pub mod link;

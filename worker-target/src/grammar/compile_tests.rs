@@ -197,7 +197,7 @@ fn hostile() -> Vec<(String, GrammarSource)> {
     let mut deep = json!({"type": "integer"});
     for _ in 0..30 {
         deep = json!({"type": "object", "properties": {"a": deep.clone(), "b": {"anyOf": [deep, {"type": "null"}]}}});
-        if deep.to_string().len() > text::MAX_BYTES / 3 {
+        if deep.to_string().len() > MAX_SCHEMA_BYTES / 3 {
             break;
         }
     }
@@ -290,7 +290,7 @@ fn hostile() -> Vec<(String, GrammarSource)> {
             lenient: false,
             content: PartContent::JsonSchema(text.clone()),
         };
-        let parts = vec![part; text::MAX_BYTES / text.len()];
+        let parts = vec![part; MAX_SCHEMA_BYTES / text.len()];
         let names: Vec<String> = (0..parts.len()).map(|at| format!("@part_{at}")).collect();
         GrammarSource { frame: format!("start: {}", names.join(" | ")), parts, end_ids: vec![END] }
     };
@@ -309,11 +309,11 @@ fn hostile() -> Vec<(String, GrammarSource)> {
     {
         add(&format!("the regex {regex}"), PartContent::Regex(regex.into()));
     }
-    add("a long regex", PartContent::Regex("(a|b)*c?".repeat(text::MAX_REGEX_BYTES / 8)));
-    add("a long literal", PartContent::Regex("ab".repeat(text::MAX_REGEX_BYTES / 2)));
-    let regex = "(a|b)*c?".repeat(text::MAX_LARK_BYTES / 8 - 2);
+    add("a long regex", PartContent::Regex("(a|b)*c?".repeat(MAX_REGEX_BYTES / 8)));
+    add("a long literal", PartContent::Regex("ab".repeat(MAX_REGEX_BYTES / 2)));
+    let regex = "(a|b)*c?".repeat(MAX_LARK_BYTES / 8 - 2);
     add("a long regex in Lark", PartContent::Lark(format!("start: /{regex}/")));
-    let words: String = (0..text::MAX_LARK_BYTES / 16).map(|at| format!("/(a{at}|b)*/ ")).collect();
+    let words: String = (0..MAX_LARK_BYTES / 16).map(|at| format!("/(a{at}|b)*/ ")).collect();
     add("many regexes in Lark", PartContent::Lark(format!("start: T\nT: {words}")));
     let rule = |at: usize| format!("r{at}: r{} r{} | \"x\"\n", at + 1, at + 1);
     let doubled: String = (0..1_200).map(rule).collect();

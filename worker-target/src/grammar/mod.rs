@@ -1,9 +1,12 @@
 //! Grammars that answers are held to: a request's message becomes a compiled grammar, and that
 //! becomes the state of one sequence, which gives the allowed ids of each row.
 //!
-//! [`vocabulary`] the bytes of tokens · [`schema`], [`text`] bounds of what clients send ·
-//! [`compile`] the compiler (crate `llguidance`) · [`store`] compiled grammars by their digest ·
-//! [`state`] one sequence's place in its grammar · [`memory`] what all of them hold.
+//! - [`vocabulary`]: the bytes of tokens.
+//! - [`schema`] and [`text`]: bounds of what clients send.
+//! - [`compile`]: the compiler (crate `llguidance`).
+//! - [`store`]: compiled grammars by their digest.
+//! - [`state`]: one sequence's place in its grammar.
+//! - [`memory`]: bytes of all of them.
 //!
 //! Must not know: steps, the link, arrays.
 
@@ -21,6 +24,7 @@ mod vocabulary;
 
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_vocabulary::grammar::{MAX_LARK_BYTES, MAX_REGEX_BYTES, MAX_SCHEMA_BYTES};
 use tonic::Status;
 
 pub(crate) use state::GrammarState;
@@ -86,7 +90,7 @@ impl GrammarSource {
     pub(crate) fn of_message(message: internal::Grammar, vocab: usize) -> Result<Self, Status> {
         let internal::Grammar { frame, parts, end_ids } = message;
         let refused = |error: GrammarError| error.status("grammar");
-        text::check_size(&frame, text::MAX_BYTES).map_err(refused)?;
+        text::check_size(&frame, MAX_SCHEMA_BYTES).map_err(refused)?;
         if parts.len() > MAX_PARTS {
             let expected = format!("at most {MAX_PARTS} parts");
             return Err(refused(GrammarError::new(expected, parts.len())));
@@ -101,16 +105,14 @@ impl GrammarSource {
         }
         let parts = parts.into_iter().map(part).collect::<Result<Vec<_>, _>>()?;
         let bytes = parts.iter().map(|part| part.content.text().len()).sum::<usize>();
-        if bytes > MAX_SOURCE_BYTES {
-            let expected = format!("at most {MAX_SOURCE_BYTES} bytes in all parts");
+        // Several schemas cost as much as one of their size.
+        if bytes > MAX_SCHEMA_BYTES {
+            let expected = format!("at most {MAX_SCHEMA_BYTES} bytes in all parts");
             return Err(refused(GrammarError::new(expected, bytes)));
         }
         Ok(Self { frame, parts, end_ids })
     }
 }
-
-/// Bytes of all parts of a grammar together: several schemas cost as much as one of their size.
-const MAX_SOURCE_BYTES: usize = text::MAX_BYTES;
 
 fn part(part: internal::GrammarPart) -> Result<GrammarPart, Status> {
     use internal::grammar_part::Content;
@@ -126,13 +128,13 @@ fn part(part: internal::GrammarPart) -> Result<GrammarPart, Status> {
         }
     };
     let most = match content {
-        PartContent::JsonSchema(_) => text::MAX_BYTES,
-        PartContent::Lark(_) => text::MAX_LARK_BYTES,
-        PartContent::Regex(_) => text::MAX_REGEX_BYTES,
+        PartContent::JsonSchema(_) => MAX_SCHEMA_BYTES,
+        PartContent::Lark(_) => MAX_LARK_BYTES,
+        PartContent::Regex(_) => MAX_REGEX_BYTES,
     };
     text::check_size(content.text(), most).map_err(refused)?;
     if !matches!(content, PartContent::JsonSchema(_)) {
-        text::check_brackets(content.text(), schema::MAX_DEPTH).map_err(refused)?;
+        text::check_brackets(content.text()).map_err(refused)?;
     }
     Ok(GrammarPart { field, lenient, content })
 }
@@ -170,9 +172,9 @@ mod tests {
         assert!(refused(message(None)).starts_with("response_format: expected a JSON schema"));
         let large = |most: usize| "a".repeat(most + 1);
         for (content, most) in [
-            (Content::JsonSchema(large(text::MAX_BYTES)), "262144"),
-            (Content::Regex(large(text::MAX_REGEX_BYTES)), "16384"),
-            (Content::Lark(large(text::MAX_LARK_BYTES)), "24576"),
+            (Content::JsonSchema(large(MAX_SCHEMA_BYTES)), "262144"),
+            (Content::Regex(large(MAX_REGEX_BYTES)), "16384"),
+            (Content::Lark(large(MAX_LARK_BYTES)), "24576"),
         ] {
             assert!(refused(message(Some(content))).contains(&format!("at most {most} bytes")));
         }
@@ -181,7 +183,7 @@ mod tests {
         assert!(
             refused(internal::Grammar { end_ids: vec![10], ..regex("a") }).contains("below 10")
         );
-        let frame = "a".repeat(text::MAX_BYTES + 1);
+        let frame = "a".repeat(MAX_SCHEMA_BYTES + 1);
         assert!(refused(internal::Grammar { frame, ..regex("a") }).starts_with("grammar: "));
         let parts = vec![regex("a").parts.remove(0); MAX_PARTS + 1];
         assert!(refused(internal::Grammar { parts, ..regex("a") }).contains("1025 parts"));

@@ -4,12 +4,11 @@
 //! Bounds: the compiler takes no cancellation, so that its work must be bounded by its input. The
 //! numbers are measured by the tests of hostile schemas (`compile_tests`).
 
+use paceline_vocabulary::grammar::MAX_LEVELS;
 use serde_json::{Map, Value, json};
 
 use super::GrammarError;
 
-/// Levels of a schema, or of brackets in a text.
-pub(super) const MAX_DEPTH: usize = 64;
 /// Schemas within a schema.
 const MAX_SCHEMAS: usize = 4_096;
 /// Properties of one object. Each optional one takes four items of a row in the parser, which bounds
@@ -115,8 +114,8 @@ impl Check {
     fn schema(&mut self, schema: &mut Value, path: &mut Vec<String>) -> Result<(), GrammarError> {
         self.schemas += 1;
         at_most(&["all schemas".into()], MAX_SCHEMAS as u64, self.schemas as u64)?;
-        if path.len() > MAX_DEPTH {
-            return Err(GrammarError::new(format!("at most {MAX_DEPTH} levels"), "more"));
+        if path.len() > MAX_LEVELS {
+            return Err(GrammarError::new(format!("at most {MAX_LEVELS} levels"), "more"));
         }
         let members = match schema {
             Value::Bool(_) => return Ok(()),
@@ -240,7 +239,7 @@ fn check_pattern(pattern: &str, path: &[String]) -> Result<(), GrammarError> {
         let expected = format!("a pattern of at most {MAX_PATTERN_BYTES} bytes at {place}");
         return Err(GrammarError::new(expected, pattern.len()));
     }
-    super::text::check_brackets(pattern, MAX_DEPTH)
+    super::text::check_brackets(pattern)
 }
 
 /// A value's kind, for errors.
@@ -308,7 +307,7 @@ mod tests {
             (0..=MAX_PATTERN_PROPERTIES).map(|at| (format!("^{at}$"), json!({}))).collect();
         assert!(refused(json!({ "patternProperties": patterns })).contains("patternProperties"));
         let mut deep = json!({});
-        for _ in 0..=MAX_DEPTH {
+        for _ in 0..=MAX_LEVELS {
             deep = json!({ "items": deep });
         }
         assert!(refused(deep).contains("levels"));

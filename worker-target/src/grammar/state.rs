@@ -70,8 +70,7 @@ impl GrammarState {
     /// How many of these drafted ids are allowed, from the first one on, after the sequence's ids.
     pub(crate) fn allowed_drafts(&self, drafts: &[u32]) -> usize {
         let mut inner = self.inner.borrow_mut();
-        let settled = inner.read[..inner.settled.min(inner.read.len())].to_vec();
-        if inner.failure.is_some() || !inner.go_to(&settled) {
+        if inner.failure.is_some() || !inner.go_along(&[]) {
             return 0;
         }
         // The library fails on an id of no token.
@@ -81,9 +80,9 @@ impl GrammarState {
             Ok(count) if count == drafts.len() => count,
             // The id after them may end the answer, if the answer is complete there.
             Ok(count) => {
-                let path = [&settled[..], &drafts[..count]].concat();
                 let ends = inner.end_ids.contains(&drafts[count]);
-                let allows_end = ends && inner.go_to(&path) && inner.allows(drafts[count]);
+                let allows_end =
+                    ends && inner.go_along(&drafts[..count]) && inner.allows(drafts[count]);
                 count + usize::from(allows_end)
             }
             Err(error) => {
@@ -111,9 +110,7 @@ impl Constraint for GrammarState {
         if path.last().is_some_and(|id| inner.end_ids.contains(id)) {
             return Arc::new(IdSet::of_ids(&inner.end_ids));
         }
-        let mut ids = inner.read[..inner.settled.min(inner.read.len())].to_vec();
-        ids.extend_from_slice(path);
-        if !inner.go_to(&ids) {
+        if !inner.go_along(path) {
             return Arc::default();
         }
         inner.mask()
@@ -124,6 +121,20 @@ impl Inner {
     /// Has the parser read exactly these ids. Returns false if they do not follow the grammar.
     fn go_to(&mut self, ids: &[u32]) -> bool {
         let common = self.read.iter().zip(ids).take_while(|(read, id)| read == id).count();
+        self.read_after(common, &ids[common..])
+    }
+
+    /// Has the parser read the sequence's ids and then exactly this path. Returns false if the path
+    /// does not follow the grammar. Only the path is compared, because all masks of a long answer
+    /// would otherwise compare all of it.
+    fn go_along(&mut self, path: &[u32]) -> bool {
+        let read = self.read.get(self.settled..).unwrap_or_default();
+        let common = read.iter().zip(path).take_while(|(read, id)| read == id).count();
+        self.read_after(self.settled + common, &path[common..])
+    }
+
+    /// Has the parser drop what it has read after the first `common` ids, and read `rest`.
+    fn read_after(&mut self, common: usize, rest: &[u32]) -> bool {
         if common < self.read.len() {
             let dropped = self.read.len() - common;
             self.read.truncate(common);
@@ -133,7 +144,6 @@ impl Inner {
                 return false;
             }
         }
-        let rest = &ids[common..];
         if rest.is_empty() {
             return true;
         }

@@ -1,18 +1,13 @@
 //! Bounds of what clients send, checked before anything else is done with it. The target checks the
 //! same bounds again, and the keywords of schemas.
 
+use paceline_vocabulary::grammar::{
+    MAX_LARK_BYTES, MAX_LEVELS, MAX_REGEX_BYTES, MAX_SCHEMA_BYTES, bracket_levels,
+};
+
 use super::{GrammarPart, TextForm};
 use crate::inference::error::InferenceError;
 use crate::inference::json::JsonBudget;
-
-/// Bytes of a schema.
-const MAX_SCHEMA_BYTES: usize = 256 << 10;
-/// Bytes of a Lark grammar.
-const MAX_LARK_BYTES: usize = 24 << 10;
-/// Bytes of a regular expression.
-const MAX_REGEX_BYTES: usize = 16 << 10;
-/// Levels of brackets in a text.
-const MAX_DEPTH: usize = 64;
 
 /// Checks the form of an answer.
 ///
@@ -67,27 +62,11 @@ fn check_text(field: &str, text: &str, most: usize) -> Result<(), InferenceError
     if text.len() > most {
         return Err(InferenceError::invalid(field, format!("at most {most} bytes"), text.len()));
     }
-    if depth(text) > MAX_DEPTH {
-        let expected = format!("at most {MAX_DEPTH} levels of brackets");
+    if bracket_levels(text) > MAX_LEVELS {
+        let expected = format!("at most {MAX_LEVELS} levels of brackets");
         return Err(InferenceError::invalid(field, expected, "more"));
     }
     Ok(())
-}
-
-/// The most brackets that are open at once. A bracket after a backslash counts for nothing.
-fn depth(text: &str) -> usize {
-    let (mut open, mut most, mut escaped) = (0_usize, 0, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'(' | b'[' | b'{' => open += 1,
-            b')' | b']' | b'}' => open = open.saturating_sub(1),
-            _ => {}
-        }
-        most = most.max(open);
-    }
-    most
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub struct AnswerForm {
 pub struct Grammar {
     /// Lark, with references to the parts.
     pub frame: String,
-    /// The parts.
+    /// The client's schemas and grammars, by the numbers in their references.
     pub parts: Vec<GrammarPart>,
     /// Ids that end the answer.
     pub end_ids: Vec<u32>,
