@@ -3,20 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use paceline_process::checkpoints::header;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 
 use super::LoadError;
 use super::files::json;
 
 const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
-
-/// Longest header that is read. The target has the same bound.
-const MAX_HEADER_BYTES: u64 = 16 << 20;
 
 #[derive(Deserialize)]
 struct Index {
@@ -29,34 +28,23 @@ struct Index {
 /// # Errors
 /// The index or the header is unreadable or not as expected.
 pub(super) fn any(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<bool, LoadError> {
-    let names = match json::<Index>(&dir.join(INDEX))? {
-        Some(Index { weight_map }) => weight_map,
-        None => header(&dir.join(WEIGHTS))?.unwrap_or_default(),
-    };
-    Ok(names.keys().any(|name| is_wanted(name)))
+    Ok(match json::<Index>(&dir.join(INDEX))? {
+        Some(Index { weight_map }) => weight_map.keys().any(|name| is_wanted(name)),
+        None => of_file(&dir.join(WEIGHTS))?.keys().any(|name| is_wanted(name)),
+    })
 }
 
-/// The header of a safetensors file: a length of 8 bytes, then a JSON object by names; `None`
-/// without a file.
-fn header(path: &Path) -> Result<Option<BTreeMap<String, IgnoredAny>>, LoadError> {
-    let unreadable = |cause| LoadError::Read { path: path.to_path_buf(), cause };
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(cause) => return Err(unreadable(cause)),
+/// The tensors of a file by their names; none without a file.
+fn of_file(path: &Path) -> Result<Map<String, Value>, LoadError> {
+    let unreadable = |cause: io::Error| match cause.kind() {
+        ErrorKind::InvalidData => LoadError::content(path, cause.to_string()),
+        _ => LoadError::Read { path: path.to_path_buf(), cause },
     };
-    let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(unreadable)?;
-    let length = u64::from_le_bytes(length);
-    if length > MAX_HEADER_BYTES {
-        let what =
-            format!("expected a header of at most {MAX_HEADER_BYTES} bytes, found {length} bytes");
-        return Err(LoadError::content(path, what));
+    match File::open(path) {
+        Ok(mut file) => header::tensors(&mut file).map_err(unreadable),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Map::new()),
+        Err(cause) => Err(unreadable(cause)),
     }
-    let mut text = vec![];
-    file.take(length).read_to_end(&mut text).map_err(unreadable)?;
-    let broken = |cause| LoadError::broken(path, "the header is not as expected", cause);
-    serde_json::from_slice(&text).map(Some).map_err(broken)
 }
 
 #[cfg(test)]
@@ -93,12 +81,12 @@ mod tests {
 
     #[test]
     fn a_broken_index_or_header_is_refused_by_its_file() {
-        let long = (MAX_HEADER_BYTES + 1).to_le_bytes();
+        let long = (header::MAX_HEADER_BYTES + 1).to_le_bytes();
         for (name, bytes, words) in [
             (INDEX, b"{}".to_vec(), "not as expected"),
             (WEIGHTS, vec![1, 2, 3], "cannot read"),
-            (WEIGHTS, weights("["), "the header is not as expected"),
-            (WEIGHTS, weights("{}")[..9].to_vec(), "the header is not as expected"),
+            (WEIGHTS, weights("["), "expected a header that is a JSON object"),
+            (WEIGHTS, weights("{}")[..9].to_vec(), "expected a header that is a JSON object"),
             (WEIGHTS, long.to_vec(), "at most 16777216 bytes, found 16777217"),
         ] {
             let error = found(&[(name, &bytes)]).expect_err(words);

@@ -1,10 +1,12 @@
-//! Names of models and the places where their files lie. Not here: what is in the files.
+//! Names of models, the places where their files lie, and the names of their tensors ([`header`]).
+//! Not here: weights, and what a configuration means.
 //!
 //! A setting or flag names a model in one of four ways ([`ModelRef`]): not at all (the embedded
 //! one), by a directory, by `smollm2`, or by `org/name` as on a hub. [`ModelPlaces`] finds the
 //! directory. A process resolves a name once, and passes the directory to the processes that it
 //! starts, so a model that is pulled meanwhile changes nothing for a service that runs.
 
+pub mod header;
 mod name;
 mod places;
 
