@@ -192,17 +192,22 @@ plain, other = (json.load(open(path, encoding="utf-8")) for path in sys.argv[1:3
 if "show" in sys.argv:
     print(plain["text"].rstrip(), "\n")
 def speed(answer):
+    # A busy machine may deliver all tokens of a tiny model at once. Such an answer has no speed.
     seconds = (answer["timing"]["total_ms"] - answer["timing"]["ttft_ms"]) / 1e3
-    return (answer["usage"]["completion_tokens"] - 1) / seconds if seconds > 0 else float("nan")
+    return (answer["usage"]["completion_tokens"] - 1) / seconds if seconds > 1e-3 else None
 def line(name, answer, more):
-    print(f"  {name:<20}{answer['usage']['completion_tokens']:>5} tokens {speed(answer):>7.0f} tok/s  {more}".rstrip())
+    speed_or_none = speed(answer)
+    text = "-" if speed_or_none is None else f"{speed_or_none:.0f}"
+    print(f"  {name:<20}{answer['usage']['completion_tokens']:>5} tokens {text:>7} tok/s  {more}".rstrip())
 line("without drafter", plain, "")
 cycles, accepted = (other["speculation"][key] for key in ("cycles", "accepted"))
 if cycles == 0:
     sys.exit(f"no drafts: {other['route']}")
 per_cycle = (cycles + accepted) / cycles
 if "show" in sys.argv:
-    line("with drafter", other, f"{per_cycle:.2f} tokens per cycle, {speed(other) / speed(plain):.2f} times as fast")
+    speeds = speed(other), speed(plain)
+    faster = "" if None in speeds else f", {speeds[0] / speeds[1]:.2f} times as fast"
+    line("with drafter", other, f"{per_cycle:.2f} tokens per cycle{faster}")
 else:
     # Long after its natural end an answer is noise for each drafter. The test is that the tokens are the same.
     line("gone and back", other, f"{cycles} cycles")
@@ -295,9 +300,9 @@ if not answer["text"].strip():
     sys.exit(f"the answer is empty: {answer}")
 tokens, timing = answer["usage"]["completion_tokens"], answer["timing"]
 seconds = (timing["total_ms"] - timing["ttft_ms"]) / 1e3
-speed = (tokens - 1) / seconds if seconds > 0 else float("nan")
+speed = f"{(tokens - 1) / seconds:.0f}" if seconds > 1e-3 else "-"
 print(answer["text"].strip())
-print(f"  {tokens} tokens, {speed:.0f} tok/s, the first after {timing['ttft_ms']:.0f} ms")
+print(f"  {tokens} tokens, {speed} tok/s, the first after {timing['ttft_ms']:.0f} ms")
 PY
 done 3<"$dir/questions"
 # shellcheck disable=SC2086

@@ -274,7 +274,8 @@ impl Answer {
     pub fn summary(&self) -> String {
         let decode_s = (self.timing.total_ms - self.timing.ttft_ms) / 1e3;
         let more = self.usage.completion_tokens.saturating_sub(1);
-        let speed = if more > 0 && decode_s > 0.0 {
+        // A busy machine may deliver all tokens of a tiny model at once. Such an answer has no speed.
+        let speed = if more > 0 && decode_s > 1e-3 {
             format!("{:.1} tok/s", f64::from(more) / decode_s)
         } else {
             "- tok/s".into()
