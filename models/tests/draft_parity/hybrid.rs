@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use paceline_models::{DraftPart, Quantize, SequenceId, draft, load_draft, plan_draft};
+use paceline_models::{Quantize, draft, load_draft, plan_draft};
 use safetensors::SafeTensors;
 
-use crate::pair::{Pair, golden};
-use crate::tokens::{self, cold};
-use crate::{follow_reference, prompt, with_config};
+use crate::pair::golden;
+use crate::tokens::{self, drafts_with_head_of};
+use crate::{follow_reference, with_config};
 
 /// The target: a layer with states and one that attends.
 const TARGET: &str = "mtp-dense";
@@ -70,24 +70,7 @@ fn the_head_of_a_hybrid_target_is_found_in_every_layout() {
     let mlx = renamed(|name| name.replace("model.language_model.", "language_model.model."));
     let flat = renamed(|name| name.replace("model.language_model.", "model."));
     for name in OF_IDS {
-        let mut pair = Pair::golden(name);
-        pair.open(0);
-        let states = pair.prefill(0, &prompt(30, 1)).1;
-        let part = DraftPart {
-            sequence: SequenceId(0),
-            position: 0,
-            context: 30,
-            next_id: None,
-            block: Some(cold().block(8, 20)),
-        };
-        let mut draft = |target: &Path| {
-            let (dir, quantize) = (golden(name), Quantize::None);
-            let loaded = load_draft(&dir, "auto", Some(target), quantize, &mut |_, _| {});
-            pair.drafter = loaded.expect("loads");
-            let drafts = pair.draft_tokens(&[part], std::slice::from_ref(&states));
-            pair.draft_kv.commit(SequenceId(0), 0).expect("commits");
-            drafts[0].ids.clone()
-        };
+        let draft = |target: &Path| drafts_with_head_of(name, target);
         let expected = draft(&golden(TARGET));
         assert!(!expected.is_empty(), "{name}");
         for other in [&mlx, &flat] {

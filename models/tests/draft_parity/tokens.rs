@@ -232,9 +232,8 @@ fn target_with(
     dir
 }
 
-#[test]
-fn the_head_is_found_in_every_layout() {
-    let (name, usual) = ("dflash2-tiny", golden("dflash-target"));
+/// What the golden drafter `name` drafts after a prompt with the head of the target in `target`.
+pub fn drafts_with_head_of(name: &str, target: &Path) -> Vec<u32> {
     let mut pair = Pair::golden(name);
     pair.open(0);
     let states = pair.prefill(0, &prompt(30, 1)).1;
@@ -245,16 +244,15 @@ fn the_head_is_found_in_every_layout() {
         next_id: None,
         block: Some(cold().block(8, 20)),
     };
-    let mut draft = |target: &Path| {
-        let drafter =
-            load_draft(&golden(name), "auto", Some(target), Quantize::None, &mut |_, _| {})
-                .expect("loads");
-        pair.drafter = drafter;
-        let ids = pair.draft_tokens(&[part], std::slice::from_ref(&states)).swap_remove(0).ids;
-        pair.draft_kv.commit(SequenceId(0), 0).expect("commits");
-        ids
-    };
-    let expected = draft(&usual);
+    let loaded = load_draft(&golden(name), "auto", Some(target), Quantize::None, &mut |_, _| {});
+    pair.drafter = loaded.expect("loads");
+    pair.draft_tokens(&[part], std::slice::from_ref(&states)).swap_remove(0).ids
+}
+
+#[test]
+fn the_head_is_found_in_every_layout() {
+    let draft = |target: &Path| drafts_with_head_of("dflash2-tiny", target);
+    let expected = draft(&golden("dflash-target"));
     for (head, embedding) in [
         ("lm_head.weight", "model.embed_tokens.weight"),
         ("lm_head.weight", "model.language_model.embed_tokens.weight"),

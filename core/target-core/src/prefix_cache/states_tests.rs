@@ -2,18 +2,11 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::testdata::{Op, ids, keys, op, stream};
 use super::*;
 
 const PAGE_BYTES: u64 = 10;
 const STATE_BYTES: u64 = 35;
-
-fn ids(pages: usize, seed: u32) -> Vec<u32> {
-    (0..(pages * PAGE) as u32).map(|at| at.wrapping_mul(31) + seed).collect()
-}
-
-fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
-    Chain::new(scope, Arc::default()).of(ids).to_vec()
-}
 
 /// Stores the states after a chain. Returns the number of new pages, or `None`.
 fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> Option<usize> {
@@ -108,40 +101,6 @@ fn a_drafter_without_hidden_states_costs_the_way_back_to_earlier_states() {
     assert_eq!((added.len(), prefix.find(&chain, 999, 4).len()), (4, 10));
 }
 
-#[derive(Clone, Debug)]
-enum Op {
-    Keep { stream: u8, pages: usize, limit: u64 },
-    Hidden { stream: u8, pages: usize, limit: u64 },
-    Find { stream: u8, pages: usize, hidden: usize },
-    Evict(u64),
-    Remove { stream: u8, pages: usize },
-    Forget,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let chain = || (0..6u8, 0..9usize);
-    prop_oneof![
-        6 => (chain(), 0..500u64)
-            .prop_map(|((stream, pages), limit)| Op::Keep { stream, pages, limit }),
-        2 => (chain(), 0..500u64)
-            .prop_map(|((stream, pages), limit)| Op::Hidden { stream, pages, limit }),
-        4 => (chain(), 0..5usize)
-            .prop_map(|((stream, pages), hidden)| Op::Find { stream, pages, hidden }),
-        1 => chain().prop_map(|(stream, pages)| Op::Remove { stream, pages }),
-        2 => (0..150u64).prop_map(Op::Evict),
-        1 => Just(Op::Forget),
-    ]
-}
-
-/// Six sequences in two scopes. In each scope two share their first pages, and one shares none.
-fn stream(number: u8) -> (&'static str, Vec<u32>) {
-    let mut ids = ids(8, u32::from(number % 3 / 2) * 9);
-    if number % 3 == 1 {
-        ids[4 * PAGE..].iter_mut().for_each(|id| *id += 5);
-    }
-    (if number < 3 { "one" } else { "two" }, ids)
-}
-
 /// A page as the shell would hold it.
 struct HeldPage {
     scope: &'static str,
@@ -166,11 +125,11 @@ impl Replica {
             (scope, keys(scope, &ids), ids)
         };
         match *op {
-            Op::Keep { stream, pages, limit } => {
+            Op::Extend { stream, pages, limit } => {
                 let (scope, chain, ids) = chain_of(stream, pages);
                 return self.keep(scope, &chain, &ids, limit);
             }
-            Op::Hidden { stream, pages, limit } => {
+            Op::ExtendHidden { stream, pages, limit } => {
                 let (_, chain, _) = chain_of(stream, pages);
                 let usable = self.prefix.usable(&chain);
                 let range = usable / 2..usable;

@@ -2,15 +2,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::testdata::{Op, ids, keys, op, stream};
 use super::*;
-
-fn ids(pages: usize, seed: u32) -> Vec<u32> {
-    (0..(pages * PAGE) as u32).map(|at| at.wrapping_mul(31) + seed).collect()
-}
-
-fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
-    Chain::new(scope, Arc::default()).of(ids).to_vec()
-}
 
 /// Adds all pages of a chain, of 10 bytes each. Returns the number of stored and the new pages.
 fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> (usize, Vec<PageId>) {
@@ -114,31 +107,6 @@ fn pages_are_found_if_most_of_them_have_hidden_states() {
     );
 }
 
-#[derive(Clone, Debug)]
-enum Op {
-    Extend { stream: u8, pages: usize, limit: u64 },
-    ExtendHidden { stream: u8, pages: usize, limit: u64 },
-    Find { stream: u8, pages: usize, hidden: usize },
-    Evict(u64),
-    Remove { stream: u8, pages: usize },
-    Forget,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let chain = || (0..6u8, 0..9usize);
-    prop_oneof![
-        6 => (chain(), 0..400u64)
-            .prop_map(|((stream, pages), limit)| Op::Extend { stream, pages, limit }),
-        3 => (chain(), 0..400u64)
-            .prop_map(|((stream, pages), limit)| Op::ExtendHidden { stream, pages, limit }),
-        4 => (chain(), 0..5usize)
-            .prop_map(|((stream, pages), hidden)| Op::Find { stream, pages, hidden }),
-        1 => chain().prop_map(|(stream, pages)| Op::Remove { stream, pages }),
-        2 => (0..120u64).prop_map(Op::Evict),
-        1 => Just(Op::Forget),
-    ]
-}
-
 #[test]
 fn chains_share_pages_as_far_as_all_ids_are_equal() {
     let chain = |scope, ids: &[u32]| {
@@ -152,15 +120,6 @@ fn chains_share_pages_as_far_as_all_ids_are_equal() {
     two[3 * PAGE] += 1;
     assert_eq!(chain("a", &two).common(&chain("a", &one)), 3);
     assert_eq!(Chain::new("a", Arc::default()).common(&chain("a", &one)), 0);
-}
-
-/// Six sequences in two scopes. In each scope two share their first pages, and one shares none.
-fn stream(number: u8) -> (&'static str, Vec<u32>) {
-    let mut ids = ids(8, u32::from(number % 3 / 2) * 9);
-    if number % 3 == 1 {
-        ids[4 * PAGE..].iter_mut().for_each(|id| *id += 5);
-    }
-    (if number < 3 { "one" } else { "two" }, ids)
 }
 
 /// A page as the shell would hold it.
