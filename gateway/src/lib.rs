@@ -22,6 +22,7 @@ pub mod overview;
 pub mod prompt;
 mod run;
 pub mod sampling;
+mod shorten;
 pub mod stream;
 
 use std::io;

@@ -1,5 +1,5 @@
-//! A prompt's beginning from copied pages, and states where a model has them: the logits behind it are those of the sequence that read
-//! it.
+//! A prompt's beginning from copied pages, and from copied states if the model has recurrent layers.
+//! The logits after it are those of the sequence that read it.
 
 use std::path::PathBuf;
 

@@ -220,8 +220,8 @@ impl Engine {
         self.log_lane_events();
     }
 
-    /// Copies states and pages to the prefix cache, sends what is pending, and writes figures. It is the last
-    /// phase, so that no client and no drafter waits for it.
+    /// Copies states and pages to the prefix cache, sends what is pending, and writes figures. It is
+    /// the last phase, so that no client and no drafter waits for it.
     fn report(&mut self) {
         self.keep_states();
         self.retain_some();

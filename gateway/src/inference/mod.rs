@@ -5,10 +5,14 @@
 //! around it, then awaits [`Inference::answer`] or [`Inference::count`]. It encodes the
 //! [`crate::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
 //!
-//! [`input`] what clients ask for · [`params`] how · [`request`] checks of the fields alone ·
-//! [`fit`] checks against the served model · [`grammar`] what answers are held to · [`admission`] bounds · [`answer`] the stream of events
-//! · [`unread`] the end of answers that are not read · [`upstream`] the supervisor, the only module
-//! that knows messages between our processes.
+//! - [`input`], [`params`]: what clients ask for.
+//! - [`request`]: checks of the fields alone.
+//! - [`fit`]: checks against the served model.
+//! - [`grammar`]: what answers are held to.
+//! - [`admission`]: how many calls may run, and how large they may be.
+//! - [`answer`]: the stream of events.
+//! - [`unread`]: the end of answers that are not read.
+//! - [`upstream`]: the supervisor. No other module knows the messages between our processes.
 
 pub mod admission;
 pub mod answer;

@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::shorten::shorten;
+
 /// Events that are kept and shown.
 pub const SHOWN: usize = 30;
 /// Characters of a cause. The cause of a crash has the last lines of a log; `paceline events` shows
@@ -46,10 +48,7 @@ impl EventLog {
     /// Adds an event. One that is not newer than the last one is known already: a stream that is
     /// opened again begins with known events.
     pub fn add(&self, mut event: ServiceEvent) {
-        if let Some((cut, _)) = event.cause.char_indices().nth(MAX_CAUSE_CHARS) {
-            event.cause.truncate(cut);
-            event.cause.push('…');
-        }
+        shorten(&mut event.cause, MAX_CAUSE_CHARS);
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |event: &ServiceEvent| (event.term, event.number);
         if events.back().is_some_and(|last| place(last) >= place(&event)) {
@@ -99,8 +98,7 @@ mod tests {
         }
         let events = log.newest_first();
         assert_eq!((events.len(), events[0].number), (SHOWN, 99));
-        assert_eq!(events[0].cause.chars().count(), MAX_CAUSE_CHARS + 1);
-        assert!(events[0].cause.ends_with("é…"), "{}", events[0].cause);
+        assert_eq!(events[0].cause, "é".repeat(MAX_CAUSE_CHARS) + "...");
         log.add(ServiceEvent { cause: "é".repeat(MAX_CAUSE_CHARS), ..event(2, 1) });
         assert!(log.newest_first()[0].cause.ends_with('é'));
     }

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 /// A snapshot of the service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct ServiceReport {
-    /// This process.
+    /// The gateway, which answers.
     pub gateway: ProcessReport,
     /// The process that starts and stops the workers.
     pub supervisor: ProcessReport,
@@ -60,7 +60,7 @@ pub struct ProcessReport {
 /// The served model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ModelReport {
-    /// Its name.
+    /// Name by which clients ask for it.
     pub name: String,
     /// Most tokens of prompt and answer together.
     pub context_length: u32,
@@ -84,7 +84,7 @@ pub struct ServedRoute {
     pub lane: String,
     /// Why, as in the answers.
     pub reason: String,
-    /// How many.
+    /// Requests that ended so.
     pub requests: u64,
 }
 
@@ -141,6 +141,6 @@ pub struct MemoryReport {
 pub struct RefusedDrafterReport {
     /// Its directory, or `lookup`.
     pub model: String,
-    /// Why.
+    /// Why it was refused, in words.
     pub reason: String,
 }

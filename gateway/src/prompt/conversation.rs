@@ -120,11 +120,11 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// All, ascending.
+    /// All amounts, the least first.
     pub const ALL: [Self; 6] =
         [Self::Minimal, Self::Low, Self::Medium, Self::High, Self::XHigh, Self::Max];
 
-    /// Its word.
+    /// The word that clients write.
     pub fn word(self) -> &'static str {
         match self {
             Self::Minimal => "minimal",

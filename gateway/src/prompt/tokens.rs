@@ -28,7 +28,7 @@ impl From<&str> for TokenizerError {
 /// A prompt as token ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptIds {
-    /// The ids.
+    /// Ids of the rendered prompt.
     pub ids: Vec<u32>,
     /// Index at which the last turn of a conversation begins, if that is known: a token of the
     /// template in front of the last message of the user.

@@ -2,8 +2,8 @@
 //!
 //! 1. Each row has a rule of its own: the history before it, sampling, which ids are allowed.
 //! 2. Order: penalties → bias → bans (stop ids before `min_tokens`, ids that a constraint excludes)
-//!    → temperature → top-k → top-p → min-p → choice. A row with a NaN, or without a finite maximum, gives no token and
-//!    ends its sequence.
+//!    → temperature → top-k → top-p → min-p → choice. A row with a NaN, or without a finite maximum,
+//!    gives no token and ends its sequence.
 //! 3. Temperature 0 takes the largest logit; above it the largest of logit / T + noise among the
 //!    survivors (Gumbel-max: a draw from the softmax). Noise is a pure function of seed, sample
 //!    index, position and id. Ties: the lowest id.
@@ -95,8 +95,8 @@ pub struct VerifiedBlock {
     /// less. Of a faulty block only those that equal their draft, up to the faulty row.
     pub choices: Vec<TokenChoice>,
     /// No token can be chosen after these choices: the row has a NaN, its largest logit is not
-    /// finite, or no id with a finite logit is allowed by bans and constraint. Other blocks of the same step have their
-    /// own verdicts.
+    /// finite, or no id with a finite logit is allowed by bans and constraint. Other blocks of the
+    /// same step have their own verdicts.
     pub faulty: bool,
     /// One for each choice; empty if not wanted.
     pub logprobs: Vec<Logprobs>,

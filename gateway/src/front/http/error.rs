@@ -11,6 +11,7 @@ use super::anthropic::error::Anthropic;
 use super::exchange::{REQUEST_ID, json_reply};
 use super::openai::error::OpenAi;
 use crate::inference::error::InferenceError;
+use crate::shorten::shorten;
 
 /// Characters of a field's path and of a message in an error.
 const MAX_CHARS: usize = 1000;
@@ -157,10 +158,7 @@ fn word(flag: bool) -> &'static str {
 /// The error with a bounded field and message: both may quote the client's own words.
 fn bounded(mut error: InferenceError) -> InferenceError {
     for text in error.field.iter_mut().chain([&mut error.message]) {
-        if let Some((cut, _)) = text.char_indices().nth(MAX_CHARS) {
-            text.truncate(cut);
-            text.push_str("...");
-        }
+        shorten(text, MAX_CHARS);
     }
     error
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
 use crate::inference::error::{InferenceError, quoted};
+use crate::shorten::shorten;
 
 /// Values of a body other than numbers, keys left out. A conversation of 16,384 turns, the most
 /// that is served, has about 100,000.
@@ -146,10 +147,9 @@ fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
 
 /// A text that may quote the client's own, cut if it is long.
 fn short(text: &str) -> String {
-    match text.char_indices().nth(MAX_WORDS) {
-        None => text.to_owned(),
-        Some((cut, _)) => format!("{}...", &text[..cut]),
-    }
+    let mut text = text.to_owned();
+    shorten(&mut text, MAX_WORDS);
+    text
 }
 
 /// JSON of a client whose shape no type has, such as a tool's schema. An object with a key twice is

@@ -1,6 +1,6 @@
-//! HTTP with JSON, for the clients that people have, and a status page for people. Each protocol is a folder: its paths, its
-//! types, and how answers and errors are written. All have one way from a request to an answer:
-//! [`exchange`].
+//! HTTP with JSON, for the clients that people have, and a status page for people. Each protocol is
+//! a folder: its paths, its types, and how answers and errors are written. All have one way from a
+//! request to an answer: [`exchange`].
 //!
 //! - [`openai`], [`responses`], [`anthropic`]: the protocols
 //! - [`page`]: the status page and its figures

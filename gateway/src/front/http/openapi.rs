@@ -230,7 +230,7 @@ fn page() -> Value {
         "summary": "The status page, without figures. It needs no key.",
         "security": [],
         "responses": {
-            "200": { "description": "It.", "content": html },
+            "200": { "description": "The page, as HTML.", "content": html },
             "405": method,
         },
     })
@@ -252,7 +252,8 @@ fn metrics() -> Value {
 }
 
 fn getting(summary: &str, answer: &str) -> Value {
-    let ok = json!({ "description": "It.", "content": content(answer) });
+    let ok =
+        json!({ "description": "What the summary names, as JSON.", "content": content(answer) });
     json!({ "summary": summary, "responses": with_errors(&ok, "ErrorBody") })
 }
 

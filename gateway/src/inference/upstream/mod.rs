@@ -1,6 +1,6 @@
 //! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it, asks it for the
-//! service's figures and follows its events, and [`attach`] follows its state. Only [`wire`] knows the messages of
-//! `paceline.internal.v1`.
+//! service's figures and follows its events, and [`attach`] follows its state. Only [`wire`] knows
+//! the messages of `paceline.internal.v1`.
 
 pub mod attach;
 mod figures;

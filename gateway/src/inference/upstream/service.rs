@@ -19,6 +19,7 @@ use crate::overview::service::{
     KvReport, LinkReport, MemoryReport, ModelReport, ProcessReport, RefusedDrafterReport,
     RequestsReport, ServedRoute, ServiceReport,
 };
+use crate::shorten::shorten;
 
 /// Pause after a stream of events that ended: the next supervisor has time to start, and one that
 /// serves no events is not asked without end.
@@ -148,10 +149,7 @@ fn some(text: String) -> Option<String> {
 }
 
 fn bounded(mut text: String) -> String {
-    if let Some((cut, _)) = text.char_indices().nth(MAX_REASON_CHARS) {
-        text.truncate(cut);
-        text.push('…');
-    }
+    shorten(&mut text, MAX_REASON_CHARS);
     text
 }
 
@@ -191,6 +189,6 @@ mod tests {
         };
         let refused = report(status).refused_drafters;
         let chars = refused.iter().map(|one| one.reason.chars().count()).max();
-        assert_eq!((refused.len(), chars), (MAX_REFUSED, Some(MAX_REASON_CHARS + 1)));
+        assert_eq!((refused.len(), chars), (MAX_REFUSED, Some(MAX_REASON_CHARS + 3)));
     }
 }

@@ -262,10 +262,10 @@ pub struct OutputConfig {
 #[schema(as = MessagesOutputFormat)]
 #[serde(deny_unknown_fields)]
 pub struct OutputFormat {
-    /// `json_schema`.
+    /// `json_schema`; other formats are refused.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The schema.
+    /// JSON schema that the answer's text follows.
     #[schema(value_type = Object)]
     pub schema: AnyJson,
 }

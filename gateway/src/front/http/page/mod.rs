@@ -49,7 +49,7 @@ pub fn routes() -> Router<Arc<HttpFront>> {
         .route(SESSION, post(session::begin).delete(session::end))
 }
 
-/// The page.
+/// Answers with the page, under a policy that lets the browser run its own script alone.
 async fn page() -> Response {
     static POLICY: LazyLock<Option<HeaderValue>> =
         LazyLock::new(|| HeaderValue::from_str(&policy(HTML)).ok());

@@ -55,7 +55,7 @@ pub const IMAGE: &[Accepted] = &[
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 
-/// Of a function.
+/// Fields of a function that Responses clients send and that change nothing.
 pub const FUNCTION: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
     accepted("defer_loading", Values::Boolean(false), "Codex CLI"),

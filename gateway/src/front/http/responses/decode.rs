@@ -344,7 +344,7 @@ fn included(include: Vec<String>, top: Option<u32>) -> Result<Included, Inferenc
 struct Thoughts {
     /// Variables of the template.
     arguments: Map<String, Value>,
-    /// How much.
+    /// How much the model thinks, if the request says so.
     effort: Option<Effort>,
 }
 

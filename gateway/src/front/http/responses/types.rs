@@ -348,7 +348,7 @@ pub struct Reasoning {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesTextConfig)]
 pub struct TextConfig {
-    /// Its format.
+    /// Plain text or JSON of a schema; absent means plain text.
     pub format: Option<TextFormat>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]

@@ -219,7 +219,7 @@ pub struct NamedSchema {
     pub name: Option<String>,
     /// What it is for. The model is not told of it.
     pub description: Option<String>,
-    /// The schema.
+    /// JSON schema that the answer follows.
     #[schema(value_type = Option<Object>)]
     pub schema: Option<AnyJson>,
     /// Answers follow the schema also if this is false.
