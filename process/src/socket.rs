@@ -43,12 +43,14 @@ pub const fn connection_window(streams: u32) -> u32 {
 }
 
 /// A server for the Unix socket of one of our processes, with at most as many streams as its
-/// connection window covers.
+/// connection window covers. All of them may be reset before the server comes to accept them, as
+/// after a crowd of clients hung up: by default 20 of those would close the connection of everybody.
 pub fn server() -> Server {
     Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(connection_window(LINK_STREAMS))
         .max_concurrent_streams(LINK_STREAMS)
+        .http2_max_pending_accept_reset_streams(Some(LINK_STREAMS as usize))
 }
 
 /// Accepted connections, ready for tonic's `serve_with_incoming`.
@@ -190,7 +192,7 @@ mod tests {
         Heartbeat, LinkReport, StopRequest, StopResponse, WatchRequest,
     };
     use prost::Message as _;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_stream::StreamExt;
     use tonic::{Request, Response, Status};
 
@@ -204,6 +206,45 @@ mod tests {
             u64::from(LINK_STREAMS) * u64::from(STREAM_WINDOW)
         );
         assert_eq!(connection_window(u32::MAX), LARGEST_WINDOW);
+    }
+
+    /// A frame of HTTP/2 (RFC 9113, section 4.1).
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() as u32).to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    #[tokio::test]
+    async fn requests_that_are_reset_at_once_close_no_connection() {
+        let [headers, rst_stream, settings, ping, goaway] = [1, 3, 4, 6, 7];
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("x.sock");
+        let incoming = accept_unix(bind(&path).expect("bound"));
+        let serving = server().add_routes(tonic::service::Routes::default());
+        let serving = task::spawn("server", serving.serve_with_incoming(incoming));
+        // `POST http://` of the path `/`, as entries of the static table (RFC 7541, appendix A).
+        let request = [0x83, 0x86, 0x84];
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(settings, 0, 0, &[]));
+        for stream in (1..1000).step_by(2) {
+            bytes.extend(frame(headers, 4, stream, &request));
+            bytes.extend(frame(rst_stream, 0, stream, &8_u32.to_be_bytes()));
+        }
+        bytes.extend(frame(ping, 0, 0, b"12345678"));
+        let mut client = UnixStream::connect(&path).await.expect("connects");
+        client.write_all(&bytes).await.expect("written");
+        loop {
+            let mut head = [0; 9];
+            client.read_exact(&mut head).await.expect("the connection stays open");
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            client.read_exact(&mut payload).await.expect("a whole frame");
+            assert_ne!(head[3], goaway, "{:?}", String::from_utf8_lossy(&payload));
+            if head[3] == ping {
+                break;
+            }
+        }
+        serving.abort();
     }
 
     #[tokio::test]
