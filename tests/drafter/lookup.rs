@@ -88,6 +88,24 @@ fn lookup_and_a_trained_drafter_take_each_others_place_twenty_times() {
 }
 
 #[test]
+fn no_draft_is_longer_than_the_setting_allows() {
+    for drafter in ["", LOOKUP] {
+        let stack = Stack::drafting(&format!("drafter.max_tokens = 2\n{drafter}"));
+        let asks: Vec<Ask> = some_of_each(1).iter().map(|prompt| prompt.sampled(None)).collect();
+        let plain = plain_answers(&stack, &asks);
+        let mut counts = Compared::default();
+        let drafted = compare_with_plain(&stack, &asks, &plain, drafter, &mut counts);
+        let drafted: Vec<_> = drafted.alone.iter().chain(&drafted.together).collect();
+        for one in drafted.iter().map(|answer| answer.speculation()) {
+            assert!(one.drafted <= 2 * one.cycles, "{drafter} {one:?}");
+        }
+        assert!(sum(drafted).accepted > 0);
+        counts.check();
+        stack.stop();
+    }
+}
+
+#[test]
 fn no_drafter_is_there_if_none_is_wanted() {
     let stack = Stack::ready("drafter.model = \"\"\n");
     assert_eq!(stack.status().expect("it answers")["drafter"]["state"], "absent");

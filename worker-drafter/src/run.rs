@@ -146,7 +146,7 @@ fn load(
         None => config.drafter_choices().into_iter().next().unwrap_or(DrafterChoice::None),
     };
     let files = config.drafter_files(&choice).map_err(StartError::Target)?;
-    let (drafter, about, welcome): (Box<dyn Proposer>, _, _) = match files {
+    let (drafter, mut about, welcome): (Box<dyn Proposer>, _, _) = match files {
         None if choice == DrafterChoice::None => return Err(StartError::NoModel),
         None => (Box::new(Lookup::default()), Lookup::about(), Lookup::welcome()),
         Some(files) => {
@@ -156,6 +156,10 @@ fn load(
             (Box::new(model), about, welcome)
         }
     };
+    // The supervisor permits no longer drafts than the description promises.
+    if config.drafter.max_tokens > 0 {
+        about.block_size = about.block_size.min(config.drafter.max_tokens.saturating_add(1));
+    }
     progress.set_loaded_at(unix_seconds());
     let (kind, weight_bytes, block) = (&about.kind, about.weight_bytes, about.block_size);
     tracing::info!(kind, weight_bytes, block, "loaded");

@@ -104,6 +104,8 @@ pub struct DrafterConfig {
     /// How many of the target's first ids a drafter of kind `mtp` can propose, beside special tokens;
     /// 0 = all, the default. Fewer ids make each draft faster and some drafts wrong.
     pub draft_vocabulary: u32,
+    /// Most tokens of one draft; 0 = as many as the drafter proposes, the default.
+    pub max_tokens: u32,
     /// Bytes of contexts of ended requests that it retains for requests with the same beginning; 0
     /// = none. Default: 256 MiB, which is some ten thousand positions of the published drafters.
     pub prefix_bytes: u64,
@@ -119,6 +121,7 @@ impl Default for DrafterConfig {
             threads: Auto::Auto,
             quantize: DrafterQuantize::default(),
             draft_vocabulary: 0,
+            max_tokens: 0,
             prefix_bytes: 256 << 20,
         }
     }

@@ -243,6 +243,7 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
         | "drafter.threads"
         | "drafter.quantize"
         | "drafter.draft_vocabulary"
+        | "drafter.max_tokens"
         | "drafter.prefix_bytes" => (false, true),
         _ => (false, false),
     };
