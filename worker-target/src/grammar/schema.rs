@@ -145,8 +145,8 @@ impl Check {
         path: &mut Vec<String>,
     ) -> Result<(), GrammarError> {
         if UNSERVED.contains(&name) || name == "uniqueItems" {
-            let found = format!("{name} at {}", path.join("."));
-            return Err(GrammarError::new("no keyword that cannot be enforced", found));
+            let found = format!("the keyword {name} at {}", path.join("."));
+            return Err(GrammarError::new("only keywords that can be enforced", found));
         }
         if name == "multipleOf" {
             self.multiple(value, path)?;
