@@ -24,8 +24,9 @@ pub fn tensors(file: &mut impl Read) -> io::Result<Map<String, Value>> {
     }
     let mut text = vec![];
     file.take(length).read_to_end(&mut text)?;
-    serde_json::from_slice(&text)
-        .map_err(|cause| unexpected(format!("that is a JSON object, found another one: {cause}")))
+    serde_json::from_slice(&text).map_err(|cause| {
+        unexpected(format!("that is a JSON object, found something else: {cause}"))
+    })
 }
 
 fn unexpected(what: String) -> io::Error {

@@ -183,7 +183,7 @@ async fn a_budget_of_few_states_serves_every_request() {
     // A sequence of 512 positions.
     let class = 512 * 2 * 2 * 32 * 4 + 3 * 4 * (6 * 16 * 16 + 3 * 160);
     // The cache has half of what two running sequences leave. Of three sequences that is less than
-    // most of these prompts need; of five it is one prompt.
+    // most of these prompts need; of five it is enough for any of them, and too little for all.
     for (sequences, expected_hits) in [(3, 1), (5, 40)] {
         let budget = (sequences * class).to_string();
         let environment = [("PACELINE_KV__BUDGET_BYTES", budget.as_str())];
