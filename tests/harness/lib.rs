@@ -19,6 +19,7 @@ pub mod picture;
 pub mod procs;
 pub mod prompts;
 pub mod python;
+pub mod share;
 pub mod skip;
 pub mod stack;
 pub mod usage;
