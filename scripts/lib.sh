@@ -2,7 +2,7 @@
 # shellcheck shell=sh
 
 ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
-cd "$ROOT"
+cd "$ROOT" || exit 1
 
 # A Rust that was installed a minute ago is not on the caller's PATH yet. Last, so that any other cargo comes first.
 PATH=$PATH:${CARGO_HOME:-${HOME:-}/.cargo}/bin
@@ -38,4 +38,23 @@ run_recorded() {
     rc=$(cat "$log.rc")
     rm -f "$log.rc"
     return "$rc"
+}
+
+# without_colours FILE: its text.
+without_colours() {
+    escape=$(printf '\033')
+    sed "s/$escape\[[0-9;]*m//g" "$1"
+}
+
+# all_ran LOG TESTS: whether the runs in LOG, of cargo-nextest or cargo test, had each of these tests; TESTS has the lines
+# of ignored.sh. A filter whose test was renamed matches nothing, and other tests pass then.
+all_ran() {
+    plain=$(mktemp)
+    without_colours "$1" >"$plain"
+    missing=$(printf '%s\n' "$2" | while read -r package file name; do
+        grep -Eq "[ :]$name( \.\.\.|$)" "$plain" || printf '%s of %s, %s\n' "$name" "$package" "$file"
+    done)
+    rm -f "$plain"
+    [ -z "$missing" ] || { say "expected a run of these tests, found none:
+$missing"; return 1; }
 }

@@ -1,9 +1,12 @@
 #!/bin/sh
-# The long tests and the tests with timed figures: all tests in tests/ that are marked #[ignore], one at a time, the long
-# simulation, ten thousand interleavings of the target's batch, the code for macOS, and all fuzz targets. After a failure
-# the rest is run too.
+# The long tests and the tests with timed figures, and those of `make test-more` with all their cases: every test whose
+# reason to be ignored begins with "soak:" or "more:", the code for macOS, and all fuzz targets. After a failure the rest is
+# run too. Fails also if one of these tests did not run.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
+
+tests=$(sh scripts/ignored.sh soak && sh scripts/ignored.sh more)
+export PACELINE_TEST_SHARE=soak
 
 # shellcheck disable=SC2086
 cargo build $LOCKED --release --workspace --bins
@@ -12,6 +15,9 @@ sh scripts/smollm2.sh
 # The drafter that lies and freezes on demand.
 # shellcheck disable=SC2086
 cargo build $LOCKED --release -p paceline-tests --example fake_drafter
+# The output of all runs.
+all=$(target_dir)/soak-all.log
+: >"$all"
 
 failed=
 # soak NAME COMMAND...
@@ -28,11 +34,25 @@ soak() {
     fi
 }
 
+# executables DIRECTORY: as options of cargo, those of its test files that have such tests. Not all files: in this profile
+# each is a minute's work for the linker.
+executables() {
+    printf '%s\n' "$tests" | awk -v directory="$1/" '
+        index($2, directory) == 1 {
+            name = substr($2, length(directory) + 1)
+            sub(/[.\/].*/, "", name)
+            if (!seen[name]++) printf " --test %s", name
+        }'
+}
+
 # cargo_test ARGUMENTS...: runs `cargo test`. It fails also if a test executable ran no test, because a filter whose test was
 # renamed matches nothing, and `cargo test` passes then.
 cargo_test() {
     log=$(target_dir)/soak.log
-    run_recorded "$log" cargo test "$@" || return 1
+    rc=0
+    run_recorded "$log" cargo test "$@" || rc=$?
+    cat "$log" >>"$all"
+    [ "$rc" = 0 ] || return 1
     if ! grep -q '^test result: ok' "$log" || grep -q '^test result: ok\. 0 passed' "$log"; then
         say "expected at least one test in each test executable, found none: cargo test $*"
         return 1
@@ -67,21 +87,15 @@ soak "The greedy choice against MLX's argmax" \
 soak "Loading a checkpoint of 1 GB under a limit of memory, and 1,000 faulty ones" \
     cargo_test $LOCKED --release -p paceline-models --test load_memory --test mutated -- --ignored --nocapture
 soak "The programs' code for macOS" sh scripts/check-macos.sh build
-# shellcheck disable=SC2086
+# shellcheck disable=SC2046,SC2086
 soak "Other clients beside large hostile messages" \
-    cargo_test $LOCKED --release -p paceline-gateway --test amplification --test http_hostile -- --ignored --nocapture
+    cargo_test $LOCKED --release -p paceline-gateway $(executables gateway/tests) -- --ignored --nocapture
 soak "Fuzzing, a minute each" \
     sh scripts/fuzz.sh 60
-# Only the files that have such tests: in this profile each is a minute's work for the linker.
-tests=
-for file in $(grep -rl '#\[ignore = "soak' tests --include='*.rs'); do
-    name=${file#tests/}
-    name=${name%%/*}
-    tests="$tests --test ${name%.rs}"
-done
-# shellcheck disable=SC2086
+# shellcheck disable=SC2046,SC2086
 soak "Whole processes" \
-    cargo_test $LOCKED --release -p paceline-tests $tests --no-fail-fast -- --ignored --nocapture --test-threads=1
+    cargo_test $LOCKED --release -p paceline-tests $(executables tests) --no-fail-fast -- --ignored --nocapture --test-threads=1
+soak "All of the tests" all_ran "$all" "$tests"
 
 [ -z "$failed" ] || die "soak: FAILED: ${failed#, }"
 say "soak: passed"

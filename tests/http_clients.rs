@@ -1,8 +1,8 @@
 //! The unmodified `openai` and `anthropic` packages for Python against a whole service, each of
 //! their manners as one test, and a fuzzer of requests that are made from `docs/openapi.json`.
 //!
-//! What the packages must find is asserted in Python, in `tests/http_clients`. `scripts/test.sh`
-//! installs the packages before the suite, so no test uses a network.
+//! What the packages must find is asserted in Python, in `tests/http_clients`.
+//! `scripts/test-more.sh` installs the packages first, so no test uses a network.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::python::Clients;
 use paceline_tests::skip::smollm2;
-use paceline_tests::{Stack, model, repository};
+use paceline_tests::{Stack, model, repository, share};
 use serde_json::{Value, json};
 
 /// The embedded target without its own template.
@@ -71,10 +71,11 @@ fn with_tools(test: &str, program: &str, manner: &str) {
     stack.stop();
 }
 
-/// One test for each manner, named after it.
+/// One test for each manner, named after it. `scripts/ignored.sh` reads the list.
 macro_rules! manners {
-    ($($test:ident: $with:ident($program:literal, $manner:literal);)*) => {
+    ($(#[$attribute:meta] fn $test:ident = $with:ident($program:literal, $manner:literal);)*) => {
         $(#[test]
+        #[$attribute]
         fn $test() {
             $with(stringify!($test), $program, $manner);
         })*
@@ -82,20 +83,34 @@ macro_rules! manners {
 }
 
 manners! {
-    openai_models: with_the_pair("openai_package.py", "models");
-    openai_chat_completions: with_the_pair("openai_package.py", "chat_whole");
-    openai_chat_completions_streamed: with_the_pair("openai_package.py", "chat_streamed");
-    openai_chat_completions_of_a_second_turn_are_cached: with_the_pair("openai_package.py", "chat_cached");
-    openai_chat_completions_with_tools: with_tools("openai_package.py", "chat_tools");
-    openai_completions: with_the_pair("openai_package.py", "completions");
-    openai_responses: with_the_pair("openai_package.py", "responses");
-    openai_responses_with_tools: with_tools("openai_package.py", "responses_tools");
-    openai_errors: with_the_pair("openai_package.py", "errors");
-    anthropic_messages: with_the_pair("anthropic_package.py", "messages_whole");
-    anthropic_messages_streamed: with_the_pair("anthropic_package.py", "messages_streamed");
-    anthropic_messages_with_tools: with_tools("anthropic_package.py", "messages_tools");
-    anthropic_count_tokens_is_the_sum_of_input_and_cached_tokens: with_the_pair("anthropic_package.py", "count_tokens");
-    anthropic_errors: with_the_pair("anthropic_package.py", "errors");
+    #[ignore = "more: a package of a registry"]
+    fn openai_models = with_the_pair("openai_package.py", "models");
+    #[ignore = "more: a package of a registry"]
+    fn openai_chat_completions = with_the_pair("openai_package.py", "chat_whole");
+    #[ignore = "more: a package of a registry"]
+    fn openai_chat_completions_streamed = with_the_pair("openai_package.py", "chat_streamed");
+    #[ignore = "more: a package of a registry"]
+    fn openai_chat_completions_of_a_second_turn_are_cached = with_the_pair("openai_package.py", "chat_cached");
+    #[ignore = "more: a package of a registry"]
+    fn openai_chat_completions_with_tools = with_tools("openai_package.py", "chat_tools");
+    #[ignore = "more: a package of a registry"]
+    fn openai_completions = with_the_pair("openai_package.py", "completions");
+    #[ignore = "more: a package of a registry"]
+    fn openai_responses = with_the_pair("openai_package.py", "responses");
+    #[ignore = "more: a package of a registry"]
+    fn openai_responses_with_tools = with_tools("openai_package.py", "responses_tools");
+    #[ignore = "more: a package of a registry"]
+    fn openai_errors = with_the_pair("openai_package.py", "errors");
+    #[ignore = "more: a package of a registry"]
+    fn anthropic_messages = with_the_pair("anthropic_package.py", "messages_whole");
+    #[ignore = "more: a package of a registry"]
+    fn anthropic_messages_streamed = with_the_pair("anthropic_package.py", "messages_streamed");
+    #[ignore = "more: a package of a registry"]
+    fn anthropic_messages_with_tools = with_tools("anthropic_package.py", "messages_tools");
+    #[ignore = "more: a package of a registry"]
+    fn anthropic_count_tokens_is_the_sum_of_input_and_cached_tokens = with_the_pair("anthropic_package.py", "count_tokens");
+    #[ignore = "more: a package of a registry"]
+    fn anthropic_errors = with_the_pair("anthropic_package.py", "errors");
 }
 
 /// A sampled conversation over gRPC: its text, and the tokens of its prompt by `CountTokens`.
@@ -131,6 +146,7 @@ fn same_by_all_protocols(clients: &Clients, settings: &str) {
 }
 
 #[test]
+#[ignore = "more: a package of a registry"]
 fn a_seeded_conversation_has_the_same_text_over_grpc_and_http() {
     let test = "a_seeded_conversation_has_the_same_text_over_grpc_and_http";
     let Some(clients) = Clients::installed(test) else { return };
@@ -138,6 +154,7 @@ fn a_seeded_conversation_has_the_same_text_over_grpc_and_http() {
 }
 
 #[test]
+#[ignore = "more: a package of a registry"]
 fn a_seeded_conversation_with_smollm2_has_the_same_text_over_grpc_and_http() {
     let test = "a_seeded_conversation_with_smollm2_has_the_same_text_over_grpc_and_http";
     let Some(clients) = Clients::installed(test) else { return };
@@ -148,7 +165,7 @@ fn a_seeded_conversation_with_smollm2_has_the_same_text_over_grpc_and_http() {
 }
 
 /// Sends so many requests that are made from `docs/openapi.json`.
-fn fuzz(test: &str, cases: u32) {
+fn fuzz(test: &str, cases: usize) {
     let Some(clients) = Clients::installed(test) else { return };
     let stack = Stack::ready("limits.max_new_tokens = 16\n");
     let pids = ["gateway", "supervisor", "target"].map(|process| stack.pid(process));
@@ -162,12 +179,7 @@ fn fuzz(test: &str, cases: u32) {
 }
 
 #[test]
-fn a_hundred_requests_of_the_openapi_file_have_documented_answers() {
-    fuzz("a_hundred_requests_of_the_openapi_file_have_documented_answers", 100);
-}
-
-#[test]
-#[ignore = "soak: minutes; run by `make soak`"]
-fn a_thousand_requests_of_the_openapi_file_have_documented_answers() {
-    fuzz("a_thousand_requests_of_the_openapi_file_have_documented_answers", 1000);
+#[ignore = "more: packages of a registry; minutes in `make soak`"]
+fn requests_of_the_openapi_file_have_documented_answers() {
+    fuzz("requests_of_the_openapi_file_have_documented_answers", share::of(1000));
 }

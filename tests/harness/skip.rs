@@ -1,6 +1,6 @@
 //! Tests that may be skipped: those whose model, clients or browser are not part of the repository.
 //!
-//! A test that lacks its checkpoint fails. There are two exceptions: `scripts/test.sh` could not
+//! A test that lacks its checkpoint fails. There are two exceptions: the recipe's script could not
 //! reach the package registry, and passes the reason in an environment variable; or there is no
 //! browser. The test then prints `SKIPPED`, and its name and the reason go into a file, which the
 //! script counts in its summary. On CI the test fails, except for the browser: not every system
@@ -13,12 +13,12 @@ use std::path::PathBuf;
 use paceline_process::lifecycle::{env, env_os};
 use paceline_process::platform;
 
-/// Why `SmolLM2` could not be fetched. `scripts/test.sh` sets this variable.
+/// Why `SmolLM2` could not be fetched. `scripts/suite.sh` sets this variable.
 const REASON: &str = "SMOLLM2_SKIPPED";
-/// Why the Python packages of `tests/http_clients` could not be fetched. `scripts/test.sh` sets
+/// Why the Python packages of `tests/http_clients` could not be fetched. `scripts/suite.sh` sets
 /// this variable.
 const CLIENTS_REASON: &str = "HTTP_CLIENTS_SKIPPED";
-/// Path of the file with a line for each skipped test. `scripts/test.sh` sets this variable.
+/// Path of the file with a line for each skipped test. `scripts/suite.sh` sets this variable.
 const SKIPPED: &str = "SKIPPED_TESTS";
 
 /// The directory where `scripts/smollm2.sh` puts `SmolLM2`. `None` if the test is to be skipped.
@@ -40,7 +40,7 @@ pub fn smollm2(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Why the clients of `tests/http_clients` are not there, if `scripts/test.sh` found out.
+/// Why the clients of `tests/http_clients` are not there, if `scripts/suite.sh` found out.
 pub(crate) fn clients_reason() -> Option<String> {
     env(CLIENTS_REASON).filter(|reason| !reason.is_empty())
 }

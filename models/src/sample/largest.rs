@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a measurement: a quiet machine"]
+    #[ignore = "soak: a timed figure"]
     #[expect(clippy::disallowed_methods, reason = "times of the two ways, nothing else")]
     fn the_greedy_choice_with_its_verdict_costs_no_more_than_mlx_s_argmax() {
         choose(DeviceChoice::Cpu).expect("there is a CPU");

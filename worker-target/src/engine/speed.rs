@@ -124,7 +124,7 @@ impl Spread {
 }
 
 #[test]
-#[ignore = "a measurement: a quiet machine and a release build"]
+#[ignore = "soak: a timed figure of a release build"]
 fn one_stream_costs_hardly_more_than_a_bare_loop() {
     let thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread")

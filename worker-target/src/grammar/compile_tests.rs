@@ -146,7 +146,7 @@ fn twenty_shapes_of_schemas_are_enforced_or_refused_by_name() {
 }
 
 #[test]
-#[ignore = "200 schemas with 10 walks each: scripts/soak.sh"]
+#[ignore = "soak: 200 schemas with 10 walks each"]
 fn two_hundred_shapes_of_schemas_are_enforced_or_refused_by_name() {
     let all = shapes();
     assert!(all.len() >= 200, "{}", all.len());

@@ -253,7 +253,7 @@ fn large_vocabulary() -> Vocabulary {
 }
 
 #[test]
-#[ignore = "timed: scripts/soak.sh"]
+#[ignore = "soak: a timed figure"]
 fn a_mask_of_152_thousand_tokens_takes_less_than_a_millisecond() {
     let vocabulary = large_vocabulary();
     let steps: Value = json!({"type": "object", "properties": {

@@ -141,7 +141,7 @@ fn planted_bugs_are_caught() {
 }
 
 #[test]
-#[ignore = "runs PACELINE_SIMULATION, a schedule that was written down"]
+#[ignore = "by hand: runs PACELINE_SIMULATION, a schedule that was written down"]
 fn replay() {
     #[expect(clippy::disallowed_methods, reason = "a test's own argument")]
     let path = std::env::var("PACELINE_SIMULATION")

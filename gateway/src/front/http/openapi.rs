@@ -406,7 +406,7 @@ fn the_file_is_what_the_types_say() {
 }
 
 #[test]
-#[ignore = "it writes docs/openapi.json, when the types have changed"]
+#[ignore = "by hand: writes docs/openapi.json, when the types have changed"]
 fn write_the_file() {
     std::fs::write(file(), text()).expect("writable");
 }

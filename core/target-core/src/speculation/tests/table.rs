@@ -99,7 +99,7 @@ fn recorded(others: f64) -> String {
 }
 
 #[test]
-#[ignore = "prints a table; it checks nothing"]
+#[ignore = "by hand: prints a table, and checks nothing"]
 fn controller_table() {
     let mut text = invented();
     for others in [0.0, 0.35] {

@@ -1,0 +1,25 @@
+#!/bin/sh
+# The tests that need a registry, other programs, or more time than the suite has: those whose reason to be ignored begins
+# with "more:". Long tests try a tenth of the cases that `make soak` tries (tests/harness/share.rs). 30 minutes at most
+# (profile `more` of .config/nextest.toml). The end is as that of test.sh, and fails if one of these tests did not run.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+. "$(dirname -- "$0")/suite.sh"
+
+begin_suite test-more
+tests=$(sh scripts/ignored.sh more)
+[ -n "$tests" ] || die 'expected tests with #[ignore = "more: ..."], found none'
+names=$(printf '%s\n' "$tests" | awk '{ print $3 }')
+filter=$(printf '%s\n' "$tests" | awk '{ printf "%s(package(=%s) & test(/(^|::)%s$/))", (NR > 1 ? " | " : ""), $1, $3 }')
+
+export PACELINE_TEST_SHARE=more
+fetch SMOLLM2_SKIPPED SmolLM2 sh scripts/smollm2.sh
+fetch HTTP_CLIENTS_SKIPPED "the Python clients" sh scripts/http-clients.sh "$target/debug/http-clients"
+headline "Building the programs and the tests"
+timed "the build" build_all
+# shellcheck disable=SC2086
+run_tests "--ignored $(printf '%s ' $names)" --profile more --run-ignored only -E "$filter"
+times="$times$(times_of_executables)
+"
+all_ran "$log" "$tests" || rc=1
+end_suite
