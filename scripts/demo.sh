@@ -191,13 +191,11 @@ import json, sys
 plain, other = (json.load(open(path, encoding="utf-8")) for path in sys.argv[1:3])
 if "show" in sys.argv:
     print(plain["text"].rstrip(), "\n")
-def speed(answer):
-    # A busy machine may deliver all tokens of a tiny model at once. Such an answer has no speed.
-    seconds = (answer["timing"]["total_ms"] - answer["timing"]["ttft_ms"]) / 1e3
-    return (answer["usage"]["completion_tokens"] - 1) / seconds if seconds > 1e-3 else None
+speeds = other["tokens_per_s"], plain["tokens_per_s"]
+# An answer that is too short to have a speed in one lane is shown without one in both.
+have_speeds = None not in speeds
 def line(name, answer, more):
-    speed_or_none = speed(answer)
-    text = "-" if speed_or_none is None else f"{speed_or_none:.0f}"
+    text = f"{answer['tokens_per_s']:.0f}" if have_speeds else "-"
     print(f"  {name:<20}{answer['usage']['completion_tokens']:>5} tokens {text:>7} tok/s  {more}".rstrip())
 line("without drafter", plain, "")
 cycles, accepted = (other["speculation"][key] for key in ("cycles", "accepted"))
@@ -205,8 +203,7 @@ if cycles == 0:
     sys.exit(f"no drafts: {other['route']}")
 per_cycle = (cycles + accepted) / cycles
 if "show" in sys.argv:
-    speeds = speed(other), speed(plain)
-    faster = "" if None in speeds else f", {speeds[0] / speeds[1]:.2f} times as fast"
+    faster = f", {speeds[0] / speeds[1]:.2f} times as fast" if have_speeds else ""
     line("with drafter", other, f"{per_cycle:.2f} tokens per cycle{faster}")
 else:
     # Long after its natural end an answer is noise for each drafter. The test is that the tokens are the same.
@@ -298,11 +295,10 @@ import json, sys
 answer = json.load(open(sys.argv[1], encoding="utf-8"))
 if not answer["text"].strip():
     sys.exit(f"the answer is empty: {answer}")
-tokens, timing = answer["usage"]["completion_tokens"], answer["timing"]
-seconds = (timing["total_ms"] - timing["ttft_ms"]) / 1e3
-speed = f"{(tokens - 1) / seconds:.0f}" if seconds > 1e-3 else "-"
+tokens, speed = answer["usage"]["completion_tokens"], answer["tokens_per_s"]
+speed = "-" if speed is None else f"{speed:.0f}"
 print(answer["text"].strip())
-print(f"  {tokens} tokens, {speed} tok/s, the first after {timing['ttft_ms']:.0f} ms")
+print(f"  {tokens} tokens, {speed} tok/s, the first after {answer['timing']['ttft_ms']:.0f} ms")
 PY
 done 3<"$dir/questions"
 # shellcheck disable=SC2086

@@ -8,6 +8,13 @@ use tonic::Streaming;
 
 use crate::failure::Failure;
 
+/// Fewest tokens after the first one of an answer that has a speed: the cycles of a drafted answer
+/// make several tokens each, so that fewer tokens may be one or two steps.
+const SPEED_TOKENS: u32 = 16;
+/// Shortest time after the first token of an answer that has a speed. Tokens may arrive some
+/// milliseconds late and then together: on a busy machine all tokens of a tiny model at once.
+const SPEED_MS: f64 = 25.0;
+
 /// A whole answer; the object `generate --json` prints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Answer {
@@ -34,6 +41,8 @@ pub struct Answer {
     pub speculation: Speculation,
     /// Where the time went, as the service measured it.
     pub timing: Timing,
+    /// Tokens a second after the first token. `None` if the answer is too short to have a speed.
+    pub tokens_per_s: Option<f64>,
     /// How often the stream was resumed after a fault of the supervisor or the target.
     pub resumed: u32,
     /// The seed that was used.
@@ -265,6 +274,7 @@ impl Answer {
             accepted: speculation.accepted,
         };
         self.timing = last.timing.unwrap_or_default().into();
+        self.tokens_per_s = speed(self.usage.completion_tokens, &self.timing);
         self.resumed = last.resumed;
         self.seed = last.seed;
         self.stop = last.stop;
@@ -272,16 +282,9 @@ impl Answer {
 
     /// One line of figures for a person.
     pub fn summary(&self) -> String {
-        let decode_s = (self.timing.total_ms - self.timing.ttft_ms) / 1e3;
-        let more = self.usage.completion_tokens.saturating_sub(1);
-        // A busy machine may deliver all tokens of a tiny model at once. Such an answer has no speed.
-        let speed = if more > 0 && decode_s > 1e-3 {
-            format!("{:.1} tok/s", f64::from(more) / decode_s)
-        } else {
-            "- tok/s".into()
-        };
+        let speed = self.tokens_per_s.map_or("-".into(), |speed| format!("{speed:.1}"));
         format!(
-            "{} tokens, first after {:.0} ms, {speed}, {} ({}), {}",
+            "{} tokens, first after {:.0} ms, {speed} tok/s, {} ({}), {}",
             self.usage.completion_tokens,
             self.timing.ttft_ms,
             self.route.lane,
@@ -289,6 +292,13 @@ impl Answer {
             self.finish_reason
         )
     }
+}
+
+/// Tokens a second after the first token, if there are enough tokens in enough time.
+fn speed(completion_tokens: u32, timing: &Timing) -> Option<f64> {
+    let tokens = completion_tokens.saturating_sub(1);
+    let ms = timing.total_ms - timing.ttft_ms;
+    (tokens >= SPEED_TOKENS && ms >= SPEED_MS).then(|| f64::from(tokens) * 1e3 / ms)
 }
 
 fn broken(what: &str) -> Failure {
@@ -361,12 +371,33 @@ mod tests {
                 r#""usage":{"prompt_tokens":3,"completion_tokens":1,"cached_tokens":2},"#,
                 r#""speculation":{"cycles":0,"drafted":0,"accepted":0},"#,
                 r#""timing":{"queue_ms":0.5,"ttft_ms":2.0,"total_ms":2.0,"picture_decode_ms":0.125,"picture_resize_ms":0.25,"#,
-                r#""tower_ms":0.75,"prefill_ms":0.625},"resumed":0,"seed":9,"request_id":"r"}"#
+                r#""tower_ms":0.75,"prefill_ms":0.625},"tokens_per_s":null,"resumed":0,"seed":9,"request_id":"r"}"#
             )
         );
         assert_eq!(
             answer.summary(),
             "1 tokens, first after 2 ms, - tok/s, plain (drafter_absent), length"
         );
+    }
+
+    #[test]
+    fn an_answer_has_a_speed_if_sixteen_tokens_follow_the_first_in_at_least_25_ms() {
+        let shown = |completion_tokens, ms: f64| {
+            let mut answer = Answer::default();
+            answer.close(v1::Final {
+                usage: Some(v1::Usage { completion_tokens, ..Default::default() }),
+                timing: Some(v1::Timing { ttft_ms: 2.0, total_ms: 2.0 + ms, ..Default::default() }),
+                ..Default::default()
+            });
+            answer.summary().split(", ").nth(2).expect("a speed").to_owned()
+        };
+        // A picture's answer whose tokens arrived together, and the drafted one.
+        assert_eq!(shown(48, 3.78), "- tok/s");
+        assert_eq!(shown(48, 18.0), "- tok/s");
+        assert_eq!(shown(16, 1e3), "- tok/s");
+        assert_eq!(shown(17, 24.9), "- tok/s");
+        assert_eq!(shown(17, 25.0), "640.0 tok/s");
+        assert_eq!(shown(201, 1e3), "200.0 tok/s");
+        assert_eq!(shown(0, -1.0), "- tok/s");
     }
 }
