@@ -85,7 +85,8 @@ times_of_executables() {
         END { for (name in seconds) printf "  %5d s  %s, %d tests\n", seconds[name], name, count[name] }' | sort -k 3
 }
 
-# end_suite: prints the skipped tests, the time of each part, and last the summary. Ends with the code of run_tests.
+# end_suite COMMAND: prints the skipped tests, the time of each part, what the command prints of it, and last the summary.
+# Ends with the code of run_tests.
 end_suite() {
     say ""
     # On CI a skipped test fails.
@@ -95,6 +96,7 @@ end_suite() {
     fi
     say "Time of each part of make $suite:"
     printf '%s' "$times"
+    "$1"
     printf '%s\n' "$summary" | tee "$target/$suite-summary.txt"
     exit "$rc"
 }

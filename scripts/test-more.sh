@@ -19,7 +19,5 @@ headline "Building the programs and the tests"
 timed "the build" build_all
 # shellcheck disable=SC2086
 run_tests "--ignored $(printf '%s ' $names)" --profile more --run-ignored only -E "$filter"
-times="$times$(times_of_executables)
-"
 all_ran "$log" "$tests" || rc=1
-end_suite
+end_suite times_of_executables

@@ -11,4 +11,4 @@ fetch SMOLLM2_SKIPPED SmolLM2 sh scripts/smollm2.sh
 headline "Building the programs and the tests"
 timed "the build" build_all
 run_tests ""
-end_suite
+end_suite true
