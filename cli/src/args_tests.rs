@@ -56,6 +56,7 @@ fn every_form_of_the_contract_is_parsed() {
         "paceline drain --undo",
         "paceline pull org/name",
         "paceline pull org/name --revision refs/pr/1 --offline",
+        "paceline pull org/name --allow-unverified",
         "paceline models",
         "paceline models --json",
         "paceline inspect D",

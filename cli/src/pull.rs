@@ -15,7 +15,7 @@ use paceline_process::chain;
 /// The program is not beside this one, or the system does not start it.
 pub fn run(args: &PullArgs) -> Result<(), Failure> {
     let program = program("pull").map_err(|error| Failure::refused_here(chain(&error)))?;
-    let PullArgs { model, revision, offline } = args;
+    let PullArgs { model, revision, offline, allow_unverified } = args;
     let mut command = Command::new(&program);
     command.arg(model.to_string());
     if let Some(revision) = revision {
@@ -23,6 +23,9 @@ pub fn run(args: &PullArgs) -> Result<(), Failure> {
     }
     if *offline {
         command.arg("--offline");
+    }
+    if *allow_unverified {
+        command.arg("--allow-unverified");
     }
     let error = command.exec();
     Err(Failure::refused_here(format!("cannot start {}: {error}", program.display())))

@@ -104,6 +104,14 @@ pub enum PullError {
         /// Of the bytes that came.
         found: String,
     },
+    /// A file with weights that cannot be checked.
+    #[error(
+        "{what}: expected a digest from the hub, found none, so the weights cannot be checked; use a hub that gives digests, or --allow-unverified if you trust this one"
+    )]
+    Unverified {
+        /// The file.
+        what: String,
+    },
     /// Redirects that do not end, or lead where they must not.
     #[error("{what}: {problem}; check HF_ENDPOINT")]
     Redirect {

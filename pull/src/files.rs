@@ -31,6 +31,11 @@ const SMALL: [&str; 14] = [
     INDEX,
 ];
 
+/// Whether a file has weights. Every other file that serving needs is in the list.
+pub(crate) fn is_weights(name: &str) -> bool {
+    !SMALL.contains(&name)
+}
+
 /// Longest name of a revision.
 const LONGEST_REVISION: usize = 200;
 /// Longest part of a file's name: common file systems allow 255 bytes, and `.part` is added.

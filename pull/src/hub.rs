@@ -82,13 +82,14 @@ impl Revision {
 
 impl Sibling {
     fn file(self) -> Option<RemoteFile> {
+        let is_lfs = self.lfs.is_some();
         let lfs_size = self.lfs.as_ref().and_then(|lfs| lfs.size);
         let size = lfs_size.or(self.size)?;
         let sha256 = self.lfs.and_then(|lfs| lfs.sha256).map(|text| text.to_ascii_lowercase());
         let digest = match (sha256, self.blob_id) {
             (Some(sha256), _) if is_hex(&sha256, 32) => Expected::Sha256(sha256),
             // The blob of a file in Git LFS is its pointer.
-            (None, Some(blob)) if is_hex(&blob, 20) => Expected::GitBlob(blob),
+            (None, Some(blob)) if is_hex(&blob, 20) && !is_lfs => Expected::GitBlob(blob),
             _ => Expected::Unknown,
         };
         Some(RemoteFile { name: self.rfilename, size, digest })
@@ -108,7 +109,9 @@ mod tests {
             r#"{{"id":"org/name","sha":"{COMMIT}","gated":false,"siblings":[
                {{"rfilename":"config.json","size":7,"blobId":"{COMMIT}"}},
                {{"rfilename":"model.safetensors","size":9,"blobId":"{COMMIT}","lfs":{{"sha256":"{sha}","size":9,"pointerSize":1}}}},
-               {{"rfilename":"a"}},{{"rfilename":"b","size":1}}]}}"#
+               {{"rfilename":"a"}},{{"rfilename":"b","size":1}},
+               {{"rfilename":"c","blobId":"{COMMIT}","lfs":{{"size":2}}}},
+               {{"rfilename":"d","size":3,"lfs":{{"sha256":"5"}}}}]}}"#
         );
         let revision = Revision::read(text.as_bytes()).expect("well formed");
         assert_eq!(revision.commit, COMMIT);
@@ -118,7 +121,9 @@ mod tests {
             files,
             [
                 file("b", 1, Expected::Unknown),
+                file("c", 2, Expected::Unknown),
                 file("config.json", 7, Expected::GitBlob(COMMIT.into())),
+                file("d", 3, Expected::Unknown),
                 file("model.safetensors", 9, Expected::Sha256(sha)),
             ]
         );

@@ -65,6 +65,9 @@ pub struct Args {
     /// Use no network, and show what is there; as with HF_HUB_OFFLINE=1
     #[arg(long)]
     pub offline: bool,
+    /// Fetch weights also if the hub gives no digest for them, so that they cannot be checked
+    #[arg(long)]
+    pub allow_unverified: bool,
 }
 
 /// Runs the command. The directory of the model goes to standard output, all else to standard
@@ -98,7 +101,8 @@ fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
     let endpoint = Endpoint::parse(set.as_deref().unwrap_or(HUB))?;
     let token = lifecycle::env("HF_TOKEN").filter(|token| !token.trim().is_empty());
     let client = Client::new(endpoint, token)?;
-    let pull = Pull { client, places, progress, model: args.model.clone() };
+    let (model, allow_unverified) = (args.model.clone(), args.allow_unverified);
+    let pull = Pull { client, places, progress, model, allow_unverified };
     let dir = pull.run(&args.revision)?;
     Ok(dir.display().to_string())
 }

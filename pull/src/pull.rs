@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use paceline_process::checkpoints::{ModelName, ModelPlaces, ModelRef, missing_files};
 
 use crate::client::Client;
+use crate::digest::Expected;
 use crate::download::{Download, part_path};
 use crate::error::PullError;
-use crate::files::{CONFIG, INDEX, WEIGHTS, is_safe, shards, small};
+use crate::files::{CONFIG, INDEX, WEIGHTS, is_safe, is_weights, shards, small};
 use crate::hub::{RemoteFile, Revision};
 use crate::progress::{Progress, bytes};
 use crate::store::{ModelFolder, check_space, has_all, length};
@@ -23,6 +24,8 @@ pub(crate) struct Pull<'a> {
     pub(crate) places: ModelPlaces,
     pub(crate) progress: &'a Progress,
     pub(crate) model: ModelName,
+    /// Weights without a digest are fetched, too.
+    pub(crate) allow_unverified: bool,
 }
 
 /// The directory of a model that is there, without asking the hub.
@@ -67,6 +70,7 @@ impl Pull<'_> {
             self.progress.line(&format!("{} is there already: {}", self.model, revision.commit));
             return Ok(whole);
         }
+        self.check_digests(&needed)?;
         self.fetch_all(&needed, &revision.commit, &part)?;
         let whole = folder.publish(&part, &revision.commit)?;
         self.progress.line(&format!("{} is there: {}", self.model, revision.commit));
@@ -129,6 +133,22 @@ impl Pull<'_> {
             needed.push(shard.clone());
         }
         Ok(needed)
+    }
+
+    /// Warns of files whose content cannot be checked, because the hub gives no digest.
+    ///
+    /// # Errors
+    /// One of them has weights, and that is not allowed.
+    fn check_digests(&self, needed: &[RemoteFile]) -> Result<(), PullError> {
+        let unverified = needed.iter().filter(|file| file.digest == Expected::Unknown);
+        for RemoteFile { name, .. } in unverified {
+            if is_weights(name) && !self.allow_unverified {
+                return Err(PullError::Unverified { what: name.clone() });
+            }
+            self.progress
+                .line(&format!("warning: {name} is not checked: the hub gives no digest for it"));
+        }
+        Ok(())
     }
 
     fn fetch_all(&self, needed: &[RemoteFile], commit: &str, part: &Path) -> Result<(), PullError> {

@@ -18,6 +18,9 @@ pub struct PullArgs {
     /// Use no network, and show what is there; as with HF_HUB_OFFLINE=1
     #[arg(long)]
     pub offline: bool,
+    /// Fetch weights also if the hub gives no digest for them, so that they cannot be checked
+    #[arg(long)]
+    pub allow_unverified: bool,
 }
 
 /// Arguments of `paceline models`

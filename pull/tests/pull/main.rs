@@ -178,6 +178,38 @@ fn a_file_with_another_digest_is_removed_and_fetched_anew() {
 }
 
 #[test]
+fn weights_without_a_digest_are_refused_unless_that_is_allowed() {
+    let single = (Model::small(), "model.safetensors");
+    for (mut model, name) in [single, (Model::sharded(), "mtp/m-2.safetensors")] {
+        model.undigested.insert(name.to_owned());
+        let (machine, hub) = (Machine::new(), Hub::of(model.clone()));
+        machine.pull(&hub.endpoint()).refused(1, &[name, "no", "digest", "--allow-unverified"]);
+        assert!(hub.requests_of(name).is_empty() && machine.current("config.json").is_none());
+        let mut command = machine.command(&hub.endpoint());
+        let outcome = command.arg("--allow-unverified").output().expect("it starts");
+        let outcome = Outcome::from(outcome);
+        outcome.done();
+        assert!(outcome.err.contains(&format!("warning: {name} is not checked")), "{outcome:?}");
+        assert_eq!(machine.current(name).as_ref(), model.files.get(name));
+    }
+}
+
+#[test]
+fn each_file_without_a_digest_is_named_in_a_warning() {
+    let mut model = Model::small();
+    model.undigested = ["config.json", "tokenizer.json"].map(str::to_owned).into();
+    let (machine, hub) = (Machine::new(), Hub::of(model));
+    let outcome = machine.pull(&hub.endpoint());
+    outcome.done();
+    for name in ["config.json", "tokenizer.json"] {
+        assert!(outcome.err.contains(&format!("warning: {name} is not checked")), "{outcome:?}");
+    }
+    assert_eq!(outcome.err.matches("warning").count(), 2, "{outcome:?}");
+    let checked = Machine::new().pull(&Hub::of(Model::small()).endpoint());
+    assert!(!checked.err.contains("warning"), "{checked:?}");
+}
+
+#[test]
 fn a_full_disk_is_found_before_or_named_and_what_was_written_stays() {
     let mut model = Model::small();
     model.sizes.insert("model.safetensors".to_owned(), 1 << 60);
