@@ -1,8 +1,9 @@
 //! Measured costs on disk: what steps of this model and drafts of its drafters cost on this machine.
 //! A restarted target begins with them instead of assumptions.
 //!
-//! One small JSON file a model in the cache directory. It is a cache: a file that cannot be read, or
-//! that another version wrote, is ignored and replaced, and a failed write is logged once.
+//! One small JSON file a model in the cache directory. It is a cache: a file that cannot be read, that
+//! another version wrote, or that has costs no machine has, is ignored and replaced. A failed write is
+//! logged once.
 
 use std::fs;
 use std::io;
@@ -147,6 +148,12 @@ fn read(path: &Path) -> io::Result<Stored> {
         let what = format!("expected version {VERSION}, found {}", stored.version);
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
+    let drafts = stored.drafters.iter().flat_map(|drafter| &drafter.drafts);
+    let mut cells = stored.steps.iter().chain(drafts);
+    if let Some(found) = cells.find(|stored| !cell(stored).is_plausible()) {
+        let what = format!("expected costs that can be measured, found {found:?}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
     Ok(stored)
 }
 
@@ -206,10 +213,37 @@ mod tests {
         let path = directory.path().join("a.json");
         let long = format!("\"{}\"", "a".repeat(MAX_BYTES as usize));
         let other = r#"{"version":2,"steps":[[1,1,0,9,9]],"drafters":[]}"#;
-        for text in ["", "{", "[1]", other, &long] {
+        let of_cells = |steps: &str, drafts: &str| {
+            format!(
+                r#"{{"version":1,"steps":[[1,1,0,900,9],{steps}],"drafters":[{{"fingerprint":"f","drafts":[{drafts}]}}]}}"#
+            )
+        };
+        let good = "[2,1,0,900,9]";
+        fs::write(&path, of_cells(good, good)).expect("written");
+        assert_eq!(CostFile::open(Some(path.clone())).steps().len(), 2);
+        let bad = |cell: &str| [of_cells(cell, good), of_cells(good, cell)];
+        let cells = [
+            "[2,1,0,1e-308,9]",
+            "[2,1,0,1e308,9]",
+            "[2,1,0,1e999,9]",
+            "[2,1,0,null,9]",
+            "[2,1,0,0,9]",
+            "[2,1,0,-900,9]",
+            "[-2,1,0,900,9]",
+            "[2,0,0,900,9]",
+            "[2,3,0,900,9]",
+            "[1e300,1,0,900,9]",
+            "[2,1,1e300,900,9]",
+            "[2,1,-1,900,9]",
+            "[2,1,0,900,-9]",
+            "[2,1,0,900,1e308]",
+        ];
+        let senseless: Vec<String> = cells.into_iter().flat_map(bad).collect();
+        let senseless = senseless.iter().map(String::as_str);
+        for text in ["", "{", "[1]", other, &long].into_iter().chain(senseless) {
             fs::write(&path, text).expect("written");
             let mut file = CostFile::open(Some(path.clone()));
-            assert_eq!(file.steps(), []);
+            assert_eq!((file.steps(), file.drafts("f")), (vec![], vec![]), "{text}");
             file.set(&cells(1), None);
             file.write();
             assert_eq!(CostFile::open(Some(path.clone())).steps(), cells(1));

@@ -246,7 +246,7 @@ impl Speculation {
     /// Another drafter is attached: what was learned of the last one does not hold for it. `saved`
     /// are costs of its drafts that were measured before, if there are any.
     pub fn change_drafter(&mut self, saved: &[CostCell]) {
-        Arc::make_mut(&mut self.costs).draft = Table::restored(saved);
+        Arc::make_mut(&mut self.costs).restore_drafts(saved);
         self.classes.iter_mut().for_each(|(_, class)| *class = TrafficClass::default());
     }
 }

@@ -23,7 +23,9 @@ const ASSUMED: [f64; 4] = [1.0, 64.0, 64.0, 16.0];
 /// Factor on steps and drafts beside each other until measured. Set by the same table.
 const ASSUMED_BESIDE: f64 = 1.2;
 /// Drafts from which on their cost may exceed that of a step of as many rows: one of the first may
-/// have been paused. Set by `after_a_burst_at_the_start_a_single_sequence_drafts`.
+/// have been paused, and saved costs that are too high would never be measured again. Set by
+/// `after_a_burst_at_the_start_a_single_sequence_drafts` and
+/// `saved_costs_of_drafts_that_are_too_high_are_measured_again`.
 const FEW_DRAFTS: u64 = 8;
 /// Most cells of a table. A service with 32 sequences measures half of them.
 const MAX_CELLS: usize = 256;
@@ -35,6 +37,11 @@ const FIRST_TIMES: usize = 8;
 /// Octaves between a time and its cell from which on it contradicts. If most do, the machine or the
 /// model is another one. Set by `saved_cells_that_are_contradicted_are_dropped`.
 const CONTRADICTION: f64 = 1.0;
+/// Microseconds of a step or a draft that can have been measured: from ten nanoseconds to a quarter
+/// of an hour.
+const PLAUSIBLE_US: std::ops::RangeInclusive<f64> = 1e-2..=1e9;
+/// Rows, sequences or positions of a step that can have been measured, at most.
+const PLAUSIBLE_SIZE: f64 = 1e9;
 
 /// The size of a step, or of a draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -73,6 +80,18 @@ pub struct CostCell {
     pub us: f64,
     /// Times that were measured. Old ones count less.
     pub times: f64,
+}
+
+impl CostCell {
+    /// Whether such a cell can have been measured.
+    pub fn is_plausible(&self) -> bool {
+        let Self { size: Size { rows, sequences, context }, us, times } = *self;
+        (1.0..=rows).contains(&sequences)
+            && rows <= PLAUSIBLE_SIZE
+            && (0.0..=PLAUSIBLE_SIZE).contains(&context)
+            && PLAUSIBLE_US.contains(&us)
+            && (0.0..=PLAUSIBLE_SIZE).contains(&times)
+    }
 }
 
 /// How far a cell deviates from the line.
@@ -201,13 +220,11 @@ impl Table {
         self.cells.values().copied().collect()
     }
 
-    /// A table of saved cells. Each counts as one time; those that no size has are left out.
+    /// A table of saved cells. Each counts as one time; implausible ones are left out.
     pub(super) fn restored(saved: &[CostCell]) -> Self {
         let mut table = Self::default();
         for cell in saved.iter().take(MAX_CELLS) {
-            let CostCell { size: Size { rows, sequences, context }, us, .. } = *cell;
-            let is_finite = [rows, sequences, context, us].iter().all(|one| one.is_finite());
-            if is_finite && context >= 0.0 && rows >= sequences && sequences >= 1.0 && us > 0.0 {
+            if cell.is_plausible() {
                 table.cells.insert(cell.size.place(), CostCell { times: 1.0, ..*cell });
             }
         }
@@ -227,6 +244,8 @@ pub(crate) struct Costs {
     pub(crate) step: Table,
     /// Drafts while the target waits for them, from the request to the arrival.
     pub(crate) draft: Table,
+    /// Drafts of this drafter that arrived in this process, measured or not.
+    tried: u64,
     /// Factor on steps and drafts that run beside each other.
     beside: ExponentialMean,
     /// Factor on all times at this moment, because others use the machine too. Times are divided by
@@ -237,7 +256,7 @@ pub(crate) struct Costs {
 impl Default for Costs {
     fn default() -> Self {
         let beside = ExponentialMean::starting_at(ASSUMED_BESIDE, NEWEST_WEIGHT);
-        Self { step: Table::default(), draft: Table::default(), beside, slowness: 1.0 }
+        Self { step: Table::default(), draft: Table::default(), tried: 0, beside, slowness: 1.0 }
     }
 }
 
@@ -257,7 +276,7 @@ impl Costs {
         let size = Size { rows, sequences, context: 0.0 };
         match self.draft.n_times {
             0 => self.plain_us(1.0, 0.0) / 2.0,
-            1..FEW_DRAFTS => self.draft.us(size).min(self.step.us(size)),
+            few if few.min(self.tried) < FEW_DRAFTS => self.draft.us(size).min(self.step.us(size)),
             _ => self.draft.us(size),
         }
     }
@@ -265,7 +284,10 @@ impl Costs {
     /// Time that the drafter needs to read so many rows of context.
     pub(super) fn read_us(&self, rows: usize) -> f64 {
         let assumed_us = self.plain_us(1.0, 0.0) / ASSUMED[1];
-        rows as f64 * if self.draft.n_times > 0 { self.draft.line[1] } else { assumed_us }
+        let rows = rows as f64;
+        let us = rows * if self.draft.n_times > 0 { self.draft.line[1] } else { assumed_us };
+        let most = || self.step.us(Size { rows, sequences: 1.0, context: 0.0 });
+        if self.tried < FEW_DRAFTS { us.min(most()) } else { us }
     }
 
     /// A step took `us`. `beside`: the drafter worked meanwhile.
@@ -294,9 +316,17 @@ impl Costs {
             return;
         }
         let us = us / self.slowness;
-        if steps == 0 || us < self.draft_us(size.rows, size.sequences) {
+        self.tried += 1;
+        let is_restored = self.draft.first.is_some();
+        let believed_us = || self.draft_us(size.rows, size.sequences);
+        if steps == 0 || us < if is_restored { self.draft.us(size) } else { believed_us() } {
             self.draft.observe(size, us);
         }
+    }
+
+    /// Begins with saved costs of drafts.
+    pub(super) fn restore_drafts(&mut self, saved: &[CostCell]) {
+        (self.draft, self.tried) = (Table::restored(saved), 0);
     }
 
     /// Longest draft of a measured step, in tokens.
