@@ -58,6 +58,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     write("codec", "submit", &codec(4, &|| submit.encode_to_vec()))?;
     let batch = internal::TokenBatch { ids: vec![5, 6], first_index: 3, ..Default::default() };
     write("codec", "batch", &codec(5, &|| batch.encode_to_vec()))?;
+    for (name, bytes) in http_bodies() {
+        write("http_body", name, &bytes)?;
+    }
+    for (name, bytes) in answers() {
+        write("tool_calls", &name, &bytes)?;
+    }
     write("address", "png", b"data:image/png;base64,iVBORw0KGgo=")?;
     let ids: Vec<u8> =
         [300u16, 301, 2, 4000, 0x1f, 0xe9].into_iter().flat_map(u16::to_le_bytes).collect();
@@ -69,6 +75,54 @@ fn main() -> Result<(), Box<dyn Error>> {
         br#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"format":"pt"}}"#;
     write("safetensors", "one", &[&(json.len() as u64).to_le_bytes()[..], json, &[0; 8]].concat())?;
     Ok(())
+}
+
+/// A body of each protocol with a tool, a call and its result. The first byte is the protocol.
+fn http_bodies() -> Vec<(&'static str, Vec<u8>)> {
+    let of = |kind: u8, body: &str| [&[kind][..], body.as_bytes()].concat();
+    let chat = r#"{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"hi"},
+        {"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},
+        {"role":"tool","tool_call_id":"c1","content":"r"}],
+        "tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"a":{"type":"integer"}}}}}],
+        "tool_choice":"auto","n":2,"max_tokens":9,"temperature":0.5,"top_p":0.9,"stop":["x"],"seed":7,"stream":true,"logprobs":true,
+        "top_logprobs":3,"logit_bias":{"5":1.5},"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"type":"object"}}}}"#;
+    let completion = r#"{"model":"m","prompt":[1,2,300],"max_tokens":5,"logprobs":2,"n":2,"echo":false,"stop":"x"}"#;
+    let responses = r#"{"model":"m","instructions":"s","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"hi"}]},
+        {"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c1","output":"r"}],
+        "tools":[{"type":"function","name":"f","parameters":{"type":"object","properties":{}}}],"metadata":{"k":"v"},"max_output_tokens":9,
+        "text":{"format":{"type":"json_schema","name":"s","schema":{"type":"object"}}}}"#;
+    let messages = r#"{"model":"m","max_tokens":9,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"hi"},
+        {"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"g"},{"type":"tool_use","id":"c1","name":"f","input":{"a":[1]}}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":[{"type":"text","text":"r"}],"is_error":true}]}],
+        "tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"},"thinking":{"type":"enabled","budget_tokens":1024}}"#;
+    vec![
+        ("chat", of(0, chat)),
+        ("completion", of(1, completion)),
+        ("responses", of(2, responses)),
+        ("messages", of(3, messages)),
+        ("count", of(4, messages)),
+    ]
+}
+
+/// An answer of each family with a thought and a call: first the format, then the size of batches.
+/// Each comes with tags as letters and as tokens.
+fn answers() -> Vec<(String, Vec<u8>)> {
+    let answers = [
+        "<think>\nso\n</think>\n\nIt is 5.",
+        "<think>so</think>a<tool_call>\n{\"name\": \"read\", \"arguments\": {\"text\": \"a\\n\", \"n\": [1.0, null]}}\n</tool_call>",
+        "<tool_call>\n<function=read>\n<parameter=text>\nab\n</parameter>\n<parameter=n>\n5\n</parameter>\n</function>\n</tool_call>",
+        "<|python_tag|>{\"name\": \"read\", \"parameters\": {\"n\": 5}}; {\"name\": \"read\", \"parameters\": {}}",
+        "<|channel>thought\nso<channel|><|tool_call>call:read{text:<|\"|>a<|\"|>,n:5,list:[1,{a:true}]}<tool_call|>",
+        "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"n\":5}<|call|>",
+    ];
+    let mut all = vec![];
+    for (at, answer) in (0u8..).zip(answers) {
+        for (name, first) in [("letters", at), ("tokens", 132 + at)] {
+            all.push((format!("{name}{at}"), [&[first, at][..], answer.as_bytes()].concat()));
+        }
+    }
+    all
 }
 
 fn tensor() -> internal::TensorRef {

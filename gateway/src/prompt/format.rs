@@ -165,7 +165,8 @@ impl AnswerTags {
         Self::of_added(format, &tokens.added())
     }
 
-    pub(crate) fn of_added(format: AnswerFormat, added: &[Added]) -> Self {
+    /// The tags of a format, if the tokenizer has these added tokens.
+    pub fn of_added(format: AnswerFormat, added: &[Added]) -> Self {
         let known = |(tag, letters): (Tag, &'static str)| {
             let token = added.iter().find(|token| token.text == letters);
             KnownTag {

@@ -8,6 +8,7 @@
 //! - [`sse`]: answers as server-sent events
 //! - [`error`]: reasons as HTTP statuses
 //! - [`json`]: bounds of JSON
+//! - [`bodies`]: bodies without a service, for the fuzz targets
 //! - [`aliases`]: the model names that are served
 //! - [`accepted`]: fields that are accepted and not read
 //! - [`values`]: values of requests with several forms
@@ -18,6 +19,7 @@ pub mod accepted;
 pub mod aliases;
 pub mod answer;
 pub mod anthropic;
+pub mod bodies;
 mod body;
 mod cors;
 pub mod error;

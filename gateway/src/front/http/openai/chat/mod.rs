@@ -17,12 +17,20 @@ use crate::front::http::answer::Head;
 use crate::front::http::error::FieldName;
 use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
 use crate::inference::error::InferenceError;
+use crate::inference::input::RequestInput;
 
 use super::error::OpenAi;
 use super::params::FIELDS;
 use decode::DecodedChat;
 use request::ChatCompletionRequest;
 use write::ChatWriter;
+
+/// The middle's input in a body.
+pub(in crate::front::http) fn input(
+    body: ChatCompletionRequest,
+) -> Result<RequestInput, InferenceError> {
+    Ok(decode::chat(body)?.input)
+}
 
 /// `/v1/chat/completions`.
 #[derive(Clone, Copy, Debug)]

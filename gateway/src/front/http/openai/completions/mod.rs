@@ -16,12 +16,23 @@ use crate::front::http::error::FieldName;
 use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
 use crate::front::http::one_call::AllowedCalls;
 use crate::inference::error::InferenceError;
+use crate::inference::input::RequestInput;
 
 use super::error::OpenAi;
 use super::params::FIELDS;
 use decode::DecodedCompletion;
 use request::CompletionRequest;
 use write::CompletionWriter;
+
+/// The middle's input in a body.
+pub(in crate::front::http) fn input(
+    body: CompletionRequest,
+) -> Result<RequestInput, InferenceError> {
+    Ok(decode::completion(body)?.input)
+}
+
+/// Most numbers of a body.
+pub(in crate::front::http) const MAX_NUMBERS: usize = Completions::MAX_NUMBERS;
 
 /// `/v1/completions`.
 #[derive(Clone, Copy, Debug)]
