@@ -9,3 +9,4 @@ mod http2;
 mod keys;
 mod limits;
 mod private;
+mod private_http;

@@ -81,7 +81,7 @@ fn no_text_of_a_request_reaches_a_file_in_any_outcome() {
 }
 
 /// Searches everything that is left after requests for words: files, and the output for operators.
-fn written_nowhere(stack: &Stack, words: &[&str]) {
+pub(super) fn written_nowhere(stack: &Stack, words: &[&str]) {
     let mut found = vec![];
     files(&stack.run_dir(), &mut found);
     found.push(("serve.log".into(), stack.serve_log().into_bytes()));

@@ -31,13 +31,43 @@ impl Stack {
     /// # Errors
     /// The address refuses connections, or no answer comes in time.
     pub fn http_get(&self, path: &str) -> io::Result<HttpAnswer> {
-        let mut stream = TcpStream::connect(self.http_address())?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        let host = self.http_address();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(HttpAnswer { head: head.to_owned(), body: body.to_owned() })
+        read_answer(self.http_send("GET", path, "", "")?)
     }
+
+    /// Posts a body to `path` of the HTTP address. `headers` are whole lines.
+    ///
+    /// # Errors
+    /// As [`Stack::http_get`].
+    pub fn http_post(&self, path: &str, headers: &str, body: &str) -> io::Result<HttpAnswer> {
+        read_answer(self.http_send("POST", path, headers, body)?)
+    }
+
+    /// Sends a request to the HTTP address; its answer is still to be read.
+    ///
+    /// # Errors
+    /// The address refuses connections.
+    pub fn http_send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> io::Result<TcpStream> {
+        let host = self.http_address();
+        let mut stream = TcpStream::connect(&host)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
+        );
+        stream.write_all((head + body).as_bytes())?;
+        Ok(stream)
+    }
+}
+
+fn read_answer(mut stream: TcpStream) -> io::Result<HttpAnswer> {
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok(HttpAnswer { head: head.to_owned(), body: body.to_owned() })
 }
