@@ -106,7 +106,8 @@ impl<H: Host> Actor<H> {
         let (gateway_restarts, restarts_rx) = watch::channel(None);
         let broadcasts =
             Broadcasts { aborts: aborts_rx, notices: notices_rx, restarts: restarts_rx };
-        let handle = ActorHandle::new(mail_tx.clone(), ends_tx, broadcasts, events, term, clock);
+        let handle = ActorHandle::new(mail_tx.clone(), ends_tx, broadcasts, events, term, clock)
+            .waiting_at_most(settings.queue_wait_ms);
         let actor = Self {
             core,
             clock,
@@ -230,6 +231,11 @@ impl<H: Host> Actor<H> {
             }
             Mail::Reported { attachment, report } => Event::Reported { attachment, report },
             Mail::Detached { attachment } => Event::Detached { attachment },
+            Mail::Target { reply } => {
+                // The request may have gone.
+                let _ = reply.send(self.clients.get(&WorkerId::Target).map(WorkerClient::access));
+                return None;
+            }
             Mail::Status { reply } => {
                 // The caller may be gone.
                 let _ = reply.send(status::snapshot(&self.core, &self.own, self.clock.now()));

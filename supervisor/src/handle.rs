@@ -27,6 +27,7 @@ use crate::mailbox::{
     AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, RequestEnd,
     ServedEnd,
 };
+use crate::preparation::TargetAccess;
 use crate::route_log::ServedLine;
 use crate::wire;
 
@@ -40,6 +41,7 @@ pub struct ActorHandle {
     numbers: Arc<AtomicU64>,
     term: Term,
     clock: Clock,
+    queue_wait_ms: u64,
 }
 
 impl ActorHandle {
@@ -51,7 +53,18 @@ impl ActorHandle {
         term: Term,
         clock: Clock,
     ) -> Self {
-        Self { mail, ends, broadcasts, events, numbers: Arc::default(), term, clock }
+        let numbers = Arc::default();
+        Self { mail, ends, broadcasts, events, numbers, term, clock, queue_wait_ms: 0 }
+    }
+
+    /// A request waits for the compiler of grammars at most so long.
+    pub(crate) fn waiting_at_most(self, queue_wait_ms: u64) -> Self {
+        Self { queue_wait_ms, ..self }
+    }
+
+    /// Longest wait of a request for the compiler of grammars.
+    pub(crate) fn queue_wait_ms(&self) -> u64 {
+        self.queue_wait_ms
     }
 
     /// The supervisor's term.
@@ -99,15 +112,9 @@ impl ActorHandle {
         class: String,
         summary: RequestSummary,
     ) -> Result<PendingRequest, Status> {
-        let full = || {
-            Reason::QueueFull.field(
-                "limits.queue",
-                "the service takes in as many requests as it can; try again in 1 s",
-            )
-        };
         let ticket = Ticket(self.number());
         // The way to report the end is reserved first: a drop can neither wait nor fail.
-        let end = self.ends.clone().try_reserve_owned().map_err(|_| full())?;
+        let end = self.ends.clone().try_reserve_owned().map_err(|_| taken_in())?;
         let (reply, decision) = oneshot::channel();
         let pending = PendingRequest {
             decision,
@@ -115,8 +122,18 @@ impl ActorHandle {
         };
         self.mail
             .try_send(Mail::Submit { ticket, id, class, summary, reply })
-            .map_err(|_| full())?;
+            .map_err(|_| taken_in())?;
         Ok(pending)
+    }
+
+    /// The client of the target that runs; `None`: none runs.
+    ///
+    /// # Errors
+    /// The mailbox is full, or the service is about to end.
+    pub(crate) async fn target(&self) -> Result<Option<TargetAccess>, Status> {
+        let (reply, answer) = oneshot::channel();
+        self.mail.try_send(Mail::Target { reply }).map_err(|_| taken_in())?;
+        answer.await.map_err(|_| stopping())
     }
 
     /// A snapshot of everything.
@@ -258,6 +275,11 @@ impl Drop for AdmissionGuard {
             end.send(RequestEnd { ticket: self.ticket, served: self.served.take() });
         }
     }
+}
+
+fn taken_in() -> Status {
+    let message = "the service takes in as many requests as it can; try again in 1 s";
+    Reason::QueueFull.field("limits.queue", message)
 }
 
 fn stopping() -> Status {

@@ -2,7 +2,8 @@
 //! which request is served. Everything here carries out its actions and turns what happens into its
 //! events.
 //!
-//! - A request: [`serve`] checks it and hands it to the [`handle`]. The [`actor`] puts it before
+//! - A request: [`serve`] checks it, has its grammar compiled ([`preparation`]) and hands it to the
+//!   [`handle`]. The [`actor`] puts it before
 //!   the core. [`relay`] forwards it to the target and holds its place until its one end.
 //! - A process: [`child`] starts and ends it, [`worker_client`] calls it, [`handover`] links target
 //!   and drafter.
@@ -23,6 +24,7 @@ pub mod handover;
 pub mod lines;
 pub mod mailbox;
 pub mod notify;
+pub mod preparation;
 pub mod relay;
 pub mod replay;
 pub mod route_log;

@@ -16,6 +16,7 @@ use tokio::sync::{oneshot, watch};
 use tonic::Status;
 use tonic::transport::Channel;
 
+use crate::preparation::TargetAccess;
 use crate::route_log::ServedLine;
 
 /// A message to the actor.
@@ -87,6 +88,11 @@ pub enum Mail {
     Detached {
         /// Number of the stream.
         attachment: u64,
+    },
+    /// A request's grammar is to be compiled.
+    Target {
+        /// Where the target's client goes; `None`: none runs.
+        reply: oneshot::Sender<Option<TargetAccess>>,
     },
     /// An operator asks for a snapshot.
     Status {

@@ -31,6 +31,7 @@ use crate::config;
 use crate::events::Events;
 use crate::handle::ActorHandle;
 use crate::mailbox::{GatewayRestart, Mail};
+use crate::preparation;
 use crate::relay::{self, Batches};
 use crate::wire;
 
@@ -146,10 +147,18 @@ impl Supervisor for Services {
         let span = tracing::info_span!("request", request_id = %id);
         let served = async {
             let class = generation.traffic_class.clone();
-            let admitted = self.handle.submit(id.clone(), class, summary)?.decided().await?;
-            let grant = &admitted.grant;
+            let prepared = match generation.grammar.clone() {
+                Some(grammar) => Some(preparation::prepare(&self.handle, grammar, &summary).await?),
+                None => None,
+            };
+            let mut admitted = self.handle.submit(id.clone(), class, summary)?.decided().await?;
+            let grant = &mut admitted.grant;
+            grant.queued_ms += prepared.as_ref().map_or(0, |prepared| prepared.waited_ms);
             tracing::debug!(epoch = grant.epoch.0, queued_ms = grant.queued_ms, permit = ?grant.permit, "forwarded");
-            relay::forward(&self.handle, generation, admitted).await
+            let batches = relay::forward(&self.handle, generation, admitted).await;
+            // The target has the request: it needs no prepared grammar any more.
+            drop(prepared);
+            batches
         };
         served.instrument(span).await.map(Response::new)
     }

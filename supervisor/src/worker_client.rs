@@ -21,6 +21,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::mailbox::Mail;
+use crate::preparation::TargetAccess;
 use crate::wire;
 
 /// Largest message on our own links.
@@ -80,6 +81,11 @@ impl WorkerClient {
     /// The client for requests and for calls that only a target takes.
     pub fn target(&self) -> TargetClient<Channel> {
         TargetClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
+    }
+
+    /// The client with its epoch.
+    pub fn access(&self) -> TargetAccess {
+        TargetAccess { epoch: self.epoch, client: self.target() }
     }
 
     fn stamp(&self) -> Option<Stamp> {

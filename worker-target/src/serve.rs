@@ -9,9 +9,9 @@ use paceline_process::Clock;
 use paceline_process::worker::{Gate, Mail, Progress, SendRefused};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
-    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, RepermitRequest,
-    RepermitResponse, SetPolicyRequest, SetPolicyResponse, StatsRequest, StatsResponse,
-    TargetGenerateRequest, TokenBatch,
+    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, PrepareRequest,
+    PrepareResponse, RepermitRequest, RepermitResponse, SetPolicyRequest, SetPolicyResponse,
+    StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use tokio::sync::{mpsc, oneshot};
@@ -20,6 +20,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 use crate::engine::{EngineCommand, PermitChange};
+use crate::grammar::GrammarSource;
 use crate::image_files::{AnnouncedImage, ImageFiles, LoadedImage};
 use crate::loaded_model::LoadedModel;
 use crate::outlet::{STREAM_BACKLOG, TokenOutlet};
@@ -105,6 +106,27 @@ impl Target for TargetService {
             Err(Reason::TargetGone.status("the engine ended before the first token"))
         })?;
         Ok(Response::new(Box::pin(tokio_stream::once(Ok(first)).chain(ReceiverStream::new(rx)))))
+    }
+
+    type PrepareStream = Outgoing<PrepareResponse>;
+
+    async fn prepare(
+        &self,
+        request: Request<PrepareRequest>,
+    ) -> Result<Response<Self::PrepareStream>, Status> {
+        let PrepareRequest { stamp, grammar, key_id } = request.into_inner();
+        self.gate.check_stamp(stamp)?;
+        let loaded = self.loaded()?;
+        let missing = || Reason::InvalidArgument.field("grammar", "expected one, found none");
+        let vocab = loaded.info.vocab as usize;
+        let source = GrammarSource::of_message(grammar.ok_or_else(missing)?, vocab)?;
+        let prepared = loaded.grammars.prepare(source, key_id).await?;
+        // The stream has no message; the grammar is kept until the caller drops it.
+        let open = tokio_stream::pending::<Result<PrepareResponse, Status>>().map(move |never| {
+            let _held = &prepared;
+            never
+        });
+        Ok(Response::new(Box::pin(open)))
     }
 
     async fn cancel(

@@ -28,6 +28,9 @@ const TEARDOWN_POLL: Duration = Duration::from_millis(100);
 /// Time for the runtime to write the last messages of ended streams.
 const LAST_WRITES: Duration = Duration::from_millis(20);
 
+/// Stack of the engine's thread. Everything that an engine calls runs on it, in every build.
+pub const ENGINE_STACK_BYTES: usize = 2 << 20;
+
 /// What the supervisor passes to every worker that it starts.
 #[derive(Clone, Debug)]
 pub struct Args {
@@ -250,7 +253,8 @@ fn start_engine(engine: Engine) -> Result<oneshot::Receiver<Exit>, Exit> {
         // The receiver is gone only if the process is ending by other means.
         let _ = ended.send(engine());
     };
-    match std::thread::Builder::new().name("engine".into()).spawn(on_thread) {
+    let thread = std::thread::Builder::new().name("engine".into()).stack_size(ENGINE_STACK_BYTES);
+    match thread.spawn(on_thread) {
         Ok(_) => Ok(end),
         Err(error) => {
             tracing::error!(%error, "no engine thread");

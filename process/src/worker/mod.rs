@@ -13,7 +13,7 @@ mod progress;
 mod pulse;
 
 pub use gate::{Gate, StopOrder, WorkerService};
-pub use life::{Args, Engine, WorkerContext, WorkerParts, run};
+pub use life::{Args, ENGINE_STACK_BYTES, Engine, WorkerContext, WorkerParts, run};
 pub use mailbox::{Inbox, Mail, SendRefused, mailbox};
 pub use progress::Progress;
 pub use pulse::Pulse;

@@ -21,7 +21,7 @@ use paceline_supervisor::child::{Host, Hosts};
 use paceline_supervisor_core::worker::{WorkerExit, WorkerIdentity};
 use paceline_supervisor_core::{WorkerId, WorkerSlot};
 use paceline_vocabulary::{Epoch, Term};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -60,6 +60,14 @@ impl Call {
     }
 }
 
+/// A grammar that is to be compiled. The test answers; the stream is closed when the supervisor
+/// drops it.
+pub struct Preparation {
+    pub request: PrepareRequest,
+    pub answer: oneshot::Sender<Result<(), Status>>,
+    pub stream: mpsc::Sender<Result<PrepareResponse, Status>>,
+}
+
 /// Answers to orders for other permits, in turn.
 pub type PermitAnswers = Arc<Mutex<VecDeque<Result<RepermitResponse, Status>>>>;
 
@@ -77,6 +85,7 @@ pub struct Life {
     pub permit_answers: PermitAnswers,
     pub policies: mpsc::Receiver<Policy>,
     pub calls: mpsc::Receiver<Call>,
+    pub preparations: mpsc::Receiver<Preparation>,
     pub stops: mpsc::Receiver<StopRequest>,
     beat: watch::Sender<Heartbeat>,
     ends: mpsc::Sender<WorkerExit>,
@@ -133,6 +142,11 @@ impl Life {
         self.ends.send(exit).await.expect("it lives");
     }
 
+    /// The next grammar that is to be compiled.
+    pub async fn preparation(&mut self) -> Preparation {
+        crate::within(self.preparations.recv()).await.expect("it lives")
+    }
+
     pub async fn call(&mut self) -> Call {
         crate::within(self.calls.recv()).await.expect("it lives")
     }
@@ -144,6 +158,7 @@ struct Service {
     pid: u32,
     model: String,
     calls: mpsc::Sender<Call>,
+    preparations: mpsc::Sender<Preparation>,
     permits: mpsc::Sender<Vec<PermitChange>>,
     permit_answers: PermitAnswers,
     policies: mpsc::Sender<Policy>,
@@ -177,6 +192,21 @@ impl Target for Service {
             }
         });
         Ok(Response::new(ReceiverStream::new(answer)))
+    }
+
+    type PrepareStream = ReceiverStream<Result<PrepareResponse, Status>>;
+
+    async fn prepare(
+        &self,
+        request: Request<PrepareRequest>,
+    ) -> Result<Response<Self::PrepareStream>, Status> {
+        let over = || Status::internal("the test is over");
+        let (answer, answered) = oneshot::channel();
+        let (stream, open) = mpsc::channel(1);
+        let preparation = Preparation { request: request.into_inner(), answer, stream };
+        self.preparations.send(preparation).await.map_err(|_| over())?;
+        answered.await.map_err(|_| over())??;
+        Ok(Response::new(ReceiverStream::new(open)))
     }
 
     async fn describe(
@@ -320,6 +350,7 @@ impl FakeHost {
     fn begin(&mut self, epoch: u64, term: u64, model: &str, pid: u32) {
         // More than 60 lines: one worker process, all its services in order.
         let (calls_tx, calls) = mpsc::channel(16);
+        let (preparations_tx, preparations) = mpsc::channel(64);
         let (stops_tx, stops) = mpsc::channel(4);
         let (permits_tx, permits) = mpsc::channel(16);
         let permit_answers = PermitAnswers::default();
@@ -338,6 +369,7 @@ impl FakeHost {
             pid,
             model: model.clone(),
             calls: calls_tx,
+            preparations: preparations_tx,
             permits: permits_tx,
             permit_answers: permit_answers.clone(),
             policies: policies_tx,
@@ -388,6 +420,7 @@ impl FakeHost {
             permit_answers,
             policies,
             calls,
+            preparations,
             stops,
             beat,
             ends,

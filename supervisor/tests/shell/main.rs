@@ -2,6 +2,7 @@
 
 mod drafter;
 mod fake;
+mod grammar;
 mod operations;
 mod routing;
 

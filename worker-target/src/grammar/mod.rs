@@ -4,6 +4,7 @@
 //! - [`vocabulary`]: the bytes of tokens.
 //! - [`schema`] and [`text`]: bounds of what clients send.
 //! - [`compile`]: the compiler (crate `llguidance`).
+//! - [`line`]: the requests that wait for the compiler.
 //! - [`store`]: compiled grammars by their digest.
 //! - [`state`]: one sequence's place in its grammar.
 //! - [`memory`]: bytes of all of them.
@@ -13,6 +14,7 @@
 mod compile;
 #[cfg(test)]
 mod compile_tests;
+mod line;
 mod memory;
 mod schema;
 mod state;

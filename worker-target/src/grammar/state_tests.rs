@@ -19,6 +19,30 @@ pub(super) fn byte_vocabulary() -> Vocabulary {
     Vocabulary::of_words(words)
 }
 
+/// 49,152 tokens, as many as SmolLM2 has: bytes, tags, and texts of two to four letters, signs of
+/// JSON among them.
+pub(super) fn made_up_vocabulary() -> Vocabulary {
+    let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
+    words.extend([b"\xff<end>".to_vec(), b"\xff<think>".to_vec(), b"\xff</think>".to_vec()]);
+    let letters = b" etaoinshrdlu0123456789_.\",:{}[]\\";
+    let pairs = (b' '..=b'~').flat_map(|one| (b' '..=b'~').map(move |two| vec![one, two]));
+    let threes = letters.iter().flat_map(move |one| {
+        letters
+            .iter()
+            .flat_map(move |two| letters.iter().map(move |three| vec![*one, *two, *three]))
+    });
+    words.extend(pairs.chain(threes.filter(|word| word[0] != b' ')));
+    let words_of = |word: &Vec<u8>| word.iter().all(u8::is_ascii_lowercase);
+    let fours: Vec<Vec<u8>> =
+        words.iter().filter(|word| word.len() == 3 && words_of(word)).cloned().collect();
+    words.extend(
+        fours.iter().flat_map(|word| b"estd ".map(|letter| [&word[..], &[letter]].concat())),
+    );
+    words.truncate(49_152);
+    assert_eq!(words.len(), 49_152);
+    Vocabulary::of_words(words)
+}
+
 /// The demo target's tokens.
 fn demo_vocabulary() -> Vocabulary {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target/tokenizer.json");
