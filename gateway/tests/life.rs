@@ -123,6 +123,28 @@ async fn a_supervisor_that_dies_ends_its_requests_clearly() {
 }
 
 #[tokio::test]
+async fn a_supervisor_whose_beats_stop_serves_nothing_until_it_answers_again() {
+    let (mut stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
+    attachment.beat().await;
+    let mut client = stage.client.clone();
+    let waiting =
+        paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
+    let _submission = fake.submission().await;
+    stage.health_until("", ServingStatus::NotServing).await;
+    stage.health_until("worker.target", ServingStatus::NotServing).await;
+    let asked = within(stage.client.generate(text("Hi"))).await.expect_err("it hangs");
+    is(&asked, Code::Unavailable, Reason::Restarting);
+    let waited = within(waiting).await.expect("no panic").expect_err("it hangs");
+    is(&waited, Code::Unavailable, Reason::Restarting);
+    attachment.beat().await;
+    stage.health_until("", ServingStatus::Serving).await;
+    let serving = async { fake.submission().await.accept().done(&[2]).await };
+    let (answer, _over) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), serving) }).await;
+    answer.expect("served again");
+}
+
+#[tokio::test]
 async fn a_stop_lets_running_requests_finish_and_answers_new_ones() {
     let (mut stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
     let (mut stream, accepted) = running(&mut stage, &mut fake).await;

@@ -236,6 +236,11 @@ impl<H: Host> Actor<H> {
                 let _ = reply.send(self.clients.get(&WorkerId::Target).map(WorkerClient::access));
                 return None;
             }
+            Mail::Ping { reply } => {
+                // The gateway that asked may be gone.
+                let _ = reply.send(());
+                return None;
+            }
             Mail::Status { reply } => {
                 // The caller may be gone.
                 let _ = reply.send(status::snapshot(&self.core, &self.own, self.clock.now()));

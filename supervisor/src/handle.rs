@@ -150,6 +150,16 @@ impl ActorHandle {
         answer.await.map_err(|_| stopping())
     }
 
+    /// Resolves when the actor has answered, after everything that waits before this question.
+    ///
+    /// # Errors
+    /// The service is about to end.
+    pub(crate) async fn answers(&self) -> Result<(), Status> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Mail::Ping { reply }).await;
+        answer.await.map_err(|_| stopping())
+    }
+
     /// Sends an operator's order about the drafter and waits until it is carried out. Returns the
     /// status of everything then. If the wait is given up, the order still stands.
     ///

@@ -94,6 +94,11 @@ pub enum Mail {
         /// Where the target's client goes; `None`: none runs.
         reply: oneshot::Sender<Option<TargetAccess>>,
     },
+    /// A question whether the actor still answers.
+    Ping {
+        /// Where the answer goes.
+        reply: oneshot::Sender<()>,
+    },
     /// An operator asks for a snapshot.
     Status {
         /// Where it goes.

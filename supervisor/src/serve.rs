@@ -35,6 +35,9 @@ use crate::preparation;
 use crate::relay::{self, Batches};
 use crate::wire;
 
+/// Interval between two signs of life to the gateway, which counts a supervisor as hung after six
+/// of them.
+const BEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait of an operator's call that names none.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -134,6 +137,7 @@ impl Supervisor for Services {
                 )
             });
         let notices = futures::stream::select(notices, restarts);
+        let notices = futures::stream::select(notices, beats(self.handle.clone()));
         Ok(Response::new(Box::pin(
             notices.map(move |notice| Ok(SupervisorNotice { term, notice: Some(notice) })),
         )))
@@ -228,6 +232,17 @@ fn check_model(model: &str) -> Result<(), Status> {
         }
         _ => Ok(()),
     }
+}
+
+/// Signs of life for a gateway: each one means that the actor has just answered. They end with the
+/// actor.
+fn beats(handle: ActorHandle) -> impl Stream<Item = Notice> + Send + 'static {
+    futures::stream::unfold(handle, |handle| async move {
+        // Before the first one, too: the state of the service is sent first.
+        tokio::time::sleep(BEAT_INTERVAL).await;
+        handle.answers().await.ok()?;
+        Some((Notice::Beat(internal::Beat {}), handle))
+    })
 }
 
 /// Takes in a gateway's reports until its stream ends.

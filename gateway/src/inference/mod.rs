@@ -223,6 +223,18 @@ impl Inference {
         self.prompter.language().images.as_ref()
     }
 
+    /// Resolves when the supervisor hangs, with what a request gets that has no token yet.
+    async fn supervisor_hangs(&self) -> InferenceError {
+        let mut standing = self.standing.clone();
+        let hangs = standing.wait_for(|standing| standing.supervisor_hangs());
+        let refusal = hangs.await.ok().and_then(|standing| standing.serving().err());
+        match refusal {
+            Some(error) => error,
+            // The sender is gone, so this process ends; the request is ended by that.
+            None => std::future::pending().await,
+        }
+    }
+
     fn deadline(&self, arrived_ns: i64, timeout: Option<Duration>) -> Deadline {
         Deadline::new(arrived_ns, Duration::from_secs(self.limits.deadline_s), timeout)
     }
@@ -329,7 +341,12 @@ impl Inference {
         let language = self.prompter.language();
         let answer = Answer::new(generation, &params, reading, language, destination, bounds);
         let mut answer = answer.with_images(stored);
-        if let Err(error) = answer.open().await {
+        let opened = tokio::select! {
+            biased;
+            opened = answer.open() => opened,
+            error = self.supervisor_hangs() => Err(error),
+        };
+        if let Err(error) = opened {
             place.refused(term, &error);
             return Err(error);
         }

@@ -9,6 +9,10 @@ use super::error::InferenceError;
 /// Characters of the supervisor's message that are passed on: they travel in headers.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
+/// What clients get while the supervisor hangs.
+const SILENT: &str = "the supervisor has not answered for 3 s; if it stays like that it is \
+                      replaced, so try again in some seconds";
+
 /// What the gateway knows of itself and of the service behind it. The default is the first instant:
 /// nothing is there.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +31,8 @@ pub struct Attached {
     /// It ordered that nothing new be taken. The order ends with its life: its successor sends its
     /// own.
     pub drained: bool,
+    /// It does not answer any more, although the stream to it is open.
+    pub silent: bool,
     /// What it reported last about the service; `None` until it did.
     pub service: Option<ServiceState>,
 }
@@ -87,6 +93,9 @@ impl Standing {
     /// Why it cannot be: draining, no supervisor, or the supervisor's own reason.
     pub fn serving(&self) -> Result<Serving, InferenceError> {
         self.open()?;
+        if self.supervisor_hangs() {
+            return Err(InferenceError::new(Reason::Restarting, SILENT));
+        }
         let Some(Attached { term, service: Some(service), .. }) = &self.supervisor else {
             let message = "the service behind the gateway is being started; try again shortly";
             return Err(InferenceError::new(Reason::Restarting, message));
@@ -108,16 +117,25 @@ impl Standing {
         }
     }
 
+    /// Whether the supervisor does not answer any more.
+    pub fn supervisor_hangs(&self) -> bool {
+        self.supervisor.as_ref().is_some_and(|supervisor| supervisor.silent)
+    }
+
+    /// What an answering supervisor reported last about the service.
+    fn reported(&self) -> Option<&ServiceState> {
+        let answering = self.supervisor.as_ref().filter(|supervisor| !supervisor.silent);
+        answering.and_then(|supervisor| supervisor.service.as_ref())
+    }
+
     /// Whether the target worker is ready, as far as is known here.
     pub fn target_ready(&self) -> bool {
-        let service = self.supervisor.as_ref().and_then(|supervisor| supervisor.service.as_ref());
-        service.is_some_and(|service| service.can_serve && service.model.is_some())
+        self.reported().is_some_and(|service| service.can_serve && service.model.is_some())
     }
 
     /// Whether drafts can come, as far as the supervisor has reported.
     pub fn drafter_serves(&self) -> bool {
-        let service = self.supervisor.as_ref().and_then(|supervisor| supervisor.service.as_ref());
-        service.is_some_and(|service| service.drafter_serves)
+        self.reported().is_some_and(|service| service.drafter_serves)
     }
 }
 
@@ -128,7 +146,7 @@ mod tests {
     fn attached(service: Option<ServiceState>) -> Standing {
         Standing {
             ending: false,
-            supervisor: Some(Attached { term: Term(3), drained: false, service }),
+            supervisor: Some(Attached { term: Term(3), service, ..Default::default() }),
         }
     }
 
@@ -173,6 +191,9 @@ mod tests {
         assert_eq!(reason(&standing).0, Reason::Draining);
         assert!(standing.target_ready(), "the worker does not end with its gateway");
         standing.ending = false;
+        standing.supervisor.as_mut().expect("attached").silent = true;
+        assert_eq!(reason(&standing), (Reason::Restarting, SILENT.to_owned()));
+        assert!(!standing.target_ready(), "nobody knows");
         standing.supervisor.as_mut().expect("attached").drained = true;
         assert_eq!(reason(&standing).0, Reason::Draining);
     }

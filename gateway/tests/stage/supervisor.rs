@@ -10,7 +10,7 @@ use paceline_process::socket;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::internal::v1::supervisor_server::{Supervisor, SupervisorServer};
 use paceline_proto::internal::v1::{
-    Done, GatewayReport, Generation, Order, ServiceState, SubmitRequest, SupervisorNotice,
+    Beat, Done, GatewayReport, Generation, Order, ServiceState, SubmitRequest, SupervisorNotice,
     TokenBatch,
 };
 use paceline_proto::v1::FinishReason;
@@ -93,6 +93,10 @@ pub struct Attachment {
 impl Attachment {
     pub async fn service(&mut self, state: ServiceState) {
         self.notice(Notice::Service(state)).await;
+    }
+
+    pub async fn beat(&mut self) {
+        self.notice(Notice::Beat(Beat {})).await;
     }
 
     pub async fn drain(&mut self) {

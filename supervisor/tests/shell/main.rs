@@ -550,3 +550,16 @@ async fn the_gateways_state_is_shown_while_it_is_attached() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_gateway_gets_the_state_first_and_then_beats() {
+    let (mut stack, _life) = Stack::ready(|_| {}).await;
+    let (_reports, mut notices) = stack.attach().await;
+    let first = within(notices.message()).await.expect("a stream").expect("not over");
+    assert!(matches!(first.notice, Some(Notice::Service(_))), "{first:?}");
+    let mut beats = 0;
+    while beats < 2 {
+        let notice = within(notices.message()).await.expect("a stream").expect("not over");
+        beats += u32::from(matches!(notice.notice, Some(Notice::Beat(_))));
+    }
+}

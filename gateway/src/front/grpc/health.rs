@@ -125,7 +125,11 @@ mod tests {
             ServiceState { can_serve, model: Some(ModelInfo::default()), ..Default::default() };
         Standing {
             ending: false,
-            supervisor: Some(Attached { term: Term(1), drained: false, service: Some(service) }),
+            supervisor: Some(Attached {
+                term: Term(1),
+                service: Some(service),
+                ..Default::default()
+            }),
         }
     }
 

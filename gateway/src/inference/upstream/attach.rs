@@ -1,6 +1,9 @@
 //! The attachment: a stream to the supervisor that is open for the gateway's whole life. The
 //! gateway reports its state over it; the supervisor sends whether requests can be served, and
 //! orders. A stream that is lost is opened again.
+//!
+//! The supervisor also sends beats. When none comes for 3 s, it hangs: requests are refused and
+//! health is NOT_SERVING until it answers again. The stream stays open meanwhile.
 
 use std::time::Duration;
 
@@ -14,6 +17,7 @@ use paceline_vocabulary::state::GatewayState;
 use paceline_vocabulary::{Epoch, Reason, Term};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -25,6 +29,36 @@ use crate::inference::standing::{Attached, ServiceState, Standing};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between tries: a supervisor that comes back serves within a second of its start.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// Interval at which the time without a beat is counted.
+const TICK: Duration = Duration::from_millis(500);
+/// A supervisor without a beat for so many ticks, 3 s, counts as hung: it has missed five beats.
+const SILENT_TICKS: u32 = 6;
+
+/// Counts the time without a beat, in ticks of this process. Time in which this process did not run
+/// either, because the machine slept or everything was stopped, is at most one tick.
+#[derive(Debug, Default)]
+struct Silence {
+    /// Ticks since the last notice; `None` before the first beat, because a supervisor that sends
+    /// none is not expected to.
+    ticks: Option<u32>,
+}
+
+impl Silence {
+    /// A notice arrived.
+    fn ended(&mut self, notice: Option<&Notice>) {
+        if self.ticks.is_some() || matches!(notice, Some(Notice::Beat(_))) {
+            self.ticks = Some(0);
+        }
+    }
+
+    /// A tick passed without a notice. True once, when the supervisor begins to count as hung.
+    fn ticked(&mut self) -> bool {
+        let Some(ticks) = &mut self.ticks else { return false };
+        *ticks = ticks.saturating_add(1);
+        *ticks == SILENT_TICKS
+    }
+}
 
 /// What this gateway reports that does not change.
 #[derive(Clone, Copy, Debug)]
@@ -76,24 +110,51 @@ impl Attachment {
         let reports = reports(self.process, self.standing.subscribe(), self.running.clone());
         let mut supervisor = SupervisorClient::new(self.supervisor.clone());
         let mut notices = supervisor.attach(reports.map(wire::report)).await?.into_inner();
-        while let Some(notice) = notices.message().await? {
+        let mut silence = Silence::default();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let notice = tokio::select! {
+                biased;
+                notice = notices.message() => notice?,
+                _ = ticks.tick() => {
+                    if silence.ticked() {
+                        self.count_as_hung();
+                    }
+                    continue;
+                }
+            };
+            let Some(notice) = notice else { return Ok(()) };
             *pause = FIRST_PAUSE;
+            silence.ended(notice.notice.as_ref());
             self.take(notice).await;
         }
-        Ok(())
+    }
+
+    fn count_as_hung(&self) {
+        tracing::warn!("the supervisor does not answer; requests are refused until it does");
+        self.standing.send_modify(|standing| {
+            if let Some(supervisor) = &mut standing.supervisor {
+                supervisor.silent = true;
+            }
+        });
     }
 
     async fn take(&self, SupervisorNotice { term, notice }: SupervisorNotice) {
         let term = Term(term);
-        let attached = self.standing.borrow().supervisor.as_ref().map(|supervisor| supervisor.term);
-        if attached != Some(term) {
+        let attached = self.standing.borrow().supervisor.clone();
+        if attached.as_ref().map(|supervisor| supervisor.term) != Some(term) {
             tracing::info!(term = term.0, "attached to the supervisor");
+        }
+        if attached.is_some_and(|supervisor| supervisor.silent) {
+            tracing::info!(term = term.0, "the supervisor answers again");
         }
         let change = |change: &dyn Fn(&mut Attached)| {
             self.standing.send_if_modified(|standing| {
                 let before = standing.supervisor.clone();
                 let supervisor = standing.supervisor.get_or_insert_default();
                 supervisor.term = term;
+                supervisor.silent = false;
                 change(supervisor);
                 standing.supervisor != before
             });
@@ -126,6 +187,7 @@ impl Attachment {
                 let grace = order.grace_ms.map(|ms| Duration::from_millis(ms.into()));
                 let _ = self.orders.send(Event::RestartAsked(grace)).await;
             }
+            Some(Notice::Beat(_)) => change(&|_| {}),
             None => {
                 tracing::warn!(term = term.0, "notice of no known kind");
                 change(&|_| {});
@@ -168,4 +230,36 @@ fn reports(
             }
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_proto::internal::v1::Beat;
+
+    use super::*;
+
+    /// The tick at which the supervisor counts as hung, if it does within a hundred.
+    fn hung_at(silence: &mut Silence) -> Option<u32> {
+        (1..=100).find(|_| silence.ticked())
+    }
+
+    #[test]
+    fn a_supervisor_counts_as_hung_after_three_seconds_without_a_beat() {
+        let beat = Notice::Beat(Beat {});
+        let mut silence = Silence::default();
+        silence.ended(Some(&beat));
+        assert_eq!(hung_at(&mut silence), Some(SILENT_TICKS));
+        assert_eq!(TICK * SILENT_TICKS, Duration::from_secs(3));
+        // Whatever it sends is a sign of life.
+        silence.ended(None);
+        assert_eq!(hung_at(&mut silence), Some(SILENT_TICKS));
+        assert_eq!(hung_at(&mut silence), None, "it is reported once");
+    }
+
+    #[test]
+    fn a_supervisor_that_sends_no_beats_is_not_expected_to() {
+        let mut silence = Silence::default();
+        silence.ended(None);
+        assert_eq!(hung_at(&mut silence), None);
+    }
 }
