@@ -142,6 +142,31 @@ pub fn env_os(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name)
 }
 
+/// Takes over the inherited descriptor that the variable `name` has the number of; `None` without
+/// that variable. Our own children do not inherit it.
+///
+/// # Errors
+/// The variable names no descriptor of ours.
+pub fn inherited_fd(name: &str) -> io::Result<Option<OwnedFd>> {
+    let Some(text) = env(name) else { return Ok(None) };
+    let bad = || {
+        io::Error::other(format!(
+            "{name}={text}: expected the number of an inherited descriptor; unset it"
+        ))
+    };
+    let raw: i32 = text.parse().ok().filter(|raw| *raw > 2).ok_or_else(bad)?;
+    // SAFETY: asks only whether the number names an open descriptor.
+    if unsafe { libc::fcntl(raw, libc::F_GETFD) } < 0 {
+        return Err(bad());
+    }
+    // SAFETY: the parent passed the number for this purpose, and nothing else in this process uses
+    // it.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    // Its other end belongs to our parent, not to a parent of our children.
+    fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok(Some(fd))
+}
+
 /// The read end of a pipe whose write end only the parent holds.
 #[derive(Debug)]
 pub struct ParentWatch(Option<tokio::net::unix::pipe::Receiver>);
@@ -153,22 +178,7 @@ impl ParentWatch {
     /// # Errors
     /// The variable is set but names no pipe of ours.
     pub fn inherited() -> io::Result<Self> {
-        let Some(text) = env(PARENT_FD) else { return Ok(Self(None)) };
-        let bad = || {
-            io::Error::other(format!(
-                "{PARENT_FD}={text}: expected an inherited pipe's descriptor number; unset it"
-            ))
-        };
-        let raw: i32 = text.parse().ok().filter(|raw| *raw > 2).ok_or_else(bad)?;
-        // SAFETY: asks only whether the number names an open descriptor.
-        if unsafe { libc::fcntl(raw, libc::F_GETFD) } < 0 {
-            return Err(bad());
-        }
-        // SAFETY: the parent passed the number for this purpose, and nothing else in this process
-        // uses it.
-        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        // Our own children must not inherit it: its other end belongs to our parent, not to theirs.
-        fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        let Some(fd) = inherited_fd(PARENT_FD)? else { return Ok(Self(None)) };
         let flags = nix::fcntl::OFlag::from_bits_truncate(fcntl(&fd, FcntlArg::F_GETFL)?);
         fcntl(&fd, FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
         Ok(Self(Some(tokio::net::unix::pipe::Receiver::from_owned_fd(fd)?)))

@@ -1,12 +1,14 @@
-//! Messages to the service manager by the protocol of sd_notify(3): one datagram a message, to the
-//! socket that NOTIFY_SOCKET names. Without that variable (`paceline serve`, launchd, a terminal)
-//! nothing is sent.
+//! Messages to the service manager by the protocol of sd_notify(3), one datagram a message: to the
+//! socket that NOTIFY_SOCKET names (systemd), or over the inherited end of a pair of sockets that
+//! [`NOTIFY_FD`] names (`paceline serve`). Without these variables (launchd, a terminal) nothing is
+//! sent.
 //!
 //! The crate `sd-notify` (0.5) does not fit. It connects to no abstract socket (`@name`). Its
 //! `send` has no timeout and would block the supervisor on a manager that does not read. It sends
 //! line ends within a status, which begin another message.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,17 +18,28 @@ use crate::{lifecycle, platform};
 
 /// Environment variables that a service manager sets for the one process that it starts. The
 /// children of that process must not inherit them.
-pub const MANAGER_VARIABLES: [&str; 6] = [
+pub const MANAGER_VARIABLES: [&str; 7] = [
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
     "WATCHDOG_PID",
+    NOTIFY_FD,
 ];
 
-/// Longest wait for room in the manager's socket. After it the message is dropped.
+/// Environment variable with the descriptor of a datagram socket to `paceline serve`. It needs no
+/// path, which may be too long or be removed.
+pub const NOTIFY_FD: &str = "PACELINE_NOTIFY_FD";
+
+/// Keep-alives within the watchdog's time. One or two may get lost when the manager has no room.
+const BEATS: u32 = 3;
+/// Longest wait for room in the manager's socket, of a message that is sent once. After it the
+/// message is dropped. Messages that come again are dropped at once: a manager that does not read,
+/// as a `serve` that job control has stopped, must not hold this process up.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// The keep-alive.
+pub const ALIVE: &str = "WATCHDOG=1";
 /// Longest status line in characters.
 const STATUS_CHARS: usize = 300;
 
@@ -36,8 +49,12 @@ pub struct Notifier(Option<Arc<Connection>>);
 
 #[derive(Debug)]
 struct Connection {
-    socket: UnixDatagram,
-    address: SocketAddr,
+    /// Waits for room.
+    patient: UnixDatagram,
+    /// Does not.
+    quick: UnixDatagram,
+    /// `None` if the sockets are connected.
+    address: Option<SocketAddr>,
     watchdog: Option<Duration>,
     stopping: AtomicBool,
 }
@@ -46,17 +63,34 @@ impl Notifier {
     /// The manager that started this process, if it wants messages. A socket that cannot be used is
     /// logged; the manager then reports that it got no message.
     pub fn inherited() -> Self {
-        let Some(name) = lifecycle::env("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
-            return Self::default();
-        };
         let [usec, pid] = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(lifecycle::env);
-        match Self::to(&name, watchdog(usec.as_deref(), pid.as_deref(), std::process::id())) {
-            Ok(notifier) => notifier,
-            Err(error) => {
-                tracing::warn!(name, %error, "NOTIFY_SOCKET: expected a path or @name of a datagram socket; the service manager gets no messages");
-                Self::default()
-            }
-        }
+        let watchdog = watchdog(usec.as_deref(), pid.as_deref(), std::process::id());
+        let notifier = match lifecycle::env("NOTIFY_SOCKET").filter(|name| !name.is_empty()) {
+            Some(name) => Self::to(&name, watchdog),
+            None => lifecycle::inherited_fd(NOTIFY_FD)
+                .and_then(|fd| fd.map_or(Ok(Self::default()), |fd| Self::over(fd, watchdog))),
+        };
+        notifier.unwrap_or_else(|error| {
+            tracing::warn!(%error, "NOTIFY_SOCKET: expected a path or @name of a datagram socket; the service manager gets no messages");
+            Self::default()
+        })
+    }
+
+    /// A manager at the other end of this socket.
+    fn over(fd: OwnedFd, watchdog: Option<Duration>) -> io::Result<Self> {
+        let quick = UnixDatagram::from(fd);
+        quick.set_nonblocking(true)?;
+        Ok(Self::with(quick.try_clone()?, quick, None, watchdog))
+    }
+
+    fn with(
+        patient: UnixDatagram,
+        quick: UnixDatagram,
+        address: Option<SocketAddr>,
+        watchdog: Option<Duration>,
+    ) -> Self {
+        let stopping = AtomicBool::new(false);
+        Self(Some(Arc::new(Connection { patient, quick, address, watchdog, stopping })))
     }
 
     /// A manager at this address. `watchdog` is the time without a keep-alive after which the
@@ -70,14 +104,10 @@ impl Notifier {
             None if name.starts_with('/') => SocketAddr::from_pathname(name)?,
             None => return Err(io::ErrorKind::InvalidInput.into()),
         };
-        let socket = UnixDatagram::unbound()?;
-        socket.set_write_timeout(Some(SEND_TIMEOUT))?;
-        Ok(Self(Some(Arc::new(Connection {
-            socket,
-            address,
-            watchdog,
-            stopping: AtomicBool::new(false),
-        }))))
+        let (patient, quick) = (UnixDatagram::unbound()?, UnixDatagram::unbound()?);
+        patient.set_write_timeout(Some(SEND_TIMEOUT))?;
+        quick.set_nonblocking(true)?;
+        Ok(Self::with(patient, quick, Some(address), watchdog))
     }
 
     /// Whether there is a manager to send to.
@@ -85,25 +115,25 @@ impl Notifier {
         self.0.is_some()
     }
 
-    /// Interval between two keep-alives: half the watchdog's time. `None` without a watchdog.
+    /// Interval between two keep-alives: a third of the watchdog's time. `None` without a watchdog.
     pub fn beat(&self) -> Option<Duration> {
-        self.0.as_ref()?.watchdog.map(|watchdog| watchdog / 2)
+        self.0.as_ref()?.watchdog.map(|watchdog| watchdog / BEATS)
     }
 
     /// Reports that this process can be used from now on, and a line about its state.
     pub fn ready(&self, status: &str) {
-        self.send(&format!("READY=1\nSTATUS={}", line(status)));
+        self.send(|to| &to.patient, &format!("READY=1\nSTATUS={}", line(status)));
     }
 
     /// Reports a line about the state of this process.
     pub fn status(&self, status: &str) {
-        self.send(&format!("STATUS={}", line(status)));
+        self.send(|to| &to.quick, &format!("STATUS={}", line(status)));
     }
 
     /// Sends a keep-alive. To be called only after the process was seen to work.
     pub fn alive(&self) {
         if self.beat().is_some() {
-            self.send("WATCHDOG=1");
+            self.send(|to| &to.quick, ALIVE);
         }
     }
 
@@ -114,14 +144,18 @@ impl Notifier {
             .as_ref()
             .is_some_and(|connection| !connection.stopping.swap(true, Ordering::Relaxed))
         {
-            self.send("STOPPING=1\nSTATUS=stopping");
+            self.send(|to| &to.patient, "STOPPING=1\nSTATUS=stopping");
         }
     }
 
-    fn send(&self, message: &str) {
+    fn send(&self, socket: fn(&Connection) -> &UnixDatagram, message: &str) {
         let Some(connection) = &self.0 else { return };
-        if let Err(error) = connection.socket.send_to_addr(message.as_bytes(), &connection.address)
-        {
+        let socket = socket(connection);
+        let sent = match &connection.address {
+            Some(address) => socket.send_to_addr(message.as_bytes(), address),
+            None => socket.send(message.as_bytes()),
+        };
+        if let Err(error) = sent {
             tracing::debug!(%error, "the service manager got no message");
         }
     }
@@ -162,7 +196,7 @@ mod tests {
     fn each_message_is_one_datagram_of_the_protocol() {
         let (_dir, socket, name) = manager();
         let notifier = Notifier::to(&name, Some(Duration::from_secs(30))).expect("there");
-        assert_eq!((notifier.listens(), notifier.beat()), (true, Some(Duration::from_secs(15))));
+        assert_eq!((notifier.listens(), notifier.beat()), (true, Some(Duration::from_secs(10))));
         notifier.ready("loading\nREADY=0");
         notifier.alive();
         notifier.status("x".repeat(1_000).as_str());
@@ -207,6 +241,30 @@ mod tests {
         // Without a watchdog no keep-alive is sent.
         notifier.alive();
         assert!(Notifier::to("vsock:2:1", None).is_err());
+    }
+
+    #[test]
+    fn a_pair_of_sockets_needs_no_path() {
+        let (own, manager) = UnixDatagram::pair().expect("descriptors");
+        manager.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+        let notifier = Notifier::over(own.into(), Some(Duration::from_secs(3))).expect("a socket");
+        notifier.alive();
+        assert_eq!(received(&manager), ALIVE);
+        drop(manager);
+        notifier.alive();
+    }
+
+    #[test]
+    fn a_manager_that_does_not_read_holds_nobody_up() {
+        let (_dir, _socket, name) = manager();
+        let notifier = Notifier::to(&name, Some(Duration::from_secs(30))).expect("there");
+        let clock = crate::Clock::start();
+        // The system keeps some hundred datagrams at most; a wait for room would take 1 s each.
+        for _ in 0..2_000 {
+            notifier.alive();
+            notifier.status("up");
+        }
+        assert!(clock.now().0 < 60_000, "it waited for room");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use paceline_tests::{Stack, continue_text, wait};
 use serde_json::Value;
 use tonic::Code;
 
-/// How long the manager waits for a sign of life; a process gives one twice as often.
+/// How long the manager waits for a sign of life; a process gives one three times as often.
 const WATCHDOG: Duration = Duration::from_millis(400);
 
 /// A unit that runs.
