@@ -266,9 +266,11 @@ fn a_second_supervisor_on_the_same_directory_refuses_to_start() {
 fn a_service_that_stops_with_a_dead_supervisor_leaves_no_process() {
     let mut stack = Stack::drafting("supervisor.restarts = 1\nsupervisor.lease_s = 30\n");
     signal(stack.pid("supervisor"), Signal::SIGKILL);
-    // The budget is spent at once: serve ends, and the workers with it, not with their lease.
+    // The budget is spent at once: there is no supervisor to end the workers.
+    wait("a failed supervisor", || stack.serve_log().contains("has failed").then_some(()));
     let clock = Clock::start();
-    assert_eq!(stack.serve_ended(), Some(70), "{}", stack.serve_log());
+    stack.signal_serve(Signal::SIGTERM);
+    assert_eq!(stack.serve_ended(), Some(0), "{}", stack.serve_log());
     assert_eq!(stack.processes(), []);
     assert!(clock.now().0 < Duration::from_secs(25).as_millis() as u64, "it took the lease's time");
     stack.sweep();

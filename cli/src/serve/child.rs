@@ -4,30 +4,38 @@
 //! A child inherits its log file as standard output and error, and no input. It inherits the read
 //! end of a pipe whose only write end this process holds: end of file means that this process has
 //! ended. The gateway also inherits the listening sockets, from descriptor 3 on. Each child has a
-//! process group of its own, so that a terminal's Ctrl-C reaches only this process.
+//! process group of its own, so that a terminal's Ctrl-C reaches only this process. It sends signs
+//! of life over a pair of sockets, as it does to systemd.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::CONFIG_VAR;
 use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
-use paceline_process::notify::MANAGER_VARIABLES;
-use paceline_process::{Loaded, RuntimeDir, listen, telemetry};
+use paceline_process::notify::{ALIVE, MANAGER_VARIABLES, NOTIFY_FD};
+use paceline_process::{Loaded, RuntimeDir, listen, platform, telemetry};
 
-use super::core::{ChildEnd, Member};
-use super::listeners::FrontListeners;
+use super::core::ChildEnd;
+use super::listeners::{FrontListeners, TurnedAway};
+use super::member::Member;
 
 /// Log files are set aside above this.
 const LOG_BYTES: u64 = 8 << 20;
 /// Descriptor of the pipe in the child, after those of the listeners of gRPC and HTTP.
 const PIPE_FD: i32 = listen::FIRST_FD + 2;
+/// Descriptor of the socket for signs of life in the child.
+const BEATS_FD: i32 = PIPE_FD + 1;
+/// Longest message of a child: a line of state of 300 characters and its key.
+const MESSAGE_BYTES: usize = 2_048;
 /// Log lines that are shown when a child ended badly.
 const LAST_LINES: usize = 6;
 
@@ -40,6 +48,8 @@ pub struct ChildSpawner {
     /// Kept here so that connections wait, and are not refused, while the gateway is restarted.
     /// `None` while the service stops.
     listeners: Option<FrontListeners>,
+    /// Time in which each child gives a sign of life.
+    beat_within: Duration,
     read_end: OwnedFd,
     /// Never used: the children react to its closing.
     _write_end: OwnedFd,
@@ -55,6 +65,7 @@ impl ChildSpawner {
         loaded: Loaded,
         dir: RuntimeDir,
         listeners: FrontListeners,
+        beat_within: Duration,
     ) -> io::Result<Self> {
         // Both ends are closed on exec, so the children get none but the one they are given.
         let (read_end, write_end) = io::pipe()?;
@@ -63,6 +74,7 @@ impl ChildSpawner {
             loaded,
             dir,
             listeners: Some(listeners),
+            beat_within,
             read_end: read_end.into(),
             _write_end: write_end.into(),
         })
@@ -71,6 +83,17 @@ impl ChildSpawner {
     /// The program of a child.
     pub fn program(programs: &Path, member: Member) -> PathBuf {
         programs.join(format!("paceline-{}", member.name()))
+    }
+
+    /// Time in which each child gives a sign of life.
+    pub fn beat_within(&self) -> Duration {
+        self.beat_within
+    }
+
+    /// Turns clients away as long as the returned value lives; `None` if there is no port to do so.
+    pub fn turn_away(&self) -> Option<TurnedAway> {
+        // Without a descriptor for it, clients wait.
+        self.listeners.as_ref()?.turn_away().ok()
     }
 
     /// Refuses new connections from now on, once the gateway does so too.
@@ -84,7 +107,7 @@ impl ChildSpawner {
     /// The system refuses.
     pub fn start(&self, member: Member, restarts: u32) -> io::Result<Child> {
         let log_path = self.dir.log(member.name());
-        let log = telemetry::child_log(&log_path, LOG_BYTES)?;
+        let log = open_log(&self.dir, member)?;
         let log_start = log.metadata()?.len();
         let mut command = Command::new(Self::program(&self.programs, member));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -94,7 +117,14 @@ impl ChildSpawner {
         for word in MANAGER_VARIABLES {
             command.env_remove(word);
         }
-        let mut fds = vec![FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD }];
+        let (beats, childs_end) = UnixDatagram::pair()?;
+        beats.set_nonblocking(true)?;
+        command.env(NOTIFY_FD, BEATS_FD.to_string());
+        command.env("WATCHDOG_USEC", self.beat_within.as_micros().to_string());
+        let mut fds = vec![
+            FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD },
+            FdMapping { parent_fd: childs_end.into(), child_fd: BEATS_FD },
+        ];
         if let (Member::Gateway, Some(listeners)) = (member, &self.listeners) {
             let mut fronts = vec![];
             for (child_fd, (front, socket)) in (listen::FIRST_FD..).zip(listeners.sockets()) {
@@ -106,30 +136,59 @@ impl ChildSpawner {
         command.fd_mappings(fds).map_err(io::Error::other)?;
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let process = tokio::process::Command::from(command).spawn()?;
-        Ok(Child { process, log_path, log_start, ended: false })
+        let beats = tokio::net::UnixDatagram::from_std(beats)?;
+        Ok(Child { process, beats, log_path, log_start, ended: false })
     }
+}
+
+/// Opens the log of a child.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open_log(dir: &RuntimeDir, member: Member) -> io::Result<File> {
+    telemetry::child_log(&dir.log(member.name()), LOG_BYTES)
+}
+
+/// What a child does by itself.
+pub enum News {
+    /// It ended.
+    Ended(ChildEnd),
+    /// It gave a sign of life.
+    Alive,
 }
 
 /// A child that runs, or has just ended.
 pub struct Child {
     process: tokio::process::Child,
+    beats: tokio::net::UnixDatagram,
     log_path: PathBuf,
     log_start: u64,
     ended: bool,
 }
 
 impl Child {
-    /// Waits for its end, which is returned once. The wait may be dropped and begun again.
-    pub async fn end(&mut self) -> ChildEnd {
+    /// Waits for its next sign of life, or for its end, which is returned once. The wait may be
+    /// dropped and begun again.
+    pub async fn next(&mut self) -> News {
         if self.ended {
             return std::future::pending().await;
         }
-        let outcome = self.process.wait().await;
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.process.wait() => outcome,
+            () = alive(&self.beats) => return News::Alive,
+        };
         self.ended = true;
-        match outcome {
+        News::Ended(match outcome {
             Ok(status) => read(status),
             Err(error) => ChildEnd::NotStarted(format!("its end cannot be waited for: {error}")),
-        }
+        })
+    }
+
+    /// Asks it to stop. A process that job control has stopped cannot read the question.
+    pub fn ask_to_stop(&self) {
+        let stopped = self.process.id().is_some_and(platform::process_stopped);
+        self.signal(if stopped { Signal::SIGKILL } else { Signal::SIGTERM });
     }
 
     /// Sends it a signal.
@@ -148,6 +207,25 @@ impl Child {
             String::new()
         } else {
             telemetry::last_lines(&self.log_path, LAST_LINES)
+        }
+    }
+}
+
+/// Waits for a sign of life.
+async fn alive(beats: &tokio::net::UnixDatagram) {
+    let mut message = [0; MESSAGE_BYTES];
+    loop {
+        match beats.recv(&mut message).await {
+            Ok(length) if length > 0 => {
+                if message[..length]
+                    .split(|byte| *byte == b'\n')
+                    .any(|line| line == ALIVE.as_bytes())
+                {
+                    return;
+                }
+            }
+            // The child has closed its end: it ends, or counts as frozen later.
+            _ => std::future::pending().await,
         }
     }
 }

@@ -4,38 +4,17 @@
 //! ```text
 //! Running ──StopAsked, or a child ended for good──▶ Stopping: the gateway drains, then the
 //!   │                                               supervisor ends its workers, then Finish
-//!   └─ a child died: restart at once, then after pauses, until the budget is spent
+//!   ├─ a child died: restart at once, then after pauses; with its budget spent it counts as
+//!   │  failed and is tried again later, while the other one goes on
+//!   └─ a child gives no sign of life: kill it, which makes it one that died
 //! ```
 
 use paceline_process::Exit;
 use paceline_supervisor_core::worker::{Restart, RestartBudget, RestartPauses};
 use paceline_vocabulary::Millis;
 
-/// One of the two children of `serve`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Member {
-    /// The process that owns the workers.
-    Supervisor,
-    /// The process that clients connect to.
-    Gateway,
-}
-
-/// Both, in the order they are started.
-pub const BOTH: [Member; 2] = [Member::Supervisor, Member::Gateway];
-
-impl Member {
-    /// Its name in files and messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Member::Supervisor => "supervisor",
-            Member::Gateway => "gateway",
-        }
-    }
-
-    fn place(self) -> usize {
-        self as usize
-    }
-}
+use super::member::{BOTH, Member};
+use super::watchdog::Watchdog;
 
 /// How a child ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +44,8 @@ pub enum Event {
     Begun,
     /// A child ended.
     Exited(Member, ChildEnd),
+    /// A child gave a sign of life.
+    Beat(Member),
     /// SIGTERM or Ctrl-C.
     StopAsked,
     /// A deadline of [`Service::next_deadline`] passed.
@@ -98,8 +79,10 @@ pub enum Notice {
     Restarting(Member, ChildEnd, u64),
     /// A child ended and the service ends with it.
     Fatal(Member, ChildEnd),
-    /// A child's restart budget is spent; the service ends.
-    BudgetSpent(Member, ChildEnd),
+    /// A child's restart budget is spent: it is down, and tried again after so many milliseconds.
+    Failed(Member, ChildEnd, u64),
+    /// A child gave no sign of life for too long and is killed.
+    Frozen(Member),
     /// The service stops.
     Stopping,
     /// Running requests are cancelled.
@@ -143,44 +126,65 @@ struct Stopping {
     deadline: Option<(Member, Millis)>,
 }
 
+/// The bounds of one service, in milliseconds where the name says so.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// How often each child may be started within `period_ms`: the restart with this number is the
+    /// one too many.
+    pub restarts: u32,
+    /// Time over which restarts are counted. A child that lasted so long has a full budget again.
+    pub period_ms: u64,
+    /// Longest pause before a failed supervisor is tried again. It is inside the lease of the
+    /// workers, which the next supervisor takes over.
+    pub supervisor_retry_ms: u64,
+    /// The supervisor, which waits for its workers, is stuck if it takes longer to stop.
+    pub supervisor_stop_ms: u64,
+    /// A child without a sign of life for so long is frozen.
+    pub frozen_ms: u64,
+}
+
 /// Gateway and supervisor, from the first start to the last exit.
 #[derive(Debug)]
 pub struct Service {
+    bounds: Bounds,
     children: [ChildState; 2],
+    watchdog: Watchdog,
     stopping: Option<Stopping>,
-    supervisor_stop_ms: u64,
 }
 
 impl Service {
-    /// A service whose children may each be started `budget` times within `period_ms`: the restart
-    /// with that number is the one too many. The supervisor, which waits for its workers, is stuck
-    /// if it takes longer than `supervisor_stop_ms` to stop.
-    pub fn new(budget: u32, period_ms: u64, supervisor_stop_ms: u64) -> Self {
+    /// A service of which nothing runs yet.
+    pub fn new(bounds: Bounds) -> Self {
+        let Bounds { restarts, period_ms, frozen_ms, .. } = bounds;
         let child = || ChildState {
             phase: Phase::Ended,
             started: Millis(0),
             restarts: 0,
             // The restart with number `budget` is the one too many; asked starts do not count.
-            budget: RestartBudget::new(budget.saturating_sub(1), period_ms, RESTART_PAUSES),
+            budget: RestartBudget::new(restarts.saturating_sub(1), period_ms, RESTART_PAUSES),
             termed: false,
         };
-        Self { children: [child(), child()], stopping: None, supervisor_stop_ms }
+        let children = [child(), child()];
+        Self { bounds, children, watchdog: Watchdog::new(frozen_ms), stopping: None }
     }
 
     /// Handles an event and returns what to do.
     pub fn on_event(&mut self, event: Event, now: Millis) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.watchdog.ran(now);
         match event {
             Event::Begun => {
                 BOTH.into_iter().for_each(|member| self.start(member, now, &mut actions))
             }
             Event::Exited(member, end) => {
                 self.child(member).phase = Phase::Ended;
+                self.watchdog.forget(member);
                 match self.stopping {
                     Some(_) => self.go_on_stopping(now, &mut actions),
                     None => self.lost(member, end, now, &mut actions),
                 }
             }
+            Event::Beat(member) => self.watchdog.beat(member, now),
             Event::StopAsked => self.asked(now, &mut actions),
             Event::Tick => self.tick(now, &mut actions),
         }
@@ -189,6 +193,11 @@ impl Service {
 
     /// When a [`Event::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Millis> {
+        self.next_step().into_iter().chain(self.watchdog.next_tick()).min()
+    }
+
+    /// When a child is started again, or counts as stuck.
+    fn next_step(&self) -> Option<Millis> {
         let waiting = self.children.iter().filter_map(|child| match child.phase {
             Phase::Waiting { until } => Some(until),
             _ => None,
@@ -210,6 +219,7 @@ impl Service {
         let child = self.child(member);
         (child.phase, child.started, child.termed) = (Phase::Running, now, false);
         actions.push(Action::Start(member, child.restarts));
+        self.watchdog.started(member, now);
     }
 
     /// A child ended although this service was not asked to stop.
@@ -229,36 +239,45 @@ impl Service {
         }
         let planned = end == ChildEnd::Code(Exit::RestartMe as i32);
         if planned && now.since(self.child(member).started) >= SETTLED_MS {
+            self.child(member).budget.clear();
             actions.push(Action::Report(Notice::Restarting(member, end, 0)));
             return self.start(member, now, actions);
         }
-        match self.spend(member, now) {
-            Some(pause) => {
-                self.child(member).restarts += u32::from(!planned);
-                actions.push(Action::Report(Notice::Restarting(member, end, pause)));
-                match pause {
-                    0 => self.start(member, now, actions),
-                    _ => self.child(member).phase = Phase::Waiting { until: now + pause },
-                }
+        self.child(member).restarts += u32::from(!planned);
+        let (pause, notice) = match self.spend(member, now) {
+            Restart::At(at) => {
+                let pause = at.since(now);
+                (pause, Notice::Restarting(member, end, pause))
             }
-            None => {
-                actions.push(Action::Report(Notice::BudgetSpent(member, end)));
-                self.stop(Exit::Bug, now, actions);
+            Restart::Exhausted { retry } => {
+                let longest = match member {
+                    Member::Supervisor => self.bounds.supervisor_retry_ms,
+                    Member::Gateway => u64::MAX,
+                };
+                let pause = retry.since(now).min(longest);
+                (pause, Notice::Failed(member, end, pause))
             }
+        };
+        actions.push(Action::Report(notice));
+        match pause {
+            0 => self.start(member, now, actions),
+            _ => self.child(member).phase = Phase::Waiting { until: now + pause },
         }
     }
 
-    /// The pause before the next restart; `None` if the budget is spent.
-    fn spend(&mut self, member: Member, now: Millis) -> Option<u64> {
+    /// Takes the next restart from the budget.
+    fn spend(&mut self, member: Member, now: Millis) -> Restart {
+        let period_ms = self.bounds.period_ms;
         let child = self.child(member);
-        let settled = now.since(child.started) >= SETTLED_MS;
-        match child.budget.spend(settled, now) {
-            Restart::At(at) => {
-                child.budget.started(true, now);
-                Some(at.since(now))
-            }
-            Restart::Exhausted { .. } => None,
+        let lasted = now.since(child.started);
+        if lasted >= period_ms {
+            child.budget.clear();
         }
+        let restart = child.budget.spend(lasted >= SETTLED_MS, now);
+        if let Restart::At(_) = restart {
+            child.budget.started(true, now);
+        }
+        restart
     }
 
     fn stop(&mut self, exit: Exit, now: Millis, actions: &mut Vec<Action>) {
@@ -267,6 +286,8 @@ impl Service {
                 child.phase = Phase::Ended;
             }
         }
+        // From here on each child has a time within which it must end.
+        BOTH.into_iter().for_each(|member| self.watchdog.forget(member));
         self.stopping = Some(Stopping { exit, asked: 0, deadline: None });
         self.go_on_stopping(now, actions);
     }
@@ -274,8 +295,10 @@ impl Service {
     /// The gateway first, so that its requests can end; then the supervisor, which ends its
     /// workers.
     fn go_on_stopping(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let next =
-            [(Member::Gateway, GATEWAY_STOP_MS), (Member::Supervisor, self.supervisor_stop_ms)];
+        let next = [
+            (Member::Gateway, GATEWAY_STOP_MS),
+            (Member::Supervisor, self.bounds.supervisor_stop_ms),
+        ];
         let waiting = next.into_iter().find(|(member, _)| self.running(*member));
         if let Some((member, _)) = waiting
             && !self.child(member).termed
@@ -331,6 +354,12 @@ impl Service {
             if matches!(self.child(member).phase, Phase::Waiting { until } if until <= now) {
                 self.start(member, now, actions);
             }
+        }
+        for member in self.watchdog.frozen(now) {
+            // Its exit is the next event. No SIGTERM: a stopped process would not receive it, and a
+            // supervisor that wakes would end its workers, which the next one takes over.
+            self.watchdog.forget(member);
+            actions.extend([Action::Report(Notice::Frozen(member)), Action::Kill(member)]);
         }
         if let Some(stopping) = &mut self.stopping
             && let Some((member, at)) = stopping.deadline

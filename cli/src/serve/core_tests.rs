@@ -2,10 +2,17 @@
 
 use super::*;
 
-/// Plays `events` ("1.5s exited gateway 70", "stop", "tick") and returns the actions of the last
+/// Plays `events` ("1.5s exited gateway 70", "beat gateway", "stop", "tick") and returns the actions of the last
 /// one, in short words.
 fn play(events: &str) -> String {
-    let mut service = Service::new(4, 60_000, 200_000);
+    let mut service = Service::new(Bounds {
+        restarts: 4,
+        period_ms: 60_000,
+        supervisor_retry_ms: 10_000,
+        supervisor_stop_ms: 200_000,
+        // Longer than a test's story, which has no ticks in between.
+        frozen_ms: 3_600_000,
+    });
     let mut last = Vec::new();
     let mut now = Millis(0);
     for line in events.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -22,12 +29,9 @@ fn play(events: &str) -> String {
             "begun" => Event::Begun,
             "stop" => Event::StopAsked,
             "tick" => Event::Tick,
+            "beat" => Event::Beat(member(words.next())),
             "exited" => {
-                let member = if words.next() == Some("gateway") {
-                    Member::Gateway
-                } else {
-                    Member::Supervisor
-                };
+                let member = member(words.next());
                 let end = words.next().expect("a code or signal");
                 match end.strip_prefix("signal=") {
                     Some(signal) => {
@@ -40,7 +44,16 @@ fn play(events: &str) -> String {
         };
         last = service.on_event(event, now);
     }
-    let short = |action: &Action| match action {
+    let mut words: Vec<_> = last.iter().filter_map(short).collect();
+    if let Some(at) = service.next_step().filter(|at| *at != Millis(u64::MAX)) {
+        words.push(format!("wake {:.2}s", at.0 as f64 / 1e3));
+    }
+    words.join("; ")
+}
+
+/// An action in short words; `None` for a note that no test looks at.
+fn short(action: &Action) -> Option<String> {
+    match action {
         Action::Start(member, restarts) => Some(format!("start {} {restarts}", member.name())),
         Action::Term(member) => Some(format!("term {}", member.name())),
         Action::Hurry(member) => Some(format!("hurry {}", member.name())),
@@ -49,14 +62,18 @@ fn play(events: &str) -> String {
         Action::Report(Notice::Restarting(member, _, pause)) => {
             Some(format!("{} in {pause}", member.name()))
         }
+        Action::Report(Notice::Failed(member, _, pause)) => {
+            Some(format!("{} failed for {pause}", member.name()))
+        }
+        Action::Report(Notice::Frozen(member)) => Some(format!("{} frozen", member.name())),
         Action::Report(_) => None,
         Action::Finish(exit) => Some(format!("finish {}", *exit as u8)),
-    };
-    let mut words: Vec<_> = last.iter().filter_map(short).collect();
-    if let Some(at) = service.next_deadline().filter(|at| *at != Millis(u64::MAX)) {
-        words.push(format!("wake {:.2}s", at.0 as f64 / 1e3));
     }
-    words.join("; ")
+}
+
+fn member(name: Option<&str>) -> Member {
+    let named = |member: &Member| Some(member.name()) == name;
+    BOTH.into_iter().find(named).expect("a child")
 }
 
 fn check(events: &str, expected: &str) {
@@ -69,7 +86,7 @@ fn both_are_started() {
 }
 
 #[test]
-fn a_crash_is_restarted_at_once_then_after_pauses_then_given_up() {
+fn a_crash_is_restarted_at_once_then_after_pauses() {
     check("begun\n 5s exited gateway signal=9", "gateway in 0; start gateway 1");
     check(
         "begun\n 5s exited gateway signal=9\n 6s exited gateway 70",
@@ -79,16 +96,101 @@ fn a_crash_is_restarted_at_once_then_after_pauses_then_given_up() {
         "begun\n 5s exited gateway signal=9\n 6s exited gateway 70\n 6.25s tick",
         "start gateway 2",
     );
-    let thrice = "begun\n 5s exited gateway 70\n 6s exited gateway 70\n 6.3s tick\n 7s exited gateway 70\n 8s tick\n";
-    check(&format!("{thrice} 9s exited gateway 70"), "term supervisor; wake 209.00s");
-    check(&format!("{thrice} 9s exited gateway 70\n exited supervisor 0"), "finish 70");
     // One that lives a while before it dies does not wait longer and longer.
     let settled =
         "begun\n 5s exited gateway 70\n 7s exited gateway 70\n 7.25s tick\n 9s exited gateway 70";
     check(settled, "gateway in 250; wake 9.25s");
+}
+
+/// Three crashes of this child, each of which is followed by a start.
+fn thrice(child: &str) -> String {
+    let died = |second: u32| format!("{second}s exited {child} 70\n {second}.9s tick\n");
+    format!("begun\n{}{}{}", died(5), died(6), died(7))
+}
+
+#[test]
+fn a_child_whose_budget_is_spent_is_down_for_a_while_and_the_other_goes_on() {
+    let gateway = thrice("gateway");
+    check(&format!("{gateway} 9s exited gateway 70"), "gateway failed for 60000; wake 69.00s");
     // Each has a budget of its own, and it fills up again.
-    check(&format!("{thrice} 9s exited supervisor 70"), "supervisor in 0; start supervisor 1");
-    check(&format!("{thrice} 90s exited gateway 70"), "gateway in 0; start gateway 4");
+    check(&format!("{gateway} 9s exited supervisor 70"), "supervisor in 0; start supervisor 1");
+    check(&format!("{gateway} 90s exited gateway 70"), "gateway in 0; start gateway 4");
+    // The next try comes by itself. A failure there is enough to wait twice as long.
+    let down = format!("{gateway} 9s exited gateway 70\n 69s tick\n");
+    check(&down, "start gateway 4");
+    check(&format!("{down} 70s exited gateway 70"), "gateway failed for 120000; wake 190.00s");
+    // A try that lasts a whole period fills the budget.
+    check(&format!("{down} 129s exited gateway 70"), "gateway in 0; start gateway 5");
+}
+
+#[test]
+fn a_failed_child_is_tried_again_after_pauses_that_double_to_fifteen_minutes() {
+    let mut story = format!("{} 9s exited gateway 70\n", thrice("gateway"));
+    let mut now = 9;
+    for pause in [60, 120, 240, 480, 900, 900] {
+        check(&story, &format!("gateway failed for {pause}000; wake {}.00s", now + pause));
+        now += pause;
+        story += &format!(" {now}s tick\n {now}s exited gateway 70\n");
+    }
+}
+
+#[test]
+fn a_failed_supervisor_is_tried_again_inside_the_lease_however_often_it_fails() {
+    let mut story = format!("{} 9s exited supervisor 70\n", thrice("supervisor"));
+    for at in [19, 29, 39] {
+        check(&story, &format!("supervisor failed for 10000; wake {at}.00s"));
+        story += &format!(" {at}s tick\n {at}s exited supervisor signal=9\n");
+    }
+}
+
+#[test]
+fn a_child_that_always_dies_never_ends_the_service() {
+    let mut service = Service::new(Bounds {
+        restarts: 0,
+        period_ms: 60_000,
+        supervisor_retry_ms: 10_000,
+        supervisor_stop_ms: 200_000,
+        frozen_ms: 30_000,
+    });
+    let (mut now, mut starts) = (Millis(0), [0; 2]);
+    let mut actions = service.on_event(Event::Begun, now);
+    while now < Millis(24 * 3_600_000) {
+        let mut next = vec![];
+        for action in actions {
+            match action {
+                Action::Start(member, _) => {
+                    starts[member.place()] += 1;
+                    next.extend(service.on_event(Event::Exited(member, ChildEnd::Signal(6)), now));
+                }
+                Action::Report(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        now = service.next_deadline().expect("it is tried again").max(now);
+        next.extend(service.on_event(Event::Tick, now));
+        actions = next;
+    }
+    assert!((8_000..9_000).contains(&starts[0]), "every 10 s: {starts:?}");
+    assert!((90..110).contains(&starts[1]), "every 15 minutes: {starts:?}");
+}
+
+#[test]
+fn a_child_without_a_sign_of_life_is_killed_and_replaced() {
+    let ticks = |from: u64, to: u64| -> String {
+        (from..to).map(|second| format!("{second}s tick\n beat gateway\n")).collect()
+    };
+    let frozen = format!("begun\n 0s beat supervisor\n{}", ticks(1, 3_600));
+    check(&frozen, "");
+    check(&format!("{frozen} 3600s tick"), "supervisor frozen; kill supervisor");
+    check(&format!("{frozen} 3600s tick\n 3601s tick"), "");
+    check(
+        &format!("{frozen} 3600s tick\n 3600.1s exited supervisor signal=9"),
+        "supervisor in 0; start supervisor 1",
+    );
+    // Asleep for two hours: nobody is frozen.
+    check("begun\n 0s beat supervisor\n 0s beat gateway\n 7200s tick", "");
+    // While the service stops each child has another time within which it must end.
+    check(&format!("{frozen} 3599s stop\n 3600s tick"), "wake 3644.00s");
 }
 
 #[test]

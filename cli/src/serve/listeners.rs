@@ -6,7 +6,8 @@ use std::net::TcpListener;
 
 use paceline_process::config::GatewayConfig;
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
-use paceline_process::{Clock, Exit};
+use paceline_process::{Clock, Exit, task};
+use tokio::task::JoinHandle;
 
 use super::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
 
@@ -51,10 +52,42 @@ impl FrontListeners {
         })
     }
 
+    /// Accepts connections and closes them, until the returned value is dropped. Without a gateway
+    /// for a minute or more, clients get an error at once, and do not wait for it.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn turn_away(&self) -> io::Result<TurnedAway> {
+        let mut tasks = vec![];
+        for (_, socket) in self.sockets() {
+            let socket = socket.try_clone()?;
+            socket.set_nonblocking(true)?;
+            let socket = tokio::net::TcpListener::from_std(socket)?;
+            tasks.push(task::spawn("turn away", async move {
+                loop {
+                    // The connection is closed by being dropped.
+                    if socket.accept().await.is_err() {
+                        tokio::time::sleep(STATUS_POLL).await;
+                    }
+                }
+            }));
+        }
+        Ok(TurnedAway(tasks))
+    }
+
     /// The sockets in the order in which the gateway inherits them.
     pub fn sockets(&self) -> impl Iterator<Item = (Front, &TcpListener)> {
         let http = self.http.as_ref().map(|http| (Front::Http, &http.socket));
         std::iter::once((Front::Grpc, &self.grpc.socket)).chain(http)
+    }
+}
+
+/// Clients are turned away as long as this lives.
+pub struct TurnedAway(Vec<JoinHandle<()>>);
+
+impl Drop for TurnedAway {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
     }
 }
 

@@ -1,19 +1,23 @@
 //! `paceline serve`: the parent of gateway and supervisor. It holds the front listeners and the
-//! service's lock, and starts both processes. It restarts either within a budget, shows the
-//! progress of loading, and stops everything in order. [`core`] decides, [`child`] starts,
-//! [`progress`] and [`drafter_lines`] make the lines. This file is the loop between them.
+//! service's lock, and starts both processes. It restarts either within a budget, replaces one that
+//! gives no sign of life, shows the progress of loading, and stops everything in order. [`core`]
+//! decides, with [`watchdog`]; [`child`] starts, [`progress`] and [`drafter_lines`] make the lines.
+//! This file is the loop between them.
 
 pub mod child;
 pub mod core;
 pub mod drafter_lines;
 mod listeners;
+pub mod member;
 pub mod progress;
+pub mod watchdog;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use paceline_process::config::SupervisorConfig;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
 use paceline_process::{
@@ -23,10 +27,11 @@ use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
 use tokio::sync::mpsc;
 
-use self::child::{Child, ChildSpawner};
-use self::core::{Action, BOTH, ChildEnd, Event, Member, Notice, Service};
+use self::child::{Child, ChildSpawner, News};
+use self::core::{Action, Bounds, ChildEnd, Event, Notice, Service};
 use self::drafter_lines::DrafterLines;
-use self::listeners::FrontListeners;
+use self::listeners::{FrontListeners, TurnedAway};
+use self::member::{BOTH, Member};
 use self::progress::{Progress, Show, indented};
 use crate::args::ServeArgs;
 use crate::screen::Screen;
@@ -38,6 +43,17 @@ const READY_STATUS_POLL: Duration = Duration::from_secs(1);
 /// Longest wait for an earlier service that is still stopping: its gateway's drain, its workers'
 /// end, and a margin.
 const EARLIER_SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A failed supervisor is tried again so often within the lease of its workers, at least once in
+/// the longest of these pauses, at most once in the shortest.
+const TRIES_IN_LEASE: u64 = 3;
+const LONGEST_SUPERVISOR_RETRY_MS: u64 = 10_000;
+const SHORTEST_SUPERVISOR_RETRY_MS: u64 = 1_000;
+/// Gateway and supervisor are frozen after so many times `supervisor.hang_s` without a sign of
+/// life: 30 s by default, as WatchdogSec of the units in deploy/.
+const HANGS_TO_FREEZE: u64 = 3;
+/// A day: more than that means never, and stays within what a watchdog's variable can hold.
+const LONGEST_FREEZE_MS: u64 = 86_400_000;
 
 /// Longest wait for workers that the supervisor did not end.
 const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -88,6 +104,10 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     let dir = RuntimeDir::locate(config).map_err(unusable)?;
     dir.prepare().map_err(unusable)?;
     let _lock = dir.lock("service").map_err(unusable)?;
+    // Later a child that cannot be started is tried again; a log that can never be is for a person.
+    for member in BOTH {
+        child::open_log(&dir, member).map_err(|error| refuse(Exit::Config, error))?;
+    }
     let waited = tokio::select! {
         waited = earlier_service_ended(&dir, screen) => waited.map_err(unusable)?,
         () = signals.next() => return Ok(Exit::Asked),
@@ -98,11 +118,11 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     if config.target.model.is_empty() {
         note_demo(loaded.file.is_some(), &model_dir, screen);
     }
-    let spawner = ChildSpawner::new(programs, loaded.clone(), dir.clone(), listeners)
+    let bounds = bounds(&config.supervisor);
+    let beat_within = Duration::from_millis(bounds.frozen_ms);
+    let spawner = ChildSpawner::new(programs, loaded.clone(), dir.clone(), listeners, beat_within)
         .map_err(|error| refuse(Exit::Unavailable, format!("cannot make a pipe: {error}")))?;
-    let period_ms = config.supervisor.restart_period_s.saturating_mul(1000);
-    let supervisor_stop_ms = supervisor_stop(platform::KILL_STRANDS_MEMORY).as_millis() as u64;
-    let service = Service::new(config.supervisor.restarts, period_ms, supervisor_stop_ms);
+    let service = Service::new(bounds);
     let progress = Progress::new(config.model_name(), address, !screen.shows_transient());
     let mut shell = Shell {
         service,
@@ -113,9 +133,23 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
         drafter_lines: DrafterLines::default(),
         supervisor: None,
         gateway: None,
+        turned_away: None,
         clock: Clock::start(),
     };
     Ok(shell.run(&mut signals, parent).await)
+}
+
+/// The bounds of the service by its settings.
+fn bounds(settings: &SupervisorConfig) -> Bounds {
+    let lease_ms = settings.lease_s.saturating_mul(1_000);
+    Bounds {
+        restarts: settings.restarts,
+        period_ms: settings.restart_period_s.saturating_mul(1_000),
+        supervisor_retry_ms: (lease_ms / TRIES_IN_LEASE)
+            .clamp(SHORTEST_SUPERVISOR_RETRY_MS, LONGEST_SUPERVISOR_RETRY_MS),
+        supervisor_stop_ms: supervisor_stop(platform::KILL_STRANDS_MEMORY).as_millis() as u64,
+        frozen_ms: settings.hang_s.saturating_mul(1_000 * HANGS_TO_FREEZE).min(LONGEST_FREEZE_MS),
+    }
 }
 
 /// Shows where clients connect and where the logs are.
@@ -196,6 +230,8 @@ struct Shell<'a> {
     drafter_lines: DrafterLines,
     supervisor: Option<Child>,
     gateway: Option<Child>,
+    /// Set while the gateway has failed.
+    turned_away: Option<TurnedAway>,
     clock: Clock,
 }
 
@@ -217,8 +253,8 @@ impl Shell<'_> {
             let pause = deadline.map_or(Duration::MAX, |at| self.clock.until(at));
             let event = tokio::select! {
                 biased;
-                end = ended(&mut self.supervisor) => Some(Event::Exited(Member::Supervisor, end)),
-                end = ended(&mut self.gateway) => Some(Event::Exited(Member::Gateway, end)),
+                event = news(Member::Supervisor, &mut self.supervisor) => Some(event),
+                event = news(Member::Gateway, &mut self.gateway) => Some(event),
                 () = signals.next() => Some(Event::StopAsked),
                 () = parent.gone(), if !orphaned => {
                     orphaned = true;
@@ -236,14 +272,16 @@ impl Shell<'_> {
 
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Start(member, restarts) => match self.spawner.start(member, restarts) {
-                Ok(child) => *self.child(member) = Some(child),
-                Err(error) => {
-                    *self.child(member) = None;
-                    return Some(Event::Exited(member, ChildEnd::NotStarted(error.to_string())));
+            Action::Start(member, restarts) => return self.start(member, restarts),
+            Action::Term(member) => {
+                // The gateway closes its copies of the listeners when it begins to drain. Copies
+                // here would keep connections waiting.
+                self.spawner.close_door();
+                self.turned_away = None;
+                if let Some(child) = self.child(member) {
+                    child.ask_to_stop();
                 }
-            },
-            Action::Term(member) => self.signal(member, Signal::SIGTERM),
+            }
             Action::Hurry(member) => self.signal(member, Signal::SIGUSR1),
             Action::Kill(member) => self.signal(member, Signal::SIGKILL),
             Action::KillWorkers => {
@@ -256,10 +294,32 @@ impl Shell<'_> {
                     );
                 }
             }
-            Action::Report(notice) => self.report(notice),
+            Action::Report(notice) => {
+                if matches!(notice, Notice::Failed(Member::Gateway, ..)) {
+                    self.turned_away = self.spawner.turn_away();
+                }
+                self.report(notice);
+            }
             Action::Finish(_) => {}
         }
         None
+    }
+
+    /// Starts a child; an event if that fails.
+    fn start(&mut self, member: Member, restarts: u32) -> Option<Event> {
+        if member == Member::Gateway {
+            self.turned_away = None;
+        }
+        match self.spawner.start(member, restarts) {
+            Ok(child) => {
+                *self.child(member) = Some(child);
+                None
+            }
+            Err(error) => {
+                *self.child(member) = None;
+                Some(Event::Exited(member, ChildEnd::NotStarted(error.to_string())))
+            }
+        }
     }
 
     fn child(&mut self, member: Member) -> &mut Option<Child> {
@@ -270,9 +330,6 @@ impl Shell<'_> {
     }
 
     fn signal(&mut self, member: Member, signal: Signal) {
-        // The gateway closes its copies of the listeners when it begins to drain. Copies here would
-        // keep connections waiting.
-        self.spawner.close_door();
         if let Some(child) = self.child(member) {
             child.signal(signal);
         }
@@ -303,26 +360,31 @@ impl Shell<'_> {
     fn report(&mut self, notice: Notice) {
         let text = match notice {
             Notice::Restarting(member, end, pause_ms) => {
-                let when = if pause_ms == 0 {
-                    "now".to_owned()
-                } else {
-                    format!("in {:.2} s", pause_ms as f64 / 1e3)
+                let when = match pause_ms {
+                    0 => "now".to_owned(),
+                    _ => format!("in {:.2} s", pause_ms as f64 / 1e3),
+                };
+                let (name, words) = (member.name(), self.last_words(member));
+                format!("the {name} {end}; starting it again {when}{words}")
+            }
+            Notice::Failed(member, end, pause_ms) => {
+                let (name, words) = (member.name(), self.last_words(member));
+                let stays = match member {
+                    Member::Gateway => "the model stays loaded",
+                    Member::Supervisor => "the model stays loaded for supervisor.lease_s",
                 };
                 format!(
-                    "the {} {end}; starting it again {when}{}",
-                    member.name(),
-                    self.last_words(member)
+                    "the {name} {end} and has failed, as supervisor.restarts is spent; trying \
+                     again in {} s, {stays}{words}",
+                    pause_ms.div_ceil(1_000)
                 )
+            }
+            Notice::Frozen(member) => {
+                let (name, s) = (member.name(), self.spawner.beat_within().as_secs());
+                format!("the {name} gave no sign of life for {s} s; killing it")
             }
             Notice::Fatal(member, end) => {
                 format!("the {} {end}; stopping{}", member.name(), self.last_words(member))
-            }
-            Notice::BudgetSpent(member, end) => {
-                format!(
-                    "the {} {end} again; supervisor.restarts is spent, stopping{}",
-                    member.name(),
-                    self.last_words(member)
-                )
             }
             Notice::Stopping => return self.screen.line("stopping; again to cancel what runs"),
             Notice::Hurrying => return self.screen.line("cancelling what runs; again to kill"),
@@ -370,10 +432,11 @@ impl Shell<'_> {
     }
 }
 
-async fn ended(child: &mut Option<Child>) -> ChildEnd {
-    match child {
-        Some(child) => child.end().await,
-        None => std::future::pending().await,
+async fn news(member: Member, child: &mut Option<Child>) -> Event {
+    let Some(child) = child else { return std::future::pending().await };
+    match child.next().await {
+        News::Ended(end) => Event::Exited(member, end),
+        News::Alive => Event::Beat(member),
     }
 }
 

@@ -12,7 +12,8 @@ pub struct SupervisorConfig {
     /// Seconds that a worker lives on without its supervisor.
     pub lease_s: u64,
     /// Seconds without progress after which a busy worker counts as hung; ten times its usual step
-    /// if that is longer.
+    /// if that is longer. `serve` replaces a gateway or supervisor without a sign of life for three
+    /// times as long.
     pub hang_s: u64,
     /// The restart within `restart_period_s` at which a process counts as failed: with 5 there are
     /// at most five starts.
