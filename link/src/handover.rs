@@ -178,6 +178,15 @@ impl Drop for Listener {
     }
 }
 
+/// Something else than a socket is in the place of one.
+fn occupied(path: &Path, error: &io::Error) -> io::Error {
+    let found = if path.is_dir() { "a directory" } else { "something else" };
+    let path = path.display();
+    let text =
+        format!("{path}: expected a socket or nothing, found {found} ({error}); move it away");
+    io::Error::new(error.kind(), text)
+}
+
 /// The worker's side: takes links from the supervisor on a thread of its own, and gives each to
 /// `on_handover`. That function must not wait, because later callers would wait too. A caller of
 /// another user, a slow one, or one that sends anything but a handover with its two descriptors is
@@ -204,11 +213,13 @@ pub fn listen(
         Err(_) if std::fs::symlink_metadata(path)?.file_type().is_socket() => {
             std::fs::remove_file(path)?
         }
-        Err(error) => return Err(error),
+        Err(error) => return Err(occupied(path, &error)),
     }
+    let at =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     // The directory is 0700, so no other user can connect between bind and chmod.
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    let listener = UnixListener::bind(path).map_err(at)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(at)?;
     listener.set_nonblocking(true)?;
     let (awake, asleep) = UnixStream::pair()?;
     let thread = std::thread::Builder::new().name("handover".into()).spawn(move || {

@@ -82,6 +82,12 @@ pub enum RuntimeDirError {
         #[source]
         cause: io::Error,
     },
+    /// A directory is in the place of a file or socket.
+    #[error("{}: expected a file or socket that paceline made, found a directory; move it away, then start again", path.display())]
+    IsDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Any other error of the file system.
     #[error("cannot use {} in the runtime directory", path.display())]
     Io {
@@ -100,7 +106,14 @@ impl RuntimeDirError {
     /// An error of the file system at `path`.
     pub fn at(path: &Path, cause: io::Error) -> Self {
         let path = path.to_path_buf();
-        if is_full(&cause) { Self::Full { path, cause } } else { Self::Io { path, cause } }
+        // macOS refuses to unlink a directory with EPERM.
+        let of_directory =
+            matches!(cause.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::PermissionDenied);
+        match is_full(&cause) {
+            true => Self::Full { path, cause },
+            false if of_directory && path.is_dir() => Self::IsDirectory { path },
+            false => Self::Io { path, cause },
+        }
     }
 
     /// Exit code of a process that cannot start because of this error. After a full disk a service
@@ -108,6 +121,12 @@ impl RuntimeDirError {
     pub fn exit(&self) -> Exit {
         if matches!(self, Self::Full { .. }) { Exit::Unavailable } else { Exit::Config }
     }
+}
+
+/// An error of the file system at `path`, with the path and what to do in its text.
+pub fn file_error(path: &Path, cause: io::Error) -> io::Error {
+    let kind = cause.kind();
+    io::Error::new(kind, crate::chain(&RuntimeDirError::at(path, cause)))
 }
 
 /// Whether a write failed because there is no room: on the disk, in the user's quota, or within

@@ -16,6 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tower::service_fn;
 
+use crate::runtime_dir::file_error;
 use crate::{platform, task};
 
 /// Longest wait for the first byte of a new connection.
@@ -74,12 +75,15 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
             ));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(_) => std::fs::remove_file(path)?,
+        Err(_) => std::fs::remove_file(path).map_err(|cause| file_error(path, cause))?,
     }
     // The directory is 0700, so no other user can connect between bind and chmod.
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    let bind = || {
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    };
+    bind().map_err(|cause| file_error(path, cause))
 }
 
 /// Accepts connections of this user that send a first byte in time. Others are closed before HTTP/2

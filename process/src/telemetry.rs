@@ -10,6 +10,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
+use crate::runtime_dir::file_error;
 use crate::{platform, task};
 
 /// Interval between two checks of the size of a process's own log.
@@ -50,11 +51,13 @@ pub fn complain(line: &str) {
 /// # Errors
 /// The file cannot be opened.
 pub fn child_log(path: &Path, max_bytes: u64) -> io::Result<File> {
-    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > max_bytes) {
-        std::fs::rename(path, path.with_extension("log.1"))?;
+    if std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > max_bytes) {
+        let aside = path.with_extension("log.1");
+        std::fs::rename(path, &aside).map_err(|cause| file_error(&aside, cause))?;
     }
     use std::os::unix::fs::OpenOptionsExt;
-    OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)
+    let opened = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path);
+    opened.map_err(|cause| file_error(path, cause))
 }
 
 /// Keeps this process's own log file bounded (I6): if standard error is a regular file over

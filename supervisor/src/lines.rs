@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use paceline_process::runtime_dir::file_error;
 use serde::Serialize;
 
 /// Lines on their way to the disk.
@@ -128,7 +129,8 @@ impl LineFile {
         let bytes =
             self.file.as_ref().map_or(Ok(0), |file| file.metadata().map(|meta| meta.len()))?;
         if bytes > 0 && bytes + line.len() as u64 > self.max_bytes {
-            std::fs::rename(&self.path, aside(&self.path))?;
+            let aside = aside(&self.path);
+            std::fs::rename(&self.path, &aside).map_err(|cause| file_error(&aside, cause))?;
             self.file = None;
         }
         let file = match &mut self.file {
@@ -139,7 +141,8 @@ impl LineFile {
                     .append(true)
                     .read(true)
                     .mode(0o600)
-                    .open(&self.path)?;
+                    .open(&self.path)
+                    .map_err(|cause| file_error(&self.path, cause))?;
                 let meta = file.metadata()?;
                 let mut end = [b'\n'];
                 if meta.is_file() && meta.len() > 0 {

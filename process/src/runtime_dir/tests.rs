@@ -268,3 +268,52 @@ fn the_longest_socket_of_the_longest_path_can_be_bound() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_directory_in_the_place_of_a_file_is_named_with_what_to_do() {
+    let temp = temp();
+    let dir = dir(&temp.path().join("run"));
+    dir.prepare().expect("made");
+    let record = WorkerRecord::of(std::process::id(), 1).expect("this process lives");
+    type Use<'a> = (&'a str, Box<dyn Fn() -> String + 'a>);
+    let text = |error: RuntimeDirError| crate::chain(&error);
+    let uses: [Use<'_>; 7] = [
+        ("service.lock", Box::new(|| text(dir.lock("service").expect_err("no file")))),
+        ("term", Box::new(|| text(dir.count_up("term").expect_err("no file")))),
+        ("target.epoch.spare", Box::new(|| text(dir.count_up("target.epoch").expect_err("none")))),
+        (
+            "target.json",
+            Box::new(|| text(dir.write_record("target", &record).expect_err("no file"))),
+        ),
+        (
+            "target.sock",
+            Box::new(|| {
+                crate::socket::bind(&dir.socket("target")).expect_err("no socket").to_string()
+            }),
+        ),
+        (
+            "target.log",
+            Box::new(|| {
+                crate::telemetry::child_log(&dir.log("target"), 9).expect_err("no file").to_string()
+            }),
+        ),
+        (
+            "gateway.log.1",
+            Box::new(|| {
+                fs::write(dir.log("gateway"), "more than nine bytes").expect("writable");
+                let outcome = crate::telemetry::child_log(&dir.log("gateway"), 9);
+                outcome.expect_err("no file").to_string()
+            }),
+        ),
+    ];
+    for (name, error) in uses {
+        let path = dir.path().join(name);
+        fs::create_dir(&path).expect("made");
+        let text = error();
+        let whole =
+            [path.to_str().expect("UTF-8"), "expected", "found a directory", "move it away"];
+        assert!(whole.iter().all(|part| text.contains(part)), "{name}: {text}");
+        assert!(path.is_dir(), "{name} is left as it is");
+        fs::remove_dir(&path).expect("ours");
+    }
+}
