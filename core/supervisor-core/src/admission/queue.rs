@@ -45,7 +45,7 @@ pub struct WaitingRequest {
     pub summary: RequestSummary,
     /// When it arrived.
     pub since: Millis,
-    /// End of its time in the queue, by `limits.queue_wait_s` or its deadfifo.
+    /// End of its time in the queue, by `limits.queue_wait_s` or by its deadline.
     pub until: Millis,
 }
 
