@@ -34,7 +34,11 @@ lints() { cargo clippy $LOCKED --workspace --all-targets -- -D warnings; }
 # fuzz/ is a workspace of its own.
 format() { cargo fmt --all --check && rustfmt --edition 2024 --check fuzz/seeds.rs fuzz/fuzz_targets/*.rs; }
 
+# After this the tests can be built without a network, whatever was built before (scripts/setup.sh fetches them).
+crates_are_here() { cargo fetch --quiet --offline --locked --target "$(rustc -vV | sed -n 's/^host: //p')"; }
+
 step "Format" format
+step "All crates are here" crates_are_here
 step "Sizes of files" sh scripts/check-sizes.sh
 step "Reasons of ignored tests" sh scripts/ignored.sh
 step "Purity of the cores" sh scripts/check-purity.sh

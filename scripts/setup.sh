@@ -104,9 +104,20 @@ rust() {
     fi
 }
 
+# All crates of Cargo.lock for this machine, those of the tests too: a build of the programs alone fetches fewer, and
+# then the tests cannot be built without a network. What is missing without one may not be needed by the recipe at hand.
+# shellcheck disable=SC2086
+crates() {
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    cargo fetch --quiet --offline --locked --target "$host" 2>/dev/null && return 0
+    say "Fetching the crates of Cargo.lock"
+    cargo fetch $LOCKED --target "$host" || say "Not all crates could be fetched; going on with those that are here."
+}
+
 case $(uname -s) in
     Linux) linux ;;
     Darwin) macos ;;
     *) die "Paceline runs on macOS and Linux, this is $(uname -s)." ;;
 esac
 rust
+crates
