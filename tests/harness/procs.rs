@@ -22,9 +22,15 @@ impl Process {
 }
 
 /// Kills these processes so that none of them acts on another one's end. Each is stopped first, and
-/// the first is killed when all stand still. The signal alone does not suffice: on a busy machine
-/// another thread of the process goes on for a while.
+/// the first is killed when all stand still.
 pub fn kill_at_once(processes: &[Process]) {
+    stop_at_once(processes);
+    processes.iter().for_each(|process| process.signal(Signal::SIGKILL));
+}
+
+/// Stops these processes and waits until all stand still. The signal alone does not suffice: on a
+/// busy machine another thread of the process goes on for a while.
+pub fn stop_at_once(processes: &[Process]) {
     processes.iter().for_each(|process| process.signal(Signal::SIGSTOP));
     for process in processes {
         crate::wait("a process to stand still", || {
@@ -32,7 +38,6 @@ pub fn kill_at_once(processes: &[Process]) {
             (gone || process_stopped(process.pid)).then_some(())
         });
     }
-    processes.iter().for_each(|process| process.signal(Signal::SIGKILL));
 }
 
 /// Sends a signal to a process that runs.
