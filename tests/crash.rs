@@ -211,15 +211,37 @@ fn a_runtime_directory_has_one_service() {
     stack.stop();
 }
 
+/// How the sequences of these requests ended, by the target's own log.
+fn outcomes(stack: &Stack) -> Vec<String> {
+    let log = std::fs::read_to_string(stack.run_dir().join("target.log")).expect("there");
+    let ends = log.lines().filter(|line| line.contains("request finished"));
+    let outcome = |line: &str| Some(line.split_once("outcome=\"")?.1.split_once('"')?.0.to_owned());
+    ends.filter_map(outcome).collect()
+}
+
 #[test]
 fn a_client_that_hangs_up_frees_its_memory() {
+    // More tokens than a machine generates within the bound of a wait. The target's own report
+    // shows that none of the sequences came to its end.
+    const SAMPLES: u32 = 8;
     let stack = Stack::ready("");
-    let streams: Vec<_> = (0..3).map(|_| long(&stack)).collect();
+    let endless = || chat("Tell a long story.").exactly(3000).sampled(1.0, 1.0, 7).samples(SAMPLES);
+    let streams: Vec<_> = (0..3)
+        .map(|_| {
+            let mut live = stack.open(endless()).expect("served");
+            live.read(3);
+            live
+        })
+        .collect();
     wait("memory held", || (stack.held_bytes() > 0).then_some(()));
+    assert_eq!(outcomes(&stack), Vec::<String>::new(), "all of them run");
     drop(streams);
     wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
     let requests = stack.snapshot().expect("a supervisor").requests.unwrap_or_default();
     assert_eq!((requests.active, requests.queued), (0, 0));
+    let outcomes = outcomes(&stack);
+    assert!(outcomes.len() >= 3, "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| outcome == "abandoned"), "{outcomes:?}");
     serves(&stack);
     stack.stop();
 }

@@ -107,6 +107,15 @@ impl Ask {
         self.max_tokens(count)
     }
 
+    /// So many answers at once.
+    pub fn samples(mut self, count: u32) -> Self {
+        match &mut self {
+            Ask::Chat(request) => request.samples = count,
+            Ask::Continue(request) => request.samples = count,
+        }
+        self
+    }
+
     /// Sampled, not greedy.
     pub fn sampled(mut self, temperature: f32, top_p: f32, seed: u64) -> Self {
         let sampling = self.sampling();
