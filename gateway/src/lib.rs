@@ -5,7 +5,8 @@
 //! [`front`] the protocols of clients · [`guard`] keys and TLS · [`inference`] requests and their
 //! answers, in no protocol's words · [`checkpoint`] the files of the model directory · [`prompt`]
 //! and [`images`] what the model is given · [`stream`] token ids to text · [`ending`] how a gateway
-//! ends · [`metrics`] figures for Prometheus · [`overview`] figures of the status page.
+//! ends · [`metrics`] figures for Prometheus · [`overview`] figures of the status page · [`turns`]
+//! waiting in turn.
 //!
 //! Not here: which worker serves, restarts of workers, MLX. What runs: one task for each
 //! connection, one for the attachment to the supervisor, and [`run`], which decides when this ends.
@@ -24,6 +25,7 @@ mod run;
 pub mod sampling;
 mod shorten;
 pub mod stream;
+pub mod turns;
 
 use std::io;
 use std::net::TcpListener;

@@ -1,6 +1,7 @@
 //! The peers that connections and wrong keys are counted by.
 
-use std::net::IpAddr;
+use std::fmt::{self, Display, Formatter};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// One peer: an IPv4 address, or an IPv6 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +19,18 @@ impl From<IpAddr> for Peer {
             IpAddr::V6(address) => {
                 let [a, b, c, d, e, f, g, h, ..] = address.octets();
                 Peer::V6([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+impl Display for Peer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::V4(address) => write!(f, "{}", Ipv4Addr::from(*address)),
+            Peer::V6(network) => {
+                let number = u64::from_be_bytes(*network);
+                write!(f, "{number:016x}/64")
             }
         }
     }
