@@ -58,6 +58,7 @@ impl ReasonStatus for Reason {
             | Reason::KvExhausted
             | Reason::SlowReader
             | Reason::TooManyStreams
+            | Reason::BodiesFull
             | Reason::MessageTooLarge
             | Reason::FellBehind => Code::ResourceExhausted,
             Reason::MessageTimeout | Reason::DeadlinePassed | Reason::DeadlineInfeasible => {
@@ -250,6 +251,7 @@ mod tests {
             ("KV_EXHAUSTED", ResourceExhausted, false),
             ("SLOW_READER", ResourceExhausted, false),
             ("TOO_MANY_STREAMS", ResourceExhausted, true),
+            ("BODIES_FULL", ResourceExhausted, true),
             ("MESSAGE_TOO_LARGE", ResourceExhausted, false),
             ("MESSAGE_TIMEOUT", DeadlineExceeded, false),
             ("CONNECTION_CLOSING", Unavailable, true),

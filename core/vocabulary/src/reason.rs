@@ -29,6 +29,8 @@ worded! {
         SlowReader = "SLOW_READER",
         /// The client has as many streams as it may have.
         TooManyStreams = "TOO_MANY_STREAMS",
+        /// The bodies and answers of others take all memory that there is for them.
+        BodiesFull = "BODIES_FULL",
         /// A message is over the size limit.
         MessageTooLarge = "MESSAGE_TOO_LARGE",
         /// The message of a call did not arrive in time after the headers.
@@ -95,6 +97,7 @@ impl Reason {
                 | Reason::QueueFull
                 | Reason::QueueWait
                 | Reason::TooManyStreams
+                | Reason::BodiesFull
                 | Reason::ConnectionClosing
                 | Reason::DrafterLoading
         )

@@ -59,6 +59,7 @@ pub fn status(reason: Reason) -> StatusCode {
         | Reason::ConnectionClosing
         | Reason::DrafterLoading
         | Reason::DrafterFailed
+        | Reason::BodiesFull
         | Reason::FellBehind => StatusCode::SERVICE_UNAVAILABLE,
         Reason::QueueFull | Reason::QueueWait | Reason::TooManyStreams => {
             StatusCode::TOO_MANY_REQUESTS
