@@ -21,6 +21,10 @@ pub struct LimitsConfig {
     pub deadline_s: u64,
     /// Largest message of a client in bytes, including its images.
     pub max_message_bytes: u64,
+    /// Bytes of bodies that are received and of whole answers that are made, of all clients
+    /// together. Default: 256 MiB, which is sixteen of the largest messages. One client alone may
+    /// have a quarter for its long bodies.
+    pub body_bytes: u64,
     /// Connections of clients at once. If all are taken, a new connection closes the longest idle
     /// one.
     pub connections: u32,
@@ -51,6 +55,7 @@ impl Default for LimitsConfig {
             queue_wait_s: 10,
             deadline_s: 600,
             max_message_bytes: 16 << 20,
+            body_bytes: 256 << 20,
             // Each is a descriptor, and systems give 1024 or fewer by default.
             connections: 512,
             connections_per_peer: Auto::Auto,

@@ -126,6 +126,9 @@ fn wrong_values_name_the_key() {
         ("[gateway]\ntool_format = \"xml\"\n", "gateway.tool_format"),
         ("[supervisor]\nlease_s = 0\n", "supervisor.lease_s"),
         ("[limits]\nmessage_s = 0\n", "limits.message_s: expected at least 1"),
+        ("[limits]\nbody_bytes = 67108863\n", "limits.body_bytes: expected at least 67108864"),
+        ("[limits]\nmax_message_bytes = 134217728\n", "found 268435456"),
+        ("[limits]\nmax_message_bytes = 1\nbody_bytes = 8388607\n", "8 MiB"),
         (
             "[limits]\nconnections_per_peer = 0\n",
             "limits.connections_per_peer: expected at least 1",

@@ -8,6 +8,13 @@ use super::{
     LogConfig, MOST_SEQUENCES, MTP, TARGET_HEAD, WITHOUT_DIRECTORY,
 };
 
+/// `limits.body_bytes` over `limits.max_message_bytes`, at least: half of the bytes are for long
+/// bodies, and one client may have half of those.
+const BODY_SHARE: u64 = 4;
+/// Least `limits.body_bytes`: a quarter of them are for short bodies, and one client may have half of
+/// those, which is then one short body of a mebibyte.
+const LEAST_BODY_BYTES: u64 = 8 << 20;
+
 impl Config {
     /// Checks values and what fields say about each other.
     ///
@@ -19,6 +26,7 @@ impl Config {
         check_share("routing.kv_pressure", self.routing.kv_pressure)?;
         self.kv.check()?;
         self.check_at_least_one()?;
+        self.check_body_bytes()?;
         self.log.check()
     }
 
@@ -89,6 +97,18 @@ impl Config {
             return Err(ConfigError::value("target.max_sequences", what));
         }
         Ok(())
+    }
+
+    fn check_body_bytes(&self) -> Result<(), ConfigError> {
+        let (message, found) = (self.limits.max_message_bytes, self.limits.body_bytes);
+        let least = message.saturating_mul(BODY_SHARE).max(LEAST_BODY_BYTES);
+        if found >= least {
+            return Ok(());
+        }
+        let what = format!(
+            "expected at least {least} (four times limits.max_message_bytes, and 8 MiB), found {found}"
+        );
+        Err(ConfigError::value("limits.body_bytes", what))
     }
 
     fn check_at_least_one(&self) -> Result<(), ConfigError> {
