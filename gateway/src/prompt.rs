@@ -21,7 +21,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_vocabulary::Reason;
-use tokio::sync::Semaphore;
 
 use conversation::Conversation;
 use format::{AnswerFormat, AnswerTags, CallFormat};
@@ -30,6 +29,8 @@ use markup::Rendered;
 use crate::checkpoint::{Checkpoint, LoadError, TemplateFile, TokenizerFile};
 use crate::images::{EncodedImage, ImageProcessor};
 use crate::sampling::SamplingRule;
+use crate::turns::Party;
+use crate::turns::seats::Seats;
 
 pub use template::{CompileError, OWN_NAMES, RenderError, Template};
 pub use tokens::{PromptIds, TokenizerError, Tokens};
@@ -179,22 +180,25 @@ impl PromptError {
 
 /// Bytes of a long text. Such a text takes tens of milliseconds or more.
 const LONG_BYTES: usize = 64 << 10;
+/// A text of more bytes takes a tenth of a second or more.
+const LONGEST_BYTES: usize = 1 << 20;
 
 /// Makes prompts on threads of their own. A long text takes up to a second: neither a stream nor a
-/// short text may wait for it.
+/// shorter text may wait for it. Senders of texts of one size have their seats in turn.
 #[derive(Clone, Debug)]
 pub struct Prompter {
     language: Arc<Language>,
-    short: Arc<Semaphore>,
-    long: Arc<Semaphore>,
+    short: Seats,
+    long: Seats,
+    longest: Seats,
 }
 
 impl Prompter {
-    /// A prompter that works on at most `seats` short prompts at once, and on half as many long
-    /// ones. Further prompts wait.
+    /// A prompter that works on at most `seats` short prompts at once, and on half as many of each
+    /// longer kind. Further prompts wait.
     pub fn new(language: Arc<Language>, seats: usize) -> Self {
-        let of = |seats: usize| Arc::new(Semaphore::new(seats.max(1)));
-        Self { language, short: of(seats), long: of(seats / 2) }
+        let [short, long, longest] = [seats, seats / 2, seats / 2].map(Seats::new);
+        Self { language, short, long, longest }
     }
 
     /// The model's text side.
@@ -202,24 +206,30 @@ impl Prompter {
         &self.language
     }
 
-    /// The ids of a prompt. A text that certainly has more than `most_tokens` is refused before it
+    /// The ids of a prompt of this party. A text that certainly has more than `most_tokens` is refused before it
     /// is tokenized. Ids that are returned may still be more than `most_tokens`. If the caller
     /// stops waiting, its place becomes free, and work that has begun ends without effect.
     ///
     /// # Errors
     /// See [`PromptError`].
-    pub async fn ids(&self, source: Source, most_tokens: u32) -> Result<PromptIds, PromptError> {
+    pub async fn ids(
+        &self,
+        party: &Party,
+        source: Source,
+        most_tokens: u32,
+    ) -> Result<PromptIds, PromptError> {
         match source {
             Source::Ids(ids) => return Ok(ids.into()),
             // Before the prompt waits for a seat.
             Source::Text(ref text) => check_length(&self.language, text, most_tokens)?,
             Source::Chat(_) => {}
         }
-        let seats = if source.bytes() < LONG_BYTES { &self.short } else { &self.long };
-        let seat = Arc::clone(seats)
-            .acquire_owned()
-            .await
-            .map_err(|_| PromptError::Bug("the prompter is closed"))?;
+        let seats = match source.bytes() {
+            0..LONG_BYTES => &self.short,
+            LONG_BYTES..=LONGEST_BYTES => &self.long,
+            _ => &self.longest,
+        };
+        let seat = seats.take(party).await;
         let language = Arc::clone(&self.language);
         let work = tokio::task::spawn_blocking(move || {
             let _seat = seat; // free when the work is done, not when the client has gone

@@ -24,7 +24,7 @@ use crate::guard::Guard;
 use crate::images::ImagePipeline;
 use crate::images::store::ImageStore;
 use crate::inference::Inference;
-use crate::inference::admission::Calls;
+use crate::inference::admission::{ByteBudget, Calls};
 use crate::inference::standing::Standing;
 use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
@@ -164,6 +164,7 @@ impl Gateway {
             limits: config.limits.clone(),
             standing: self.standing.subscribe(),
             backlog: Arc::default(),
+            budget: ByteBudget::new(config.limits.body_bytes),
             upstream: Upstream::new(supervisor, self.epoch),
             cancel: self.cancel.clone(),
             metrics: Arc::default(),
@@ -188,7 +189,8 @@ impl Gateway {
     ) -> tokio::task::JoinHandle<()> {
         let Sockets { grpc: grpc_socket, http: http_socket } = sockets;
         let decoding = Decoding::new(cores() / 2);
-        let listeners = Listeners::new(guard, &config.limits, self.closing.clone());
+        let budget = inference.budget.clone();
+        let listeners = Listeners::new(guard, &config.limits, budget, self.closing.clone());
         let http = http_socket.map(|socket| {
             let names = config.gateway.model_aliases.clone();
             let front = HttpFront {

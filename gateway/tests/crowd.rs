@@ -3,70 +3,24 @@
 
 mod stage;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{join_all, select_all};
-use h2::client::{ResponseFuture, SendRequest};
-use h2::{RecvStream, SendStream};
 use paceline_process::Config;
 use paceline_process::task;
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::Reason;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{GenerateRequest, GenerateResponse, TokenLogprobs, TopLogprob};
+use stage::raw::{GENERATE, begin, raw, status};
 use stage::supervisor::{Accepted, Fake};
 use stage::{Stage, is, limited, text, within};
-use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
-
-const GENERATE: &str = "paceline.v1.Inference/Generate";
-
-/// A client that can send parts of calls.
-async fn raw(address: SocketAddr) -> SendRequest<Bytes> {
-    let stream = within(TcpStream::connect(address)).await.expect("connects");
-    let (requests, connection) = within(h2::client::handshake(stream)).await.expect("HTTP/2");
-    // How it ends is seen by its calls.
-    task::spawn("raw client", async { drop(connection.await) });
-    requests
-}
-
-/// Sends the headers of a call and the first bytes of its message.
-async fn begin(
-    requests: &SendRequest<Bytes>,
-    method: &str,
-    bytes: &'static [u8],
-) -> (ResponseFuture, SendStream<Bytes>) {
-    let mut requests = within(requests.clone().ready()).await.expect("open");
-    let request = http::Request::post(format!("http://localhost/{method}"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(())
-        .expect("a request");
-    let (answer, mut message) = requests.send_request(request, false).expect("sent");
-    if !bytes.is_empty() {
-        message.send_data(Bytes::from_static(bytes), false).expect("sent");
-    }
-    (answer, message)
-}
-
-/// How a call ended.
-async fn status(answer: ResponseFuture) -> Status {
-    let (head, mut body): (_, RecvStream) = within(answer).await.expect("an answer").into_parts();
-    while let Some(data) = within(body.data()).await {
-        data.expect("no error of HTTP/2");
-    }
-    let trailers = within(body.trailers()).await.expect("no error of HTTP/2").unwrap_or_default();
-    Status::from_header_map(&head.headers)
-        .or_else(|| Status::from_header_map(&trailers))
-        .expect("a status")
-}
 
 /// Asks on this channel and reads the whole answer, which the fake supervisor gives.
 async fn asked(channel: Channel, fake: &mut Fake) -> Result<Vec<u32>, Status> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
-use paceline_gateway::inference::admission::Calls;
+use paceline_gateway::inference::admission::{ByteBudget, Calls};
 use paceline_gateway::inference::error::InferenceError;
 use paceline_gateway::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
@@ -68,6 +68,7 @@ impl Middle {
         let inference = Inference {
             prompter: Prompter::new(language, 2),
             images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
+            budget: ByteBudget::new(config.limits.body_bytes),
             limits: config.limits,
             standing: standing.subscribe(),
             backlog: Arc::default(),

@@ -50,11 +50,12 @@ use crate::images::{
     ExpandedPrompt, ImagePipeline, ImageProcessor, InspectedImage, ReservedTokens,
     expand_placeholders,
 };
-use crate::metrics::Metrics;
+use crate::metrics::{GatewayFigures, Metrics};
 use crate::prompt::{PromptError, PromptIds, Prompter, Source};
 use crate::stream::{ConversationReading, OfferedTools};
+use crate::turns::Party;
 
-use admission::{Backlog, CallSlot};
+use admission::{Backlog, ByteBudget, ByteHold, CallSlot};
 use answer::{Answer, AnswerBounds, Destination};
 use deadline::{BACKSTOP, Deadline};
 use error::InferenceError;
@@ -84,10 +85,21 @@ pub struct Inference {
     pub backlog: Arc<Backlog>,
     /// Where requests go.
     pub upstream: Upstream,
+    /// The bytes of bodies and whole answers.
+    pub budget: ByteBudget,
     /// Cancelled to end every running request.
     pub cancel: CancellationToken,
     /// Where requests are recorded.
     pub metrics: Arc<Metrics>,
+}
+
+/// The sender of a message, for the work on it.
+#[derive(Clone, Debug, Default)]
+pub struct Sender {
+    /// Whose turns it has.
+    pub party: Party,
+    /// The message's bytes in the budget, given back when the last copy is dropped.
+    pub body: Option<Arc<ByteHold>>,
 }
 
 /// One call of a client, as its front knows it.
@@ -102,6 +114,10 @@ pub struct Call {
     pub principal: Option<Principal>,
     /// The call's place among those inside the gateway; `None` counts for no call.
     pub slot: Option<Arc<CallSlot>>,
+    /// Whose turns and bytes it counts as.
+    pub party: Party,
+    /// The bytes of its message in the budget; `None` counts for none.
+    pub body: Option<Arc<ByteHold>>,
 }
 
 /// The tokens of a request's prompt.
@@ -131,7 +147,21 @@ impl Call {
     pub fn new(method: Method, arrived_ns: i64) -> Self {
         let request_id = paceline_proto::ids::draw_request_id();
         let record = Record::new(method, request_id.as_str(), arrived_ns);
-        Self { request_id, arrived_ns, record, timeout: None, principal: None, slot: None }
+        Self {
+            request_id,
+            arrived_ns,
+            record,
+            timeout: None,
+            principal: None,
+            slot: None,
+            party: Party::default(),
+            body: None,
+        }
+    }
+
+    /// The sender of its message.
+    pub fn sender(&self) -> Sender {
+        Sender { party: self.party.clone(), body: self.body.clone() }
     }
 
     /// The id that was drawn for its request.
@@ -161,7 +191,9 @@ impl Inference {
         call: Call,
         reading: impl Future<Output = Result<Request, InferenceError>>,
     ) -> Result<AnswerStream, InferenceError> {
-        let Call { request_id, arrived_ns, mut record, timeout, principal, slot } = call;
+        let Call { request_id, arrived_ns, mut record, timeout, principal, slot, party, body } =
+            call;
+        let sender = Sender { party, body };
         record.record_in(&self.metrics);
         let deadline = self.deadline(arrived_ns, timeout);
         let beginning = async {
@@ -169,7 +201,7 @@ impl Inference {
             let labels =
                 RequestLabels::new(request_id.as_str(), deadline.at_ns, principal.as_ref());
             let key = principal.as_ref().map_or(KeyId::NONE, |principal| principal.id);
-            self.begin(request, labels, key, deadline, &mut record).await
+            self.begin(request, sender, labels, key, deadline, &mut record).await
         };
         match guarded(self.within(deadline, beginning), &request_id).await {
             Ok(mut answer) => {
@@ -193,14 +225,16 @@ impl Inference {
         call: Call,
         reading: impl Future<Output = Result<Request, InferenceError>>,
     ) -> Result<TokenCount, InferenceError> {
-        let Call { request_id, arrived_ns, mut record, timeout, principal: _, slot: _slot } = call;
+        let Call { request_id, arrived_ns, mut record, timeout, slot: _slot, party, body, .. } =
+            call;
+        let sender = Sender { party, body };
         record.record_in(&self.metrics);
         let deadline = self.deadline(arrived_ns, timeout);
         let counting = async {
             let request = reading.await?;
             let labels = RequestLabels::new(request_id.as_str(), deadline.at_ns, None);
             let Prepared { serving, generation, images, .. } =
-                self.prepare(request, labels, &mut record).await?;
+                self.prepare(request, &sender.party, labels, &mut record).await?;
             // A prompt with an image that could not be served has no number of tokens.
             self.images.verify(images).await?;
             let context_length = serving.model.context_length;
@@ -215,7 +249,8 @@ impl Inference {
     /// gateway.
     pub async fn metrics_text(&self, calls: usize) -> String {
         let can_serve = self.standing.borrow().serving().is_ok();
-        self.metrics.text(calls, can_serve, self.upstream.figures()).await
+        let own = GatewayFigures { calls, can_serve, bytes: self.budget.figures() };
+        self.metrics.text(own, self.upstream.figures()).await
     }
 
     /// How the model's images are made, if it reads images.
@@ -259,6 +294,7 @@ impl Inference {
     async fn prepare(
         &self,
         request: Request,
+        party: &Party,
         labels: RequestLabels,
         record: &mut Record,
     ) -> Result<Prepared, InferenceError> {
@@ -281,7 +317,7 @@ impl Inference {
         let counts: Vec<u64> = images.iter().map(|image| image.tokens).collect();
         let tokens = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
         context.check_images(tokens)?;
-        let made = self.prompter.ids(source, context.max_prompt_tokens()).await;
+        let made = self.prompter.ids(party, source, context.max_prompt_tokens()).await;
         let PromptIds { ids: prompt_ids, last_turn } = made.map_err(|problem| match problem {
             PromptError::TooLong { at_least } => context.too_long(field, at_least),
             other => other.into(),
@@ -315,6 +351,7 @@ impl Inference {
     async fn begin(
         &self,
         request: Request,
+        sender: Sender,
         labels: RequestLabels,
         key: KeyId,
         deadline: Deadline,
@@ -322,7 +359,7 @@ impl Inference {
     ) -> Result<Answer, InferenceError> {
         self.backlog.check(key, self.standing.borrow().serving()?.term)?;
         let Prepared { serving, params, mut generation, reading, images, image_starts } =
-            self.prepare(request, labels, record).await?;
+            self.prepare(request, &sender.party, labels, record).await?;
         let mut stored = match self.processor().filter(|_| !images.is_empty()) {
             None => None,
             Some(processor) => Some(self.images.store(images, processor).await?),
@@ -332,6 +369,8 @@ impl Inference {
             generation.images = stored.images().to_vec();
             record.image_times = Some(stored.times);
         }
+        // Only ids and files of pixels are left of the message.
+        drop(sender);
         if deadline.passed() {
             return Err(InferenceError::deadline_passed());
         }

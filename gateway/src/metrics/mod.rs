@@ -48,9 +48,35 @@ pub struct Metrics {
     accepted: Counter,
     calls: Gauge,
     can_serve: Gauge,
+    body_bytes: Family<Labels<1>, Gauge>,
+    bodies_waiting: Gauge,
     service: ServiceMetrics,
     /// Held from the first figure that a scrape sets to the last one it writes.
     scrape: Mutex<()>,
+}
+
+/// The budget of bodies and whole answers at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteFigures {
+    /// `limits.body_bytes`.
+    pub limit: u64,
+    /// Bytes of bodies.
+    pub bodies: u64,
+    /// Bytes of whole answers.
+    pub answers: u64,
+    /// Bodies that wait.
+    pub waiting: usize,
+}
+
+/// What a gateway has at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatewayFigures {
+    /// Calls inside it.
+    pub calls: usize,
+    /// Whether a request would be served.
+    pub can_serve: bool,
+    /// Bytes of bodies and whole answers.
+    pub bytes: ByteFigures,
 }
 
 /// A request that is over.
@@ -92,6 +118,8 @@ impl Default for Metrics {
             accepted: Counter::default(),
             calls: Gauge::default(),
             can_serve: Gauge::default(),
+            body_bytes: Family::default(),
+            bodies_waiting: Gauge::default(),
             service: ServiceMetrics::register(&mut registry),
             scrape: Mutex::default(),
             registry: Registry::default(),
@@ -122,6 +150,10 @@ impl Metrics {
         counter("accepted_tokens", "Proposed tokens that the target accepted", &self.accepted);
         to.register("calls", "Calls inside the gateway", self.calls.clone());
         to.register("can_serve", "1 if a request would be served now", self.can_serve.clone());
+        let help = "The budget of bodies and whole answers";
+        to.register_with_unit("body", help, Unit::Bytes, self.body_bytes.clone());
+        let help = "Bodies that wait for room in the budget";
+        to.register("bodies_waiting", help, self.bodies_waiting.clone());
     }
 
     /// Records the first token of a request.
@@ -179,18 +211,29 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
+    fn set(&self, own: GatewayFigures) {
+        let GatewayFigures { calls, can_serve, bytes } = own;
+        self.calls.set(i64::try_from(calls).unwrap_or(i64::MAX));
+        self.can_serve.set(can_serve.into());
+        for (kind, bytes) in
+            [("limit", bytes.limit), ("bodies", bytes.bodies), ("answers", bytes.answers)]
+        {
+            let gauge = self.body_bytes.get_or_create(&[("kind", kind)]);
+            gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+        self.bodies_waiting.set(i64::try_from(bytes.waiting).unwrap_or(i64::MAX));
+    }
+
     /// All figures in the text format of Prometheus. `service` asks for those behind the gateway. It
     /// is awaited for one scrape at a time, so that many scrapes are no load on the supervisor.
     pub async fn text(
         &self,
-        calls: usize,
-        can_serve: bool,
+        own: GatewayFigures,
         service: impl Future<Output = Option<ServiceFigures>>,
     ) -> String {
         let _alone = self.scrape.lock().await;
         let service = service.await;
-        self.calls.set(i64::try_from(calls).unwrap_or(i64::MAX));
-        self.can_serve.set(can_serve.into());
+        self.set(own);
         self.service.set(service.as_ref());
         let mut text = String::new();
         // Writing to a String does not fail; what it had until then would be sent.

@@ -54,7 +54,7 @@ async fn prompts_equal_those_of_the_reference_implementation() {
         );
         assert_eq!(
             prompter
-                .ids(Source::Chat(conversation(&case.messages)), 4_095)
+                .ids(&Party::default(), Source::Chat(conversation(&case.messages)), 4_095)
                 .await
                 .map(|prompt| prompt.ids),
             Ok(case.prompt)
@@ -76,21 +76,21 @@ async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
     // The longest token has 15 bytes; a conversation has some around its text.
     let most = 100;
     assert_eq!(
-        prompter.ids(Source::Text(text(1_501)), most).await,
+        prompter.ids(&Party::default(), Source::Text(text(1_501)), most).await,
         Err(PromptError::TooLong { at_least: 101 })
     );
     assert!(
-        prompter.ids(Source::Text(text(1_500)), most).await.is_ok(),
+        prompter.ids(&Party::default(), Source::Text(text(1_500)), most).await.is_ok(),
         "it may have more, and is counted"
     );
-    let refused = prompter.ids(chat(text(1_501)), most).await;
+    let refused = prompter.ids(&Party::default(), chat(text(1_501)), most).await;
     assert!(matches!(refused, Err(PromptError::TooLong { at_least: 102.. })), "{refused:?}");
-    assert!(prompter.ids(chat(text(1_000)), most).await.is_ok());
+    assert!(prompter.ids(&Party::default(), chat(text(1_000)), most).await.is_ok());
     // All seats taken: a text that cannot fit does not wait for one.
     let seats = [&prompter.short, &prompter.long]
         .map(|seats| Arc::clone(seats).try_acquire_owned().expect("free"));
     assert_eq!(
-        prompter.ids(Source::Text(text(1 << 20)), most).await,
+        prompter.ids(&Party::default(), Source::Text(text(1 << 20)), most).await,
         Err(PromptError::TooLong { at_least: 69_906 })
     );
     drop(seats);

@@ -15,7 +15,7 @@ use paceline_gateway::guard::Guard;
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
 use paceline_gateway::inference::Inference;
-use paceline_gateway::inference::admission::Calls;
+use paceline_gateway::inference::admission::{ByteBudget, Calls};
 use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
@@ -103,6 +103,7 @@ impl Exchange {
         let inference = Inference {
             prompter: Prompter::new(Arc::clone(&language), 2),
             images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
+            budget: ByteBudget::new(config.limits.body_bytes),
             limits: config.limits,
             standing: standing.subscribe(),
             backlog: Arc::default(),

@@ -7,6 +7,7 @@ pub mod exchange;
 pub mod http;
 pub mod operations;
 pub mod program;
+pub mod raw;
 pub mod seeing;
 pub mod supervisor;
 

@@ -28,11 +28,20 @@ impl Drop for Program {
 impl Program {
     /// Starts it for `model`, with `dir/run` as its runtime directory.
     pub fn start(dir: &Path, model: &Path) -> Self {
+        Self::configured(dir, model, "")
+    }
+
+    /// The same with the keys of this file.
+    pub fn with_keys(dir: &Path, model: &Path, keys: &Path) -> Self {
+        Self::configured(dir, model, &format!("[gateway]\napi_keys_file = {keys:?}\n"))
+    }
+
+    fn configured(dir: &Path, model: &Path, more: &str) -> Self {
         let (run, model) = (dir.join("run").display().to_string(), model.display().to_string());
         let config = dir.join("paceline.toml");
         std::fs::write(
             &config,
-            format!("[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n"),
+            format!("[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n{more}"),
         )
         .expect("writable");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -23,12 +23,19 @@ use super::connections::{ConnectionSlot, Connections, UNUSED};
 use super::key::AskKey;
 use super::layer::Layered;
 use super::opening::{self, Opened, OpeningGuard, Openings};
+use super::timed::MessageBounds;
 use super::track::TrackCalls;
 use crate::guard::Guard;
+use crate::inference::admission::ByteBudget;
 
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
+/// HTTP/2 window of one request's body, in bytes. A body that waits for room in the budget holds as
+/// much here. 128 KiB are 10 Mbit/s at a round trip of 100 ms.
+const STREAM_WINDOW: u32 = 128 << 10;
+/// Largest window of HTTP/2 (RFC 9113, section 6.9.1).
+const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 /// Bytes of one stream that are kept for a socket that takes none at this moment. For HTTP/1 this
 /// is also the bound of a request's headers.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
@@ -45,7 +52,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 pub struct Listeners {
     guard: Guard,
     streams: u32,
-    message_limit: Duration,
+    bounds: MessageBounds,
     connections: Connections,
     openings: Openings,
     closing: CancellationToken,
@@ -54,12 +61,23 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// No connections, within `limits`. They are closed when `closing` is cancelled.
-    pub fn new(guard: Guard, limits: &LimitsConfig, closing: CancellationToken) -> Self {
+    /// No connections, within `limits`. Bodies take their bytes from `budget`. The connections are
+    /// closed when `closing` is cancelled.
+    pub fn new(
+        guard: Guard,
+        limits: &LimitsConfig,
+        budget: ByteBudget,
+        closing: CancellationToken,
+    ) -> Self {
+        let bounds = MessageBounds {
+            time: Duration::from_secs(limits.message_s),
+            bytes: limits.max_message_bytes,
+            budget,
+        };
         Self {
             guard,
             streams: limits.streams_per_connection,
-            message_limit: Duration::from_secs(limits.message_s),
+            bounds,
             connections: Connections::new(limits),
             openings: Openings::default(),
             closing,
@@ -171,7 +189,7 @@ impl Listeners {
         P: WireProtocol,
     {
         let builder = self.builder(is_http2);
-        let track = TrackCalls::<P>::new(slot.handle(), self.guard.has_keys(), self.message_limit);
+        let track = TrackCalls::<P>::new(slot.handle(), self.guard.has_keys(), self.bounds.clone());
         let calls = Layered::new(protocol.service(), track);
         let service = Layered::new(calls, AskKey::new(protocol, self.guard, peer));
         let service = TowerToHyperService::new(service);
@@ -205,6 +223,9 @@ impl Listeners {
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(self.streams)
+            .initial_stream_window_size(STREAM_WINDOW)
+            // The sum of the streams' windows: a body that is not read stops no other one.
+            .initial_connection_window_size(connection_window(self.streams))
             .keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .max_send_buf_size(SEND_BUFFER_BYTES)
@@ -216,6 +237,10 @@ impl Listeners {
             .max_buf_size(SEND_BUFFER_BYTES);
         builder
     }
+}
+
+fn connection_window(streams: u32) -> u32 {
+    STREAM_WINDOW.saturating_mul(streams).min(LARGEST_WINDOW)
 }
 
 #[cfg(test)]
@@ -234,6 +259,11 @@ mod tests {
     use crate::front::http::{Cors, HttpWire};
     use crate::inference::standing::Standing;
 
+    fn listeners(guard: Guard, closing: CancellationToken) -> Listeners {
+        let limits = LimitsConfig::default();
+        Listeners::new(guard, &limits, ByteBudget::new(limits.body_bytes), closing)
+    }
+
     /// A connection of this client, in one process and in paused time, and its task on the
     /// gateway's side.
     async fn connected() -> (SendRequest<Bytes>, JoinHandle<()>, watch::Sender<Standing>) {
@@ -241,7 +271,7 @@ mod tests {
         let closing = CancellationToken::new();
         let routes = tonic::service::Routes::new(health(seen, closing.clone()));
         let guard = Guard::prepare(&Config::default()).expect("no files");
-        let server = Listeners::new(guard, &LimitsConfig::default(), closing);
+        let server = listeners(guard, closing);
         let here = IpAddr::from([127, 0, 0, 1]);
         let slot = server.connections.enter(here).expect("room");
         let (client, socket) = tokio::io::duplex(64 << 10);
@@ -314,7 +344,7 @@ mod tests {
     /// A connection of HTTP/1 in paused time, and its task on the gateway's side.
     async fn connected_http1() -> (tokio::io::DuplexStream, JoinHandle<()>) {
         let guard = Guard::prepare(&Config::default()).expect("no files");
-        let server = Listeners::new(guard, &LimitsConfig::default(), CancellationToken::new());
+        let server = listeners(guard, CancellationToken::new());
         let here = IpAddr::from([127, 0, 0, 1]);
         let slot = server.connections.enter(here).expect("room");
         let (client, socket) = tokio::io::duplex(64 << 10);

@@ -6,9 +6,11 @@
 //! sockets is their [`WireProtocol`].
 //!
 //! [`listener`] accepting and serving · [`opening`] the first bytes · [`connections`] the table of
-//! connections, one for all sockets · [`timed`] bounds of a message's time · [`layer`] layers.
+//! connections, one for all sockets · [`timed`] bounds of a message's time · [`intake`] its bytes in
+//! the budget · [`layer`] layers.
 
 pub mod connections;
+pub mod intake;
 pub mod key;
 pub mod layer;
 pub mod listener;
@@ -32,6 +34,7 @@ use tower::Service;
 use crate::guard::keys::Principal;
 use crate::guard::{Guard, UnknownKey};
 use crate::inference::error::InferenceError;
+use intake::BodyLength;
 use timed::TimedBody;
 
 /// An error of a body.
@@ -77,6 +80,9 @@ pub trait WireProtocol: Clone + Debug + Send + Sync + 'static {
 
     /// The client's own limit on the time of a call.
     fn timeout(headers: &HeaderMap) -> Option<Duration>;
+
+    /// How long the body of a request with this head is.
+    fn body_length(request: &Parts) -> BodyLength;
 
     /// The answer to a request that is for no service, such as a browser's question about CORS.
     fn preflight(

@@ -7,6 +7,10 @@
 //! the gate gives the slot of the call to another one. The service answers the call with that
 //! failure and drops the request, which releases everything that the call holds.
 //!
+//! A long body waits here until the budget has room for it ([`super::intake`]). Meanwhile no byte is
+//! read, and silence of the sender does not count. The wait may take `limits.message_s`; after it
+//! the message has its whole time.
+//!
 //! A connection of HTTP/1 is closed after an answer that came before the end of its request. If
 //! bytes of the request are unread then, the system resets the connection, and the client may lose
 //! the answer. [`drain`] therefore reads on for a moment.
@@ -26,9 +30,11 @@ use paceline_vocabulary::Reason;
 use paceline_vocabulary::reason::COMPLETION_TOKENS;
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::intake::Intake;
 use super::{BoxError, RequestBody, WireProtocol};
-use crate::inference::admission::MessageArrival;
+use crate::inference::admission::{ByteBudget, MessageArrival, bodies_full};
 use crate::inference::error::InferenceError;
+use crate::turns::Party;
 
 /// Longest time without a byte. Ten seconds outlast the retransmissions of a bad mobile network; a
 /// sender that is silent for longer has lost its connection or does not mean to send.
@@ -40,20 +46,42 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Most bytes of it that are read: twice the largest message that is served by default.
 const MAX_DRAIN_BYTES: u64 = 32 << 20;
 
-/// Bounds the time of a call's message. The request's extensions get the [`MessageArrival`] for
-/// the gate. `limit` is `limits.message_s`.
+/// The bounds of messages.
+#[derive(Clone, Debug)]
+pub struct MessageBounds {
+    /// `limits.message_s`.
+    pub time: Duration,
+    /// `limits.max_message_bytes`.
+    pub bytes: u64,
+    /// The budget of all bodies and answers.
+    pub budget: ByteBudget,
+}
+
+/// Bounds the time of a call's message, and counts its bytes as the party's. The request's extensions
+/// get the [`MessageArrival`] for the gate, and the [`crate::inference::admission::ByteHold`] of the
+/// message, which gives its bytes back when the last copy is dropped.
 pub fn timed<P: WireProtocol, B: RequestBody>(
     request: Request<B>,
-    limit: Duration,
+    bounds: &MessageBounds,
+    party: Party,
 ) -> Request<TimedBody<B>> {
     let timeout = P::timeout(request.headers());
     let (mut parts, body) = request.into_parts();
     let arrival = Arc::<MessageArrival>::default();
     parts.extensions.insert(Arc::clone(&arrival));
+    let hold = bounds.budget.hold(party);
+    parts.extensions.insert(Arc::clone(&hold));
+    let intake = Intake::new(hold, P::body_length(&parts), bounds.bytes);
     let drains = is_http1(parts.version);
-    let mut body = TimedBody::new(body, arrival, limit, timeout, P::body_error);
+    let mut body = TimedBody::new(body, arrival, intake, bounds.time, timeout, P::body_error);
     body.drains = drains;
     Request::from_parts(parts, body)
+}
+
+/// The request, if its connection needs that its rest is read after the answer. Else it is dropped,
+/// with what has come of its body.
+pub fn undrained<B>(request: Request<B>) -> Option<Request<B>> {
+    Some(request).filter(|request| is_http1(request.version()))
 }
 
 /// Reads the rest of a request that was answered, if its connection needs that.
@@ -99,11 +127,14 @@ pub struct TimedBody<B: RequestBody> {
     /// The error as the service takes it.
     body_error: fn(InferenceError) -> BoxError,
     arrival: Arc<MessageArrival>,
+    intake: Intake,
     stall: Pin<Box<Sleep>>,
     total: Pin<Box<Sleep>>,
     /// What `total` stands for: `limits.message_s`, or the client's own deadline.
     limit: TimeLimit,
     received_bytes: u64,
+    /// Whether it waits for room in the budget.
+    waits: bool,
     is_over: bool,
 }
 
@@ -117,6 +148,7 @@ impl<B: RequestBody> TimedBody<B> {
     fn new(
         inner: B,
         arrival: Arc<MessageArrival>,
+        intake: Intake,
         limit: Duration,
         timeout: Option<Duration>,
         body_error: fn(InferenceError) -> BoxError,
@@ -131,10 +163,12 @@ impl<B: RequestBody> TimedBody<B> {
             drains: false,
             body_error,
             arrival,
+            intake,
             stall,
             total,
             limit,
             received_bytes: 0,
+            waits: false,
             is_over: false,
         }
     }
@@ -160,6 +194,25 @@ impl<B: RequestBody> TimedBody<B> {
         }
         let stalled = self.stall.poll_unpin(context).is_ready();
         stalled.then(|| late(format!("at least a byte every {} s", STALL.as_secs())))
+    }
+
+    /// Waits for room in the budget. The error of a message that waited for its whole time.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), InferenceError>> {
+        if self.intake.poll_ready(context).is_ready() {
+            if std::mem::take(&mut self.waits) {
+                self.stall.set(sleep(STALL));
+                if let TimeLimit::Message(limit) = self.limit {
+                    self.total.set(sleep(limit));
+                }
+            }
+            return Poll::Ready(Ok(()));
+        }
+        self.waits = true;
+        std::task::ready!(self.total.poll_unpin(context));
+        Poll::Ready(Err(match self.limit {
+            TimeLimit::Message(_) => bodies_full(),
+            TimeLimit::Deadline => deadline_passed(),
+        }))
     }
 
     fn fail(&mut self, error: InferenceError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
@@ -190,6 +243,9 @@ where
         if this.arrival.is_displaced() {
             return this.fail(displaced());
         }
+        if let Err(error) = std::task::ready!(this.poll_room(context)) {
+            return this.fail(error);
+        }
         let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
         match Pin::new(inner).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
@@ -197,6 +253,10 @@ where
                 if bytes > 0 {
                     this.received_bytes += bytes as u64;
                     this.stall.set(sleep(STALL));
+                    let data = frame.data_ref().map_or(&[][..], |data| data);
+                    if let Err(error) = this.intake.received(data) {
+                        return this.fail(error);
+                    }
                 } else if let Some(error) = this.expired(context) {
                     // Frames without a byte can come for ever.
                     return this.fail(error);
@@ -207,6 +267,7 @@ where
                 this.drains = false;
                 if this.arrival.arrived() {
                     this.is_over = true;
+                    this.intake.ended();
                     Poll::Ready(None)
                 } else {
                     this.fail(displaced())
@@ -259,6 +320,8 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
+    use crate::front::connection::intake::BodyLength;
+    use crate::inference::admission::ByteKind;
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -295,8 +358,7 @@ mod tests {
             .map(|at| (Box::pin(sleep(Duration::from_secs(at * pause))), bytes))
             .collect();
         let timeout = timeout.map(Duration::from_secs);
-        let mut body =
-            TimedBody::new(Script { frames }, Arc::default(), LIMIT, timeout, |error| error.into());
+        let mut body = of(Script { frames }, Arc::default(), timeout);
         let begun = sleep(Duration::ZERO).deadline();
         let mut received = 0;
         let end = loop {
@@ -323,7 +385,17 @@ mod tests {
 
     fn followed<B: RequestBody>(inner: B) -> (TimedBody<B>, Arc<MessageArrival>) {
         let arrival = Arc::<MessageArrival>::default();
-        (TimedBody::new(inner, Arc::clone(&arrival), LIMIT, None, |error| error.into()), arrival)
+        (of(inner, Arc::clone(&arrival), None), arrival)
+    }
+
+    fn of<B: RequestBody>(
+        inner: B,
+        arrival: Arc<MessageArrival>,
+        timeout: Option<Duration>,
+    ) -> TimedBody<B> {
+        let hold = ByteBudget::new(256 << 20).hold(Party::default());
+        let intake = Intake::new(hold, BodyLength::Declared(None), 16 << 20);
+        TimedBody::new(inner, arrival, intake, LIMIT, timeout, |error| error.into())
     }
 
     fn ours(error: BoxError) -> InferenceError {
@@ -387,5 +459,69 @@ mod tests {
         let (dropped, arrival) = followed(tonic::body::Body::empty());
         drop(dropped);
         assert!(!arrival.displace());
+    }
+
+    /// A body of 2 MiB that comes at once, or after a wait for room in a budget that is full until
+    /// `frees` seconds have passed. Returns how long it took, and its end.
+    async fn beside_a_full_budget(
+        frees: u64,
+        timeout: Option<u64>,
+    ) -> (u64, Option<InferenceError>) {
+        let budget = ByteBudget::new(16 << 20);
+        let full = budget.hold(Party::of_key("other"));
+        full.take(ByteKind::Large, 4 << 20).await;
+        let hold = budget.hold(Party::of_key("own"));
+        let intake = Intake::new(hold, BodyLength::Declared(Some(3 << 20)), 4 << 20);
+        let frames = VecDeque::from([(Box::pin(sleep(Duration::ZERO)), &b"ab"[..])]);
+        let timeout = timeout.map(Duration::from_secs);
+        let script = Script { frames };
+        let mut body =
+            TimedBody::new(script, Arc::default(), intake, LIMIT, timeout, |error| error.into());
+        let begun = sleep(Duration::ZERO).deadline();
+        task::spawn("other", async move {
+            sleep(Duration::from_secs(frees)).await;
+            drop(full);
+        });
+        let end = loop {
+            match std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => break Some(ours(error)),
+                None => break None,
+            }
+        };
+        ((sleep(Duration::ZERO).deadline() - begun).as_secs(), end)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_waits_for_room_within_its_time_and_has_its_whole_time_after_it() {
+        // Silence counts from the room on: ten seconds after it.
+        let (seconds, end) = beside_a_full_budget(50, None).await;
+        assert_eq!(seconds, 60);
+        is(end, Reason::MessageTimeout, "found 2 bytes");
+        let (seconds, end) = beside_a_full_budget(1_000, None).await;
+        assert_eq!(seconds, 60);
+        is(end, Reason::BodiesFull, "limits.body_bytes");
+        let (seconds, end) = beside_a_full_budget(1_000, Some(7)).await;
+        assert_eq!(seconds, 7);
+        is(end, Reason::DeadlinePassed, "grpc-timeout");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_waits_for_room_can_be_displaced() {
+        let budget = ByteBudget::new(16 << 20);
+        let full = budget.hold(Party::of_key("other"));
+        full.take(ByteKind::Large, 4 << 20).await;
+        let hold = budget.hold(Party::of_key("own"));
+        let intake = Intake::new(hold, BodyLength::Declared(Some(3 << 20)), 4 << 20);
+        let arrival = Arc::<MessageArrival>::default();
+        let script = Script { frames: VecDeque::new() };
+        let mut body =
+            TimedBody::new(script, Arc::clone(&arrival), intake, LIMIT, None, |error| error.into());
+        let mut next = std::pin::pin!(std::future::poll_fn(|context| {
+            Pin::new(&mut body).poll_frame(context)
+        }));
+        assert!(next.as_mut().now_or_never().is_none());
+        assert!(arrival.displace());
+        is(next.await.expect("an end").err().map(ours), Reason::QueueFull, "had not arrived");
     }
 }

@@ -4,7 +4,6 @@
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -12,31 +11,40 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::connections::{ConnectionHandle, OpenCall};
 use super::layer::{CallLayer, Entered, Passed};
-use super::timed::{TimedBody, timed};
+use super::timed::{MessageBounds, TimedBody, timed};
 use super::{RequestBody, WireProtocol};
 use crate::guard::keys::Principal;
+use crate::turns::Party;
+
+/// Whose call a request is; in its extensions.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Whose turns and bytes it counts as.
+    pub party: Party,
+    /// Whether the call has a right key, if it needs one.
+    pub is_authenticated: bool,
+}
 
 /// Counts and bounds the calls of one connection.
 #[derive(Debug)]
 pub struct TrackCalls<P> {
     connection: ConnectionHandle,
     has_keys: bool,
-    message_limit: Duration,
+    bounds: MessageBounds,
     protocol: PhantomData<fn() -> P>,
 }
 
 impl<P> TrackCalls<P> {
-    /// For the calls of `connection`. Without keys every call counts as authenticated.
-    /// `message_limit` is the time from a call's headers to the end of its message:
-    /// `limits.message_s`.
-    pub fn new(connection: ConnectionHandle, has_keys: bool, message_limit: Duration) -> Self {
-        Self { connection, has_keys, message_limit, protocol: PhantomData }
+    /// For the calls of `connection`. Without keys every call counts as authenticated. `bounds` are
+    /// those of a call's message, from its headers on.
+    pub fn new(connection: ConnectionHandle, has_keys: bool, bounds: MessageBounds) -> Self {
+        Self { connection, has_keys, bounds, protocol: PhantomData }
     }
 }
 
 impl<P> Clone for TrackCalls<P> {
     fn clone(&self) -> Self {
-        Self::new(self.connection.clone(), self.has_keys, self.message_limit)
+        Self::new(self.connection.clone(), self.has_keys, self.bounds.clone())
     }
 }
 
@@ -46,10 +54,17 @@ impl<P: WireProtocol, B: RequestBody> CallLayer<B> for TrackCalls<P> {
     type Reply = TrackedBody<P::Body>;
     type Call = OpenCall;
 
-    fn before(&self, request: Request<B>) -> Entered<Self, B> {
-        let authenticated = !self.has_keys || request.extensions().get::<Principal>().is_some();
-        match self.connection.begin(authenticated) {
-            Ok(call) => Ok(Passed { request: timed::<P, B>(request, self.message_limit), call }),
+    fn before(&self, mut request: Request<B>) -> Entered<Self, B> {
+        let principal = request.extensions().get::<Principal>();
+        let is_authenticated = !self.has_keys || principal.is_some();
+        let party = principal.map(|owner| Party::of_key(&owner.name));
+        let party = party.unwrap_or_else(|| self.connection.party());
+        match self.connection.begin(is_authenticated) {
+            Ok(call) => {
+                let caller = Caller { party: party.clone(), is_authenticated };
+                request.extensions_mut().insert(caller);
+                Ok(Passed { request: timed::<P, B>(request, &self.bounds, party), call })
+            }
             Err(error) => {
                 let reply = P::refused(error, request.uri().path()).map(TrackedBody::untracked);
                 Err(Box::pin(std::future::ready(reply)))

@@ -34,14 +34,18 @@ use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
 use crate::inference::request;
 use crate::inference::standing::Standing;
-use crate::inference::{Call, Inference};
+use crate::inference::{Call, Inference, Sender};
 
 use gate::{Arrival, Gate};
 
 use crate::front::connection::layer::Layered;
+use crate::front::connection::track::Caller;
 
 pub use decode::{chat as decode_chat, generate as decode_generate};
 pub use wire::GrpcWire;
+
+/// Longest message of a call to health, which has the name of a service and needs no key.
+const MAX_NAME_BYTES: usize = 1 << 10;
 
 /// Every service of the listening socket.
 ///
@@ -69,7 +73,8 @@ pub(super) fn health(
     standing: watch::Receiver<Standing>,
     closing: CancellationToken,
 ) -> HealthServer<impl tonic_health::pb::health_server::Health> {
-    HealthServer::new(health::HealthService::new(standing, closing))
+    let service = health::HealthService::new(standing, closing);
+    HealthServer::new(service).max_decoding_message_size(MAX_NAME_BYTES)
 }
 
 /// The messages of an answer.
@@ -100,6 +105,8 @@ impl<M> ReceivedCall<M> {
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
         let mut call = Call::new(status::method(method), arrived_ns);
         call.principal = extensions.remove();
+        call.body = extensions.remove();
+        call.party = extensions.remove().map(|caller: Caller| caller.party).unwrap_or_default();
         call.slot = arrival.map(|arrival| arrival.slot);
         let timeout_error = match timeout::of_call(&metadata) {
             Ok(timeout) => {
@@ -137,14 +144,14 @@ impl v1::inference_server::Inference for InferenceService {
     ) -> Result<Response<v1::CountTokensResponse>, Status> {
         let received = ReceivedCall::new("CountTokens", request);
         let ReceivedCall { call, timeout_error, message } = received;
-        let request_id = call.request_id().clone();
+        let (request_id, sender) = (call.request_id().clone(), call.sender());
         let mut report_ids = false;
         let reading = async {
             let decode = |message| {
                 let counted = decode::count(message)?;
                 Ok((counted.input, counted.report_ids))
             };
-            let (request, wanted) = self.read(timeout_error, message, decode).await?;
+            let (request, wanted) = self.read(sender, timeout_error, message, decode).await?;
             report_ids = wanted;
             Ok(request)
         };
@@ -172,10 +179,11 @@ impl InferenceService {
         decode: fn(M) -> Result<RequestInput, InferenceError>,
     ) -> Result<Response<ResponseStream>, Status> {
         let ReceivedCall { call, timeout_error, message } = ReceivedCall::new(method, request);
-        let request_id = call.request_id().clone();
+        let (request_id, sender) = (call.request_id().clone(), call.sender());
         let reading = async {
             let decode = move |message| Ok((decode(message)?, ()));
-            self.read(timeout_error, message, decode).await.map(|(request, ())| request)
+            let read = self.read(sender, timeout_error, message, decode).await;
+            read.map(|(request, ())| request)
         };
         let answer = match self.inference.answer(call, reading).await {
             Ok(answer) => answer,
@@ -199,6 +207,7 @@ impl InferenceService {
     /// Decodes and checks a request's message. `T` is what a message has besides the request.
     async fn read<M, T, D>(
         &self,
+        sender: Sender,
         timeout_error: Option<InferenceError>,
         message: Deferred<M>,
         decode: D,
@@ -218,6 +227,6 @@ impl InferenceService {
             Ok((inference.check(input)?, rest))
         };
         let bytes = message.wire_bytes();
-        self.decoding.run(bytes, move || check(message)).await
+        self.decoding.run(sender, bytes, move || check(message)).await
     }
 }

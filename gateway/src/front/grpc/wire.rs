@@ -12,6 +12,7 @@ use tonic::body::Body;
 use tonic::service::Routes;
 
 use super::{status, timeout};
+use crate::front::connection::intake::BodyLength;
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::guard::{Guard, KeySource, UnknownKey};
@@ -19,6 +20,9 @@ use crate::inference::error::InferenceError;
 
 /// The only service that needs no key.
 const OPEN: &str = "/grpc.health.v1.Health/";
+
+/// The service with long messages; each of its calls has one. The others bound theirs themselves.
+const LONG: &str = "/paceline.v1.Inference/";
 
 /// gRPC with these services.
 #[derive(Clone, Debug)]
@@ -59,6 +63,11 @@ impl WireProtocol for GrpcWire {
 
     fn timeout(headers: &HeaderMap) -> Option<Duration> {
         timeout::of_headers(headers)
+    }
+
+    fn body_length(request: &Parts) -> BodyLength {
+        let is_long = request.uri.path().starts_with(LONG);
+        if is_long { BodyLength::Message } else { BodyLength::Short }
     }
 
     fn refused(error: InferenceError, _path: &str) -> Response<Body> {

@@ -23,7 +23,8 @@ pub(super) async fn read(
         return Err(too_large(limit, &bytes.to_string()));
     }
     let mut body = std::pin::pin!(body);
-    let mut whole = BytesMut::new();
+    // Within the limit, and counted in the budget before the first byte is read.
+    let mut whole = BytesMut::with_capacity(announced.unwrap_or(0) as usize);
     while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await
     {
         let Ok(data) = frame.map_err(failure)?.into_data() else { continue };

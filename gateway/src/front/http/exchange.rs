@@ -7,6 +7,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request as HttpRequest, State};
@@ -24,7 +25,9 @@ use tokio::time::sleep;
 use super::error::{Dialect, ErrorReply, FieldName, FieldPaths, code};
 use super::one_call::{AllowedCalls, CallFilter};
 use super::sse::{KeepAlive, SseBody, SseEvent};
+use super::whole::{self, HeldAnswer};
 use super::{HttpFront, body, json};
+use crate::front::connection::track::Caller;
 use crate::guard::keys::Principal;
 use crate::inference::admission::{CallSlot, MessageArrival};
 use crate::inference::error::InferenceError;
@@ -32,7 +35,7 @@ use crate::inference::input::RequestInput;
 use crate::inference::record::Method;
 use crate::inference::request::Request;
 use crate::inference::unread::AnswerStream;
-use crate::inference::{Call, TokenCount};
+use crate::inference::{Call, Sender, TokenCount};
 use crate::prompt::Language;
 use crate::stream::{AnswerEvent, collect};
 
@@ -210,11 +213,12 @@ pub async fn answer<P: Protocol>(
     let Received { call, entered, parts, body } = front.receive(P::METHOD, request);
     let request_id = call.request_id().as_str().to_owned();
     let (keep_alive, id) = (front.keep_alive, request_id.clone());
+    let (held, from) = (front.hold_answer(&call), call.sender());
     let (sender, mut receiver) = oneshot::channel();
     let reading_front = Arc::clone(&front);
     let reading = async move {
         entered?;
-        let source = Source { parts, body, request_id: &id, numbers: P::MAX_NUMBERS };
+        let source = Source { from, parts, body, request_id: &id, numbers: P::MAX_NUMBERS };
         let checked = reading_front.read(source, P::decode_checked).await?;
         let paths = FieldPaths { fields: P::FIELDS, messages: checked.messages };
         // The receiver lives as long as the call.
@@ -246,7 +250,7 @@ pub async fn answer<P: Protocol>(
             Ok(stream_reply(SseBody::new(events, writer, paths.clone(), keep_alive)))
         }
         (Some(Ok(events)), Some(Replying { writer, stream: false })) => {
-            whole_reply(events, writer).await
+            whole_reply(events, writer, held).await
         }
         (Some(Err(error)), _) => Err(error),
         (_, None) => Err(InferenceError::bug("an answer to a request that was not decoded")),
@@ -260,12 +264,12 @@ pub async fn count<P: Counting>(
     request: HttpRequest,
 ) -> Response {
     let Received { call, entered, parts, body } = front.receive(P::METHOD, request);
-    let request_id = call.request_id().as_str().to_owned();
+    let (request_id, from) = (call.request_id().as_str().to_owned(), call.sender());
     let mut paths = FieldPaths::default();
     let reading = async {
         entered?;
         let numbers = json::MAX_NUMBERS;
-        let source = Source { parts, body, request_id: &request_id, numbers };
+        let source = Source { from, parts, body, request_id: &request_id, numbers };
         let decode = |body: P::Body, context: &DecodeContext<'_>| {
             let CountInput { input, messages } = P::decode(body, context)?;
             Ok(Checked { request: context.front.inference.check(input), messages, rest: () })
@@ -281,7 +285,11 @@ pub async fn count<P: Counting>(
 
 /// A JSON body with this status.
 pub fn json_reply(status: StatusCode, body: &Value) -> Response {
-    let mut response = Response::new(Body::from(body.to_string()));
+    json_response(status, Body::from(body.to_string()))
+}
+
+fn json_response(status: StatusCode, body: Body) -> Response {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
@@ -300,6 +308,7 @@ struct Received {
 
 /// What a request is decoded from.
 struct Source<'a> {
+    from: Sender,
     parts: Parts,
     body: Body,
     request_id: &'a str,
@@ -345,10 +354,22 @@ impl HttpFront {
         let (mut parts, body) = request.into_parts();
         let mut call = Call::new(Method { name: method, code }, monotonic_ns());
         call.principal = parts.extensions.remove::<Principal>();
+        call.body = parts.extensions.remove();
+        let caller = parts.extensions.remove().map(|caller: Caller| caller.party);
+        call.party = caller.unwrap_or_default();
         let entered = self.enter(call.principal.as_ref(), &parts).map(|slot| {
             call.slot = Some(slot);
         });
         Received { call, entered, parts, body }
+    }
+
+    /// What a whole answer to the call will hold.
+    fn hold_answer(&self, call: &Call) -> HeldAnswer {
+        HeldAnswer {
+            room: self.inference.budget.hold(call.party.clone()),
+            _slot: call.slot.clone(),
+            limit: Duration::from_secs(self.inference.limits.unread_s),
+        }
     }
 
     /// A place among the calls inside the gateway, before the body is read.
@@ -376,7 +397,7 @@ impl HttpFront {
         T: Send + 'static,
         D: FnOnce(B, &DecodeContext<'_>) -> Result<Checked<T>, InferenceError> + Send + 'static,
     {
-        let Source { parts, body, request_id, numbers } = source;
+        let Source { from, parts, body, request_id, numbers } = source;
         let limit = self.inference.limits.max_message_bytes;
         let bytes = body::read(body, &parts.headers, limit).await?;
         let size = bytes.len();
@@ -395,7 +416,7 @@ impl HttpFront {
             };
             decode(body, &context)
         };
-        self.decoding.run(size, work).await
+        self.decoding.run(from, size, work).await
     }
 }
 
@@ -413,19 +434,24 @@ where
     response
 }
 
-/// An answer as one body.
+/// An answer as one body. Its bytes count in the budget until the client has read them.
 async fn whole_reply<W: AnswerWriter>(
     mut answer: AnswerStream,
     writer: W,
+    held: HeldAnswer,
 ) -> Result<Response, InferenceError> {
-    let mut events: Vec<AnswerEvent> = Vec::new();
+    let (mut events, mut bytes): (Vec<AnswerEvent>, u64) = (Vec::new(), 0);
     while let Some(event) = answer.next().await {
-        collect(&mut events, event?);
+        let event = event?;
+        bytes = bytes.saturating_add(event.written_bytes());
+        held.room.grow_answer(bytes)?;
+        collect(&mut events, event);
     }
     let route = events.iter().find_map(|event| event.last.as_ref()?.route);
     let written = catch_unwind(AssertUnwindSafe(move || writer.whole(events)));
     let bug = |_| InferenceError::bug("a panic while writing an answer");
-    let mut response = json_reply(StatusCode::OK, &written.map_err(bug)?);
+    let text = written.map_err(bug)?.to_string();
+    let mut response = json_response(StatusCode::OK, whole::body(text, held));
     if let Some(route) = route {
         let lane = HeaderValue::from_static(route.lane.word());
         response.headers_mut().insert(LANE, lane);

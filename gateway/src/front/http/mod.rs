@@ -34,6 +34,7 @@ pub mod page;
 pub mod responses;
 pub mod sse;
 pub mod values;
+mod whole;
 mod wire;
 
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use rustls::ServerConfig;
 use super::cors::Cors;
 use super::error::ErrorReply;
 use super::page::{self, session};
+use crate::front::connection::intake::BodyLength;
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::guard::{API_KEY, Guard, KeySource, UnknownKey};
@@ -72,6 +73,10 @@ impl WireProtocol for HttpWire {
 
     fn timeout(_headers: &HeaderMap) -> Option<Duration> {
         None
+    }
+
+    fn body_length(request: &Parts) -> BodyLength {
+        BodyLength::of(&request.headers)
     }
 
     fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
