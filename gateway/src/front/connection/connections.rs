@@ -3,7 +3,8 @@
 //!
 //! A connection is idle while no call is open on it. When the table is full, the connection that
 //! has been idle longest is shed: its slot goes to the newcomer at once, and it is closed
-//! afterwards. Connections without an authenticated call so far are shed before the others. A
+//! afterwards. Connections without an authenticated call so far are shed before the others, whatever
+//! is open on them: else a client without a key could shut out those that have one. Any other
 //! connection with an open call is never shed.
 //!
 //! ```text
@@ -29,6 +30,7 @@ use tokio::sync::watch;
 
 use crate::guard::peer::Peer;
 use crate::inference::error::InferenceError;
+use crate::turns::Party;
 
 /// Time for the first authenticated call. A client opens a connection in order to call; one that
 /// waits for its user can connect again within a round trip.
@@ -40,6 +42,9 @@ pub const CLOSE_GRACE: Duration = Duration::from_secs(5);
 /// Shed connections that are being closed at once. Each is a descriptor beyond
 /// `limits.connections`.
 const MAX_SHED: usize = 64;
+/// Calls at once on a connection without an authenticated one so far. More than the watches of health
+/// without a key that there may be in all; each call takes some kilobytes.
+const MAX_UNKNOWN_CALLS: usize = 40;
 
 /// The open connections.
 #[derive(Clone, Debug)]
@@ -96,7 +101,7 @@ enum ConnectionStage {
 /// Why a connection gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionLimit {
-    /// All slots are taken by connections with open calls.
+    /// All slots are taken by connections that have open calls and had an authenticated one.
     All,
     /// The same for the slots of one peer.
     OfPeer,
@@ -126,11 +131,12 @@ impl Connections {
         Self(Arc::new(table))
     }
 
-    /// A slot for a connection from this address. Where there is none, an idle connection is shed:
-    /// of the same peer when the peer has all it may have, else of any.
+    /// A slot for a connection from this address. Where there is none, a connection is shed that is
+    /// idle or had no authenticated call: of the same peer when the peer has all it may have, else of
+    /// any.
     ///
     /// # Errors
-    /// Every connection in question has an open call.
+    /// Every connection in question had an authenticated call and has an open one.
     pub fn enter(&self, address: IpAddr) -> Result<ConnectionSlot, ConnectionLimit> {
         let peer = (!address.to_canonical().is_loopback()).then(|| Peer::from(address));
         let mut state = self.0.lock();
@@ -151,10 +157,10 @@ impl Connections {
         state.slots.insert(id, Entry { peer, idle_since, activity: Arc::clone(&activity) });
         drop(state);
         self.0.open.send_modify(|open| *open += 1);
-        Ok(ConnectionSlot(ConnectionHandle { table: Arc::clone(&self.0), id, activity }))
+        Ok(ConnectionSlot(ConnectionHandle { table: Arc::clone(&self.0), id, peer, activity }))
     }
 
-    /// Closes the longest idle connection at once, without GOAWAY: no connection can be accepted
+    /// Closes a connection at once that would be shed, without GOAWAY: no connection can be accepted
     /// without its descriptor.
     pub fn free_descriptor(&self) {
         self.0.lock().shed(ConnectionStage::Cut, |_| true);
@@ -176,16 +182,18 @@ impl Table {
 
 impl State {
     /// Takes the slot of the longest idle connection that `fits`, connections without an
-    /// authenticated call first. False if every one has an open call.
+    /// authenticated call first, whether calls are open on them or not. False if every other one has
+    /// an open call.
     fn shed(&mut self, stage: ConnectionStage, fits: impl Fn(&Entry) -> bool) -> bool {
         let candidates = self.slots.iter().filter_map(|(id, entry)| {
             let Activity { open_calls, is_used, .. } = *entry.activity.borrow();
-            (open_calls == 0 && fits(entry)).then_some((is_used, entry.idle_since, *id))
+            let may_go = open_calls == 0 || !is_used;
+            (may_go && fits(entry)).then_some((is_used, open_calls > 0, entry.idle_since, *id))
         });
-        let Some((_, _, id)) = candidates.min() else { return false };
+        let Some((.., id)) = candidates.min() else { return false };
         if let Some(entry) = self.slots.remove(&id) {
             entry.activity.send_modify(|activity| activity.stage = stage);
-            tracing::debug!(connection = id, ?stage, "an idle connection gives its slot away");
+            tracing::debug!(connection = id, ?stage, "a connection gives its slot away");
             self.shed.push_back((id, entry.activity));
         }
         if self.shed.len() > MAX_SHED
@@ -224,8 +232,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// Resolves when a connection that is being closed is waited for no longer: it was cut, or had
-    /// no open call for [`CLOSE_GRACE`].
+    /// Resolves when a connection that is being closed is waited for no longer: it was cut, had no
+    /// open call for [`CLOSE_GRACE`], or was shed that long ago and never had an authenticated call.
     pub async fn is_overdue(&self) {
         {
             let _ordered = self.0.table.lock();
@@ -236,13 +244,16 @@ impl ConnectionSlot {
             });
         }
         let mut changes = self.0.activity.subscribe();
+        let mut unknown = std::pin::pin!(tokio::time::sleep(CLOSE_GRACE));
         loop {
-            let Activity { open_calls, stage, .. } = *changes.borrow_and_update();
+            let Activity { open_calls, is_used, stage } = *changes.borrow_and_update();
             if stage == ConnectionStage::Cut {
                 return;
             }
+            let is_unknown = stage == ConnectionStage::Shed && !is_used;
             tokio::select! {
                 () = tokio::time::sleep(CLOSE_GRACE), if open_calls == 0 => return,
+                () = &mut unknown, if is_unknown => return,
                 _ = changes.changed() => {}
             }
         }
@@ -265,19 +276,31 @@ impl Drop for ConnectionSlot {
 pub struct ConnectionHandle {
     table: Arc<Table>,
     id: u64,
+    /// `None` for this machine.
+    peer: Option<Peer>,
     activity: Arc<watch::Sender<Activity>>,
 }
 
 impl ConnectionHandle {
+    /// Whose turns and bytes the calls without a key count as.
+    pub fn party(&self) -> Party {
+        self.peer.map_or_else(|| Party::of_connection(self.id), Party::of_peer)
+    }
+
     /// Opens a call. The connection is not idle until the returned value is dropped.
     ///
     /// # Errors
-    /// The connection's slot was given away a moment ago.
+    /// The connection's slot was given away a moment ago, or it has as many calls as it may have
+    /// without a key.
     pub fn begin(&self, authenticated: bool) -> Result<OpenCall, InferenceError> {
         let _ordered = self.table.lock();
-        let mut begun = false;
+        let (mut begun, mut full) = (false, false);
         self.activity.send_if_modified(|activity| {
-            begun = matches!(activity.stage, ConnectionStage::Open | ConnectionStage::Leaving);
+            let is_open =
+                matches!(activity.stage, ConnectionStage::Open | ConnectionStage::Leaving);
+            let is_known = authenticated || activity.is_used;
+            full = is_open && !is_known && activity.open_calls >= MAX_UNKNOWN_CALLS;
+            begun = is_open && !full;
             if !begun {
                 return false;
             }
@@ -293,6 +316,9 @@ impl ConnectionHandle {
                 ..InferenceError::new(Reason::ConnectionClosing, message)
             }
         };
+        if full {
+            return Err(too_many_unknown_calls());
+        }
         begun.then(|| OpenCall(self.clone())).ok_or_else(closing)
     }
 
@@ -314,6 +340,14 @@ impl ConnectionHandle {
     }
 }
 
+fn too_many_unknown_calls() -> InferenceError {
+    let message = format!(
+        "a connection without a key may have {MAX_UNKNOWN_CALLS} calls at once, and has them; end one, or send a key"
+    );
+    let error = InferenceError::new(Reason::TooManyStreams, message).field("connection");
+    error.fact("limit", MAX_UNKNOWN_CALLS)
+}
+
 impl Activity {
     /// Whether calls change what the connection's task waits for. Else it is not woken for each of
     /// them.
@@ -333,190 +367,4 @@ impl Drop for OpenCall {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures::FutureExt as _;
-
-    use super::*;
-
-    const HERE: &str = "127.0.0.1";
-
-    fn enter(connections: &Connections, address: &str) -> Result<ConnectionSlot, ConnectionLimit> {
-        connections.enter(address.parse().expect("an address"))
-    }
-
-    fn some(connections: &Connections, count: usize) -> Vec<ConnectionSlot> {
-        (0..count).map(|_| enter(connections, HERE).expect("room")).collect()
-    }
-
-    fn stage(slot: &ConnectionSlot) -> ConnectionStage {
-        slot.0.activity.borrow().stage
-    }
-
-    /// Places of those that are not open any more.
-    fn gone(slots: &[ConnectionSlot]) -> Vec<usize> {
-        (0..slots.len()).filter(|at| stage(&slots[*at]) != ConnectionStage::Open).collect()
-    }
-
-    #[test]
-    fn the_longest_idle_connection_is_shed_for_a_newcomer() {
-        let connections = Connections::bounded(4, 1);
-        let mut slots = some(&connections, 4);
-        // Idle since: 1, 3, 0, 2.
-        for at in [2, 0, 3, 1] {
-            drop(slots[at].handle().begin(true).expect("open"));
-        }
-        for expected in [&[2][..], &[0, 2], &[0, 2, 3], &[0, 1, 2, 3]] {
-            let newcomer = enter(&connections, HERE).expect("an idle one is shed");
-            drop(newcomer.handle().begin(true).expect("open"));
-            slots.push(newcomer);
-            assert_eq!(gone(&slots), expected);
-        }
-        assert_eq!(connections.0.lock().slots.len(), 4);
-        assert_eq!(*connections.0.open.borrow(), 8, "the shed ones are not closed yet");
-        drop(slots);
-        assert!(connections.all_closed().now_or_never().is_some());
-    }
-
-    #[test]
-    fn a_connection_with_an_open_call_is_never_shed() {
-        let connections = Connections::bounded(2, 1);
-        let slots = some(&connections, 2);
-        let first = slots[0].handle().begin(true).expect("open");
-        let second = slots[1].handle().begin(false).expect("open");
-        assert_eq!(enter(&connections, HERE).expect_err("all are busy"), ConnectionLimit::All);
-        drop(first);
-        let third = enter(&connections, HERE).expect("the first is idle");
-        assert_eq!(gone(&slots), [0]);
-        let _call = third.handle().begin(true).expect("open");
-        assert_eq!(
-            enter(&connections, HERE).expect_err("all are busy").setting(),
-            "limits.connections"
-        );
-        connections.free_descriptor();
-        assert_eq!(gone(&slots), [0]);
-        drop(second);
-        connections.free_descriptor();
-        assert_eq!((stage(&slots[1]), connections.0.lock().slots.len()), (ConnectionStage::Cut, 1));
-    }
-
-    #[test]
-    fn unused_connections_are_shed_before_used_ones() {
-        let connections = Connections::bounded(3, 1);
-        let mut slots = some(&connections, 3);
-        drop(slots[0].handle().begin(true).expect("open"));
-        drop(slots[1].handle().begin(false).expect("open"));
-        for expected in [&[2][..], &[1, 2]] {
-            let newcomer = enter(&connections, HERE).expect("an idle one is shed");
-            drop(newcomer.handle().begin(true).expect("open"));
-            slots.push(newcomer);
-            assert_eq!(gone(&slots), expected);
-        }
-    }
-
-    #[test]
-    fn a_peer_has_a_bound_of_its_own_and_this_machine_has_none() {
-        let connections = Connections::bounded(100, 2);
-        let busy = |address: &str| {
-            let slot = enter(&connections, address).expect("room");
-            let call = slot.handle().begin(true).expect("open");
-            (slot, call)
-        };
-        let mut held = vec![];
-        for (first, second, third) in [
-            ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1"),
-            ("192.0.2.2", "192.0.2.2", "::ffff:192.0.2.2"),
-            ("2001:db8::1", "2001:db8::2", "2001:db8::3"),
-            ("2001:db8:0:1::1", "2001:db8:0:1::1", "2001:db8:0:1::1"),
-        ] {
-            held.extend([busy(first), busy(second)]);
-            let refused = enter(&connections, third).expect_err("both are busy");
-            assert_eq!(
-                (refused, refused.setting()),
-                (ConnectionLimit::OfPeer, "limits.connections_per_peer")
-            );
-        }
-        for local in ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"] {
-            held.extend([busy(local), busy(local), busy(local)]);
-        }
-        // An idle connection of the peer itself makes room, and one of another peer does not.
-        let idle = enter(&connections, "192.0.2.3").expect("room");
-        assert!(enter(&connections, "192.0.2.1").is_err());
-        let (slot, call) = held.swap_remove(0);
-        drop(call);
-        assert!(enter(&connections, "192.0.2.1").is_ok());
-        assert_eq!((stage(&slot), stage(&idle)), (ConnectionStage::Shed, ConnectionStage::Open));
-    }
-
-    #[test]
-    fn a_quarter_of_all_connections_may_be_one_peers() {
-        let of = |connections, per_peer| {
-            let limits =
-                LimitsConfig { connections, connections_per_peer: per_peer, ..Default::default() };
-            Connections::new(&limits).0.most_of_peer
-        };
-        use paceline_process::config::Auto;
-        assert_eq!([of(512, Auto::Auto), of(2, Auto::Auto), of(512, Auto::Is(7))], [128, 1, 7]);
-    }
-
-    #[test]
-    fn a_shed_connection_refuses_calls_with_a_retryable_reason() {
-        let connections = Connections::bounded(1, 1);
-        let first = enter(&connections, HERE).expect("room");
-        let _second = enter(&connections, HERE).expect("the first is shed");
-        assert!(first.leaves().now_or_never().is_some());
-        let error = first.handle().begin(true).expect_err("shed");
-        assert_eq!(error.kind, Reason::ConnectionClosing);
-        assert!(error.kind.retryable() && error.retry_after.is_zero());
-    }
-
-    #[test]
-    fn shed_connections_that_are_not_closed_yet_are_bounded() {
-        let connections = Connections::bounded(1, 1);
-        let slots = some(&connections, MAX_SHED + 1);
-        assert!(slots.iter().all(|slot| stage(slot) != ConnectionStage::Cut));
-        let _next = some(&connections, 2);
-        assert_eq!(
-            [0, 1, 2].map(|at| stage(&slots[at])),
-            [ConnectionStage::Cut, ConnectionStage::Cut, ConnectionStage::Shed]
-        );
-        assert!(slots[0].is_overdue().now_or_never().is_some(), "it is not waited for");
-        assert_eq!(connections.0.lock().shed.len(), MAX_SHED);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_without_an_authenticated_call_leaves_after_thirty_seconds_without_any() {
-        let connections = Connections::bounded(9, 1);
-        let slot = enter(&connections, HERE).expect("room");
-        let just_before = UNUSED - Duration::from_millis(1);
-        let after = async |slot: &ConnectionSlot, time| {
-            tokio::time::timeout(time, slot.leaves()).await.is_ok()
-        };
-        assert!(!after(&slot, just_before).await && after(&slot, UNUSED).await);
-        // Any open call keeps it; the time begins again with its end.
-        let slot = enter(&connections, HERE).expect("room");
-        let watch = slot.handle().begin(false).expect("open");
-        assert!(!after(&slot, UNUSED * 100).await);
-        drop(watch);
-        assert!(!after(&slot, just_before).await && after(&slot, UNUSED).await);
-        // After an authenticated call it stays.
-        let slot = enter(&connections, HERE).expect("room");
-        drop(slot.handle().begin(true).expect("open"));
-        assert!(!after(&slot, UNUSED * 100).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_that_is_closed_is_waited_for_while_it_has_calls() {
-        let connections = Connections::bounded(9, 1);
-        let slot = enter(&connections, HERE).expect("room");
-        let call = slot.handle().begin(true).expect("open");
-        let overdue = async |time| tokio::time::timeout(time, slot.is_overdue()).await.is_ok();
-        assert!(!overdue(CLOSE_GRACE * 100).await);
-        let last = slot.handle().begin(true).expect("its slot is its own until it is closed");
-        drop(call);
-        assert!(!overdue(CLOSE_GRACE * 100).await);
-        drop(last);
-        assert!(
-            !overdue(CLOSE_GRACE - Duration::from_millis(1)).await && overdue(CLOSE_GRACE).await
-        );
-    }
-}
+mod tests;

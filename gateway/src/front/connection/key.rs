@@ -51,10 +51,13 @@ impl<P: WireProtocol, B: RequestBody> CallLayer<B> for AskKey<P> {
             Err(_) if P::is_open(request.uri().path()) => {}
             Err(_) => {
                 let pause = self.guard.pause(self.peer);
+                let path = request.uri().path().to_owned();
+                // What has come of the body is not kept for the pause.
+                let request = timed::undrained(request);
                 return Err(Box::pin(async move {
                     tokio::time::sleep(pause).await;
-                    let reply = P::refused(P::unknown_key(), request.uri().path());
-                    timed::drain(request);
+                    let reply = P::refused(P::unknown_key(), &path);
+                    request.into_iter().for_each(timed::drain);
                     with_headers(reply.map(TrackedBody::untracked), reply_headers)
                 }));
             }

@@ -9,6 +9,9 @@ use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 /// The files of the public contract.
 const PUBLIC: [&str; 1] = ["paceline/v1/inference.proto"];
 
+/// Longest message, which has a name or an extension. Its bytes are not counted in the budget.
+const MAX_MESSAGE_BYTES: usize = 1 << 10;
+
 /// The descriptors of all that is served at the front.
 fn descriptors() -> FileDescriptorSet {
     let mut all = Vec::new();
@@ -33,6 +36,7 @@ pub(super) fn service() -> ServerReflectionServer<impl ServerReflection> {
         .register_file_descriptor_set(set)
         .build_v1()
         .expect("compiled in, and checked by a test")
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 #[cfg(test)]
