@@ -204,6 +204,11 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_not_read_leaves_the_connection_fifteen_windows_at_least() {
+        assert!(connection_window(STREAMS) >= 16 * STREAM_WINDOW);
+    }
+
+    #[test]
     fn an_address_of_every_interface_is_reached_on_this_machine() {
         assert_eq!(reachable("0.0.0.0:50061"), "127.0.0.1:50061");
         assert_eq!(reachable("[::]:50061"), "[::1]:50061");
