@@ -87,8 +87,13 @@ async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
     assert!(matches!(refused, Err(PromptError::TooLong { at_least: 102.. })), "{refused:?}");
     assert!(prompter.ids(&Party::default(), chat(text(1_000)), most).await.is_ok());
     // All seats taken: a text that cannot fit does not wait for one.
-    let seats = [&prompter.short, &prompter.long]
-        .map(|seats| Arc::clone(seats).try_acquire_owned().expect("free"));
+    let anyone = Party::default();
+    let seats = futures::future::join3(
+        prompter.short.take(&anyone),
+        prompter.long.take(&anyone),
+        prompter.longest.take(&anyone),
+    );
+    let seats = seats.await;
     assert_eq!(
         prompter.ids(&Party::default(), Source::Text(text(1 << 20)), most).await,
         Err(PromptError::TooLong { at_least: 69_906 })
