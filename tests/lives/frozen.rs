@@ -69,10 +69,7 @@ fn a_frozen_gateway_and_a_frozen_supervisor_are_replaced_and_the_target_stays() 
         signal(stack.pid(process), Signal::SIGSTOP);
         let notice = format!("the {process} gave no sign of life for 6 s; killing it");
         wait(&notice, || stack.serve_log().contains(&notice).then_some(()));
-        wait("its end", || {
-            let status = stack.status()?;
-            (pids(&status).iter().all(|pid| *pid > 0)).then_some(())
-        });
+        stack.wait_ready();
     }
     stack.wait_ready();
     let after = pids(&stack.wait_linked());
