@@ -171,8 +171,8 @@ fn a_shed_connection_refuses_calls_with_a_retryable_reason() {
     assert!(error.kind.retryable() && error.retry_after.is_zero());
 }
 
-#[test]
-fn shed_connections_that_are_not_closed_yet_are_bounded() {
+#[tokio::test]
+async fn shed_connections_that_are_not_closed_yet_are_bounded() {
     let connections = Connections::bounded(1, 1);
     let slots = some(&connections, MAX_SHED + 1);
     assert!(slots.iter().all(|slot| stage(slot) != ConnectionStage::Cut));
