@@ -54,8 +54,39 @@ pub fn choose(choice: DeviceChoice) -> Result<bool, DeviceError> {
     }
 }
 
-/// Whether arrays made now are computed on the GPU.
+/// The graph that tests ask for, whatever the device is: `PACELINE_TEST_GRAPH`, in debug builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TestGraph {
+    /// That of the device.
+    Own,
+    /// MLX's operations alone: no node of our own.
+    Mlx,
+    /// As on a GPU: stored types and MLX's fused operations as well.
+    Gpu,
+}
+
+fn test_graph() -> TestGraph {
+    static GRAPH: OnceLock<TestGraph> = OnceLock::new();
+    #[expect(clippy::disallowed_methods, reason = "a setting of tests alone")]
+    let asked = || match std::env::var("PACELINE_TEST_GRAPH").as_deref() {
+        Ok("mlx") => TestGraph::Mlx,
+        Ok("gpu") => TestGraph::Gpu,
+        _ => TestGraph::Own,
+    };
+    if cfg!(debug_assertions) { *GRAPH.get_or_init(asked) } else { TestGraph::Own }
+}
+
+/// Whether nodes of our own may be in the graph.
+pub(crate) fn allows_nodes() -> bool {
+    test_graph() == TestGraph::Own && !on_gpu()
+}
+
+/// Whether arrays made now are computed on the GPU, or a test wants its graph.
 pub fn on_gpu() -> bool {
+    test_graph() == TestGraph::Gpu || is_gpu()
+}
+
+fn is_gpu() -> bool {
     matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu))
 }
 
@@ -73,7 +104,7 @@ pub fn recommended_memory() -> u64 {
     static BYTES: OnceLock<u64> = OnceLock::new();
     // Asked of the GPU only where there is one: MLX reports an error otherwise.
     let ask = || {
-        if on_gpu() {
+        if is_gpu() {
             mlx_sys::device_figure(true, c"max_recommended_working_set_size")
         } else {
             None
@@ -148,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_working_set_is_recommended_on_metal_alone() {
-        assert_eq!(recommended_memory() > 0, cfg!(target_os = "macos") && on_gpu());
+        assert_eq!(recommended_memory() > 0, cfg!(target_os = "macos") && is_gpu());
         assert!(usable_memory(1_234) <= 1_234);
     }
 }

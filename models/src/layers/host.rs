@@ -21,7 +21,7 @@ pub(crate) use hybrid::{advance, fold, gated_by_heads, norm_gated};
 
 /// Whether these arrays' values are computed here.
 pub(crate) fn computes(arrays: &[&Array]) -> bool {
-    arrays.iter().all(|array| array.dtype() == Dtype::Float32) && !crate::device::on_gpu()
+    arrays.iter().all(|array| array.dtype() == Dtype::Float32) && crate::device::allows_nodes()
 }
 
 /// silu(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
@@ -233,7 +233,7 @@ pub(crate) fn write_rows(
 
 /// Whether products by weights of such a format are computed here, of rows of float32.
 pub(crate) fn multiplies(group: i32, bits: i32) -> bool {
-    known(group, bits).is_some() && !crate::device::on_gpu()
+    known(group, bits).is_some() && crate::device::allows_nodes()
 }
 
 /// The format, if there are kernels for it.

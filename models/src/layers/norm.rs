@@ -70,7 +70,7 @@ impl RmsNorm {
         let (width, dim) = (x.dim(1), self.weight.dim(0));
         let gate = gates.try_index((.., column..column + width))?;
         let heads = x.reshape(&[-1, dim])?;
-        let normed = fast::rms_norm(heads, Some(&self.weight), self.eps)?.reshape(&[-1, width])?;
+        let normed = weighted(&heads, &self.weight, self.eps)?.reshape(&[-1, width])?;
         Ok(normed.multiply(gate.multiply(sigmoid(&gate)?)?)?)
     }
 
@@ -78,9 +78,15 @@ impl RmsNorm {
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
         match host::norm(x, &self.weight, self.eps)? {
             Some(normed) => Ok(normed),
-            None => Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?),
+            None => weighted(x, &self.weight, self.eps),
         }
     }
+}
+
+/// By MLX, in the type of `x`: some checkpoints in 16 bits store weights of norms in float32, and MLX
+/// answers in the wider type, which every layer after it would then have.
+fn weighted(x: &Array, weight: &Array, eps: f32) -> Result<Array> {
+    Ok(fast::rms_norm(x, Some(weight), eps)?.as_dtype(x.dtype())?)
 }
 
 /// (x − mean) / √(variance + eps) · w + b over the last axis (arXiv 1607.06450).
@@ -167,7 +173,7 @@ impl HeadNorm {
         }
         let x = self.heads.of(x)?;
         rope.apply(&match self.weight.ndim() {
-            1 => fast::rms_norm(x, Some(&self.weight), self.eps)?,
+            1 => weighted(&x, &self.weight, self.eps)?,
             _ => fast::rms_norm(x, None, self.eps)?.multiply(&self.weight)?,
         })
     }

@@ -309,6 +309,9 @@ impl Target for Decoder {
         let mut features = vec![None; feature_layers.len()];
         for (at, layer) in self.layers.iter().enumerate() {
             x = layer.forward(at, &x, &rope, kv, &batch.segments)?;
+            if x.dtype() != self.dtype {
+                return Err(widened(at, x.dtype(), self.dtype));
+            }
             for (feature, wanted) in features.iter_mut().zip(feature_layers) {
                 if *wanted == at {
                     *feature = Some(x.clone());
@@ -355,6 +358,12 @@ impl Target for Decoder {
         };
         Ok(logits.as_dtype(Dtype::Float32)?)
     }
+}
+
+/// A layer answers in another type than the model's: the layers after it would compute in it, and
+/// drafters would be sent it.
+fn widened(layer: usize, found: Dtype, expected: Dtype) -> ModelError {
+    ModelError::Batch(format!("layer {layer} answers in {found:?}, expected {expected:?}"))
 }
 
 /// Rows of `x` `[R, …]`; all of them without a copy.
