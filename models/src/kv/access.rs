@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mlx_rs::Array;
-use mlx_rs::ops::select;
+use mlx_rs::{Array, Dtype};
 
+use super::by_class::{self, Call, CallForm};
 use super::by_row::{self, RowReads, RowWrites};
 use super::class::CapacityClass;
 use super::{SequenceEntry, SlotAddress};
@@ -52,8 +52,8 @@ pub(super) struct ClassRead {
     pub(super) rows: Range<i32>,
     /// For each slot, the positions of its query rows. They end at the sequence's last new row.
     pub(super) queries: Vec<Range<i32>>,
-    /// The views that layers have asked for so far.
-    views: Vec<KeyView>,
+    /// The calls that layers have asked for so far.
+    calls: Vec<(Causality, Arc<[Call]>)>,
 }
 
 /// Which keys a layer's rows attend to.
@@ -63,16 +63,6 @@ pub(super) struct Causality {
     pub(super) window: Option<i32>,
     /// Whether rows also attend to the new rows after them.
     pub(super) both_ways: bool,
-}
-
-/// The keys that the rows of a read attend to.
-#[derive(Clone, Debug)]
-pub(super) struct KeyView {
-    causality: Causality,
-    /// Positions, up to the longest sequence's length with its new rows.
-    pub(super) keys: Range<i32>,
-    /// `[slots, 1, rows each, keys]`, 0 or -inf; `None` where all rows attend to all keys.
-    pub(super) mask: Option<Array>,
 }
 
 /// A segment of the batch, and where its sequence lies.
@@ -204,7 +194,7 @@ fn reads(segments: &[LocatedSegment]) -> Vec<ClassRead> {
                 slots: slot.index..slot.index + 1,
                 rows,
                 queries: vec![queries],
-                views: vec![],
+                calls: vec![],
             }),
         }
     }
@@ -212,19 +202,19 @@ fn reads(segments: &[LocatedSegment]) -> Vec<ClassRead> {
 }
 
 impl ClassRead {
-    /// The keys for layers of one causality, and which of them each row attends to.
-    pub(super) fn view(&mut self, causality: Causality) -> Result<KeyView> {
-        if let Some(view) = self.views.iter().find(|view| view.causality == causality) {
-            return Ok(view.clone());
+    /// The calls of MLX's attention for layers of one causality, with queries of this type.
+    pub(super) fn calls(
+        &mut self,
+        causality: Causality,
+        form: CallForm,
+        dtype: Dtype,
+    ) -> Result<Arc<[Call]>> {
+        if let Some((_, calls)) = self.calls.iter().find(|(of, _)| *of == causality) {
+            return Ok(calls.clone());
         }
-        let end = self.queries.iter().map(|queries| queries.end).max().unwrap_or(0);
-        let start = self.queries.iter().map(|queries| queries.start).min().unwrap_or(0);
-        // Keys that no row of any slot attends to are not even read.
-        let keys = causality.window.map_or(0, |window| (start - window + 1).max(0))..end;
-        let mask = additive_mask(&self.queries, causality, &keys)?;
-        let view = KeyView { causality, keys, mask };
-        self.views.push(view.clone());
-        Ok(view)
+        let calls: Arc<[Call]> = by_class::calls(self, causality, form, dtype)?.into();
+        self.calls.push((causality, calls.clone()));
+        Ok(calls)
     }
 }
 
@@ -243,37 +233,4 @@ impl ClassWrite {
         self.indices.push((n_kv, indices.clone()));
         Ok(indices)
     }
-}
-
-/// -inf after each row's last visible position and, with a window, before its first.
-fn additive_mask(
-    queries: &[Range<i32>],
-    causality: Causality,
-    keys: &Range<i32>,
-) -> Result<Option<Array>> {
-    let rows = queries[0].len() as i32;
-    let sees_to_end = |queries: &Range<i32>| {
-        queries.end == keys.end && (causality.both_ways || queries.start + 1 == keys.end)
-    };
-    let last = queries.iter().map(|queries| queries.end - 1).max().unwrap_or(0);
-    let window = causality.window.filter(|window| last - window >= keys.start);
-    if queries.iter().all(sees_to_end) && window.is_none() {
-        return Ok(None);
-    }
-    let by_row = |values: Vec<i32>| Array::from_slice(&values, &[queries.len() as i32, 1, rows, 1]);
-    let positions = || queries.iter().flat_map(Range::clone);
-    let last_visible = match causality.both_ways {
-        true => {
-            queries.iter().flat_map(|queries| queries.clone().map(|_| queries.end - 1)).collect()
-        }
-        false => positions().collect(),
-    };
-    let all: Vec<i32> = keys.clone().collect();
-    let all = Array::from_slice(&all, &[1, 1, 1, all.len() as i32]);
-    let mut visible = by_row(last_visible).ge(&all)?;
-    if let Some(window) = window {
-        let last_hidden = by_row(positions().map(|position| position - window).collect());
-        visible = visible.logical_and(last_hidden.lt(&all)?)?;
-    }
-    Ok(Some(select(&visible, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?))
 }

@@ -8,10 +8,11 @@
 //!
 //! ```text
 //!  CPU, float32   a step writes the rows of a class by one node of our own and attends by another, row by row (by_row)
-//!  else           one scatter of MLX a class; one attention for neighbouring slots with the same number of query rows
+//!  else           one scatter of MLX a class; attention by MLX for neighbouring slots with as many query rows (by_class)
 //! ```
 
 mod access;
+mod by_class;
 mod by_row;
 mod class;
 mod kept_states;
@@ -28,9 +29,10 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use crate::error::{ModelError, Result};
-use crate::layers::{HeadRows, QueryRows, attend_rows, attention, computes};
+use crate::layers::{HeadRows, QueryRows, attend_rows, computes};
 use crate::segment::{Segment, SequenceId};
 use access::{AccessPlan, Causality};
+use by_class::CallForm;
 use by_row::RowReads;
 use class::CapacityClass;
 use layer::{LayerKinds, LayerPlace};
@@ -87,6 +89,8 @@ pub struct KvStore {
     layers: LayerKinds,
     /// Whether nodes of our own may write, attend and advance states.
     by_row: bool,
+    /// How MLX reads.
+    calls: CallForm,
     classes: Vec<CapacityClass>,
     /// What recurrent layers remember.
     states: States,
@@ -119,6 +123,7 @@ impl KvStore {
             states: States::new(&layers.recurrent),
             layers,
             by_row: dtype == Dtype::Float32,
+            calls: CallForm::here(dtype),
             classes,
             sequences: HashMap::new(),
             limit: u64::MAX,
@@ -327,7 +332,7 @@ impl KvStore {
         reads.iter().map(attend).collect()
     }
 
-    /// One attention of MLX for neighbouring slots with the same number of rows.
+    /// By MLX: see [`by_class`].
     fn attend_by_class(
         &mut self,
         layer: usize,
@@ -338,11 +343,9 @@ impl KvStore {
         let access = self.access.as_mut().expect("made by write");
         let mut outputs = Vec::with_capacity(access.reads.len());
         for read in &mut access.reads {
-            let view = read.view(causality)?;
-            let (k, v) = self.classes[read.class].view(layer, read.slots.clone(), view.keys)?;
-            let part = cut_rows(q, &read.rows)?;
-            let mask = view.mask.map(|mask| mask.as_dtype(q.dtype())).transpose()?;
-            outputs.push(attention(&part, &k, &v, scale, mask.as_ref())?);
+            let calls = read.calls(causality, self.calls, q.dtype())?;
+            let class = &self.classes[read.class];
+            outputs.push(by_class::attend(class, layer, q, &calls, scale)?);
         }
         Ok(outputs)
     }

@@ -123,4 +123,10 @@ impl KvStore {
         self.by_row = false;
         self
     }
+
+    /// The same with the calls of Metal, or those of CUDA, which reads so many rows at once.
+    pub(crate) fn with_calls(mut self, rows_at_once: Option<i32>) -> Self {
+        self.calls = CallForm { causal: true, rows_at_once };
+        self.by_class()
+    }
 }

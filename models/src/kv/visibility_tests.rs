@@ -5,6 +5,7 @@ use mlx_rs::transforms::eval;
 
 use super::testing::number;
 use super::*;
+use crate::layers::HiddenKeys;
 
 const HEADS: usize = 2;
 const DIM: usize = 8;
@@ -109,14 +110,19 @@ fn store(sequences: u64) -> KvStore {
 }
 
 /// Whether rows attend to later ones, and a store: one whose rows go through nodes of our own, and
-/// one that MLX alone writes and reads.
-fn ways(sequences: u64) -> [(bool, KvStore); 4] {
-    [
-        (false, store(sequences)),
-        (true, store(sequences)),
-        (false, store(sequences).by_class()),
-        (true, store(sequences).by_class()),
-    ]
+/// those that MLX alone writes and reads, on each device by its calls.
+fn ways(sequences: u64) -> Vec<(bool, KvStore)> {
+    let each = |both_ways: bool| {
+        [
+            store(sequences),
+            store(sequences).by_class(),
+            store(sequences).with_calls(None),
+            store(sequences).with_calls(Some(1)),
+            store(sequences).with_calls(Some(3)),
+        ]
+        .map(|store| (both_ways, store))
+    };
+    [each(false), each(true)].into_iter().flatten().collect()
 }
 
 #[test]
@@ -176,4 +182,76 @@ fn rows_that_do_not_fit_are_refused() {
     let nobody = store.attend(0, &k, &k, &k, params, std::slice::from_ref(&segment));
     assert!(nobody.expect_err("refused").to_string().contains("query"));
     assert!(KvStore::new(&[layer(Some(0))], Dtype::Float32, 10).is_err());
+}
+
+/// The calls of the last step for the layer without a window, of rows that attend backwards.
+fn calls(store: &mut KvStore) -> Vec<by_class::Call> {
+    let form = store.calls;
+    let causality = Causality { window: None, both_ways: false };
+    let access = store.access.as_mut().expect("a step was made");
+    let each = |read: &mut access::ClassRead| read.calls(causality, form, Dtype::Float32);
+    access.reads.iter_mut().flat_map(|read| each(read).expect("made").to_vec()).collect()
+}
+
+fn masks(calls: &[by_class::Call]) -> usize {
+    let is_mask = |call: &&by_class::Call| matches!(call.hidden, HiddenKeys::Masked(_));
+    calls.iter().filter(is_mask).count()
+}
+
+/// Rows of a sequence that are asked without being committed: the plan of the step stays.
+fn ask(store: &mut KvStore, parts: &[(u64, i32)]) {
+    let segments: Vec<Segment> = parts
+        .iter()
+        .map(|(sequence, length)| {
+            let sequence = SequenceId(*sequence);
+            let start = store.length(sequence).expect("open");
+            Segment { sequence, start, length: *length, drafted: 0 }
+        })
+        .collect();
+    let places: Vec<(u64, i32)> = segments
+        .iter()
+        .flat_map(|s| (s.start..s.end()).map(move |position| (s.sequence.0, position)))
+        .collect();
+    let (q, k, v) = (rows(0, &places, HEADS), rows(1, &places, 1), rows(2, &places, 1));
+    let params = AttentionParams { scale: 1.0, ..AttentionParams::default() };
+    store.attend(0, &q, &k, &v, params, &segments).expect("attends");
+}
+
+#[test]
+fn a_read_of_one_sequence_has_no_mask_on_a_gpu() {
+    for rows_at_once in [None, Some(1), Some(3)] {
+        for rows in [1, 2, 3, 4, 8, 16, 40] {
+            let mut store = store(1).with_calls(rows_at_once);
+            step(&mut store, &[(0, 300, 0)], false);
+            ask(&mut store, &[(0, rows)]);
+            let calls = calls(&mut store);
+            assert_eq!(masks(&calls), 0, "{rows} rows, {rows_at_once:?} at once");
+            if rows_at_once.is_none() || rows == 40 {
+                assert_eq!(calls.len(), 1, "one call for {rows} rows");
+            }
+        }
+    }
+}
+
+#[test]
+fn on_cuda_each_of_few_rows_has_its_own_keys_alone() {
+    let mut store = store(2).with_calls(Some(1));
+    step(&mut store, &[(0, 10, 0), (1, 7, 0)], false);
+    ask(&mut store, &[(0, 2), (1, 2)]);
+    let calls = calls(&mut store);
+    let keys: Vec<_> = calls.iter().map(|call| call.keys.clone()).collect();
+    assert_eq!(keys, [0..11, 0..12, 0..8, 0..9]);
+    assert_eq!(masks(&calls), 0);
+}
+
+#[test]
+fn on_metal_sequences_of_several_lengths_share_one_mask_in_the_type_of_the_queries() {
+    let mut store = store(2).with_calls(None);
+    step(&mut store, &[(0, 10, 0), (1, 7, 0)], false);
+    ask(&mut store, &[(0, 2), (1, 2)]);
+    let calls = calls(&mut store);
+    let [by_class::Call { hidden: HiddenKeys::Masked(mask), .. }] = calls.as_slice() else {
+        panic!("expected one call with a mask, found {calls:?}");
+    };
+    assert_eq!((mask.dtype(), mask.shape()), (Dtype::Float32, &[2, 1, 2, 12][..]));
 }

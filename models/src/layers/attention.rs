@@ -47,31 +47,43 @@ pub(crate) struct StoredHeads<'a> {
     pub(crate) capacity: i32,
 }
 
+/// The keys that rows of an attention do not attend to.
+#[derive(Clone, Debug)]
+pub(crate) enum HiddenKeys {
+    /// None.
+    Nothing,
+    /// Those after each row's own, the last key being the last row's.
+    Later,
+    /// By numbers that are added to the scores, `[N, 1, T, L]` in the queries' type.
+    Masked(Array),
+}
+
 /// By MLX. N sequences · T query rows each · L keys · Hq query heads in Hkv groups · D head_dim.
 ///
-/// `q` `[N·T, Hq, D]`, `k` and `v` `[N, Hkv, L, D]` → `[N·T, Hq·Dv]`. `mask` is added to the scores,
-/// `[N, 1, T, L]`; `None` where every row attends to every key.
+/// `q` `[N·T, Hq, D]`, `k` and `v` `[N, Hkv, L, D]` → `[N·T, Hq·Dv]`.
 pub(crate) fn attention(
     q: &Array,
     k: &Array,
     v: &Array,
     scale: f32,
-    mask: Option<&Array>,
+    hidden: &HiddenKeys,
 ) -> Result<Array> {
     let (n, kv_heads, keys) = (k.dim(0), k.dim(1), k.dim(2));
     let (heads, dim, value_dim) = (q.dim(1), q.dim(2), v.dim(3));
     let (rows, group) = (q.dim(0) / n, heads / kv_heads);
-    if on_gpu() {
-        let q = q.reshape(&[n, rows, heads, dim])?.transpose_axes(&[0, 2, 1, 3])?;
-        let out = fast::scaled_dot_product_attention(
-            &q,
-            k,
-            v,
-            scale,
-            mask.map(fast::ScaledDotProductAttentionMask::Array),
-            None,
-        )?;
-        return Ok(out.transpose_axes(&[0, 2, 1, 3])?.reshape(&[n * rows, heads * value_dim])?);
+    if on_gpu() || matches!(hidden, HiddenKeys::Later) {
+        let mask = match hidden {
+            HiddenKeys::Nothing => None,
+            HiddenKeys::Later => Some(fast::ScaledDotProductAttentionMask::Causal),
+            HiddenKeys::Masked(mask) => Some(fast::ScaledDotProductAttentionMask::Array(mask)),
+        };
+        let q = match rows {
+            1 => q.reshape(&[n, heads, 1, dim])?,
+            _ => q.reshape(&[n, rows, heads, dim])?.transpose_axes(&[0, 2, 1, 3])?,
+        };
+        let out = fast::scaled_dot_product_attention(&q, k, v, scale, mask, None)?;
+        let out = if rows == 1 { out } else { out.transpose_axes(&[0, 2, 1, 3])? };
+        return Ok(out.reshape(&[n * rows, heads * value_dim])?);
     }
     // On the CPU one product a KV head: a group's heads and rows are folded into its rows, so that
     // the keys are read once and nothing is broadcast.
@@ -84,9 +96,9 @@ pub(crate) fn attention(
         split.reshape(&[n, kv_heads, group * rows, dim])?
     };
     let scores = q.matmul(k.transpose_axes(&[0, 1, 3, 2])?)?;
-    let shares = match mask {
-        None => ops::softmax_axis(&scores, -1, true)?,
-        Some(mask) => {
+    let shares = match hidden {
+        HiddenKeys::Nothing | HiddenKeys::Later => ops::softmax_axis(&scores, -1, true)?,
+        HiddenKeys::Masked(mask) => {
             let spread =
                 scores.reshape(&[n, kv_heads, group, rows, keys])?.add(mask.expand_dims(1)?)?;
             ops::softmax_axis(spread.reshape(&[n, kv_heads, group * rows, keys])?, -1, true)?

@@ -4,8 +4,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops};
 
 use super::{
-    ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowKeys, RowPlaces, RowWrite,
-    StoredHeads, TurnedHeads, VisibleKeys, attention, host,
+    ExpertParts, HeadRows, HiddenKeys, QuantizedParts, QueryRows, RopeTables, RowKeys, RowPlaces,
+    RowWrite, StoredHeads, TurnedHeads, VisibleKeys, attention, host,
 };
 use crate::device::{DeviceChoice, choose};
 
@@ -96,7 +96,8 @@ fn rows_attend_as_mlx_would() {
             all.try_index((slot..slot + 1, .., ..end, ..)).expect("a view")
         };
         let query = rows.try_index((row..row + 1, 2.., ..)).expect("a view");
-        let expected = attention(&query, &part(keys), &part(values), 0.3, None).expect("lazy");
+        let expected =
+            attention(&query, &part(keys), &part(values), 0.3, &HiddenKeys::Nothing).expect("lazy");
         let found = found.try_index(row - 1..row).expect("a view");
         same(&found, &expected, &format!("row {row}"));
     }

@@ -23,7 +23,7 @@ mod rope;
 
 pub(crate) use activation::{Gelu, gate_heads};
 pub(crate) use attention::{
-    QueryRows, RowKeys, RowPlaces, RowWrite, StoredHeads, VisibleKeys, attention,
+    HiddenKeys, QueryRows, RowKeys, RowPlaces, RowWrite, StoredHeads, VisibleKeys, attention,
 };
 pub(crate) use embedding::Embedding;
 pub(crate) use experts::ExpertLinear;

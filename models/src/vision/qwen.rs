@@ -14,8 +14,8 @@ use mlx_rs::{Array, Dtype};
 use super::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
 use crate::error::{ModelError, Result};
 use crate::layers::{
-    Gelu, LayerNorm, Linear, QueryRows, RopeTables, RowKeys, StoredHeads, attend_rows, attention,
-    computes,
+    Gelu, HiddenKeys, LayerNorm, Linear, QueryRows, RopeTables, RowKeys, StoredHeads, attend_rows,
+    attention, computes,
 };
 use crate::load::{ConfigJson, LoadError, Weights};
 
@@ -98,7 +98,7 @@ fn attend_in_parts(
         } else {
             queries.try_index((first..first + rows, .., ..))?
         };
-        let part = attention(&part, keys, values, scale, None)?;
+        let part = attention(&part, keys, values, scale, &HiddenKeys::Nothing)?;
         if rows < patches {
             // Evaluated now, so that its scores are freed before the next ones are made.
             part.eval()?;

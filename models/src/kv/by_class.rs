@@ -1,0 +1,205 @@
+//! One step's reads by MLX: the calls of its attention that a read takes, and how a call is told
+//! which keys its rows do not attend to. Made once for a step and used by every layer.
+//!
+//! ```text
+//!  CPU    one call a read, a mask
+//!  Metal  one call a read, the word "causal" for one sequence, else a mask
+//!  CUDA   few rows: a call a row (float32: three) over its own keys; a prompt: a call a sequence
+//! ```
+//!
+//! On CUDA, MLX gives rows of 16 bits to cuDNN and keeps its plans by the number of keys, so a step
+//! that adds a key plans anew, which takes longer than the step. A row alone needs no such plan. Its
+//! numbers are also those of a plain step, whatever rows are beside it.
+
+use std::ops::Range;
+
+use mlx_rs::ops::{concatenate, select};
+use mlx_rs::{Array, Dtype};
+
+use super::access::{Causality, ClassRead};
+use super::class::CapacityClass;
+use super::cut_rows;
+use crate::device::on_gpu;
+use crate::error::Result;
+use crate::layers::{HiddenKeys, attention};
+
+/// More query rows of a sequence are a prompt's, whose calls are few and long.
+const MOST_ROWS_ALONE: i32 = 32;
+/// Rows that MLX's own kernel on CUDA takes at once, where cuDNN takes none.
+const ROWS_OF_FLOAT32: i32 = 3;
+
+/// Which calls a read takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallForm {
+    /// Whether a call of one sequence is told "causal".
+    pub(super) causal: bool,
+    /// Few rows of a sequence are read so many at a time.
+    pub(super) rows_at_once: Option<i32>,
+}
+
+impl CallForm {
+    /// What suits the device.
+    pub(super) fn here(dtype: Dtype) -> Self {
+        match on_gpu() {
+            false => Self { causal: false, rows_at_once: None },
+            true if cfg!(target_os = "macos") => Self { causal: true, rows_at_once: None },
+            true if dtype == Dtype::Float32 => {
+                Self { causal: true, rows_at_once: Some(ROWS_OF_FLOAT32) }
+            }
+            true => Self { causal: true, rows_at_once: Some(1) },
+        }
+    }
+}
+
+/// One call of MLX's attention.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    slots: Range<usize>,
+    /// Rows of the queries, as many for each slot.
+    pub(super) rows: Range<i32>,
+    /// Positions.
+    pub(super) keys: Range<i32>,
+    pub(super) hidden: HiddenKeys,
+}
+
+/// The calls of one read, rows in their order.
+pub(super) fn calls(
+    read: &ClassRead,
+    causality: Causality,
+    form: CallForm,
+    dtype: Dtype,
+) -> Result<Vec<Call>> {
+    let ClassRead { slots, rows, queries, .. } = read;
+    let each = queries[0].len() as i32;
+    let needs = !all_visible(queries, causality, &keys(queries, causality));
+    let at_once = form.rows_at_once.filter(|_| each > 1 || needs);
+    let Some(at_once) = at_once else {
+        return Ok(vec![whole(slots.clone(), rows.clone(), queries, causality, form, dtype)?]);
+    };
+    // A window moves with each row.
+    let at_once = if causality.window.is_some() { 1 } else { at_once };
+    let mut calls = vec![];
+    for ((slot, queries), first) in
+        slots.clone().zip(queries).zip((rows.start..).step_by(each as usize))
+    {
+        if each > MOST_ROWS_ALONE {
+            let queries = std::slice::from_ref(queries);
+            calls.push(whole(
+                slot..slot + 1,
+                first..first + each,
+                queries,
+                causality,
+                form,
+                dtype,
+            )?);
+            continue;
+        }
+        for at in (0..each).step_by(at_once as usize) {
+            let part = at..(at + at_once).min(each);
+            let positions = queries.start + part.start..queries.start + part.end;
+            let end = if causality.both_ways { queries.end } else { positions.end };
+            let alone = causality.both_ways || part.len() == 1;
+            calls.push(Call {
+                slots: slot..slot + 1,
+                rows: first + part.start..first + part.end,
+                keys: first_key(positions.start, causality)..end,
+                hidden: if alone { HiddenKeys::Nothing } else { HiddenKeys::Later },
+            });
+        }
+    }
+    Ok(calls)
+}
+
+/// One call for slots with as many rows each.
+fn whole(
+    slots: Range<usize>,
+    rows: Range<i32>,
+    queries: &[Range<i32>],
+    causality: Causality,
+    form: CallForm,
+    dtype: Dtype,
+) -> Result<Call> {
+    let keys = keys(queries, causality);
+    let hidden = if all_visible(queries, causality, &keys) {
+        HiddenKeys::Nothing
+    } else if form.causal
+        && queries.len() == 1
+        && !causality.both_ways
+        && narrow(queries, causality, &keys).is_none()
+    {
+        HiddenKeys::Later
+    } else {
+        HiddenKeys::Masked(mask(queries, causality, &keys)?.as_dtype(dtype)?)
+    };
+    Ok(Call { slots, rows, keys, hidden })
+}
+
+/// From the first key that some row attends to, to the longest sequence's last new row.
+fn keys(queries: &[Range<i32>], causality: Causality) -> Range<i32> {
+    let end = queries.iter().map(|queries| queries.end).max().unwrap_or(0);
+    let start = queries.iter().map(|queries| queries.start).min().unwrap_or(0);
+    first_key(start, causality)..end
+}
+
+fn first_key(position: i32, causality: Causality) -> i32 {
+    causality.window.map_or(0, |window| (position - window + 1).max(0))
+}
+
+/// The window, if it hides one of these keys from a row.
+fn narrow(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> Option<i32> {
+    let last = queries.iter().map(|queries| queries.end - 1).max().unwrap_or(0);
+    causality.window.filter(|window| last - window >= keys.start)
+}
+
+/// Whether every row attends to every key.
+fn all_visible(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> bool {
+    let sees_to_end = |queries: &Range<i32>| {
+        queries.end == keys.end && (causality.both_ways || queries.start + 1 == keys.end)
+    };
+    queries.iter().all(sees_to_end) && narrow(queries, causality, keys).is_none()
+}
+
+/// `[slots, 1, rows each, keys]`: -inf after each row's last visible position and, with a window,
+/// before its first; else 0.
+fn mask(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> Result<Array> {
+    let rows = queries[0].len() as i32;
+    let by_row = |values: Vec<i32>| Array::from_slice(&values, &[queries.len() as i32, 1, rows, 1]);
+    let positions = || queries.iter().flat_map(Range::clone);
+    let last_visible = match causality.both_ways {
+        true => {
+            queries.iter().flat_map(|queries| queries.clone().map(|_| queries.end - 1)).collect()
+        }
+        false => positions().collect(),
+    };
+    let all: Vec<i32> = keys.clone().collect();
+    let all = Array::from_slice(&all, &[1, 1, 1, all.len() as i32]);
+    let mut visible = by_row(last_visible).ge(&all)?;
+    if let Some(window) = narrow(queries, causality, keys) {
+        let last_hidden = by_row(positions().map(|position| position - window).collect());
+        visible = visible.logical_and(last_hidden.lt(&all)?)?;
+    }
+    Ok(select(&visible, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?)
+}
+
+/// `q` `[queries, heads, key_dim]` → `[rows of the calls, heads · value_dim]`.
+pub(super) fn attend(
+    class: &CapacityClass,
+    layer: usize,
+    q: &Array,
+    calls: &[Call],
+    scale: f32,
+) -> Result<Array> {
+    let one = |call: &Call| {
+        let (mut k, mut v) = class.view(layer, call.slots.clone(), call.keys.clone())?;
+        if call.keys.start > 0 && cfg!(target_os = "linux") && on_gpu() {
+            // Of keys that begin later in their array, MLX gives cuDNN the first ones.
+            (k, v) = (k.contiguous()?, v.contiguous()?);
+        }
+        attention(&cut_rows(q, &call.rows)?, &k, &v, scale, &call.hidden)
+    };
+    if let [call] = calls {
+        return one(call);
+    }
+    let outputs = calls.iter().map(one).collect::<Result<Vec<_>>>()?;
+    Ok(concatenate(&outputs, 0)?)
+}
