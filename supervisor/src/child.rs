@@ -209,6 +209,9 @@ impl Host for ProcessHost {
         // glibc raises these by itself up to 32 MiB and then keeps what a worker frees; fixed,
         // large blocks go back at once. Other allocators do not know them.
         command.env("MALLOC_TRIM_THRESHOLD_", "2097152").env("MALLOC_MMAP_THRESHOLD_", "2097152");
+        // MLX's caches of CUDA's graphs and plans otherwise fail a step once they have missed twice
+        // as often as they have places, counted from the start: in any long life.
+        command.env("MLX_ENABLE_CACHE_THRASHING_CHECK", "0");
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(false);
         // SAFETY: setsid is async-signal-safe and nothing else runs between fork and exec. A
         // session of its own keeps the terminal's signals, and the end of our process group, away
@@ -355,7 +358,7 @@ mod tests {
     #[tokio::test]
     async fn a_target_gets_its_arguments_its_environment_and_a_session() {
         let temp = tempfile::tempdir().expect("a temporary directory");
-        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_TARGET__MODEL $OPENBLAS_NUM_THREADS ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
+        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_TARGET__MODEL $OPENBLAS_NUM_THREADS $MLX_ENABLE_CACHE_THRASHING_CHECK ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
         let mut host = host(temp.path(), script);
         let pid = host.start(Epoch(4), Term(7), "").expect("started");
         let session =
@@ -363,7 +366,7 @@ mod tests {
         // It may have ended already; then there is nothing to ask.
         assert!(session.is_err() || session == Ok(pid as i32));
         assert_eq!(end(&mut host).await, WorkerExit::Code(69));
-        assert_eq!(host.last_words(), "--epoch 4 --term 7 /etc/x.toml /models/t 3 none\noops");
+        assert_eq!(host.last_words(), "--epoch 4 --term 7 /etc/x.toml /models/t 3 0 none\noops");
     }
 
     #[tokio::test]
