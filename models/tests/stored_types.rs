@@ -17,7 +17,8 @@ fn with_the_graph_of_a_gpu(name: &str) {
         .output()
         .expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{errors}");
 }
 
 #[test]
@@ -26,7 +27,7 @@ fn every_layer_answers_in_the_type_of_the_model() {
 }
 
 #[test]
-#[ignore = "a part of another test, in its environment"]
+#[ignore = "needs the environment that the test above gives it"]
 fn layers_in_the_graph_of_a_gpu() {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     // Stores one norm of each recurrent layer in float32, as published checkpoints do.
