@@ -19,7 +19,7 @@ use crate::front::decoding::Decoding;
 use crate::front::grpc::{self, GrpcWire};
 use crate::front::http::aliases::Aliases;
 use crate::front::http::sse::KEEP_ALIVE;
-use crate::front::http::{self, Cors, HttpFront, HttpWire};
+use crate::front::http::{self, Cors, HttpFront, HttpWire, Sites};
 use crate::guard::Guard;
 use crate::images::ImagePipeline;
 use crate::images::store::ImageStore;
@@ -203,8 +203,9 @@ impl Gateway {
                 guard: listeners.guard(),
                 keep_alive: KEEP_ALIVE,
             };
-            let cors = Cors::new(&config.gateway.cors_origins);
-            let wire = HttpWire::new(http::router(Arc::new(front)), cors);
+            let settings = &config.gateway;
+            let sites = Sites::new(&settings.hosts, Cors::new(&settings.cors_origins));
+            let wire = HttpWire::new(http::router(Arc::new(front)), sites);
             listeners.clone().serve(socket.listener, wire)
         });
         let (calls, standing) = (self.calls.clone(), self.standing.subscribe());

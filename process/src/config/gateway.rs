@@ -44,6 +44,11 @@ pub struct GatewayConfig {
     /// = all; empty = none.
     #[serde(deserialize_with = "words")]
     pub cors_origins: Vec<String>,
+    /// Names under which clients reach the HTTP service, besides `localhost` and IP addresses
+    /// (`box.lan`). Without keys a request for another name is refused, as a page of a browser may
+    /// have sent it; empty = none.
+    #[serde(deserialize_with = "words")]
+    pub hosts: Vec<String>,
     /// File with the digests of API keys, one `name:digest` a line ([`crate::keys`]), of this user
     /// and 0600; "" = no keys.
     pub api_keys_file: String,
@@ -63,6 +68,7 @@ impl Default for GatewayConfig {
             model_aliases: ModelAliases::Auto,
             tool_format: ToolFormat::Auto,
             cors_origins: vec![],
+            hosts: vec![],
             api_keys_file: String::new(),
             tls_cert: String::new(),
             tls_key: String::new(),

@@ -122,6 +122,10 @@ fn wrong_values_name_the_key() {
         ("[gateway]\ncors_origins = [\"a.example\"]\n", "gateway.cors_origins"),
         ("[gateway]\ncors_origins = [\"https://a.example/\"]\n", "gateway.cors_origins"),
         ("[gateway]\ncors_origins = 3\n", "gateway.cors_origins"),
+        ("[gateway]\nhosts = [\"http://a.example\"]\n", "gateway.hosts: expected names"),
+        ("[gateway]\nhosts = [\"a.example:8061\"]\n", "gateway.hosts"),
+        ("[gateway]\nhosts = [\"*\"]\n", "gateway.hosts"),
+        ("[gateway]\nhosts = [\"a..example\"]\n", "gateway.hosts"),
         ("[gateway]\nmodel_aliases = true\n", "gateway.model_aliases"),
         ("[gateway]\ntool_format = \"xml\"\n", "gateway.tool_format"),
         ("[supervisor]\nlease_s = 0\n", "supervisor.lease_s"),
@@ -218,11 +222,13 @@ fn lists_are_arrays_in_the_file_and_texts_with_commas_in_the_environment() {
     let environment = [
         ("PACELINE_GATEWAY__MODEL_ALIASES", "*"),
         ("PACELINE_GATEWAY__CORS_ORIGINS", "https://b.example, http://localhost:3000"),
+        ("PACELINE_GATEWAY__HOSTS", "box.lan, Box"),
         ("PACELINE_GATEWAY__TOOL_FORMAT", "qwen_xml"),
     ];
     let gateway = build(text, &environment).expect("accepted").config.gateway;
     assert_eq!(gateway.model_aliases, ModelAliases::Any);
     assert_eq!(gateway.cors_origins, ["https://b.example", "http://localhost:3000"]);
+    assert_eq!(gateway.hosts, ["box.lan", "Box"]);
     assert_eq!(gateway.tool_format, ToolFormat::QwenXml);
 }
 

@@ -52,6 +52,12 @@ impl Config {
             );
             return Err(ConfigError::value("gateway.cors_origins", what));
         }
+        if let Some(found) = gateway.hosts.iter().find(|name| !is_host_name(name)) {
+            let what = format!(
+                "expected names of this machine like box.lan, without a scheme, a port or a path, found {found:?}"
+            );
+            return Err(ConfigError::value("gateway.hosts", what));
+        }
         gateway.check_exposure("gateway.grpc", grpc)?;
         http.map_or(Ok(()), |http| gateway.check_exposure("gateway.http", http))
     }
@@ -194,6 +200,13 @@ fn is_origin(text: &str) -> bool {
                 && !scheme.is_empty()
                 && host(rest)
         })
+}
+
+/// Whether clients would send this text as the name of a host, without its port.
+fn is_host_name(text: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    let labels = text.strip_suffix('.').unwrap_or(text).split('.');
+    labels.into_iter().all(|label| !label.is_empty() && label.chars().all(is_letter))
 }
 
 /// A share of a whole, of which some must be left.

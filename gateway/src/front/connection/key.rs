@@ -1,6 +1,7 @@
 //! The outermost layer of a connection: lets calls with a known key pass. Where keys are set, every
 //! path needs one, paths that do not exist included; only health and the status page, without its
-//! figures, are open. A refusal does not say what was wrong.
+//! figures, are open. A refusal does not say what was wrong. Where no keys are set, requests of pages
+//! of other sites are refused instead.
 
 use std::net::IpAddr;
 
@@ -35,12 +36,19 @@ impl<P: WireProtocol, B: RequestBody> CallLayer<B> for AskKey<P> {
     type Call = HeaderMap;
 
     fn before(&self, request: Request<B>) -> Entered<Self, B> {
-        let reply_headers = self.protocol.answer_headers(request.headers());
-        if let Some(reply) = self.protocol.preflight(request.method(), request.headers()) {
+        let (mut parts, body) = request.into_parts();
+        let reply_headers = self.protocol.answer_headers(&parts.headers);
+        // A page knows no key, so where keys are set they suffice.
+        let foreign = match self.guard.has_keys() {
+            true => None,
+            false => self.protocol.foreign(&parts),
+        };
+        let preflight = || self.protocol.preflight(&parts.method, &parts.headers);
+        if let Some(reply) = foreign.or_else(preflight) {
+            timed::drain(Request::from_parts(parts, body));
             let reply = with_headers(reply.map(TrackedBody::untracked), reply_headers);
             return Err(Box::pin(std::future::ready(reply)));
         }
-        let (mut parts, body) = request.into_parts();
         let principal = P::principal(&self.guard, &mut parts);
         let mut request = Request::from_parts(parts, body);
         match principal {

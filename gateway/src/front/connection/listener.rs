@@ -256,7 +256,7 @@ mod tests {
     use super::super::connections::CLOSE_GRACE;
     use super::*;
     use crate::front::grpc::{GrpcWire, health};
-    use crate::front::http::{Cors, HttpWire};
+    use crate::front::http::{Cors, HttpWire, Sites};
     use crate::inference::standing::Standing;
 
     fn listeners(guard: Guard, closing: CancellationToken) -> Listeners {
@@ -350,7 +350,7 @@ mod tests {
         let (client, socket) = tokio::io::duplex(64 << 10);
         let echo = axum::routing::post(|body: String| async { body });
         let router = axum::Router::new().route("/echo", echo);
-        let wire = HttpWire::new(router, Cors::new(&[]));
+        let wire = HttpWire::new(router, Sites::new(&[], Cors::new(&[])));
         let served =
             task::spawn("connection", server.serve_stream(socket, false, here, slot, wire));
         (client, served)

@@ -84,6 +84,12 @@ pub trait WireProtocol: Clone + Debug + Send + Sync + 'static {
     /// How long the body of a request with this head is.
     fn body_length(request: &Parts) -> BodyLength;
 
+    /// The refusal of a request that a page of another site may have made a browser send. It is asked
+    /// for where no keys are set.
+    fn foreign(&self, _request: &Parts) -> Option<Response<Self::Body>> {
+        None
+    }
+
     /// The answer to a request that is for no service, such as a browser's question about CORS.
     fn preflight(
         &self,

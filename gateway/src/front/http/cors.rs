@@ -60,7 +60,8 @@ impl Cors {
         reply
     }
 
-    fn allows(&self, origin: &HeaderValue) -> bool {
+    /// Whether pages of this origin may use the service.
+    pub fn allows(&self, origin: &HeaderValue) -> bool {
         self.origins.iter().any(|known| known == "*" || known.as_bytes() == origin.as_bytes())
     }
 }

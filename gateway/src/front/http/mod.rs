@@ -5,6 +5,7 @@
 //! - [`openai`], [`responses`], [`anthropic`]: the protocols
 //! - [`page`]: the status page and its figures
 //! - [`exchange`]: from a request to its answer
+//! - [`site`]: which pages of browsers may send requests
 //! - [`sse`]: answers as server-sent events
 //! - [`error`]: reasons as HTTP statuses
 //! - [`json`]: bounds of JSON
@@ -32,6 +33,7 @@ pub mod openai;
 mod openapi;
 pub mod page;
 pub mod responses;
+mod site;
 pub mod sse;
 pub mod values;
 mod whole;
@@ -61,6 +63,7 @@ use crate::inference::standing::Standing;
 use crate::overview::Overview;
 
 pub use cors::Cors;
+pub use site::Sites;
 pub use wire::HttpWire;
 
 /// What the handlers of all HTTP protocols share.

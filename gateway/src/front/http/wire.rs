@@ -11,9 +11,9 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use paceline_vocabulary::Reason;
 use rustls::ServerConfig;
 
-use super::cors::Cors;
 use super::error::ErrorReply;
 use super::page::{self, session};
+use super::site::Sites;
 use crate::front::connection::intake::BodyLength;
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
@@ -27,13 +27,13 @@ const OPEN: &[&str] = &["/health", page::PAGE];
 #[derive(Clone, Debug)]
 pub struct HttpWire {
     router: Router,
-    cors: Arc<Cors>,
+    sites: Arc<Sites>,
 }
 
 impl HttpWire {
-    /// Serves `router`, to pages of browsers as `cors` allows.
-    pub fn new(router: Router, cors: Cors) -> Self {
-        Self { router, cors: Arc::new(cors) }
+    /// Serves `router`, to pages of browsers as `sites` allows.
+    pub fn new(router: Router, sites: Sites) -> Self {
+        Self { router, sites: Arc::new(sites) }
     }
 }
 
@@ -80,15 +80,22 @@ impl WireProtocol for HttpWire {
     }
 
     fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
-        let allowed = self.cors.preflight(method, headers)?;
+        let allowed = self.sites.cors().preflight(method, headers)?;
         let mut reply = Response::new(Body::empty());
         *reply.status_mut() = StatusCode::NO_CONTENT;
         *reply.headers_mut() = allowed;
         Some(reply)
     }
 
+    fn foreign(&self, request: &Parts) -> Option<Response<Body>> {
+        let error = self.sites.check(request).err()?;
+        tracing::debug!(%error, "a request that a page of another site may have sent is refused");
+        let path = request.uri.path();
+        Some(ErrorReply::new(error).status(StatusCode::FORBIDDEN).of_path(path))
+    }
+
     fn answer_headers(&self, headers: &HeaderMap) -> HeaderMap {
-        self.cors.answer(headers)
+        self.sites.cors().answer(headers)
     }
 
     fn refused(error: InferenceError, path: &str) -> Response<Body> {

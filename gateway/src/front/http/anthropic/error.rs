@@ -43,6 +43,7 @@ impl Dialect for Anthropic {
     fn error(view: &ErrorView<'_>) -> Value {
         let kind = match view.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",

@@ -75,6 +75,7 @@ impl ErrorBody {
 fn kind(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
         status if status.is_server_error() => "server_error",
         _ => "invalid_request_error",

@@ -18,6 +18,7 @@ use http_body::Body as _;
 use super::{FIGURES, SESSION, guard_answer};
 use crate::front::http::HttpFront;
 use crate::front::http::error::ErrorReply;
+use crate::front::http::site::is_own_page;
 use crate::guard::API_KEY;
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
@@ -26,7 +27,9 @@ use crate::inference::error::InferenceError;
 /// Name of the cookie.
 const NAME: &str = "paceline_session";
 
-/// The session that a request may use: one without a key that asks for figures or ends the session.
+/// The session that a request may use: one without a key, from the service's own page, that asks for
+/// figures or ends the session. Browsers count other ports of the same host as the same site and
+/// send the cookie from them, too.
 pub fn offered(request: &Parts) -> Option<SessionToken> {
     let is_keyed = [AUTHORIZATION, API_KEY].iter().any(|name| request.headers.contains_key(name));
     let may_use = match request.uri.path() {
@@ -34,7 +37,7 @@ pub fn offered(request: &Parts) -> Option<SessionToken> {
         SESSION => request.method == Method::DELETE,
         _ => false,
     };
-    if is_keyed || !may_use {
+    if is_keyed || !may_use || !is_own_page(request) {
         return None;
     }
     let headers = request.headers.get_all(COOKIE).iter();
