@@ -150,7 +150,7 @@ async fn errors_have_the_shape_of_the_protocol_and_the_clients_field() {
     for (path, body, field) in [
         (CHAT, chat(json!({"guided_regex": "a"})), "guided_regex"),
         (CHAT, chat(json!({"max_tokens": "many"})), "max_tokens"),
-        (CHAT, chat(json!({"max_completion_tokens": 0})), "max_tokens"),
+        (CHAT, chat(json!({"max_completion_tokens": 0})), "max_completion_tokens"),
         (CHAT, chat(json!({"top_p": 7})), "top_p"),
         (CHAT, chat(json!({"n": 99})), "n"),
         (CHAT, chat(json!({"response_format": {"type": "xml"}})), "response_format.type"),

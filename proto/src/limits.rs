@@ -29,7 +29,7 @@ pub const MAX_TURNS: u32 = 1 << 14;
 pub const MAX_TOOLS: u32 = 1 << 10;
 
 /// Parts of a turn: some clients send a file as one part for each piece.
-const MAX_PARTS: u32 = 1 << 12;
+pub const MAX_PARTS: u32 = 1 << 12;
 /// Token ids and figures of one answer message. A message carries one step, at most a few hundred
 /// tokens.
 const MAX_STEP: u32 = 1 << 16;

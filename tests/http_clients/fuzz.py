@@ -1,7 +1,8 @@
 """Sends requests that schemathesis makes from an OpenAPI file: `python fuzz.py FILE CASES`.
 
 A third of the requests has a body that fits its schema, a third one that does not, and a third is a request that is
-served with up to three of the fields that were made. Fails on an answer whose status or body is not in the file, on an
+served with up to three of the fields that were made. Before them each number of each request is sent at the ends of its
+range, which are served, and just outside of them, which are refused. Fails on an answer whose status or body is not in the file, on an
 answer that dropped a field, on 5xx without a reason that may pass, and on a request that is not answered. The requests
 are the same in each run.
 """
@@ -68,6 +69,32 @@ def send_beside_served(case, picked):
     send(case)
 
 
+def numbers(operation):
+    """The numbers of an operation's body: name, lowest and highest value, and whether the lowest one is served."""
+    for name, field in fields(operation).items():
+        for form in field.get("oneOf", [field]):
+            kind = form.get("type")
+            if {"integer", "number"} & set(kind if isinstance(kind, list) else [kind]):
+                lowest = form.get("minimum", form.get("exclusiveMinimum"))
+                yield name, lowest, form["maximum"], "minimum" in form
+
+
+def send_extremes(operation):
+    """Sends each number of a body at the ends of its range and just outside."""
+    for name, lowest, highest, has_lowest in numbers(operation):
+        step = 1 if isinstance(lowest, int) and isinstance(highest, int) and highest > 2 else 0.01
+        outside = [lowest - step, highest + step] + ([] if has_lowest else [lowest])
+        for value in [highest] + ([lowest] if has_lowest else []) + outside:
+            body = {**SERVED[operation.path], name: value}
+            response = session.post(f"http://{ADDRESS}{operation.path}", json=body, timeout=30)
+            code = response.status_code
+            statuses[f"{operation.method} {operation.path} {code}"] += 1
+            said = f"{operation.path} {name} = {value}\n{code}: {response.text[:2000]}"
+            assert str(code) in operation.definition.raw["responses"], f"expected a status of the file, found another\n{said}"
+            assert code < 500, f"expected no fault of the service\n{said}"
+            assert value not in outside or code == 400, f"expected a refusal, found another answer\n{said}"
+
+
 def run(operation, mode, count, **more):
     settings = hypothesis.settings(
         max_examples=max(count, 1),
@@ -90,6 +117,8 @@ def main():
     posts = [operation for operation in operations if "requestBody" in operation.definition.raw]
     assert {operation.path for operation in posts} == set(SERVED), "each path has a request that is served"
     share = -(-cases // (3 * len(posts)))
+    for operation in posts:
+        send_extremes(operation)
     for operation in operations:
         run(operation, fits, share)
         run(operation, does_not, share)

@@ -129,7 +129,7 @@ impl Answer {
         Self {
             span: Span::current(),
             destination,
-            samples: (0..params.samples.max(1)).map(sample).collect(),
+            samples: params.samples.each(sample),
             generation: Some(generation),
             images: None,
             turn: 0,

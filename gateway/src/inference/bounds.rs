@@ -1,24 +1,67 @@
-//! Bounds on the number of samples of a request, and on the strings that end them.
+//! Bounds on the number of samples of a request, on the strings that end them, and on the elements
+//! of its lists.
+
+use std::num::NonZero;
 
 use super::error::{InferenceError, quoted};
 
 /// Most samples of one request.
-const MAX_SAMPLES: u32 = 16;
+pub const MAX_SAMPLES: u32 = 16;
 /// Most stop strings of one request.
 const MAX_STOPS: usize = 16;
 /// Most bytes of a stop string: so much text may be held back.
 const MAX_STOP_BYTES: usize = 256;
 
-/// The number of samples; 0 asks for one.
+/// How many samples a request asks for, from 1 to [`MAX_SAMPLES`]. What a request needs once for
+/// each sample is made by [`SampleCount::each`], so an unchecked number sizes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleCount(NonZero<u32>);
+
+impl SampleCount {
+    /// One sample.
+    pub const ONE: Self = Self(NonZero::<u32>::MIN);
+
+    /// The number that a client asks for; 0 asks for one.
+    ///
+    /// # Errors
+    /// More than may be.
+    pub fn checked(asked: u32) -> Result<Self, InferenceError> {
+        if asked > MAX_SAMPLES {
+            let expected = format!("at most {MAX_SAMPLES}");
+            return Err(InferenceError::invalid("samples", expected, asked));
+        }
+        Ok(NonZero::new(asked).map_or(Self::ONE, Self))
+    }
+
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+
+    /// One value for each sample, made from the sample's index.
+    pub fn each<T>(self, make: impl FnMut(u32) -> T) -> Vec<T> {
+        (0..self.get()).map(make).collect()
+    }
+}
+
+impl Default for SampleCount {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+/// Checks the elements of a list of a request. The limits are those that the strict codec of gRPC
+/// applies, from [`paceline_proto::limits`].
 ///
 /// # Errors
-/// More than may be.
-pub(super) fn samples(asked: u32) -> Result<u32, InferenceError> {
-    match asked {
-        0 => Ok(1),
-        1..=MAX_SAMPLES => Ok(asked),
-        _ => Err(InferenceError::invalid("samples", format!("at most {MAX_SAMPLES}"), asked)),
+/// More than `limit`.
+pub fn check_elements(field: &str, found: usize, limit: u32) -> Result<(), InferenceError> {
+    if found <= limit as usize {
+        return Ok(());
     }
+    let expected = format!("at most {limit} elements");
+    let error = InferenceError::invalid(field, expected, format!("{found}; send fewer"));
+    Err(error.fact("limit", limit).fact("found", found))
 }
 
 /// Checks the strings that end an answer.
@@ -53,7 +96,9 @@ mod tests {
 
     #[test]
     fn numbers_and_lengths_are_bounded() {
+        let samples = |asked| SampleCount::checked(asked).map(SampleCount::get);
         assert_eq!([0, 1, 16].map(|asked| samples(asked).ok()), [Some(1), Some(1), Some(16)]);
+        assert_eq!(SampleCount::checked(3).expect("few").each(|index| index), [0, 1, 2]);
         let of = |list: Vec<String>| stops(&list).map_err(|error| error.message);
         assert_eq!(
             samples(17).expect_err("too many").message,

@@ -1,8 +1,12 @@
 //! What a conversation must look like: roles and what each may have, parts, tools and their calls,
 //! the template's variables.
 
+use std::collections::HashSet;
+
+use paceline_proto::limits;
 use serde_json::{Map, Value};
 
+use super::bounds::check_elements;
 use super::error::{InferenceError, quoted};
 use super::input::{ContentPartInput, ConversationInput, MessageInput, ToolCallInput, ToolInput};
 use super::json::JsonBudget;
@@ -21,7 +25,9 @@ const MAX_TOOL_NAME: usize = 128;
 /// The first field that cannot be served.
 pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceError> {
     let ConversationInput { messages, tools, calls, template_arguments, effort } = input;
+    check_elements("tools", tools.len(), limits::MAX_TOOLS)?;
     check_calls(&calls, &tools)?;
+    check_lengths(&messages)?;
     if messages.is_empty() {
         return Err(InferenceError::invalid("messages", "at least one message", "none"));
     }
@@ -62,6 +68,19 @@ pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceE
         (offered(tools, &mut json)?, arguments(&template_arguments, &mut json)?);
     let json_bytes = json.bytes();
     Ok(Conversation { messages, tools, calls, arguments, effort, images, json_bytes })
+}
+
+/// Checks how many elements a conversation has. The strict codec of gRPC has checked the same.
+fn check_lengths(messages: &[MessageInput]) -> Result<(), InferenceError> {
+    check_elements("messages", messages.len(), limits::MAX_TURNS)?;
+    let mut all = messages.len();
+    for (at, message) in messages.iter().enumerate() {
+        let field = |name: &str| format!("messages[{at}].{name}");
+        check_elements(&field("content"), message.content.len(), limits::MAX_PARTS)?;
+        check_elements(&field("tool_calls"), message.tool_calls.len(), limits::MAX_TOOLS)?;
+        all += message.content.len() + message.tool_calls.len();
+    }
+    check_elements("messages", all, limits::MAX_ELEMENTS)
 }
 
 /// Checks that a tool that must be called is offered.
@@ -150,17 +169,17 @@ fn tool_call(
 ) -> Result<ToolCall, InferenceError> {
     let ToolCallInput { id, name, arguments } = call;
     check_name(&format!("{field}.name"), &name)?;
-    let arguments = json.object(&format!("{field}.arguments"), &arguments)?;
+    let arguments = json.call_arguments(&format!("{field}.arguments"), &arguments)?;
     Ok(ToolCall { id, name, arguments })
 }
 
 fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, InferenceError> {
-    let mut offered: Vec<Tool> = Vec::with_capacity(tools.len());
+    let (mut offered, mut names) = (Vec::new(), HashSet::new());
     for (at, tool) in tools.into_iter().enumerate() {
         let ToolInput { name, description, parameters, strict } = tool;
         let field = |name: &str| format!("tools[{at}].{name}");
         check_name(&field("name"), &name)?;
-        if offered.iter().any(|other| other.name == name) {
+        if !names.insert(name.clone()) {
             return Err(InferenceError::invalid(
                 &field("name"),
                 "a name of its own for each tool",
@@ -318,6 +337,30 @@ mod tests {
         check(call("f", "3"), "messages[0].tool_calls[0].arguments", &["a JSON object", "3"]);
         let deep = "[".repeat(1 << 20);
         check(call("f", &deep), "messages[0].tool_calls[0].arguments", &["at most 64 levels"]);
+    }
+
+    #[test]
+    fn lists_of_a_conversation_have_the_bounds_of_the_contract() {
+        let turns = |count: usize| vec![message("user", "x"); count];
+        let parts = |count: usize| {
+            let content = vec![ContentPartInput::Text("x".into()); count];
+            vec![MessageInput { content, ..message("user", "x") }]
+        };
+        let calls = |count: usize| {
+            let tool_calls = vec![call("f", "{}"); count];
+            vec![MessageInput { tool_calls, ..message("assistant", "x") }]
+        };
+        let tools = |count: usize| (0..count).map(|at| tool(&format!("f{at}"), "")).collect();
+        for messages in [turns(1 << 14), parts(1 << 12), calls(1 << 10)] {
+            assert!(conversation(messages, tools(1 << 10), "").is_ok());
+        }
+        let many = |messages| conversation(messages, vec![], "");
+        refused(many(turns(20_000)), "messages", &["at most 16384", "20000"]);
+        refused(many(parts(5_000)), "messages[0].content", &["at most 4096", "5000"]);
+        refused(many(calls(1_100)), "messages[0].tool_calls", &["at most 1024", "1100"]);
+        refused(conversation(turns(1), tools(30_000), ""), "tools", &["at most 1024", "30000"]);
+        let many_parts = vec![parts(4_096); 17].concat();
+        refused(many(many_parts), "messages", &["at most 65536"]);
     }
 
     #[test]

@@ -161,8 +161,6 @@ fn broken_settings_are_refused_by_field() {
     check(with(least), "limits.min_tokens", &["at most 60", "61"]);
     let logprobs = GenerationParams { logprobs: Some(21), ..Default::default() };
     check(with(logprobs), "logprobs", &["0 to 20", "21"]);
-    let samples = GenerationParams { samples: 17, ..Default::default() };
-    check(with(samples), "samples", &["at most 16", "17"]);
     let logit_bias = vec![LogitBias { token_id: 4096, bias: 1.0 }];
     let biased = sampled(SamplingParams { logit_bias, ..Default::default() });
     check(biased, "sampling.logit_bias[0].token_id", &["below 4096"]);

@@ -1,6 +1,9 @@
 //! JSON that a request has as text: tools' parameters, calls' arguments, variables of the template.
-//! It is read with one budget for all of a request, which is checked before a value is made. An
-//! object with a key twice is refused: which of the two values the client means is unknown.
+//! It is read with one budget for all of a request, which is checked before a value is made.
+//!
+//! An object with a key twice is refused: which of the two values the client means is unknown. In
+//! the arguments of an earlier call the last value counts: a model wrote them, and the client that
+//! resends them ran its tool with the last value.
 
 use std::fmt;
 
@@ -28,6 +31,13 @@ enum JsonProblem {
     KeyTwice(String),
 }
 
+/// What becomes of an object with a key twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyTwice {
+    Refused,
+    LastCounts,
+}
+
 /// What a request's JSON took so far.
 #[derive(Debug, Default)]
 pub(super) struct JsonBudget {
@@ -45,11 +55,33 @@ impl JsonBudget {
     /// A JSON object as text; empty text is an empty one.
     ///
     /// # Errors
-    /// It is none, or the request's JSON is over a bound with it.
+    /// It is none, an object has a key twice, or the request's JSON is over a bound with it.
     pub(super) fn object(
         &mut self,
         field: &str,
         text: &str,
+    ) -> Result<Map<String, Value>, InferenceError> {
+        self.read(field, text, KeyTwice::Refused)
+    }
+
+    /// Arguments of an earlier call, as [`JsonBudget::object`]. Of a key that comes twice the last
+    /// value counts.
+    ///
+    /// # Errors
+    /// They are no object, or the request's JSON is over a bound with them.
+    pub(super) fn call_arguments(
+        &mut self,
+        field: &str,
+        text: &str,
+    ) -> Result<Map<String, Value>, InferenceError> {
+        self.read(field, text, KeyTwice::LastCounts)
+    }
+
+    fn read(
+        &mut self,
+        field: &str,
+        text: &str,
+        key_twice: KeyTwice,
     ) -> Result<Map<String, Value>, InferenceError> {
         if text.is_empty() {
             return Ok(Map::new());
@@ -64,7 +96,7 @@ impl JsonBudget {
             ));
         }
         let mut reader = serde_json::Deserializer::from_str(text);
-        let read = Bounded { budget: self, depth: 1 }.deserialize(&mut reader);
+        let read = Bounded { budget: self, depth: 1, key_twice }.deserialize(&mut reader);
         let read = read.and_then(|value| reader.end().map(|()| value));
         match (read, self.problem.take()) {
             (_, Some(JsonProblem::TooManyValues)) => {
@@ -97,12 +129,13 @@ struct Bounded<'a> {
     budget: &'a mut JsonBudget,
     /// Of the value: 1 for the outermost.
     depth: usize,
+    key_twice: KeyTwice,
 }
 
 impl Bounded<'_> {
     /// For a value inside this one.
     fn inner(&mut self) -> Bounded<'_> {
-        Bounded { budget: self.budget, depth: self.depth + 1 }
+        Bounded { budget: self.budget, depth: self.depth + 1, key_twice: self.key_twice }
     }
 
     /// Lists and objects are bounded in depth.
@@ -172,7 +205,7 @@ impl<'de> Visitor<'de> for Bounded<'_> {
         self.enter()?;
         let mut members = Map::new();
         while let Some(name) = object.next_key::<String>()? {
-            if members.contains_key(&name) {
+            if self.key_twice == KeyTwice::Refused && members.contains_key(&name) {
                 self.budget.problem = Some(JsonProblem::KeyTwice(name));
                 return Err(A::Error::custom("a key twice"));
             }
@@ -234,6 +267,13 @@ mod tests {
             assert_eq!(read(text).expect_err("twice"), twice, "{text}");
         }
         assert!(read(r#"{"a": {"a": 1}, "A": 2}"#).is_ok(), "each is in an object of its own");
+    }
+
+    #[test]
+    fn the_last_of_two_values_counts_in_arguments_of_a_call() {
+        let text = r#"{"a": 1, "b": {"c": 1, "c": 2}, "a": [3]}"#;
+        let found = JsonBudget::default().call_arguments("f", text).expect("served");
+        assert_eq!(Value::Object(found).to_string(), r#"{"a":[3],"b":{"c":2}}"#);
     }
 
     #[test]

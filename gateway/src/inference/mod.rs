@@ -6,6 +6,7 @@
 //! [`crate::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
 //!
 //! - [`input`], [`params`]: what clients ask for.
+//! - [`bounds`]: bounds of numbers and lists.
 //! - [`request`]: checks of the fields alone.
 //! - [`fit`]: checks against the served model.
 //! - [`grammar`]: what answers are held to.
@@ -16,7 +17,7 @@
 
 pub mod admission;
 pub mod answer;
-mod bounds;
+pub mod bounds;
 mod conversation;
 pub mod deadline;
 pub mod error;

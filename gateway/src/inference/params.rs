@@ -5,17 +5,19 @@ use std::collections::HashSet;
 
 use paceline_vocabulary::RouteWish;
 
-use super::bounds;
+use super::bounds::{self, SampleCount};
 use super::error::InferenceError;
 use super::grammar::{TextForm, check_form};
 use crate::sampling::{OutOfRange, SamplingRule};
 
+/// Largest bias, and with the other sign the smallest.
+pub const MAX_BIAS: f32 = 100.0;
 /// Most biases of a request.
-const MAX_BIASES: usize = 1024;
+pub const MAX_BIASES: usize = 1024;
 /// Most stop token ids of a request.
 const MAX_STOP_IDS: usize = 64;
 /// Most of the most probable tokens that are reported for one token.
-const MAX_LOGPROBS: u32 = 20;
+pub const MAX_LOGPROBS: u32 = 20;
 
 /// What a request asks for besides its prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,8 +47,8 @@ pub struct GenerationParams {
     pub report_usage: bool,
     /// Whether log-probabilities are reported, and of how many of the most probable tokens.
     pub logprobs: Option<u32>,
-    /// How many samples; 0 asks for one.
-    pub samples: u32,
+    /// How many samples.
+    pub samples: SampleCount,
     /// What the answer's text is held to.
     pub form: Option<TextForm>,
 }
@@ -84,11 +86,11 @@ pub struct LogitBias {
 }
 
 impl GenerationParams {
-    /// Checks the fields alone. Afterwards `samples` is at least one.
+    /// Checks the fields alone.
     ///
     /// # Errors
     /// The first field that is out of its range.
-    pub(super) fn check(mut self) -> Result<Self, InferenceError> {
+    pub(super) fn check(self) -> Result<Self, InferenceError> {
         if self.max_tokens == Some(0) {
             return Err(InferenceError::invalid("limits.max_tokens", "at least 1", "0"));
         }
@@ -106,7 +108,6 @@ impl GenerationParams {
         {
             return Err(InferenceError::invalid("logprobs", format!("0 to {MAX_LOGPROBS}"), count));
         }
-        self.samples = bounds::samples(self.samples)?;
         bounds::stops(&self.stop)?;
         if let Some(form) = &self.form {
             check_form(form)?;
@@ -181,8 +182,8 @@ impl SamplingParams {
         let mut seen = HashSet::new();
         for (at, one) in biases.iter().enumerate() {
             let field = |name: &str| format!("sampling.logit_bias[{at}].{name}");
-            if !(-100.0..=100.0).contains(&one.bias) {
-                let expected = "a number from -100 to 100";
+            if !(-MAX_BIAS..=MAX_BIAS).contains(&one.bias) {
+                let expected = format!("a number from -{MAX_BIAS} to {MAX_BIAS}");
                 return Err(InferenceError::invalid(&field("bias"), expected, one.bias));
             }
             if !seen.insert(one.token_id) {
@@ -326,7 +327,6 @@ mod tests {
             min_tokens: 8,
             ignore_eos,
             stop_token_ids: vec![7, 2, 7],
-            samples: 1,
             ..Default::default()
         }
     }

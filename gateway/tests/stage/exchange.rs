@@ -132,6 +132,11 @@ impl Exchange {
 
     /// Posts a body, and answers it with this text. Returns the prompt as well.
     pub async fn answered(&mut self, path: &str, body: &Value, answer: &Answer<'_>) -> Served {
+        self.answered_text(path, body.to_string(), answer).await
+    }
+
+    /// The same for a body as text, which may have a key twice.
+    pub async fn answered_text(&mut self, path: &str, body: String, answer: &Answer<'_>) -> Served {
         let mut ids = self.language.tokens.encode(answer.text, false).expect("encodes");
         let router = self.router.clone();
         let serving = async {
@@ -148,7 +153,7 @@ impl Exchange {
             (prompt, max_tokens, over)
         };
         let (reply, (prompt, max_tokens, _over)) =
-            within(async { tokio::join!(reply(router, path, body), serving) }).await;
+            within(async { tokio::join!(reply_to_text(router, path, body), serving) }).await;
         Served { reply, prompt, max_tokens }
     }
 
@@ -202,8 +207,13 @@ impl Reply {
 }
 
 pub async fn reply(router: Router, path: &str, body: &Value) -> Reply {
+    reply_to_text(router, path, body.to_string()).await
+}
+
+/// Posts a body as text.
+pub async fn reply_to_text(router: Router, path: &str, body: String) -> Reply {
     let request = Request::post(path).header("content-type", "application/json");
-    let request = request.body(Body::from(body.to_string())).expect("a request");
+    let request = request.body(Body::from(body)).expect("a request");
     let response = within(router.oneshot(request)).await.expect("infallible");
     let (parts, body) = response.into_parts();
     let body = within(axum::body::to_bytes(body, 16 << 20)).await.expect("a whole body");
@@ -211,8 +221,8 @@ pub async fn reply(router: Router, path: &str, body: &Value) -> Reply {
     Reply { status: parts.status, headers: parts.headers, body }
 }
 
-/// The demo's tokenizer, and a template.
-fn write_model(dir: &Path, template: &str) {
+/// The demo's tokenizer, and a template of tests/templates.
+pub fn write_model(dir: &Path, template: &str) {
     std::fs::create_dir_all(dir).expect("writable");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let demo = root.join("../demo/target");
@@ -223,7 +233,7 @@ fn write_model(dir: &Path, template: &str) {
     std::fs::copy(template, dir.join("chat_template.jinja")).expect("copied");
 }
 
-fn ready() -> ServiceState {
+pub fn ready() -> ServiceState {
     let model = ModelInfo {
         name: "agentic".into(),
         path: "/models/agentic".into(),

@@ -7,6 +7,7 @@
 use paceline_proto::v1;
 use paceline_vocabulary::RouteWish;
 
+use crate::inference::bounds::SampleCount;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::grammar::TextForm;
 use crate::inference::input::{
@@ -45,7 +46,7 @@ pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceE
         Some(Prompt::TokenIds(list)) => PromptInput::Ids(list.ids),
     };
     let (route, form) = (route_wish(route)?, text_form(grammar)?);
-    let rest = params(sampling, limits);
+    let (rest, samples) = (params(sampling, limits), SampleCount::checked(samples)?);
     let params = GenerationParams { model, route, report_margins, samples, logprobs, form, ..rest };
     Ok(RequestInput { prompt, params })
 }
@@ -70,7 +71,7 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
         tool_choice,
     } = message;
     let (route, form) = (route_wish(route)?, text_form(grammar)?);
-    let rest = params(sampling, limits);
+    let (rest, samples) = (params(sampling, limits), SampleCount::checked(samples)?);
     let params = GenerationParams { model, route, report_margins, samples, logprobs, form, ..rest };
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(at, message)| conversation_message(at, message));
@@ -356,7 +357,7 @@ mod tests {
             report_margins: true,
             report_usage: false,
             logprobs: Some(3),
-            samples: 4,
+            samples: SampleCount::checked(4).expect("few"),
             form: Some(TextForm::JsonObject),
         };
         assert_eq!(chat(message).expect("every enum is known").params, expected);

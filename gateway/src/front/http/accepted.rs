@@ -5,12 +5,13 @@
 //! nothing, and the client that sends it. Another value, and a field that is in no table, is refused
 //! by its path (I5).
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::json::AnyObject;
 use crate::inference::error::{InferenceError, quoted};
 
-/// The fields of one object besides those that are served.
-pub type Rest = Map<String, Value>;
+/// The fields of one object besides those that are served, each once.
+pub type Rest = AnyObject;
 
 /// A field that is accepted and not read.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +52,7 @@ pub const fn accepted(field: &'static str, values: Values, client: &'static str)
 /// # Errors
 /// A field that is not accepted, or not with its value.
 pub fn check(path: &str, rest: &Rest, table: &[Accepted]) -> Result<(), InferenceError> {
-    for (name, value) in rest {
+    for (name, value) in &rest.0 {
         let field = format!("{path}{name}");
         match table.iter().find(|accepted| accepted.field == name) {
             None => {
@@ -99,7 +100,7 @@ impl Values {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
 
@@ -113,7 +114,7 @@ mod tests {
     ];
 
     fn refused(name: &str, value: Value) -> Option<(String, String)> {
-        let rest = Rest::from_iter([(name.to_owned(), value)]);
+        let rest = AnyObject(Map::from_iter([(name.to_owned(), value)]));
         let error = check("messages[1].", &rest, TABLE).err()?;
         Some((error.field.expect("a field"), error.message))
     }

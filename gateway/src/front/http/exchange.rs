@@ -341,7 +341,7 @@ trait DecodeChecked: Protocol {
         context: &DecodeContext<'_>,
     ) -> Result<Checked<Replying<Self::Writer>>, InferenceError> {
         let Decoded { input, writer, stream, messages, calls } = Self::decode(body, context)?;
-        let writer = CallFilter::new(writer, calls);
+        let writer = CallFilter::new(writer, calls, input.params.samples);
         let request = context.front.inference.check(input);
         Ok(Checked { request, messages, rest: Replying { writer, stream } })
     }

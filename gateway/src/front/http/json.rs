@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
+use utoipa::ToSchema;
 
 use crate::inference::error::{InferenceError, quoted};
 use crate::shorten::shorten;
@@ -140,9 +141,21 @@ fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
         return InferenceError::invalid(&child(name), "the field once", "it twice");
     }
     let field = short(if parent.is_empty() { "body" } else { parent });
+    if let Some((found, expected)) = out_of_range(&words) {
+        return InferenceError::invalid(&field, short(expected), short(found));
+    }
     let words = short(&words);
     let kind = if error.is_data() { "a value of this field" } else { "JSON" };
     InferenceError::invalid(&field, kind, words)
+}
+
+/// What was found and what was expected, if these words of the decoder are about a value that its
+/// field does not take.
+fn out_of_range(words: &str) -> Option<(&str, &str)> {
+    let rest = words.strip_prefix("invalid value: integer `")?;
+    let (found, rest) = rest.split_once("`, expected ")?;
+    let (expected, _place) = rest.rsplit_once(" at line ")?;
+    Some((found, expected))
 }
 
 /// A text that may quote the client's own, cut if it is long.
@@ -163,6 +176,59 @@ impl AnyJson {
     pub fn text(&self) -> String {
         self.0.to_string()
     }
+}
+
+/// A JSON object of a client with any members, such as labels. As [`AnyJson`], with each key once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = Object)]
+pub struct AnyObject(pub Map<String, Value>);
+
+/// Arguments of an earlier call of a tool, which a client resends as the model wrote them. A model
+/// may have written a key twice. The last value counts, as for the client that ran the tool.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct CallArguments(pub Value);
+
+/// Why an object with this key twice is refused.
+pub(super) fn key_twice(key: &str) -> String {
+    format!("the key {} twice", quoted(key))
+}
+
+impl<'de> Deserialize<'de> for AnyObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = AnyObject;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<AnyObject, A::Error> {
+                members(object, |key| format!("duplicate field `{key}`")).map(AnyObject)
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// The members of an object, each key once. `twice`: the words for a key that comes again.
+fn members<'de, A: MapAccess<'de>>(
+    mut object: A,
+    twice: fn(&str) -> String,
+) -> Result<Map<String, Value>, A::Error> {
+    let mut members = Map::new();
+    while let Some(name) = object.next_key::<String>()? {
+        if members.contains_key(&name) {
+            return Err(A::Error::custom(twice(&name)));
+        }
+        let AnyJson(value) = object.next_value()?;
+        members.insert(name, value);
+    }
+    Ok(members)
 }
 
 impl<'de> Deserialize<'de> for AnyJson {
@@ -224,16 +290,8 @@ impl<'de> Visitor<'de> for AnyVisitor {
         Ok(Value::Array(values))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
-        let mut members = Map::new();
-        while let Some(name) = object.next_key::<String>()? {
-            if members.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("the key {} twice", quoted(&name))));
-            }
-            let AnyJson(value) = object.next_value()?;
-            members.insert(name, value);
-        }
-        Ok(Value::Object(members))
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Value, A::Error> {
+        members(object, key_twice).map(Value::Object)
     }
 }
 

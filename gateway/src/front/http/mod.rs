@@ -12,6 +12,7 @@
 //! - [`bodies`]: bodies without a service, for the fuzz targets
 //! - [`aliases`]: the model names that are served
 //! - [`accepted`]: fields that are accepted and not read
+//! - [`number`]: whole numbers of requests, checked while they are read
 //! - [`values`]: values of requests with several forms
 //! - [`answer`]: fields of all answers
 //! - [`one_call`]: answers that may have one call of a tool
@@ -27,6 +28,7 @@ pub mod error;
 pub mod exchange;
 pub mod json;
 pub mod metrics;
+pub mod number;
 pub mod one_call;
 pub mod openai;
 #[cfg(test)]

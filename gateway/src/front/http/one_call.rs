@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::exchange::AnswerWriter;
 use super::sse::{KeepAlive, SseEvent};
+use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEvent, AnswerPart};
 
@@ -48,8 +49,9 @@ enum Calls {
 }
 
 impl<W> CallFilter<W> {
-    pub(super) fn new(writer: W, allowed: AllowedCalls) -> Self {
-        Self { writer, allowed, samples: Vec::new() }
+    /// For an answer of so many samples.
+    pub(super) fn new(writer: W, allowed: AllowedCalls, samples: SampleCount) -> Self {
+        Self { writer, allowed, samples: samples.each(|_| Calls::None) }
     }
 
     /// The event without the calls that are too many.
@@ -57,11 +59,7 @@ impl<W> CallFilter<W> {
         if self.allowed == AllowedCalls::All {
             return event;
         }
-        let at = event.sample_index as usize;
-        if self.samples.len() <= at {
-            self.samples.resize(at + 1, Calls::None);
-        }
-        if let Some(calls) = self.samples.get_mut(at) {
+        if let Some(calls) = self.samples.get_mut(event.sample_index as usize) {
             event.parts.retain(|part| calls.keeps(part));
         }
         event
@@ -120,7 +118,7 @@ mod tests {
     }
 
     fn kept(allowed: AllowedCalls, samples: &[(u32, Vec<AnswerPart>)]) -> Vec<AnswerPart> {
-        let mut filter = CallFilter::new((), allowed);
+        let mut filter = CallFilter::new((), allowed, SampleCount::checked(2).expect("few"));
         let events = samples.iter().map(|(sample_index, parts)| AnswerEvent {
             sample_index: *sample_index,
             parts: parts.clone(),

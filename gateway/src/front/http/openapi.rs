@@ -31,10 +31,12 @@ use super::{Health, anthropic, openai, responses};
 const ERRORS: &[(u16, &str)] = &[
     (400, "The request cannot be served."),
     (401, "Keys are set, and the request has none that is known."),
+    (403, "No keys are set, and a page of another site may have sent the request."),
     (404, "No such model here."),
     (405, "The path has no such method."),
     (408, "The body did not arrive in time."),
     (413, "The body is too large."),
+    (415, "The body is compressed."),
     (429, "Too many requests; `retry-after` says when to try again."),
     (499, "An operator or the client's own leaving cancelled the request."),
     (500, "An error inside the service."),
@@ -461,4 +463,57 @@ fn every_status_of_an_error_is_listed() {
         // 409 answers orders of operators and messages between processes, which have no path here.
         assert!(status == 409 || ERRORS.iter().any(|(known, _)| *known == status), "{reason:?}");
     }
+}
+
+/// Calls `visit` with each schema inside this one, by its path. References are followed once.
+fn each_schema(
+    schema: &Value,
+    path: &str,
+    schemas: &Map<String, Value>,
+    seen: &mut Vec<String>,
+    visit: &mut impl FnMut(&str, &Value),
+) {
+    let reference = schema.get("$ref").and_then(Value::as_str);
+    if let Some(name) = reference.and_then(|path| path.strip_prefix(SCHEMAS)) {
+        if !seen.iter().any(|known| known == name) {
+            seen.push(name.to_owned());
+            each_schema(&schemas[name], name, schemas, seen, visit);
+        }
+        return;
+    }
+    visit(path, schema);
+    let members = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let inner = members.map(|(name, inner)| (format!("{path}.{name}"), inner));
+    let lists =
+        ["oneOf", "anyOf", "allOf"].into_iter().filter_map(|name| schema.get(name)?.as_array());
+    let inner = inner.chain(lists.flatten().map(|inner| (path.to_owned(), inner)));
+    let single = ["items", "additionalProperties"].into_iter().filter_map(|name| schema.get(name));
+    let inner = inner.chain(single.map(|inner| (format!("{path}[]"), inner)));
+    for (path, inner) in inner {
+        each_schema(inner, &path, schemas, seen, visit);
+    }
+}
+
+#[test]
+fn every_number_of_a_request_has_bounds() {
+    let schemas = schemas();
+    let (mut seen, mut count) = (Vec::new(), 0);
+    let mut visit = |path: &str, schema: &Value| {
+        let words = match &schema["type"] {
+            Value::Array(words) => words.clone(),
+            word => vec![word.clone()],
+        };
+        if words.iter().any(|word| word == "integer" || word == "number") {
+            let has = |name: &str| schema.get(name).is_some_and(Value::is_number);
+            let bounded = (has("minimum") || has("exclusiveMinimum")) && has("maximum");
+            assert!(bounded, "{path} has no bounds: use a type of `number.rs`: {schema}");
+            count += 1;
+        }
+    };
+    for request in
+        ["ChatCompletionRequest", "CompletionRequest", "ResponsesRequest", "MessagesRequest"]
+    {
+        each_schema(&reference(request), request, &schemas, &mut seen, &mut visit);
+    }
+    assert!(count >= 40, "expected the numbers of all requests, found {count}");
 }

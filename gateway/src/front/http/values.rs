@@ -11,6 +11,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::json::AnyObject;
+use super::number::TokenId;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::CallRule;
 
@@ -53,8 +55,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
 }
 
 /// A prompt in one of its forms.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// A text.
     Text(String),
@@ -64,6 +65,22 @@ pub enum Prompt {
     Texts(Vec<String>),
     /// Several lists of token ids.
     TokenLists(Vec<Vec<u32>>),
+}
+
+/// A prompt in one of its forms.
+// For the schema alone: a million token ids are read without a type of their own.
+#[derive(Clone, Debug, ToSchema)]
+#[serde(untagged)]
+#[schema(as = Prompt)]
+pub enum PromptForms {
+    /// A text.
+    Text(String),
+    /// Token ids.
+    Tokens(Vec<TokenId>),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Several lists of token ids.
+    TokenLists(Vec<Vec<TokenId>>),
 }
 
 /// The first element of a prompt that is a list. It decides what the others are.
@@ -147,34 +164,6 @@ impl<'de> Deserialize<'de> for First {
     }
 }
 
-/// A seed. The protocol's is a signed number; ours has the same 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Seed(pub u64);
-
-impl<'de> Deserialize<'de> for Seed {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Forms;
-
-        impl Visitor<'_> for Forms {
-            type Value = Seed;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an integer of 64 bits")
-            }
-
-            fn visit_u64<E>(self, seed: u64) -> Result<Seed, E> {
-                Ok(Seed(seed))
-            }
-
-            fn visit_i64<E>(self, seed: i64) -> Result<Seed, E> {
-                Ok(Seed(seed.cast_unsigned()))
-            }
-        }
-
-        deserializer.deserialize_any(Forms)
-    }
-}
-
 /// Whether and which tools the model calls.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
@@ -250,7 +239,8 @@ impl<'de> Deserialize<'de> for ToolChoice {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Self::Value, A::Error> {
-                Map::deserialize(MapAccessDeserializer::new(object)).map(ToolChoice::Tools)
+                let object = AnyObject::deserialize(MapAccessDeserializer::new(object))?;
+                Ok(ToolChoice::Tools(object.0))
             }
         }
 
@@ -311,14 +301,6 @@ mod tests {
             let error = rule(other).expect_err("refused");
             assert_eq!(error.field.as_deref(), Some(field));
         }
-    }
-
-    #[test]
-    fn a_seed_keeps_its_bits() {
-        let seed = |text| serde_json::from_str::<Seed>(text).map(|seed| seed.0).ok();
-        assert_eq!(seed("-1"), Some(u64::MAX));
-        assert_eq!(seed("18446744073709551615"), Some(u64::MAX));
-        assert_eq!(seed("1.5"), None);
     }
 
     #[test]

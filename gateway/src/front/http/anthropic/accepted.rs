@@ -1,10 +1,11 @@
 //! Fields of the Messages protocol that are accepted and not read, each with the client that sends
 //! it, and the values of read fields that change nothing.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::types::ContextManagement;
 use crate::front::http::accepted::{Accepted, Values, accepted};
+use crate::front::http::json::AnyObject;
 use crate::inference::error::{InferenceError, quoted};
 
 /// Of a request.
@@ -98,7 +99,7 @@ pub fn is_billing(text: &str) -> bool {
 /// # Errors
 /// The first change that is one.
 pub fn check_edits(management: &ContextManagement) -> Result<(), InferenceError> {
-    let keeps_all = |edit: &Map<String, Value>| {
+    let keeps_all = |AnyObject(edit): &AnyObject| {
         edit.get("type").is_some_and(|kind| kind == "clear_thinking_20251015")
             && edit.get("keep").is_some_and(|keep| keep == "all" || keep["type"] == "all")
             && edit.len() == 2
@@ -108,7 +109,7 @@ pub fn check_edits(management: &ContextManagement) -> Result<(), InferenceError>
         Some(at) => Err(InferenceError::invalid(
             &format!("context_management.edits[{at}]"),
             "clear_thinking_20251015 that keeps all, the only edit that is served",
-            quoted(&Value::from(management.edits[at].clone()).to_string()),
+            quoted(&Value::from(management.edits[at].0.clone()).to_string()),
         )),
     }
 }

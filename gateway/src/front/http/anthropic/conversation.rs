@@ -3,11 +3,14 @@
 
 use std::collections::HashMap;
 
+use paceline_proto::limits;
+
 use super::accepted;
 use super::decode::{image, text};
 use super::types::{Block, Message, ResultBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock};
 use crate::front::http::accepted::check;
 use crate::front::http::values::TextOr;
+use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{ContentPartInput, MessageInput, ToolCallInput};
 
@@ -48,6 +51,8 @@ impl Turns {
                     turn.message().content.push(ContentPartInput::Text(text));
                 }
                 TextOr::List(blocks) => {
+                    let field = format!("{}.content", turn.path);
+                    check_elements(&field, blocks.len(), limits::MAX_PARTS)?;
                     for (place, block) in blocks.into_iter().enumerate() {
                         turn.block(place, block)?;
                     }
@@ -102,7 +107,7 @@ impl Turn<'_> {
                 of_role("assistant", "tool_use")?;
                 check(&format!("{path}."), &rest, accepted::TOOL_USE)?;
                 self.turns.tools.insert(id.clone(), name.clone());
-                let arguments = input.text();
+                let arguments = input.0.to_string();
                 self.message().tool_calls.push(ToolCallInput { id, name, arguments });
             }
             Block::ToolResult(block) => {
@@ -135,6 +140,7 @@ impl Turn<'_> {
             None => {}
             Some(TextOr::Text(text)) => parts.push(ContentPartInput::Text(text)),
             Some(TextOr::List(blocks)) => {
+                check_elements(&format!("{path}.content"), blocks.len(), limits::MAX_PARTS)?;
                 for (place, block) in blocks.into_iter().enumerate() {
                     let path = format!("{path}.content[{place}]");
                     parts.push(match block {

@@ -1,6 +1,7 @@
 //! A request of the Messages protocol as the input of [`crate::inference`].
 
 use base64::Engine as _;
+use paceline_proto::limits;
 use paceline_vocabulary::RouteWish;
 use serde_json::{Map, Value};
 
@@ -12,8 +13,10 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
+use crate::front::http::number::{Count, MaxTokens};
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::values::TextOr;
+use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::grammar::TextForm;
 use crate::inference::input::{
@@ -91,6 +94,8 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         rest,
     } = body;
     check("", &rest, accepted::REQUEST)?;
+    check_elements("messages", messages.len(), limits::MAX_TURNS)?;
+    check_elements("tools", tools.as_ref().map_or(0, Vec::len), limits::MAX_TOOLS)?;
     if let Some(management) = &context_management {
         check_edits(management)?;
     }
@@ -98,7 +103,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         (None, Purpose::Answer) => {
             return Err(InferenceError::invalid("max_tokens", "a number of tokens", "none"));
         }
-        (max_tokens, _) => max_tokens,
+        (max_tokens, _) => max_tokens.map(MaxTokens::get),
     };
     let mut conversation = Turns::default();
     if let Some(system) = system_message(system)? {
@@ -123,7 +128,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
     let Extension { route, template_arguments } =
         paceline.unwrap_or(Extension { route: None, template_arguments: None });
     // What the client sets by name counts more than what follows from other fields.
-    arguments.extend(template_arguments.unwrap_or_default());
+    arguments.extend(template_arguments.unwrap_or_default().0);
     let conversation = ConversationInput {
         messages: conversation,
         tools: if choice.is_some() { tools } else { Vec::new() },
@@ -136,7 +141,12 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
     };
     let params = GenerationParams {
         model,
-        sampling: SamplingParams { temperature, top_k, top_p, ..Default::default() },
+        sampling: SamplingParams {
+            temperature,
+            top_k: top_k.map(Count::get),
+            top_p,
+            ..Default::default()
+        },
         max_tokens,
         // The protocol's max_tokens is an upper bound: agents send one number for all prompts.
         lower_max_tokens: true,
@@ -166,6 +176,7 @@ fn system_message(
         Some(TextOr::Text(text)) if text.is_empty() => {}
         Some(TextOr::Text(text)) => content.push(ContentPartInput::Text(text)),
         Some(TextOr::List(blocks)) => {
+            check_elements("system", blocks.len(), limits::MAX_PARTS)?;
             for (at, SystemBlock::Text(block)) in blocks.into_iter().enumerate() {
                 let text = text(&format!("system[{at}]"), block)?;
                 if !is_billing(&text) {

@@ -2,11 +2,11 @@
 //! object are in its `rest`, which [`super::accepted`] checks.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
-use crate::front::http::json::AnyJson;
+use crate::front::http::json::{AnyJson, AnyObject, CallArguments};
+use crate::front::http::number::{Count, MaxTokens};
 use crate::front::http::values::TextOr;
 
 /// A request of `/v1/messages` and of `/v1/messages/count_tokens`.
@@ -16,7 +16,8 @@ pub struct MessagesRequest {
     pub model: String,
     /// Most tokens of the answer. Fewer are served if the context has no room for so many.
     /// Required, except where tokens are counted.
-    pub max_tokens: Option<u32>,
+    #[schema(inline)]
+    pub max_tokens: Option<MaxTokens>,
     /// The conversation, oldest first.
     pub messages: Vec<Message>,
     /// Instructions of the operator to the model.
@@ -26,10 +27,13 @@ pub struct MessagesRequest {
     /// Whether the answer comes as events.
     pub stream: Option<bool>,
     /// How random the answer is.
+    #[schema(minimum = 0.0, maximum = 100.0)]
     pub temperature: Option<f32>,
     /// The number of most probable tokens that are chosen from.
-    pub top_k: Option<u32>,
+    #[schema(inline)]
+    pub top_k: Option<Count>,
     /// The share of probability that is chosen from.
+    #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
     pub top_p: Option<f32>,
     /// Tools that the model may call.
     pub tools: Option<Vec<Tool>>,
@@ -165,7 +169,7 @@ pub struct ToolUseBlock {
     pub name: String,
     /// Its arguments.
     #[schema(value_type = Object)]
-    pub input: AnyJson,
+    pub input: CallArguments,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -278,7 +282,7 @@ pub struct ContextManagement {
     /// The changes.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
-    pub edits: Vec<Map<String, Value>>,
+    pub edits: Vec<AnyObject>,
 }
 
 /// What a request asks of this service alone.
@@ -289,5 +293,5 @@ pub struct Extension {
     pub route: Option<String>,
     /// Variables of the chat template.
     #[schema(value_type = Option<Object>)]
-    pub template_arguments: Option<Map<String, Value>>,
+    pub template_arguments: Option<AnyObject>,
 }

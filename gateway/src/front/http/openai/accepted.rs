@@ -71,10 +71,11 @@ mod tests {
 
     use super::*;
     use crate::front::http::accepted::check;
+    use crate::front::http::json::AnyObject;
 
     fn refused(rest: Value, table: &[Accepted]) -> Option<String> {
         let Value::Object(rest) = rest else { panic!("an object") };
-        Some(check("messages[1].", &rest, table).err()?.field.expect("a field"))
+        Some(check("messages[1].", &AnyObject(rest), table).err()?.field.expect("a field"))
     }
 
     #[test]

@@ -1,22 +1,22 @@
 //! What both ways of completing ask for besides their prompts, and the names of their fields in
 //! errors.
 
-use std::collections::BTreeMap;
-
 use paceline_vocabulary::RouteWish;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::accepted;
 use crate::front::http::accepted::{Rest, check};
 use crate::front::http::error::FieldName;
 use crate::front::http::json::AnyJson;
-use crate::front::http::values::{Seed, TextOr};
+use crate::front::http::number::{Biases, Count, MaxTokens, Samples, Seed, TokenId, TopLogprobs};
+use crate::front::http::values::TextOr;
+use crate::inference::bounds::SampleCount;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
 
 /// Options of a stream.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct StreamOptions {
     /// Whether a last chunk has the tokens of the whole request.
     pub include_usage: Option<bool>,
@@ -27,7 +27,7 @@ pub struct StreamOptions {
 }
 
 /// What a request asks of this service alone.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.
@@ -42,20 +42,20 @@ pub struct Extension {
 pub(super) struct Parameters {
     pub(super) temperature: Option<f32>,
     pub(super) top_p: Option<f32>,
-    pub(super) top_k: Option<u32>,
+    pub(super) top_k: Option<Count>,
     pub(super) min_p: Option<f32>,
     pub(super) seed: Option<Seed>,
     pub(super) repetition_penalty: Option<f32>,
     pub(super) presence_penalty: Option<f32>,
     pub(super) frequency_penalty: Option<f32>,
-    pub(super) logit_bias: Option<BTreeMap<String, f32>>,
-    pub(super) max_tokens: Option<u32>,
-    pub(super) min_tokens: Option<u32>,
+    pub(super) logit_bias: Option<Biases>,
+    pub(super) max_tokens: Option<MaxTokens>,
+    pub(super) min_tokens: Option<Count>,
     pub(super) ignore_eos: Option<bool>,
     pub(super) stop: Option<TextOr<String>>,
-    pub(super) stop_token_ids: Option<Vec<u32>>,
-    pub(super) n: Option<u32>,
-    pub(super) logprobs: Option<u32>,
+    pub(super) stop_token_ids: Option<Vec<TokenId>>,
+    pub(super) n: Option<Samples>,
+    pub(super) logprobs: Option<TopLogprobs>,
     pub(super) route: Option<String>,
 }
 
@@ -65,10 +65,7 @@ impl Parameters {
     /// # Errors
     /// A value that no part behind could read: a bias without a token, an unknown lane.
     pub(super) fn checked(self) -> Result<GenerationParams, InferenceError> {
-        let samples = match self.n {
-            Some(0) => return Err(InferenceError::invalid("n", "at least 1", 0)),
-            n => n.unwrap_or(1),
-        };
+        let stop_token_ids = self.stop_token_ids.unwrap_or_default();
         let stop = match self.stop {
             None => Vec::new(),
             Some(TextOr::Text(stop)) => vec![stop],
@@ -79,7 +76,7 @@ impl Parameters {
             model: String::new(),
             sampling: SamplingParams {
                 temperature: self.temperature,
-                top_k: self.top_k,
+                top_k: self.top_k.map(Count::get),
                 top_p: self.top_p,
                 min_p: self.min_p,
                 seed: self.seed.map(|Seed(seed)| seed),
@@ -88,25 +85,25 @@ impl Parameters {
                 frequency_penalty: self.frequency_penalty,
                 logit_bias: biases(self.logit_bias.unwrap_or_default())?,
             },
-            max_tokens: self.max_tokens,
+            max_tokens: self.max_tokens.map(MaxTokens::get),
             // Agents send a fixed number, and their conversations grow until it has no room. The
             // answer is cut in either case, and its end says so.
             lower_max_tokens: true,
-            min_tokens: self.min_tokens.unwrap_or(0),
+            min_tokens: self.min_tokens.map_or(0, Count::get),
             ignore_eos: self.ignore_eos.unwrap_or(false),
-            stop_token_ids: self.stop_token_ids.unwrap_or_default(),
+            stop_token_ids: stop_token_ids.into_iter().map(TokenId::get).collect(),
             stop,
             route: self.route.map(|word| route(&word)).transpose()?,
             report_margins: false,
             report_usage: false,
-            logprobs: self.logprobs,
-            samples,
+            logprobs: self.logprobs.map(TopLogprobs::get),
+            samples: SampleCount::checked(self.n.map_or(1, Samples::get))?,
             form: None,
         })
     }
 }
 
-fn biases(biases: BTreeMap<String, f32>) -> Result<Vec<LogitBias>, InferenceError> {
+fn biases(Biases(biases): Biases) -> Result<Vec<LogitBias>, InferenceError> {
     let bias = |(token, bias): (String, f32)| {
         let token_id = token.parse().map_err(|_| {
             InferenceError::invalid("logit_bias", "token ids as names", quoted(&token))
@@ -201,14 +198,13 @@ mod tests {
         let refused = |parameters: Parameters| {
             parameters.checked().expect_err("a broken value").field.expect("a field")
         };
-        let bias = BTreeMap::from([("hello".to_owned(), 1.0)]);
+        let bias = Biases(vec![("hello".to_owned(), 1.0)]);
         assert_eq!(
             refused(Parameters { logit_bias: Some(bias), ..Default::default() }),
             "logit_bias"
         );
         let route = Some("fast".to_owned());
         assert_eq!(refused(Parameters { route, ..Default::default() }), "paceline.route");
-        assert_eq!(refused(Parameters { n: Some(0), ..Default::default() }), "n");
         let options = Some(StreamOptions::default());
         let error = include_usage(false, options).expect_err("no stream");
         assert_eq!(error.field.as_deref(), Some("stream_options"));

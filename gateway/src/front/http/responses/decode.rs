@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use base64::Engine as _;
+use paceline_proto::limits;
 use paceline_vocabulary::RouteWish;
 use serde_json::{Map, Value};
 
@@ -16,8 +17,10 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldName;
+use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::values::TextOr;
+use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::grammar::TextForm;
 use crate::inference::input::{
@@ -102,7 +105,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
     check("", &rest, accepted::REQUEST)?;
     let form = text_form(text)?;
     let Included { encrypted_reasoning, logprobs } =
-        included(include.unwrap_or_default(), top_logprobs)?;
+        included(include.unwrap_or_default(), top_logprobs.map(TopLogprobs::get))?;
     let mut items = Items::default();
     items.tools.add("tools", tools.unwrap_or_default())?;
     if let Some(instructions) = instructions.filter(|text| !text.is_empty()) {
@@ -111,6 +114,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
     match input {
         TextOr::Text(text) => items.push("input".to_owned(), message("user", vec![said(text)])),
         TextOr::List(list) => {
+            check_elements("input", list.len(), limits::MAX_TURNS)?;
             for (at, InputItem(item)) in list.into_iter().enumerate() {
                 items.item(format!("input[{at}]"), item)?;
             }
@@ -122,7 +126,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
     let Extension { route, template_arguments } =
         paceline.unwrap_or(Extension { route: None, template_arguments: None });
     // What the client sets by name counts more than what follows from other fields.
-    arguments.extend(template_arguments.unwrap_or_default());
+    arguments.extend(template_arguments.unwrap_or_default().0);
     let conversation = ConversationInput {
         messages,
         tools: if choice.is_some() { tools.offered.clone() } else { Vec::new() },
@@ -138,8 +142,13 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
     };
     let params = GenerationParams {
         model: model.unwrap_or_default(),
-        sampling: SamplingParams { temperature, top_p, seed, ..Default::default() },
-        max_tokens: max_output_tokens,
+        sampling: SamplingParams {
+            temperature,
+            top_p,
+            seed: seed.map(|Seed(seed)| seed),
+            ..Default::default()
+        },
+        max_tokens: max_output_tokens.map(MaxTokens::get),
         // The protocol's max_output_tokens is an upper bound.
         lower_max_tokens: true,
         stop: match stop {
@@ -197,6 +206,10 @@ impl Items {
             }
             Item::Reasoning(item) => {
                 check(&item.rest)?;
+                let field = |name: &str| format!("{path}.{name}");
+                let content = item.content.as_ref().map_or(0, Vec::len);
+                check_elements(&field("content"), content, limits::MAX_PARTS)?;
+                check_elements(&field("summary"), item.summary.len(), limits::MAX_PARTS)?;
                 let reasoning = thought(item);
                 MessageInput { reasoning, ..message("assistant", vec![said(String::new())]) }
             }
@@ -259,6 +272,7 @@ fn parts(
         TextOr::List(list) if list.is_empty() => return Ok(vec![said(String::new())]),
         TextOr::List(list) => list,
     };
+    check_elements(path, list.len(), limits::MAX_PARTS)?;
     let part = |(at, part): (usize, ResponsesPart)| {
         let path = format!("{path}[{at}].");
         match part {
@@ -378,8 +392,8 @@ fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
     let fields = [
         ("text", serde_json::json!({ "format": format })),
         ("tool_choice", choice.unwrap_or_else(|| "auto".into())),
-        ("max_output_tokens", Value::from(body.max_output_tokens)),
-        ("metadata", body.metadata.clone().unwrap_or_default().into()),
+        ("max_output_tokens", Value::from(body.max_output_tokens.map(MaxTokens::get))),
+        ("metadata", body.metadata.clone().unwrap_or_default().0.into()),
         ("parallel_tool_calls", body.parallel_tool_calls.unwrap_or(true).into()),
         ("reasoning", serde_json::json!({"effort": effort, "summary": null})),
         ("temperature", body.temperature.into()),

@@ -4,11 +4,13 @@
 
 use std::collections::HashMap;
 
+use paceline_proto::limits;
 use serde_json::{Value, json};
 
 use super::accepted;
 use super::types::{CustomFormat, CustomTool, FunctionTool, GroupedTool, NamespaceTool, Tool};
 use crate::front::http::accepted::check;
+use crate::inference::bounds::check_elements;
 use crate::inference::error::InferenceError;
 use crate::inference::input::ToolInput;
 
@@ -33,6 +35,8 @@ pub struct Tools {
     pub offered: Vec<ToolInput>,
     /// The client's tools by the names that the model knows.
     known: HashMap<String, ClientTool>,
+    /// How many tools the client gave, those included that are not offered.
+    given: usize,
 }
 
 /// The name that the model knows a tool by.
@@ -83,6 +87,7 @@ impl Tools {
     /// # Errors
     /// The first field that is not served.
     pub fn add(&mut self, path: &str, tools: Vec<Tool>) -> Result<(), InferenceError> {
+        self.count(path, tools.len())?;
         for (at, tool) in tools.into_iter().enumerate() {
             let path = format!("{path}[{at}]");
             match tool {
@@ -92,6 +97,7 @@ impl Tools {
                 Tool::WebSearch(_) | Tool::ImageGeneration(_) => {}
                 Tool::Namespace(NamespaceTool { name, description, tools, rest }) => {
                     check(&format!("{path}."), &rest, accepted::TOOL)?;
+                    self.count(&format!("{path}.tools"), tools.len())?;
                     let group = Group { name, description: description.unwrap_or_default() };
                     for (at, tool) in tools.into_iter().enumerate() {
                         let path = format!("{path}.tools[{at}]");
@@ -106,6 +112,12 @@ impl Tools {
             }
         }
         Ok(())
+    }
+
+    /// Notes further tools of the request.
+    fn count(&mut self, path: &str, more: usize) -> Result<(), InferenceError> {
+        self.given = self.given.saturating_add(more);
+        check_elements(path, self.given, limits::MAX_TOOLS)
     }
 
     fn function(
@@ -235,7 +247,7 @@ mod tests {
             {"type": "web_search_preview"},
             {"type": "image_generation", "output_format": "png"},
         ]));
-        assert_eq!(served, Ok(Tools::default()));
+        assert_eq!(served, Ok(Tools { given: 3, ..Default::default() }));
         let strict = json!([{"type": "function", "name": "f", "strict": true}]);
         assert!(tools(strict).expect("served").offered[0].strict);
         let custom = json!([{"type": "custom", "name": "f", "strict": true}]);

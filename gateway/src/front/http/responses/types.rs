@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
-use crate::front::http::json::AnyJson;
+use crate::front::http::json::{AnyJson, AnyObject};
+use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
 use crate::front::http::values::{TextOr, ToolChoice};
 
 /// A request of `/v1/responses`.
@@ -20,15 +21,19 @@ pub struct ResponsesRequest {
     /// Instructions of the operator to the model.
     pub instructions: Option<String>,
     /// Most tokens of the answer.
-    pub max_output_tokens: Option<u32>,
+    #[schema(inline)]
+    pub max_output_tokens: Option<MaxTokens>,
     /// Whether the answer comes as events.
     pub stream: Option<bool>,
     /// How random the answer is.
+    #[schema(minimum = 0.0, maximum = 100.0)]
     pub temperature: Option<f32>,
     /// The share of probability that is chosen from.
+    #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
     pub top_p: Option<f32>,
     /// The seed of the random numbers.
-    pub seed: Option<u64>,
+    #[schema(inline)]
+    pub seed: Option<Seed>,
     /// Texts that end the answer.
     pub stop: Option<TextOr<String>>,
     /// Tools that the model may call.
@@ -43,12 +48,13 @@ pub struct ResponsesRequest {
     pub include: Option<Vec<String>>,
     /// How many alternatives of each token of a message are reported, 0 to 20, if `include` asks
     /// for its log-probabilities.
-    pub top_logprobs: Option<u32>,
+    #[schema(inline)]
+    pub top_logprobs: Option<TopLogprobs>,
     /// False: the answer has one call at most, the first that the model makes.
     pub parallel_tool_calls: Option<bool>,
     /// Labels of the request, which the answer repeats.
     #[schema(value_type = Option<Object>)]
-    pub metadata: Option<Map<String, Value>>,
+    pub metadata: Option<AnyObject>,
     /// What a request asks of this service alone.
     pub paceline: Option<Extension>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
@@ -86,7 +92,7 @@ pub enum Item {
 impl<'de> Deserialize<'de> for InputItem {
     /// A message may come without its type.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut item = Map::deserialize(deserializer)?;
+        let AnyObject(mut item) = AnyObject::deserialize(deserializer)?;
         if !item.contains_key("type") && item.contains_key("role") {
             item.insert("type".into(), "message".into());
         }
@@ -249,9 +255,9 @@ pub enum Tool {
     Namespace(NamespaceTool),
     /// A search of the web by the service. The model is not told of it.
     #[serde(alias = "web_search_preview")]
-    WebSearch(Map<String, Value>),
+    WebSearch(AnyObject),
     /// Images by the service. The model is not told of it.
-    ImageGeneration(Map<String, Value>),
+    ImageGeneration(AnyObject),
 }
 
 /// A function.
@@ -382,7 +388,7 @@ impl TextFormat {
         repeated.extend(name.iter().map(|name| ("name".to_owned(), Value::from(name.as_str()))));
         let schema = schema.iter().map(|AnyJson(schema)| ("schema".to_owned(), schema.clone()));
         repeated.extend(schema);
-        repeated.extend(rest.clone());
+        repeated.extend(rest.0.clone());
         Value::Object(repeated)
     }
 }
@@ -395,5 +401,5 @@ pub struct Extension {
     pub route: Option<String>,
     /// Variables of the chat template.
     #[schema(value_type = Option<Object>)]
-    pub template_arguments: Option<Map<String, Value>>,
+    pub template_arguments: Option<AnyObject>,
 }

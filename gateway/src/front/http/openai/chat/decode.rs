@@ -3,6 +3,7 @@
 //! Requests are taken apart by all their fields, so that a field that is added to the types cannot
 //! be dropped in silence (I5).
 
+use paceline_proto::limits;
 use serde_json::{Map, Value};
 
 use super::request::{
@@ -11,10 +12,12 @@ use super::request::{
 };
 use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
+use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{Extension, Parameters, include_usage};
 use crate::front::http::values::TextOr;
+use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::grammar::TextForm;
 use crate::inference::input::{
@@ -80,6 +83,8 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         rest,
     } = request;
     check("", &rest, accepted::CHAT)?;
+    check_elements("messages", messages.len(), limits::MAX_TURNS)?;
+    check_elements("tools", tools.as_ref().map_or(0, Vec::len), limits::MAX_TOOLS)?;
     let stream = stream.unwrap_or(false);
     let include_usage = include_usage(stream, stream_options)?;
     let form = text_form(response_format)?;
@@ -203,23 +208,30 @@ fn thoughts(
     Ok(Thoughts { variables, effort: None })
 }
 
-fn most_tokens(newer: Option<u32>, older: Option<u32>) -> Result<Option<u32>, InferenceError> {
+fn most_tokens(
+    newer: Option<MaxTokens>,
+    older: Option<MaxTokens>,
+) -> Result<Option<MaxTokens>, InferenceError> {
     match (newer, older) {
         (Some(newer), Some(older)) if newer != older => {
-            let expected = format!("{newer}, as max_completion_tokens has it");
-            Err(InferenceError::invalid("max_tokens", expected, older))
+            let expected = format!("{}, as max_completion_tokens has it", newer.get());
+            Err(InferenceError::invalid("max_tokens", expected, older.get()))
         }
         (newer, older) => Ok(newer.or(older)),
     }
 }
 
-fn reported(logprobs: Option<bool>, top: Option<u32>) -> Result<Option<u32>, InferenceError> {
+fn reported(
+    logprobs: Option<bool>,
+    top: Option<TopLogprobs>,
+) -> Result<Option<TopLogprobs>, InferenceError> {
     match (logprobs.unwrap_or(false), top) {
-        (true, top) => Ok(Some(top.unwrap_or(0))),
-        (false, None | Some(0)) => Ok(None),
+        (true, top) => Ok(Some(top.unwrap_or_default())),
+        (false, None) => Ok(None),
+        (false, Some(top)) if top.get() == 0 => Ok(None),
         (false, Some(top)) => {
             let expected = "0, because `logprobs` is not true";
-            Err(InferenceError::invalid("top_logprobs", expected, top))
+            Err(InferenceError::invalid("top_logprobs", expected, top.get()))
         }
     }
 }

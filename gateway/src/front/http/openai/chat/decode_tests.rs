@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::decode::{DecodedChat, chat};
 use super::request::ChatCompletionRequest;
 use crate::front::http::one_call::AllowedCalls;
+use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::grammar::TextForm;
 use crate::inference::input::{
@@ -81,7 +82,7 @@ fn every_parameter_is_decoded() {
         report_margins: false,
         report_usage: false,
         logprobs: Some(3),
-        samples: 2,
+        samples: SampleCount::checked(2).expect("few"),
         form: None,
     };
     assert_eq!(found, expected);
@@ -97,7 +98,8 @@ fn absent_and_null_parameters_are_the_models_own() {
     });
     assert_eq!(params(nulls), params(json!({})));
     let found = params(json!({}));
-    assert_eq!((found.samples, found.max_tokens, found.logprobs), (1, None, None));
+    assert_eq!(found.samples, SampleCount::ONE);
+    assert_eq!((found.max_tokens, found.logprobs), (None, None));
     assert_eq!(params(json!({"stop": "x"})).stop, ["x"]);
     assert_eq!(params(json!({"logprobs": true})).logprobs, Some(0));
     assert_eq!(params(json!({"logprobs": false, "top_logprobs": 0})).logprobs, None);

@@ -1,17 +1,16 @@
 //! The request of `/v1/chat/completions`.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::AnyJson;
+use crate::front::http::number::{Biases, Count, MaxTokens, Samples, Seed, TokenId, TopLogprobs};
 use crate::front::http::openai::params::{Extension, StreamOptions};
-use crate::front::http::values::{Seed, TextOr, ToolChoice};
+use crate::front::http::values::{TextOr, ToolChoice};
 
 /// A conversation to answer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatCompletionRequest {
     /// The served model's name or an alias of it; the served model if it is absent.
     pub model: Option<String>,
@@ -30,46 +29,59 @@ pub struct ChatCompletionRequest {
     /// Options of the stream.
     pub stream_options: Option<StreamOptions>,
     /// Most tokens of the answer, reasoning included; as many as fit if it is absent.
-    pub max_completion_tokens: Option<u32>,
+    #[schema(inline)]
+    pub max_completion_tokens: Option<MaxTokens>,
     /// The older name of `max_completion_tokens`.
-    pub max_tokens: Option<u32>,
+    #[schema(inline)]
+    pub max_tokens: Option<MaxTokens>,
     /// Number of answers.
-    pub n: Option<u32>,
+    #[schema(inline)]
+    pub n: Option<Samples>,
     /// One or more strings that end the answer.
     pub stop: Option<TextOr<String>>,
     /// The model's own temperature if it is absent.
+    #[schema(minimum = 0.0, maximum = 100.0)]
     pub temperature: Option<f32>,
     /// Probability mass of the tokens to choose from.
+    #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
     pub top_p: Option<f32>,
     /// The same seed gives the same answer.
-    #[schema(value_type = Option<i64>)]
+    #[schema(inline)]
     pub seed: Option<Seed>,
     /// Lowers the logits of tokens that the answer has.
+    #[schema(minimum = -2.0, maximum = 2.0)]
     pub presence_penalty: Option<f32>,
     /// Lowers the logits of tokens by their count in the answer.
+    #[schema(minimum = -2.0, maximum = 2.0)]
     pub frequency_penalty: Option<f32>,
     /// Added to the logits of tokens, by token id.
-    pub logit_bias: Option<BTreeMap<String, f32>>,
+    #[schema(inline)]
+    pub logit_bias: Option<Biases>,
     /// Whether log-probabilities are reported.
     pub logprobs: Option<bool>,
     /// Number of the most probable tokens that are reported beside each token.
-    pub top_logprobs: Option<u32>,
+    #[schema(inline)]
+    pub top_logprobs: Option<TopLogprobs>,
     /// How much the model thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`. It becomes the
     /// nearest word of the chat template's variable of this name; a template without it is asked to
     /// think (`enable_thinking`). `none` switches thinking off there. Another word is passed as it is.
     pub reasoning_effort: Option<String>,
     /// Number of the most probable tokens to choose from.
-    pub top_k: Option<u32>,
+    #[schema(inline)]
+    pub top_k: Option<Count>,
     /// Least probability of a token, relative to the most probable one.
+    #[schema(minimum = 0.0, maximum = 1.0)]
     pub min_p: Option<f32>,
     /// Divides the logits of tokens that the prompt or the answer has.
+    #[schema(minimum = 0.01, maximum = 10.0)]
     pub repetition_penalty: Option<f32>,
     /// No token ends the answer before so many.
-    pub min_tokens: Option<u32>,
+    #[schema(inline)]
+    pub min_tokens: Option<Count>,
     /// Whether the answer goes on after the model's own end.
     pub ignore_eos: Option<bool>,
     /// Further token ids that end the answer.
-    pub stop_token_ids: Option<Vec<u32>>,
+    pub stop_token_ids: Option<Vec<TokenId>>,
     /// Variables of the chat template, under the name that other servers have for them.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<AnyJson>,
@@ -82,7 +94,7 @@ pub struct ChatCompletionRequest {
 }
 
 /// One message of a conversation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     pub role: String,
@@ -107,7 +119,7 @@ pub struct ChatMessage {
 
 /// The forms of a message's content, for its schema: that of a generic type would have a copy of
 /// the part's.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, ToSchema)]
 #[serde(untagged)]
 pub enum ChatContent {
     /// A text.
@@ -117,7 +129,7 @@ pub enum ChatContent {
 }
 
 /// A part of a message's content.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatPart {
     /// `text` or `image_url`.
     #[serde(rename = "type")]
@@ -133,7 +145,7 @@ pub struct ChatPart {
 }
 
 /// The address of an image.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ImageAddress {
     /// A `data:` URL. No other address is fetched.
     pub url: String,
@@ -144,7 +156,7 @@ pub struct ImageAddress {
 }
 
 /// A tool that the model may call.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatTool {
     /// `function`.
     #[serde(rename = "type")]
@@ -158,7 +170,7 @@ pub struct ChatTool {
 }
 
 /// A function that the model may call.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatFunction {
     /// Its name.
     pub name: String,
@@ -176,7 +188,7 @@ pub struct ChatFunction {
 }
 
 /// A call that the assistant made, as a client resends it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatToolCall {
     /// Its id.
     pub id: String,
@@ -192,7 +204,7 @@ pub struct ChatToolCall {
 }
 
 /// A function that was called.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CalledFunction {
     /// Its name.
@@ -202,7 +214,7 @@ pub struct CalledFunction {
 }
 
 /// Format of an answer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
@@ -213,7 +225,7 @@ pub struct ResponseFormat {
 }
 
 /// A schema with a name.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct NamedSchema {
     /// Its name. The model is not told of it.
     pub name: Option<String>,

@@ -11,6 +11,7 @@ use crate::front::http::exchange::{AnswerWriter, TokenTexts};
 use crate::front::http::openai::logprobs::{ChatLogprobs, LogprobWriter};
 use crate::front::http::openai::{DONE, error_event, events, finish_reason};
 use crate::front::http::sse::SseEvent;
+use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::stream::{AnswerEvent, AnswerPart, CallFault, CallStart};
 
@@ -39,11 +40,11 @@ impl ChatWriter {
     /// For as many answers as the request asks for.
     pub(crate) fn new(
         head: Head,
-        samples: u32,
+        samples: SampleCount,
         include_usage: bool,
         logprobs: Option<TokenTexts>,
     ) -> Self {
-        let samples = vec![Sample::default(); samples.max(1) as usize];
+        let samples = samples.each(|_| Sample::default());
         let logprobs = logprobs.map(LogprobWriter::new);
         Self { head, samples, include_usage, logprobs, totals: Totals::default() }
     }

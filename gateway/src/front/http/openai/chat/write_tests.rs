@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::write::ChatWriter;
 use crate::front::http::answer::Head;
 use crate::front::http::exchange::TokenTexts;
+use crate::inference::bounds::SampleCount;
 use crate::stream::{
     AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, FinishReason, TokenLogprobs, Usage,
 };
@@ -14,6 +15,7 @@ use crate::stream::{
 fn writer(samples: u32, include_usage: bool, logprobs: bool) -> ChatWriter {
     let head = Head { request_id: "r1".into(), created: 7, model: "m".into() };
     let texts = logprobs.then(|| TokenTexts::new(Arc::new(crate::demo::language())));
+    let samples = SampleCount::checked(samples).expect("few");
     ChatWriter::new(head, samples, include_usage, texts)
 }
 

@@ -3,16 +3,20 @@
 //! Requests are taken apart by all their fields, so that a field that is added to the types cannot
 //! be dropped in silence (I5).
 
+use paceline_proto::limits;
+
 use super::request::CompletionRequest;
 use crate::front::http::accepted::check;
+use crate::front::http::number::{Count, MaxTokens};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{Extension, Parameters, include_usage};
 use crate::front::http::values::Prompt;
+use crate::inference::bounds::check_elements;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{PromptInput, RequestInput};
 
 /// Most tokens of an answer whose request does not say. The protocol has this number.
-const MAX_TOKENS: u32 = 16;
+const DEFAULT_TOKENS: u32 = 16;
 
 /// A request, and how its answer is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +39,7 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
         stream_options,
         max_tokens,
         n,
-        best_of,
+        best_of: _, // one, by its type
         echo,
         stop,
         temperature,
@@ -57,11 +61,6 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
     check("", &rest, accepted::COMPLETIONS)?;
     let stream = stream.unwrap_or(false);
     let include_usage = include_usage(stream, stream_options)?;
-    if let Some(best_of) = best_of
-        && best_of != 1
-    {
-        return Err(InferenceError::invalid("best_of", "1, the value that is served", best_of));
-    }
     if echo == Some(true) {
         return Err(InferenceError::invalid("echo", "false, the value that is served", true));
     }
@@ -81,7 +80,10 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
         presence_penalty,
         frequency_penalty,
         logit_bias,
-        max_tokens: Some(max_tokens.unwrap_or(MAX_TOKENS.max(min_tokens.unwrap_or(0)))),
+        max_tokens: max_tokens.or_else(|| {
+            let least = min_tokens.map_or(0, Count::get);
+            MaxTokens::new(DEFAULT_TOKENS.max(least).into())
+        }),
         min_tokens,
         ignore_eos,
         stop,
@@ -102,7 +104,7 @@ fn one_prompt(prompt: Prompt) -> Result<PromptInput, InferenceError> {
     };
     match prompt {
         Prompt::Text(text) => Ok(PromptInput::Text(text)),
-        Prompt::Tokens(ids) => Ok(PromptInput::Ids(ids)),
+        Prompt::Tokens(ids) => prompt_ids(ids),
         Prompt::Texts(texts) => {
             let count = texts.len();
             let one: [String; 1] = texts.try_into().map_err(|_| several(count))?;
@@ -113,7 +115,13 @@ fn one_prompt(prompt: Prompt) -> Result<PromptInput, InferenceError> {
             let count = lists.len();
             let one: [Vec<u32>; 1] = lists.try_into().map_err(|_| several(count))?;
             let [ids] = one;
-            Ok(PromptInput::Ids(ids))
+            prompt_ids(ids)
         }
     }
+}
+
+/// A prompt of these token ids.
+fn prompt_ids(ids: Vec<u32>) -> Result<PromptInput, InferenceError> {
+    check_elements("prompt", ids.len(), limits::MAX_TOKEN_IDS)?;
+    Ok(PromptInput::Ids(ids))
 }

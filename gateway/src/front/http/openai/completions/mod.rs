@@ -11,9 +11,12 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+use paceline_proto::limits;
+
 use crate::front::http::answer::Head;
 use crate::front::http::error::FieldName;
 use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
+use crate::front::http::json;
 use crate::front::http::one_call::AllowedCalls;
 use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
@@ -44,8 +47,8 @@ impl Protocol for Completions {
     type Writer = CompletionWriter;
     const METHOD: &'static str = "/v1/completions";
     const FIELDS: &'static [FieldName] = FIELDS;
-    // A prompt may be token ids, and as many as the longest contexts have.
-    const MAX_NUMBERS: usize = 1 << 20;
+    // A prompt may be token ids, beside the numbers of every request.
+    const MAX_NUMBERS: usize = limits::MAX_TOKEN_IDS as usize + json::MAX_NUMBERS;
 
     fn decode(
         body: CompletionRequest,

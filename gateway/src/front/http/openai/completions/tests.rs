@@ -9,6 +9,7 @@ use super::request::CompletionRequest;
 use super::write::CompletionWriter;
 use crate::front::http::answer::Head;
 use crate::front::http::exchange::TokenTexts;
+use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::input::PromptInput;
 use crate::stream::{
@@ -50,7 +51,10 @@ fn fields_that_are_not_served_are_accepted_at_their_defaults_alone() {
     decoded(json!({"prompt": "a", "echo": null, "best_of": null})).expect("served");
     refused(json!({"prompt": "a", "echo": true}), "echo");
     refused(json!({"prompt": "a", "suffix": "b"}), "suffix");
-    refused(json!({"prompt": "a", "best_of": 2, "n": 1}), "best_of");
+    for other in [0, 2] {
+        let body = json!({"prompt": "a", "best_of": other});
+        assert!(serde_json::from_value::<CompletionRequest>(body).is_err());
+    }
     refused(json!({"prompt": "a", "messages": []}), "messages");
     let variables = json!({"prompt": "a", "paceline": {"template_arguments": {}}});
     refused(variables, "paceline.template_arguments");
@@ -67,6 +71,7 @@ fn an_answer_has_sixteen_tokens_unless_the_request_says_otherwise() {
 fn writer(samples: u32, include_usage: bool, logprobs: bool) -> CompletionWriter {
     let head = Head { request_id: "r1".into(), created: 7, model: "m".into() };
     let texts = logprobs.then(|| TokenTexts::new(Arc::new(crate::demo::language())));
+    let samples = SampleCount::checked(samples).expect("few");
     CompletionWriter::new(head, samples, include_usage, texts)
 }
 

@@ -8,6 +8,7 @@ use crate::front::http::exchange::{AnswerWriter, TokenTexts};
 use crate::front::http::openai::logprobs::{LogprobWriter, TextLogprobs};
 use crate::front::http::openai::{DONE, error_event, events, finish_reason};
 use crate::front::http::sse::SseEvent;
+use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::stream::AnswerEvent;
 
@@ -15,7 +16,7 @@ use crate::stream::AnswerEvent;
 #[derive(Clone, Debug)]
 pub(crate) struct CompletionWriter {
     head: Head,
-    samples: u32,
+    samples: SampleCount,
     include_usage: bool,
     /// One for each answer if the request asked for log-probabilities, else none.
     logprobs: Vec<LogprobWriter>,
@@ -26,14 +27,13 @@ impl CompletionWriter {
     /// For as many answers as the request asks for.
     pub(crate) fn new(
         head: Head,
-        samples: u32,
+        samples: SampleCount,
         include_usage: bool,
         logprobs: Option<TokenTexts>,
     ) -> Self {
-        let samples = samples.max(1);
         let logprobs = match logprobs {
             None => Vec::new(),
-            Some(texts) => vec![LogprobWriter::new(texts); samples as usize],
+            Some(texts) => samples.each(|_| LogprobWriter::new(texts.clone())),
         };
         Self { head, samples, include_usage, logprobs, totals: Totals::default() }
     }
@@ -45,7 +45,7 @@ impl CompletionWriter {
         if text.is_empty() && logprobs.is_none() && finish_reason.is_none() {
             return None;
         }
-        let ended = finish_reason.is_some() && self.totals.ended >= self.samples;
+        let ended = finish_reason.is_some() && self.totals.ended >= self.samples.get();
         let paceline = (ended && !self.include_usage).then(|| self.totals.extension());
         Some(CompletionChunk { paceline, ..self.around(vec![choice]) })
     }
@@ -62,9 +62,8 @@ impl CompletionWriter {
 
     /// The whole answer, from all its events.
     pub(crate) fn completion(mut self, events: Vec<AnswerEvent>) -> Completion {
-        let mut choices: Vec<CompletionChoice> = (0..self.samples)
-            .map(|index| CompletionChoice { index, ..Default::default() })
-            .collect();
+        let mut choices =
+            self.samples.each(|index| CompletionChoice { index, ..Default::default() });
         for event in events {
             let more = self.choice(event);
             let Some(choice) = choices.get_mut(more.index as usize) else { continue };

@@ -1,0 +1,207 @@
+//! Whole numbers of requests. A body's number is checked while the body is decoded, so no code can
+//! size anything by a number that was not checked. The range is part of the field's type and of the
+//! field's schema. A test of `docs/openapi.json` refuses a number of a request without a range.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::json::key_twice;
+use crate::inference::bounds::MAX_SAMPLES;
+use crate::inference::params::{MAX_BIAS, MAX_BIASES, MAX_LOGPROBS};
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole<const MIN: u32, const MAX: u32>(u32);
+
+/// How many answers a request has.
+pub type Samples = Whole<1, MAX_SAMPLES>;
+/// How many alternatives of a token are reported.
+pub type TopLogprobs = Whole<0, MAX_LOGPROBS>;
+/// Most tokens of an answer. A number above the room in the context is served with what has room.
+pub type MaxTokens = Whole<1, { u32::MAX }>;
+/// A count without a bound of its own: it is compared and sizes nothing.
+pub type Count = Whole<0, { u32::MAX }>;
+/// The id of a token. The model's vocabulary bounds it.
+pub type TokenId = Whole<0, { u32::MAX }>;
+/// The number 1, of a field that has no other served value.
+pub type One = Whole<1, 1>;
+
+impl<const MIN: u32, const MAX: u32> Default for Whole<MIN, MAX> {
+    /// The smallest of them.
+    fn default() -> Self {
+        Self(MIN)
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number if it is in the range.
+    pub fn new(number: u64) -> Option<Self> {
+        let number = u32::try_from(number).ok()?;
+        (MIN..=MAX).contains(&number).then_some(Self(number))
+    }
+}
+
+impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Whole<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Range<const MIN: u32, const MAX: u32>;
+
+        impl<const MIN: u32, const MAX: u32> Visitor<'_> for Range<MIN, MAX> {
+            type Value = Whole<MIN, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from {MIN} to {MAX}")
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+                let refused = || E::invalid_value(Unexpected::Unsigned(number), &self);
+                Whole::new(number).ok_or_else(refused)
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+                let refused = || E::invalid_value(Unexpected::Signed(number), &self);
+                u64::try_from(number).ok().and_then(Whole::new).ok_or_else(refused)
+            }
+        }
+
+        deserializer.deserialize_u64(Range)
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> PartialSchema for Whole<MIN, MAX> {
+    fn schema() -> RefOr<Schema> {
+        let range = ObjectBuilder::new().minimum(Some(MIN)).maximum(Some(MAX));
+        range.schema_type(Type::Integer).into()
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> ToSchema for Whole<MIN, MAX> {
+    fn name() -> Cow<'static, str> {
+        format!("Whole_{MIN}_{MAX}").into()
+    }
+}
+
+/// A seed. The protocol's is a signed number; ours has the same 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(pub u64);
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl Visitor<'_> for Forms {
+            type Value = Seed;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an integer of 64 bits")
+            }
+
+            fn visit_u64<E>(self, seed: u64) -> Result<Seed, E> {
+                Ok(Seed(seed))
+            }
+
+            fn visit_i64<E>(self, seed: i64) -> Result<Seed, E> {
+                Ok(Seed(seed.cast_unsigned()))
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}
+
+impl PartialSchema for Seed {
+    fn schema() -> RefOr<Schema> {
+        let range = ObjectBuilder::new().minimum(Some(i64::MIN)).maximum(Some(u64::MAX));
+        range.schema_type(Type::Integer).into()
+    }
+}
+
+impl ToSchema for Seed {}
+
+/// What is added to logits, by the text of a token's id, as it came. A token that comes twice is
+/// refused: which of the two numbers the client means is unknown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Biases(pub Vec<(String, f32)>);
+
+impl<'de> Deserialize<'de> for Biases {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl<'de> Visitor<'de> for Forms {
+            type Value = Biases;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of numbers by token id")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Biases, A::Error> {
+                let (mut biases, mut seen) = (Vec::new(), HashSet::new());
+                while let Some((token, bias)) = object.next_entry::<String, f32>()? {
+                    if !seen.insert(token.clone()) {
+                        return Err(A::Error::custom(key_twice(&token)));
+                    }
+                    biases.push((token, bias));
+                }
+                Ok(Biases(biases))
+            }
+        }
+
+        deserializer.deserialize_map(Forms)
+    }
+}
+
+impl PartialSchema for Biases {
+    fn schema() -> RefOr<Schema> {
+        let bias = ObjectBuilder::new().schema_type(Type::Number);
+        let bias = bias.minimum(Some(-MAX_BIAS)).maximum(Some(MAX_BIAS));
+        let biases = ObjectBuilder::new().additional_properties(Some(bias));
+        biases.max_properties(Some(MAX_BIASES)).into()
+    }
+}
+
+impl ToSchema for Biases {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_out_of_its_range_is_refused_while_it_is_read() {
+        let samples = |text| serde_json::from_str::<Samples>(text).map(Samples::get).ok();
+        assert_eq!(["1", "16"].map(samples), [Some(1), Some(16)]);
+        for other in
+            ["0", "17", "-1", "4294967295", "4294967297", "1.0", "1e0", "-0", "\"1\"", "null"]
+        {
+            assert_eq!(samples(other), None, "{other}");
+        }
+        let error = serde_json::from_str::<Samples>("4294967295").expect_err("many").to_string();
+        assert!(error.contains("a whole number from 1 to 16"), "{error}");
+    }
+
+    #[test]
+    fn a_seed_keeps_its_bits() {
+        let seed = |text| serde_json::from_str::<Seed>(text).map(|seed| seed.0).ok();
+        assert_eq!(seed("-1"), Some(u64::MAX));
+        assert_eq!(seed("18446744073709551615"), Some(u64::MAX));
+        assert_eq!(seed("1.5"), None);
+    }
+
+    #[test]
+    fn a_token_that_has_two_biases_is_refused() {
+        let biases = |text| serde_json::from_str::<Biases>(text).map(|biases| biases.0);
+        let expected = vec![("5".to_owned(), 1.0), ("1".to_owned(), -1.0)];
+        assert_eq!(biases(r#"{"5": 1, "1": -1}"#).expect("each once"), expected);
+        let error = biases(r#"{"1": 5, "\u0031": 5}"#).expect_err("twice").to_string();
+        assert!(error.contains("the key \"1\" twice"), "{error}");
+    }
+}
