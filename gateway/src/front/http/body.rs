@@ -1,13 +1,15 @@
 //! Reads the body of a request, within its bound in bytes.
 
+use std::io;
+
 use axum::body::Body;
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use paceline_vocabulary::Reason;
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, quoted};
 
 /// The body of a request with these headers, of at most `limit` bytes (`limits.max_message_bytes`).
 ///
@@ -27,7 +29,8 @@ pub(super) async fn read(
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(0) as usize);
     while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await
     {
-        let Ok(data) = frame.map_err(failure)?.into_data() else { continue };
+        let frame = frame.map_err(|error| failure(&error, headers))?;
+        let Ok(data) = frame.into_data() else { continue };
         if (whole.len() + data.len()) as u64 > limit {
             return Err(too_large(limit, "more"));
         }
@@ -44,16 +47,33 @@ fn too_large(limit: u64, found: &str) -> InferenceError {
     error.fact("limit_bytes", limit).fact("found_bytes", found)
 }
 
-/// The error that the connection made of the body's failure; else the client left.
-fn failure(error: axum::Error) -> InferenceError {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+/// The error that the connection made of the body's failure; that the body is not framed as its
+/// headers say; else the client left.
+fn failure(error: &axum::Error, headers: &HeaderMap) -> InferenceError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(one) = cause {
         if let Some(ours) = one.downcast_ref::<InferenceError>() {
             return ours.clone();
         }
+        if let Some(read) = one.downcast_ref::<io::Error>()
+            && is_broken(read, headers)
+        {
+            let expected = "chunks as HTTP/1.1 has them (RFC 9112, section 7.1)";
+            return InferenceError::invalid("body", expected, quoted(&read.to_string()));
+        }
         cause = one.source();
     }
     InferenceError::new(Reason::Cancelled, "the client ended its body before the end")
+}
+
+/// Whether a body could not be read because of its bytes. A body in chunks that ends before its last
+/// chunk is broken; one with a length that ends early is a client's that left.
+fn is_broken(error: &io::Error, headers: &HeaderMap) -> bool {
+    match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => true,
+        io::ErrorKind::UnexpectedEof => headers.contains_key(TRANSFER_ENCODING),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! - [`page`]: the status page and its figures
 //! - [`exchange`]: from a request to its answer
 //! - [`site`]: which pages of browsers may send requests
+//! - [`encoding`]: no compressed bodies
 //! - [`sse`]: answers as server-sent events
 //! - [`error`]: reasons as HTTP statuses
 //! - [`json`]: bounds of JSON
@@ -24,6 +25,7 @@ pub mod anthropic;
 pub mod bodies;
 mod body;
 mod cors;
+mod encoding;
 pub mod error;
 pub mod exchange;
 pub mod json;
@@ -47,6 +49,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::middleware;
 use axum::response::Response;
 use axum::routing::get;
 use serde::Serialize;
@@ -100,6 +103,7 @@ pub fn router(front: Arc<HttpFront>) -> Router {
         .merge(page::routes())
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn(encoding::check))
         .with_state(front)
 }
 
