@@ -162,8 +162,7 @@ fn shape(object: &Value) {
     let keys = |value: &Value| {
         value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ")
     };
-    let expected =
-        "text token_ids finish_reason route usage speculation timing tokens_per_s resumed seed request_id";
+    let expected = "text token_ids finish_reason route usage speculation timing tokens_per_s resumed seed request_id";
     assert_eq!(keys(object), expected);
     assert_eq!(keys(&object["route"]), "lane reason");
     assert_eq!(keys(&object["usage"]), "prompt_tokens completion_tokens cached_tokens");

@@ -67,7 +67,8 @@ impl Sites {
         let mut headers = request.headers.get_all(HOST).iter();
         let header = headers.next().map(HeaderValue::as_bytes).filter(|text| !text.is_empty());
         if headers.next().is_some() {
-            return Err(refused("host", "one Host", "several"));
+            let expected = "one Host, of this machine or of gateway.hosts of this service";
+            return Err(refused("host", expected, "several"));
         }
         // The target has an authority in HTTP/2 and in the absolute form of HTTP/1.
         let target = request.uri.authority().map(|authority| authority.as_str().as_bytes());
