@@ -3,6 +3,7 @@
 //! A conversation is rendered by the template ([`template`]) and becomes token ids ([`tokens`]).
 //! Must not know: protocols, services, the supervisor.
 
+mod call_text;
 mod chat_vocabulary;
 pub mod conversation;
 mod delimiters;

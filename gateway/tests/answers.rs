@@ -80,13 +80,14 @@ fn read(language: Language, turn: &str, thought_is_open: bool) -> Message {
             AnswerPart::Reasoning(text) => message.reasoning.push_str(&text),
             AnswerPart::CallStart(start) => {
                 let (id, name) = (String::new(), start.name);
-                message.calls.push(ToolCall { id, name, arguments: Map::new() });
+                message.calls.push(ToolCall { id, name, arguments: Map::new().into() });
             }
             AnswerPart::CallArguments(text) => arguments.push_str(&text),
             AnswerPart::CallEnd => {
                 let call = message.calls.last_mut().expect("it began");
-                call.arguments =
+                let members: Map<String, Value> =
                     serde_json::from_str(&std::mem::take(&mut arguments)).expect("an object");
+                call.arguments = members.into();
             }
             AnswerPart::MalformedCall(fault) => panic!("{}: {turn:?}", fault.warning),
         }
@@ -95,7 +96,7 @@ fn read(language: Language, turn: &str, thought_is_open: bool) -> Message {
 }
 
 fn call(name: &str, arguments: Value) -> ToolCall {
-    ToolCall { id: String::new(), name: name.into(), arguments: object(arguments) }
+    ToolCall { id: String::new(), name: name.into(), arguments: object(arguments).into() }
 }
 
 fn said(thought: &str, text: &str, calls: Vec<ToolCall>) -> Message {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use paceline_gateway::prompt::conversation::{
-    ContentPart, Conversation, Message, Role, Tool, ToolCall,
+    CallArguments, ContentPart, Conversation, Message, Role, Tool, ToolCall,
 };
 use paceline_gateway::prompt::{Language, Prompter, Source};
 use proptest::prelude::*;
@@ -300,13 +300,14 @@ enum Slot {
     ArgumentKey,
     Argument,
     NestedArgument,
+    ArgumentText,
     Description,
     PropertyKey,
     PropertyText,
     Variable,
 }
 
-const SLOTS: [Slot; 14] = [
+const SLOTS: [Slot; 15] = [
     System,
     User,
     Assistant,
@@ -317,6 +318,7 @@ const SLOTS: [Slot; 14] = [
     ArgumentKey,
     Argument,
     NestedArgument,
+    ArgumentText,
     Description,
     PropertyKey,
     PropertyText,
@@ -330,14 +332,13 @@ fn conversation(of: impl Fn(Slot) -> String) -> Conversation {
         (of(ArgumentKey), Value::from(of(Argument))),
         ("nested".to_owned(), json!([{"deep": of(NestedArgument)}, 1, true])),
     ]);
-    let call = ToolCall { id: of(CallId), name: "read_file".into(), arguments };
-    let asked = Message {
-        calls: vec![call],
+    let asked = |arguments: CallArguments| Message {
+        calls: vec![ToolCall { id: of(CallId), name: "read_file".into(), arguments }],
         reasoning: of(Reasoning),
         ..message(Role::Assistant, Assistant)
     };
     let answered =
-        Message { call_id: of(CallId), name: of(ToolName), ..message(Role::Tool, ToolText) };
+        || Message { call_id: of(CallId), name: of(ToolName), ..message(Role::Tool, ToolText) };
     let properties = json!({of(PropertyKey): {"type": "string", "description": of(PropertyText)}});
     let parameters = json!({"type": "object", "properties": properties});
     let parameters = parameters.as_object().cloned().expect("an object");
@@ -345,8 +346,10 @@ fn conversation(of: impl Fn(Slot) -> String) -> Conversation {
         messages: vec![
             message(Role::System, System),
             message(Role::User, User),
-            asked,
-            answered,
+            asked(arguments.into()),
+            answered(),
+            asked(CallArguments::Text(of(ArgumentText))),
+            answered(),
             message(Role::Assistant, Assistant),
             message(Role::User, User),
         ],
@@ -403,7 +406,7 @@ fn markup_that_only_arises_in_the_template_is_ordinary_text() {
                         User | ToolText | Argument => format!("\n {tail}a{head}\n"),
                         _ => format!("{tail}a{head}"),
                     });
-                    made.messages[5].parts =
+                    made.messages[7].parts =
                         vec![ContentPart::Text(head.into()), ContentPart::Text(tail.into())];
                     model.ids(&made)
                 };

@@ -39,7 +39,7 @@ fn conversation(case: &Value) -> Conversation {
     let call = |call: &Value| ToolCall {
         id: text(&call["id"]),
         name: text(&call["function"]["name"]),
-        arguments: object(&call["function"]["arguments"]),
+        arguments: object(&call["function"]["arguments"]).into(),
     };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let message = |json: &Value| Message {

@@ -40,16 +40,31 @@ pub fn open(url: &str) -> Result<Vec<u8>, BadImage> {
             "expected data:<type>;base64,<data>, found a data: URL that is not base64".into()
         );
     }
+    decode_base64(data)
+}
+
+/// The bytes of base64 in either alphabet, with or without padding and line breaks.
+///
+/// # Errors
+/// It is not base64. The error repeats no letter of the client.
+pub fn decode_base64(data: &str) -> Result<Vec<u8>, BadImage> {
     let data = data.trim();
-    // Some programs break the data into lines, as in mail.
-    let joined: String;
-    let data = if data.bytes().any(|byte| byte.is_ascii_whitespace()) {
-        joined = data.chars().filter(|letter| !letter.is_ascii_whitespace()).collect();
-        &joined
-    } else {
+    // Some programs break the data into lines, as in mail, or use the alphabet for URLs.
+    let is_plain = |byte: u8| !byte.is_ascii_whitespace() && byte != b'-' && byte != b'_';
+    let plain: String;
+    let data = if data.bytes().all(is_plain) {
         data
+    } else {
+        let letters = data.chars().filter(|letter| !letter.is_ascii_whitespace());
+        plain = letters
+            .map(|letter| match letter {
+                '-' => '+',
+                '_' => '/',
+                letter => letter,
+            })
+            .collect();
+        &plain
     };
-    // The decoder's own message would repeat letters of the client.
     BASE64
         .decode(data)
         .map_err(|_| format!("expected base64, found {} letters that are none", data.len()).into())

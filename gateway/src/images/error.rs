@@ -23,11 +23,14 @@ impl From<&str> for BadImage {
 
 /// Why a request's images cannot be served. The text is the message for the client, except for a
 /// [`ImageError::File`] and a [`ImageError::Bug`], whose texts are for the log.
+///
+/// An agent resends an image in every turn. "Could not process image" are the words on which Claude
+/// Code leaves the image out of the next turn, so that its session goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The model reads no images.
     #[error(
-        "{field}: a picture was sent, and the served model has no vision tower; send text only"
+        "{field}: Could not process image: the served model has no vision tower; send text only"
     )]
     NoVision {
         /// The field of the first image.
@@ -35,7 +38,7 @@ pub enum ImageError {
     },
     /// The request has more images than the operator allows.
     #[error(
-        "{field}: expected at most {limit} pictures in a request (limits.max_images), found {found}"
+        "{field}: Could not process image: expected at most {limit} in a request (limits.max_images), found {found}"
     )]
     TooMany {
         /// The field of the first image above the limit.
@@ -46,7 +49,7 @@ pub enum ImageError {
         found: usize,
     },
     /// An image cannot be served as it is.
-    #[error("{field}: {problem}")]
+    #[error("{field}: Could not process image: {problem}")]
     Bad {
         /// The field of the image.
         field: String,
@@ -67,7 +70,7 @@ pub enum ImageError {
     },
     /// The rendered conversation has another number of placeholders than the request has images.
     #[error(
-        "{field}: expected a place for each of {expected} pictures in the rendered conversation, found {found}: this model's \
+        "{field}: Could not process image: expected a place for each of {expected} pictures in the rendered conversation, found {found}: this model's \
          chat template leaves pictures out here, or text has {placeholder}; send pictures in turns of the user, and no such text"
     )]
     Placeholders {

@@ -20,6 +20,7 @@ pub mod store;
 
 use bytes::Bytes;
 
+pub use address::decode_base64;
 pub use error::{BadImage, ImageError};
 pub use pipeline::{ImagePipeline, InspectedImage, StoredImages, process};
 pub use placeholders::{ExpandedPrompt, ReservedTokens, expand_placeholders};

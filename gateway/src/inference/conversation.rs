@@ -187,22 +187,19 @@ fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, In
             ));
         }
         let written = field("parameters");
-        let parameters = json.object(&written, &parameters)?;
+        let mut parameters = json.object(&written, &parameters)?;
         match parameters.get("type") {
             None if parameters.is_empty() => {}
+            // Arguments are always an object, and tools of other servers leave the type out.
+            None | Some(Value::Null) => {
+                parameters.insert("type".to_owned(), "object".into());
+            }
             Some(Value::String(kind)) if kind == "object" => {}
             Some(other) => {
                 return Err(InferenceError::invalid(
                     &written,
                     "a JSON schema of type object",
                     quoted(&format!("type {other}")),
-                ));
-            }
-            None => {
-                return Err(InferenceError::invalid(
-                    &written,
-                    "a JSON schema of type object",
-                    "one without a type",
                 ));
             }
         }
@@ -243,6 +240,7 @@ mod tests {
     use paceline_vocabulary::Reason;
 
     use super::*;
+    use crate::prompt::conversation::CallArguments;
 
     fn message(role: &str, text: &str) -> MessageInput {
         let content = vec![ContentPartInput::Text(text.into())];
@@ -261,6 +259,13 @@ mod tests {
 
     fn call(name: &str, arguments: &str) -> ToolCallInput {
         ToolCallInput { id: "c1".into(), name: name.into(), arguments: arguments.into() }
+    }
+
+    fn keys(arguments: &CallArguments) -> Vec<&str> {
+        match arguments {
+            CallArguments::Object(members) => members.keys().map(String::as_str).collect(),
+            CallArguments::Text(text) => panic!("{text:?} is no object"),
+        }
     }
 
     fn tool(name: &str, parameters: &str) -> ToolInput {
@@ -328,15 +333,26 @@ mod tests {
             "tools[0].parameters",
             &["type object", "string"],
         );
-        check(vec![tool("a", r#"{"properties": {}}"#)], "tools[0].parameters", &["without a type"]);
+        let typeless =
+            conversation(vec![message("user", "x")], vec![tool("a", r#"{"properties": {}}"#)], "");
+        let parameters = &typeless.expect("an object").tools[0].parameters;
+        assert_eq!(parameters.get("type"), Some(&Value::from("object")));
         let with = |call| MessageInput { tool_calls: vec![call], ..message("assistant", "x") };
         let check = |call, field, words: &[&str]| {
             refused(conversation(vec![with(call)], vec![], ""), field, words)
         };
         check(call("", "{}"), "messages[0].tool_calls[0].name", &["1 to 128"]);
-        check(call("f", "3"), "messages[0].tool_calls[0].arguments", &["a JSON object", "3"]);
-        let deep = "[".repeat(1 << 20);
-        check(call("f", &deep), "messages[0].tool_calls[0].arguments", &["at most 64 levels"]);
+    }
+
+    #[test]
+    fn arguments_of_earlier_calls_need_not_be_json() {
+        for text in ["{\"item\": \"bri", "3", "null"] {
+            let called =
+                MessageInput { tool_calls: vec![call("f", text)], ..message("assistant", "x") };
+            let checked = conversation(vec![called], vec![], "").expect("shown as it is");
+            let arguments = &checked.messages[0].calls[0].arguments;
+            assert_eq!(*arguments, CallArguments::Text(text.to_owned()));
+        }
     }
 
     #[test]
@@ -385,11 +401,7 @@ mod tests {
         );
         refused(with(&half, "", &half), "template_arguments", &["at most 1048576 bytes"]);
         let zeros = format!("{{\"a\":[{}0]}}", "0,".repeat(500_000));
-        refused(
-            with(&zeros, "", ""),
-            "messages[1].tool_calls[0].arguments",
-            &["at most 65536 JSON values"],
-        );
+        refused(with("", &zeros, ""), "tools[0].parameters", &["at most 65536 JSON values"]);
     }
 
     #[test]
@@ -431,7 +443,7 @@ mod tests {
             (asked.reasoning.as_str(), asked.calls[0].name.as_str(), asked.calls[0].id.as_str()),
             ("hm", "read", "c1")
         );
-        assert_eq!(asked.calls[0].arguments.keys().collect::<Vec<_>>(), ["path", "line"]);
+        assert_eq!(keys(&asked.calls[0].arguments), ["path", "line"]);
         assert_eq!((answered.call_id.as_str(), answered.name.as_str()), ("c1", "read"));
         assert_eq!(
             (found.tools[0].name.as_str(), found.tools[0].description.as_str()),

@@ -11,6 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::{Map, Number, Value};
 
 use super::error::{InferenceError, quoted};
+use crate::prompt::conversation::CallArguments;
 
 /// Bytes of all JSON of a request: about 260,000 tokens, more than most contexts have.
 const MAX_BYTES: usize = 1 << 20;
@@ -61,44 +62,11 @@ impl JsonBudget {
         field: &str,
         text: &str,
     ) -> Result<Map<String, Value>, InferenceError> {
-        self.read(field, text, KeyTwice::Refused)
-    }
-
-    /// Arguments of an earlier call, as [`JsonBudget::object`]. Of a key that comes twice the last
-    /// value counts.
-    ///
-    /// # Errors
-    /// They are no object, or the request's JSON is over a bound with them.
-    pub(super) fn call_arguments(
-        &mut self,
-        field: &str,
-        text: &str,
-    ) -> Result<Map<String, Value>, InferenceError> {
-        self.read(field, text, KeyTwice::LastCounts)
-    }
-
-    fn read(
-        &mut self,
-        field: &str,
-        text: &str,
-        key_twice: KeyTwice,
-    ) -> Result<Map<String, Value>, InferenceError> {
         if text.is_empty() {
             return Ok(Map::new());
         }
-        self.bytes = self.bytes.saturating_add(text.len());
-        if self.bytes > MAX_BYTES {
-            let expected = format!("at most {MAX_BYTES} bytes of JSON in all fields of a request");
-            return Err(InferenceError::invalid(
-                field,
-                expected,
-                format!("{} with this field", self.bytes),
-            ));
-        }
-        let mut reader = serde_json::Deserializer::from_str(text);
-        let read = Bounded { budget: self, depth: 1, key_twice }.deserialize(&mut reader);
-        let read = read.and_then(|value| reader.end().map(|()| value));
-        match (read, self.problem.take()) {
+        self.count_bytes(field, text)?;
+        match (self.read(text, KeyTwice::Refused), self.problem.take()) {
             (_, Some(JsonProblem::TooManyValues)) => {
                 let expected =
                     format!("at most {MAX_VALUES} JSON values in all fields of a request");
@@ -121,6 +89,47 @@ impl JsonBudget {
                 format!("{}: {error}", quoted(text)),
             )),
         }
+    }
+
+    /// Arguments of an earlier call, which the model wrote: a JSON object, or another text as it is.
+    /// Of a key that comes twice the last value counts, as for the clients that ran the call.
+    ///
+    /// # Errors
+    /// The request's JSON is over the bound of bytes with it.
+    pub(super) fn call_arguments(
+        &mut self,
+        field: &str,
+        text: &str,
+    ) -> Result<CallArguments, InferenceError> {
+        if text.is_empty() {
+            return Ok(Map::new().into());
+        }
+        self.count_bytes(field, text)?;
+        let values_before = self.values;
+        match (self.read(text, KeyTwice::LastCounts), self.problem.take()) {
+            (Ok(Value::Object(members)), None) => Ok(members.into()),
+            _ => {
+                self.values = values_before;
+                Ok(CallArguments::Text(text.to_owned()))
+            }
+        }
+    }
+
+    fn count_bytes(&mut self, field: &str, text: &str) -> Result<(), InferenceError> {
+        self.bytes = self.bytes.saturating_add(text.len());
+        if self.bytes <= MAX_BYTES {
+            return Ok(());
+        }
+        let expected = format!("at most {MAX_BYTES} bytes of JSON in all fields of a request");
+        let found = format!("{} with this field", self.bytes);
+        Err(InferenceError::invalid(field, expected, found))
+    }
+
+    /// The JSON of a text. A problem of ours is in `problem`.
+    fn read(&mut self, text: &str, key_twice: KeyTwice) -> Result<Value, serde_json::Error> {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let value = Bounded { budget: self, depth: 1, key_twice }.deserialize(&mut reader)?;
+        reader.end().map(|()| value)
     }
 }
 
@@ -270,10 +279,22 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_values_counts_in_arguments_of_a_call() {
-        let text = r#"{"a": 1, "b": {"c": 1, "c": 2}, "a": [3]}"#;
-        let found = JsonBudget::default().call_arguments("f", text).expect("served");
-        assert_eq!(Value::Object(found).to_string(), r#"{"a":[3],"b":{"c":2}}"#);
+    fn arguments_that_are_no_object_stay_a_text() {
+        let read = |text: &str| JsonBudget::default().call_arguments("f", text).expect("within");
+        let deep = "[".repeat(1 << 19);
+        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES));
+        for text in ["{\"item\": \"bri", "3", "[]", "null", "\"a\"", "{} x", " ", &deep, &many] {
+            assert_eq!(read(text), CallArguments::Text(text.to_owned()));
+        }
+        let one = |value: i32| CallArguments::Object(Map::from_iter([("a".into(), value.into())]));
+        assert_eq!(read(r#"{"a": 1, "a": 2}"#), one(2));
+        assert_eq!(read(""), Map::new().into());
+        // A text takes nothing of the budget of values.
+        let mut budget = JsonBudget::default();
+        budget.call_arguments("f", &many).expect("a text");
+        assert_eq!(budget.call_arguments("f", r#"{"a": 1}"#).expect("within"), one(1));
+        let long = "x".repeat(MAX_BYTES);
+        budget.call_arguments("g", &long).expect_err("more bytes than a request may have");
     }
 
     #[test]

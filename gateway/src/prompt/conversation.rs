@@ -70,7 +70,10 @@ impl Edits<'_> {
             for ToolCall { id, name, arguments } in calls {
                 self.text(id);
                 self.text(name);
-                self.members(arguments);
+                match arguments {
+                    CallArguments::Object(members) => self.members(members),
+                    CallArguments::Text(text) => self.text(text),
+                }
             }
         }
         for Tool { name, description, parameters, strict: _ } in tools {
@@ -225,8 +228,24 @@ pub struct ToolCall {
     pub id: String,
     /// The tool.
     pub name: String,
-    /// Its arguments by name.
-    pub arguments: Map<String, Value>,
+    /// Its arguments.
+    pub arguments: CallArguments,
+}
+
+/// Arguments of a call that the model made earlier. The protocols allow texts that are no JSON: a
+/// call that `max_tokens` cut, or a mistake of the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallArguments {
+    /// By name.
+    Object(Map<String, Value>),
+    /// A text that is no JSON object. The template shows it as it is.
+    Text(String),
+}
+
+impl From<Map<String, Value>> for CallArguments {
+    fn from(members: Map<String, Value>) -> Self {
+        Self::Object(members)
+    }
 }
 
 /// A tool.
@@ -365,7 +384,7 @@ mod tests {
                 .map(|name| ToolCall {
                     id: String::new(),
                     name: (*name).to_owned(),
-                    arguments: Map::new(),
+                    arguments: Map::new().into(),
                 })
                 .collect();
             message

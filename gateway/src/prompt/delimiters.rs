@@ -26,7 +26,8 @@ pub(super) fn probes() -> Vec<Conversation> {
         |messages: Vec<Message>| Conversation { messages, ..Conversation::default() };
     let mut called = messages(&[User, Assistant, Tool, Assistant, User]);
     let arguments = Map::from_iter([(word(7), Value::from(word(8)))]);
-    called[1].calls = vec![ToolCall { id: "call00001".into(), name: word(6), arguments }];
+    called[1].calls =
+        vec![ToolCall { id: "call00001".into(), name: word(6), arguments: arguments.into() }];
     called[1].reasoning = word(9);
     (called[2].call_id, called[2].name) = ("call00001".into(), word(6));
     vec![

@@ -110,7 +110,8 @@ fn written(text: &str) -> Option<(ToolCall, &str)> {
     }
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Written>();
     let Written { name, arguments } = values.next()?.ok()?;
-    Some((ToolCall { id: String::new(), name, arguments }, &text[values.byte_offset()..]))
+    let call = ToolCall { id: String::new(), name, arguments: arguments.into() };
+    Some((call, &text[values.byte_offset()..]))
 }
 
 /// A call as tags, and the rest of the text. Values are texts: the templates that write tags print
@@ -121,10 +122,8 @@ fn tagged(text: &str) -> Option<(ToolCall, &str)> {
     loop {
         rest = rest.trim_start();
         if let Some(behind) = rest.strip_prefix("</function>") {
-            return Some((
-                ToolCall { id: String::new(), name: name.to_owned(), arguments },
-                behind,
-            ));
+            let (name, arguments) = (name.to_owned(), arguments.into());
+            return Some((ToolCall { id: String::new(), name, arguments }, behind));
         }
         let (key, value) = rest.strip_prefix("<parameter=")?.split_once('>')?;
         let (value, behind) = value.split_once("</parameter>")?;
@@ -141,6 +140,7 @@ fn tagged(text: &str) -> Option<(ToolCall, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prompt::conversation::CallArguments;
 
     const BOTH: AssistantMarkup = AssistantMarkup { thoughts: true, calls: true };
 
@@ -154,7 +154,10 @@ mod tests {
         BOTH.move_to_fields(&mut message);
         let Message { reasoning, parts, calls, .. } = message;
         let [ContentPart::Text(said)] = &parts[..] else { panic!("one text") };
-        let shown = |call: ToolCall| format!("{}{}", call.name, Value::from(call.arguments));
+        let shown = |call: ToolCall| match call.arguments {
+            CallArguments::Object(members) => format!("{}{}", call.name, Value::from(members)),
+            CallArguments::Text(text) => panic!("{text:?}: markup of calls has objects"),
+        };
         (reasoning, said.clone(), calls.into_iter().map(shown).collect())
     }
 

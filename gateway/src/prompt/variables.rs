@@ -8,7 +8,8 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
-use super::conversation::{ContentPart, Conversation, Message, Tool, ToolCall};
+use super::call_text::CallText;
+use super::conversation::{CallArguments, ContentPart, Conversation, Message, Tool, ToolCall};
 use super::template::OWN_NAMES;
 
 /// `content` of a message.
@@ -86,7 +87,7 @@ impl Serialize for Content<'_> {
     }
 }
 
-/// A message, with the arguments of its calls as mappings.
+/// A message. Arguments of its calls are mappings, also those that are a text ([`CallText`]).
 #[derive(Serialize)]
 struct MessageVariables<'a> {
     role: &'static str,
@@ -136,14 +137,25 @@ struct ToolCallVariables<'a> {
 #[derive(Serialize)]
 struct CalledFunction<'a> {
     name: &'a str,
-    arguments: &'a Map<String, Value>,
+    arguments: ShownArguments<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ShownArguments<'a> {
+    Object(&'a Map<String, Value>),
+    Text(minijinja::Value),
 }
 
 fn called(call: &ToolCall) -> ToolCallVariables<'_> {
+    let arguments = match &call.arguments {
+        CallArguments::Object(members) => ShownArguments::Object(members),
+        CallArguments::Text(text) => ShownArguments::Text(CallText::value(text)),
+    };
     ToolCallVariables {
         id: &call.id,
         r#type: "function",
-        function: CalledFunction { name: &call.name, arguments: &call.arguments },
+        function: CalledFunction { name: &call.name, arguments },
     }
 }
 

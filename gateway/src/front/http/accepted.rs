@@ -3,9 +3,9 @@
 //!
 //! Each protocol has a table for each kind of object, with the field's name, the values that change
 //! nothing, and the client that sends it. Another value, and a field that is in no table, is refused
-//! by its path (I5).
+//! by its path (I5), unless its value is null.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::json::AnyObject;
 use crate::inference::error::{InferenceError, quoted};
@@ -52,9 +52,23 @@ pub const fn accepted(field: &'static str, values: Values, client: &'static str)
 /// # Errors
 /// A field that is not accepted, or not with its value.
 pub fn check(path: &str, rest: &Rest, table: &[Accepted]) -> Result<(), InferenceError> {
-    for (name, value) in &rest.0 {
+    check_members(path, &rest.0, table)
+}
+
+/// As [`check`], for an object without a type.
+///
+/// # Errors
+/// Those of [`check`].
+pub fn check_members(
+    path: &str,
+    rest: &Map<String, Value>,
+    table: &[Accepted],
+) -> Result<(), InferenceError> {
+    for (name, value) in rest {
         let field = format!("{path}{name}");
         match table.iter().find(|accepted| accepted.field == name) {
+            // A field without a value carries nothing: clients resend objects with all their fields.
+            None if value.is_null() => {}
             None => {
                 let found = "a field that this service does not serve";
                 return Err(InferenceError::invalid(&field, "no such field", found));
@@ -124,6 +138,7 @@ mod tests {
         let (field, message) = refused("guided_regex", json!("a*")).expect("refused");
         assert_eq!(field, "messages[1].guided_regex");
         assert!(message.contains("does not serve"), "{message}");
+        assert_eq!(refused("guided_regex", Value::Null), None);
     }
 
     #[test]

@@ -164,13 +164,63 @@ fn bounded(mut error: InferenceError) -> InferenceError {
     error
 }
 
+/// Where a message of the input stands in the body of the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MessagePath {
+    /// The path of the message.
+    pub path: String,
+    /// Fields of the message that have another path than `path` and their own name.
+    fields: Vec<FieldPath>,
+}
+
+/// Where a field of a message stands in the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FieldPath {
+    /// Its path in the message of the input.
+    inner: String,
+    /// Its path in the body.
+    outer: String,
+}
+
+impl MessagePath {
+    /// A message at this path.
+    pub fn new(path: impl Into<String>) -> Self {
+        Self { path: path.into(), fields: Vec::new() }
+    }
+
+    /// Records the place of a field. A longer path of the same beginning must come first.
+    pub fn record(&mut self, inner: impl Into<String>, outer: impl Into<String>) {
+        let (inner, outer) = (inner.into(), outer.into());
+        let is_usual = outer
+            .strip_prefix(self.path.as_str())
+            .and_then(|rest| rest.strip_prefix('.'))
+            .is_some_and(|rest| rest == inner);
+        if !is_usual {
+            self.fields.push(FieldPath { inner, outer });
+        }
+    }
+
+    /// The path in the body of a field of the message. `rest` begins with a dot, or is empty.
+    fn outer(&self, rest: &str) -> String {
+        for FieldPath { inner, outer } in &self.fields {
+            let after = rest.strip_prefix('.').and_then(|rest| rest.strip_prefix(inner.as_str()));
+            if let Some(after) = after
+                && (after.is_empty() || after.starts_with(['.', '[']))
+            {
+                return format!("{outer}{after}");
+            }
+        }
+        format!("{}{rest}", self.path)
+    }
+}
+
 /// The names that a request has for the fields of its input.
 #[derive(Clone, Debug, Default)]
 pub struct FieldPaths {
     /// The protocol's table.
     pub fields: &'static [FieldName],
-    /// The path in the body of each message of the input; empty if it is the same.
-    pub messages: Vec<String>,
+    /// Where each message of the input stands in the body; empty if they stand there as in the input.
+    pub messages: Vec<MessagePath>,
 }
 
 impl FieldPaths {
@@ -188,9 +238,9 @@ impl FieldPaths {
     /// The protocol's path.
     fn outer(&self, inner: &str) -> String {
         if let Some((at, rest)) = message_index(inner)
-            && let Some(outer) = self.messages.get(at)
+            && let Some(message) = self.messages.get(at)
         {
-            return format!("{outer}{rest}");
+            return message.outer(rest);
         }
         for FieldName { inner: prefix, outer } in self.fields {
             let Some((indices, rest)) = after(prefix, inner) else { continue };
@@ -272,7 +322,12 @@ mod tests {
             FieldName { inner: "messages", outer: "input" },
             FieldName { inner: "tools[].calls[].name", outer: "tools[].x[].function.name" },
         ];
-        let messages = vec!["instructions".to_owned(), "input[0]".to_owned()];
+        let mut call = MessagePath::new("input[0]");
+        call.record("tool_calls[0].arguments", "input[0].arguments");
+        call.record("tool_calls[0]", "input[0]");
+        call.record("content[3]", "input[0].content[3]");
+        assert_eq!(call.fields.len(), 2, "a usual path takes no memory");
+        let messages = vec![MessagePath::new("instructions"), call];
         let paths = FieldPaths { fields: FIELDS, messages };
         for (inner, outer) in [
             ("limits.max_tokens", "max_output_tokens"),
@@ -282,6 +337,9 @@ mod tests {
             ("messages", "input"),
             ("messages[0].content", "instructions.content"),
             ("messages[1].content[2]", "input[0].content[2]"),
+            ("messages[1].tool_calls[0].arguments", "input[0].arguments"),
+            ("messages[1].tool_calls[0].name", "input[0].name"),
+            ("messages[1].tool_calls[01].name", "input[0].tool_calls[01].name"),
             ("messages[7]", "input[7]"),
             ("tools[3].calls[14].name", "tools[3].x[14].function.name"),
             ("tools[3].calls[14].names", "tools[3].calls[14].names"),

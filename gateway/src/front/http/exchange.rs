@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::error::{Dialect, ErrorReply, FieldName, FieldPaths, code};
+use super::error::{Dialect, ErrorReply, FieldName, FieldPaths, MessagePath, code};
 use super::one_call::{AllowedCalls, CallFilter};
 use super::sse::{KeepAlive, SseBody, SseEvent};
 use super::whole::{self, HeldAnswer};
@@ -101,8 +101,9 @@ pub struct Decoded<W> {
     pub writer: W,
     /// Whether the answer is streamed.
     pub stream: bool,
-    /// The path in the body of each message of the input, for errors; empty if they are the same.
-    pub messages: Vec<String>,
+    /// Where each message of the input stands in the body, for errors; empty if they stand there as in
+    /// the input.
+    pub messages: Vec<MessagePath>,
     /// How many calls of a tool the answer may have.
     pub calls: AllowedCalls,
 }
@@ -113,7 +114,7 @@ pub struct CountInput {
     /// For the middle.
     pub input: RequestInput,
     /// As in [`Decoded`].
-    pub messages: Vec<String>,
+    pub messages: Vec<MessagePath>,
 }
 
 /// Writes one answer, whole or as server-sent events.
@@ -318,7 +319,7 @@ struct Source<'a> {
 /// A request after its checks. The paths of its messages are known whether it passed or not.
 struct Checked<T> {
     request: Result<Request, InferenceError>,
-    messages: Vec<String>,
+    messages: Vec<MessagePath>,
     rest: T,
 }
 

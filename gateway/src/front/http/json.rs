@@ -29,11 +29,17 @@ const MAX_KEY_BYTES: usize = 1 << 10;
 /// text.
 const MAX_WORDS: usize = 200;
 
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Decodes a body with at most so many numbers.
 ///
 /// # Errors
 /// It is over a bound; it is no JSON; it is not of this type. The error names the field.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], numbers: usize) -> Result<T, InferenceError> {
+    // Editors of some systems write the mark in front of a text file (RFC 8259, section 8.1: a parser
+    // may ignore it).
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     check_bounds(bytes, numbers)?;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let body = serde_path_to_error::deserialize(&mut reader)
@@ -184,11 +190,23 @@ impl AnyJson {
 #[schema(value_type = Object)]
 pub struct AnyObject(pub Map<String, Value>);
 
-/// Arguments of an earlier call of a tool, which a client resends as the model wrote them. A model
-/// may have written a key twice. The last value counts, as for the client that ran the tool.
+/// Arguments of an earlier call of a tool, which a client resends as the model wrote them: an object,
+/// the text of one, or nothing. A model may have written a key twice. The last value counts, as for
+/// the client that ran the tool.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
-pub struct CallArguments(pub Value);
+pub struct ResentArguments(pub Value);
+
+impl ResentArguments {
+    /// As text.
+    pub fn text(self) -> String {
+        match self.0 {
+            Value::Null => String::new(),
+            Value::String(text) => text,
+            other => other.to_string(),
+        }
+    }
+}
 
 /// Why an object with this key twice is refused.
 pub(super) fn key_twice(key: &str) -> String {
@@ -345,6 +363,13 @@ mod tests {
         assert!(message.len() < 1000, "{}", message.len());
         let (field, message) = refused(&format!("{{\"{}\": 1}}", "é".repeat(1 << 9)));
         assert!(field.len() < 500 && message.len() < 1000);
+    }
+
+    #[test]
+    fn a_byte_order_mark_in_front_is_ignored() {
+        let body = decode::<Outer>("\u{feff}{\"name\": \"a\"}".as_bytes(), MAX_NUMBERS);
+        assert_eq!(body.expect("served").name, "a");
+        decode::<Outer>("{\u{feff}\"name\": \"a\"}".as_bytes(), MAX_NUMBERS).expect_err("inside");
     }
 
     #[test]

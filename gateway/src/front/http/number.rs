@@ -72,9 +72,17 @@ impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Whole<MIN, MAX> {
                 let refused = || E::invalid_value(Unexpected::Signed(number), &self);
                 u64::try_from(number).ok().and_then(Whole::new).ok_or_else(refused)
             }
+
+            /// `16.0` is a whole number (JSON Schema); some clients keep all numbers as floats.
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
+                let is_whole =
+                    number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
+                let refused = || E::invalid_value(Unexpected::Float(number), &self);
+                is_whole.then_some(number as u64).and_then(Whole::new).ok_or_else(refused)
+            }
         }
 
-        deserializer.deserialize_u64(Range)
+        deserializer.deserialize_any(Range)
     }
 }
 
@@ -112,6 +120,14 @@ impl<'de> Deserialize<'de> for Seed {
 
             fn visit_i64<E>(self, seed: i64) -> Result<Seed, E> {
                 Ok(Seed(seed.cast_unsigned()))
+            }
+
+            /// A whole number that a float holds exactly.
+            fn visit_f64<E: Error>(self, seed: f64) -> Result<Seed, E> {
+                const EXACT: f64 = (1u64 << 53) as f64;
+                let is_whole = seed.fract() == 0.0 && seed.abs() <= EXACT;
+                let refused = || E::invalid_value(Unexpected::Float(seed), &self);
+                is_whole.then_some(Seed((seed as i64).cast_unsigned())).ok_or_else(refused)
             }
         }
 
@@ -179,8 +195,9 @@ mod tests {
     fn a_number_out_of_its_range_is_refused_while_it_is_read() {
         let samples = |text| serde_json::from_str::<Samples>(text).map(Samples::get).ok();
         assert_eq!(["1", "16"].map(samples), [Some(1), Some(16)]);
+        assert_eq!(["1.0", "1.6e1"].map(samples), [Some(1), Some(16)]);
         for other in
-            ["0", "17", "-1", "4294967295", "4294967297", "1.0", "1e0", "-0", "\"1\"", "null"]
+            ["0", "17", "-1", "4294967295", "4294967297", "1.5", "1e9", "-0", "\"1\"", "null"]
         {
             assert_eq!(samples(other), None, "{other}");
         }
@@ -193,7 +210,8 @@ mod tests {
         let seed = |text| serde_json::from_str::<Seed>(text).map(|seed| seed.0).ok();
         assert_eq!(seed("-1"), Some(u64::MAX));
         assert_eq!(seed("18446744073709551615"), Some(u64::MAX));
-        assert_eq!(seed("1.5"), None);
+        assert_eq!((seed("16.0"), seed("-1.0")), (Some(16), Some(u64::MAX)));
+        assert_eq!((seed("1.5"), seed("1e300")), (None, None));
     }
 
     #[test]

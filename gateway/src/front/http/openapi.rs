@@ -14,6 +14,7 @@ use super::accepted::{Accepted, Values};
 use super::anthropic::CountedTokens;
 use super::anthropic::answer::MessagesAnswer;
 use super::anthropic::error::MessagesErrorBody;
+use super::anthropic::models::{MessagesModel, MessagesModelList};
 use super::anthropic::types::MessagesRequest;
 use super::error::status;
 use super::openai::chat::answer::{ChatCompletion, ChatCompletionChunk};
@@ -59,6 +60,8 @@ const ERRORS: &[(u16, &str)] = &[
     MessagesAnswer,
     MessagesErrorBody,
     MessagesRequest,
+    MessagesModel,
+    MessagesModelList,
     ModelList,
     ModelObject,
     ResponsesAnswer,
@@ -82,6 +85,12 @@ const ACCEPTED: &[(&str, &[Accepted])] = &[
     ("ChatTool", openai::accepted::TOOL),
     ("ChatFunction", openai::accepted::FUNCTION),
     ("ChatToolCall", openai::accepted::CALL),
+    ("CalledFunction", openai::accepted::CALLED),
+    ("ResponseFormat", openai::accepted::FORMAT),
+    ("NamedSchema", openai::accepted::FORMAT),
+    ("ThinkingSwitch", openai::accepted::THINKING),
+    ("ReasoningSwitch", openai::accepted::REASONING),
+    ("UsageSwitch", &[]),
     ("StreamOptions", openai::accepted::STREAM),
     ("CompletionRequest", openai::accepted::COMPLETIONS),
     ("ResponsesRequest", responses::accepted::REQUEST),
@@ -92,7 +101,11 @@ const ACCEPTED: &[(&str, &[Accepted])] = &[
     ("ResponsesOutputItem", responses::accepted::ITEM),
     ("ResponsesAdditionalToolsItem", responses::accepted::ITEM),
     ("ResponsesTextPart", responses::accepted::TEXT),
+    ("ResponsesRefusalPart", responses::accepted::TEXT),
     ("ResponsesImagePart", responses::accepted::IMAGE),
+    ("ResponsesReasoningText", &[]),
+    ("ResponsesPlainFormat", &[]),
+    ("ResponsesGrammarFormat", &[]),
     ("ResponsesFunctionTool", responses::accepted::FUNCTION),
     ("ResponsesCustomTool", responses::accepted::TOOL),
     ("ResponsesNamespaceTool", responses::accepted::TOOL),
@@ -103,7 +116,16 @@ const ACCEPTED: &[(&str, &[Accepted])] = &[
     ("MessagesMessage", anthropic::accepted::MESSAGE),
     ("MessagesTextBlock", anthropic::accepted::TEXT),
     ("MessagesImageBlock", anthropic::accepted::IMAGE),
+    ("MessagesImageFile", &[]),
+    ("MessagesImageUrl", &[]),
     ("MessagesThinkingBlock", anthropic::accepted::THINKING),
+    ("MessagesRedactedThinkingBlock", anthropic::accepted::THINKING),
+    ("MessagesToolReferenceBlock", anthropic::accepted::TOOL_REFERENCE),
+    ("MessagesToolChangeBlock", anthropic::accepted::TOOL_REFERENCE),
+    ("MessagesNamedTool", anthropic::accepted::TOOL_REFERENCE),
+    ("MessagesDefinedTool", anthropic::accepted::TOOL_REFERENCE),
+    ("MessagesOutputFormat", &[]),
+    ("MessagesContextManagement", &[]),
     ("MessagesToolUseBlock", anthropic::accepted::TOOL_USE),
     ("MessagesToolResultBlock", anthropic::accepted::TOOL_RESULT),
     ("MessagesTool", anthropic::accepted::TOOL),
@@ -160,10 +182,16 @@ fn paths() -> Value {
         },
         "/health": { "get": health() },
         "/metrics": { "get": metrics() },
-        "/v1/models": { "get": getting("The served model, in a list.", "ModelList") },
+        "/v1/models": {
+            "get": getting_either("The served model, in a list.", "ModelList", "MessagesModelList"),
+        },
         "/v1/models/{name}": {
             "parameters": [name],
-            "get": getting("The served model, by its name or an alias.", "ModelObject"),
+            "get": getting_either(
+                "The served model, by its name or an alias.",
+                "ModelObject",
+                "MessagesModel",
+            ),
         },
         "/v1/chat/completions": { "post": answering(&Answering {
             summary: "Answers a conversation.",
@@ -257,6 +285,17 @@ fn getting(summary: &str, answer: &str) -> Value {
     let ok =
         json!({ "description": "What the summary names, as JSON.", "content": content(answer) });
     json!({ "summary": summary, "responses": with_errors(&ok, "ErrorBody") })
+}
+
+/// A path whose answer has the form of Anthropic's API if the request has its header.
+fn getting_either(summary: &str, usual: &str, anthropic: &str) -> Value {
+    let mut getting = getting(summary, usual);
+    let forms = json!({ "oneOf": [reference(usual), reference(anthropic)] });
+    let ok = &mut getting["responses"]["200"];
+    ok["description"] =
+        "With the header `anthropic-version`: in the form of Anthropic's API.".into();
+    ok["content"] = json!({ "application/json": { "schema": forms } });
+    getting
 }
 
 fn answering(of: &Answering<'_>) -> Value {

@@ -2,6 +2,7 @@
 //!
 //! serde's own untagged enums lose the place of an error inside, so each is read by a visitor.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -11,10 +12,11 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::accepted::check_members;
 use super::json::AnyObject;
 use super::number::TokenId;
 use crate::inference::error::{InferenceError, quoted};
-use crate::inference::input::CallRule;
+use crate::inference::input::{CallRule, ToolInput};
 
 /// A text, or a list.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -170,57 +172,191 @@ impl<'de> Deserialize<'de> for First {
 pub enum ToolChoice {
     /// `auto`, `none` or `required`.
     Word(String),
-    /// A tool by name.
+    /// A tool by name, or some tools.
     Tools(Map<String, Value>),
 }
 
+/// A type of tools in a protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolKind {
+    /// Its name.
+    pub name: &'static str,
+    /// Where an object of this type has the tool's name.
+    pub path: &'static [&'static str],
+}
+
+/// How the model uses the tools of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallChoice {
+    /// Not at all: they are left out of the prompt.
+    None,
+    /// By this rule.
+    Rule(CallRule),
+    /// Only some of them are offered.
+    Allowed {
+        /// The path of the list.
+        field: String,
+        /// The names of the tools that are offered, as the client knows them.
+        names: Vec<String>,
+        /// Whether the model must call one.
+        required: bool,
+    },
+}
+
+impl Default for CallChoice {
+    fn default() -> Self {
+        Self::Rule(CallRule::Auto)
+    }
+}
+
+impl CallChoice {
+    /// The offered tools and the rule for them. `model_name` gives the name that the model knows a
+    /// client's tool by.
+    ///
+    /// # Errors
+    /// An allowed tool is none of the request's.
+    pub fn applied(
+        self,
+        mut tools: Vec<ToolInput>,
+        model_name: impl Fn(&str) -> String,
+    ) -> Result<(Vec<ToolInput>, CallRule), InferenceError> {
+        match self {
+            Self::None => Ok((Vec::new(), CallRule::Auto)),
+            Self::Rule(CallRule::Named(name)) => Ok((tools, CallRule::Named(model_name(&name)))),
+            Self::Rule(rule) => Ok((tools, rule)),
+            Self::Allowed { field, names, required } => {
+                let known: HashSet<String> = tools.iter().map(|tool| tool.name.clone()).collect();
+                let mut allowed = HashSet::with_capacity(names.len().min(known.len()));
+                for (at, name) in names.iter().enumerate() {
+                    let name = model_name(name);
+                    if !known.contains(&name) {
+                        let field = format!("{field}[{at}]");
+                        let expected = "the name of one of the request's tools";
+                        return Err(InferenceError::invalid(&field, expected, quoted(&name)));
+                    }
+                    allowed.insert(name);
+                }
+                tools.retain(|tool| allowed.contains(&tool.name));
+                Ok((tools, if required { CallRule::Required } else { CallRule::Auto }))
+            }
+        }
+    }
+}
+
 impl ToolChoice {
-    /// How the model uses the tools; `None` if they are left out of the prompt. `kinds` are the types
-    /// of tools, each with the path of the name in the choice.
+    /// How the model uses the tools. `kinds` are the types of tools; a list of allowed tools stands at
+    /// `allowed` of the object, and its entries of types that `is_left_out` names are not looked at.
     ///
     /// # Errors
     /// Another word, or an object that names no tool.
-    pub fn rule(self, kinds: &[(&str, &[&str])]) -> Result<Option<CallRule>, InferenceError> {
-        const EXPECTED: &str = "auto, none, required or a tool by name";
+    pub fn rule(
+        self,
+        kinds: &[ToolKind],
+        allowed: Option<&str>,
+        is_left_out: fn(&str) -> bool,
+    ) -> Result<CallChoice, InferenceError> {
+        const EXPECTED: &str = "auto, none, required, a tool by name, or allowed tools";
         let object = match self {
             Self::Word(word) => match word.as_str() {
-                "auto" => return Ok(Some(CallRule::Auto)),
-                "none" => return Ok(None),
-                "required" => return Ok(Some(CallRule::Required)),
+                "auto" => return Ok(CallChoice::Rule(CallRule::Auto)),
+                "none" => return Ok(CallChoice::None),
+                "required" => return Ok(CallChoice::Rule(CallRule::Required)),
                 _ => return Err(InferenceError::invalid("tool_choice", EXPECTED, quoted(&word))),
             },
             Self::Tools(object) => object,
         };
-        let kind = object.get("type").and_then(Value::as_str).unwrap_or_default();
-        let Some((_, path)) = kinds.iter().find(|(known, _)| *known == kind) else {
-            let known: Vec<&str> = kinds.iter().map(|(known, _)| *known).collect();
-            let expected = format!("one of {known:?}, the types that are served");
-            return Err(InferenceError::invalid("tool_choice.type", expected, quoted(kind)));
+        if object.get("type").and_then(Value::as_str) == Some(ALLOWED_TOOLS) {
+            return allowed_tools(object, allowed, kinds, is_left_out);
+        }
+        named_tool("tool_choice", object, kinds).map(|name| CallChoice::Rule(CallRule::Named(name)))
+    }
+}
+
+/// The type of a choice among some tools.
+const ALLOWED_TOOLS: &str = "allowed_tools";
+
+/// A choice among some tools. Its mode and list stand in the object, or in its member `inner`.
+fn allowed_tools(
+    mut object: Map<String, Value>,
+    inner: Option<&str>,
+    kinds: &[ToolKind],
+    is_left_out: fn(&str) -> bool,
+) -> Result<CallChoice, InferenceError> {
+    let mut path = "tool_choice".to_owned();
+    object.remove("type");
+    if let Some(inner) = inner {
+        let inside = object.remove(inner);
+        no_other_field(&path, &object)?;
+        path = format!("{path}.{inner}");
+        object = match inside {
+            Some(Value::Object(inside)) => inside,
+            _ => return Err(InferenceError::invalid(&path, "an object", "another value or none")),
         };
-        let mut rest = Value::Object(object);
-        let mut name = rest.as_object_mut().and_then(|object| {
-            object.remove("type");
-            object.remove(*path.first()?)
-        });
-        for step in path.iter().skip(1) {
-            name = name.and_then(|inner| match inner {
-                Value::Object(mut inner) if inner.len() == 1 => inner.remove(*step),
-                _ => None,
-            });
+    }
+    let (mode, list) = (object.remove("mode"), object.remove("tools"));
+    no_other_field(&path, &object)?;
+    let required = match mode.as_ref().and_then(Value::as_str) {
+        Some("auto") => false,
+        Some("required") => true,
+        _ => {
+            let field = format!("{path}.mode");
+            return Err(InferenceError::invalid(&field, "auto or required", "another value"));
         }
-        if let Some(other) = rest.as_object().and_then(|object| object.keys().next()) {
-            let found = "a field that this service does not serve";
-            let field = format!("tool_choice.{other}");
-            return Err(InferenceError::invalid(&field, "no such field", found));
-        }
-        match name {
-            Some(Value::String(name)) => Ok(Some(CallRule::Named(name))),
-            _ => {
-                let field = format!("tool_choice.{}", path.join("."));
-                Err(InferenceError::invalid(&field, "the name of a tool alone", "another value"))
-            }
+    };
+    let field = format!("{path}.tools");
+    let Some(Value::Array(list)) = list else {
+        return Err(InferenceError::invalid(&field, "a list of tools", "another value or none"));
+    };
+    let mut names = Vec::new();
+    for (at, tool) in list.into_iter().enumerate() {
+        let field = format!("{field}[{at}]");
+        let Value::Object(tool) = tool else {
+            return Err(InferenceError::invalid(&field, "a tool by name", "another value"));
+        };
+        if !tool.get("type").and_then(Value::as_str).is_some_and(is_left_out) {
+            names.push(named_tool(&field, tool, kinds)?);
         }
     }
+    Ok(CallChoice::Allowed { field, names, required })
+}
+
+/// The name in an object that names a tool by its type, and has nothing else.
+fn named_tool(
+    field: &str,
+    mut object: Map<String, Value>,
+    kinds: &[ToolKind],
+) -> Result<String, InferenceError> {
+    let kind = object.remove("type");
+    let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let Some(ToolKind { path, .. }) = kinds.iter().find(|known| known.name == kind) else {
+        let known: Vec<&str> = kinds.iter().map(|known| known.name).collect();
+        let expected = format!("one of {known:?}, the types that are served");
+        return Err(InferenceError::invalid(&format!("{field}.type"), expected, quoted(kind)));
+    };
+    let mut steps = path.iter();
+    let mut name = steps.next().and_then(|step| object.remove(*step));
+    for step in steps {
+        name = name.and_then(|inner| match inner {
+            Value::Object(mut inner) => {
+                let name = inner.remove(*step);
+                no_other_field(field, &inner).ok().and(name)
+            }
+            _ => None,
+        });
+    }
+    no_other_field(field, &object)?;
+    match name {
+        Some(Value::String(name)) => Ok(name),
+        _ => {
+            let field = format!("{field}.{}", path.join("."));
+            Err(InferenceError::invalid(&field, "the name of a tool alone", "another value"))
+        }
+    }
+}
+
+/// Refuses what is left of an object after its fields were taken.
+fn no_other_field(path: &str, rest: &Map<String, Value>) -> Result<(), InferenceError> {
+    check_members(&format!("{path}."), rest, &[])
 }
 
 impl<'de> Deserialize<'de> for ToolChoice {
@@ -272,22 +408,28 @@ mod tests {
         assert!(matches!(choice(json!({"type": "function"})), ToolChoice::Tools(_)));
     }
 
+    fn kinds() -> [ToolKind; 2] {
+        [
+            ToolKind { name: "function", path: &["function", "name"] },
+            ToolKind { name: "custom", path: &["name"] },
+        ]
+    }
+
     #[test]
     fn a_choice_of_tools_is_a_word_or_a_name() {
-        let kinds: &[(&str, &[&str])] =
-            &[("function", &["function", "name"]), ("custom", &["name"])];
         let rule = |value: Value| {
-            serde_json::from_value::<ToolChoice>(value).expect("a form of it").rule(kinds)
+            let choice = serde_json::from_value::<ToolChoice>(value).expect("a form of it");
+            choice.rule(&kinds(), None, |_| false)
         };
-        assert_eq!(rule(json!("auto")), Ok(Some(CallRule::Auto)));
-        assert_eq!(rule(json!("none")), Ok(None));
-        assert_eq!(rule(json!("required")), Ok(Some(CallRule::Required)));
-        let named = Ok(Some(CallRule::Named("f".into())));
+        assert_eq!(rule(json!("auto")), Ok(CallChoice::default()));
+        assert_eq!(rule(json!("none")), Ok(CallChoice::None));
+        assert_eq!(rule(json!("required")), Ok(CallChoice::Rule(CallRule::Required)));
+        let named = Ok(CallChoice::Rule(CallRule::Named("f".into())));
         assert_eq!(rule(json!({"type": "function", "function": {"name": "f"}})), named);
-        assert_eq!(rule(json!({"type": "custom", "name": "f"})), named);
+        assert_eq!(rule(json!({"type": "custom", "name": "f", "mode": null})), named);
         for (other, field) in [
             (json!("any"), "tool_choice"),
-            (json!({"type": "allowed_tools", "tools": []}), "tool_choice.type"),
+            (json!({"type": "allowed", "tools": []}), "tool_choice.type"),
             (json!({"name": "f"}), "tool_choice.type"),
             (json!({"type": "function", "name": "f"}), "tool_choice.name"),
             (json!({"type": "function", "function": "f"}), "tool_choice.function.name"),
@@ -299,6 +441,38 @@ mod tests {
             (json!({"type": "custom", "name": "f", "mode": 1}), "tool_choice.mode"),
         ] {
             let error = rule(other).expect_err("refused");
+            assert_eq!(error.field.as_deref(), Some(field));
+        }
+    }
+
+    #[test]
+    fn allowed_tools_are_the_only_ones_that_are_offered() {
+        let tool = |name: &str| ToolInput { name: name.into(), ..Default::default() };
+        let chosen = |value: Value, inner: Option<&str>| {
+            let choice = serde_json::from_value::<ToolChoice>(value).expect("a form of it");
+            let choice = choice.rule(&kinds(), inner, |kind| kind == "web_search");
+            let all = vec![tool("f"), tool("g")];
+            let (tools, rule) = choice.and_then(|choice| choice.applied(all, str::to_owned))?;
+            Ok((tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>(), rule))
+        };
+        let entry = |name: &str| json!({"type": "custom", "name": name});
+        let flat = |mode: &str, tools: Value| json!({"type": "allowed_tools", "mode": mode, "tools": tools});
+        let g = Ok((vec!["g".to_owned()], CallRule::Required));
+        assert_eq!(chosen(flat("required", json!([entry("g"), {"type": "web_search"}])), None), g);
+        let list = json!({"mode": "required", "tools": [entry("g")]});
+        let nested = json!({"type": "allowed_tools", "allowed_tools": list});
+        assert_eq!(chosen(nested.clone(), Some("allowed_tools")), g);
+        assert_eq!(chosen(flat("auto", json!([])), None), Ok((vec![], CallRule::Auto)));
+        for (value, inner, field) in [
+            (flat("often", json!([])), None, "tool_choice.mode"),
+            (flat("auto", json!([entry("x")])), None, "tool_choice.tools[0]"),
+            (flat("auto", json!(["f"])), None, "tool_choice.tools[0]"),
+            (flat("auto", json!([{"type": "shell"}])), None, "tool_choice.tools[0].type"),
+            (flat("auto", json!("f")), None, "tool_choice.tools"),
+            (nested, None, "tool_choice.allowed_tools"),
+            (flat("auto", json!([])), Some("allowed_tools"), "tool_choice.mode"),
+        ] {
+            let error = chosen(value, inner).expect_err("refused");
             assert_eq!(error.field.as_deref(), Some(field));
         }
     }

@@ -182,7 +182,8 @@ fn message(role: Role, parts: &[&str]) -> Message {
 /// A question, a call and its answer.
 fn history() -> Conversation {
     let arguments = Map::from_iter([("k3y".to_owned(), Value::from("valu3"))]);
-    let call = ToolCall { id: "call00001".into(), name: "t00l".into(), arguments };
+    let call =
+        ToolCall { id: "call00001".into(), name: "t00l".into(), arguments: arguments.into() };
     let called = Message { calls: vec![call], ..message(Role::Assistant, &[""]) };
     let answered = Message {
         call_id: "call00001".into(),

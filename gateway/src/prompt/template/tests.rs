@@ -14,7 +14,7 @@ fn call(name: &str) -> ToolCall {
     ToolCall {
         id: "1".into(),
         name: name.into(),
-        arguments: Map::from_iter([("path".to_owned(), "a.rs".into())]),
+        arguments: Map::from_iter([("path".to_owned(), "a.rs".into())]).into(),
     }
 }
 

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::types::ContextManagement;
-use crate::front::http::accepted::{Accepted, Values, accepted};
+use crate::front::http::accepted::{Accepted, Values, accepted, check};
 use crate::front::http::json::AnyObject;
 use crate::inference::error::{InferenceError, quoted};
 
@@ -21,7 +21,6 @@ pub const REQUEST: &[Accepted] = &[
     accepted("metadata", Values::Any, "Claude Code, with an id of its user"),
     accepted("service_tier", Values::Words(&["auto", "standard_only"]), "anthropic (Python)"),
     accepted("speed", Values::Words(&["standard"]), "Claude Code"),
-    accepted("thread", Values::Null, "anthropic (Python), where it is set to None"),
     accepted("user_profile_id", Values::Any, "anthropic (Python)"),
     accepted("workspace_id", Values::Any, "anthropic (Python)"),
 ];
@@ -55,6 +54,10 @@ pub const TOOL_USE: &[Accepted] = &[
     accepted("toolset_name", Values::Null, "anthropic (Python), in messages that it resends"),
 ];
 
+/// Of a reference to a tool, and of a change of tools.
+pub const TOOL_REFERENCE: &[Accepted] =
+    &[accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks")];
+
 /// Of the answer of a tool.
 pub const TOOL_RESULT: &[Accepted] = &[
     accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
@@ -65,7 +68,6 @@ pub const TOOL_RESULT: &[Accepted] = &[
 pub const TOOL: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "anthropic (Python)"),
     accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
-    accepted("defer_loading", Values::Boolean(false), "Claude Code"),
     accepted("eager_input_streaming", Values::Any, "Claude Code; arguments always stream"),
     accepted("input_examples", Values::Empty, "anthropic (Python)"),
 ];
@@ -82,6 +84,28 @@ pub const THINKING_CONFIG: &[Accepted] = &[accepted(
 
 /// Of the form of the output.
 pub const OUTPUT_CONFIG: &[Accepted] = &[];
+
+/// Tools that Anthropic's service runs itself. Their types end with a date.
+const PROVIDER_TOOLS: &[&str] = &[
+    "advisor",
+    "code_execution",
+    "mcp_toolset",
+    "tool_search_tool_bm25",
+    "tool_search_tool_regex",
+    "web_fetch",
+    "web_search",
+];
+
+/// Whether a tool of this type is one that Anthropic's service runs itself. The model is not told of
+/// it, so it does not try.
+pub fn is_run_by_provider(kind: &str) -> bool {
+    let is_date = |date: &str| date.len() == 8 && date.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match kind.rsplit_once('_') {
+        Some((name, date)) if is_date(date) => name,
+        _ => kind,
+    };
+    PROVIDER_TOOLS.contains(&name)
+}
 
 /// Beginning of a block that Claude Code puts before its system prompt, for the bills of its own
 /// service. Its text is another one in each request, so no prefix would be found in the cache.
@@ -102,14 +126,16 @@ pub fn check_edits(management: &ContextManagement) -> Result<(), InferenceError>
     let keeps_all = |AnyObject(edit): &AnyObject| {
         edit.get("type").is_some_and(|kind| kind == "clear_thinking_20251015")
             && edit.get("keep").is_some_and(|keep| keep == "all" || keep["type"] == "all")
-            && edit.len() == 2
+            && edit.values().filter(|value| !value.is_null()).count() == 2
     };
-    match management.edits.iter().position(|edit| !keeps_all(edit)) {
+    check("context_management.", &management.rest, &[])?;
+    let edits = management.edits.as_deref().unwrap_or_default();
+    match edits.iter().enumerate().find(|(_, edit)| !keeps_all(edit)) {
         None => Ok(()),
-        Some(at) => Err(InferenceError::invalid(
+        Some((at, edit)) => Err(InferenceError::invalid(
             &format!("context_management.edits[{at}]"),
             "clear_thinking_20251015 that keeps all, the only edit that is served",
-            quoted(&Value::from(management.edits[at].0.clone()).to_string()),
+            quoted(&Value::from(edit.0.clone()).to_string()),
         )),
     }
 }
@@ -135,6 +161,17 @@ mod tests {
         ] {
             let error = check(edits).expect_err("it changes the conversation");
             assert_eq!(error.field.as_deref(), Some("context_management.edits[0]"));
+        }
+    }
+
+    #[test]
+    fn tools_of_the_provider_are_known_with_any_date() {
+        for kind in ["web_search_20250305", "web_search_20270101", "web_search", "mcp_toolset"] {
+            assert!(is_run_by_provider(kind), "{kind}");
+        }
+        // The client runs these, and only Anthropic's models know their arguments.
+        for kind in ["bash_20250124", "computer_20251124", "memory_20250818", "web_search_x", ""] {
+            assert!(!is_run_by_provider(kind), "{kind}");
         }
     }
 

@@ -7,8 +7,13 @@ use paceline_proto::limits;
 
 use super::accepted;
 use super::decode::{image, text};
-use super::types::{Block, Message, ResultBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock};
+use super::tools::ToolChange;
+use super::types::{
+    Block, Message, OutputConfig, RedactedThinkingBlock, ResultBlock, ThinkingBlock,
+    ToolReferenceBlock, ToolResultBlock, ToolUseBlock,
+};
 use crate::front::http::accepted::check;
+use crate::front::http::error::MessagePath;
 use crate::front::http::values::TextOr;
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
@@ -19,15 +24,67 @@ use crate::inference::input::{ContentPartInput, MessageInput, ToolCallInput};
 pub(super) struct Turns {
     /// Its messages.
     pub(super) messages: Vec<MessageInput>,
-    /// The path in the body of each of them.
-    pub(super) paths: Vec<String>,
+    /// Where each of them stands in the body.
+    pub(super) paths: Vec<MessagePath>,
+    /// Changes of the offered tools, in order.
+    pub(super) changes: Vec<ToolChange>,
+    /// What messages of the system set for the answer, with their paths.
+    pub(super) outputs: Vec<(String, OutputConfig)>,
     /// Names of the called tools by the ids of the calls.
-    tools: HashMap<String, String>,
+    called: HashMap<String, String>,
+}
+
+/// A message of the input in the making.
+#[derive(Debug)]
+pub(super) struct OpenMessage {
+    message: MessageInput,
+    path: MessagePath,
+}
+
+impl OpenMessage {
+    /// A message of this role without content.
+    pub(super) fn new(role: &str, path: &str) -> Self {
+        let message = MessageInput { role: role.to_owned(), ..Default::default() };
+        Self { message, path: MessagePath::new(path) }
+    }
+
+    /// Adds a part that stands at `path` of the body.
+    pub(super) fn add(&mut self, path: impl Into<String>, part: ContentPartInput) {
+        self.path.record(format!("content[{}]", self.message.content.len()), path);
+        self.message.content.push(part);
+    }
+
+    /// Whether it has no part and no call.
+    pub(super) fn is_empty(&self) -> bool {
+        self.message.content.is_empty() && self.message.tool_calls.is_empty()
+    }
+
+    fn call(&mut self, path: &str, call: ToolCallInput) {
+        let inner = format!("tool_calls[{}]", self.message.tool_calls.len());
+        self.path.record(format!("{inner}.arguments"), format!("{path}.input"));
+        self.path.record(inner, path);
+        self.message.tool_calls.push(call);
+    }
+
+    fn think(&mut self, path: &str, thought: &str) {
+        let reasoning = &mut self.message.reasoning;
+        if reasoning.is_empty() {
+            self.path.record("reasoning", format!("{path}.thinking"));
+        } else {
+            reasoning.push_str("\n\n");
+        }
+        reasoning.push_str(thought);
+    }
 }
 
 impl Turns {
-    /// Adds a message that was made of the field at `path`.
-    pub(super) fn push(&mut self, path: String, message: MessageInput) {
+    /// Adds a message. One without content is an empty text.
+    pub(super) fn push(&mut self, open: OpenMessage) {
+        let is_empty = open.is_empty();
+        let OpenMessage { mut message, path } = open;
+        if is_empty {
+            message.content.push(ContentPartInput::Text(String::new()));
+        }
         self.messages.push(message);
         self.paths.push(path);
     }
@@ -37,7 +94,9 @@ impl Turns {
     /// # Errors
     /// The first block that is not served, by its path.
     pub(super) fn add(&mut self, messages: Vec<Message>) -> Result<(), InferenceError> {
-        for (at, Message { role, content, rest }) in messages.into_iter().enumerate() {
+        let last_user = messages.iter().rposition(|message| message.role == "user");
+        for (at, message) in messages.into_iter().enumerate() {
+            let Message { role, content, clear_at, output_config, rest } = message;
             let path = format!("messages[{at}]");
             check(&format!("{path}."), &rest, accepted::MESSAGE)?;
             if !["user", "assistant", "system"].contains(&role.as_str()) {
@@ -45,10 +104,20 @@ impl Turns {
                 let expected = "user, assistant or system";
                 return Err(InferenceError::invalid(&field, expected, quoted(&role)));
             }
-            let mut turn = Turn { path, role, open: None, turns: self };
+            let turn_is_over = last_user.is_some_and(|last| at < last);
+            let is_cleared = cleared_by_user(&path, &role, clear_at)? && turn_is_over;
+            if let Some(config) = output_config {
+                let field = format!("{path}.output_config");
+                of_role("system", &role, &field, "output_config")?;
+                if !turn_is_over {
+                    self.outputs.push((field, config));
+                }
+            }
+            let mut turn = Turn { path, role, is_cleared, open: None, turns: self };
             match content {
                 TextOr::Text(text) => {
-                    turn.message().content.push(ContentPartInput::Text(text));
+                    let path = format!("{}.content", turn.path);
+                    turn.message().add(path, ContentPartInput::Text(text));
                 }
                 TextOr::List(blocks) => {
                     let field = format!("{}.content", turn.path);
@@ -64,56 +133,84 @@ impl Turns {
     }
 }
 
+/// Whether the next message of the user takes this one out of the model's sight.
+fn cleared_by_user(
+    path: &str,
+    role: &str,
+    clear_at: Option<String>,
+) -> Result<bool, InferenceError> {
+    let Some(word) = clear_at else { return Ok(false) };
+    let field = format!("{path}.clear_at");
+    of_role("system", role, &field, "clear_at")?;
+    match word.as_str() {
+        "never" => Ok(false),
+        "next_user_message" => Ok(true),
+        _ => Err(InferenceError::invalid(&field, "next_user_message or never", quoted(&word))),
+    }
+}
+
+/// Checks that something stands in a message of the role that has it.
+fn of_role(wanted: &str, role: &str, path: &str, what: &str) -> Result<(), InferenceError> {
+    if role == wanted {
+        return Ok(());
+    }
+    let expected = format!("{what} only in messages of the role {wanted}");
+    Err(InferenceError::invalid(path, expected, quoted(role)))
+}
+
 /// One message of the client, which becomes one message or several.
 struct Turn<'a> {
     path: String,
     role: String,
+    /// Whether its text is not shown any more.
+    is_cleared: bool,
     /// The message that the next block belongs to.
-    open: Option<MessageInput>,
+    open: Option<OpenMessage>,
     turns: &'a mut Turns,
 }
 
 impl Turn<'_> {
     fn block(&mut self, place: usize, block: Block) -> Result<(), InferenceError> {
         let path = format!("{}.content[{place}]", self.path);
-        let of_role = |role: &str, kind: &str| match self.role == role {
-            true => Ok(()),
-            false => {
-                let expected = format!("{kind} only in messages of the role {role}");
-                Err(InferenceError::invalid(&path, expected, quoted(&self.role)))
-            }
-        };
         match block {
             Block::Text(block) => {
                 let text = text(&path, block)?;
                 self.text_or_thought();
-                self.message().content.push(ContentPartInput::Text(text));
+                self.message().add(path, ContentPartInput::Text(text));
             }
             Block::Image(block) => {
                 let image = image(&path, block)?;
-                self.message().content.push(image);
+                self.message().add(path, image);
             }
             Block::Thinking(ThinkingBlock { thinking, rest }) => {
-                of_role("assistant", "thinking")?;
+                of_role("assistant", &self.role, &path, "thinking")?;
                 check(&format!("{path}."), &rest, accepted::THINKING)?;
                 self.text_or_thought();
-                let message = self.message();
-                if !message.reasoning.is_empty() {
-                    message.reasoning.push_str("\n\n");
-                }
-                message.reasoning.push_str(&thinking);
+                self.message().think(&path, &thinking);
+            }
+            Block::RedactedThinking(RedactedThinkingBlock { data: _, rest }) => {
+                of_role("assistant", &self.role, &path, "redacted_thinking")?;
+                check(&format!("{path}."), &rest, accepted::THINKING)?;
             }
             Block::ToolUse(ToolUseBlock { id, name, input, rest }) => {
-                of_role("assistant", "tool_use")?;
+                of_role("assistant", &self.role, &path, "tool_use")?;
                 check(&format!("{path}."), &rest, accepted::TOOL_USE)?;
-                self.turns.tools.insert(id.clone(), name.clone());
-                let arguments = input.0.to_string();
-                self.message().tool_calls.push(ToolCallInput { id, name, arguments });
+                self.turns.called.insert(id.clone(), name.clone());
+                let arguments = input.text();
+                self.message().call(&path, ToolCallInput { id, name, arguments });
             }
             Block::ToolResult(block) => {
-                of_role("user", "tool_result")?;
+                of_role("user", &self.role, &path, "tool_result")?;
                 self.close();
                 self.result(path, block)?;
+            }
+            Block::ToolAddition(block) => {
+                of_role("system", &self.role, &path, "tool_addition")?;
+                self.turns.changes.push(ToolChange::addition(&path, block)?);
+            }
+            Block::ToolRemoval(block) => {
+                of_role("system", &self.role, &path, "tool_removal")?;
+                self.turns.changes.push(ToolChange::removal(&path, block)?);
             }
         }
         Ok(())
@@ -122,7 +219,7 @@ impl Turn<'_> {
     /// Text and thoughts after a call begin another message: a template shows them before the calls
     /// of their message.
     fn text_or_thought(&mut self) {
-        if self.open.as_ref().is_some_and(|message| !message.tool_calls.is_empty()) {
+        if self.open.as_ref().is_some_and(|open| !open.message.tool_calls.is_empty()) {
             self.close();
         }
     }
@@ -131,54 +228,60 @@ impl Turn<'_> {
     fn result(&mut self, path: String, block: ToolResultBlock) -> Result<(), InferenceError> {
         let ToolResultBlock { tool_use_id, content, is_error, rest } = block;
         check(&format!("{path}."), &rest, accepted::TOOL_RESULT)?;
-        let mut parts = Vec::new();
+        let mut open = OpenMessage::new("tool", &path);
+        let content_path = format!("{path}.content");
         match content {
             // The protocol's mark of a failure is not text; tools of agents say in words why.
             None if is_error == Some(true) => {
-                parts.push(ContentPartInput::Text("the tool failed".into()));
+                open.add(content_path, ContentPartInput::Text("the tool failed".into()));
             }
             None => {}
-            Some(TextOr::Text(text)) => parts.push(ContentPartInput::Text(text)),
+            Some(TextOr::Text(text)) => open.add(content_path, ContentPartInput::Text(text)),
             Some(TextOr::List(blocks)) => {
                 check_elements(&format!("{path}.content"), blocks.len(), limits::MAX_PARTS)?;
                 for (place, block) in blocks.into_iter().enumerate() {
-                    let path = format!("{path}.content[{place}]");
-                    parts.push(match block {
-                        ResultBlock::Text(block) => ContentPartInput::Text(text(&path, block)?),
-                        ResultBlock::Image(block) => image(&path, block)?,
-                    });
+                    let path = format!("{content_path}[{place}]");
+                    let part = self.result_part(&path, block)?;
+                    open.add(path, part);
                 }
             }
         }
-        let message = MessageInput {
-            role: "tool".into(),
-            content: parts,
-            name: self.turns.tools.get(&tool_use_id).cloned().unwrap_or_default(),
-            tool_call_id: tool_use_id,
-            ..Default::default()
-        };
-        self.push(path, message);
+        open.path.record("tool_call_id", format!("{path}.tool_use_id"));
+        open.message.name = self.turns.called.get(&tool_use_id).cloned().unwrap_or_default();
+        open.message.tool_call_id = tool_use_id;
+        self.turns.push(open);
         Ok(())
     }
 
+    fn result_part(
+        &mut self,
+        path: &str,
+        block: ResultBlock,
+    ) -> Result<ContentPartInput, InferenceError> {
+        match block {
+            ResultBlock::Text(block) => Ok(ContentPartInput::Text(text(path, block)?)),
+            ResultBlock::Image(block) => image(path, block),
+            ResultBlock::ToolReference(ToolReferenceBlock { tool_name, rest }) => {
+                check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+                let text = format!("The tool {tool_name} is offered now.");
+                self.turns.changes.push(ToolChange::Reference { name: tool_name });
+                Ok(ContentPartInput::Text(text))
+            }
+        }
+    }
+
     /// The open message.
-    fn message(&mut self) -> &mut MessageInput {
-        let Self { role, open, .. } = self;
-        open.get_or_insert_with(|| MessageInput { role: role.clone(), ..Default::default() })
+    fn message(&mut self) -> &mut OpenMessage {
+        let Self { path, role, open, .. } = self;
+        open.get_or_insert_with(|| OpenMessage::new(role, path))
     }
 
     /// Ends the open message.
     fn close(&mut self) {
-        if let Some(message) = self.open.take() {
-            self.push(self.path.clone(), message);
+        if let Some(open) = self.open.take()
+            && !self.is_cleared
+        {
+            self.turns.push(open);
         }
-    }
-
-    /// Adds a message. One without content is an empty text.
-    fn push(&mut self, path: String, mut message: MessageInput) {
-        if message.content.is_empty() && message.tool_calls.is_empty() {
-            message.content.push(ContentPartInput::Text(String::new()));
-        }
-        self.turns.push(path, message);
     }
 }

@@ -1,27 +1,28 @@
 //! A request of the Messages protocol as the input of [`crate::inference`].
 
-use base64::Engine as _;
 use paceline_proto::limits;
 use paceline_vocabulary::RouteWish;
 use serde_json::{Map, Value};
 
 use super::accepted::{self, check_edits, is_billing};
-use super::conversation::Turns;
+use super::conversation::{OpenMessage, Turns};
+use super::error::ERROR_CODE;
+use super::tools::offered;
 use super::types::{
-    Extension, ImageBlock, ImageSource, MessagesRequest, OutputConfig, OutputFormat, SystemBlock,
-    TextBlock, Thinking, Tool, ToolChoice,
+    Extension, ImageBlock, ImageFile, ImageSource, ImageUrl, MessagesRequest, OutputConfig,
+    OutputFormat, SystemBlock, TextBlock, Thinking, ToolChoice,
 };
-use crate::front::http::accepted::check;
-use crate::front::http::error::FieldName;
+use crate::front::http::accepted::{Rest, check};
+use crate::front::http::error::{FieldName, MessagePath};
 use crate::front::http::number::{Count, MaxTokens};
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::values::TextOr;
+use crate::images::{ImageError, decode_base64};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::grammar::TextForm;
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
-    ToolInput,
+    CallRule, ContentPartInput, ConversationInput, PromptInput, RequestInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
 use crate::prompt::conversation::Effort;
@@ -51,8 +52,8 @@ pub enum Purpose {
 pub struct DecodedMessages {
     /// For the middle.
     pub input: RequestInput,
-    /// The path in the body of each message of the input.
-    pub messages: Vec<String>,
+    /// Where each message of the input stands in the body.
+    pub messages: Vec<MessagePath>,
     /// Whether the answer comes as events.
     pub stream: bool,
     /// What the answer's writer needs to know.
@@ -93,6 +94,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         paceline,
         rest,
     } = body;
+    check_thread(&rest)?;
     check("", &rest, accepted::REQUEST)?;
     check_elements("messages", messages.len(), limits::MAX_TURNS)?;
     check_elements("tools", tools.as_ref().map_or(0, Vec::len), limits::MAX_TOOLS)?;
@@ -107,7 +109,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
     };
     let mut conversation = Turns::default();
     if let Some(system) = system_message(system)? {
-        conversation.push("system".to_owned(), system);
+        conversation.push(system);
     }
     if purpose == Purpose::Answer && messages.last().is_some_and(|last| last.role == "assistant") {
         let field = format!("messages[{}]", messages.len() - 1);
@@ -119,14 +121,17 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         ));
     }
     conversation.add(messages)?;
-    let Turns { messages: conversation, paths, .. } = conversation;
+    let Turns { messages: conversation, paths, changes, outputs, .. } = conversation;
     let one_call = tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
     let calls = AllowedCalls::one_if(one_call == Some(true));
     let choice = tool_rule(tool_choice)?;
-    let tools = offered(tools.unwrap_or_default())?;
-    let Thoughts { mut arguments, effort, hide, form } = thoughts(thinking, output_config)?;
-    let Extension { route, template_arguments } =
-        paceline.unwrap_or(Extension { route: None, template_arguments: None });
+    let tools = offered(tools.unwrap_or_default(), changes)?;
+    let Thoughts { mut arguments, mut effort, hide, form } = thoughts(thinking, output_config)?;
+    for (path, config) in outputs {
+        effort = effort_of_turn(&path, config)?.or(effort);
+    }
+    let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
+    check("paceline.", &rest, &[])?;
     // What the client sets by name counts more than what follows from other fields.
     arguments.extend(template_arguments.unwrap_or_default().0);
     let conversation = ConversationInput {
@@ -166,27 +171,39 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
     })
 }
 
+/// Refuses a thread with the code on which Anthropic's own package sends the whole conversation.
+fn check_thread(rest: &Rest) -> Result<(), InferenceError> {
+    match rest.0.get("thread") {
+        None | Some(Value::Null) => Ok(()),
+        Some(thread) => {
+            let expected = "no thread, because this service keeps no conversation";
+            let error = InferenceError::invalid("thread", expected, quoted(&thread.to_string()));
+            Err(error.fact(ERROR_CODE, "thread_unsupported_request"))
+        }
+    }
+}
+
 /// The system prompt as the first message.
 fn system_message(
     system: Option<TextOr<SystemBlock>>,
-) -> Result<Option<MessageInput>, InferenceError> {
-    let mut content = Vec::new();
+) -> Result<Option<OpenMessage>, InferenceError> {
+    let mut message = OpenMessage::new("system", "system");
     match system {
         None => {}
         Some(TextOr::Text(text)) if text.is_empty() => {}
-        Some(TextOr::Text(text)) => content.push(ContentPartInput::Text(text)),
+        Some(TextOr::Text(text)) => message.add("system", ContentPartInput::Text(text)),
         Some(TextOr::List(blocks)) => {
             check_elements("system", blocks.len(), limits::MAX_PARTS)?;
             for (at, SystemBlock::Text(block)) in blocks.into_iter().enumerate() {
-                let text = text(&format!("system[{at}]"), block)?;
+                let path = format!("system[{at}]");
+                let text = text(&path, block)?;
                 if !is_billing(&text) {
-                    content.push(ContentPartInput::Text(text));
+                    message.add(path, ContentPartInput::Text(text));
                 }
             }
         }
     }
-    let message = MessageInput { role: "system".into(), content, ..Default::default() };
-    Ok((!message.content.is_empty()).then_some(message))
+    Ok((!message.is_empty()).then_some(message))
 }
 
 /// The text of a block.
@@ -201,40 +218,20 @@ pub(super) fn image(path: &str, block: ImageBlock) -> Result<ContentPartInput, I
     let ImageBlock { source, rest } = block;
     check(&format!("{path}."), &rest, accepted::IMAGE)?;
     match source {
-        ImageSource::Url { url } => Ok(ContentPartInput::ImageUrl(url)),
+        ImageSource::Url(ImageUrl { url, rest }) => {
+            check(&format!("{path}.source."), &rest, &[])?;
+            Ok(ContentPartInput::ImageUrl(url))
+        }
         // The file's own beginning says what it is.
-        ImageSource::Base64 { media_type: _, data } => {
-            let file =
-                base64::engine::general_purpose::STANDARD.decode(&data).map_err(|error| {
-                    let field = format!("{path}.source.data");
-                    InferenceError::invalid(&field, "a file in base64", format!("{error}"))
-                })?;
+        ImageSource::Base64(ImageFile { media_type: _, data, rest }) => {
+            check(&format!("{path}.source."), &rest, &[])?;
+            let file = decode_base64(&data).map_err(|problem| {
+                let field = format!("{path}.source.data");
+                InferenceError::from(ImageError::Bad { field, problem })
+            })?;
             Ok(ContentPartInput::Image(file.into()))
         }
     }
-}
-
-fn offered(tools: Vec<Tool>) -> Result<Vec<ToolInput>, InferenceError> {
-    let tool = |(at, tool): (usize, Tool)| {
-        let Tool { name, description, input_schema, strict, kind, rest } = tool;
-        let path = format!("tools[{at}]");
-        if let Some(kind) = kind.filter(|kind| kind != "custom") {
-            let expected = "custom, because this service runs no tools itself";
-            return Err(InferenceError::invalid(&format!("{path}.type"), expected, quoted(&kind)));
-        }
-        check(&format!("{path}."), &rest, accepted::TOOL)?;
-        let Some(schema) = input_schema else {
-            let field = format!("{path}.input_schema");
-            return Err(InferenceError::invalid(&field, "a JSON schema", "none"));
-        };
-        Ok(ToolInput {
-            name,
-            description: description.unwrap_or_default(),
-            parameters: schema.text(),
-            strict: strict.unwrap_or(false),
-        })
-    };
-    tools.into_iter().enumerate().map(tool).collect()
 }
 
 /// How the model uses the tools; `None` if they are left out of the prompt.
@@ -302,22 +299,37 @@ fn thoughts(
     }
     if let Some(OutputConfig { effort, format, rest }) = output {
         check("output_config.", &rest, accepted::OUTPUT_CONFIG)?;
-        if let Some(OutputFormat { kind, schema }) = format {
+        if let Some(OutputFormat { kind, schema, rest }) = format {
+            check("output_config.format.", &rest, &[])?;
             if kind != "json_schema" {
                 let (field, expected) = ("output_config.format.type", "json_schema");
                 return Err(InferenceError::invalid(field, expected, quoted(&kind)));
             }
             thoughts.form = Some(TextForm::JsonSchema(schema.text()));
         }
-        if let Some(effort) = effort {
-            let known = Effort::from_word(&effort).filter(|known| *known >= Effort::Low);
-            thoughts.effort = Some(known.ok_or_else(|| {
-                let expected = "low, medium, high, xhigh or max";
-                InferenceError::invalid("output_config.effort", expected, quoted(&effort))
-            })?);
-        }
+        thoughts.effort = effort.map(|word| amount("output_config", &word)).transpose()?;
     }
     Ok(thoughts)
+}
+
+/// How much the model thinks, in the field `effort` of the object at `path`.
+fn amount(path: &str, word: &str) -> Result<Effort, InferenceError> {
+    let known = Effort::from_word(word).filter(|known| *known >= Effort::Low);
+    known.ok_or_else(|| {
+        let expected = "low, medium, high, xhigh or max";
+        InferenceError::invalid(&format!("{path}.effort"), expected, quoted(word))
+    })
+}
+
+/// How much the model thinks in one turn, by a message of the system at `path`.
+fn effort_of_turn(path: &str, config: OutputConfig) -> Result<Option<Effort>, InferenceError> {
+    let OutputConfig { effort, format, rest } = config;
+    check(&format!("{path}."), &rest, accepted::OUTPUT_CONFIG)?;
+    if format.is_some() {
+        let expected = "nothing, because the form of the answer is the request's";
+        return Err(InferenceError::invalid(&format!("{path}.format"), expected, "a format"));
+    }
+    effort.map(|word| amount(path, &word)).transpose()
 }
 
 /// The lane that a client asks for.

@@ -3,6 +3,8 @@
 use serde_json::json;
 
 use super::*;
+use crate::front::http::error::FieldPaths;
+use crate::inference::input::{MessageInput, ToolInput};
 
 fn decoded(body: Value, purpose: Purpose) -> Result<DecodedMessages, InferenceError> {
     decode(serde_json::from_value(body).expect("a request"), purpose)
@@ -88,7 +90,7 @@ fn each_answer_of_a_tool_is_a_message_in_its_place() {
             {"role": "user", "content": ""},
         ],
     }));
-    let paths = decoded.messages.clone();
+    let paths: Vec<_> = decoded.messages.iter().map(|message| message.path.clone()).collect();
     assert_eq!(
         short(&conversation(decoded).messages),
         [
@@ -236,8 +238,8 @@ fn what_is_not_served_is_refused_by_its_path() {
     let format = json!({"output_config": {"format": {"type": "xml", "schema": {}}}});
     refused(with(format), "output_config.format.type", "xml");
     refused(with(json!({"thinking": {"type": "deep"}})), "thinking.type", "\"deep\"");
-    let search = json!({"type": "web_search_20250305", "name": "web_search"});
-    refused(with(json!({"tools": [search]})), "tools[0].type", "web_search_20250305");
+    let bash = json!({"type": "bash_20250124", "name": "bash"});
+    refused(with(json!({"tools": [bash]})), "tools[0].type", "bash_20250124");
     refused(with(json!({"tools": [{"name": "f"}]})), "tools[0].input_schema", "none");
     let said = |content: Value| with(json!({"messages": [{"role": "user", "content": content}]}));
     let field = "messages[0].content[0]";
@@ -246,10 +248,159 @@ fn what_is_not_served_is_refused_by_its_path() {
     let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
     refused(said(json!([call])), field, "assistant");
     let broken = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "?"}});
-    refused(said(json!([broken])), &format!("{field}.source.data"), "base64");
+    let data = format!("{field}.source.data");
+    refused(said(json!([broken])), &data, "Could not process image: expected base64");
     let begun = json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]});
     refused(with(begun.clone()), "messages[1]", "continue");
     assert!(decoded(with(begun), Purpose::Count).is_ok(), "a count has no answer to continue");
     let robot = json!({"messages": [{"role": "robot", "content": "a"}]});
     refused(with(robot), "messages[0].role", "\"robot\"");
+}
+
+/// Where the client finds a field of a message of the input.
+fn place(decoded: &DecodedMessages, inner: &str) -> Option<String> {
+    let paths = FieldPaths { fields: FIELDS, messages: decoded.messages.clone() };
+    paths.translate(InferenceError::invalid(inner, "a", "b")).field
+}
+
+#[test]
+fn errors_name_the_clients_own_fields() {
+    let decoded = served(json!({
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: a"},
+            {"type": "text", "text": "You help."},
+        ],
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm"},
+                {"type": "text", "text": "b"},
+                {"type": "tool_use", "id": "t1", "name": "f", "input": {}},
+                {"type": "tool_use", "id": "t2", "name": "g", "input": {}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "1"}]},
+                {"type": "tool_result", "tool_use_id": "t2", "content": "2"},
+                {"type": "text", "text": "c"},
+            ]},
+        ],
+    }));
+    for (inner, outer) in [
+        ("messages[0].content[0]", "system[1]"),
+        ("messages[1].content[0]", "messages[0].content"),
+        ("messages[2].reasoning", "messages[1].content[0].thinking"),
+        ("messages[2].content[0]", "messages[1].content[1]"),
+        ("messages[2].tool_calls[1].arguments", "messages[1].content[3].input"),
+        ("messages[2].tool_calls[1].name", "messages[1].content[3].name"),
+        ("messages[3].content[0]", "messages[2].content[0].content[0]"),
+        ("messages[4].content[0]", "messages[2].content[1].content"),
+        ("messages[4].tool_call_id", "messages[2].content[1].tool_use_id"),
+        ("messages[5].content[0]", "messages[2].content[2]"),
+        ("messages[5].content", "messages[2].content"),
+    ] {
+        assert_eq!(place(&decoded, inner).as_deref(), Some(outer), "{inner}");
+    }
+}
+
+#[test]
+fn what_a_client_stored_is_served_again() {
+    let decoded = served(json!({"messages": [
+        {"role": "user", "content": "a", "id": null},
+        {"role": "assistant", "content": [
+            {"type": "redacted_thinking", "data": "gAAAA"},
+            {"type": "thinking", "thinking": "hm", "signature": null, "summary": null},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {"incomplete": "{\"a"}},
+            {"type": "tool_use", "id": "t2", "name": "f", "input": "{\"item\": \"bri"},
+            {"type": "tool_use", "id": "t3", "name": "f", "input": null},
+        ]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": null}]},
+    ]}));
+    assert_eq!(
+        short(&conversation(decoded).messages),
+        [
+            "user:a",
+            r#"assistant: (hm) !t1 f{"incomplete":"{\"a"} !t2 f{"item": "bri !t3 f"#,
+            "tool: @t1 f",
+        ]
+    );
+}
+
+#[test]
+fn a_tool_is_offered_from_its_reference_on() {
+    let tool =
+        |name: &str| json!({"name": name, "input_schema": {}, "defer_loading": name != "search"});
+    let all = json!([tool("search"), tool("read"), tool("write")]);
+    let with = |messages: Value| {
+        let found = conversation(served(json!({"tools": all, "messages": messages})));
+        let names: Vec<_> = found.tools.iter().map(|tool| tool.name.clone()).collect();
+        (names.join(" "), short(&found.messages))
+    };
+    let user = json!({"role": "user", "content": "Hi"});
+    assert_eq!(with(json!([user])).0, "search");
+    let reference = json!({"type": "tool_reference", "tool_name": "read"});
+    let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [reference]});
+    let (names, messages) = with(json!([user, {"role": "user", "content": [result]}]));
+    assert_eq!(names, "search read");
+    assert_eq!(messages, ["user:Hi", "tool:The tool read is offered now. @t "]);
+    let change = |kind: &str, name: &str| json!({"type": kind, "tool": {"type": "tool_reference", "name": name}});
+    let changes = json!([change("tool_addition", "write"), change("tool_removal", "search")]);
+    let (names, messages) = with(json!([user, {"role": "system", "content": changes}]));
+    assert_eq!((names.as_str(), messages), ("write", vec!["user:Hi".to_owned()]));
+    let unknown = json!([user, {"role": "system", "content": [change("tool_addition", "x")]}]);
+    let field = "messages[1].content[0].tool.name";
+    refused(with_messages(unknown), field, "a tool of this request");
+    let by_user = json!([{"role": "user", "content": [change("tool_addition", "x")]}]);
+    refused(with_messages(by_user), "messages[0].content[0]", "system");
+}
+
+fn with_messages(messages: Value) -> Value {
+    with(json!({ "messages": messages }))
+}
+
+#[test]
+fn a_message_of_the_system_may_be_for_one_turn() {
+    let system = json!({"role": "system", "content": "s", "clear_at": "next_user_message",
+        "output_config": {"effort": "low"}});
+    let user = json!({"role": "user", "content": "a"});
+    let found = |messages: Value| conversation(served(json!({ "messages": messages })));
+    let now = found(json!([user, system]));
+    assert_eq!(
+        (short(&now.messages), now.effort),
+        (vec!["user:a".into(), "system:s".into()], Some(Effort::Low))
+    );
+    let later = found(json!([user, system, user]));
+    assert_eq!(
+        (short(&later.messages), later.effort),
+        (vec!["user:a".into(), "user:a".into()], None)
+    );
+    for (message, field) in [
+        (json!({"role": "user", "content": "a", "clear_at": "never"}), "messages[0].clear_at"),
+        (json!({"role": "system", "content": "a", "clear_at": "x"}), "messages[0].clear_at"),
+        (
+            json!({"role": "system", "content": "a", "output_config": {"effort": "x"}}),
+            "messages[0].output_config.effort",
+        ),
+    ] {
+        refused(with_messages(json!([message])), field, "expected");
+    }
+}
+
+#[test]
+fn a_thread_is_refused_with_the_code_that_clients_know() {
+    let error = decoded(with(json!({"thread": {"type": "create"}})), Purpose::Answer);
+    let error = error.expect_err("no thread");
+    let code = error.facts.get(ERROR_CODE).map(String::as_str);
+    assert_eq!(
+        (error.field.as_deref(), code),
+        (Some("thread"), Some("thread_unsupported_request"))
+    );
+    served(json!({"thread": null}));
+}
+
+#[test]
+fn tools_of_the_provider_are_left_out() {
+    let own = json!({"name": "f", "input_schema": {"type": "object"}});
+    let search = json!({"type": "web_search_20250305", "name": "web_search", "max_uses": 3});
+    let found = conversation(served(json!({"tools": [search, own]})));
+    assert_eq!(found.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["f"]);
 }

@@ -33,7 +33,20 @@ pub struct MessagesError {
     pub reason: String,
     /// Path of the field that the error is about.
     pub field: Option<String>,
+    /// A code on which clients of the protocol act.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<MessagesErrorDetails>,
 }
+
+/// A code on which clients of the protocol act.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct MessagesErrorDetails {
+    /// The code.
+    pub error_code: String,
+}
+
+/// The fact of an error that holds such a code.
+pub(super) const ERROR_CODE: &str = "error_code";
 
 /// The Anthropic API.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +77,10 @@ impl Dialect for Anthropic {
                 message,
                 reason: error.kind.word().to_owned(),
                 field: error.field.clone(),
+                details: error
+                    .facts
+                    .get(ERROR_CODE)
+                    .map(|code| MessagesErrorDetails { error_code: code.clone() }),
             },
             request_id: view.request_id.to_owned(),
         })
@@ -113,6 +130,14 @@ mod tests {
             assert_eq!(body["error"]["reason"], reason.word());
             assert_eq!((&body["type"], &body["request_id"]), (&json!("error"), &json!("r1")));
         }
+    }
+
+    #[test]
+    fn a_code_that_clients_know_is_in_the_details() {
+        let error = InferenceError::invalid("thread", "no thread", "one");
+        assert_eq!(body(&error)["error"].get("details"), None);
+        let details = &body(&error.fact(ERROR_CODE, "c"))["error"]["details"];
+        assert_eq!(*details, json!({"error_code": "c"}));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Anthropic: messages, and the count of their tokens.
 //!
 //! [`types`] a request · [`accepted`] fields that change nothing · [`decode`] and `conversation`
-//! requests for the middle · [`encode`] answers · [`error`] errors.
+//! requests for the middle · [`encode`] answers · [`error`] errors · [`models`] the served model.
 
 pub mod accepted;
 #[cfg(test)]
@@ -10,6 +10,8 @@ mod conversation;
 pub mod decode;
 pub mod encode;
 pub mod error;
+pub mod models;
+mod tools;
 pub mod types;
 
 use std::sync::Arc;

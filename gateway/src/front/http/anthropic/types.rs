@@ -5,7 +5,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
-use crate::front::http::json::{AnyJson, AnyObject, CallArguments};
+use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
 use crate::front::http::number::{Count, MaxTokens};
 use crate::front::http::values::TextOr;
 
@@ -61,6 +61,10 @@ pub struct Message {
     pub role: String,
     /// A text, or blocks.
     pub content: TextOr<Block>,
+    /// How long a message of the system is shown: `next_user_message`, or `never` for always.
+    pub clear_at: Option<String>,
+    /// How much the model thinks in the turn of a message of the system.
+    pub output_config: Option<OutputConfig>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -87,10 +91,16 @@ pub enum Block {
     Image(ImageBlock),
     /// A thought of the assistant.
     Thinking(ThinkingBlock),
+    /// A thought of the assistant that another service hid. The model is not told of it.
+    RedactedThinking(RedactedThinkingBlock),
     /// A call of a tool by the assistant.
     ToolUse(ToolUseBlock),
     /// The answer of a tool.
     ToolResult(ToolResultBlock),
+    /// A tool that is offered from here on, in a message of the system.
+    ToolAddition(ToolChangeBlock),
+    /// A tool that is not offered any more, in a message of the system.
+    ToolRemoval(ToolChangeBlock),
 }
 
 /// A block of a tool's answer.
@@ -102,6 +112,8 @@ pub enum ResultBlock {
     Text(TextBlock),
     /// An image.
     Image(ImageBlock),
+    /// A tool that the client's search found. It is offered from here on.
+    ToolReference(ToolReferenceBlock),
 }
 
 /// Text.
@@ -130,21 +142,39 @@ pub struct ImageBlock {
 
 /// The file of an image.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case")]
 #[schema(as = MessagesImageSource)]
 pub enum ImageSource {
     /// The file itself.
-    Base64 {
-        /// Its kind, such as `image/png`. The file's own beginning decides.
-        media_type: String,
-        /// The file in base64.
-        data: String,
-    },
+    Base64(ImageFile),
     /// An address. Only an address that contains the file is served.
-    Url {
-        /// The address.
-        url: String,
-    },
+    Url(ImageUrl),
+}
+
+/// The file of an image in base64.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesImageFile)]
+pub struct ImageFile {
+    /// Its kind, such as `image/png`. The file's own beginning decides.
+    pub media_type: Option<String>,
+    /// The file in base64.
+    pub data: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// The address of an image.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesImageUrl)]
+pub struct ImageUrl {
+    /// The address.
+    pub url: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }
 
 /// A thought.
@@ -153,6 +183,77 @@ pub enum ImageSource {
 pub struct ThinkingBlock {
     /// Its text.
     pub thinking: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A thought that another service hid.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesRedactedThinkingBlock)]
+pub struct RedactedThinkingBlock {
+    /// What that service made of its text.
+    pub data: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A tool that a search found.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesToolReferenceBlock)]
+pub struct ToolReferenceBlock {
+    /// Its name in `tools`.
+    pub tool_name: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A change of the offered tools.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesToolChangeBlock)]
+pub struct ToolChangeBlock {
+    /// The tool.
+    pub tool: ChangedTool,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A tool that is added or removed.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = MessagesChangedTool)]
+pub enum ChangedTool {
+    /// A tool of `tools`, or one that was defined earlier in the conversation.
+    ToolReference(NamedTool),
+    /// A new tool. It can only be added.
+    ToolDefinition(DefinedTool),
+}
+
+/// A tool by its name.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesNamedTool)]
+pub struct NamedTool {
+    /// Its name.
+    pub name: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A tool by its definition.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesDefinedTool)]
+pub struct DefinedTool {
+    /// The tool.
+    pub definition: Box<Tool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -169,7 +270,7 @@ pub struct ToolUseBlock {
     pub name: String,
     /// Its arguments.
     #[schema(value_type = Object)]
-    pub input: CallArguments,
+    pub input: ResentArguments,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -197,7 +298,7 @@ pub struct ToolResultBlock {
 #[schema(as = MessagesTool)]
 pub struct Tool {
     /// Its name.
-    pub name: String,
+    pub name: Option<String>,
     /// What it is for.
     pub description: Option<String>,
     /// The JSON schema of its arguments.
@@ -205,9 +306,12 @@ pub struct Tool {
     pub input_schema: Option<AnyJson>,
     /// Whether the arguments of every call follow the schema.
     pub strict: Option<bool>,
-    /// `custom`, or nothing. Tools that a service itself runs are not served.
+    /// `custom`, or nothing. Tools that a service itself runs, such as `web_search_20250305`, are left
+    /// out: the model is not told of them.
     #[serde(rename = "type")]
     pub kind: Option<String>,
+    /// True: the tool is offered only after a `tool_reference` or a `tool_addition` names it.
+    pub defer_loading: Option<bool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -264,7 +368,6 @@ pub struct OutputConfig {
 /// What the text of an answer is held to.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesOutputFormat)]
-#[serde(deny_unknown_fields)]
 pub struct OutputFormat {
     /// `json_schema`; other formats are refused.
     #[serde(rename = "type")]
@@ -272,26 +375,35 @@ pub struct OutputFormat {
     /// JSON schema that the answer's text follows.
     #[schema(value_type = Object)]
     pub schema: AnyJson,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }
 
 /// Changes of the conversation by the service.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 #[schema(as = MessagesContextManagement)]
 pub struct ContextManagement {
     /// The changes.
-    #[serde(default)]
-    #[schema(value_type = Vec<Object>)]
-    pub edits: Vec<AnyObject>,
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub edits: Option<Vec<AnyObject>>,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }
 
 /// What a request asks of this service alone.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.
     pub route: Option<String>,
     /// Variables of the chat template.
     #[schema(value_type = Option<Object>)]
     pub template_arguments: Option<AnyObject>,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }

@@ -4,21 +4,35 @@ use crate::front::http::accepted::{Accepted, Values, accepted};
 
 /// Of a request of `/v1/chat/completions`.
 pub const CHAT: &[Accepted] = &[
+    accepted("add_generation_prompt", Values::Boolean(true), "clients of vLLM"),
     accepted("audio", Values::Null, "openai (Python), where it is set to None"),
+    accepted("cache_prompt", Values::Any, "clients of llama.cpp; the prefix cache decides"),
+    accepted("continue_final_message", Values::Boolean(false), "clients of vLLM"),
     accepted("function_call", Values::Words(&["auto"]), "clients of before the field `tools`"),
     accepted("functions", Values::Empty, "clients of before the field `tools`"),
+    accepted("include_reasoning", Values::Boolean(true), "clients of OpenRouter"),
     accepted("metadata", Values::Any, "openai (Python)"),
     accepted("modalities", Values::ListOf("text"), "openai (Python)"),
     accepted("moderation", Values::Null, "openai (Python), where it is set to None"),
+    accepted("num_ctx", Values::Any, "clients of Ollama; the context is the service's"),
     accepted("prediction", Values::Null, "Continue, where it has none"),
     accepted("prompt_cache_key", Values::Any, "opencode, Zed"),
     accepted("prompt_cache_options", Values::Any, "openai (Python)"),
     accepted("prompt_cache_retention", Values::Any, "openai (Python)"),
     accepted("safety_identifier", Values::Any, "openai (Python)"),
-    accepted("service_tier", Values::Words(&["auto", "default"]), "openai (Python)"),
+    accepted(
+        "service_tier",
+        Values::Words(&["auto", "default", "flex", "priority", "scale"]),
+        "openai (Python); all requests have one tier",
+    ),
+    accepted("skip_special_tokens", Values::Boolean(true), "clients of vLLM, PaddleOCR"),
     accepted("store", Values::Boolean(false), "opencode"),
     accepted("user", Values::Any, "Open WebUI, opencode"),
-    accepted("verbosity", Values::Words(&["medium"]), "opencode"),
+    accepted(
+        "verbosity",
+        Values::Words(&["low", "medium", "high"]),
+        "opencode, Codex CLI; the model is not told of it",
+    ),
     accepted("web_search_options", Values::Null, "openai (Python), where it is set to None"),
 ];
 
@@ -28,8 +42,41 @@ pub const MESSAGE: &[Accepted] = &[
     accepted("audio", Values::Null, "openai (Python), in messages that it resends"),
     accepted("cache_control", Values::Any, "opencode"),
     accepted("function_call", Values::Null, "openai (Python), in messages that it resends"),
+    accepted(
+        "parsed",
+        Values::Any,
+        "openai (Python), in messages of `parse()`; the text has it, too",
+    ),
+    accepted("provider_specific_fields", Values::Any, "litellm, in messages that it resends"),
     accepted("reasoning_details", Values::Empty, "Cline"),
-    accepted("refusal", Values::Empty, "openai (Python), in messages that it resends"),
+];
+
+/// Of a called function.
+pub const CALLED: &[Accepted] = &[accepted(
+    "parsed_arguments",
+    Values::Any,
+    "openai (Python), in messages of `parse()` and `.stream()`; the arguments are there as text",
+)];
+
+/// Of the fields that say whether the model thinks.
+pub const THINKING: &[Accepted] = &[
+    accepted(
+        "budget_tokens",
+        Values::Any,
+        "clients of DeepSeek; thoughts have no bound of their own",
+    ),
+    accepted("clear_thinking", Values::Any, "clients of GLM; the template decides"),
+];
+
+/// Of OpenRouter's `reasoning`.
+pub const REASONING: &[Accepted] = &[
+    accepted("exclude", Values::Boolean(false), "clients of OpenRouter"),
+    accepted(
+        "max_tokens",
+        Values::Any,
+        "clients of OpenRouter; thoughts have no bound of their own",
+    ),
+    accepted("summary", Values::Any, "clients of OpenRouter; thoughts come whole"),
 ];
 
 /// Of a part of a message's content.
@@ -39,8 +86,11 @@ pub const PART: &[Accepted] = &[
 ];
 
 /// Of an image's address.
-pub const IMAGE: &[Accepted] =
-    &[accepted("detail", Values::Words(&["auto", "high"]), "Continue, openai (Python)")];
+pub const IMAGE: &[Accepted] = &[accepted(
+    "detail",
+    Values::Words(&["auto", "low", "high"]),
+    "Continue, openai (Python); every image is read whole",
+)];
 
 /// Of a tool.
 pub const TOOL: &[Accepted] = &[accepted("cache_control", Values::Any, "Cline")];
@@ -56,11 +106,17 @@ pub const CALL: &[Accepted] =
     &[accepted("index", Values::Any, "clients that resend streamed calls")];
 
 /// Of the options of a stream.
-pub const STREAM: &[Accepted] =
-    &[accepted("include_obfuscation", Values::Boolean(false), "openai (Python)")];
+pub const STREAM: &[Accepted] = &[
+    accepted("continuous_usage_stats", Values::Boolean(false), "clients of vLLM"),
+    accepted("include_obfuscation", Values::Boolean(false), "openai (Python)"),
+];
 
 /// Of a request of `/v1/completions`.
 pub const COMPLETIONS: &[Accepted] = &[
+    accepted("add_special_tokens", Values::Boolean(true), "clients of vLLM"),
+    accepted("cache_prompt", Values::Any, "clients of llama.cpp; the prefix cache decides"),
+    accepted("num_ctx", Values::Any, "clients of Ollama; the context is the service's"),
+    accepted("skip_special_tokens", Values::Boolean(true), "clients of vLLM"),
     accepted("suffix", Values::Null, "Continue, where it has none"),
     accepted("user", Values::Any, "openai (Python)"),
 ];
@@ -83,7 +139,7 @@ mod tests {
         let changing = json!({
             "audio": {"voice": "a"}, "functions": [{"name": "f"}], "function_call": {"name": "f"},
             "modalities": ["text", "audio"], "prediction": {"type": "content"},
-            "service_tier": "flex", "store": true, "verbosity": "high", "web_search_options": {},
+            "service_tier": "other", "store": true, "verbosity": "longest", "web_search_options": {},
             "moderation": {"model": "m"},
         });
         let Value::Object(changing) = changing else { panic!("an object") };
@@ -91,8 +147,9 @@ mod tests {
             let found = refused(json!({ (name.as_str()): value }), CHAT).expect("refused");
             assert_eq!(found, format!("messages[1].{name}"));
         }
-        assert!(refused(json!({"refusal": "no"}), MESSAGE).is_some(), "its text would be dropped");
-        assert!(refused(json!({"detail": "low"}), IMAGE).is_some());
+        assert!(refused(json!({"detail": "tiny"}), IMAGE).is_some());
+        assert!(refused(json!({"skip_special_tokens": false}), CHAT).is_some());
+        assert!(refused(json!({"include_reasoning": false}), CHAT).is_some());
         assert!(refused(json!({"output_schema": {}}), FUNCTION).is_some());
         assert!(refused(json!({"suffix": "x"}), COMPLETIONS).is_some());
     }
@@ -106,15 +163,28 @@ mod tests {
         });
         assert_eq!(refused(unchanging, CHAT), None);
         let resent =
-            json!({"refusal": null, "annotations": [], "audio": null, "function_call": null});
+            json!({"annotations": [], "audio": null, "function_call": null, "parsed": null});
         assert_eq!(refused(resent, MESSAGE), None);
-        assert_eq!(refused(json!({"detail": "auto"}), IMAGE), None);
+        assert_eq!(refused(json!({"detail": "low"}), IMAGE), None);
     }
 
     #[test]
     fn each_table_has_each_field_once() {
-        for table in [CHAT, MESSAGE, PART, IMAGE, TOOL, FUNCTION, FORMAT, CALL, STREAM, COMPLETIONS]
-        {
+        for table in [
+            CHAT,
+            MESSAGE,
+            PART,
+            IMAGE,
+            TOOL,
+            FUNCTION,
+            FORMAT,
+            CALL,
+            CALLED,
+            STREAM,
+            THINKING,
+            REASONING,
+            COMPLETIONS,
+        ] {
             for (at, one) in table.iter().enumerate() {
                 assert!(table[..at].iter().all(|other| other.field != one.field), "{}", one.field);
                 assert!(!one.client.is_empty());

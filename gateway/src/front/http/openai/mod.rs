@@ -36,9 +36,13 @@ const DONE: &str = "[DONE]";
 pub fn routes() -> Router<Arc<HttpFront>> {
     let since = unix_seconds();
     Router::new()
-        .route("/v1/models", get(move |front| models::list(front, since)))
+        .route("/v1/models", get(move |front, headers| models::list(front, headers, since)))
+        .route("/v1/models/", get(move |front, headers| models::list(front, headers, since)))
         // A model's name may have slashes.
-        .route("/v1/models/{*name}", get(move |front, name| models::one(front, name, since)))
+        .route(
+            "/v1/models/{*name}",
+            get(move |front, headers, name| models::one(front, headers, name, since)),
+        )
         .route("/v1/chat/completions", post(exchange::answer::<Chat>))
         .route("/v1/completions", post(exchange::answer::<Completions>))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,7 +11,9 @@ use utoipa::ToSchema;
 
 use super::error::OpenAi;
 use crate::front::http::HttpFront;
-use crate::front::http::error::ErrorReply;
+use crate::front::http::anthropic::error::Anthropic;
+use crate::front::http::anthropic::models::{MessagesModel, MessagesModelList};
+use crate::front::http::error::{Dialect, ErrorReply};
 use crate::front::http::exchange::{REQUEST_ID, json_reply};
 use crate::inference::error::InferenceError;
 use crate::inference::model::ModelDescription;
@@ -27,24 +29,42 @@ a few sentences what you changed. Ask only when you cannot go on.";
 const TOOL_OUTPUT_BYTES: u64 = 10_000;
 
 /// Answers with the served model, since this second, in a list.
-pub(super) async fn list(State(front): State<Arc<HttpFront>>, since: i64) -> Response {
-    reply(front.inference.model("").map(|model| json!(ModelList::of(&model, since))))
+pub(super) async fn list(
+    State(front): State<Arc<HttpFront>>,
+    headers: HeaderMap,
+    since: i64,
+) -> Response {
+    let found = front.inference.model("");
+    match is_of_anthropic(&headers) {
+        true => reply::<Anthropic>(found.map(|model| json!(MessagesModelList::of(&model, since)))),
+        false => reply::<OpenAi>(found.map(|model| json!(ModelList::of(&model, since)))),
+    }
 }
 
 /// Answers with the model of this name, which may be an alias.
 pub(super) async fn one(
     State(front): State<Arc<HttpFront>>,
+    headers: HeaderMap,
     Path(name): Path<String>,
     since: i64,
 ) -> Response {
     let found = front.inference.model("").and_then(|model| {
         front.aliases.check(&name, &model.name)?;
-        Ok(json!(ModelObject::of(&model, since)))
+        Ok(model)
     });
-    reply(found)
+    match is_of_anthropic(&headers) {
+        true => reply::<Anthropic>(found.map(|model| json!(MessagesModel::of(&model, since)))),
+        false => reply::<OpenAi>(found.map(|model| json!(ModelObject::of(&model, since)))),
+    }
 }
 
-fn reply(found: Result<Value, InferenceError>) -> Response {
+/// Whether a client of Anthropic's API asks. Both APIs have the same path, and only clients of this
+/// one send the header.
+fn is_of_anthropic(headers: &HeaderMap) -> bool {
+    headers.contains_key("anthropic-version")
+}
+
+fn reply<D: Dialect>(found: Result<Value, InferenceError>) -> Response {
     let request_id = paceline_proto::ids::draw_request_id();
     match found {
         Ok(body) => {
@@ -54,7 +74,7 @@ fn reply(found: Result<Value, InferenceError>) -> Response {
             }
             response
         }
-        Err(error) => ErrorReply::new(error).request_id(request_id.as_str()).of::<OpenAi>(),
+        Err(error) => ErrorReply::new(error).request_id(request_id.as_str()).of::<D>(),
     }
 }
 

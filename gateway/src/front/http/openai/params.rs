@@ -28,13 +28,33 @@ pub struct StreamOptions {
 
 /// What a request asks of this service alone.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.
     pub route: Option<String>,
     /// Variables of the chat template.
     #[schema(value_type = Option<Object>)]
     pub template_arguments: Option<AnyJson>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// The penalty under its two names.
+///
+/// # Errors
+/// Both are there and differ.
+pub(super) fn one_penalty(
+    repetition_penalty: Option<f32>,
+    repeat_penalty: Option<f32>,
+) -> Result<Option<f32>, InferenceError> {
+    match (repetition_penalty, repeat_penalty) {
+        (Some(ours), Some(theirs)) if ours != theirs => {
+            let expected = format!("{ours}, as repetition_penalty has it");
+            Err(InferenceError::invalid("repeat_penalty", expected, theirs))
+        }
+        (ours, theirs) => Ok(ours.or(theirs)),
+    }
 }
 
 /// The parameters of a request, in whichever of the two messages they came.

@@ -10,7 +10,7 @@ pub const REQUEST: &[Accepted] = &[
     accepted("client_metadata", Values::Any, "Codex CLI"),
     accepted("context_management", Values::Empty, "openai (Python)"),
     accepted("conversation", Values::Null, "openai (Python), where it is set to None"),
-    accepted("max_tool_calls", Values::Null, "openai (Python), where it is set to None"),
+    accepted("max_tool_calls", Values::Any, "openai (Python); the service calls no tool itself"),
     accepted("moderation", Values::Null, "openai (Python), where it is set to None"),
     accepted("previous_response_id", Values::Null, "clients that resend the conversation"),
     accepted("prompt", Values::Null, "openai (Python), where it is set to None"),
@@ -18,10 +18,15 @@ pub const REQUEST: &[Accepted] = &[
     accepted("prompt_cache_options", Values::Any, "openai (Python)"),
     accepted("prompt_cache_retention", Values::Any, "openai (Python)"),
     accepted("safety_identifier", Values::Any, "openai (Python)"),
-    accepted("service_tier", Values::Words(&["auto", "default"]), "Codex CLI"),
+    accepted(
+        "service_tier",
+        Values::Words(&["auto", "default", "flex", "priority", "scale"]),
+        "Codex CLI, openai (Python); all requests have one tier",
+    ),
     accepted("store", Values::Boolean(false), "Codex CLI"),
     accepted("stream_options", Values::Any, "Codex CLI; there is no obfuscation here"),
-    accepted("truncation", Values::Words(&["disabled"]), "openai (Python)"),
+    // Nothing is dropped of a conversation that fits, and one that does not fit is refused.
+    accepted("truncation", Values::Words(&["auto", "disabled"]), "openai-agents"),
     accepted("user", Values::Any, "openai (Python)"),
 ];
 
@@ -41,6 +46,30 @@ pub const ITEM: &[Accepted] = &[
     accepted("status", Values::Any, "openai (Python), in items that it resends"),
 ];
 
+/// Tools that OpenAI's service runs itself. Their types may end with a date.
+const PROVIDER_TOOLS: &[&str] = &[
+    "code_interpreter",
+    "file_search",
+    "image_generation",
+    "mcp",
+    "programmatic_tool_calling",
+    "web_search",
+    "web_search_preview",
+];
+
+/// Whether a tool of this type is one that OpenAI's service runs itself. The model is not told of it,
+/// so it does not try.
+pub fn is_run_by_provider(kind: &str) -> bool {
+    let is_date = |date: &str| {
+        date.len() == "2025_08_26".len()
+            && date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
+    };
+    PROVIDER_TOOLS.iter().any(|known| {
+        let rest = kind.strip_prefix(known);
+        rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(is_date))
+    })
+}
+
 /// Of a text.
 pub const TEXT: &[Accepted] = &[
     accepted("annotations", Values::Empty, "openai (Python), in messages that it resends"),
@@ -50,7 +79,7 @@ pub const TEXT: &[Accepted] = &[
 
 /// Of an image.
 pub const IMAGE: &[Accepted] = &[
-    accepted("detail", Values::Words(&["auto", "high", "original"]), "Codex CLI"),
+    accepted("detail", Values::Words(&["auto", "low", "high", "original"]), "Codex CLI"),
     accepted("file_id", Values::Null, "openai (Python), where it is set to None"),
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
@@ -87,11 +116,17 @@ pub const FORMAT: &[Accepted] = &[
     accepted("strict", Values::Any, "Codex CLI; answers always follow the schema"),
 ];
 
-/// What an answer may be asked to include, with the client that asks. The last is never there.
+/// What an answer may be asked to include, with the client that asks. Only the first two are ever
+/// there.
 pub const INCLUDE: &[(&str, &str)] = &[
     (ENCRYPTED_REASONING, "Codex CLI"),
     (LOGPROBS, "openai (Python)"),
+    ("code_interpreter_call.outputs", "openai-agents; the service makes no such call"),
+    ("computer_call_output.output.image_url", "openai-agents; the service makes no such call"),
+    ("file_search_call.results", "openai-agents; the service makes no such call"),
+    ("message.input_image.image_url", "openai (Python); the service keeps no image"),
     ("web_search_call.action.sources", "Codex CLI; the service makes no such call"),
+    ("web_search_call.results", "openai-agents; the service makes no such call"),
 ];
 
 /// Asks for thoughts in a form that the client resends.
@@ -99,3 +134,20 @@ pub const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
 
 /// Asks for the log-probabilities of a message's tokens.
 pub const LOGPROBS: &str = "message.output_text.logprobs";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_of_the_provider_are_known_with_any_date() {
+        for kind in ["web_search", "web_search_2025_08_26", "web_search_preview_2025_03_11", "mcp"]
+        {
+            assert!(is_run_by_provider(kind), "{kind}");
+        }
+        // The client runs these, and only OpenAI's models know their arguments.
+        for kind in ["computer_use_preview", "local_shell", "web_search_x", "function", ""] {
+            assert!(!is_run_by_provider(kind), "{kind}");
+        }
+    }
+}

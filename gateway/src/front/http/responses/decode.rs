@@ -12,20 +12,19 @@ use super::accepted;
 use super::tools::{Tools, custom_arguments, model_name};
 use super::types::{
     AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, ImagePart, InputItem,
-    Item, MessageItem, OutputItem, Reasoning, ReasoningItem, ResponsesPart, ResponsesRequest,
-    TextConfig, TextFormat, TextPart,
+    Item, MessageItem, OutputItem, Reasoning, ReasoningItem, ReasoningText, RefusalPart,
+    ResponsesPart, ResponsesRequest, TextConfig, TextFormat, TextPart,
 };
 use crate::front::http::accepted::check;
-use crate::front::http::error::FieldName;
+use crate::front::http::error::{FieldName, MessagePath};
 use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
 use crate::front::http::one_call::AllowedCalls;
-use crate::front::http::values::TextOr;
+use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::grammar::TextForm;
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
-    ToolCallInput,
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
 use crate::prompt::conversation::Effort;
@@ -43,8 +42,9 @@ pub const FIELDS: &[FieldName] = &[
     FieldName { inner: "grammar", outer: "text.format" },
 ];
 
-/// Types of a tool by name, and where its name is.
-const CHOICES: &[(&str, &[&str])] = &[("function", &["name"]), ("custom", &["name"])];
+/// Types of tools.
+const KINDS: &[ToolKind] =
+    &[ToolKind { name: "function", path: &["name"] }, ToolKind { name: "custom", path: &["name"] }];
 
 /// Marks a thought in `encrypted_content` as one of this service.
 const THOUGHT: &str = "paceline1:";
@@ -54,8 +54,8 @@ const THOUGHT: &str = "paceline1:";
 pub struct DecodedResponses {
     /// For the middle.
     pub input: RequestInput,
-    /// The path in the body of each message of the input.
-    pub messages: Vec<String>,
+    /// Where each message of the input stands in the body.
+    pub messages: Vec<MessagePath>,
     /// Whether the answer comes as events.
     pub stream: bool,
     /// What the answer's writer needs to know.
@@ -108,11 +108,16 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         included(include.unwrap_or_default(), top_logprobs.map(TopLogprobs::get))?;
     let mut items = Items::default();
     items.tools.add("tools", tools.unwrap_or_default())?;
+    let mut of_field = |field: &str, role: &str, text: String| {
+        let mut path = MessagePath::new(field);
+        path.record("content[0]", field);
+        items.push(path, message(role, vec![said(text)]));
+    };
     if let Some(instructions) = instructions.filter(|text| !text.is_empty()) {
-        items.push("instructions".to_owned(), message("system", vec![said(instructions)]));
+        of_field("instructions", "system", instructions);
     }
     match input {
-        TextOr::Text(text) => items.push("input".to_owned(), message("user", vec![said(text)])),
+        TextOr::Text(text) => of_field("input", "user", text),
         TextOr::List(list) => {
             check_elements("input", list.len(), limits::MAX_TURNS)?;
             for (at, InputItem(item)) in list.into_iter().enumerate() {
@@ -121,19 +126,20 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         }
     }
     let Items { messages, paths, tools, called: _ } = items;
-    let choice = tool_choice.map_or(Ok(Some(CallRule::Auto)), |choice| choice.rule(CHOICES))?;
+    let is_left_out = accepted::is_run_by_provider;
+    let choice = tool_choice.map(|choice| choice.rule(KINDS, None, is_left_out));
+    let choice = choice.transpose()?.unwrap_or_default();
+    let model_name = |name: &str| tools.model_name_of(name);
+    let (offered, rule) = choice.applied(tools.offered.clone(), model_name)?;
     let Thoughts { mut arguments, effort } = thoughts(reasoning)?;
-    let Extension { route, template_arguments } =
-        paceline.unwrap_or(Extension { route: None, template_arguments: None });
+    let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
+    check("paceline.", &rest, &[])?;
     // What the client sets by name counts more than what follows from other fields.
     arguments.extend(template_arguments.unwrap_or_default().0);
     let conversation = ConversationInput {
         messages,
-        tools: if choice.is_some() { tools.offered.clone() } else { Vec::new() },
-        calls: match choice.unwrap_or_default() {
-            CallRule::Named(name) => CallRule::Named(tools.model_name_of(&name)),
-            other => other,
-        },
+        tools: offered,
+        calls: rule,
         template_arguments: match arguments.is_empty() {
             true => String::new(),
             false => Value::from(arguments).to_string(),
@@ -185,48 +191,53 @@ fn decrypted(text: &str) -> Option<String> {
 #[derive(Default)]
 struct Items {
     messages: Vec<MessageInput>,
-    paths: Vec<String>,
+    paths: Vec<MessagePath>,
     tools: Tools,
     /// Names of the called tools by the ids of the calls.
     called: HashMap<String, String>,
 }
 
 impl Items {
-    fn push(&mut self, path: String, message: MessageInput) {
+    fn push(&mut self, path: MessagePath, message: MessageInput) {
         self.messages.push(message);
         self.paths.push(path);
     }
 
     fn item(&mut self, path: String, item: Item) -> Result<(), InferenceError> {
         let check = |rest| check(&format!("{path}."), rest, accepted::ITEM);
+        let mut place = MessagePath::new(path.as_str());
         let made = match item {
             Item::Message(MessageItem { role, content, rest }) => {
                 check(&rest)?;
-                message(&role, parts(&format!("{path}.content"), content)?)
+                message(&role, parts(&mut place, &format!("{path}.content"), content)?)
             }
             Item::Reasoning(item) => {
                 check(&item.rest)?;
+                place.record("reasoning", path.as_str());
                 let field = |name: &str| format!("{path}.{name}");
-                let content = item.content.as_ref().map_or(0, Vec::len);
-                check_elements(&field("content"), content, limits::MAX_PARTS)?;
-                check_elements(&field("summary"), item.summary.len(), limits::MAX_PARTS)?;
-                let reasoning = thought(item);
+                let length = |texts: &Option<Vec<_>>| texts.as_ref().map_or(0, Vec::len);
+                check_elements(&field("content"), length(&item.content), limits::MAX_PARTS)?;
+                check_elements(&field("summary"), length(&item.summary), limits::MAX_PARTS)?;
+                let reasoning = thought(&path, item)?;
                 MessageInput { reasoning, ..message("assistant", vec![said(String::new())]) }
             }
             Item::FunctionCall(item) => {
                 check(&item.rest)?;
                 let FunctionCallItem { call_id, name, namespace, arguments, rest: _ } = item;
-                self.call(call_id, namespace.as_deref(), &name, arguments)
+                place_call(&mut place, &path, "arguments");
+                self.call(call_id, namespace.as_deref(), &name, arguments.text())
             }
             Item::CustomToolCall(item) => {
                 check(&item.rest)?;
                 let CustomToolCallItem { call_id, name, namespace, input, rest: _ } = item;
+                place_call(&mut place, &path, "input");
                 self.call(call_id, namespace.as_deref(), &name, custom_arguments(&input))
             }
             Item::FunctionCallOutput(item) | Item::CustomToolCallOutput(item) => {
                 check(&item.rest)?;
                 let OutputItem { call_id, output, rest: _ } = item;
-                let content = parts(&format!("{path}.output"), output)?;
+                place.record("tool_call_id", format!("{path}.call_id"));
+                let content = parts(&mut place, &format!("{path}.output"), output)?;
                 let name = self.called.get(&call_id).cloned().unwrap_or_default();
                 MessageInput { tool_call_id: call_id, name, ..message("tool", content) }
             }
@@ -235,7 +246,7 @@ impl Items {
                 return self.tools.add(&format!("{path}.tools"), tools);
             }
         };
-        self.push(path, made);
+        self.push(place, made);
         Ok(())
     }
 
@@ -254,6 +265,13 @@ impl Items {
     }
 }
 
+/// Records where the fields of an item that is a call stand.
+fn place_call(place: &mut MessagePath, path: &str, arguments: &str) {
+    place.record("tool_calls[0].arguments", format!("{path}.{arguments}"));
+    place.record("tool_calls[0].id", format!("{path}.call_id"));
+    place.record("tool_calls[0]", path);
+}
+
 fn message(role: &str, content: Vec<ContentPartInput>) -> MessageInput {
     MessageInput { role: role.to_owned(), content, ..Default::default() }
 }
@@ -262,24 +280,36 @@ fn said(text: String) -> ContentPartInput {
     ContentPartInput::Text(text)
 }
 
-/// The parts of a message; at least an empty text.
+/// The parts of a message, which stand at `path`; at least an empty text.
 fn parts(
+    place: &mut MessagePath,
     path: &str,
-    content: TextOr<ResponsesPart>,
+    content: Option<TextOr<ResponsesPart>>,
 ) -> Result<Vec<ContentPartInput>, InferenceError> {
     let list = match content {
-        TextOr::Text(text) => return Ok(vec![said(text)]),
-        TextOr::List(list) if list.is_empty() => return Ok(vec![said(String::new())]),
-        TextOr::List(list) => list,
+        Some(TextOr::List(list)) if !list.is_empty() => list,
+        other => {
+            place.record("content[0]", path);
+            let text = match other {
+                Some(TextOr::Text(text)) => text,
+                _ => String::new(),
+            };
+            return Ok(vec![said(text)]);
+        }
     };
     check_elements(path, list.len(), limits::MAX_PARTS)?;
     let part = |(at, part): (usize, ResponsesPart)| {
+        place.record(format!("content[{at}]"), format!("{path}[{at}]"));
         let path = format!("{path}[{at}].");
         match part {
             ResponsesPart::InputText(TextPart { text, rest })
             | ResponsesPart::OutputText(TextPart { text, rest }) => {
                 check(&path, &rest, accepted::TEXT)?;
                 Ok(said(text))
+            }
+            ResponsesPart::Refusal(RefusalPart { refusal, rest }) => {
+                check(&path, &rest, accepted::TEXT)?;
+                Ok(said(refusal))
             }
             ResponsesPart::InputImage(ImagePart { image_url, rest }) => {
                 check(&path, &rest, accepted::IMAGE)?;
@@ -292,14 +322,22 @@ fn parts(
 
 /// The text of a thought: as it is, as this service hid it, or its summary. A thought that another
 /// service hid has no text here.
-fn thought(item: ReasoningItem) -> String {
+fn thought(path: &str, item: ReasoningItem) -> Result<String, InferenceError> {
     let ReasoningItem { summary, content, encrypted_content, rest: _ } = item;
-    let join = |parts: Vec<super::types::ReasoningText>| {
-        parts.into_iter().map(|part| part.text).collect::<Vec<_>>().join("\n\n")
+    let join = |name: &str, parts: Option<Vec<ReasoningText>>| {
+        let parts = parts.unwrap_or_default().into_iter().enumerate();
+        let text = |(at, ReasoningText { kind: _, text, rest }): (usize, ReasoningText)| {
+            check(&format!("{path}.{name}[{at}]."), &rest, &[])?;
+            Ok(text)
+        };
+        let texts: Result<Vec<String>, InferenceError> = parts.map(text).collect();
+        texts.map(|texts| texts.join("\n\n"))
     };
-    let content = content.map(join).filter(|text| !text.is_empty());
-    let hidden = || encrypted_content.as_deref().and_then(decrypted);
-    content.or_else(hidden).unwrap_or_else(|| join(summary))
+    let (content, summary) = (join("content", content)?, join("summary", summary)?);
+    if !content.is_empty() {
+        return Ok(content);
+    }
+    Ok(encrypted_content.as_deref().and_then(decrypted).unwrap_or(summary))
 }
 
 /// What the answer's text is held to.

@@ -3,6 +3,8 @@
 use serde_json::json;
 
 use super::*;
+use crate::front::http::error::FieldPaths;
+use crate::inference::input::CallRule;
 
 fn decoded(body: Value) -> Result<DecodedResponses, InferenceError> {
     decode(serde_json::from_value(body).expect("a request"))
@@ -58,10 +60,14 @@ fn refused(more: Value, field: &str, word: &str) {
     assert!(error.message.contains(word), "{word:?} in {error}");
 }
 
+fn paths(decoded: &DecodedResponses) -> Vec<&str> {
+    decoded.messages.iter().map(|message| message.path.as_str()).collect()
+}
+
 #[test]
 fn a_text_is_a_message_of_the_user() {
     let decoded = served(json!({"instructions": "Help."}));
-    assert_eq!(decoded.messages, ["instructions", "input"]);
+    assert_eq!(paths(&decoded), ["instructions", "input"]);
     assert_eq!(short(&conversation(decoded).messages), ["system:Help.", "user:Hi"]);
 }
 
@@ -82,8 +88,8 @@ fn each_item_is_a_message() {
         {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "2"}]},
         {"type": "function_call_output", "call_id": "c9", "output": []},
     ]}));
-    let paths: Vec<_> = (0..9).map(|at| format!("input[{at}]")).collect();
-    assert_eq!(decoded.messages, paths);
+    let expected: Vec<_> = (0..9).map(|at| format!("input[{at}]")).collect();
+    assert_eq!(paths(&decoded), expected);
     assert_eq!(
         short(&conversation(decoded).messages),
         [
@@ -212,8 +218,8 @@ fn what_is_not_served_is_refused_by_its_path() {
     refused(json!({"previous_response_id": "resp_1"}), "previous_response_id", "does not serve");
     refused(json!({"background": true}), "background", "false");
     refused(json!({"tool_choice": "any"}), "tool_choice", "any");
-    let choice = json!({"type": "allowed_tools", "mode": "auto", "tools": []});
-    refused(json!({ "tool_choice": choice }), "tool_choice.type", "allowed_tools");
+    let choice = json!({"type": "some_tools", "mode": "auto", "tools": []});
+    refused(json!({ "tool_choice": choice }), "tool_choice.type", "some_tools");
     let format = |format: Value| json!({"text": {"format": format}});
     refused(format(json!({"type": "xml"})), "text.format.type", "xml");
     refused(format(json!({"type": "json_schema"})), "text.format.schema", "none");
@@ -248,4 +254,90 @@ fn log_probabilities_come_if_they_are_included() {
         |top: Value| served(json!({"include": include, "top_logprobs": top})).input.params.logprobs;
     assert_eq!((asked(json!(null)), asked(json!(3))), (Some(0), Some(3)));
     assert_eq!(served(json!({"top_logprobs": 0})).input.params.logprobs, None);
+}
+
+#[test]
+fn errors_name_the_clients_own_fields() {
+    let decoded = served(json!({"instructions": "Help.", "input": [
+        {"role": "user", "content": "a"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"},
+        {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": [
+            {"type": "input_text", "text": "2"}, {"type": "input_image", "image_url": "data:,x"},
+        ]},
+        {"role": "user", "content": [{"type": "input_text", "text": "b"}]},
+    ]}));
+    let paths = FieldPaths { fields: FIELDS, messages: decoded.messages };
+    let place = |inner| paths.translate(InferenceError::invalid(inner, "a", "b")).field;
+    for (inner, outer) in [
+        ("messages[0].content[0]", "instructions"),
+        ("messages[1].content[0]", "input[0].content"),
+        ("messages[2].reasoning", "input[1]"),
+        ("messages[3].tool_calls[0].arguments", "input[2].arguments"),
+        ("messages[3].tool_calls[0].name", "input[2].name"),
+        ("messages[3].tool_calls[0].id", "input[2].call_id"),
+        ("messages[4].tool_calls[0].arguments", "input[3].input"),
+        ("messages[5].content[0]", "input[4].output"),
+        ("messages[5].tool_call_id", "input[4].call_id"),
+        ("messages[6].content[1]", "input[5].output[1]"),
+        ("messages[7].content[0]", "input[6].content[0]"),
+    ] {
+        assert_eq!(place(inner).as_deref(), Some(outer), "{inner}");
+    }
+}
+
+#[test]
+fn what_a_client_stored_is_served_again() {
+    let decoded = served(json!({"text": {"format": null, "extra": null}, "input": [
+        {"type": null, "role": "user", "content": "a", "name": null},
+        {"type": "reasoning", "id": "r", "summary": null, "content": null, "status": null},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm", "id": null}]},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"item\": \"bri"},
+        {"type": "function_call", "call_id": "c2", "name": "f", "arguments": {"a": 1}},
+        {"type": "function_call", "call_id": "c3", "name": "f", "arguments": null},
+        {"type": "function_call_output", "call_id": "c1", "output": null},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "assistant", "content": null},
+    ]}));
+    assert_eq!(
+        short(&conversation(decoded).messages),
+        [
+            "user:a",
+            "assistant:",
+            "assistant: (hm)",
+            r#"assistant: !c1 f{"item": "bri"#,
+            r#"assistant: !c2 f{"a":1}"#,
+            "assistant: !c3 f",
+            "tool: @c1 f",
+            "assistant:No.",
+            "assistant:",
+        ]
+    );
+}
+
+#[test]
+fn only_allowed_tools_are_offered() {
+    let function = |name: &str| json!({"type": "function", "name": name});
+    let group = json!({"type": "namespace", "name": "g", "tools": [function("h"), function("i")]});
+    let allowed = json!([function("h"), {"type": "web_search"}]);
+    let choice = json!({"type": "allowed_tools", "mode": "required", "tools": allowed});
+    let body = json!({"tools": [function("f"), group], "tool_choice": choice});
+    let found = conversation(served(body));
+    let names: Vec<_> = found.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!((names, found.calls), (vec!["g__h"], CallRule::Required));
+    let unknown = json!({"type": "allowed_tools", "mode": "auto", "tools": [function("x")]});
+    refused(json!({ "tool_choice": unknown }), "tool_choice.tools[0]", "the request's tools");
+}
+
+#[test]
+fn values_that_change_nothing_are_accepted() {
+    served(json!({
+        "truncation": "auto", "max_tool_calls": 3, "service_tier": "priority",
+        "include": ["file_search_call.results", "code_interpreter_call.outputs"],
+        "input": [{"role": "user", "content": [
+            {"type": "input_image", "image_url": "data:,x", "detail": "low"},
+        ]}],
+    }));
 }

@@ -8,7 +8,10 @@ use paceline_proto::limits;
 use serde_json::{Value, json};
 
 use super::accepted;
-use super::types::{CustomFormat, CustomTool, FunctionTool, GroupedTool, NamespaceTool, Tool};
+use super::types::{
+    self, CustomFormat, CustomTool, FunctionTool, GrammarFormat, GroupedTool, NamespaceTool,
+    PlainFormat, Tool,
+};
 use crate::front::http::accepted::check;
 use crate::inference::bounds::check_elements;
 use crate::inference::error::InferenceError;
@@ -90,12 +93,14 @@ impl Tools {
         self.count(path, tools.len())?;
         for (at, tool) in tools.into_iter().enumerate() {
             let path = format!("{path}[{at}]");
+            let tool = match tool {
+                Tool::Provider(_) => continue,
+                Tool::Client(tool) => tool,
+            };
             match tool {
-                Tool::Function(tool) => self.function(&path, None, tool)?,
-                Tool::Custom(tool) => self.custom(&path, None, tool)?,
-                // The service has neither; without them the model does not try.
-                Tool::WebSearch(_) | Tool::ImageGeneration(_) => {}
-                Tool::Namespace(NamespaceTool { name, description, tools, rest }) => {
+                types::ClientTool::Function(tool) => self.function(&path, None, tool)?,
+                types::ClientTool::Custom(tool) => self.custom(&path, None, tool)?,
+                types::ClientTool::Namespace(NamespaceTool { name, description, tools, rest }) => {
                     check(&format!("{path}."), &rest, accepted::TOOL)?;
                     self.count(&format!("{path}.tools"), tools.len())?;
                     let group = Group { name, description: description.unwrap_or_default() };
@@ -146,7 +151,18 @@ impl Tools {
         check(&format!("{path}."), &rest, accepted::TOOL)?;
         let mut description = described(group, description.unwrap_or_default());
         let mut argument = "The whole input of the tool, as text.".to_owned();
-        if let Some(CustomFormat::Grammar { syntax, definition }) = format {
+        let grammar = match format {
+            None => None,
+            Some(CustomFormat::Text(PlainFormat { rest })) => {
+                check(&format!("{path}.format."), &rest, &[])?;
+                None
+            }
+            Some(CustomFormat::Grammar(GrammarFormat { syntax, definition, rest })) => {
+                check(&format!("{path}.format."), &rest, &[])?;
+                Some((syntax, definition))
+            }
+        };
+        if let Some((syntax, definition)) = grammar {
             argument = "The whole input of the tool, as text of the tool's grammar.".to_owned();
             if !description.is_empty() {
                 description.push_str("\n\n");
@@ -246,6 +262,8 @@ mod tests {
             {"type": "web_search", "external_web_access": false},
             {"type": "web_search_preview"},
             {"type": "image_generation", "output_format": "png"},
+            {"type": "web_search_2025_08_26"},
+            {"type": "mcp", "server_label": "m"},
         ]));
         assert_eq!(served, Ok(Tools { given: 3, ..Default::default() }));
         let strict = json!([{"type": "function", "name": "f", "strict": true}]);

@@ -6,8 +6,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::accepted::is_run_by_provider;
 use crate::front::http::accepted::Rest;
-use crate::front::http::json::{AnyJson, AnyObject};
+use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
 use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
 use crate::front::http::values::{TextOr, ToolChoice};
 
@@ -93,7 +94,7 @@ impl<'de> Deserialize<'de> for InputItem {
     /// A message may come without its type.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let AnyObject(mut item) = AnyObject::deserialize(deserializer)?;
-        if !item.contains_key("type") && item.contains_key("role") {
+        if item.get("type").is_none_or(Value::is_null) && item.contains_key("role") {
             item.insert("type".into(), "message".into());
         }
         serde_json::from_value(Value::Object(item)).map(InputItem).map_err(D::Error::custom)
@@ -106,8 +107,8 @@ impl<'de> Deserialize<'de> for InputItem {
 pub struct MessageItem {
     /// `user`, `assistant`, `system` or `developer`.
     pub role: String,
-    /// A text, or parts.
-    pub content: TextOr<ResponsesPart>,
+    /// A text, or parts; nothing is an empty text.
+    pub content: Option<TextOr<ResponsesPart>>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -123,6 +124,8 @@ pub enum ResponsesPart {
     InputText(TextPart),
     /// Text of the model.
     OutputText(TextPart),
+    /// Text of the model in which it refuses.
+    Refusal(RefusalPart),
     /// An image.
     InputImage(ImagePart),
 }
@@ -133,6 +136,18 @@ pub enum ResponsesPart {
 pub struct TextPart {
     /// The text.
     pub text: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// Text in which the model refuses.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesRefusalPart)]
+pub struct RefusalPart {
+    /// The text.
+    pub refusal: String,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -156,8 +171,7 @@ pub struct ImagePart {
 #[schema(as = ResponsesReasoningItem)]
 pub struct ReasoningItem {
     /// A summary in parts.
-    #[serde(default)]
-    pub summary: Vec<ReasoningText>,
+    pub summary: Option<Vec<ReasoningText>>,
     /// The text in parts.
     pub content: Option<Vec<ReasoningText>>,
     /// The text, in a form that only this service reads.
@@ -170,7 +184,6 @@ pub struct ReasoningItem {
 
 /// A part of a thought.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 #[schema(as = ResponsesReasoningText)]
 pub struct ReasoningText {
     /// `summary_text`, `reasoning_text` or `text`.
@@ -178,6 +191,10 @@ pub struct ReasoningText {
     pub kind: String,
     /// The text.
     pub text: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }
 
 /// A call of a function.
@@ -190,8 +207,10 @@ pub struct FunctionCallItem {
     pub name: String,
     /// The group of the function.
     pub namespace: Option<String>,
-    /// Its arguments: an object of JSON as text.
-    pub arguments: String,
+    /// Its arguments: an object of JSON as text. Another text is shown to the model as it is.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub arguments: ResentArguments,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -222,8 +241,8 @@ pub struct CustomToolCallItem {
 pub struct OutputItem {
     /// The call that it answers.
     pub call_id: String,
-    /// A text, or parts.
-    pub output: TextOr<ResponsesPart>,
+    /// A text, or parts; nothing is an empty text.
+    pub output: Option<TextOr<ResponsesPart>>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -243,21 +262,37 @@ pub struct AdditionalToolsItem {
 }
 
 /// A tool.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, ToSchema)]
 #[schema(as = ResponsesTool)]
 pub enum Tool {
+    /// A tool that the client runs.
+    Client(ClientTool),
+    /// A tool that OpenAI's service runs, such as a search of the web. The model is not told of it.
+    Provider(AnyObject),
+}
+
+/// A tool that the client runs, by its type.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = ResponsesClientTool)]
+pub enum ClientTool {
     /// A function.
     Function(FunctionTool),
     /// A tool that takes any text.
     Custom(CustomTool),
     /// A group of tools.
     Namespace(NamespaceTool),
-    /// A search of the web by the service. The model is not told of it.
-    #[serde(alias = "web_search_preview")]
-    WebSearch(AnyObject),
-    /// Images by the service. The model is not told of it.
-    ImageGeneration(AnyObject),
+}
+
+impl<'de> Deserialize<'de> for Tool {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let AnyObject(tool) = AnyObject::deserialize(deserializer)?;
+        let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
+        if is_run_by_provider(kind) {
+            return Ok(Tool::Provider(AnyObject(tool)));
+        }
+        serde_json::from_value(Value::Object(tool)).map(Tool::Client).map_err(D::Error::custom)
+    }
 }
 
 /// A function.
@@ -297,18 +332,37 @@ pub struct CustomTool {
 
 /// The form of a custom tool's text.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case")]
 #[schema(as = ResponsesCustomFormat)]
 pub enum CustomFormat {
     /// Any text.
-    Text,
+    Text(PlainFormat),
     /// Text of a grammar. The model is told of it and not held to it.
-    Grammar {
-        /// `lark` or `regex`.
-        syntax: String,
-        /// The grammar.
-        definition: String,
-    },
+    Grammar(GrammarFormat),
+}
+
+/// Any text.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesPlainFormat)]
+pub struct PlainFormat {
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// Text of a grammar.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesGrammarFormat)]
+pub struct GrammarFormat {
+    /// `lark` or `regex`.
+    pub syntax: String,
+    /// The grammar.
+    pub definition: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }
 
 /// A group of tools.
@@ -394,12 +448,15 @@ impl TextFormat {
 }
 
 /// What a request asks of this service alone.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.
     pub route: Option<String>,
     /// Variables of the chat template.
     #[schema(value_type = Option<Object>)]
     pub template_arguments: Option<AnyObject>,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }

@@ -4,36 +4,30 @@
 //! be dropped in silence (I5).
 
 use paceline_proto::limits;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::request::{
     CalledFunction, ChatCompletionRequest, ChatFunction, ChatMessage, ChatPart, ChatTool,
-    ChatToolCall, ImageAddress, NamedSchema, ResponseFormat,
+    ChatToolCall, ImageAddress, NamedSchema, ResponseFormat, UsageSwitch,
 };
+use super::thinking::{ThinkingFields, Thoughts, thoughts};
 use crate::front::http::accepted::check;
-use crate::front::http::json::AnyJson;
 use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{Extension, Parameters, include_usage};
-use crate::front::http::values::TextOr;
+use crate::front::http::openai::params::{Extension, Parameters, include_usage, one_penalty};
+use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::grammar::TextForm;
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
-    ToolCallInput, ToolInput,
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
+    ToolInput,
 };
 use crate::inference::params::GenerationParams;
-use crate::prompt::conversation::Effort;
 
-/// The variable of published templates that switches thinking off.
-const ENABLE_THINKING: &str = "enable_thinking";
-/// The variable of published templates for the amount of thinking.
-const REASONING_EFFORT: &str = "reasoning_effort";
-
-/// The type of a tool by name, and where its name is.
-const CHOICES: &[(&str, &[&str])] = &[("function", &["function", "name"])];
+/// The type of tools.
+const KINDS: &[ToolKind] = &[ToolKind { name: "function", path: &["function", "name"] }];
 
 /// A request, and how its answer is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +72,12 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         min_tokens,
         ignore_eos,
         stop_token_ids,
+        repeat_penalty,
+        enable_thinking,
+        think,
+        thinking,
+        reasoning,
+        usage,
         chat_template_kwargs,
         paceline,
         rest,
@@ -86,24 +86,33 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
     check_elements("messages", messages.len(), limits::MAX_TURNS)?;
     check_elements("tools", tools.as_ref().map_or(0, Vec::len), limits::MAX_TOOLS)?;
     let stream = stream.unwrap_or(false);
-    let include_usage = include_usage(stream, stream_options)?;
+    let include_usage = include_usage(stream, stream_options)? || asks_for_usage(usage)?;
     let form = text_form(response_format)?;
-    let Extension { route, template_arguments } = paceline.unwrap_or_default();
-    let Thoughts { variables, effort } =
-        thoughts(template_arguments, chat_template_kwargs, reasoning_effort)?;
+    let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
+    check("paceline.", &rest, &[])?;
+    let Thoughts { variables, effort } = thoughts(ThinkingFields {
+        template_arguments,
+        chat_template_kwargs,
+        reasoning_effort,
+        enable_thinking,
+        think,
+        thinking,
+        reasoning,
+    })?;
     let messages = messages.into_iter().enumerate().map(|(at, one)| message(at, one));
     let messages = messages.collect::<Result<_, _>>()?;
     let tools = tools.unwrap_or_default().into_iter().enumerate().map(|(at, one)| tool(at, one));
     let tools: Vec<ToolInput> = tools.collect::<Result<_, _>>()?;
-    let choice = tool_choice.map_or(Ok(Some(CallRule::Auto)), |choice| choice.rule(CHOICES))?;
-    let tools = if choice.is_some() { tools } else { Vec::new() };
+    let choice = tool_choice.map(|choice| choice.rule(KINDS, Some("allowed_tools"), |_| false));
+    let choice = choice.transpose()?.unwrap_or_default();
+    let (tools, calls) = choice.applied(tools, str::to_owned)?;
     let parameters = Parameters {
         temperature,
         top_p,
         top_k,
         min_p,
         seed,
-        repetition_penalty,
+        repetition_penalty: one_penalty(repetition_penalty, repeat_penalty)?,
         presence_penalty,
         frequency_penalty,
         logit_bias,
@@ -120,7 +129,6 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         true => String::new(),
         false => Value::Object(variables).to_string(),
     };
-    let calls = choice.unwrap_or_default();
     let conversation = ConversationInput { messages, tools, calls, template_arguments, effort };
     let params = GenerationParams { form, ..parameters.checked()? };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
@@ -131,7 +139,8 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
 /// What the answer's text is held to.
 fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, InferenceError> {
     const FIELD: &str = "response_format.json_schema";
-    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
+    let Some(ResponseFormat { kind, json_schema, rest }) = format else { return Ok(None) };
+    check("response_format.", &rest, accepted::FORMAT)?;
     match (kind.as_str(), json_schema) {
         ("text", None) => Ok(None),
         ("json_object", None) => Ok(Some(TextForm::JsonObject)),
@@ -157,55 +166,11 @@ fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, Inferen
     }
 }
 
-/// What a request sets of the template, and how much the model is to think.
-#[derive(Debug, Default)]
-struct Thoughts {
-    variables: Map<String, Value>,
-    effort: Option<Effort>,
-}
-
-/// The variables of the template, from the fields that may have them. A `reasoning_effort` that only
-/// one template knows is passed as it is.
-fn thoughts(
-    ours: Option<AnyJson>,
-    theirs: Option<AnyJson>,
-    effort: Option<String>,
-) -> Result<Thoughts, InferenceError> {
-    let (field, given) = match (ours, theirs) {
-        (Some(_), Some(_)) => {
-            let expected = "nothing beside paceline.template_arguments";
-            return Err(InferenceError::invalid("chat_template_kwargs", expected, "both"));
-        }
-        (None, theirs) => ("chat_template_kwargs", theirs),
-        (ours, None) => ("paceline.template_arguments", ours),
-    };
-    let mut variables = match given {
-        None => Map::new(),
-        Some(AnyJson(Value::Object(variables))) => variables,
-        Some(other) => {
-            return Err(InferenceError::invalid(field, "an object", quoted(&other.text())));
-        }
-    };
-    let (name, value) = match effort.as_deref() {
-        None => return Ok(Thoughts { variables, effort: None }),
-        Some("none") => (ENABLE_THINKING, Value::Bool(false)),
-        Some(effort) => (REASONING_EFFORT, Value::String(effort.to_owned())),
-    };
-    match variables.get(name) {
-        None => {
-            if let Some(effort) = effort.as_deref().and_then(Effort::from_word) {
-                return Ok(Thoughts { variables, effort: Some(effort) });
-            }
-            variables.insert(name.to_owned(), value);
-        }
-        Some(other) if *other == value => {}
-        Some(other) => {
-            let found = format!("{other} for the template's variable {name}");
-            let expected = format!("{value}, as reasoning_effort has it");
-            return Err(InferenceError::invalid(REASONING_EFFORT, expected, found));
-        }
-    }
-    Ok(Thoughts { variables, effort: None })
+/// Whether OpenRouter's field asks for the request's tokens. An answer that is whole has them anyway.
+fn asks_for_usage(usage: Option<UsageSwitch>) -> Result<bool, InferenceError> {
+    let Some(UsageSwitch { include, rest }) = usage else { return Ok(false) };
+    check("usage.", &rest, &[])?;
+    Ok(include.unwrap_or(false))
 }
 
 fn most_tokens(
@@ -245,6 +210,7 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
         tool_call_id,
         reasoning_content,
         reasoning,
+        refusal,
         rest,
     } = message;
     let path = format!("messages[{at}].");
@@ -252,7 +218,28 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
     let tool_calls = tool_calls.unwrap_or_default().into_iter().enumerate();
     let tool_calls: Vec<ToolCallInput> =
         tool_calls.map(|(place, call)| tool_call(&path, place, call)).collect::<Result<_, _>>()?;
+    let has_no_content = match &content {
+        None => true,
+        Some(TextOr::Text(text)) => text.is_empty(),
+        Some(TextOr::List(parts)) => parts.is_empty(),
+    };
+    let refusal = refusal.filter(|text| !text.is_empty());
+    if refusal.is_some() && !has_no_content {
+        let field = format!("{path}refusal");
+        return Err(InferenceError::invalid(&field, "nothing beside content", "a text"));
+    }
     let content = match content {
+        // Clients store messages without a text: the model said nothing, or it refused.
+        None | Some(TextOr::List(_))
+            if has_no_content
+                && tool_calls.is_empty()
+                && (content.is_some() || role == "assistant" || role == "tool") =>
+        {
+            vec![ContentPartInput::Text(refusal.unwrap_or_default())]
+        }
+        _ if refusal.is_some() => {
+            vec![ContentPartInput::Text(refusal.unwrap_or_default())]
+        }
         None => Vec::new(),
         // An answer of calls alone has an empty text.
         Some(TextOr::Text(text)) if text.is_empty() && !tool_calls.is_empty() => Vec::new(),
@@ -285,10 +272,18 @@ fn content_part(
     place: usize,
     part: ChatPart,
 ) -> Result<ContentPartInput, InferenceError> {
-    let ChatPart { kind, text, image_url, rest } = part;
+    let ChatPart { kind, text, refusal, image_url, rest } = part;
     let field = |name: &str| format!("{path}content[{place}].{name}");
+    let text = match (kind.as_str(), text, refusal) {
+        ("refusal", None, refusal) => refusal,
+        (_, text, None) => text,
+        (_, _, Some(_)) => {
+            let expected = "nothing, because the part is of another type";
+            return Err(InferenceError::invalid(&field("refusal"), expected, "a text"));
+        }
+    };
     match (kind.as_str(), text, image_url) {
-        ("text", Some(text), None) => {
+        ("text" | "refusal", Some(text), None) => {
             check(&field(""), &rest, accepted::PART)?;
             Ok(ContentPartInput::Text(text))
         }
@@ -297,7 +292,7 @@ fn content_part(
             check(&field("image_url."), &more, accepted::IMAGE)?;
             Ok(ContentPartInput::ImageUrl(url))
         }
-        (kind @ ("text" | "image_url"), ..) => {
+        (kind @ ("text" | "refusal" | "image_url"), ..) => {
             let expected = format!("a part with {kind} alone, as its type says");
             Err(InferenceError::invalid(&field(kind), expected, "another field or none"))
         }
@@ -313,11 +308,13 @@ fn tool_call(
     place: usize,
     call: ChatToolCall,
 ) -> Result<ToolCallInput, InferenceError> {
-    let ChatToolCall { id, kind, function: CalledFunction { name, arguments }, rest } = call;
+    let ChatToolCall { id, kind, function, rest } = call;
     let path = format!("{path}tool_calls[{place}].");
     check(&path, &rest, accepted::CALL)?;
+    let CalledFunction { name, arguments, rest } = function;
+    check(&format!("{path}function."), &rest, accepted::CALLED)?;
     check_kind(&format!("{path}type"), kind.as_deref().unwrap_or("function"))?;
-    Ok(ToolCallInput { id, name, arguments })
+    Ok(ToolCallInput { id, name, arguments: arguments.text() })
 }
 
 fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {

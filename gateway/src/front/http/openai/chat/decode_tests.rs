@@ -256,7 +256,7 @@ fn fields_and_parts_that_are_not_served_are_refused_by_their_path() {
         (part(json!({"type": "text"})), "messages[0].content[0].text"),
         (part(json!({"type": "text", "text": "a", "x": 1})), "messages[0].content[0].x"),
         (
-            part(json!({"type": "image_url", "image_url": {"url": "u", "detail": "low"}})),
+            part(json!({"type": "image_url", "image_url": {"url": "u", "detail": "tiny"}})),
             "messages[0].content[0].image_url.detail",
         ),
         (
@@ -302,4 +302,90 @@ fn a_request_may_allow_one_call() {
     assert_eq!(calls(json!(null)), AllowedCalls::All);
     assert_eq!(calls(json!(true)), AllowedCalls::All);
     assert_eq!(calls(json!(false)), AllowedCalls::One);
+}
+
+#[test]
+fn what_a_client_stored_is_served_again() {
+    let parsed = json!({
+        "role": "assistant", "content": null, "parsed": {"item": "brick"}, "annotations": null,
+        "function_call": null, "tool_calls": [{
+            "id": "c", "type": "function", "index": null,
+            "function": {"name": "f", "arguments": "{\"item\": \"bri", "parsed_arguments": {"item": 1}},
+        }],
+    });
+    let call = |arguments: Value| {
+        let function = json!({"name": "f", "arguments": arguments, "strict": null});
+        json!({"role": "assistant", "tool_calls": [{"id": "c", "function": function, "note": null}]})
+    };
+    let found = conversation(json!({"messages": [
+        {"role": "user", "content": "Hi", "weight": null},
+        parsed,
+        {"role": "tool", "tool_call_id": "c", "content": null},
+        call(json!({"item": 1})),
+        call(Value::Null),
+        {"role": "assistant", "content": null},
+        {"role": "assistant", "content": []},
+        {"role": "assistant", "content": null, "refusal": "No."},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "Never."}]},
+        {"role": "assistant", "content": "a", "provider_specific_fields": {"refusal": null}},
+    ]}));
+    let short = |message: &MessageInput| {
+        let text = |part: &ContentPartInput| match part {
+            ContentPartInput::Text(text) => text.clone(),
+            other => panic!("{other:?}"),
+        };
+        let texts: Vec<_> = message.content.iter().map(text).collect();
+        let calls: Vec<_> = message.tool_calls.iter().map(|call| call.arguments.as_str()).collect();
+        format!("{}:{} {}", message.role, texts.join("|"), calls.join(" "))
+    };
+    let lines: Vec<_> = found.messages.iter().map(short).collect();
+    assert_eq!(
+        lines,
+        [
+            "user:Hi ",
+            "assistant: {\"item\": \"bri",
+            "tool: ",
+            "assistant: {\"item\":1}",
+            "assistant: ",
+            "assistant: ",
+            "assistant: ",
+            "assistant:No. ",
+            "assistant:Never. ",
+            "assistant:a ",
+        ]
+    );
+    let twice = json!([{"role": "assistant", "content": "a", "refusal": "No."}]);
+    refused(json!({ "messages": twice }), "messages[0].refusal", "beside content");
+    refused(
+        json!({"messages": [{"role": "user", "content": "a", "weight": 1}]}),
+        "messages[0].weight",
+        "not serve",
+    );
+}
+
+#[test]
+fn fields_of_other_services_are_served_or_change_nothing() {
+    params(json!({
+        "verbosity": "low", "service_tier": "priority", "skip_special_tokens": true, "num_ctx": 8192,
+        "cache_prompt": true, "include_reasoning": true, "continue_final_message": false,
+        "add_generation_prompt": true, "unknown": null,
+    }));
+    assert_eq!(params(json!({"repeat_penalty": 1.5})).sampling.repetition_penalty, Some(1.5));
+    let both = json!({"repeat_penalty": 1.5, "repetition_penalty": 1.25});
+    refused(both, "repeat_penalty", "1.25");
+    let usage = decoded(asking(json!({"stream": true, "usage": {"include": true}})));
+    assert!(usage.expect("served").include_usage);
+    let off = conversation(asking(json!({"enable_thinking": false}))).template_arguments;
+    assert_eq!(off, r#"{"enable_thinking":false}"#);
+}
+
+#[test]
+fn only_allowed_tools_are_offered() {
+    let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let allowed = json!({"mode": "required", "tools": [function("g")]});
+    let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
+    let tools = json!([function("f"), function("g")]);
+    let found = conversation(asking(json!({"tools": tools, "tool_choice": choice})));
+    let names: Vec<_> = found.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!((names, found.calls), (vec!["g"], CallRule::Required));
 }

@@ -1,11 +1,12 @@
 //! `/v1/chat/completions`: conversations.
 //!
-//! [`request`] the request's fields · [`decode`] makes the middle's input of it · [`answer`] the
-//! fields of answers · [`write`] makes them of events.
+//! [`request`] the request's fields · [`decode`] makes the middle's input of it · `thinking` its
+//! fields about thinking · [`answer`] the fields of answers · [`write`] makes them of events.
 
 pub mod answer;
 mod decode;
 pub mod request;
+mod thinking;
 mod write;
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The request of `/v1/chat/completions`.
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
-use crate::front::http::json::AnyJson;
+use crate::front::http::json::{AnyJson, ResentArguments};
 use crate::front::http::number::{Biases, Count, MaxTokens, Samples, Seed, TokenId, TopLogprobs};
 use crate::front::http::openai::params::{Extension, StreamOptions};
 use crate::front::http::values::{TextOr, ToolChoice};
@@ -82,6 +84,19 @@ pub struct ChatCompletionRequest {
     pub ignore_eos: Option<bool>,
     /// Further token ids that end the answer.
     pub stop_token_ids: Option<Vec<TokenId>>,
+    /// Another name of `repetition_penalty`, that of Ollama and llama.cpp.
+    pub repeat_penalty: Option<f32>,
+    /// Whether the model thinks, under Qwen's name.
+    pub enable_thinking: Option<bool>,
+    /// Whether, or how much, the model thinks, under Ollama's name.
+    #[schema(value_type = Option<bool>)]
+    pub think: Option<Think>,
+    /// Whether the model thinks, under the name of DeepSeek and GLM.
+    pub thinking: Option<ThinkingSwitch>,
+    /// Whether, or how much, the model thinks, under OpenRouter's name.
+    pub reasoning: Option<ReasoningSwitch>,
+    /// OpenRouter's way to ask for the tokens in a stream.
+    pub usage: Option<UsageSwitch>,
     /// Variables of the chat template, under the name that other servers have for them.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<AnyJson>,
@@ -111,6 +126,8 @@ pub struct ChatMessage {
     pub reasoning_content: Option<String>,
     /// Another name of `reasoning_content`.
     pub reasoning: Option<String>,
+    /// The assistant's text if it refused.
+    pub refusal: Option<String>,
     /// Fields that are not served.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -131,11 +148,13 @@ pub enum ChatContent {
 /// A part of a message's content.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatPart {
-    /// `text` or `image_url`.
+    /// `text`, `image_url` or, of an assistant, `refusal`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The text of a part of type `text`.
     pub text: Option<String>,
+    /// The text of a part of type `refusal`.
+    pub refusal: Option<String>,
     /// The image of a part of type `image_url`.
     pub image_url: Option<ImageAddress>,
     /// Fields that are not served.
@@ -205,23 +224,31 @@ pub struct ChatToolCall {
 
 /// A function that was called.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct CalledFunction {
     /// Its name.
     pub name: String,
-    /// A JSON object as text.
-    pub arguments: String,
+    /// A JSON object as text. Another text is shown to the model as it is.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub arguments: ResentArguments,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }
 
 /// Format of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The schema of `json_schema`.
     pub json_schema: Option<NamedSchema>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }
 
 /// A schema with a name.
@@ -236,6 +263,61 @@ pub struct NamedSchema {
     pub schema: Option<AnyJson>,
     /// Answers follow the schema also if this is false.
     pub strict: Option<bool>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// Whether, or how much, the model thinks, as Ollama's clients say it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Think {
+    /// Whether.
+    Switch(bool),
+    /// How much: `low`, `medium` or `high`.
+    Effort(String),
+}
+
+impl<'de> Deserialize<'de> for Think {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match AnyJson::deserialize(deserializer)?.0 {
+            Value::Bool(switch) => Ok(Self::Switch(switch)),
+            Value::String(effort) => Ok(Self::Effort(effort)),
+            _ => Err(D::Error::custom("expected a boolean or an amount of thinking")),
+        }
+    }
+}
+
+/// Whether the model thinks, as clients of DeepSeek and GLM say it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
+pub struct ThinkingSwitch {
+    /// `enabled`, `disabled` or `auto`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// Whether, or how much, the model thinks, as clients of OpenRouter say it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
+pub struct ReasoningSwitch {
+    /// Whether.
+    pub enabled: Option<bool>,
+    /// How much: a word of `reasoning_effort`.
+    pub effort: Option<String>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// Whether a stream ends with the request's tokens, as clients of OpenRouter say it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
+pub struct UsageSwitch {
+    /// Whether it does.
+    pub include: Option<bool>,
     /// Fields that are not served.
     #[serde(flatten)]
     #[schema(ignore)]

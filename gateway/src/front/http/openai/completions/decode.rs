@@ -9,7 +9,7 @@ use super::request::CompletionRequest;
 use crate::front::http::accepted::check;
 use crate::front::http::number::{Count, MaxTokens};
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{Extension, Parameters, include_usage};
+use crate::front::http::openai::params::{Extension, Parameters, include_usage, one_penalty};
 use crate::front::http::values::Prompt;
 use crate::inference::bounds::check_elements;
 use crate::inference::error::InferenceError;
@@ -55,6 +55,7 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
         min_tokens,
         ignore_eos,
         stop_token_ids,
+        repeat_penalty,
         paceline,
         rest,
     } = request;
@@ -64,7 +65,8 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
     if echo == Some(true) {
         return Err(InferenceError::invalid("echo", "false, the value that is served", true));
     }
-    let Extension { route, template_arguments } = paceline.unwrap_or_default();
+    let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
+    check("paceline.", &rest, &[])?;
     if template_arguments.is_some() {
         let field = "paceline.template_arguments";
         let expected = "nothing, because no template is used for a text";
@@ -76,7 +78,7 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
         top_k,
         min_p,
         seed,
-        repetition_penalty,
+        repetition_penalty: one_penalty(repetition_penalty, repeat_penalty)?,
         presence_penalty,
         frequency_penalty,
         logit_bias,

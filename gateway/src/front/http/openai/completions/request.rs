@@ -73,6 +73,8 @@ pub struct CompletionRequest {
     pub ignore_eos: Option<bool>,
     /// Further token ids that end the answer.
     pub stop_token_ids: Option<Vec<TokenId>>,
+    /// Another name of `repetition_penalty`, that of Ollama and llama.cpp.
+    pub repeat_penalty: Option<f32>,
     /// What is asked of this service alone.
     pub paceline: Option<Extension>,
     /// Fields that are not served.

@@ -1,0 +1,239 @@
+//! Tools that a request offers: those of `tools`, less those that wait for a reference
+//! (`defer_loading`), as messages of the conversation change them.
+
+use std::collections::HashSet;
+
+use super::accepted;
+use super::types::{ChangedTool, DefinedTool, NamedTool, Tool, ToolChangeBlock};
+use crate::front::http::accepted::check;
+use crate::inference::error::{InferenceError, quoted};
+use crate::inference::input::ToolInput;
+
+/// A change of the offered tools by a message of the conversation.
+#[derive(Debug)]
+pub(super) enum ToolChange {
+    /// A search of the client found a tool. A client may have dropped the tool since.
+    Reference { name: String },
+    /// A tool of the request is offered from here on.
+    Addition { path: String, name: String },
+    /// A new tool is offered from here on.
+    Definition { path: String, tool: Tool },
+    /// A tool is not offered any more.
+    Removal { path: String, name: String },
+}
+
+impl ToolChange {
+    /// The change of a block `tool_addition`.
+    ///
+    /// # Errors
+    /// A field that is not served.
+    pub(super) fn addition(path: &str, block: ToolChangeBlock) -> Result<Self, InferenceError> {
+        let ToolChangeBlock { tool, rest } = block;
+        check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+        let path = format!("{path}.tool");
+        match tool {
+            ChangedTool::ToolReference(NamedTool { name, rest }) => {
+                check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+                Ok(Self::Addition { path: format!("{path}.name"), name })
+            }
+            ChangedTool::ToolDefinition(DefinedTool { definition, rest }) => {
+                check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+                Ok(Self::Definition { path: format!("{path}.definition"), tool: *definition })
+            }
+        }
+    }
+
+    /// The change of a block `tool_removal`.
+    ///
+    /// # Errors
+    /// A field that is not served.
+    pub(super) fn removal(path: &str, block: ToolChangeBlock) -> Result<Self, InferenceError> {
+        let ToolChangeBlock { tool, rest } = block;
+        check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+        let path = format!("{path}.tool");
+        match tool {
+            ChangedTool::ToolReference(NamedTool { name, rest }) => {
+                check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+                Ok(Self::Removal { path: format!("{path}.name"), name })
+            }
+            ChangedTool::ToolDefinition(_) => {
+                let field = format!("{path}.type");
+                Err(InferenceError::invalid(&field, "tool_reference", "tool_definition"))
+            }
+        }
+    }
+}
+
+/// The tools of a request by their names, and which of them are offered.
+#[derive(Debug, Default)]
+struct Tools {
+    all: Vec<ToolInput>,
+    /// Whether the tool of the same index is offered.
+    is_offered: Vec<bool>,
+    /// Names of tools that Anthropic's service runs. They are never offered.
+    left_out: HashSet<String>,
+}
+
+/// The offered tools.
+///
+/// # Errors
+/// The first field that is not served, and a change of a tool that the request does not have.
+pub(super) fn offered(
+    tools: Vec<Tool>,
+    changes: Vec<ToolChange>,
+) -> Result<Vec<ToolInput>, InferenceError> {
+    let mut all = Tools::default();
+    for (at, tool) in tools.into_iter().enumerate() {
+        all.add(&format!("tools[{at}]"), tool)?;
+    }
+    for change in changes {
+        match change {
+            ToolChange::Reference { name } => {
+                all.set(&name, true);
+            }
+            ToolChange::Addition { path, name } => all.change(&path, &name, true)?,
+            ToolChange::Removal { path, name } => all.change(&path, &name, false)?,
+            ToolChange::Definition { path, tool } => all.define(&path, tool)?,
+        }
+    }
+    let Tools { all, is_offered, left_out: _ } = all;
+    Ok(all
+        .into_iter()
+        .zip(is_offered)
+        .filter(|(_, offered)| *offered)
+        .map(|(tool, _)| tool)
+        .collect())
+}
+
+impl Tools {
+    /// Adds a tool of the request. One of a name that is there already is refused later, with all
+    /// other checks of names.
+    fn add(&mut self, path: &str, tool: Tool) -> Result<(), InferenceError> {
+        let Tool { name, description, input_schema, strict, kind, defer_loading, rest } = tool;
+        if let Some(kind) = kind.filter(|kind| kind != "custom") {
+            if accepted::is_run_by_provider(&kind) {
+                self.left_out.extend(name);
+                return Ok(());
+            }
+            let expected = "custom, because the model does not know the arguments of other tools";
+            return Err(InferenceError::invalid(&format!("{path}.type"), expected, quoted(&kind)));
+        }
+        check(&format!("{path}."), &rest, accepted::TOOL)?;
+        let Some(name) = name else {
+            return Err(InferenceError::invalid(&format!("{path}.name"), "a name", "none"));
+        };
+        let Some(schema) = input_schema else {
+            let field = format!("{path}.input_schema");
+            return Err(InferenceError::invalid(&field, "a JSON schema", "none"));
+        };
+        self.all.push(ToolInput {
+            name,
+            description: description.unwrap_or_default(),
+            parameters: schema.text(),
+            strict: strict.unwrap_or(false),
+        });
+        self.is_offered.push(defer_loading != Some(true));
+        Ok(())
+    }
+
+    /// Offers a new tool, in the place of an earlier one of its name.
+    fn define(&mut self, path: &str, tool: Tool) -> Result<(), InferenceError> {
+        let tool = Tool { defer_loading: None, ..tool };
+        if let Some(name) = &tool.name
+            && let Some(at) = self.all.iter().position(|known| known.name == *name)
+        {
+            self.all.remove(at);
+            self.is_offered.remove(at);
+        }
+        self.add(path, tool)
+    }
+
+    /// Offers a tool, or offers it no more. Returns whether the request has it.
+    fn set(&mut self, name: &str, offered: bool) -> bool {
+        let mut known = self.left_out.contains(name);
+        for (tool, is_offered) in self.all.iter().zip(&mut self.is_offered) {
+            if tool.name == name {
+                (known, *is_offered) = (true, offered);
+            }
+        }
+        known
+    }
+
+    fn change(&mut self, path: &str, name: &str, offered: bool) -> Result<(), InferenceError> {
+        match self.set(name, offered) {
+            true => Ok(()),
+            false => {
+                let expected = "the name of a tool of this request";
+                Err(InferenceError::invalid(path, expected, quoted(name)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn tool(name: &str, deferred: bool) -> Value {
+        json!({"name": name, "input_schema": {"type": "object"}, "defer_loading": deferred})
+    }
+
+    fn names(tools: Value, changes: Vec<ToolChange>) -> Result<Vec<String>, Option<String>> {
+        let tools = serde_json::from_value(tools).expect("tools");
+        let offered = offered(tools, changes).map_err(|error| error.field)?;
+        Ok(offered.into_iter().map(|tool| tool.name).collect())
+    }
+
+    fn block(kind: &str, name: &str) -> ToolChangeBlock {
+        let tool = json!({"type": kind, "name": name});
+        serde_json::from_value(json!({ "tool": tool })).expect("a block")
+    }
+
+    #[test]
+    fn a_deferred_tool_waits_for_its_name() {
+        let tools = json!([tool("search", false), tool("read", true), tool("write", true)]);
+        assert_eq!(names(tools.clone(), vec![]), Ok(vec!["search".into()]));
+        let found = |name: &str| ToolChange::Reference { name: name.into() };
+        let offered = names(tools.clone(), vec![found("write"), found("gone")]);
+        assert_eq!(offered, Ok(vec!["search".into(), "write".into()]));
+        let added = ToolChange::addition("p", block("tool_reference", "read")).expect("served");
+        assert_eq!(names(tools, vec![added]), Ok(vec!["search".into(), "read".into()]));
+    }
+
+    #[test]
+    fn messages_of_the_system_change_the_tools_in_order() {
+        let tools = json!([tool("a", false), tool("b", false)]);
+        let removed = |name| ToolChange::removal("p", block("tool_reference", name));
+        let removed = |name| removed(name).expect("served");
+        let added = |name| ToolChange::addition("p", block("tool_reference", name));
+        let added = |name| added(name).expect("served");
+        assert_eq!(names(tools.clone(), vec![removed("a")]), Ok(vec!["b".into()]));
+        let back = vec![removed("a"), added("a")];
+        assert_eq!(names(tools.clone(), back), Ok(vec!["a".into(), "b".into()]));
+        let unknown = names(tools.clone(), vec![removed("x")]);
+        assert_eq!(unknown, Err(Some("p.tool.name".into())));
+        let define = |name: &str| {
+            let definition = json!({"type": "tool_definition", "definition": tool(name, true)});
+            let block = serde_json::from_value(json!({ "tool": definition })).expect("a block");
+            ToolChange::addition("p", block).expect("served")
+        };
+        let defined = vec![define("c"), define("a"), removed("b")];
+        assert_eq!(names(tools, defined), Ok(vec!["c".into(), "a".into()]));
+    }
+
+    #[test]
+    fn tools_that_the_provider_runs_are_left_out() {
+        let tools = json!([
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+            {"type": "mcp_toolset", "mcp_server_name": "m"},
+            tool("own", false),
+        ]);
+        assert_eq!(names(tools.clone(), vec![]), Ok(vec!["own".into()]));
+        let change = ToolChange::removal("p", block("tool_reference", "web_search"));
+        assert_eq!(names(tools, vec![change.expect("served")]), Ok(vec!["own".into()]));
+        let client = json!([{"type": "bash_20250124", "name": "bash"}]);
+        assert_eq!(names(client, vec![]), Err(Some("tools[0].type".into())));
+    }
+}

@@ -1,0 +1,248 @@
+//! Whether and how much the model thinks. Clients of several services say it in fields of their own;
+//! all fields of a request must agree, and together they set one variable of the template.
+
+use serde_json::{Map, Value};
+
+use super::request::{ReasoningSwitch, Think, ThinkingSwitch};
+use crate::front::http::accepted::check;
+use crate::front::http::json::AnyJson;
+use crate::front::http::openai::accepted;
+use crate::inference::error::{InferenceError, quoted};
+use crate::prompt::conversation::Effort;
+
+/// The variable of published templates that switches thinking on and off.
+const ENABLE_THINKING: &str = "enable_thinking";
+/// The variable of published templates for the amount of thinking.
+const REASONING_EFFORT: &str = "reasoning_effort";
+
+/// The fields of a request that say it, and the variables of the template.
+#[derive(Debug, Default)]
+pub(super) struct ThinkingFields {
+    pub(super) template_arguments: Option<AnyJson>,
+    pub(super) chat_template_kwargs: Option<AnyJson>,
+    pub(super) reasoning_effort: Option<String>,
+    pub(super) enable_thinking: Option<bool>,
+    pub(super) think: Option<Think>,
+    pub(super) thinking: Option<ThinkingSwitch>,
+    pub(super) reasoning: Option<ReasoningSwitch>,
+}
+
+/// What a request sets of the template, and how much the model is to think.
+#[derive(Debug, Default)]
+pub(super) struct Thoughts {
+    pub(super) variables: Map<String, Value>,
+    pub(super) effort: Option<Effort>,
+}
+
+/// What one field says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wish {
+    Off,
+    On,
+    /// So much.
+    Effort(String),
+}
+
+impl Wish {
+    fn of_switch(on: bool) -> Self {
+        if on { Wish::On } else { Wish::Off }
+    }
+
+    fn of_word(word: String) -> Self {
+        if word == "none" { Wish::Off } else { Wish::Effort(word) }
+    }
+
+    /// This wish of one field together with that of another; `None` if they contradict each other.
+    fn with(self, other: Wish) -> Option<Wish> {
+        match (self, other) {
+            (one, other) if one == other => Some(one),
+            (Wish::On, effort @ Wish::Effort(_)) | (effort @ Wish::Effort(_), Wish::On) => {
+                Some(effort)
+            }
+            _ => None,
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Wish::Off => "no thinking".to_owned(),
+            Wish::On => "thinking".to_owned(),
+            Wish::Effort(word) => format!("thinking of the amount {}", quoted(word)),
+        }
+    }
+}
+
+/// What the fields of a request say together. An amount that only one template knows is passed as it
+/// is.
+///
+/// # Errors
+/// Two fields that contradict each other; a field that is not served.
+pub(super) fn thoughts(fields: ThinkingFields) -> Result<Thoughts, InferenceError> {
+    let ThinkingFields { template_arguments, chat_template_kwargs, .. } = &fields;
+    let mut variables = variables(template_arguments.as_ref(), chat_template_kwargs.as_ref())?;
+    let mut all: Option<(&str, Wish)> = None;
+    for (field, wish) in wishes(fields)? {
+        all = Some(match all {
+            None => (field, wish),
+            Some((first, before)) => {
+                let expected = format!("{}, as {first} has it", before.words());
+                let found = wish.words();
+                let both = before.with(wish);
+                (first, both.ok_or_else(|| InferenceError::invalid(field, expected, found))?)
+            }
+        });
+    }
+    let Some((field, wish)) = all else { return Ok(Thoughts { variables, effort: None }) };
+    let (name, value) = match &wish {
+        Wish::Off => (ENABLE_THINKING, Value::Bool(false)),
+        Wish::On => (ENABLE_THINKING, Value::Bool(true)),
+        Wish::Effort(word) => (REASONING_EFFORT, Value::String(word.clone())),
+    };
+    match variables.get(name) {
+        None => {
+            if let Wish::Effort(word) = &wish
+                && let Some(effort) = Effort::from_word(word)
+            {
+                return Ok(Thoughts { variables, effort: Some(effort) });
+            }
+            variables.insert(name.to_owned(), value);
+        }
+        Some(other) if *other == value => {}
+        Some(other) => {
+            let found = format!("{other} for the template's variable {name}");
+            let expected = format!("{value}, as {field} has it");
+            return Err(InferenceError::invalid(field, expected, found));
+        }
+    }
+    Ok(Thoughts { variables, effort: None })
+}
+
+/// The variables of the template, from the field that has them.
+fn variables(
+    ours: Option<&AnyJson>,
+    theirs: Option<&AnyJson>,
+) -> Result<Map<String, Value>, InferenceError> {
+    let (field, given) = match (ours, theirs) {
+        (Some(_), Some(_)) => {
+            let expected = "nothing beside paceline.template_arguments";
+            return Err(InferenceError::invalid("chat_template_kwargs", expected, "both"));
+        }
+        (None, theirs) => ("chat_template_kwargs", theirs),
+        (ours, None) => ("paceline.template_arguments", ours),
+    };
+    match given {
+        None => Ok(Map::new()),
+        Some(AnyJson(Value::Object(variables))) => Ok(variables.clone()),
+        Some(other) => Err(InferenceError::invalid(field, "an object", quoted(&other.text()))),
+    }
+}
+
+/// What each field says, by its name.
+fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, InferenceError> {
+    let ThinkingFields {
+        template_arguments: _,
+        chat_template_kwargs: _,
+        reasoning_effort,
+        enable_thinking,
+        think,
+        thinking,
+        reasoning,
+    } = fields;
+    let mut wishes = Vec::new();
+    wishes.extend(reasoning_effort.map(|word| (REASONING_EFFORT, Wish::of_word(word))));
+    wishes.extend(enable_thinking.map(|on| (ENABLE_THINKING, Wish::of_switch(on))));
+    wishes.extend(think.map(|think| match think {
+        Think::Switch(on) => ("think", Wish::of_switch(on)),
+        Think::Effort(word) => ("think", Wish::of_word(word)),
+    }));
+    if let Some(ThinkingSwitch { kind, rest }) = thinking {
+        check("thinking.", &rest, accepted::THINKING)?;
+        match kind.as_deref() {
+            None | Some("auto" | "adaptive") => {}
+            Some("enabled") => wishes.push(("thinking", Wish::On)),
+            Some("disabled") => wishes.push(("thinking", Wish::Off)),
+            Some(other) => {
+                let expected = "enabled, disabled, adaptive or auto";
+                return Err(InferenceError::invalid("thinking.type", expected, quoted(other)));
+            }
+        }
+    }
+    if let Some(ReasoningSwitch { enabled, effort, rest }) = reasoning {
+        check("reasoning.", &rest, accepted::REASONING)?;
+        wishes.extend(enabled.map(|on| ("reasoning.enabled", Wish::of_switch(on))));
+        wishes.extend(effort.map(|word| ("reasoning.effort", Wish::of_word(word))));
+    }
+    Ok(wishes)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(body: Value) -> Result<(Value, Option<Effort>), Option<String>> {
+        let field = |name: &str| body.get(name).cloned().unwrap_or_default();
+        let read = |name: &str| serde_json::from_value(field(name)).expect("a form of it");
+        let fields = ThinkingFields {
+            chat_template_kwargs: body.get("chat_template_kwargs").cloned().map(AnyJson),
+            reasoning_effort: field("reasoning_effort").as_str().map(str::to_owned),
+            enable_thinking: field("enable_thinking").as_bool(),
+            think: read("think"),
+            thinking: serde_json::from_value(field("thinking")).expect("a form of it"),
+            reasoning: serde_json::from_value(field("reasoning")).expect("a form of it"),
+            ..Default::default()
+        };
+        let Thoughts { variables, effort } = thoughts(fields).map_err(|error| error.field)?;
+        Ok((variables.into(), effort))
+    }
+
+    #[test]
+    fn every_service_s_way_sets_the_same_variable() {
+        for (on, body) in [
+            (true, json!({"enable_thinking": true})),
+            (true, json!({"think": true})),
+            (true, json!({"thinking": {"type": "enabled", "budget_tokens": 1024}})),
+            (true, json!({"reasoning": {"enabled": true}})),
+            (true, json!({"enable_thinking": true, "thinking": {"type": "enabled"}})),
+            (false, json!({"enable_thinking": false})),
+            (false, json!({"think": false})),
+            (false, json!({"thinking": {"type": "disabled"}})),
+            (false, json!({"reasoning": {"enabled": false}})),
+            (false, json!({"reasoning": {"effort": "none"}})),
+            (false, json!({"reasoning_effort": "none", "think": "none"})),
+        ] {
+            assert_eq!(of(body.clone()), Ok((json!({"enable_thinking": on}), None)), "{body}");
+        }
+        for body in [
+            json!({"reasoning_effort": "low"}),
+            json!({"think": "low"}),
+            json!({"reasoning": {"effort": "low", "enabled": true}}),
+            json!({"enable_thinking": true, "reasoning_effort": "low"}),
+        ] {
+            assert_eq!(of(body.clone()), Ok((json!({}), Some(Effort::Low))), "{body}");
+        }
+        assert_eq!(
+            of(json!({"thinking": {"type": "auto"}, "reasoning": {}})),
+            Ok((json!({}), None))
+        );
+    }
+
+    #[test]
+    fn fields_that_contradict_each_other_are_refused_by_name() {
+        for (body, field) in [
+            (json!({"enable_thinking": true, "think": false}), "think"),
+            (json!({"reasoning_effort": "low", "enable_thinking": false}), "enable_thinking"),
+            (
+                json!({"reasoning_effort": "low", "reasoning": {"effort": "high"}}),
+                "reasoning.effort",
+            ),
+            (json!({"reasoning_effort": "none", "thinking": {"type": "enabled"}}), "thinking"),
+            (json!({"thinking": {"type": "often"}}), "thinking.type"),
+            (json!({"reasoning": {"exclude": true}}), "reasoning.exclude"),
+            (json!({"chat_template_kwargs": {"enable_thinking": true}, "think": false}), "think"),
+        ] {
+            assert_eq!(of(body.clone()), Err(Some(field.to_owned())), "{body}");
+        }
+    }
+}

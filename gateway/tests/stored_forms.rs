@@ -1,0 +1,179 @@
+//! What clients have stored and resend on every turn, over HTTP: a session does not die of one turn.
+
+mod stage;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use stage::exchange::{Answer, Exchange, fixture};
+use stage::within;
+
+const CHAT: &str = "/v1/chat/completions";
+const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages";
+
+/// Members whose names are the client's own: schemas, arguments and maps.
+const FREE: &[&str] = &[
+    "input_schema",
+    "metadata",
+    "parameters",
+    "schema",
+    "client_metadata",
+    "template_arguments",
+    "logit_bias",
+];
+
+/// Adds a field without a value to every object of a body that has no free names.
+fn with_nulls(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members.iter_mut() {
+                // The input of a call is the client's own, that of a request is a list.
+                let is_free =
+                    FREE.contains(&name.as_str()) || name == "input" && member.is_object();
+                if !is_free {
+                    with_nulls(member);
+                }
+            }
+            members.insert("field_of_a_later_version".to_owned(), Value::Null);
+        }
+        Value::Array(items) => items.iter_mut().for_each(with_nulls),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn a_field_without_a_value_is_as_if_it_were_absent() {
+    let mut stage = Exchange::serving().await;
+    let answer = Answer { text: "Yes.", cached: 0 };
+    for (path, name) in [
+        (CHAT, "opencode_turn_2.json"),
+        (CHAT, "cline_turn_1.json"),
+        (RESPONSES, "codex_cli_turn_1.json"),
+        (RESPONSES, "codex_cli_turn_2.json"),
+        (MESSAGES, "claude_code_turn_1.json"),
+        (MESSAGES, "claude_code_turn_2.json"),
+    ] {
+        let mut body = fixture(name);
+        body["stream"] = false.into();
+        if let Some(fields) = body.as_object_mut() {
+            fields.remove("stream_options");
+        }
+        let before = stage.answered(path, &body, &answer).await;
+        assert_eq!(before.reply.status, StatusCode::OK, "{name}: {}", before.reply.body);
+        with_nulls(&mut body);
+        let after = stage.answered(path, &body, &answer).await;
+        assert_eq!(after.reply.status, StatusCode::OK, "{name}: {}", after.reply.body);
+        assert_eq!(after.prompt, before.prompt, "{name}");
+    }
+}
+
+/// A text that `max_tokens` cut.
+const CUT: &str = r#"{"item": "bri"#;
+
+/// A conversation with a call whose arguments are this text, and the tool's answer.
+fn called(path: &str, arguments: &str) -> Value {
+    match path {
+        CHAT => {
+            let function = json!({"name": "buy", "arguments": arguments});
+            let calls = json!([{"id": "c1", "type": "function", "function": function}]);
+            json!({"messages": [
+                {"role": "user", "content": "Buy it."},
+                {"role": "assistant", "content": null, "tool_calls": calls},
+                {"role": "tool", "tool_call_id": "c1", "content": "broken arguments"},
+            ]})
+        }
+        RESPONSES => json!({"input": [
+            {"role": "user", "content": "Buy it."},
+            {"type": "function_call", "call_id": "c1", "name": "buy", "arguments": arguments},
+            {"type": "function_call_output", "call_id": "c1", "output": "broken arguments"},
+        ]}),
+        _ => json!({"model": "m", "max_tokens": 50, "messages": [
+            {"role": "user", "content": "Buy it."},
+            {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "c1", "name": "buy", "input": arguments},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "broken arguments"},
+            ]},
+        ]}),
+    }
+}
+
+#[tokio::test]
+async fn arguments_that_are_no_json_are_shown_as_they_are() {
+    let mut stage = Exchange::serving().await;
+    let answer = Answer { text: "Sorry.", cached: 0 };
+    for path in [CHAT, RESPONSES, MESSAGES] {
+        for arguments in [CUT, "no JSON", "[1]", "3"] {
+            let served = stage.answered(path, &called(path, arguments), &answer).await;
+            assert_eq!(served.reply.status, StatusCode::OK, "{path}: {}", served.reply.body);
+            let prompt = stage.text(&served.prompt);
+            let shown = format!(r#"{{"name": "buy", "arguments": {arguments}}}"#);
+            assert!(prompt.contains(&shown), "{path}: {prompt}");
+        }
+    }
+}
+
+/// What is answered to a GET of a client of Anthropic's API.
+async fn got(stage: &Exchange, path: &str) -> (StatusCode, Value) {
+    let request = Request::get(path).header("anthropic-version", "2023-06-01");
+    let request = request.body(Body::empty()).expect("a request");
+    let response = within(stage.router.clone().oneshot(request)).await.expect("infallible");
+    let (parts, body) = response.into_parts();
+    let body = within(axum::body::to_bytes(body, 1 << 20)).await.expect("a whole body");
+    (parts.status, serde_json::from_slice(&body).expect("JSON"))
+}
+
+#[tokio::test]
+async fn the_models_have_anthropics_form_for_its_clients() {
+    let stage = Exchange::serving().await;
+    let (status, list) = got(&stage, "/v1/models?limit=20").await;
+    assert_eq!((status, &list["has_more"]), (StatusCode::OK, &json!(false)));
+    assert_eq!((&list["first_id"], &list["last_id"]), (&json!("agentic"), &json!("agentic")));
+    let model = &list["data"][0];
+    assert_eq!((&model["type"], &model["display_name"]), (&json!("model"), &json!("agentic")));
+    assert!(model["created_at"].as_str().is_some_and(|time| time.ends_with('Z')), "{model}");
+    let (_, one) = got(&stage, "/v1/models/agentic").await;
+    assert_eq!(one, *model);
+}
+
+#[tokio::test]
+async fn a_list_of_models_may_be_asked_for_with_a_slash() {
+    let stage = Exchange::serving().await;
+    let (status, list) = got(&stage, "/v1/models/").await;
+    assert_eq!((status, &list["data"][0]["id"]), (StatusCode::OK, &json!("agentic")));
+}
+
+#[tokio::test]
+async fn a_picture_for_a_model_of_text_is_refused_in_words_that_clients_act_on() {
+    let stage = Exchange::serving().await;
+    let file = json!({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="});
+    let image = json!({"type": "image", "source": file});
+    let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [image]});
+    let body = json!({"model": "m", "max_tokens": 9, "messages": [
+        {"role": "user", "content": "Read it."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+        {"role": "user", "content": [result]},
+    ]});
+    let reply = stage.post(MESSAGES, &body).await;
+    assert_eq!(reply.status, StatusCode::BAD_REQUEST);
+    let error = &reply.json()["error"];
+    assert_eq!(error["field"], "messages[2].content[0].content[0]");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("Could not process image"), "{message}");
+}
+
+#[tokio::test]
+async fn a_thread_is_refused_with_the_code_that_anthropics_package_knows() {
+    let stage = Exchange::serving().await;
+    let body = json!({"model": "m", "max_tokens": 9, "thread": {"type": "create"},
+        "messages": [{"role": "user", "content": "Hi"}]});
+    let reply = stage.post(MESSAGES, &body).await;
+    assert_eq!(reply.status, StatusCode::BAD_REQUEST);
+    let error = &reply.json()["error"];
+    assert_eq!(error["details"]["error_code"], "thread_unsupported_request");
+    assert_eq!(error["type"], "invalid_request_error");
+}
