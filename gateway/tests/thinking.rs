@@ -101,6 +101,51 @@ async fn thinking_is_switched_off_in_every_protocol() {
     }
 }
 
+/// A form of the answer's text, by each protocol.
+fn form(path: &str) -> Value {
+    let schema = json!({"type": "integer"});
+    match path {
+        CHAT => json!({"response_format":
+            {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}),
+        RESPONSES => json!({"text":
+            {"format": {"type": "json_schema", "name": "n", "schema": schema}}}),
+        _ => json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}}),
+    }
+}
+
+#[tokio::test]
+async fn a_form_has_a_thought_only_if_thinking_is_on() {
+    let off = [
+        (CHAT, json!({"reasoning_effort": "none"})),
+        (CHAT, json!({"chat_template_kwargs": {"enable_thinking": false}})),
+        (CHAT, json!({"paceline": {"template_arguments": {"thinking": false}}})),
+        (RESPONSES, json!({"reasoning": {"effort": "none"}})),
+        (MESSAGES, json!({"thinking": {"type": "disabled"}})),
+    ];
+    // The first template closes a thought if thinking is off, the second one writes nothing, and the
+    // third one closes a thought unless it is asked to think.
+    for (template, word, by_default) in [
+        ("qwen3.jinja", "thought", true),
+        ("../answers/harmony.jinja", "analysis", true),
+        ("qwen3_5.jinja", "thought", false),
+    ] {
+        let mut exchange = Exchange::with_template(template).await;
+        for path in [CHAT, RESPONSES, MESSAGES] {
+            let mut body = question(path, &form(path));
+            let answer = Answer { text: "1", cached: 0 };
+            let served = exchange.answered(path, &body, &answer).await;
+            assert_eq!(served.frame.contains(word), by_default, "{template}: {}", served.frame);
+            for (_, fields) in off.iter().filter(|(other, _)| *other == path) {
+                let fields = fields.as_object().cloned().expect("an object");
+                body.as_object_mut().expect("an object").extend(fields);
+                let frame = exchange.answered(path, &body, &answer).await.frame;
+                assert!(frame.contains("@part_0") && !frame.contains(word), "{template}: {frame}");
+                body = question(path, &form(path));
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_template_without_amounts_is_asked_to_think() {
     // This one thinks only if it is asked to.

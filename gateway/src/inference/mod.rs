@@ -52,6 +52,7 @@ use crate::images::{
     expand_placeholders,
 };
 use crate::metrics::{GatewayFigures, Metrics};
+use crate::prompt::format::PromptThought;
 use crate::prompt::{PromptError, PromptIds, Prompter, Source};
 use crate::stream::{ConversationReading, OfferedTools};
 use crate::turns::Party;
@@ -62,7 +63,7 @@ use deadline::{BACKSTOP, Deadline};
 use error::InferenceError;
 use fit::{ModelContext, check_model};
 use generation::{Generation, RequestLabels};
-use grammar::{AnswerForm, ModelAnswers};
+use grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use input::RequestInput;
 use params::GenerationParams;
 use record::{Method, Record};
@@ -310,6 +311,7 @@ impl Inference {
         };
         let form = form_of(&source, &params)?;
         let mut reading = reading_of(&source);
+        let is_off = matches!(&source, Source::Chat(asked) if asked.switches_thinking_off());
         let encoded = source.take_images();
         let labels = if encoded.is_empty() { labels } else { labels.with_images() };
         let processor = self.processor().filter(|_| serving.model.vision);
@@ -323,10 +325,10 @@ impl Inference {
             PromptError::TooLong { at_least } => context.too_long(field, at_least),
             other => other.into(),
         })?;
+        let language = self.prompter.language();
+        let at_end = language.answer_tags.thought_at_end(&prompt_ids, &language.tokens);
         if let Some(reading) = &mut reading {
-            let language = self.prompter.language();
-            reading.thought_is_open =
-                language.answer_tags.opens_thought(&prompt_ids, &language.tokens);
+            reading.thought_is_open = at_end == PromptThought::Open;
         }
         let processor = self.processor().map(|processor| &**processor);
         let expanded = expand_placeholders(prompt_ids, field, processor, &counts)?;
@@ -335,11 +337,9 @@ impl Inference {
         record.prompt_tokens = ids.len();
         let mut generation = context.fit(&params, field, ids, labels)?;
         generation.last_turn = last_turn.and_then(|place| u32::try_from(place).ok());
-        let language = self.prompter.language();
-        let answers = reading.as_ref().map(|reading| ModelAnswers {
-            tags: &language.answer_tags,
-            thought_is_open: reading.thought_is_open,
-        });
+        let thought = ThoughtRule::of(at_end, is_off);
+        let tags = &language.answer_tags;
+        let answers = reading.as_ref().map(|_| ModelAnswers { tags, thought });
         let end_ids = &language.stop_ids;
         let known = |id: &&u32| **id < serving.model.vocab_size;
         let end_ids: Vec<u32> = end_ids.iter().filter(known).copied().collect();

@@ -29,7 +29,18 @@ pub struct Conversation {
     pub json_bytes: usize,
 }
 
+/// Variables of published templates that switch thinking on and off.
+const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+
 impl Conversation {
+    /// Whether the request switches thinking off, by a variable of published templates. Every
+    /// protocol's own field for that sets the first one.
+    pub fn switches_thinking_off(&self) -> bool {
+        let is_off = |name: &str| self.arguments.get(name) == Some(&Value::Bool(false));
+        SWITCHES.into_iter().any(is_off)
+            || self.arguments.get("reasoning_effort").is_some_and(|effort| effort == "none")
+    }
+
     /// Bytes of the text in the conversation, without names.
     pub(super) fn bytes(&self) -> usize {
         let said = |message: &Message| {

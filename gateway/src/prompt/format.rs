@@ -214,21 +214,41 @@ impl AnswerTags {
 
     /// Whether a prompt ends in a thought that its template opened.
     pub fn opens_thought(&self, prompt_ids: &[u32], tokens: &Tokens) -> bool {
-        let open = self.tags.iter().find(|known| known.tag == Tag::ThoughtOpen);
-        let Some(KnownTag { letters, token, .. }) = open else { return false };
+        self.thought_at_end(prompt_ids, tokens) == PromptThought::Open
+    }
+
+    /// What a template wrote of a thought at the end of a prompt.
+    pub fn thought_at_end(&self, prompt_ids: &[u32], tokens: &Tokens) -> PromptThought {
+        let tag = |tag: Tag| self.tags.iter().find(|known| known.tag == tag);
+        let tags = tag(Tag::ThoughtOpen).zip(tag(Tag::ThoughtClose));
+        let Some((open, close)) = tags else { return PromptThought::None };
         // Tokens of white space, and of the name that one family writes after its tag.
         let tail = &prompt_ids[prompt_ids.len().saturating_sub(TAIL_TOKENS)..];
-        match token {
-            Some(open) => {
-                let at = tail.iter().rposition(|id| self.of_token(*id).is_some());
-                at.is_some_and(|at| {
-                    let behind = tokens.decode(&tail[at + 1..]).unwrap_or_default();
-                    tail[at] == *open && matches!(behind.trim(), "" | THOUGHT)
-                })
+        let last = tail.iter().rposition(|id| self.of_token(*id).is_some());
+        let after = |at: usize| tokens.decode(&tail[at..]).unwrap_or_default();
+        let is_last = |known: &KnownTag, names: &[&str]| match known.token {
+            Some(id) => {
+                last.is_some_and(|at| tail[at] == id && names.contains(&after(at + 1).trim()))
             }
-            None => tokens.decode(tail).unwrap_or_default().trim_end().ends_with(letters),
+            None => after(0).trim_end().ends_with(known.letters),
+        };
+        match () {
+            () if is_last(open, &["", THOUGHT]) => PromptThought::Open,
+            () if is_last(close, &[""]) => PromptThought::Closed,
+            () => PromptThought::None,
         }
     }
+}
+
+/// What a template wrote of a thought at the end of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptThought {
+    /// Nothing: the answer begins with one if the model wants to think.
+    None,
+    /// Its beginning.
+    Open,
+    /// All of it: the answer has none.
+    Closed,
 }
 
 /// Tokens at the end of a prompt that may open a thought.
@@ -277,6 +297,11 @@ mod tests {
         assert!(opens("<|im_start|>assistant\n<think>\n") && opens("<think>"));
         assert!(!opens("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
         assert!(!opens("<think>\nso") && !opens(""));
+        let at_end = |prompt: &str| {
+            tags.thought_at_end(&tokens.encode(prompt, false).expect("encodes"), &tokens)
+        };
+        assert_eq!(at_end("<|im_start|>assistant\n<think>\n\n</think>\n\n"), PromptThought::Closed);
+        assert_eq!(at_end("<think>\nso</think>\nso"), PromptThought::None);
         // A tokenizer that has the tags as tokens: here those of turns stand for them.
         let named = |id: u32, text: &str| Added { id, text: text.into(), special: false };
         let tags = AnswerTags::of_added(format, &[named(1, "<think>"), named(2, "</think>")]);
@@ -284,5 +309,11 @@ mod tests {
         let opens = |ids: &[u32]| tags.opens_thought(ids, &tokens);
         assert!(opens(&[1]) && opens(&[&[2, 1][..], &newline].concat()));
         assert!(!opens(&[1, 2]) && !opens(&[&[1][..], &newline, &[2]].concat()) && !opens(&[300]));
+        let at_end = |ids: &[u32]| tags.thought_at_end(ids, &tokens);
+        assert_eq!(at_end(&[&[1, 2][..], &newline].concat()), PromptThought::Closed);
+        assert_eq!(
+            (at_end(&[1, 2, 300]), at_end(&[1, 300])),
+            (PromptThought::None, PromptThought::None)
+        );
     }
 }

@@ -144,17 +144,19 @@ impl Exchange {
             let prompt = submission.generation().prompt_ids.clone();
             let asked = submission.generation().report_so_far;
             let max_tokens = submission.generation().max_tokens;
+            let grammar = submission.generation().grammar.clone();
+            let frame = grammar.map(|grammar| grammar.frame).unwrap_or_default();
             let mut accepted = submission.accept();
             let last = ids.split_off(ids.len().saturating_sub(1));
             accepted.cached = answer.cached;
             accepted.so_far = asked;
             accepted.tokens(&ids).await;
             let over = accepted.done(&last).await;
-            (prompt, max_tokens, over)
+            (prompt, max_tokens, frame, over)
         };
-        let (reply, (prompt, max_tokens, _over)) =
+        let (reply, (prompt, max_tokens, frame, _over)) =
             within(async { tokio::join!(reply_to_text(router, path, body), serving) }).await;
-        Served { reply, prompt, max_tokens }
+        Served { reply, prompt, max_tokens, frame }
     }
 
     /// The text of a prompt, with its special tokens.
@@ -184,6 +186,8 @@ pub struct Served {
     pub prompt: Vec<u32>,
     /// Most tokens that the target may generate.
     pub max_tokens: u32,
+    /// The frame of its grammar; empty if the answer is free.
+    pub frame: String,
 }
 
 impl Reply {

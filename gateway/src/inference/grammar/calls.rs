@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::frame::{escaped, quoted, symbol};
-use super::{CallTool, Parts, TextForm, check, tagged};
+use super::{CallTool, ModelAnswers, Parts, TextForm, ThoughtRule, check, tagged};
 use crate::inference::error::InferenceError;
 use crate::prompt::conversation::CallRule;
 use crate::prompt::format::{AnswerTags, CallFormat, Tag};
@@ -23,7 +23,7 @@ pub(super) struct Calls {
 /// # Errors
 /// Calls are forced, or held to a schema, and the family's format does not allow that.
 pub(super) fn write(
-    tags: &AnswerTags,
+    model: ModelAnswers<'_>,
     rule: &CallRule,
     tools: &[CallTool],
     parts: &mut Parts,
@@ -33,11 +33,12 @@ pub(super) fn write(
         CallRule::Auto | CallRule::Required => true,
     };
     let called: Vec<&CallTool> = tools.iter().filter(named).collect();
+    let tags = model.tags;
     let calls = match tags.format().calls {
         CallFormat::None => return unknown(rule, &called).map(|()| None),
-        CallFormat::Hermes => between_tags(tags, &json_calls(&called, "arguments", parts)?),
-        CallFormat::QwenXml => between_tags(tags, &tagged::calls(&called, parts)?),
-        CallFormat::Llama3 => whole(tags, &json_calls(&called, "parameters", parts)?),
+        CallFormat::Hermes => between_tags(model, &json_calls(&called, "arguments", parts)?),
+        CallFormat::QwenXml => between_tags(model, &tagged::calls(&called, parts)?),
+        CallFormat::Llama3 => whole(model, &json_calls(&called, "parameters", parts)?),
         CallFormat::Gemma4 => gemma(tags, &called)?,
         CallFormat::Harmony => harmony(tags, &called, parts)?,
     };
@@ -98,27 +99,33 @@ fn json_calls(
 }
 
 /// Calls between the family's tags, with text before, between and after them.
-fn between_tags(tags: &AnswerTags, one: &str) -> Calls {
+fn between_tags(model: ModelAnswers<'_>, one: &str) -> Calls {
+    let tags = model.tags;
     let (open, close) = (symbol(tags, Tag::CallOpen), symbol(tags, Tag::CallClose));
     let mut rules = format!("calls: call (GAP? call)*\ncall: {open} inside\n");
     rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
     // A format whose calls may begin without the opening tag.
     let other = tags.letters(Tag::Function);
     let mut excluded: Vec<&str> = if other.is_empty() { vec![] } else { vec![other] };
+    excluded.extend(excluded_thought(model));
     let beside_text = match tags.token(Tag::CallOpen) {
         Some(_) => format!("free: SAID (call SAID)*\n{}", said(&excluded)),
         None => {
             let letters = tags.letters(Tag::CallOpen);
+            let text = if excluded.is_empty() { "(?s:.*)" } else { "[^<]*" };
             excluded.push(letters);
-            let text = match other {
-                "" => "(?s:.*)".to_owned(),
-                _ => "[^<]*".to_owned(),
-            };
             let begun = format!("begun[lazy]: /{text}{}/\n", escaped(letters));
             format!("free: (begun inside)* SAID\n{begun}{}", said(&excluded))
         }
     };
     Calls { rules, beside_text }
+}
+
+/// The letters that would begin a thought, if there may be none and no token stands for them.
+fn excluded_thought(model: ModelAnswers<'_>) -> Option<&'static str> {
+    let ModelAnswers { tags, thought } = model;
+    let is_spelled = tags.format().thoughts && tags.token(Tag::ThoughtOpen).is_none();
+    (is_spelled && thought == ThoughtRule::None).then(|| tags.letters(Tag::ThoughtOpen))
 }
 
 /// Text without these letters.
@@ -129,12 +136,14 @@ fn said(excluded: &[&str]) -> String {
 }
 
 /// One call that is the whole answer.
-fn whole(tags: &AnswerTags, one: &str) -> Calls {
+fn whole(model: ModelAnswers<'_>, one: &str) -> Calls {
+    let tags = model.tags;
     let rules = format!("calls: one\n{one}");
     let tag = tags.letters(Tag::CallOpen);
     let mut beside_text = "free: one | SAID?\nSAID: /[^{\\s](?s:.*)/".to_owned();
-    if tags.token(Tag::CallOpen).is_none() && !tag.is_empty() {
-        beside_text.push_str(&format!(" & ~/(?s:.*){}(?s:.*)/", escaped(tag)));
+    let spelled = (tags.token(Tag::CallOpen).is_none() && !tag.is_empty()).then_some(tag);
+    for letters in spelled.into_iter().chain(excluded_thought(model)) {
+        beside_text.push_str(&format!(" & ~/(?s:.*){}(?s:.*)/", escaped(letters)));
     }
     beside_text.push('\n');
     Calls { rules, beside_text }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::calls::{self, Calls};
-use super::{AnswerForm, ModelAnswers, Parts, TextForm};
+use super::{AnswerForm, ModelAnswers, Parts, TextForm, ThoughtRule};
 use crate::inference::error::InferenceError;
 use crate::prompt::conversation::CallRule;
 use crate::prompt::format::{AnswerTags, CallFormat, Tag};
@@ -24,7 +24,7 @@ pub(super) fn write(
 ) -> Result<String, InferenceError> {
     let AnswerForm { text, calls, tools } = form;
     let text = text.map(|text| parts.add(field(&text), false, content(text)));
-    let Some(ModelAnswers { tags, thought_is_open }) = model else {
+    let Some(model @ ModelAnswers { tags, .. }) = model else {
         return Ok(format!("start: {}\n", text.unwrap_or_default()));
     };
     // A call of a tool is free beside a text that is held to a form.
@@ -32,10 +32,11 @@ pub(super) fn write(
     let is_forced = calls != CallRule::Auto;
     let calls = match offers || is_forced {
         false => None,
-        true => calls::write(tags, &calls, &tools, parts)?,
+        true => calls::write(model, &calls, &tools, parts)?,
     };
     if tags.format().calls == CallFormat::Harmony {
-        return Ok(harmony(tags, text, calls.as_ref(), is_forced));
+        let rules = HarmonyRules { text, calls, is_forced };
+        return Ok(harmony(model, rules));
     }
     let mut rules = String::new();
     let body = match (text.filter(|_| !is_forced), calls) {
@@ -55,7 +56,7 @@ pub(super) fn write(
         }
         (None, None) => "TEXT".to_owned(),
     };
-    let thought = thought(tags, thought_is_open, &mut rules);
+    let thought = thought_rules(model, &mut rules);
     Ok(format!("start: {thought}{body}\n{rules}{TEXT}{GAP}"))
 }
 
@@ -79,10 +80,12 @@ fn content(text: TextForm) -> TextForm {
 
 /// The thought before an answer, as the beginning of a rule. A prompt that ends in a thought has it
 /// in any case.
-fn thought(tags: &AnswerTags, is_open: bool, rules: &mut String) -> String {
-    if !tags.format().thoughts {
+fn thought_rules(model: ModelAnswers<'_>, rules: &mut String) -> String {
+    let ModelAnswers { tags, thought } = model;
+    if !tags.format().thoughts || thought == ThoughtRule::None {
         return String::new();
     }
+    let is_open = thought == ThoughtRule::Open;
     let rest = match tags.token(Tag::ThoughtClose) {
         Some(_) => format!("TEXT {}", symbol(tags, Tag::ThoughtClose)),
         None => {
@@ -96,33 +99,48 @@ fn thought(tags: &AnswerTags, is_open: bool, rules: &mut String) -> String {
     if is_open { "thought ".to_owned() } else { "thought? ".to_owned() }
 }
 
-/// Messages in channels: any number of thoughts, then the answer or a call.
-fn harmony(
-    tags: &AnswerTags,
+/// What a message in a channel is held to.
+struct HarmonyRules {
+    /// The form of the text, if it has one.
     text: Option<String>,
-    calls: Option<&Calls>,
+    calls: Option<Calls>,
+    /// Whether the answer is a call.
     is_forced: bool,
-) -> String {
+}
+
+/// Messages in channels: any number of thoughts, then the answer or a call.
+fn harmony(model: ModelAnswers<'_>, held: HarmonyRules) -> String {
+    let ModelAnswers { tags, thought } = model;
+    let HarmonyRules { text, calls, is_forced } = held;
+    let thinks = thought != ThoughtRule::None;
     let tag = |tag: Tag| symbol(tags, tag);
     let (channel, message) = (tag(Tag::Channel), tag(Tag::Message));
     let next = format!("{} {} \"assistant\"", tag(Tag::End), tag(Tag::Start));
-    let mut rules = format!("thought: {channel} \"analysis\" {message} TEXT {next}\n");
-    let mut last = vec![];
+    let analysis = format!("analysis: {channel} \"analysis\" {message} TEXT {next}\n");
+    let said = format!("said: {channel} \"commentary\" {message} TEXT {next}\n");
+    let (mut before, mut rules, mut last) = (vec![], String::new(), vec![]);
+    if thinks {
+        before.push("analysis");
+        rules.push_str(&analysis);
+    }
     if let Some(text) = text.filter(|_| !is_forced) {
         let json = format!("(\" \"? {} \"json\")?", tag(Tag::Constrain));
         last.push(format!("{channel} \"final\" {json} {message} {text}"));
     } else if !is_forced {
         last.push(format!("{channel} \"final\" {message} TEXT"));
         // What the model says before a call.
-        let said = format!("thought: {channel} \"commentary\" {message} TEXT {next}\n");
-        rules = rules.replace("thought: ", "analysis: ") + &said.replace("thought: ", "said: ");
-        rules.push_str("thought: analysis | said\n");
+        before.push("said");
+        rules.push_str(&said);
     }
     if let Some(calls) = calls {
         rules.push_str(&calls.rules);
         last.push("calls".to_owned());
     }
-    format!("start: thought* ({})\n{rules}{TEXT}{GAP}", last.join(" | "))
+    let before = match before.is_empty() {
+        true => String::new(),
+        false => format!("({})* ", before.join(" | ")),
+    };
+    format!("start: {before}({})\n{rules}{TEXT}{GAP}", last.join(" | "))
 }
 
 /// A tag in a rule: its token, or its letters.

@@ -1,6 +1,8 @@
 //! What an answer is held to while it is generated: the client's schema or grammar, and calls of its
 //! tools, in the format of the model's family.
 //!
+//! With thinking off, or after a thought that the prompt has whole, an answer has no thought.
+//!
 //! The algorithm: a frame, which is a grammar in Lark syntax, writes what the family has around an
 //! answer: thoughts, tags and the letters of calls. It refers to parts, which are the client's
 //! schemas and grammars. The target compiles both (`worker-target/src/grammar`).
@@ -18,7 +20,7 @@ use serde_json::{Map, Value};
 
 use crate::inference::error::InferenceError;
 use crate::prompt::conversation::{CallRule, Conversation, Tool};
-use crate::prompt::format::AnswerTags;
+use crate::prompt::format::{AnswerTags, PromptThought};
 
 pub use check::check_form;
 
@@ -82,8 +84,32 @@ pub struct GrammarPart {
 pub struct ModelAnswers<'a> {
     /// The tags of its family.
     pub tags: &'a AnswerTags,
-    /// Whether the prompt ends in a thought.
-    pub thought_is_open: bool,
+    /// Whether a thought comes first.
+    pub thought: ThoughtRule,
+}
+
+/// Whether an answer begins with a thought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThoughtRule {
+    /// As the model decides.
+    Free,
+    /// The prompt ends in one, which the answer goes on with.
+    Open,
+    /// It has none.
+    None,
+}
+
+impl ThoughtRule {
+    /// The rule for an answer after a prompt that ends so, to a request that may switch thinking
+    /// off. A thought that the template opened has to end in any case.
+    pub fn of(at_end: PromptThought, is_off: bool) -> Self {
+        match at_end {
+            PromptThought::Open => Self::Open,
+            PromptThought::Closed => Self::None,
+            PromptThought::None if is_off => Self::None,
+            PromptThought::None => Self::Free,
+        }
+    }
 }
 
 impl AnswerForm {

@@ -60,14 +60,29 @@ impl Family {
     }
 
     fn grammar(&self, form: AnswerForm, thought_is_open: bool) -> Result<Grammar, InferenceError> {
-        let model = ModelAnswers { tags: &self.tags, thought_is_open };
+        let thought = if thought_is_open { ThoughtRule::Open } else { ThoughtRule::Free };
+        self.grammar_with(form, thought)
+    }
+
+    fn grammar_with(
+        &self,
+        form: AnswerForm,
+        thought: ThoughtRule,
+    ) -> Result<Grammar, InferenceError> {
+        let model = ModelAnswers { tags: &self.tags, thought };
         form.grammar(Some(model), &[0]).map(|grammar| grammar.expect("it is not free"))
     }
 
     /// Checks which answers a form allows as a whole.
     #[track_caller]
     fn check(&self, form: AnswerForm, thought_is_open: bool, good: &[&str], bad: &[&str]) {
-        let grammar = self.grammar(form, thought_is_open).expect("a grammar");
+        let thought = if thought_is_open { ThoughtRule::Open } else { ThoughtRule::Free };
+        self.check_with(form, thought, good, bad);
+    }
+
+    #[track_caller]
+    fn check_with(&self, form: AnswerForm, thought: ThoughtRule, good: &[&str], bad: &[&str]) {
+        let grammar = self.grammar_with(form, thought).expect("a grammar");
         let mut matcher = compiled(&self.env(), &grammar);
         for (answer, expected) in
             good.iter().map(|good| (good, true)).chain(bad.iter().map(|bad| (bad, false)))
@@ -164,6 +179,54 @@ fn a_thought_before_an_answer_is_free() {
     spelled.check(object(), true, &["so < </think>\n\n{}"], &["{}", "so</think>x"]);
     let gemma = Family::new(CallFormat::Gemma4, true, &["<|channel>", "<channel|>"]);
     gemma.check(object(), false, &["<|channel>thought\nso\n<channel|>{}", "{}"], &["thought{}"]);
+}
+
+#[test]
+fn with_thinking_off_no_answer_has_a_thought() {
+    let check = |family: &Family, form: AnswerForm, good: &[&str], bad: &[&str]| {
+        family.check_with(form, ThoughtRule::None, good, bad);
+    };
+    let f = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+    let (beside, thought) = (format!("I call it. {f}\nDone."), format!("<think>hm</think>\n\n{f}"));
+    for words in [&["<think>", "</think>", "<tool_call>", "</tool_call>"][..], &[]] {
+        let plain = Family::new(CallFormat::None, true, words);
+        check(&plain, object(), &["{}"], &["<think>so</think>{}", "so</think>{}", "</think>{}"]);
+        let hermes = Family::new(CallFormat::Hermes, true, words);
+        check(&hermes, required(), &[f], &[&thought]);
+        check(&hermes, calls(CallRule::Auto, true), &["hm", f, &beside], &[&thought, "<think>hm"]);
+    }
+    let gemma = Family::new(CallFormat::Gemma4, true, &["<|channel>", "<channel|>"]);
+    check(&gemma, object(), &["{}"], &["<|channel>thought\nso\n<channel|>{}"]);
+    let words = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"];
+    let harmony = Family::new(CallFormat::Harmony, false, &words);
+    let answer = "<|channel|>final<|message|>{}";
+    let said = "<|channel|>commentary<|message|>I call.<|end|><|start|>assistant";
+    let call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}";
+    let thought = "<|channel|>analysis<|message|>so<|end|><|start|>assistant";
+    check(&harmony, object(), &[answer], &[&format!("{thought}{answer}")]);
+    check(&harmony, required(), &[call], &[&format!("{thought}{call}")]);
+    let auto = calls(CallRule::Auto, true);
+    check(&harmony, auto, &[answer, &format!("{said}{call}")], &[&format!("{thought}{answer}")]);
+}
+
+#[test]
+fn the_prompt_and_the_request_decide_about_a_thought() {
+    use PromptThought::{Closed, None, Open};
+    assert_eq!(ThoughtRule::of(None, false), ThoughtRule::Free);
+    assert_eq!(ThoughtRule::of(None, true), ThoughtRule::None);
+    assert_eq!(ThoughtRule::of(Closed, false), ThoughtRule::None);
+    assert_eq!(ThoughtRule::of(Open, true), ThoughtRule::Open, "the template did not follow");
+    for (arguments, is_off) in [
+        (json!({}), false),
+        (json!({"enable_thinking": false}), true),
+        (json!({"thinking": false}), true),
+        (json!({"reasoning_effort": "none"}), true),
+        (json!({"enable_thinking": true, "reasoning_effort": "low"}), false),
+    ] {
+        let arguments = arguments.as_object().cloned().unwrap_or_default();
+        let conversation = Conversation { arguments, ..Conversation::default() };
+        assert_eq!(conversation.switches_thinking_off(), is_off, "{:?}", conversation.arguments);
+    }
 }
 
 #[test]
@@ -368,6 +431,6 @@ fn free_answers_have_no_grammar() {
     assert!(calls(CallRule::Auto, false).is_free() && AnswerForm::default().is_free());
     assert!(!calls(CallRule::Auto, true).is_free() && !required().is_free() && !object().is_free());
     let tags = AnswerTags::of_added(AnswerFormat::default(), &[]);
-    let model = ModelAnswers { tags: &tags, thought_is_open: false };
+    let model = ModelAnswers { tags: &tags, thought: ThoughtRule::Free };
     assert_eq!(calls(CallRule::Auto, false).grammar(Some(model), &[]), Ok(None));
 }
