@@ -116,6 +116,10 @@ pub struct GenerateArgs {
     /// JSON object with variables of the chat template, as {"enable_thinking": false}
     #[arg(long, value_name = "JSON", conflicts_with_all = ["prompt", "token_ids"])]
     pub template_arguments: Option<String>,
+    /// How much the model thinks: none, minimal, low, medium, high, xhigh, max, or a word of its
+    /// template
+    #[arg(long, value_name = "WORD", conflicts_with_all = ["prompt", "token_ids"])]
+    pub reasoning_effort: Option<String>,
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
@@ -278,6 +282,10 @@ pub struct ChatArgs {
     /// JSON object with variables of the chat template, as {"enable_thinking": false}
     #[arg(long, value_name = "JSON")]
     pub template_arguments: Option<String>,
+    /// How much the model thinks: none, minimal, low, medium, high, xhigh, max, or a word of its
+    /// template
+    #[arg(long, value_name = "WORD")]
+    pub reasoning_effort: Option<String>,
     /// How to generate.
     #[command(flatten)]
     pub how: HowArgs,

@@ -5,7 +5,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::Path;
 
-use paceline_proto::v1::{ContentPart, GenerateResponse, Message};
+use paceline_proto::v1::{ChatRequest, ContentPart, GenerateResponse, Message};
 use tokio::sync::mpsc;
 
 use crate::answer::Answer;
@@ -76,6 +76,7 @@ struct ChatSession {
     model: String,
     how: HowArgs,
     template_arguments: String,
+    reasoning_effort: String,
     messages: Vec<Message>,
     /// Messages that `/reset` keeps.
     kept: usize,
@@ -101,6 +102,7 @@ impl ChatSession {
             model: args.service.model.clone().unwrap_or_default(),
             how: args.how.clone(),
             template_arguments: args.template_arguments.clone().unwrap_or_default(),
+            reasoning_effort: args.reasoning_effort.clone().unwrap_or_default(),
             messages: system.collect(),
             kept: args.system.iter().count(),
             pictures: vec![],
@@ -134,12 +136,11 @@ impl ChatSession {
         let mut said = messages::text("user", text);
         said.content.splice(0..0, self.pictures.iter().cloned());
         self.messages.push(said);
-        let request = generate::chat(
-            self.model.clone(),
-            self.messages.clone(),
-            &self.how,
-            self.template_arguments.clone(),
-        );
+        let request = ChatRequest {
+            template_arguments: self.template_arguments.clone(),
+            reasoning_effort: self.reasoning_effort.clone(),
+            ..generate::chat(self.model.clone(), self.messages.clone(), &self.how)
+        };
         let mut said = Said::default();
         let outcome = tokio::select! {
             outcome = self.answer(request, screen, &mut said) => outcome,
@@ -171,7 +172,7 @@ impl ChatSession {
     /// True when the answer is whole.
     async fn answer(
         &mut self,
-        request: paceline_proto::v1::ChatRequest,
+        request: ChatRequest,
         screen: &mut Screen,
         said: &mut Said,
     ) -> Result<bool, Failure> {

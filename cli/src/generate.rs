@@ -149,10 +149,13 @@ impl Ask {
         messages::show(&mut conversation.messages, pictures)
             .map_err(|error| Failure::usage(chain(&error)))?;
         let template_arguments = args.template_arguments.clone().unwrap_or_default();
-        let request = chat(model, conversation.messages, how, template_arguments);
+        let reasoning_effort = args.reasoning_effort.clone().unwrap_or_default();
+        let request = chat(model, conversation.messages, how);
         let (report_margins, logprobs, samples) = (args.margins, args.logprobs, args.samples);
         Ok(Self::Chat(ChatRequest {
             tools: conversation.tools,
+            template_arguments,
+            reasoning_effort,
             samples,
             report_margins,
             logprobs,
@@ -180,19 +183,13 @@ impl Ask {
 }
 
 /// A conversation as a request.
-pub fn chat(
-    model: String,
-    messages: Vec<Message>,
-    how: &HowArgs,
-    template_arguments: String,
-) -> ChatRequest {
+pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs) -> ChatRequest {
     ChatRequest {
         model,
         messages,
         sampling: Some(sampling(how)),
         limits: Some(limits(how)),
         route: v1::RouteWish::from(how.route).into(),
-        template_arguments,
         ..Default::default()
     }
 }

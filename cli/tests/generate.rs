@@ -146,7 +146,7 @@ fn piece(text: &str, token_ids: &[u32]) -> Result<GenerateResponse, Status> {
 fn last() -> Result<GenerateResponse, Status> {
     let done = v1::Final {
         finish_reason: v1::FinishReason::Stop.into(),
-        usage: Some(v1::Usage { prompt_tokens: 5, completion_tokens: 3, cached_tokens: 0 }),
+        usage: Some(v1::Usage { prompt_tokens: 5, completion_tokens: 3, ..Default::default() }),
         route: Some(v1::Route {
             lane: v1::Lane::Plain.into(),
             reason: v1::RouteReason::DrafterAbsent.into(),
@@ -275,7 +275,16 @@ async fn samples_are_told_apart() {
             of(0, last()),
         ])
     };
-    let words = ["--message", "x", "--samples", "2", "--template-arguments", "{\"a\": 1}"];
+    let words = [
+        "--message",
+        "x",
+        "--samples",
+        "2",
+        "--template-arguments",
+        "{\"a\": 1}",
+        "--reasoning-effort",
+        "low",
+    ];
     let outcome = generate(&words, script()).await;
     assert_eq!(
         (outcome.exit(), outcome.out.as_str()),
@@ -283,6 +292,7 @@ async fn samples_are_told_apart() {
     );
     let Received::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
     assert_eq!((request.samples, request.template_arguments.as_str()), (2, "{\"a\": 1}"));
+    assert_eq!(request.reasoning_effort, "low");
     let outcome = generate(&[&words[..], &["--json"]].concat(), script()).await;
     let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
     assert_eq!(

@@ -41,7 +41,7 @@ enum KeyTwice {
 
 /// What a request's JSON took so far.
 #[derive(Debug, Default)]
-pub(super) struct JsonBudget {
+pub(crate) struct JsonBudget {
     bytes: usize,
     values: usize,
     problem: Option<JsonProblem>,
@@ -49,7 +49,7 @@ pub(super) struct JsonBudget {
 
 impl JsonBudget {
     /// Bytes of JSON text that were read.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -57,7 +57,7 @@ impl JsonBudget {
     ///
     /// # Errors
     /// It is none, an object has a key twice, or the request's JSON is over a bound with it.
-    pub(super) fn object(
+    pub(crate) fn object(
         &mut self,
         field: &str,
         text: &str,

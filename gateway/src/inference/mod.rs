@@ -25,7 +25,7 @@ pub mod fit;
 pub mod generation;
 pub mod grammar;
 pub mod input;
-mod json;
+pub(crate) mod json;
 pub mod model;
 pub mod params;
 pub mod record;

@@ -6,7 +6,9 @@
 
 use paceline_proto::v1;
 use paceline_vocabulary::RouteWish;
+use serde_json::Value;
 
+use crate::front::effort::{self, Thoughts, Wish};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::grammar::TextForm;
@@ -14,7 +16,9 @@ use crate::inference::input::{
     CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput, ToolInput,
 };
+use crate::inference::json::JsonBudget;
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
+use crate::prompt::conversation::Effort;
 
 /// A request whose tokens are counted.
 pub(super) struct CountInput {
@@ -54,7 +58,8 @@ pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceE
 /// The request in a Chat message.
 ///
 /// # Errors
-/// A part has no known kind; an enum has an unknown number.
+/// A part has no known kind; an enum has an unknown number; `template_arguments` contradict
+/// `reasoning_effort`.
 pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
     let v1::ChatRequest {
         model,
@@ -69,6 +74,7 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
         template_arguments,
         grammar,
         tool_choice,
+        reasoning_effort,
     } = message;
     let (route, form) = (route_wish(route)?, text_form(grammar)?);
     let (rest, samples) = (params(sampling, limits), SampleCount::checked(samples)?);
@@ -83,15 +89,34 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
     };
     let choice = tool_rule(tool_choice)?;
     let tools = if choice.is_some() { tools } else { Vec::new() };
+    let (template_arguments, effort) = thinking(template_arguments, &reasoning_effort)?;
     let conversation = ConversationInput {
         messages: messages.collect::<Result<_, _>>()?,
         tools: tools.into_iter().map(tool).collect(),
         calls: choice.unwrap_or_default(),
         template_arguments,
-        // The protocol has variables of the template alone.
-        effort: None,
+        effort,
     };
     Ok(RequestInput { prompt: PromptInput::Conversation(conversation), params })
+}
+
+/// The variables of the template with what the effort sets, and the effort if the template's word
+/// for it has to be found.
+fn thinking(
+    template_arguments: String,
+    effort: &str,
+) -> Result<(String, Option<Effort>), InferenceError> {
+    if effort.is_empty() {
+        return Ok((template_arguments, None));
+    }
+    let variables = JsonBudget::default().object("template_arguments", &template_arguments)?;
+    let wish = Wish::of_word(effort.to_owned());
+    let Thoughts { variables, effort } = wish.thoughts(effort::REASONING_EFFORT, variables)?;
+    let text = match variables.is_empty() {
+        true => String::new(),
+        false => Value::Object(variables).to_string(),
+    };
+    Ok((text, effort))
 }
 
 /// The request in a CountTokens message.
@@ -286,6 +311,31 @@ mod tests {
     }
 
     #[test]
+    fn the_effort_is_a_variable_of_the_template_or_finds_its_word() {
+        let decoded = |effort: &str, arguments: &str| {
+            let (reasoning_effort, template_arguments) = (effort.into(), arguments.into());
+            chat(v1::ChatRequest { reasoning_effort, template_arguments, ..Default::default() })
+        };
+        let set = |effort: &str, arguments: &str| match decoded(effort, arguments)
+            .expect("served")
+            .prompt
+        {
+            PromptInput::Conversation(input) => (input.template_arguments, input.effort),
+            other => panic!("{other:?}"),
+        };
+        let off = "{\"enable_thinking\":false}";
+        assert_eq!(set("", "{\"a\": 1}"), ("{\"a\": 1}".into(), None));
+        assert_eq!(set("none", ""), (off.into(), None));
+        assert_eq!(set("none", off), (off.into(), None));
+        assert_eq!(set("high", "{\"a\":1}"), ("{\"a\":1}".into(), Some(Effort::High)));
+        let own = "{\"reasoning_effort\":\"deep\"}";
+        assert_eq!(set("deep", ""), (own.into(), None));
+        refused(decoded("none", "{\"enable_thinking\": true}"), "reasoning_effort", "true");
+        refused(decoded("low", own), "reasoning_effort", "deep");
+        refused(decoded("low", "[]"), "template_arguments", "JSON object");
+    }
+
+    #[test]
     fn each_kind_of_grammar_is_decoded() {
         let form = |kind: Option<Kind>| {
             let prompt = Some(Prompt::TokenIds(v1::TokenIds { ids: vec![5] }));
@@ -389,6 +439,7 @@ mod tests {
             tools: vec![tool],
             tool_choice: choice(v1::ToolMode::Named.into(), "f"),
             template_arguments: "{\"x\": 1}".into(),
+            reasoning_effort: "high".into(),
             ..Default::default()
         });
         let message = MessageInput {
@@ -413,8 +464,8 @@ mod tests {
             messages: vec![message],
             tools: vec![tool],
             calls: CallRule::Named("f".into()),
-            template_arguments: "{\"x\": 1}".into(),
-            effort: None,
+            template_arguments: "{\"x\":1}".into(),
+            effort: Some(Effort::High),
         };
         let prompt = input.expect("every part is known").prompt;
         assert_eq!(prompt, PromptInput::Conversation(conversation));

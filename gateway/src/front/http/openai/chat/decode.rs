@@ -10,7 +10,8 @@ use super::request::{
     CalledFunction, ChatCompletionRequest, ChatFunction, ChatMessage, ChatPart, ChatTool,
     ChatToolCall, ImageAddress, NamedSchema, ResponseFormat, UsageSwitch,
 };
-use super::thinking::{ThinkingFields, Thoughts, thoughts};
+use super::thinking::{ThinkingFields, thoughts};
+use crate::front::effort::Thoughts;
 use crate::front::http::accepted::check;
 use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::one_call::AllowedCalls;

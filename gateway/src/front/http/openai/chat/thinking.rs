@@ -4,16 +4,11 @@
 use serde_json::{Map, Value};
 
 use super::request::{ReasoningSwitch, Think, ThinkingSwitch};
+use crate::front::effort::{ENABLE_THINKING, REASONING_EFFORT, Thoughts, Wish};
 use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
 use crate::front::http::openai::accepted;
 use crate::inference::error::{InferenceError, quoted};
-use crate::prompt::conversation::Effort;
-
-/// The variable of published templates that switches thinking on and off.
-const ENABLE_THINKING: &str = "enable_thinking";
-/// The variable of published templates for the amount of thinking.
-const REASONING_EFFORT: &str = "reasoning_effort";
 
 /// The fields of a request that say it, and the variables of the template.
 #[derive(Debug, Default)]
@@ -27,29 +22,9 @@ pub(super) struct ThinkingFields {
     pub(super) reasoning: Option<ReasoningSwitch>,
 }
 
-/// What a request sets of the template, and how much the model is to think.
-#[derive(Debug, Default)]
-pub(super) struct Thoughts {
-    pub(super) variables: Map<String, Value>,
-    pub(super) effort: Option<Effort>,
-}
-
-/// What one field says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Wish {
-    Off,
-    On,
-    /// So much.
-    Effort(String),
-}
-
 impl Wish {
     fn of_switch(on: bool) -> Self {
         if on { Wish::On } else { Wish::Off }
-    }
-
-    fn of_word(word: String) -> Self {
-        if word == "none" { Wish::Off } else { Wish::Effort(word) }
     }
 
     /// This wish of one field together with that of another; `None` if they contradict each other.
@@ -72,14 +47,13 @@ impl Wish {
     }
 }
 
-/// What the fields of a request say together. An amount that only one template knows is passed as it
-/// is.
+/// What the fields of a request say together.
 ///
 /// # Errors
 /// Two fields that contradict each other; a field that is not served.
 pub(super) fn thoughts(fields: ThinkingFields) -> Result<Thoughts, InferenceError> {
     let ThinkingFields { template_arguments, chat_template_kwargs, .. } = &fields;
-    let mut variables = variables(template_arguments.as_ref(), chat_template_kwargs.as_ref())?;
+    let variables = variables(template_arguments.as_ref(), chat_template_kwargs.as_ref())?;
     let mut all: Option<(&str, Wish)> = None;
     for (field, wish) in wishes(fields)? {
         all = Some(match all {
@@ -93,28 +67,7 @@ pub(super) fn thoughts(fields: ThinkingFields) -> Result<Thoughts, InferenceErro
         });
     }
     let Some((field, wish)) = all else { return Ok(Thoughts { variables, effort: None }) };
-    let (name, value) = match &wish {
-        Wish::Off => (ENABLE_THINKING, Value::Bool(false)),
-        Wish::On => (ENABLE_THINKING, Value::Bool(true)),
-        Wish::Effort(word) => (REASONING_EFFORT, Value::String(word.clone())),
-    };
-    match variables.get(name) {
-        None => {
-            if let Wish::Effort(word) = &wish
-                && let Some(effort) = Effort::from_word(word)
-            {
-                return Ok(Thoughts { variables, effort: Some(effort) });
-            }
-            variables.insert(name.to_owned(), value);
-        }
-        Some(other) if *other == value => {}
-        Some(other) => {
-            let found = format!("{other} for the template's variable {name}");
-            let expected = format!("{value}, as {field} has it");
-            return Err(InferenceError::invalid(field, expected, found));
-        }
-    }
-    Ok(Thoughts { variables, effort: None })
+    wish.thoughts(field, variables)
 }
 
 /// The variables of the template, from the field that has them.
@@ -180,6 +133,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::prompt::conversation::Effort;
 
     fn of(body: Value) -> Result<(Value, Option<Effort>), Option<String>> {
         let field = |name: &str| body.get(name).cloned().unwrap_or_default();
