@@ -67,12 +67,15 @@ pub struct ToolCall {
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// Its arguments: a JSON object as text.
+    /// Its arguments: a JSON object as text; the beginning of one if the call is cut.
     pub arguments: String,
     #[serde(skip)]
     index: u32,
     #[serde(skip)]
     complete: bool,
+    /// Whether the limit of tokens cut it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// How probable a token was (natural logarithms; `TokenLogprobs` of inference.proto).
@@ -245,19 +248,20 @@ impl Answer {
 
     /// Adds a piece of a call.
     fn add(&mut self, piece: v1::ToolCallPiece) {
-        let v1::ToolCallPiece { index, id, name, arguments, complete } = piece;
+        let v1::ToolCallPiece { index, id, name, arguments, complete, cut } = piece;
         match self.tool_calls.last_mut().filter(|last| last.index == index) {
             Some(last) => {
                 last.arguments.push_str(&arguments);
                 last.complete |= complete;
+                last.cut |= cut;
             }
-            None => self.tool_calls.push(ToolCall { id, name, arguments, index, complete }),
+            None => self.tool_calls.push(ToolCall { id, name, arguments, index, complete, cut }),
         }
     }
 
     fn close(&mut self, last: v1::Final) {
-        // The letters of a call that did not end are in the text.
-        self.tool_calls.retain(|call| call.complete);
+        // The letters of a call that turned out to be none are in the text.
+        self.tool_calls.retain(|call| call.complete || call.cut);
         self.finish_reason = last.finish_reason().word();
         let route = last.route.unwrap_or_default();
         self.route = Route { lane: route.lane().word(), reason: route.reason().word() };
@@ -318,6 +322,7 @@ mod tests {
             name: name.into(),
             arguments: arguments.into(),
             complete,
+            cut: false,
         };
         let mut answer = Answer::default();
         for piece in [
@@ -325,13 +330,14 @@ mod tests {
             piece(0, "", ": 1}", true),
             piece(1, "time", "{", false),
             piece(2, "time", "{}", true),
+            v1::ToolCallPiece { cut: true, ..piece(3, "read", "{", false) },
         ] {
             answer.add(piece);
         }
         answer.close(v1::Final::default());
         assert_eq!(
             serde_json::to_string(&answer.tool_calls).expect("plain"),
-            r#"[{"id":"c0","name":"read","arguments":"{\"a\": 1}"},{"id":"c2","name":"time","arguments":"{}"}]"#
+            r#"[{"id":"c0","name":"read","arguments":"{\"a\": 1}"},{"id":"c2","name":"time","arguments":"{}"},{"id":"c3","name":"read","arguments":"{","cut":true}]"#
         );
     }
 
@@ -345,7 +351,12 @@ mod tests {
         };
         answer.close(v1::Final {
             finish_reason: v1::FinishReason::Length.into(),
-            usage: Some(v1::Usage { prompt_tokens: 3, completion_tokens: 1, cached_tokens: 2 }),
+            usage: Some(v1::Usage {
+                prompt_tokens: 3,
+                completion_tokens: 1,
+                cached_tokens: 2,
+                ..Default::default()
+            }),
             route: Some(v1::Route {
                 lane: v1::Lane::Plain.into(),
                 reason: v1::RouteReason::DrafterAbsent.into(),

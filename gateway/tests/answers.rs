@@ -89,6 +89,7 @@ fn read(language: Language, turn: &str, thought_is_open: bool) -> Message {
                     serde_json::from_str(&std::mem::take(&mut arguments)).expect("an object");
                 call.arguments = members.into();
             }
+            AnswerPart::CallCut => panic!("it ended by itself: {turn:?}"),
             AnswerPart::MalformedCall(fault) => panic!("{}: {turn:?}", fault.warning),
         }
     }

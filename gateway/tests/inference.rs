@@ -141,7 +141,7 @@ async fn a_conversation_is_answered_without_a_protocol() {
     let usage = Usage {
         prompt_tokens: prompt.len() as u32,
         completion_tokens: ids.len() as u32 + 1,
-        cached_tokens: 0,
+        ..Default::default()
     };
     assert_eq!((end.usage, end.timing.queue_ms), (usage, 1.5));
     assert!(0.0 < end.timing.ttft_ms && end.timing.ttft_ms <= end.timing.total_ms);

@@ -93,7 +93,7 @@ async fn a_conversation_is_answered() {
     let last = last.r#final.as_ref().expect("the last says how it ended");
     let completion_tokens = answer.len() as u32 + 1;
     let usage =
-        v1::Usage { prompt_tokens: prompt.len() as u32, completion_tokens, cached_tokens: 0 };
+        v1::Usage { prompt_tokens: prompt.len() as u32, completion_tokens, ..Default::default() };
     assert_eq!((last.usage, last.finish_reason), (Some(usage), v1::FinishReason::Stop as i32));
     assert_eq!((last.seed, last.resumed), (generation.seed, 0));
     let timing = last.timing.expect("set");

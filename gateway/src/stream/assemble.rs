@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::parts::Parts;
 use super::reading::AnswerReader;
 use super::{
-    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Done, Figures, FinishReason,
+    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Done, Ending, Figures, FinishReason,
     StopStrings, Timing, TokenBatch, Usage,
 };
 use crate::prompt::Language;
@@ -83,6 +83,8 @@ pub struct AssemblerSettings {
 pub struct Assembler {
     settings: AssemblerSettings,
     next_index: u32,
+    /// Tokens of thoughts so far.
+    reasoning_tokens: u32,
     reader: AnswerReader,
     stops: StopStrings,
 }
@@ -99,7 +101,7 @@ impl Assembler {
     pub fn new(mut settings: AssemblerSettings, language: Arc<Language>) -> Self {
         let stops = StopStrings::new(std::mem::take(&mut settings.stop));
         let reader = AnswerReader::new(language, settings.reading.take());
-        Self { settings, next_index: 0, reader, stops }
+        Self { settings, next_index: 0, reasoning_tokens: 0, reader, stops }
     }
 
     /// Index of the next token, which is the number of tokens so far.
@@ -123,7 +125,8 @@ impl Assembler {
         if ids.is_empty() && done.is_none() {
             return Ok(None);
         }
-        let NewParts { parts, stop } = self.read(&mut ids, done.is_some());
+        let ending = done.as_ref().map(|done| Ending::of(done.finish_reason));
+        let NewParts { parts, stop } = self.read(&mut ids, ending);
         margins.truncate(ids.len());
         logprobs.truncate(ids.len());
         let goes_on = stop.is_none() && done.is_none();
@@ -167,19 +170,24 @@ impl Assembler {
     }
 
     /// What these ids complete. If they complete a stop string, the ids after that are removed.
-    fn read(&mut self, ids: &mut Vec<u32>, at_end: bool) -> NewParts {
+    fn read(&mut self, ids: &mut Vec<u32>, ending: Option<Ending>) -> NewParts {
         let (mut new, mut out) = (Parts::default(), Parts::default());
         for at in 0..ids.len() {
             self.next_index = self.next_index.saturating_add(1);
+            let was_thinking = self.reader.is_thinking();
             self.reader.push(ids[at], &mut new);
+            // The tags of a thought are its tokens, too.
+            if was_thinking || self.reader.is_thinking() {
+                self.reasoning_tokens = self.reasoning_tokens.saturating_add(1);
+            }
             if let Some(stop) = self.find_stop(&mut new, &mut out) {
                 ids.truncate(at + 1);
                 return NewParts { parts: out.take(), stop: Some(stop) };
             }
         }
         let mut stop = None;
-        if at_end {
-            self.reader.finish(&mut new);
+        if let Some(ending) = ending {
+            self.reader.finish(ending, &mut new);
             stop = self.find_stop(&mut new, &mut out);
             if stop.is_none() {
                 out.text(&self.stops.finish());
@@ -213,6 +221,7 @@ impl Assembler {
         Usage {
             prompt_tokens: self.settings.prompt_tokens,
             completion_tokens: self.next_index,
+            reasoning_tokens: self.reasoning_tokens,
             cached_tokens: figures.cached_tokens,
         }
     }
@@ -326,7 +335,9 @@ mod tests {
         assert_eq!((last.text().as_str(), last.sample_index), ("🦀", 3));
         let end = last.last.expect("the last");
         let completion_tokens = ids.len() as u32 + 1;
-        assert_eq!(end.usage, Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 1 });
+        let usage =
+            Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 1, reasoning_tokens: 0 };
+        assert_eq!(end.usage, usage);
         let timing = Timing {
             queue_ms: 0.5,
             ttft_ms: 3.0,
@@ -420,7 +431,9 @@ mod tests {
         let end = message.last.expect("the last");
         assert_eq!((end.stop.as_str(), end.finish_reason), (".", Some(FinishReason::Stop)));
         let completion_tokens = dot as u32 + 1;
-        assert_eq!(end.usage, Usage { prompt_tokens: 1, completion_tokens, cached_tokens: 1 });
+        let usage =
+            Usage { prompt_tokens: 1, completion_tokens, cached_tokens: 1, reasoning_tokens: 0 };
+        assert_eq!(end.usage, usage);
         assert_eq!((end.speculation.accepted, end.timing.queue_ms), (4, 0.5));
 
         let unknown = TokenBatch { so_far: None, ..going_on(0, &ids) };
@@ -437,7 +450,12 @@ mod tests {
             event.expect("an event").so_far
         };
         let usage = |completion_tokens| {
-            Some(Usage { prompt_tokens: 1, completion_tokens, cached_tokens: 1 })
+            Some(Usage {
+                prompt_tokens: 1,
+                completion_tokens,
+                cached_tokens: 1,
+                reasoning_tokens: 0,
+            })
         };
         assert_eq!(take(going_on(0, &[10, 11])), usage(2));
         assert_eq!(take(going_on(2, &[12])), usage(3));

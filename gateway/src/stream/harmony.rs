@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::Ending;
 use super::call::NoCall;
 use super::open_call::{CallContext, OpenCall};
 use super::parts::Parts;
@@ -105,10 +106,24 @@ impl HarmonySplitter {
         self.take_tag(tag, parts);
     }
 
+    /// Whether the next letter belongs to a thought.
+    pub(super) fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Reasoning)
+    }
+
     /// The end of the answer.
-    pub(super) fn finish(&mut self, parts: &mut Parts) {
-        self.release_letters(parts);
-        self.end_message(parts);
+    pub(super) fn finish(&mut self, ending: Ending, parts: &mut Parts) {
+        match ending {
+            Ending::Own => {
+                self.release_letters(parts);
+                self.end_message(parts);
+            }
+            Ending::Cut => {
+                // Half a tag.
+                self.spelled.clear();
+                self.cut_message(parts);
+            }
+        }
     }
 
     fn release_letters(&mut self, parts: &mut Parts) {
@@ -213,9 +228,26 @@ impl HarmonySplitter {
         }
     }
 
+    /// The limit of tokens in the message or header that runs.
+    fn cut_message(&mut self, parts: &mut Parts) {
+        match std::mem::replace(&mut self.state, State::Between) {
+            State::Header(header) if !is_beginning(&header) => parts.text(&header),
+            State::Call(call) => call.cut(&mut self.context, parts),
+            _ => {}
+        }
+    }
+
     fn fail_call(&mut self, problem: &NoCall, parts: &mut Parts) {
         if let State::Call(call) = std::mem::replace(&mut self.state, State::Text) {
             call.fail(problem, "", parts);
         }
     }
+}
+
+/// Whether these letters begin a header: they have a tag of one, or words of one alone.
+fn is_beginning(header: &str) -> bool {
+    let is_word = |word: &str| {
+        ASSISTANT.starts_with(word) || RECIPIENT.starts_with(word) || word.starts_with(RECIPIENT)
+    };
+    header.contains("<|") || header.split_whitespace().all(is_word)
 }

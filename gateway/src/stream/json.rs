@@ -118,6 +118,11 @@ impl JsonScanner {
         self.push_outside(letter, out)
     }
 
+    /// Writes the beginning of a number or a word that is cut.
+    pub(super) fn cut(&mut self, out: &mut String) {
+        out.push_str(&std::mem::take(&mut self.literal));
+    }
+
     fn push_outside(&mut self, letter: char, out: &mut String) -> Result<(), BrokenJson> {
         use Expected::{Begin, Colon, CommaOrEnd, Key, KeyOrEnd, Text, Value, ValueOrEnd};
         let top = self.stack.last().copied();

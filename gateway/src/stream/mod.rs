@@ -6,6 +6,9 @@
 //! formats with tags, with a reader in `call` for what stands between the tags of a call, and
 //! `harmony` for messages in channels.
 //!
+//! At the limit of tokens ([`Ending::Cut`]) nothing of a family's markup is sent: half a tag and a
+//! call without its name are dropped, and a call with its name ends with [`AnswerPart::CallCut`].
+//!
 //! No clock and no socket. Must not know: requests, protocols, the supervisor.
 
 mod assemble;
@@ -84,6 +87,24 @@ pub enum FinishReason {
     Length,
 }
 
+/// Who ended the tokens of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The model: what is incomplete stays incomplete.
+    Own,
+    /// The limit of tokens: the model would have written more.
+    Cut,
+}
+
+impl Ending {
+    fn of(reason: Option<FinishReason>) -> Self {
+        match reason {
+            Some(FinishReason::Length) => Self::Cut,
+            Some(FinishReason::Stop) | None => Self::Own,
+        }
+    }
+}
+
 /// What became of an answer's drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Speculation {
@@ -126,6 +147,9 @@ pub enum AnswerPart {
     CallArguments(String),
     /// The call that began last is complete, and its arguments together are a JSON object.
     CallEnd,
+    /// The limit of tokens cut the call that began last. It has the arguments that came so far. The
+    /// answer ends with it.
+    CallCut,
     /// What follows as text looked like a call and is none. If a call had begun and not ended, it is
     /// void: the text has all its letters.
     MalformedCall(CallFault),
@@ -282,6 +306,8 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens of the sample.
     pub completion_tokens: u32,
+    /// Tokens of its thoughts, with their tags.
+    pub reasoning_tokens: u32,
     /// Tokens of the prompt that came from the prefix cache.
     pub cached_tokens: u32,
 }
@@ -305,5 +331,7 @@ pub struct Timing {
     pub prefill_ms: f64,
 }
 
+#[cfg(test)]
+pub(crate) mod sample_answers;
 #[cfg(test)]
 mod tests;

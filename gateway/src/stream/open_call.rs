@@ -10,8 +10,7 @@ use crate::prompt::format::CallFormat;
 /// A call that runs.
 #[derive(Clone, Debug)]
 pub(super) struct OpenCall {
-    /// Line breaks and separators before it. They are dropped with a call, and kept with a text.
-    before: String,
+    before: Before,
     /// All its letters, with those of its tags.
     raw: String,
     reader: CallReader,
@@ -20,6 +19,15 @@ pub(super) struct OpenCall {
     /// warning.
     is_certain: bool,
     has_started: bool,
+}
+
+/// Line breaks and separators before a call, which are not sent yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Before {
+    /// Those that are sent if the call turns out to be none.
+    pub(super) text: String,
+    /// Those that are sent if text follows the call.
+    pub(super) gap: String,
 }
 
 /// What calls need to know of their sample.
@@ -41,7 +49,7 @@ impl OpenCall {
     /// A call of this format, after an opening tag with these letters.
     pub(super) fn new(format: CallFormat, opening: &str) -> Self {
         Self {
-            before: String::new(),
+            before: Before::default(),
             raw: opening.to_owned(),
             reader: CallReader::new(format),
             piece: CallPiece::default(),
@@ -51,8 +59,13 @@ impl OpenCall {
     }
 
     /// The call after these line breaks and separators.
-    pub(super) fn after(self, before: String) -> Self {
+    pub(super) fn after(self, before: Before) -> Self {
         Self { before, ..self }
+    }
+
+    /// Line breaks before the call, for a text after it.
+    pub(super) fn take_gap(&mut self) -> String {
+        std::mem::take(&mut self.before.gap)
     }
 
     /// A call without an opening tag, which only the name of a tool makes certain.
@@ -157,16 +170,36 @@ impl OpenCall {
         false
     }
 
+    /// The limit of tokens. A call whose name is known is sent as far as it came. Letters before the
+    /// name are dropped, unless they can only become text.
+    pub(super) fn cut(mut self, context: &mut CallContext, parts: &mut Parts) {
+        self.send(context, parts);
+        if !self.has_started {
+            let none = OfferedTools::default();
+            if !self.is_certain && !self.reader.may_become_call(context.tools().unwrap_or(&none)) {
+                parts.text(&self.before.text);
+                parts.text(&self.raw);
+            }
+            return;
+        }
+        if self.is_done() {
+            return parts.end();
+        }
+        self.reader.cut(&mut self.piece);
+        parts.arguments(&self.piece.arguments);
+        parts.cut();
+    }
+
     /// Gives the letters back as text.
     pub(super) fn fail(self, problem: &NoCall, closing: &str, parts: &mut Parts) {
         if !self.has_started {
-            parts.text(&self.before);
+            parts.text(&self.before.text);
         }
         if self.is_certain || self.has_started {
             parts.fault(problem.to_string());
         }
         if self.has_started {
-            parts.text(&self.before);
+            parts.text(&self.before.text);
         }
         parts.text(&self.raw);
         parts.text(closing);

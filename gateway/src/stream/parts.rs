@@ -44,6 +44,10 @@ impl Parts {
         self.0.push(AnswerPart::CallEnd);
     }
 
+    pub(super) fn cut(&mut self) {
+        self.0.push(AnswerPart::CallCut);
+    }
+
     pub(super) fn fault(&mut self, warning: String) {
         self.0.push(AnswerPart::MalformedCall(CallFault { warning }));
     }

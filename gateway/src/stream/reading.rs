@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::Detokenizer;
+use super::Ending;
 use super::harmony::HarmonySplitter;
 use super::open_call::CallContext;
 use super::parts::Parts;
@@ -82,11 +83,20 @@ impl AnswerReader {
         }
     }
 
+    /// Whether the next token belongs to a thought.
+    pub(super) fn is_thinking(&self) -> bool {
+        match &self.splitter {
+            AnySplitter::Raw => false,
+            AnySplitter::Tagged(splitter) => splitter.is_thinking(),
+            AnySplitter::Harmony(splitter) => splitter.is_thinking(),
+        }
+    }
+
     /// The end of the answer.
-    pub(super) fn finish(&mut self, parts: &mut Parts) {
+    pub(super) fn finish(&mut self, ending: Ending, parts: &mut Parts) {
         let text = self.text.finish();
         self.splitter.push(&text, parts);
-        self.splitter.finish(parts);
+        self.splitter.finish(ending, parts);
     }
 }
 
@@ -107,11 +117,11 @@ impl AnySplitter {
         }
     }
 
-    fn finish(&mut self, parts: &mut Parts) {
+    fn finish(&mut self, ending: Ending, parts: &mut Parts) {
         match self {
             Self::Raw => {}
-            Self::Tagged(splitter) => splitter.finish(parts),
-            Self::Harmony(splitter) => splitter.finish(parts),
+            Self::Tagged(splitter) => splitter.finish(ending, parts),
+            Self::Harmony(splitter) => splitter.finish(ending, parts),
         }
     }
 }

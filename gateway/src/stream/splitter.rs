@@ -4,14 +4,28 @@
 //! has as an added token comes as a token, and its letters alone are text. Of other tags the letters
 //! are held back while they may become one.
 //!
-//! Line breaks between thoughts, text and calls belong to the format: templates write them anew.
+//! Line breaks beside thoughts and calls belong to the format, because templates write them anew:
+//! those after a thought, those before the first call and after the last one, and all between calls.
+//! One exception: if text stands on both sides of calls, the line breaks before the first call and
+//! after the last one are text. They are sent with the text after the calls.
 
 use std::sync::Arc;
 
+use super::Ending;
 use super::call::NoCall;
-use super::open_call::{CallContext, OpenCall};
+use super::open_call::{Before, CallContext, OpenCall};
 use super::parts::Parts;
 use crate::prompt::format::{AnswerTags, CallFormat, THOUGHT, Tag};
+
+/// What a text follows, with nothing but line breaks and separators since.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum After {
+    /// Text, or nothing at all.
+    #[default]
+    Text,
+    Thought,
+    Call,
+}
 
 /// Text outside of thoughts and calls.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +33,7 @@ struct TextState {
     /// Line breaks, and what else stands between calls, that are not sent: nothing but a call may
     /// follow.
     held: String,
-    /// Whether only line breaks came since a thought or a call ended. They are dropped.
-    is_after: bool,
+    after: After,
     /// Whether the text after it is that of a call that turned out to be none.
     is_failed_call: bool,
 }
@@ -54,6 +67,8 @@ pub(super) struct Splitter {
     spelled: String,
     /// Whether the answer has text already.
     has_text: bool,
+    /// Line breaks between the last text and the calls after it. They are text if text follows.
+    gap: String,
 }
 
 impl Splitter {
@@ -63,7 +78,8 @@ impl Splitter {
             true => State::Thought(ThoughtState::default()),
             false => State::Text(TextState::default()),
         };
-        Self { tags, context, state, spelled: String::new(), has_text: false }
+        let (spelled, gap) = (String::new(), String::new());
+        Self { tags, context, state, spelled, has_text: false, gap }
     }
 
     fn format(&self) -> CallFormat {
@@ -88,15 +104,30 @@ impl Splitter {
         self.take_tag(tag, parts);
     }
 
+    /// Whether the next letter belongs to a thought.
+    pub(super) fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Thought(_))
+    }
+
     /// The end of the answer.
-    pub(super) fn finish(&mut self, parts: &mut Parts) {
-        self.release_letters(parts);
-        match std::mem::replace(&mut self.state, State::Text(TextState::default())) {
+    pub(super) fn finish(&mut self, ending: Ending, parts: &mut Parts) {
+        match ending {
+            Ending::Own => self.release_letters(parts),
+            // Half a tag.
+            Ending::Cut => self.spelled.clear(),
+        }
+        let state = std::mem::replace(&mut self.state, State::Text(TextState::default()));
+        match (state, ending) {
             // Line breaks at the end of a text belong to it, those after a call do not.
-            State::Text(TextState { held, is_after: false, .. }) => parts.text(&held),
-            State::Text(TextState { held, .. }) => parts.text(held.trim()),
-            State::Thought(state) => state.end(parts),
-            State::Call(call) => self.close_call(*call, "", parts),
+            (State::Text(TextState { held, after: After::Text, .. }), _) => parts.text(&held),
+            (State::Text(TextState { held, .. }), Ending::Own) => parts.text(held.trim()),
+            // The next call would have followed a separator.
+            (State::Text(_), Ending::Cut) => {}
+            (State::Thought(state), Ending::Own) => state.end(parts),
+            // Half the name of a channel.
+            (State::Thought(_), Ending::Cut) => {}
+            (State::Call(call), Ending::Own) => self.close_call(*call, "", parts),
+            (State::Call(call), Ending::Cut) => call.cut(&mut self.context, parts),
         }
     }
 
@@ -152,7 +183,7 @@ impl Splitter {
     }
 
     fn at_line_start(&self, state: &TextState) -> bool {
-        !self.has_text || state.is_after || !state.held.is_empty()
+        !self.has_text || state.after != After::Text || !state.held.is_empty()
     }
 
     fn take_letter(&mut self, letter: char, parts: &mut Parts) {
@@ -169,21 +200,25 @@ impl Splitter {
         let llama = self.format() == CallFormat::Llama3 && reads_calls;
         let State::Text(state) = &mut self.state else { return };
         let separates = letter == '\n' || (llama && (letter == ';' || letter == ' '));
-        let first = !self.has_text || (state.is_after && self.context.count > 0);
+        let first = !self.has_text || (state.after != After::Text && self.context.count > 0);
         if llama && letter == '{' && first {
-            let before = std::mem::take(&mut state.held);
+            let before = self.before_call();
             let call = OpenCall::uncertain(CallFormat::Llama3).after(before);
             self.state = State::Call(Box::new(call));
             return self.take_letter_of_call(letter, parts);
         }
-        if separates && (state.is_after || reads_calls) {
+        if separates && (state.after != After::Text || reads_calls) {
             state.held.push(letter);
             return;
         }
         let held = std::mem::take(&mut state.held);
+        parts.text(&std::mem::take(&mut self.gap));
         // Separators of calls are text if no call follows.
-        parts.text(if state.is_after { held.trim_matches('\n') } else { &held });
-        state.is_after = false;
+        parts.text(match std::mem::take(&mut state.after) {
+            After::Text => held.as_str(),
+            After::Call if self.has_text => &held,
+            After::Call | After::Thought => held.trim_matches('\n'),
+        });
         self.has_text |= !letter.is_whitespace();
         parts.text(letter.encode_utf8(&mut [0; 4]));
     }
@@ -226,7 +261,8 @@ impl Splitter {
             }
             (State::Thought(state), Tag::ThoughtClose) => {
                 std::mem::take(state).end(parts);
-                self.state = State::Text(TextState { is_after: true, ..Default::default() });
+                let after = After::Thought;
+                self.state = State::Text(TextState { after, ..Default::default() });
             }
             (State::Thought(_), _) => {
                 letters.chars().for_each(|letter| self.take_letter(letter, parts));
@@ -235,10 +271,8 @@ impl Splitter {
                 self.release_held(parts);
                 self.state = State::Thought(ThoughtState::default());
             }
-            (State::Text(state), Tag::CallOpen | Tag::Function)
-                if self.context.tools().is_some() =>
-            {
-                let before = std::mem::take(&mut state.held);
+            (State::Text(_), Tag::CallOpen | Tag::Function) if self.context.tools().is_some() => {
+                let before = self.before_call();
                 let opening = if tag == Tag::Function { "" } else { letters };
                 let call = OpenCall::new(tags.format().calls, opening).after(before);
                 self.state = State::Call(Box::new(call));
@@ -258,24 +292,40 @@ impl Splitter {
         }
     }
 
+    /// Takes what is held before a call.
+    fn before_call(&mut self) -> Before {
+        let State::Text(state) = &mut self.state else { return Before::default() };
+        let held = std::mem::take(&mut state.held);
+        let gap = std::mem::take(&mut self.gap);
+        match state.after {
+            After::Text if self.has_text => Before { text: held.clone(), gap: held },
+            After::Text => Before { text: held, gap },
+            // What stands between two calls is the format's.
+            After::Thought | After::Call => Before { text: gap.clone() + &held, gap },
+        }
+    }
+
     /// Sends line breaks that are held before something that is no call.
     fn release_held(&mut self, parts: &mut Parts) {
         if let State::Text(state) = &mut self.state
-            && !state.is_after
+            && state.after == After::Text
         {
             parts.text(&std::mem::take(&mut state.held));
         }
     }
 
     fn end_call(&mut self, closing: &str, parts: &mut Parts) {
-        let after = State::Text(TextState { is_after: true, ..Default::default() });
+        let after = State::Text(TextState { after: After::Call, ..Default::default() });
         if let State::Call(call) = std::mem::replace(&mut self.state, after) {
             self.close_call(*call, closing, parts);
         }
     }
 
-    fn close_call(&mut self, call: OpenCall, closing: &str, parts: &mut Parts) {
+    fn close_call(&mut self, mut call: OpenCall, closing: &str, parts: &mut Parts) {
+        self.gap = call.take_gap();
         if !call.close(closing, parts) {
+            // It was sent with the letters of the call.
+            self.gap.clear();
             self.has_text = true;
             self.state = State::Text(TextState::default());
         }

@@ -1,144 +1,13 @@
 //! Answers of every family: what becomes text, reasoning and calls. Each answer is read with its
 //! tags as added tokens and as letters, and in batches of all sizes.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::parts::Parts;
-use super::{
-    AnswerEvent, AnswerPart, Assembler, AssemblerSettings, CallStart, ConversationReading, Done,
-    ElapsedTimes, Figures, FinishReason, OfferedTools, TokenBatch,
-};
-use crate::prompt::Language;
-use crate::prompt::conversation::Tool;
-use crate::prompt::format::{AnswerFormat, AnswerTags, CallFormat};
-use crate::prompt::markup::Added;
-
-/// Ids of tags that stand for added tokens: beyond the demo's vocabulary.
-const FIRST_TAG: u32 = 5000;
-
-const TAGS: [&str; 16] = [
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "<|python_tag|>",
-    "<|tool_call>",
-    "<tool_call|>",
-    "<|\"|>",
-    "<|channel>",
-    "<channel|>",
-    "<|start|>",
-    "<|channel|>",
-    "<|message|>",
-    "<|constrain|>",
-    "<|end|>",
-    "<|call|>",
-];
-
-const THINKS: bool = true;
-
-/// A model whose answers have this format.
-struct Model {
-    language: Arc<Language>,
-    /// Whether its tokenizer has tags as added tokens.
-    tokens: bool,
-}
-
-impl Model {
-    fn new(calls: CallFormat, tokens: bool) -> Self {
-        let mut language = crate::demo::language();
-        let format = AnswerFormat::default().with_calls(calls);
-        let thoughts = format.thoughts || (THINKS && calls != CallFormat::Harmony);
-        let format = AnswerFormat { thoughts, calls };
-        let added = |(text, id): (&&str, u32)| {
-            let special = text.contains('|');
-            Added { id, text: (*text).to_owned(), special }
-        };
-        let added: Vec<Added> = TAGS.iter().zip(FIRST_TAG..).map(added).collect();
-        let known = if tokens { &added[..] } else { &[] };
-        language.answer_tags = Arc::new(AnswerTags::of_added(format, known));
-        Self { language: Arc::new(language), tokens }
-    }
-
-    /// The ids of an answer, in which tags are tokens if the tokenizer has them.
-    fn ids(&self, mut text: &str) -> Vec<u32> {
-        let encode = |text: &str| self.language.tokens.encode(text, false).expect("encodes");
-        let mut ids = Vec::new();
-        while let Some((at, id, tag)) = TAGS
-            .iter()
-            .zip(FIRST_TAG..)
-            .filter_map(|(tag, id)| text.find(tag).map(|at| (at, id, *tag)))
-            .min()
-            .filter(|_| self.tokens)
-        {
-            ids.extend(encode(&text[..at]));
-            ids.push(id);
-            text = &text[at + tag.len()..];
-        }
-        ids.extend(encode(text));
-        ids
-    }
-
-    /// The parts of an answer whose batches have so many ids, in turn.
-    fn parts(&self, ids: &[u32], reading: ConversationReading, sizes: &[usize]) -> Vec<AnswerPart> {
-        let events = self.events(ids, reading, sizes, &[]);
-        let mut parts = Parts::default();
-        events.into_iter().flat_map(|event| event.parts).for_each(|part| parts.push(part));
-        parts.take()
-    }
-
-    fn events(
-        &self,
-        ids: &[u32],
-        reading: ConversationReading,
-        sizes: &[usize],
-        stop: &[&str],
-    ) -> Vec<AnswerEvent> {
-        let settings = AssemblerSettings {
-            reading: Some(reading),
-            stop: stop.iter().map(ToString::to_string).collect(),
-            ..Default::default()
-        };
-        let mut assembler = Assembler::new(settings, Arc::clone(&self.language));
-        let (mut at, mut events) = (0, Vec::new());
-        for size in sizes.iter().cycle() {
-            let end = (at + size).min(ids.len());
-            let figures = Figures::default();
-            let done = Done { finish_reason: Some(FinishReason::Stop), figures };
-            let batch = TokenBatch {
-                first_index: u32::try_from(at).expect("few"),
-                ids: ids[at..end].to_vec(),
-                done: (end == ids.len()).then_some(done),
-                so_far: Some(figures),
-                ..Default::default()
-            };
-            at = end;
-            events.extend(assembler.take(batch, ElapsedTimes::default()).expect("follows"));
-            if events.last().is_some_and(|event| event.last.is_some()) {
-                return events;
-            }
-        }
-        events
-    }
-}
-
-fn offered() -> ConversationReading {
-    let properties = json!({"text": {"type": "string"}, "n": {"type": "integer"}, "flag": {"type": "boolean"},
-        "list": {"type": "array"}, "maybe": {"type": ["string", "null"]}});
-    let parameters = json!({"type": "object", "properties": properties});
-    let parameters: Map<String, Value> = parameters.as_object().cloned().unwrap_or_default();
-    let tool = |name: &str| Tool {
-        name: name.into(),
-        description: String::new(),
-        parameters: parameters.clone(),
-        strict: false,
-    };
-    let tools = Some(Arc::new(OfferedTools::new(&[tool("read"), tool("get-time")])));
-    ConversationReading { tools, thought_is_open: false, call_ids: "c".into() }
-}
+use super::sample_answers::{Model, TAGS, offered};
+use super::{AnswerPart, CallStart, ConversationReading, FinishReason};
+use crate::prompt::format::CallFormat;
 
 fn shown(parts: &[AnswerPart]) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
@@ -158,6 +27,7 @@ fn shown(parts: &[AnswerPart]) -> Vec<String> {
                 assert!(parsed.is_ok(), "{arguments}");
                 call.push('.');
             }
+            AnswerPart::CallCut => out.last_mut().expect("a call").push_str(" cut"),
             AnswerPart::MalformedCall(_) => out.push("fault".into()),
         }
     }
@@ -172,10 +42,22 @@ fn check_as(
     answer: &str,
     expected: &[&str],
 ) {
+    check_end(calls, tokens, reading, answer, FinishReason::Stop, expected);
+}
+
+#[track_caller]
+fn check_end(
+    calls: CallFormat,
+    tokens: bool,
+    reading: &ConversationReading,
+    answer: &str,
+    reason: FinishReason,
+    expected: &[&str],
+) {
     let model = Model::new(calls, tokens);
     let ids = model.ids(answer);
     for size in [1, 2, 1000] {
-        let parts = model.parts(&ids, reading.clone(), &[size]);
+        let parts = model.parts(&ids, reading.clone(), &[size], reason);
         assert_eq!(shown(&parts), expected, "{answer:?} tokens={tokens} size={size}");
     }
 }
@@ -220,7 +102,7 @@ fn tags_that_are_tokens_are_no_letters_and_without_tools_there_is_no_call() {
     // The letters of the tags, as the model spelled them.
     let ids = Model { tokens: false, ..model }.ids(answer);
     let model = Model::new(CallFormat::Hermes, true);
-    let parts = model.parts(&ids, offered(), &[1]);
+    let parts = model.parts(&ids, offered(), &[1], FinishReason::Stop);
     assert_eq!(shown(&parts), [format!("text {answer}")]);
     let no_tools = ConversationReading::default();
     let call = "<tool_call>{\"name\": \"read\"}</tool_call>";
@@ -355,7 +237,7 @@ fn gemma_calls_have_keys_without_quotes() {
     {
         let answer = format!("<|tool_call>{wrong}<tool_call|>");
         let model = Model::new(CallFormat::Gemma4, true);
-        let parts = shown(&model.parts(&model.ids(&answer), offered(), &[1]));
+        let parts = shown(&model.parts(&model.ids(&answer), offered(), &[1], FinishReason::Stop));
         let text = format!("text {answer}");
         assert_eq!(parts[parts.len() - 2..], ["fault".to_owned(), text], "{wrong}");
     }
@@ -388,12 +270,175 @@ fn harmony_messages_go_by_their_channel_and_recipient() {
     check("<|channel|>unknown<|message|>a", &["text <|channel|>unknown<|message|>a"]);
 }
 
+/// The same of an answer that the limit of tokens cuts.
+#[track_caller]
+fn check_cut(calls: CallFormat, answer: &str, expected: &[&str]) {
+    for tokens in [true, false] {
+        check_end(calls, tokens, &offered(), answer, FinishReason::Length, expected);
+    }
+}
+
+/// The same of an answer with half a tag: a tokenizer that has it as a token makes no halves.
+#[track_caller]
+fn check_half(calls: CallFormat, answer: &str, expected: &[&str]) {
+    check_end(calls, false, &offered(), answer, FinishReason::Length, expected);
+}
+
+#[test]
+fn a_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
+    let check = |answer: &str, expected: &[&str]| check_cut(CallFormat::Hermes, answer, expected);
+    let begun = "I look.\n<tool_call>\n{\"name\": \"read\"";
+    check(begun, &["text I look.", "call 0 read  cut"]);
+    check(&format!("{begun}, \"arg"), &["text I look.", "call 0 read  cut"]);
+    check(
+        &format!("{begun}, \"arguments\": {{\"n\": 12"),
+        &["text I look.", "call 0 read {\"n\": 12 cut"],
+    );
+    // Its arguments are whole, and its object is not.
+    let arguments = format!("{begun}, \"arguments\": {{\"n\": 1}}");
+    check(&arguments, &["text I look.", "call 0 read {\"n\": 1} cut"]);
+    // The call is whole, and half its closing tag came.
+    let whole = format!("{arguments}}}\n</tool_c");
+    check_half(CallFormat::Hermes, &whole, &["text I look.", "call 0 read {\"n\": 1}."]);
+    check(
+        &format!("{arguments}}}\n</tool_call>\n<tool_call>\n{{\"name\": \"get-time\", "),
+        &["text I look.", "call 0 read {\"n\": 1}.", "call 1 get-time  cut"],
+    );
+    let tagged = "<tool_call>\n<function=read>\n<parameter=";
+    let check = |answer: &str, expected: &[&str]| {
+        check_cut(CallFormat::QwenXml, &format!("{tagged}{answer}"), expected);
+    };
+    check("text>\nab\n</para", &["call 0 read {\"text\": \"ab cut"]);
+    check("n>\n12", &["call 0 read {\"n\": 12 cut"]);
+    check("maybe>\na \"b\"", &["call 0 read {\"maybe\": \"a \\\"b\\\" cut"]);
+    check("n>\n5\n</parameter>\n</func", &["call 0 read {\"n\": 5 cut"]);
+    let whole = format!("{tagged}n>\n5\n</parameter>\n</function>\n</tool");
+    check_half(CallFormat::QwenXml, &whole, &["call 0 read {\"n\": 5}."]);
+    check_cut(
+        CallFormat::Llama3,
+        "{\"name\": \"read\", \"parameters\": {\"n\": 1",
+        &["call 0 read {\"n\": 1 cut"],
+    );
+    let gemma = "<|tool_call>call:read{list:[<|\"|>x<|\"|>,1";
+    check_cut(CallFormat::Gemma4, gemma, &["call 0 read {\"list\":[\"x\",1 cut"]);
+    check_cut(CallFormat::Gemma4, &gemma[..gemma.len() - 7], &["call 0 read {\"list\":[\"x cut"]);
+    let header = "<|channel|>commentary to=functions.read <|constrain|>json<|message|>";
+    check_cut(CallFormat::Harmony, header, &["call 0 read  cut"]);
+    check_cut(CallFormat::Harmony, &format!("{header}{{\"n\": 5"), &["call 0 read {\"n\": 5 cut"]);
+    check_half(CallFormat::Harmony, &format!("{header}{{}}<|ca"), &["call 0 read {}."]);
+}
+
+/// What the limit leaves of a call before its name: nothing, also of half a tag.
+#[test]
+fn a_call_that_the_limit_cuts_before_its_name_is_left_out() {
+    for (calls, opening) in [
+        (CallFormat::Hermes, "<tool_call>\n{\"arguments\": {\"n\": 1}, \"name\": \"re"),
+        (CallFormat::QwenXml, "<tool_call>\n<function=re"),
+        (CallFormat::Gemma4, "<|tool_call>call:re"),
+    ] {
+        for end in 1..=opening.len() {
+            check_half(calls, &opening[..end], &[]);
+            let answer = format!("I look.\n{}", &opening[..end]);
+            let model = Model::new(calls, false);
+            let ids = model.ids(&answer);
+            let parts = model.parts(&ids, offered(), &[1], FinishReason::Length);
+            let shown = shown(&parts);
+            let text = ["text I look.".to_owned(), "text I look.\n".to_owned()];
+            assert!(shown.len() == 1 && text.contains(&shown[0]), "{answer:?}: {shown:?}");
+        }
+    }
+    for after_tag in ["", "\n{", "\n{\"na", "\n{\"name\": \"re"] {
+        check_cut(CallFormat::Hermes, &format!("a\n<tool_call>{after_tag}"), &["text a"]);
+    }
+    check_cut(CallFormat::Gemma4, "a<|tool_call>call:re", &["text a"]);
+    check_cut(CallFormat::QwenXml, "a\n<function=re", &["text a"]);
+    let header = "<|channel|>commentary to=functions.read <|constrain|>json<|mess";
+    for end in ["<|channel|>".len(), 20, 40, header.len()] {
+        check_cut(CallFormat::Harmony, &header[..end], &[]);
+    }
+    check_cut(CallFormat::Harmony, " to=functions.re", &[]);
+    check_cut(CallFormat::Harmony, "short", &["text short"]);
+    // JSON that cannot become a call of an offered tool is an answer.
+    let llama = |answer: &str, expected: &[&str]| check_cut(CallFormat::Llama3, answer, expected);
+    llama("{\"name\": \"re", &[]);
+    llama("{\"type\": \"function\", \"na", &[]);
+    llama("{\"name\": \"Ad", &["text {\"name\": \"Ad"]);
+    llama("{\"tit", &["text {\"tit"]);
+    // Half a tag of a thought.
+    check_half(CallFormat::Hermes, "<think>so</th", &["thought so"]);
+    check_half(CallFormat::None, "<thi", &[]);
+    check_cut(CallFormat::None, "a <thi", &["text a <thi"]);
+}
+
+#[test]
+fn line_breaks_around_calls_are_kept_between_texts_alone() {
+    let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {}}\n</tool_call>";
+    let hermes = |answer: &str, expected: &[&str]| check(CallFormat::Hermes, answer, expected);
+    let (first, second) = ("call 0 read {}.", "call 1 read {}.");
+    hermes(&format!("I look.\n{call}\nDone."), &["text I look.", first, "text \n\nDone."]);
+    hermes(&format!("I look.{call}\n\nDone.\n"), &["text I look.", first, "text \n\nDone.\n"]);
+    hermes(&format!("I look.\n{call}Done."), &["text I look.", first, "text \nDone."]);
+    // Separators of calls are no text.
+    hermes(
+        &format!("I look.\n{call}\n{call}\nDone."),
+        &["text I look.", first, second, "text \n\nDone."],
+    );
+    hermes(
+        &format!("I look.\n{call}\nYes.\n\n{call}\nDone."),
+        &["text I look.", first, "text \n\nYes.", second, "text \n\n\nDone."],
+    );
+    hermes(&format!("I look.\n\n{call}\n{call}\n"), &["text I look.", first, second]);
+    hermes(&format!("\n{call}\n{call}\n\nDone."), &[first, second, "text Done."]);
+    let thinking = format!("I look.\n{call}\n<think>so</think>\n\nDone.");
+    let expected = ["text I look.", first, "thought so", "text \nDone."];
+    check_as(CallFormat::Hermes, true, &offered(), &thinking, &expected);
+    // A call that is none is text with what stood before it.
+    hermes(
+        &format!("I look.\n{call}\n<tool_call>oops</tool_call>"),
+        &["text I look.", first, "text \n\n", "fault", "text <tool_call>oops</tool_call>"],
+    );
+    let tagged = "<tool_call>\n<function=read>\n</function>\n</tool_call>";
+    let shown = ["text I look.", first, "text \n\nDone."];
+    check(CallFormat::QwenXml, &format!("I look.\n{tagged}\nDone."), &shown);
+    let gemma = "<|tool_call>call:read{}<tool_call|>";
+    check(CallFormat::Gemma4, &format!("I look.\n{gemma}\nDone."), &shown);
+    let llama = "{\"name\": \"read\", \"parameters\": {}}";
+    check(CallFormat::Llama3, &format!("{llama}\n{llama}\nDone."), &[first, second, "text Done."]);
+}
+
+#[test]
+fn tokens_of_thoughts_are_counted_with_their_tags_whatever_the_batches() {
+    let usage = |calls: CallFormat, reading: &ConversationReading, answer: &str, size: usize| {
+        let model = Model::new(calls, true);
+        let ids = model.ids(answer);
+        let events = model.events(&ids, reading.clone(), &[size], &[], FinishReason::Stop);
+        let end = events.into_iter().rev().find_map(|event| event.last).expect("an end");
+        (end.usage.reasoning_tokens as usize, end.usage.completion_tokens as usize)
+    };
+    let model = Model::new(CallFormat::Hermes, true);
+    let (thought, text) = ("so it is", "\n\nIt is 5.");
+    let thoughts = model.ids(thought).len();
+    let open = ConversationReading { thought_is_open: true, ..offered() };
+    for size in [1, 2, 5, 1000] {
+        let whole = format!("<think>{thought}</think>{text}");
+        let all = model.ids(&whole).len();
+        assert_eq!(usage(CallFormat::Hermes, &offered(), &whole, size), (thoughts + 2, all));
+        let rest = &whole["<think>".len()..];
+        assert_eq!(usage(CallFormat::Hermes, &open, rest, size), (thoughts + 1, all - 1));
+        assert_eq!(usage(CallFormat::Hermes, &offered(), text, size).0, 0);
+        let harmony = format!(
+            "<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant<|channel|>final<|message|>5"
+        );
+        assert_eq!(usage(CallFormat::Harmony, &offered(), &harmony, size).0, thoughts + 2);
+    }
+}
+
 #[test]
 fn arguments_are_sent_as_they_come() {
     let model = Model::new(CallFormat::QwenXml, true);
     let answer = "<tool_call><function=read><parameter=text>one two three four five";
     let mut seen = String::new();
-    for event in model.events(&model.ids(answer), offered(), &[1], &[]) {
+    for event in model.events(&model.ids(answer), offered(), &[1], &[], FinishReason::Stop) {
         if event.last.is_none() {
             for part in event.parts {
                 if let AnswerPart::CallArguments(text) = part {
@@ -409,7 +454,7 @@ fn arguments_are_sent_as_they_come() {
 fn a_stop_string_is_looked_for_in_the_text_alone() {
     let model = Model::new(CallFormat::Hermes, true);
     let answer = "<think>a END b</think>c E<tool_call>{\"name\": \"read\", \"arguments\": {\"text\": \"END\"}}</tool_call>ND d END e";
-    let events = model.events(&model.ids(answer), offered(), &[3], &["END"]);
+    let events = model.events(&model.ids(answer), offered(), &[3], &["END"], FinishReason::Stop);
     let end = events.last().and_then(|event| event.last.clone()).expect("an end");
     assert_eq!(end.stop, "END");
     let mut parts = Parts::default();
@@ -477,8 +522,8 @@ fn batches_do_not_matter_and_nothing_is_lost() {
         let ids = model.ids(&answer);
         let tools = offered().tools.filter(|_| tools);
         let reading = ConversationReading { tools, thought_is_open, call_ids: "c".into() };
-        let parts = model.parts(&ids, reading.clone(), &[usize::MAX >> 1]);
-        prop_assert_eq!(&model.parts(&ids, reading, &sizes), &parts, "{}", answer);
+        let parts = model.parts(&ids, reading.clone(), &[usize::MAX >> 1], FinishReason::Stop);
+        prop_assert_eq!(&model.parts(&ids, reading, &sizes, FinishReason::Stop), &parts, "{}", answer);
         // Calls that end have arguments that are JSON, which `shown` checks.
         let seen = shown(&parts).concat();
         for word in words {

@@ -41,6 +41,11 @@ impl OfferedTools {
         self.types.contains_key(name)
     }
 
+    /// Whether a tool's name begins so.
+    pub(super) fn has_beginning(&self, name: &str) -> bool {
+        self.types.keys().any(|known| known.starts_with(name))
+    }
+
     /// The type of a tool's argument.
     pub(super) fn argument(&self, tool: &str, name: &str) -> ArgumentType {
         let found = self.types.get(tool).and_then(|types| types.get(name));
@@ -119,5 +124,6 @@ mod tests {
         assert_eq!(["count", "flag", "list"].map(types), [Json; 3]);
         assert_eq!((types("maybe"), tools.argument("g", "count")), (TextOrNull, Text));
         assert!(tools.has("f") && !tools.has("g"));
+        assert!(tools.has_beginning("") && tools.has_beginning("f") && !tools.has_beginning("fg"));
     }
 }

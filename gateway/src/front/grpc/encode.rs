@@ -55,6 +55,10 @@ impl AnswerEncoder {
                 self.piece(message).complete = true;
                 self.running.remove(&sample);
             }
+            AnswerPart::CallCut => {
+                self.piece(message).cut = true;
+                self.running.remove(&sample);
+            }
             AnswerPart::MalformedCall(CallFault { warning }) => {
                 self.running.remove(&sample);
                 message.warnings.push(warning);
@@ -95,6 +99,7 @@ fn end(end: AnswerEnd) -> v1::Final {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             cached_tokens: usage.cached_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
         }),
         route: Some(route.map(v1::Route::from).unwrap_or_default()),
         speculation: Some(v1::Speculation {
@@ -163,6 +168,31 @@ fn sampling(rule: SamplingRule) -> v1::Sampling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::sample_answers::{Model, SampleAnswer, offered, sample_answers};
+
+    #[test]
+    fn a_call_that_the_limit_cuts_is_told_from_a_whole_one_and_from_none() {
+        for SampleAnswer { calls, answer, text } in sample_answers() {
+            let model = Model::new(calls, true);
+            let ids = model.ids(&answer);
+            for end in 1..=ids.len() {
+                let reason = FinishReason::Length;
+                let events = model.events(&ids[..end], offered(), &[2], &[], reason);
+                let mut encoder = AnswerEncoder::default();
+                let (mut said, mut open) = (String::new(), None);
+                for message in events.into_iter().map(|event| encoder.event(event, "r")) {
+                    said += &message.text;
+                    assert!(message.warnings.is_empty(), "{:?}", &ids[..end]);
+                    for piece in message.tool_calls {
+                        assert!(open.is_none_or(|open| open == piece.index));
+                        open = (!piece.complete && !piece.cut).then_some(piece.index);
+                    }
+                }
+                assert_eq!(open, None, "{answer:?} {end}");
+                assert!(text.starts_with(&said), "{said:?}");
+            }
+        }
+    }
 
     #[test]
     fn parts_become_fields_and_pieces_of_calls() {
@@ -197,6 +227,15 @@ mod tests {
         let end = v1::ToolCallPiece { arguments: "}".into(), complete: true, ..Default::default() };
         let next = v1::ToolCallPiece { index: 1, id: "c1".into(), arguments: "[".into(), ..piece };
         assert_eq!(second.tool_calls, [end, next]);
+        let cut = encode(0, vec![start(0), arguments("{"), AnswerPart::CallCut]);
+        let piece = v1::ToolCallPiece {
+            id: "c0".into(),
+            name: "f".into(),
+            arguments: "{".into(),
+            cut: true,
+            ..Default::default()
+        };
+        assert_eq!((cut.tool_calls, cut.text.as_str()), (vec![piece], ""));
         let fault = AnswerPart::MalformedCall(CallFault { warning: "w".into() });
         let last = encode(1, vec![fault, AnswerPart::Text("[".into())]);
         assert_eq!(

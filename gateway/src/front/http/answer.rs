@@ -41,6 +41,8 @@ pub struct CompletionUsage {
     pub total_tokens: u64,
     /// More about the prompt.
     pub prompt_tokens_details: PromptTokensDetails,
+    /// More about the answers.
+    pub completion_tokens_details: CompletionTokensDetails,
 }
 
 /// More about the tokens of a prompt.
@@ -48,6 +50,13 @@ pub struct CompletionUsage {
 pub struct PromptTokensDetails {
     /// Tokens that came from the prefix cache.
     pub cached_tokens: u64,
+}
+
+/// More about the tokens of all answers to a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CompletionTokensDetails {
+    /// Tokens of thoughts.
+    pub reasoning_tokens: u64,
 }
 
 /// What this service reports and the protocol has no field for.
@@ -128,7 +137,7 @@ impl Totals {
     pub(crate) fn add(&mut self, index: u32, end: &AnswerEnd) {
         let AnswerEnd { finish_reason: _, stop: _, usage, route, speculation, timing, seed } = end;
         self.ended += 1;
-        let Usage { prompt_tokens, completion_tokens, cached_tokens } = *usage;
+        let Usage { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens } = *usage;
         let sums = &mut self.usage;
         // The answers have one prompt.
         sums.prompt_tokens = sums.prompt_tokens.max(prompt_tokens.into());
@@ -136,6 +145,7 @@ impl Totals {
         sums.total_tokens = sums.prompt_tokens + sums.completion_tokens;
         let details = &mut sums.prompt_tokens_details;
         details.cached_tokens = details.cached_tokens.max(cached_tokens.into());
+        sums.completion_tokens_details.reasoning_tokens += u64::from(reasoning_tokens);
         let extension = &mut self.extension;
         if index == 0 {
             extension.route = route.map(|Route { lane, reason }| RouteReport {
@@ -203,7 +213,12 @@ mod tests {
     fn several_answers_have_one_prompt_and_the_sum_of_their_tokens() {
         let route = |reason| Some(Route { lane: Lane::Speculative, reason });
         let end = |completion_tokens, cached_tokens, reason, total_ms| AnswerEnd {
-            usage: Usage { prompt_tokens: 10, completion_tokens, cached_tokens },
+            usage: Usage {
+                prompt_tokens: 10,
+                completion_tokens,
+                reasoning_tokens: completion_tokens - 1,
+                cached_tokens,
+            },
             route: route(reason),
             speculation: Speculation { cycles: 2, drafted: 8, accepted: 5 },
             timing: Timing { total_ms, ..Default::default() },
@@ -216,6 +231,7 @@ mod tests {
         let usage = totals.usage();
         assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens), (10, 7, 17));
         assert_eq!(usage.prompt_tokens_details.cached_tokens, 8);
+        assert_eq!(usage.completion_tokens_details.reasoning_tokens, 2 + 3);
         let AnswerExtension { route, speculation, timing, seed, warnings } = totals.extension();
         let route = route.expect("reported");
         assert_eq!((route.lane.as_str(), route.reason.as_str()), ("speculative", "benefit"));

@@ -43,6 +43,9 @@ pub mod values;
 mod whole;
 mod wire;
 
+#[cfg(test)]
+mod cut_tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -72,7 +72,7 @@ impl Calls {
         match (*self, part) {
             (Calls::None, AnswerPart::CallEnd) => *self = Calls::Complete,
             (Calls::Complete, AnswerPart::CallStart(_)) => *self = Calls::LeftOut,
-            (Calls::LeftOut, AnswerPart::CallEnd) => {
+            (Calls::LeftOut, AnswerPart::CallEnd | AnswerPart::CallCut) => {
                 *self = Calls::Complete;
                 return false;
             }
@@ -152,6 +152,14 @@ mod tests {
         let broken_second = vec![start("a"), AnswerPart::CallEnd, start("b"), fault(), text()];
         let expected = [start("a"), AnswerPart::CallEnd, fault(), text()];
         assert_eq!(kept(AllowedCalls::One, &[(0, broken_second)]), expected);
+    }
+
+    #[test]
+    fn a_call_that_was_cut_is_kept_alone_and_left_out_after_another_one() {
+        let cut = vec![start("a"), AnswerPart::CallCut];
+        assert_eq!(kept(AllowedCalls::One, &[(0, cut.clone())]), cut);
+        let second = vec![start("a"), AnswerPart::CallEnd, start("b"), AnswerPart::CallCut];
+        assert_eq!(kept(AllowedCalls::One, &[(0, second)]), [start("a"), AnswerPart::CallEnd]);
     }
 
     #[test]

@@ -65,6 +65,15 @@ impl GemmaCall {
         }
     }
 
+    /// Adds the beginning of a value to the arguments of a call that is cut.
+    pub(super) fn cut(&mut self, piece: &mut CallPiece) {
+        match &mut self.expected {
+            Expected::Literal(word) => piece.arguments.push_str(word),
+            Expected::Json(scanner) => scanner.cut(&mut piece.arguments),
+            _ => {}
+        }
+    }
+
     /// The tag around texts.
     pub(super) fn quote(&mut self, piece: &mut CallPiece) -> Result<(), NoCall> {
         self.expected = match std::mem::replace(&mut self.expected, Expected::Nothing) {

@@ -4,7 +4,11 @@
 use serde_json::{Map, Value};
 
 use super::super::json::JsonScanner;
+use super::super::tools::OfferedTools;
 use super::{CallPiece, NoCall};
+
+/// Keys of the object's members.
+const KEYS: [&str; 4] = ["name", "arguments", "parameters", "type"];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expected {
@@ -55,6 +59,24 @@ impl JsonCall {
 
     pub(super) fn in_text(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.scanner.in_text())
+    }
+
+    /// Adds the beginning of a value to the arguments of a call that is cut.
+    pub(super) fn cut(&mut self, piece: &mut CallPiece) {
+        if let Some(running) = self.running.as_mut().filter(|running| !running.is_text) {
+            running.scanner.cut(&mut piece.arguments);
+        }
+    }
+
+    /// Whether the key or the name that runs can be one of a call.
+    pub(super) fn may_become_call(&self, tools: &OfferedTools) -> bool {
+        let Some(OpenMember { member, text, .. }) = &self.running else { return true };
+        let letters = text.strip_prefix('"').unwrap_or(text);
+        match member {
+            None => KEYS.iter().any(|key| key.starts_with(letters)),
+            Some(Member::Name) => tools.has_beginning(letters),
+            Some(Member::Arguments | Member::Type) => true,
+        }
     }
 
     pub(super) fn push(&mut self, letter: char, piece: &mut CallPiece) -> Result<(), NoCall> {

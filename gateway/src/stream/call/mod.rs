@@ -102,6 +102,25 @@ impl CallReader {
         }
     }
 
+    /// Adds what the reader holds back of a value to the arguments of a call that is cut.
+    pub(super) fn cut(&mut self, piece: &mut CallPiece) {
+        match self {
+            Self::Json(reader) => reader.cut(piece),
+            Self::Tagged(reader) => reader.cut(piece),
+            Self::Gemma(reader) => reader.cut(piece),
+            Self::Arguments(scanner) => scanner.cut(&mut piece.arguments),
+        }
+    }
+
+    /// Whether letters without a tag may still become a call of one of these tools. Of a call that a
+    /// tag began nothing else can come.
+    pub(super) fn may_become_call(&self, tools: &OfferedTools) -> bool {
+        match self {
+            Self::Json(reader) => reader.may_become_call(tools),
+            Self::Tagged(_) | Self::Gemma(_) | Self::Arguments(_) => true,
+        }
+    }
+
     /// Whether the next letter belongs to a text, in which tags are letters.
     pub(super) fn in_text(&self) -> bool {
         match self {

@@ -67,6 +67,13 @@ impl TaggedCall {
         matches!(self.expected, Expected::Value(_))
     }
 
+    /// Adds the beginning of a value to the arguments of a call that is cut.
+    pub(super) fn cut(&mut self, piece: &mut CallPiece) {
+        if let Expected::Value(value) = &self.expected {
+            value.cut(&mut piece.arguments);
+        }
+    }
+
     pub(super) fn push(
         &mut self,
         letter: char,
@@ -163,6 +170,19 @@ impl RunningValue {
         let out_of_tail = std::mem::replace(&mut self.tail, rest);
         self.take(&out_of_tail, out);
         false
+    }
+
+    /// Writes what is not out yet. Letters that may become the end of the value are left out.
+    fn cut(&self, out: &mut String) {
+        match self.kind {
+            ArgumentType::Text => {}
+            // A text, because null would be shorter than most beginnings.
+            ArgumentType::TextOrNull => {
+                out.push('"');
+                self.whole.chars().for_each(|letter| escape(letter, out));
+            }
+            ArgumentType::Json => out.push_str(&self.whole),
+        }
     }
 
     fn take(&mut self, text: &str, out: &mut String) {

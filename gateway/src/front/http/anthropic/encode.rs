@@ -102,7 +102,7 @@ impl MessageWriter {
             AnswerPart::CallArguments(text) => {
                 self.delta(json!({"type": "input_json_delta", "partial_json": text}), events);
             }
-            AnswerPart::CallEnd => self.close(events),
+            AnswerPart::CallEnd | AnswerPart::CallCut => self.close(events),
             AnswerPart::MalformedCall(fault) => {
                 self.close(events);
                 self.totals.warn(0, fault.warning);
@@ -233,6 +233,8 @@ enum Block {
     ToolUse {
         call: CallStart,
         arguments: String,
+        /// Whether the limit of tokens cut it.
+        is_cut: bool,
     },
     /// What follows is another block.
     Closed,
@@ -250,13 +252,15 @@ impl Content {
             (AnswerPart::Reasoning(more), Some(Block::Thinking(text))) => text.push_str(&more),
             (AnswerPart::Reasoning(text), _) => self.blocks.push(Block::Thinking(text)),
             (AnswerPart::CallStart(call), _) => {
-                self.blocks.push(Block::ToolUse { call, arguments: String::new() });
+                let (arguments, is_cut) = (String::new(), false);
+                self.blocks.push(Block::ToolUse { call, arguments, is_cut });
             }
             (AnswerPart::CallArguments(more), Some(Block::ToolUse { arguments, .. })) => {
                 arguments.push_str(&more);
             }
+            (AnswerPart::CallCut, Some(Block::ToolUse { is_cut, .. })) => *is_cut = true,
             (AnswerPart::MalformedCall(_), _) => self.blocks.push(Block::Closed),
-            (AnswerPart::CallArguments(_) | AnswerPart::CallEnd, _) => {}
+            (AnswerPart::CallArguments(_) | AnswerPart::CallEnd | AnswerPart::CallCut, _) => {}
         }
     }
 }
@@ -268,10 +272,10 @@ impl Block {
             Block::Thinking(thinking) => {
                 json!({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
             }
-            Block::ToolUse { call: CallStart { index: _, id, name }, arguments } => {
+            Block::ToolUse { call: CallStart { index: _, id, name }, arguments, is_cut } => {
                 let input = match serde_json::from_str::<Value>(&arguments) {
                     Ok(input) if input.is_object() => input,
-                    _ if arguments.is_empty() => json!({}),
+                    _ if arguments.is_empty() && !is_cut => json!({}),
                     // A call that was cut: its text is all there is.
                     _ => json!({ "incomplete": arguments }),
                 };
@@ -284,7 +288,8 @@ impl Block {
 
 /// `input_tokens` does not count the cached ones.
 fn usage(usage: Usage) -> Value {
-    let Usage { prompt_tokens, completion_tokens, cached_tokens } = usage;
+    // The protocol has no place for the tokens of thoughts.
+    let Usage { prompt_tokens, completion_tokens, reasoning_tokens: _, cached_tokens } = usage;
     json!({
         "input_tokens": prompt_tokens.saturating_sub(cached_tokens),
         "cache_creation_input_tokens": 0,

@@ -10,13 +10,17 @@ fn writer(asked: Asked) -> MessageWriter {
     MessageWriter::new("r1", "demo", asked)
 }
 
+fn usage_of(completion_tokens: u32) -> Usage {
+    Usage { prompt_tokens: 10, completion_tokens, cached_tokens: 8, ..Default::default() }
+}
+
 fn event(parts: Vec<AnswerPart>) -> AnswerEvent {
-    let so_far = Some(Usage { prompt_tokens: 10, completion_tokens: 1, cached_tokens: 8 });
+    let so_far = Some(usage_of(1));
     AnswerEvent { parts, so_far, ..Default::default() }
 }
 
 fn last(reason: FinishReason, stop: &str, completion_tokens: u32) -> AnswerEvent {
-    let usage = Usage { prompt_tokens: 10, completion_tokens, cached_tokens: 8 };
+    let usage = usage_of(completion_tokens);
     let end =
         AnswerEnd { finish_reason: Some(reason), stop: stop.into(), usage, ..Default::default() };
     AnswerEvent { last: Some(end), ..Default::default() }
@@ -187,6 +191,35 @@ fn a_malformed_call_is_text_with_a_warning() {
     assert_eq!(whole["stop_reason"], "end_turn");
     assert_eq!(whole["paceline"]["warnings"][0]["message"], "no JSON");
     assert_eq!(assembled(&streamed(Asked::default(), events())), whole);
+}
+
+#[test]
+fn a_call_that_was_cut_is_the_last_block_and_no_text() {
+    let cut = |pieces: &[&str]| {
+        let mut parts = vec![text("a"), call("t", "f")];
+        parts.extend(pieces.iter().map(|piece| arguments(piece)));
+        parts.push(AnswerPart::CallCut);
+        vec![event(parts), last(FinishReason::Length, "", 3)]
+    };
+    let asked = || Asked { max_tokens: 3, ..Default::default() };
+    for (pieces, input) in [
+        (&["{\"a\": ", "\"b"][..], json!({"incomplete": "{\"a\": \"b"})),
+        (&[], json!({"incomplete": ""})),
+        // The arguments are whole, and the rest of the call is not.
+        (&["{\"a\": 1}"], json!({"a": 1})),
+    ] {
+        let whole = writer(asked()).whole(cut(pieces));
+        let block = json!({"type": "tool_use", "id": "t", "name": "f", "input": input});
+        assert_eq!(whole["content"], json!([{"type": "text", "text": "a"}, block]));
+        assert_eq!(whole["stop_reason"], "max_tokens");
+        let events = streamed(asked(), cut(pieces));
+        let sent: String =
+            events.iter().filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
+        assert_eq!(sent, pieces.concat());
+        let message = assembled(&events);
+        assert_eq!(message["content"].as_array().map(Vec::len), Some(2));
+        assert_eq!(message["stop_reason"], "max_tokens");
+    }
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub enum ResponsesOutput {
         id: String,
         /// `assistant`.
         role: String,
-        /// `completed`.
+        /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
         /// Its parts.
         content: Vec<ResponsesOutputPart>,
@@ -90,7 +90,7 @@ pub enum ResponsesOutput {
     Reasoning {
         /// Its id.
         id: String,
-        /// `completed`.
+        /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
         /// Its parts.
         content: Vec<ResponsesOutputPart>,
@@ -109,9 +109,9 @@ pub enum ResponsesOutput {
         name: String,
         /// Group of the function, if it has one.
         namespace: Option<String>,
-        /// A JSON object as text.
+        /// A JSON object as text; a beginning of one if the call is incomplete.
         arguments: String,
-        /// `completed`.
+        /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
     },
     /// A call of a tool that takes any text.
@@ -126,7 +126,7 @@ pub enum ResponsesOutput {
         namespace: Option<String>,
         /// The text.
         input: String,
-        /// `completed`.
+        /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
     },
 }

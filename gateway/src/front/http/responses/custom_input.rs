@@ -59,6 +59,11 @@ impl CustomInput {
         letters
     }
 
+    /// The letters that have been sent, for a call that is cut.
+    pub(super) fn sent(&self) -> &str {
+        &self.sent
+    }
+
     /// The whole text of the complete object, and the letters of it that have not been sent.
     pub(super) fn end(&self, object: &str) -> (String, String) {
         let is_whole = serde_json::from_str::<serde_json::Value>(object).is_ok();

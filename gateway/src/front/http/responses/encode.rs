@@ -29,10 +29,28 @@ pub struct ResponseWriter {
     output: Vec<Value>,
     open: Option<OpenItem>,
     logprobs: MessageLogprobs,
-    reasoning_tokens: u64,
     /// What this service reports and the protocol has no field for.
     totals: Totals,
     end: Option<AnswerEnd>,
+}
+
+/// How far an item came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ItemState {
+    InProgress,
+    Completed,
+    /// The limit of tokens cut it.
+    Incomplete,
+}
+
+impl ItemState {
+    fn word(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+        }
+    }
 }
 
 /// The item that pieces are added to.
@@ -74,7 +92,6 @@ impl ResponseWriter {
             output: Vec::new(),
             open: None,
             logprobs: MessageLogprobs::new(texts),
-            reasoning_tokens: 0,
             totals: Totals::default(),
             end: None,
         }
@@ -122,7 +139,7 @@ impl ResponseWriter {
                 "cache_write_tokens": 0,
             },
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
             "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
         });
         response["paceline"] = json!(self.totals.extension());
@@ -198,9 +215,10 @@ impl ResponseWriter {
                     events.extend(self.of_item(name, json!({ "delta": delta }), false));
                 }
             }
-            AnswerPart::CallEnd => self.close(events),
+            AnswerPart::CallEnd => self.close(ItemState::Completed, events),
+            AnswerPart::CallCut => self.close(ItemState::Incomplete, events),
             AnswerPart::MalformedCall(fault) => {
-                self.close(events);
+                self.close(ItemState::Completed, events);
                 self.totals.warn(0, fault.warning);
             }
         }
@@ -214,7 +232,7 @@ impl ResponseWriter {
 
     /// Opens an item after the one that is open.
     fn open(&mut self, kind: Kind, events: &mut Vec<SseEvent>) {
-        self.close(events);
+        self.close(ItemState::Completed, events);
         let prefix = match &kind {
             Kind::Message => "msg",
             Kind::Reasoning => "rs",
@@ -228,7 +246,7 @@ impl ResponseWriter {
             Kind::Call { .. } | Kind::CustomCall { .. } => None,
         };
         let open = OpenItem { id, kind, text: String::new(), logprobs: Vec::new() };
-        let body = json!({"output_index": self.output.len(), "item": open.json(None, false)});
+        let body = json!({"output_index": self.output.len(), "item": open.json(ItemState::InProgress, false)});
         self.open = Some(open);
         events.push(self.named("response.output_item.added", body));
         if let Some(part) = part {
@@ -237,8 +255,19 @@ impl ResponseWriter {
         }
     }
 
-    /// Completes the open item.
-    fn close(&mut self, events: &mut Vec<SseEvent>) {
+    /// Ends the item that is open at the end of the answer.
+    fn close_last(&mut self, events: &mut Vec<SseEvent>) {
+        let reason = self.end.as_ref().and_then(|end| end.finish_reason);
+        let state = match reason {
+            Some(FinishReason::Length) => ItemState::Incomplete,
+            Some(FinishReason::Stop) | None => ItemState::Completed,
+        };
+        self.close(state, events);
+    }
+
+    /// Ends the open item. The arguments of a call that was cut are never done: a client acts on
+    /// that event.
+    fn close(&mut self, state: ItemState, events: &mut Vec<SseEvent>) {
         let Some(open) = &self.open else { return };
         let text = open.text.clone();
         match &open.kind {
@@ -255,6 +284,7 @@ impl ResponseWriter {
                 let body = json!({"part": reasoning_part(&text)});
                 events.extend(self.of_item("response.content_part.done", body, true));
             }
+            Kind::CustomCall { .. } | Kind::Call { .. } if state == ItemState::Incomplete => {}
             Kind::CustomCall { input, .. } => {
                 let (input, rest) = input.end(&text);
                 if !rest.is_empty() {
@@ -271,7 +301,7 @@ impl ResponseWriter {
             }
         }
         let Some(open) = self.open.take() else { return };
-        let item = open.json(Some(&text), self.asked.encrypted_reasoning);
+        let item = open.json(state, self.asked.encrypted_reasoning);
         let body = json!({"output_index": self.output.len(), "item": item});
         events.push(self.named("response.output_item.done", body));
         self.output.push(item);
@@ -279,9 +309,11 @@ impl ResponseWriter {
 }
 
 impl OpenItem {
-    /// The item; `text` is its content once it is complete.
-    fn json(&self, text: Option<&str>, encrypted_reasoning: bool) -> Value {
-        let state = if text.is_some() { "completed" } else { "in_progress" };
+    /// The item. It has its content once it has ended.
+    fn json(&self, state: ItemState, encrypted_reasoning: bool) -> Value {
+        let text = Some(self.text.as_str()).filter(|_| state != ItemState::InProgress);
+        let is_cut = state == ItemState::Incomplete;
+        let state = state.word();
         let mut item = match &self.kind {
             Kind::Message => json!({
                 "type": "message",
@@ -307,14 +339,21 @@ impl OpenItem {
                 "type": "custom_tool_call",
                 "call_id": id,
                 "name": tool.name,
-                "input": text.map(|object| input.end(object).0).unwrap_or_default(),
+                "input": match text {
+                    Some(_) if is_cut => input.sent().to_owned(),
+                    Some(object) => input.end(object).0,
+                    None => String::new(),
+                },
                 "status": state,
             }),
             Kind::Call { id, tool } => json!({
                 "type": "function_call",
                 "call_id": id,
                 "name": tool.name,
-                "arguments": text.map(arguments).unwrap_or_default(),
+                "arguments": match text {
+                    Some(text) if !is_cut => arguments(text),
+                    _ => text.unwrap_or_default().to_owned(),
+                },
                 "status": state,
             }),
         };
@@ -333,12 +372,6 @@ impl AnswerWriter for ResponseWriter {
         let mut events = Vec::new();
         self.begin(&mut events);
         self.logprobs.add(&mut event);
-        let thinks = |part: &AnswerPart| matches!(part, AnswerPart::Reasoning(_));
-        let goes_on = matches!(self.open, Some(OpenItem { kind: Kind::Reasoning, .. }));
-        // Tokens of an event with a thought and something else are not thoughts alone.
-        if event.parts.iter().all(thinks) && (goes_on || !event.parts.is_empty()) {
-            self.reasoning_tokens += event.token_ids.len() as u64;
-        }
         for part in event.parts {
             self.part(part, &mut events);
         }
@@ -351,7 +384,7 @@ impl AnswerWriter for ResponseWriter {
 
     fn end(&mut self) -> Vec<SseEvent> {
         let mut events = Vec::new();
-        self.close(&mut events);
+        self.close_last(&mut events);
         let response = self.ended();
         let name = match response["status"] == "incomplete" {
             true => "response.incomplete",
@@ -373,7 +406,7 @@ impl AnswerWriter for ResponseWriter {
         for event in events {
             self.event(event);
         }
-        self.close(&mut Vec::new());
+        self.close_last(&mut Vec::new());
         self.ended()
     }
 }

@@ -27,7 +27,8 @@ fn event(parts: Vec<AnswerPart>) -> AnswerEvent {
 }
 
 fn last(reason: FinishReason) -> AnswerEvent {
-    let usage = Usage { prompt_tokens: 10, completion_tokens: 7, cached_tokens: 8 };
+    let usage =
+        Usage { prompt_tokens: 10, completion_tokens: 7, reasoning_tokens: 2, cached_tokens: 8 };
     let end = AnswerEnd { finish_reason: Some(reason), usage, ..Default::default() };
     AnswerEvent { last: Some(end), ..Default::default() }
 }
@@ -167,6 +168,52 @@ fn an_answer_that_was_cut_is_incomplete() {
     assert_eq!(last["type"], "response.incomplete");
     assert_eq!(last["response"]["status"], "incomplete");
     assert_eq!(last["response"]["incomplete_details"]["reason"], "max_output_tokens");
+}
+
+/// A function with arguments, a function without any, a custom tool, and one whose text has not come.
+#[test]
+fn a_call_that_was_cut_is_an_incomplete_item_and_its_arguments_are_never_done() {
+    for (name, pieces, field, value) in [
+        ("mcp__docs__read", &["{\"a\": ", "\"b"][..], "arguments", "{\"a\": \"b"),
+        ("mcp__docs__read", &[], "arguments", ""),
+        ("apply_patch", &["{\"input\": ", "\"*** B\\nx"], "input", "*** B\nx"),
+        ("apply_patch", &["{\"inp"], "input", ""),
+        ("apply_patch", &["{\"patch\": \"a"], "input", ""),
+    ] {
+        let cut = || {
+            let mut parts = vec![text("Let me."), call("c1", name)];
+            parts.extend(pieces.iter().map(|piece| arguments(piece)));
+            parts.push(AnswerPart::CallCut);
+            vec![event(parts), last(FinishReason::Length)]
+        };
+        let whole = writer(asked(false)).whole(cut());
+        assert_eq!(whole["status"], "incomplete");
+        let item = &whole["output"][1];
+        assert_eq!((&item["status"], &item[field]), (&json!("incomplete"), &json!(value)));
+        assert_eq!(whole["output"].as_array().map(Vec::len), Some(2), "nothing after it");
+        assert_eq!(whole["output"][0]["status"], "completed", "the text before it is whole");
+        let events = streamed(asked(false), cut());
+        let last = events.last().expect("an end");
+        assert_eq!((&last["type"], &last["response"]), (&json!("response.incomplete"), &whole));
+        let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+        assert_eq!(of("response.function_call_arguments.done"), 0);
+        assert_eq!(of("response.custom_tool_call_input.done"), 0);
+        assert_eq!(of("response.output_item.done"), 2);
+        let sent: String =
+            events.iter().filter_map(|event| event["delta"].as_str()).skip(1).collect();
+        assert_eq!(sent, value);
+    }
+}
+
+#[test]
+fn what_the_limit_cuts_is_an_incomplete_item() {
+    for part in [text("a"), thought("a")] {
+        let whole = writer(asked(false)).whole(vec![event(vec![part]), last(FinishReason::Length)]);
+        assert_eq!(whole["output"][0]["status"], "incomplete");
+    }
+    // The calls came whole.
+    let whole = writer(asked(false)).whole(agentic(FinishReason::Length));
+    assert_eq!(whole["output"][3]["status"], "completed");
 }
 
 #[test]

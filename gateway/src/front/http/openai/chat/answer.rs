@@ -72,7 +72,7 @@ pub struct ChatAnswerCall {
 pub struct ChatAnswerFunction {
     /// Its name.
     pub name: String,
-    /// A JSON object as text.
+    /// A JSON object as text. With the reason `length`, those of the last call may be cut.
     pub arguments: String,
 }
 

@@ -7,7 +7,7 @@ pub mod answer;
 mod decode;
 pub mod request;
 mod thinking;
-mod write;
+pub(crate) mod write;
 
 #[cfg(test)]
 mod decode_tests;

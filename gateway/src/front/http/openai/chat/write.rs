@@ -126,7 +126,7 @@ impl ChatWriter {
             for part in parts {
                 match &part {
                     AnswerPart::CallStart(_) => *open = true,
-                    AnswerPart::CallEnd => *open = false,
+                    AnswerPart::CallEnd | AnswerPart::CallCut => *open = false,
                     AnswerPart::MalformedCall(CallFault { warning }) => {
                         self.totals.warn(index, warning.clone());
                         // The text of a call that had begun follows.
@@ -199,6 +199,8 @@ impl ChatWriter {
                 }
                 None
             }
+            // The end's reason tells it.
+            AnswerPart::CallCut => None,
             AnswerPart::MalformedCall(CallFault { warning }) => {
                 self.totals.warn(index, warning);
                 None
@@ -257,7 +259,7 @@ impl ChatAnswer {
                     call.function.arguments.push_str(&arguments);
                 }
             }
-            AnswerPart::CallEnd | AnswerPart::MalformedCall(_) => {}
+            AnswerPart::CallEnd | AnswerPart::CallCut | AnswerPart::MalformedCall(_) => {}
         }
     }
 }

@@ -24,7 +24,8 @@ fn event(sample_index: u32, parts: Vec<AnswerPart>) -> AnswerEvent {
 }
 
 fn end(sample_index: u32, reason: FinishReason) -> AnswerEvent {
-    let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 3 };
+    let usage =
+        Usage { prompt_tokens: 5, completion_tokens: 2, reasoning_tokens: 1, cached_tokens: 3 };
     let last = AnswerEnd { finish_reason: Some(reason), usage, seed: 9, ..Default::default() };
     AnswerEvent { last: Some(last), ..event(sample_index, vec![]) }
 }
@@ -89,7 +90,8 @@ fn text_comes_in_chunks_with_one_role_and_one_end() {
     assert_eq!(answer["choices"][0]["message"], message);
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     let usage = json!({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": 3}});
+        "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 1}});
     assert_eq!((&answer["usage"], &answer["object"]), (&usage, &json!("chat.completion")));
 }
 
@@ -99,6 +101,7 @@ fn usage_comes_in_a_chunk_of_its_own_and_is_null_before() {
     let chunks = streamed(writer(1, true, false), events);
     let (last, before) = chunks.split_last().expect("some");
     assert_eq!((&last["choices"], &last["usage"]["total_tokens"]), (&json!([]), &json!(7)));
+    assert_eq!(last["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
     assert_eq!(last["paceline"]["seed"], 9);
     for chunk in before {
         assert_eq!(chunk.get("usage"), Some(&Value::Null));
@@ -178,6 +181,31 @@ fn a_malformed_call_is_text_with_a_warning() {
     let last = chunks.last().expect("some");
     assert_eq!(last["choices"][0]["finish_reason"], "stop");
     assert_eq!(last["paceline"]["warnings"], warnings);
+}
+
+#[test]
+fn a_call_that_was_cut_is_a_call_with_the_reason_length() {
+    let events = vec![
+        event(0, vec![text("ok"), call(0, "f"), arguments("{\"a\": ")]),
+        event(0, vec![arguments("\"b"), AnswerPart::CallCut]),
+        end(0, FinishReason::Length),
+    ];
+    let answer = whole(writer(1, false, false), events.clone());
+    let (choice, message) = (&answer["choices"][0], &answer["choices"][0]["message"]);
+    assert_eq!((&choice["finish_reason"], &message["content"]), (&json!("length"), &json!("ok")));
+    let function = &message["tool_calls"][0]["function"];
+    assert_eq!(*function, json!({"name": "f", "arguments": "{\"a\": \"b"}));
+    assert!(answer["paceline"].get("warnings").is_none());
+    let chunks = streamed(writer(1, false, false), events);
+    let sent: String = chunks
+        .iter()
+        .filter_map(|chunk| {
+            let call = &chunk["choices"][0]["delta"]["tool_calls"][0];
+            call["function"]["arguments"].as_str()
+        })
+        .collect();
+    assert_eq!(sent, "{\"a\": \"b");
+    assert_eq!(chunks.last().expect("some")["choices"][0]["finish_reason"], "length");
 }
 
 #[test]

@@ -81,7 +81,8 @@ fn text(sample_index: u32, text: &str) -> AnswerEvent {
 }
 
 fn end(sample_index: u32) -> AnswerEvent {
-    let usage = Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 3 };
+    let usage =
+        Usage { prompt_tokens: 5, completion_tokens: 2, cached_tokens: 3, ..Default::default() };
     let reason = Some(FinishReason::Length);
     let last = AnswerEnd { finish_reason: reason, usage, ..Default::default() };
     AnswerEvent { last: Some(last), sample_index, ..Default::default() }
