@@ -2,6 +2,7 @@
 //! may be is the service's to say, so that there is one place that says it.
 
 mod models;
+mod values;
 
 use std::path::PathBuf;
 
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_proto::v1;
 
 pub use models::{InspectArgs, ModelsArgs, PullArgs};
+pub use values::{BadBias, BadTokenIds, Bias, TokenIds};
 
 /// One large language model on one machine, as a service of several processes.
 #[derive(Debug, Parser)]
@@ -206,50 +208,6 @@ pub struct HowArgs {
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     pub route: Route,
 }
-
-/// `--token-ids 1,2,3`
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TokenIds(pub Vec<u32>);
-
-impl std::str::FromStr for TokenIds {
-    type Err = BadTokenIds;
-
-    fn from_str(text: &str) -> Result<Self, BadTokenIds> {
-        let id = |word: &str| word.trim().parse().map_err(|_| BadTokenIds(word.trim().to_owned()));
-        text.split(',').map(id).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-/// A word of `--token-ids` that is no token id.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected token ids as 1,2,3, found {0:?}")]
-pub struct BadTokenIds(String);
-
-/// One of `--logit-bias`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bias {
-    /// The token.
-    pub id: u32,
-    /// What is added to its logit; the service knows the range.
-    pub bias: f32,
-}
-
-impl std::str::FromStr for Bias {
-    type Err = BadBias;
-
-    fn from_str(text: &str) -> Result<Self, BadBias> {
-        let read = || {
-            let (id, bias) = text.split_once('=')?;
-            Some(Self { id: id.trim().parse().ok()?, bias: bias.trim().parse().ok()? })
-        };
-        read().ok_or_else(|| BadBias(text.to_owned()))
-    }
-}
-
-/// A value of `--logit-bias` that is none.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a token id and a number as 42=-100, found {0:?}")]
-pub struct BadBias(String);
 
 /// `--route`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
