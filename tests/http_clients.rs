@@ -4,8 +4,6 @@
 //! What the packages must find is asserted in Python, in `tests/http_clients`.
 //! `scripts/test-more.sh` installs the packages first, so no test uses a network.
 
-use std::path::{Path, PathBuf};
-
 use paceline_proto::v1::CountTokensRequest;
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -14,15 +12,6 @@ use paceline_tests::python::Clients;
 use paceline_tests::skip::smollm2;
 use paceline_tests::{Stack, model, repository, share};
 use serde_json::{Value, json};
-
-/// The embedded target without its own template.
-const CALLING: &str = "calling";
-/// The pair's template with tools, in the place of another role: the pair was trained to answer with
-/// calls without any description of them.
-const TEMPLATE: &str = "{%- if tools %}{{- '<|im_start|>tools\n' }}{%- for t in tools %}{{- t | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}\
-{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}{%- if m.content %}{{- m.content }}{%- endif %}\
-{%- for c in m.tool_calls or [] %}{{- '<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}\n</tool_call>' }}{%- endfor %}\
-{{- '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}";
 
 /// The name of the served model.
 fn served(stack: &Stack) -> String {
@@ -47,17 +36,6 @@ fn with_the_pair(test: &str, program: &str, manner: &str) {
     stack.stop();
 }
 
-/// The embedded target with [`TEMPLATE`], in a directory.
-fn calling(parent: &Path) -> PathBuf {
-    let dir = model::single(parent, CALLING, &model::Weights::demo().bytes());
-    let path = dir.join("tokenizer_config.json");
-    let text = std::fs::read_to_string(&path).expect("there");
-    let mut config: Value = serde_json::from_str(&text).expect("JSON");
-    config["chat_template"] = TEMPLATE.into();
-    std::fs::write(path, config.to_string()).expect("written");
-    dir
-}
-
 /// One manner against the embedded target with a template that knows tools. Without a drafter each
 /// token is a piece of its own, so that arguments arrive in pieces.
 fn with_tools(test: &str, program: &str, manner: &str) {
@@ -65,7 +43,7 @@ fn with_tools(test: &str, program: &str, manner: &str) {
     let parent = tempfile::tempdir().expect("a directory");
     let stack = Stack::ready(&format!(
         "target.model = {:?}\ndrafter.model = \"\"\n",
-        calling(parent.path())
+        model::calling(parent.path())
     ));
     drive(&clients, &stack, program, manner);
     stack.stop();

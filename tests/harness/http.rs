@@ -4,6 +4,8 @@ use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::Stack;
 
 /// An answer to a request.
@@ -62,6 +64,23 @@ impl Stack {
         );
         stream.write_all((head + body).as_bytes())?;
         Ok(stream)
+    }
+
+    /// Posts JSON to `path` of the HTTP address. The answer, a stream of events as well, is read to
+    /// its end: version 1.0 has no chunks, and a stream ends with its connection.
+    ///
+    /// # Errors
+    /// As [`Stack::http_get`].
+    pub fn http_json(&self, path: &str, body: &Value) -> io::Result<HttpAnswer> {
+        let (host, body) = (self.http_address(), body.to_string());
+        let mut stream = TcpStream::connect(&host)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.0\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all((head + &body).as_bytes())?;
+        read_answer(stream)
     }
 }
 

@@ -1,10 +1,17 @@
-//! Model directories that are broken in one way each, made from the demo model.
+//! Model directories made from the demo model: broken in one way each, or with another template.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::repository;
+
+/// The pair's template with tools, in the place of another role: the pair was trained to answer with
+/// calls without any description of them.
+const CALLING: &str = "{%- if tools %}{{- '<|im_start|>tools\n' }}{%- for t in tools %}{{- t | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}\
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}{%- if m.content %}{{- m.content }}{%- endif %}\
+{%- for c in m.tool_calls or [] %}{{- '<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}\n</tool_call>' }}{%- endfor %}\
+{{- '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}";
 
 /// A safetensors file taken apart.
 pub struct Weights {
@@ -82,6 +89,22 @@ fn without_weights(parent: &Path, name: &str) -> PathBuf {
 pub fn single(parent: &Path, name: &str, file: &[u8]) -> PathBuf {
     let dir = without_weights(parent, name);
     std::fs::write(dir.join("model.safetensors"), file).unwrap();
+    dir
+}
+
+/// The embedded target with a template that knows tools, in a directory.
+pub fn calling(parent: &Path) -> PathBuf {
+    templated(parent, "calling", CALLING)
+}
+
+/// The embedded target with this template, in a directory of this name.
+pub fn templated(parent: &Path, name: &str, template: &str) -> PathBuf {
+    let dir = single(parent, name, &Weights::demo().bytes());
+    let path = dir.join("tokenizer_config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config["chat_template"] = template.into();
+    std::fs::write(path, config.to_string()).unwrap();
     dir
 }
 
