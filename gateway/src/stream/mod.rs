@@ -220,7 +220,7 @@ impl AnswerEvent {
             | AnswerPart::CallArguments(text) => text.len(),
             AnswerPart::CallStart(start) => start.id.len() + start.name.len(),
             AnswerPart::MalformedCall(fault) => fault.warning.len(),
-            AnswerPart::CallEnd => 0,
+            AnswerPart::CallEnd | AnswerPart::CallCut => 0,
         };
         let parts: usize = self.parts.iter().map(letters).sum();
         let numbers: usize = self.logprobs.iter().map(|at| 1 + at.top.len()).sum();

@@ -11,6 +11,7 @@ use super::openai::chat::write::ChatWriter;
 use super::responses::decode::Asked as ResponsesAsked;
 use super::responses::encode::ResponseWriter;
 use super::sse::SseEvent;
+use crate::inference::bounds::SampleCount;
 use crate::stream::sample_answers::{Model, SampleAnswer, offered, sample_answers};
 use crate::stream::{AnswerEvent, FinishReason, collect};
 
@@ -153,7 +154,7 @@ fn message_streamed(events: &[Value]) -> Seen {
 fn seen(pieces: &[AnswerEvent]) -> [Seen; 3] {
     let mut events = Vec::new();
     pieces.iter().cloned().for_each(|event| collect(&mut events, event));
-    let chat = || ChatWriter::new(head(), 1, true, None);
+    let chat = || ChatWriter::new(head(), SampleCount::default(), true, None);
     let response = || ResponseWriter::new(head(), ResponsesAsked::default(), None);
     // The end of the context is another reason of this protocol.
     let message = || MessageWriter::new("r", "m", MessagesAsked::default());
