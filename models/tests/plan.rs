@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_models::{DeviceChoice, LayerKv, LoadOptions, device, load_target_with, plan_target};
+use paceline_models::{
+    DeviceChoice, LayerKv, LoadOptions, Quantize, device, load_draft, load_target_with, plan_draft,
+    plan_target,
+};
 
 /// Bytes that MLX rounds each of some hundred arrays up by.
 const ROUNDING_BYTES: f64 = 256.0 * 1024.0;
@@ -51,5 +54,42 @@ fn a_loaded_model_takes_what_was_planned() {
         });
         assert_eq!(plan.recurrent, recurrent.collect::<Vec<_>>(), "{name}");
         assert_eq!(plan.has_vision, model.vision().is_some(), "{name}");
+    }
+}
+
+/// Bytes of arrays that a loaded drafter holds.
+fn held(dir: &Path, kind: &str, target: Option<&Path>, quantize: Quantize) -> u64 {
+    let before = device::memory().0;
+    let drafter = load_draft(dir, kind, target, quantize, &mut |_, _| {}).expect("loads");
+    let held = device::memory().0.saturating_sub(before);
+    drop(drafter);
+    held
+}
+
+#[test]
+fn what_a_drafter_takes_is_planned_as_it_is_quantized() {
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/drafter");
+    for (drafter, kind, target) in [
+        (demo, "auto", None),
+        (golden("model-qwen3"), "model", None),
+        (golden("dspark-qwen3_5"), "auto", Some(golden("mtp-dense"))),
+        (golden("dflash2-qwen3_5"), "auto", Some(golden("mtp-dense"))),
+        (golden("eagle3-qwen3"), "auto", None),
+        (golden("mtp-dense"), "mtp", Some(golden("mtp-dense"))),
+        (golden("mtp-moe"), "mtp", Some(golden("mtp-moe-target"))),
+    ] {
+        let (name, target) = (drafter.display(), target.as_deref());
+        let mut planned = vec![];
+        for quantize in [Quantize::None, Quantize::Q8, Quantize::Q4] {
+            let plan = plan_draft(&drafter, kind, target, quantize).expect("a plan");
+            let bytes = plan.storage.memory_bytes() as f64;
+            let held = held(&drafter, kind, target, quantize) as f64;
+            let off = (held - bytes).abs();
+            let message = format!("{name}, {quantize:?}: planned {bytes}, held {held}");
+            assert!(off <= 0.05 * bytes + ROUNDING_BYTES, "{message}");
+            planned.push(bytes);
+        }
+        assert!(planned.is_sorted_by(|more, fewer| more > fewer), "{name}: {planned:?}");
     }
 }

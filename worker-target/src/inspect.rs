@@ -5,9 +5,11 @@ use std::io::Write as _;
 use std::path::Path;
 
 use paceline_models::load::{CheckpointPlan, FormatUse, StoragePlan};
-use paceline_models::{DraftPlan, LoadError, ModelError, device, plan_draft, plan_target};
+use paceline_models::{
+    DraftPlan, LoadError, ModelError, Quantize, device, plan_draft, plan_target,
+};
 use paceline_process::checkpoints::name_of;
-use paceline_process::config::{Config, ConfigError, MTP, TARGET_HEAD};
+use paceline_process::config::{Config, ConfigError, DrafterQuantize, MTP, TARGET_HEAD};
 use paceline_process::{Exit, Loaded, chain, digest, lifecycle, platform};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
@@ -160,7 +162,12 @@ fn drafter_object(drafter: &Path, target: &Path, config: &Config, hello: &Hello)
         true => (target, MTP),
         false => (drafter, config.drafter.kind.as_str()),
     };
-    let plan = match plan_draft(dir, kind, Some(target)) {
+    let quantize = match config.drafter.quantize {
+        DrafterQuantize::None => Quantize::None,
+        DrafterQuantize::Q8 => Quantize::Q8,
+        DrafterQuantize::Q4 => Quantize::Q4,
+    };
+    let plan = match plan_draft(dir, kind, Some(target), quantize) {
         Ok(plan) => plan,
         Err(error) => return json!({ "path": path, "fits": false, "reason": chain(&error) }),
     };

@@ -205,6 +205,25 @@ fn a_drafter_is_checked_as_at_its_attachment() {
 }
 
 #[test]
+fn a_drafters_memory_counts_its_quantization() {
+    let demo = repository().join("demo");
+    let memory = |quantize: &str| {
+        let mut command = worker();
+        command.env("PACELINE_DRAFTER__QUANTIZE", quantize).arg("--inspect");
+        command.arg(demo.join("target")).arg("--drafter").arg(demo.join("drafter"));
+        let output = command.output().expect("it starts");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        found["drafter"]["memory_bytes"].as_u64().expect("a number") as f64
+    };
+    let floats = memory("none");
+    // Its matrices have nearly all numbers: 9 and 5 bits of 32, and 8 bits at least for the first one.
+    for (quantize, least, most) in [("q8", 0.28, 0.30), ("q4", 0.16, 0.22)] {
+        let share = memory(quantize) / floats;
+        assert!(share > least && share < most, "{quantize}: {share}");
+    }
+}
+
+#[test]
 fn what_is_no_model_is_refused_with_the_reason() {
     let empty = tempfile::tempdir().expect("a temporary directory");
     let refused = output(empty.path(), None);

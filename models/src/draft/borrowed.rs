@@ -11,7 +11,9 @@ use super::vocabulary::{RowsById, proposed_ids};
 use super::{DraftInfo, DraftOptions, Kind, forms};
 use crate::error::Result;
 use crate::layers::{Embedding, Linear, NormWeight, RmsNorm};
-use crate::load::{ConfigJson, Layout, LoadError, StoragePlan, TensorFiles, WeightForms, Weights};
+use crate::load::{
+    ConfigJson, Layout, LoadError, Packing, StoragePlan, TensorFiles, WeightForms, Weights,
+};
 use crate::target;
 
 /// Where the families that are served keep their parts.
@@ -176,8 +178,8 @@ impl FoundParts {
     ///
     /// # Errors
     /// One is quantized in a format that the target's config.json does not name.
-    pub(super) fn storage(&self) -> Result<StoragePlan, LoadError> {
-        StoragePlan::of(&self.files, &self.forms)
+    pub(super) fn storage(&self, packing: Option<Packing>) -> Result<StoragePlan, LoadError> {
+        StoragePlan::of_packed(&self.files, &self.forms, packing)
     }
 
     /// Reads them. Quantized as they are stored, else as `options` says. `progress` is called with

@@ -41,6 +41,7 @@ pub(super) const KIND: Kind = Kind {
     info: |config, dir, weight_bytes| Ok(info(&config::read(config)?, dir, weight_bytes)),
     own_tensors: all_tensors,
     borrows: |_| Borrows::Nothing,
+    floats: &[],
     load: |files| Ok(Box::new(Dflash::load(files)?)),
 };
 

@@ -35,6 +35,7 @@ pub(super) const KIND: Kind = Kind {
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?.backbone, dir, weight_bytes)),
     own_tensors: all_tensors,
     borrows: |_| Borrows::Head,
+    floats: &["predecessor_codebook", "successor_codebook"],
     load: |files| Ok(Box::new(Dflash2::load(files)?)),
 };
 

@@ -40,6 +40,7 @@ pub(super) const KIND: Kind = Kind {
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?.backbone, dir, weight_bytes)),
     own_tensors: all_tensors,
     borrows: |files| if has_own_head(files) { Borrows::Nothing } else { Borrows::Head },
+    floats: &["markov_w1", "proj", "embed_tokens"],
     load: |files| Ok(Box::new(Dspark::load(files)?)),
 };
 

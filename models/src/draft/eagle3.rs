@@ -83,6 +83,7 @@ pub(super) const KIND: Kind = Kind {
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?, dir, weight_bytes)),
     own_tensors: all_tensors,
     borrows: |_| Borrows::Nothing,
+    floats: &[],
     load: |files| Ok(Box::new(NextToken::new(Eagle3::load(files)?))),
 };
 

@@ -45,7 +45,8 @@ use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
 use crate::layers::{Linear, NormWeight, has_product};
 use crate::load::{
-    ConfigJson, LoadError, Precision, Quantization, StoragePlan, TensorFiles, WeightForms, Weights,
+    ConfigJson, LoadError, Packing, Precision, Quantization, StoragePlan, TensorFiles, WeightForms,
+    Weights,
 };
 use crate::sample::RowRule;
 use crate::sample::noise::NoiseKey;
@@ -65,6 +66,8 @@ struct Kind {
     own_tensors: fn(&mut TensorFiles, &Path) -> Result<NormWeight, LoadError>,
     /// What a drafter with these tensors takes from its target's checkpoint.
     borrows: fn(&TensorFiles) -> Borrows,
+    /// Matrices that [`Quantize`] leaves as floats, by the last parts of their names.
+    floats: &'static [&'static str],
     load: fn(DrafterFiles<'_>) -> Result<Box<dyn Drafter>, LoadError>,
 }
 
@@ -470,7 +473,7 @@ pub fn load_draft(
     (kind.load)(files)
 }
 
-/// What a drafter is, and what its weights take on this device, as the checkpoint has them.
+/// What a drafter is, and what its weights take on this device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftPlan {
     /// What it reads and proposes.
@@ -479,22 +482,29 @@ pub struct DraftPlan {
     pub storage: StoragePlan,
 }
 
-/// What the drafter in `dir` is: from headers and config.json, no weight is read. `kind` and
-/// `target` as in [`load_draft`].
+/// What the drafter in `dir` is: from headers and config.json, no weight is read. `kind`, `target`
+/// and `quantize` as in [`load_draft`].
 ///
 /// # Errors
 /// As [`load_draft`].
-pub fn plan_draft(dir: &Path, kind: &str, target: Option<&Path>) -> Result<DraftPlan, LoadError> {
+pub fn plan_draft(
+    dir: &Path,
+    kind: &str,
+    target: Option<&Path>,
+    quantize: Quantize,
+) -> Result<DraftPlan, LoadError> {
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     let mut info = (kind.info)(&config, dir, 0)?;
     let mut checkpoint = TensorFiles::open(dir)?;
     (kind.own_tensors)(&mut checkpoint, dir)?;
     info.weight_bytes = checkpoint.total_bytes();
-    let mut storage = StoragePlan::of(&checkpoint, &forms(&config)?)?;
+    let packing = |floats| quantize.bits().map(|bits| Packing { bits, floats });
+    let packed = packing(kind.floats);
+    let mut storage = StoragePlan::of_packed(&checkpoint, &forms(&config)?, packed)?;
     if let Some(parts) = FoundParts::of(kind, &checkpoint, target, &info)? {
         info.weight_bytes += parts.bytes();
-        storage = storage.with(parts.storage()?);
+        storage = storage.with(parts.storage(packing(&[]))?);
     }
     Ok(DraftPlan { info, storage })
 }

@@ -39,6 +39,7 @@ pub(super) const KIND: Kind = Kind {
     own_tensors: all_tensors,
     borrows: |_| Borrows::Nothing,
     info,
+    floats: &[],
     load: |files| Ok(Box::new(Model::load(files)?)),
 };
 

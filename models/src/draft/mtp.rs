@@ -47,6 +47,7 @@ pub(super) const KIND: Kind = Kind {
     info,
     own_tensors,
     borrows: |_| Borrows::Ends,
+    floats: &[],
     load: |files| Ok(Box::new(NextToken::new(Head::load(files)?))),
 };
 

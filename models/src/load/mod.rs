@@ -19,7 +19,7 @@ pub use files::TensorFiles;
 pub use header::HeaderError;
 pub use layout::{Layout, Unserved};
 pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
-pub use plan::{CheckpointPlan, FormatUse, StoragePlan};
+pub use plan::{CheckpointPlan, FormatUse, Packing, StoragePlan};
 pub use quantization::{QuantFormat, QuantMode, Quantization};
 pub use tokenizer::{count_token_ids, special_ids, stop_ids};
 pub use weights::{Precision, WeightForms, Weights};

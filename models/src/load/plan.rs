@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use paceline_blas::RecurrentSizes;
 use safetensors::tensor::Dtype;
 
+use super::arrays::is_float;
 use super::files::TensorEntry;
 use super::quantization::QuantFormat;
-use super::{ConfigJson, LoadError, Precision, TensorFiles, WeightForms};
+use super::weights::packed_bits;
+use super::{ConfigJson, LoadError, Precision, QuantizedMatrix, TensorFiles, WeightForms};
 
 /// Tensors of one format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,32 @@ pub struct FormatUse {
 pub struct StoragePlan {
     /// The formats.
     pub formats: Vec<FormatUse>,
+}
+
+/// Float matrices that are quantized as they are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// Bits of a number; [`packed_bits`] has the exceptions.
+    pub bits: i32,
+    /// Modules that stay floats, by the last parts of their names.
+    pub floats: &'static [&'static str],
+}
+
+impl Packing {
+    /// The format of a tensor once it is loaded; `None` if it stays as it is.
+    fn format(self, name: &str, entry: &TensorEntry, forms: &WeightForms) -> Option<QuantFormat> {
+        // The experts of a layer in one tensor are a module without `weight` behind its name.
+        let module = name.strip_suffix(".weight");
+        let module = module.or_else(|| name.contains(".experts.").then_some(name))?;
+        let part = module.rsplit('.').next().unwrap_or(module);
+        let format = QuantFormat::affine(packed_bits(self.bits, module), QuantizedMatrix::GROUP);
+        let inputs = *entry.shape.get(1..)?.last()?;
+        let is_packed = is_float(entry.dtype)
+            && !self.floats.contains(&part)
+            && inputs.is_multiple_of(QuantizedMatrix::GROUP as usize)
+            && (forms.keeps)(format);
+        is_packed.then_some(format)
+    }
 }
 
 /// Sizes of a text model, and what its weights take.
@@ -71,6 +99,18 @@ impl StoragePlan {
     /// # Errors
     /// A quantized module whose format config.json does not name.
     pub fn of(checkpoint: &TensorFiles, forms: &WeightForms) -> Result<Self, LoadError> {
+        Self::of_packed(checkpoint, forms, None)
+    }
+
+    /// The same with float matrices that are quantized as they are loaded.
+    ///
+    /// # Errors
+    /// As [`StoragePlan::of`].
+    pub fn of_packed(
+        checkpoint: &TensorFiles,
+        forms: &WeightForms,
+        packing: Option<Packing>,
+    ) -> Result<Self, LoadError> {
         let mut formats: BTreeMap<String, FormatUse> = BTreeMap::new();
         let mut add = |used: Used, name: &str| {
             let sum = formats.entry(used.format.clone()).or_default();
@@ -86,7 +126,12 @@ impl StoragePlan {
             let (module, part) = name.rsplit_once('.').unwrap_or((name, ""));
             let scales = format!("{module}.scales");
             let Some(scales) = entries.get(&scales) else {
-                add(Used::floats(entry, forms.precision), name);
+                let format = packing.and_then(|packing| packing.format(name, entry, forms));
+                let used = match format {
+                    Some(format) => Used::packed(entry, format, forms.precision),
+                    None => Used::floats(entry, forms.precision),
+                };
+                add(used, name);
                 continue;
             };
             // The other parts are counted with the weight.
@@ -215,6 +260,20 @@ impl Used {
             other => format!("{other:?}"),
         };
         Self { format, parameters, disk_bytes, memory_bytes }
+    }
+
+    /// A tensor of floats that is quantized as it is loaded: its numbers, and a scale and a bias for
+    /// each group in the type of the floats.
+    fn packed(entry: &TensorEntry, format: QuantFormat, precision: Precision) -> Self {
+        let floats = Self::floats(entry, precision);
+        let parameters = floats.parameters;
+        let numbers = parameters.saturating_mul(format.bits as u64) / 8;
+        let groups = floats.memory_bytes / format.group as u64;
+        Self {
+            format: format!("{}, loaded as {format}", floats.format),
+            memory_bytes: numbers + 2 * groups,
+            ..floats
+        }
     }
 
     fn quantized(

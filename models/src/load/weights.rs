@@ -61,6 +61,14 @@ pub(super) struct Expanded {
     pub(super) format: Option<QuantFormat>,
 }
 
+/// Bits to which the matrix of module `name` is quantized where others get `bits`. All later numbers
+/// depend on the projection of a target's hidden states, and all of a layer's on a router: 8 bits at
+/// least.
+pub(super) fn packed_bits(bits: i32, name: &str) -> i32 {
+    let matters = matches!(name.rsplit('.').next(), Some("fc" | "input_proj" | "gate"));
+    if matters { bits.max(8) } else { bits }
+}
+
 impl<'a> Weights<'a> {
     /// Loads from `checkpoint`.
     pub fn new(
@@ -106,11 +114,9 @@ impl<'a> Weights<'a> {
         self
     }
 
-    /// Bits to which the matrix of module `name` is quantized. All later numbers depend on the
-    /// projection of a target's hidden states, and all of a layer's on a router: 8 bits at least.
+    /// Bits to which the matrix of module `name` is quantized.
     pub(super) fn bits_of(&self, name: &str) -> Option<i32> {
-        let matters = matches!(name.rsplit('.').next(), Some("fc" | "input_proj" | "gate"));
-        self.bits.map(|bits| if matters { bits.max(8) } else { bits })
+        self.bits.map(|bits| packed_bits(bits, name))
     }
 
     /// Whether the weight of module `name` is stored in float16.

@@ -37,7 +37,8 @@ fn drafters_of_a_hybrid_target_read_its_layers_and_borrow_its_head() {
         ("dflash2-qwen3_5", "dflash2", &[1, 0]),
         ("dspark-qwen3_5", "dspark", &[0]),
     ] {
-        let info = plan_draft(&golden(name), "auto", Some(&target)).expect("a plan").info;
+        let info =
+            plan_draft(&golden(name), "auto", Some(&target), Quantize::None).expect("a plan").info;
         assert_eq!((info.kind.as_str(), info.feature_layers.as_slice()), (kind, layers));
         assert_eq!(
             (info.hidden, info.vocab, info.target_layers),

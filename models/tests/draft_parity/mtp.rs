@@ -63,7 +63,8 @@ fn quantized_heads_draft_nearly_the_same() {
 #[test]
 fn a_head_reads_its_own_tensors_and_both_ends_of_its_target() {
     for (name, target) in PAIRS {
-        let plan = plan_draft(&golden(name), "mtp", Some(&golden(target))).expect("a plan");
+        let plan = plan_draft(&golden(name), "mtp", Some(&golden(target)), Quantize::None)
+            .expect("a plan");
         let info = &plan.info;
         assert_eq!((info.kind.as_str(), info.feature_layers.as_slice()), ("mtp", &[1][..]));
         assert_eq!((info.hidden, info.vocab, info.block), (64, Some(56), 4));
@@ -220,7 +221,7 @@ fn a_target_without_a_head_or_of_another_size_is_refused_with_what_to_do() {
     let found = says(&target, "mtp", Some(&target));
     assert!(found.contains("the checkpoint has no tensors mtp.*"), "{found}");
     assert!(found.contains("drafter.model = \"lookup\" or a drafter of its own"), "{found}");
-    assert!(plan_draft(&target, "mtp", Some(&target)).is_err());
+    assert!(plan_draft(&target, "mtp", Some(&target), Quantize::None).is_err());
     let other = golden("dflash-target");
     let found = says(&other, "mtp", Some(&other));
     assert!(found.contains("found \"qwen3\": no other family"), "{found}");
@@ -367,7 +368,7 @@ fn quantized_folder() -> tempfile::TempDir {
 fn a_head_that_is_stored_quantized_drafts_nearly_the_same() {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let (folder, target) = (quantized_folder(), golden("mtp-moe-target"));
-    let plan = plan_draft(folder.path(), "auto", Some(&target)).expect("a plan");
+    let plan = plan_draft(folder.path(), "auto", Some(&target), Quantize::None).expect("a plan");
     let formats: Vec<_> = plan.storage.formats.iter().map(|used| used.format.as_str()).collect();
     for format in ["affine, 4 bits, groups of 64", "affine, 8 bits, groups of 64", "bfloat16"] {
         assert!(formats.contains(&format), "{formats:?}");

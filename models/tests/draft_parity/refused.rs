@@ -66,13 +66,14 @@ fn a_target_that_is_missing_or_another_one_is_named() {
         assert!(error.contains("expected the target's, 64, found 32"), "{error}");
         let error = refusal(name, Some(&golden("qwen3-tiny-f16")), same);
         assert!(error.contains("expected the target's, 256, found 56"), "{error}");
-        let (alone, whole) = (golden(name), plan_draft(&golden(name), "auto", Some(&fits)));
+        let (alone, whole) =
+            (golden(name), plan_draft(&golden(name), "auto", Some(&fits), Quantize::None));
         let whole = whole.expect("a plan");
         let head = 4 * 56 * 32;
         assert_eq!(whole.info.weight_bytes, whole.storage.disk_bytes());
         let own = draft_bytes(&alone);
         assert_eq!(whole.info.weight_bytes, own + head, "the head counts");
-        assert!(plan_draft(&alone, "auto", None).is_err());
+        assert!(plan_draft(&alone, "auto", None, Quantize::None).is_err());
     }
     assert_eq!(refusal("dspark-speculators", None, same), "loads", "it has a head of its own");
 }
@@ -151,7 +152,8 @@ fn float16_is_refused_with_the_reason() {
 fn kinds_are_told_apart_by_their_configs() {
     let target = golden("dflash-target");
     for (name, kind) in NAMES.iter().zip(["dflash2", "dspark", "dspark"]) {
-        let found = plan_draft(&golden(name), "auto", Some(&target)).expect("a plan").info;
+        let found =
+            plan_draft(&golden(name), "auto", Some(&target), Quantize::None).expect("a plan").info;
         assert_eq!((found.kind.as_str(), found.logit_softcap), (kind, None));
         assert!(draft::feature_layers(&golden(name), kind).is_ok());
         for other in ["dflash", "dflash2", "dspark"].into_iter().filter(|other| *other != kind) {
