@@ -49,6 +49,8 @@ pub struct Guard {
     keys: Option<Arc<Keys>>,
     throttle: Arc<Mutex<Throttle>>,
     sessions: Arc<Mutex<Sessions>>,
+    /// Name of the cookie of sessions.
+    cookie: Arc<str>,
     clock: Clock,
     /// Ends TLS, where it is set.
     pub tls: Option<Tls>,
@@ -65,6 +67,7 @@ impl Guard {
             keys: Keys::configured(config)?.map(Arc::new),
             throttle: Arc::default(),
             sessions: Arc::default(),
+            cookie: sessions::cookie_name(config).into(),
             clock: Clock::start(),
             tls: tls::served(&config.gateway)?,
             settings: config.gateway.clone(),
@@ -140,6 +143,11 @@ impl Guard {
             (None, None) => return Err(UnknownKey),
         };
         keys.find(key).map(Some).ok_or(UnknownKey)
+    }
+
+    /// Name of the cookie of sessions of this service.
+    pub fn session_cookie(&self) -> &str {
+        &self.cookie
     }
 
     /// Begins a session of this key's owner; its token.

@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use paceline_process::RuntimeDir;
+use paceline_process::config::Config;
 use paceline_process::keys::{Digest, digest, hex};
 use paceline_vocabulary::Millis;
 use subtle::ConstantTimeEq as _;
@@ -20,8 +22,21 @@ const TOKEN_CHARS: usize = 2 * TOKEN_BYTES;
 const LIFE_MS: u64 = 12 * 60 * 60 * 1_000;
 /// Most sessions of one key: as many browsers of one person. The oldest one ends for a new one.
 const MAX_PER_KEY: usize = 16;
+/// Bytes of a service's id in the name of its cookie: two of a few services have one in a billion.
+const ID_BYTES: usize = 6;
 /// Most sessions of all keys. The oldest one ends for a new one.
 const MAX_SESSIONS: usize = 256;
+
+/// Name of the cookie of sessions. Browsers send a cookie to all ports of a host, so that each
+/// service of a host needs a name of its own: with one name, the session of one would end that of
+/// another. Services of one host have different runtime directories, and those of several hosts behind
+/// one name have different addresses.
+pub fn cookie_name(config: &Config) -> String {
+    // A directory that cannot be found refuses the start elsewhere.
+    let dir = RuntimeDir::locate(config).map(|dir| dir.path().display().to_string());
+    let place = format!("{}\n{}", dir.unwrap_or_default(), config.gateway.http);
+    format!("paceline_session_{}", hex(&digest(&place)[..ID_BYTES]))
+}
 
 /// The secret of a session.
 #[derive(Clone, PartialEq, Eq)]
@@ -173,5 +188,21 @@ mod tests {
         for wrong in ["", short, &long, &"g".repeat(TOKEN_CHARS), &"é".repeat(TOKEN_CHARS / 2)] {
             assert_eq!(SessionToken::parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn services_of_one_host_have_cookies_of_their_own() {
+        let name = |dir: &str, http: &str| {
+            let mut config = Config::default();
+            config.supervisor.runtime_dir = dir.to_owned();
+            config.gateway.http = http.to_owned();
+            cookie_name(&config)
+        };
+        let ours = name("/run/a", "127.0.0.1:8061");
+        assert_eq!(ours, name("/run/a", "127.0.0.1:8061"), "it is the same after a restart");
+        assert_ne!(ours, name("/run/b", "127.0.0.1:8061"));
+        assert_ne!(ours, name("/run/a", "127.0.0.1:8062"));
+        let id = ours.strip_prefix("paceline_session_").expect("its beginning");
+        assert!(id.len() == 2 * ID_BYTES && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
 }

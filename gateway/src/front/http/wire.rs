@@ -56,7 +56,7 @@ impl WireProtocol for HttpWire {
     }
 
     fn principal(guard: &Guard, request: &mut Parts) -> Result<Option<Principal>, UnknownKey> {
-        let session = session::offered(request);
+        let session = session::offered(request, guard.session_cookie());
         let principal = guard.principal(&request.headers, KeySource::BearerOrApiKey);
         for secret in [AUTHORIZATION, API_KEY, COOKIE] {
             request.headers.remove(secret);

@@ -19,18 +19,15 @@ use super::{FIGURES, SESSION, guard_answer};
 use crate::front::http::HttpFront;
 use crate::front::http::error::ErrorReply;
 use crate::front::http::site::is_own_page;
-use crate::guard::API_KEY;
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
+use crate::guard::{API_KEY, Guard};
 use crate::inference::error::InferenceError;
-
-/// Name of the cookie.
-const NAME: &str = "paceline_session";
 
 /// The session that a request may use: one without a key, from the service's own page, that asks for
 /// figures or ends the session. Browsers count other ports of the same host as the same site and
-/// send the cookie from them, too.
-pub fn offered(request: &Parts) -> Option<SessionToken> {
+/// send the cookie from them, too. `name` is that of the cookie.
+pub fn offered(request: &Parts, name: &str) -> Option<SessionToken> {
     let is_keyed = [AUTHORIZATION, API_KEY].iter().any(|name| request.headers.contains_key(name));
     let may_use = match request.uri.path() {
         FIGURES => [Method::GET, Method::HEAD].contains(&request.method),
@@ -42,7 +39,7 @@ pub fn offered(request: &Parts) -> Option<SessionToken> {
     }
     let headers = request.headers.get_all(COOKIE).iter();
     let cookies = headers.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(';'));
-    let ours = cookies.filter_map(|cookie| cookie.trim().strip_prefix(NAME)?.strip_prefix('='));
+    let ours = cookies.filter_map(|cookie| cookie.trim().strip_prefix(name)?.strip_prefix('='));
     ours.filter_map(SessionToken::parse).next()
 }
 
@@ -55,7 +52,7 @@ pub(super) async fn begin(State(front): State<Arc<HttpFront>>, request: Request)
     match front.guard.begin_session(owner) {
         Ok(token) => {
             tracing::info!(key = &*owner.name, "session of the status page");
-            done(cookie(token.value(), front.guard.tls.is_some(), ""))
+            done(cookie(&front.guard, token.value(), ""))
         }
         Err(error) => {
             let error = InferenceError::bug(format_args!("no random numbers: {error}"));
@@ -72,15 +69,19 @@ pub(super) async fn end(State(front): State<Arc<HttpFront>>, request: Request) -
     if let Some(token) = request.extensions().get::<SessionToken>() {
         front.guard.end_session(token);
     }
-    done(cookie("", front.guard.tls.is_some(), "; Max-Age=0"))
+    done(cookie(&front.guard, "", "; Max-Age=0"))
 }
 
 /// The cookie with this value. Browsers send it to the page's own paths alone, only for requests of
 /// the page's own site, only by TLS if there is TLS, and show it to no script.
-fn cookie(value: &str, has_tls: bool, age: &str) -> Option<HeaderValue> {
-    let secure = if has_tls { "; Secure" } else { "" };
-    let text = format!("{NAME}={value}; Path={FIGURES}; HttpOnly; SameSite=Strict{secure}{age}");
+fn cookie(guard: &Guard, value: &str, age: &str) -> Option<HeaderValue> {
+    let text = cookie_text(guard.session_cookie(), value, guard.tls.is_some(), age);
     HeaderValue::from_str(&text).ok()
+}
+
+fn cookie_text(name: &str, value: &str, has_tls: bool, age: &str) -> String {
+    let secure = if has_tls { "; Secure" } else { "" };
+    format!("{name}={value}; Path={FIGURES}; HttpOnly; SameSite=Strict{secure}{age}")
 }
 
 /// # Errors
@@ -107,6 +108,7 @@ fn done(cookie: Option<HeaderValue>) -> Response {
 mod tests {
     use super::*;
 
+    const NAME: &str = "paceline_session_0a";
     const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     fn found(method: &str, path: &str, headers: &[(&str, &str)]) -> Option<String> {
@@ -115,7 +117,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).expect("a request").into_parts();
-        offered(&parts).map(|token| token.value().to_owned())
+        offered(&parts, NAME).map(|token| token.value().to_owned())
     }
 
     #[test]
@@ -158,6 +160,9 @@ mod tests {
         {
             assert_eq!(found("GET", "/status", &[("cookie", &other)]), None, "{other}");
         }
+        // The cookie of another service on this host, on another port.
+        let both = format!("paceline_session_0b={}; {ours}", "f".repeat(TOKEN.len()));
+        assert_eq!(found("GET", "/status", &[("cookie", &both)]).as_deref(), Some(TOKEN));
         for key in ["authorization", "x-api-key"] {
             let headers = [("cookie", ours.as_str()), (key, "wrong")];
             assert_eq!(found("GET", "/status", &headers), None, "{key}");
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_cookie_is_for_this_site_hidden_from_scripts_and_secure_under_tls() {
-        let text = |has_tls, age| cookie(TOKEN, has_tls, age).expect("ASCII");
+        let text = |has_tls, age| cookie_text(NAME, TOKEN, has_tls, age);
         let expected = format!("{NAME}={TOKEN}; Path=/status; HttpOnly; SameSite=Strict");
         assert_eq!(text(false, ""), expected);
         assert_eq!(text(true, ""), format!("{expected}; Secure"));
