@@ -5,6 +5,7 @@ mod routing;
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_process::config::Config;
 use paceline_process::{Loaded, RuntimeDir, socket};
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{
@@ -28,7 +29,13 @@ pub async fn run(args: &StatusArgs, screen: &mut Screen) -> Result<(), Failure> 
     let outcome = ask(args.config.config.as_deref()).await;
     match outcome {
         Ok(status) => {
-            let text = if args.json { format!("{}\n", object(&status)) } else { table(&status) };
+            let text = match args.json {
+                true => format!("{}\n", object(&status)),
+                false => {
+                    let Loaded { config, .. } = Loaded::find(args.config.config.as_deref())?;
+                    format!("{}{}", table(&status), long_drafts(&config, &status))
+                }
+            };
             screen.text(&text).map_err(|_| Failure::output_closed())
         }
         Err(failure) => {
@@ -189,6 +196,16 @@ fn table(status: &StatusResponse) -> String {
     format!("{}{figures}{routing}{reasons}", aligned(&rows))
 }
 
+/// A line if the policy lets the drafter draft for longer contexts than it was trained with.
+fn long_drafts(config: &Config, status: &StatusResponse) -> String {
+    let policy = status.routing.as_ref().map(|routing| routing.policy.as_slice());
+    let mut settings = policy.unwrap_or_default().iter();
+    let setting = settings.find(|setting| setting.key == "routing.max_context");
+    let max_context = setting.and_then(|setting| setting.value.parse().ok());
+    let warning = max_context.and_then(|tokens| config.longer_than_trained(tokens));
+    warning.map(|warning| format!("warning: {warning}\n")).unwrap_or_default()
+}
+
 fn link_word(link: &LinkStatus) -> &str {
     if link.state.is_empty() { "absent" } else { &link.state }
 }
@@ -274,7 +291,8 @@ fn uptime(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::v1::{ModelStatus, ProcessState};
+    use paceline_process::config::DrafterModels;
+    use paceline_proto::v1::{ModelStatus, PolicySetting, ProcessState, RoutingStatus};
 
     fn snapshot() -> StatusResponse {
         let target = ProcessStatus {
@@ -378,6 +396,28 @@ mod tests {
             text.contains("link: refused\n") && text.contains("link: other tokenizer\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_policy_above_the_length_that_the_drafter_was_trained_with_is_warned_of() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let json = r#"{"architectures": ["DFlashDraftModel"], "max_position_embeddings": 40960}"#;
+        std::fs::write(dir.path().join("config.json"), json).expect("written");
+        let mut config = Config::default();
+        config.drafter.model = DrafterModels::one(dir.path().display().to_string());
+        let warned = |value: &str| {
+            let setting = PolicySetting {
+                key: "routing.max_context".into(),
+                value: value.into(),
+                source: "operator".into(),
+            };
+            let routing = RoutingStatus { policy: vec![setting], ..Default::default() };
+            long_drafts(&config, &StatusResponse { routing: Some(routing), ..snapshot() })
+        };
+        assert_eq!((warned("auto"), warned("4096")), (String::new(), String::new()));
+        let line = warned("8000");
+        assert!(line.starts_with("warning: routing.max_context = 8000 is above 4096"), "{line}");
+        assert!(line.ends_with('\n'));
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod policy;
 mod routing;
 mod supervisor;
 mod target;
+mod trained_length;
 mod unserved;
 mod validate;
 mod worker_digest;

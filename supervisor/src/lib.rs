@@ -108,6 +108,9 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     for error in missing {
         tracing::warn!(error = chain(&error), "requests are served without this drafter");
     }
+    if let Some(warning) = loaded.config.long_drafts() {
+        tracing::warn!(warning, "configuration");
+    }
     let log = &loaded.config.routing.route_log;
     let route_log =
         (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));

@@ -96,6 +96,9 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
         let error = chain(&error);
         screen.note(&format!("warning: {error}; requests are served without this drafter"));
     }
+    if let Some(warning) = loaded.config.long_drafts() {
+        screen.note(&format!("warning: {warning}"));
+    }
     let bad = |error: ConfigError| refuse(Exit::Config, chain(&error));
     loaded.config.resolve_models().map_err(bad)?;
     let config = &loaded.config;
