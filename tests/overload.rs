@@ -2,15 +2,20 @@
 //! (I6, I11).
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use paceline_process::clock::monotonic_ns;
+use paceline_process::keys::KeyLine;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Dice, prompts, reference, same_but_near_ties};
 use paceline_tests::stack::{EndedRequest, Pending};
-use paceline_tests::{Answer, Live, Stack, chat, continue_ids, wait};
+use paceline_tests::{Answer, Live, Stack, chat, continue_ids, repository, wait};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -125,6 +130,70 @@ fn a_burst_of_a_hundred_is_served_whole() {
     assert_eq!(queued(&stack), 0);
     wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
     stack.stop();
+}
+
+/// The settings in docs/clients.md for a burst, as lines of a stack's configuration.
+fn burst_settings() -> String {
+    let page = std::fs::read_to_string(repository().join("docs/clients.md")).expect("the page");
+    let section = page.split("## A burst of requests").nth(1).expect("the section");
+    let block = section.split("```toml\n[limits]\n").nth(1).expect("its settings");
+    let block = block.split("```").next().expect("their end");
+    block.lines().map(|line| format!("limits.{line}\n")).collect()
+}
+
+/// The status of the answer to a small request, on a connection of its own.
+fn status_of(address: &str, key: &str, at: usize) -> u16 {
+    let body =
+        format!(r#"{{"prompt": [{}, 7, 8], "max_tokens": 4, "ignore_eos": true}}"#, 100 + at);
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(600))).expect("a timeout");
+    let length = body.len();
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{key}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    code.unwrap_or_else(|| panic!("no status: {answer}"))
+}
+
+#[test]
+#[ignore = "more: 400 requests, half of them with a key"]
+fn two_hundred_requests_at_once_are_served_with_the_settings_of_the_clients_page() {
+    const SECRET: &str = "a-key-of-a-client-that-sends-everything-at-once";
+    for has_key in [false, true] {
+        let mut stack = Stack::new(&burst_settings());
+        if has_key {
+            let file = stack.path("keys");
+            let line = KeyLine::of("burst", SECRET).expect("fine");
+            std::fs::write(&file, format!("{line}\n")).expect("written");
+            std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("ours");
+            stack.set(&format!("gateway.api_keys_file = {file:?}\n"));
+        }
+        stack.serve();
+        stack.wait_ready();
+        let key =
+            if has_key { format!("authorization: Bearer {SECRET}\r\n") } else { String::new() };
+        let address = stack.http_address();
+        let statuses: BTreeMap<u16, usize> = std::thread::scope(|scope| {
+            let ask = |at| {
+                scope.spawn({
+                    let (address, key) = (&address, &key);
+                    move || status_of(address, key, at)
+                })
+            };
+            let all: Vec<_> = (0..200).map(ask).collect();
+            let mut counts = BTreeMap::new();
+            for one in all {
+                *counts.entry(one.join().expect("an answer")).or_default() += 1;
+            }
+            counts
+        });
+        assert_eq!(statuses, BTreeMap::from([(200, 200)]), "with a key: {has_key}");
+        stack.stop();
+    }
 }
 
 #[test]
