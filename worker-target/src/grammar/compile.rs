@@ -8,6 +8,7 @@ use llguidance::earley::ValidationResult;
 use llguidance::{Matcher, ParserFactory, TokenParser, regex_to_lark};
 use nix::time::{ClockId, clock_gettime};
 
+use super::pattern;
 use super::schema;
 use super::vocabulary::Vocabulary;
 use super::{GrammarError, GrammarPart, GrammarSource, PartContent};
@@ -122,10 +123,12 @@ fn made(factory: &ParserFactory, part: &GrammarPart) -> Result<GrammarWithLexer,
         PartContent::JsonSchema(text) => {
             schema::prepare(text).map(GrammarWithLexer::from_json_schema)
         }
-        PartContent::Regex(text) => {
-            let rule = format!("start: /{}/", regex_to_lark(text, ""));
-            Ok(GrammarWithLexer::from_lark(rule))
-        }
+        PartContent::Regex(text) => pattern::check(text, pattern::Kind::Alone)
+            .map(|()| {
+                let rule = format!("start: /{}/", regex_to_lark(text, ""));
+                GrammarWithLexer::from_lark(rule)
+            })
+            .map_err(|fault| GrammarError::new("a regular expression that can be enforced", fault)),
         PartContent::Lark(text) => Ok(GrammarWithLexer::from_lark(text.clone())),
     };
     let checked = made.and_then(|made| check(factory, made));
@@ -161,11 +164,18 @@ pub(super) fn enforceable(found: &str) -> GrammarError {
     GrammarError::new("a grammar that can be enforced", found)
 }
 
-/// The first line of the library's message. Later ones have states and traces.
+/// The first line of the library's message, with the line that gives the reason if the first one
+/// announces it. Later ones have states and traces.
 pub(super) fn first_line(message: &str) -> String {
     /// Letters of a message that are sent on, at most.
     const MOST: usize = 300;
-    let line = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason");
+    let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or("no reason");
+    let reason = lines.find(|line| first.ends_with(':') && line.starts_with("error:"));
+    let line = match reason {
+        Some(reason) => format!("{first} {reason}"),
+        None => first.to_owned(),
+    };
     line.chars().take(MOST).collect()
 }
 

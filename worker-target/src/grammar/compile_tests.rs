@@ -48,14 +48,14 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 /// What a piece of work took.
-struct Cost {
-    ms: u128,
-    bytes: isize,
+pub(super) struct Cost {
+    pub(super) ms: u128,
+    pub(super) bytes: isize,
 }
 
 /// Runs work on a thread of its own with such a stack, and measures the time of that thread's
 /// processor and its memory.
-fn measured<T: Send + 'static>(
+pub(super) fn measured<T: Send + 'static>(
     stack_bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> (T, Cost) {
@@ -353,7 +353,7 @@ fn hostile() -> Vec<(String, GrammarSource)> {
 }
 
 /// Most time of one thread, in milliseconds, and most memory of one hostile grammar.
-const MOST: Cost = Cost { ms: 2_000, bytes: 128 << 20 };
+pub(super) const MOST: Cost = Cost { ms: 2_000, bytes: 128 << 20 };
 
 /// A vocabulary of SmolLM2's size, and the compiler for it. Hostile grammars cost more with many
 /// tokens, so that a small vocabulary would show nothing.

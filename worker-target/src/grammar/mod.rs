@@ -2,7 +2,9 @@
 //! becomes the state of one sequence, which gives the allowed ids of each row.
 //!
 //! - [`vocabulary`]: the bytes of tokens.
-//! - [`schema`] and [`text`]: bounds of what clients send.
+//! - [`schema`] and [`text`]: bounds of what clients send. [`pattern`]: why an expression is refused.
+//! - [`closing`]: objects that declare their members have no others; it uses [`references`] and
+//!   [`alternatives`].
 //! - [`compile`]: the compiler (crate `llguidance`).
 //! - [`line`]: the requests that wait for the compiler.
 //! - [`store`]: compiled grammars by their digest.
@@ -11,11 +13,17 @@
 //!
 //! Must not know: steps, the link, arrays.
 
+mod alternatives;
+mod closing;
+#[cfg(test)]
+mod closing_tests;
 mod compile;
 #[cfg(test)]
 mod compile_tests;
 mod line;
 mod memory;
+mod pattern;
+mod references;
 mod schema;
 mod state;
 #[cfg(test)]

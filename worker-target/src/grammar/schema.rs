@@ -1,13 +1,17 @@
-//! Checks of a JSON schema before it is compiled: keywords that would be ignored are refused by
-//! name, and numbers that would make the grammar large are bounded.
+//! Checks of a JSON schema before it is rewritten and compiled: keywords that would be ignored are
+//! refused by name, and numbers that would make the grammar large are bounded.
 //!
 //! Bounds: the compiler takes no cancellation, so that its work must be bounded by its input. The
 //! numbers are measured by the tests of hostile schemas (`compile_tests`).
 
+use std::collections::{HashMap, HashSet};
+
 use paceline_vocabulary::grammar::MAX_LEVELS;
 use serde_json::{Map, Value, json};
 
-use super::GrammarError;
+use super::closing;
+use super::pattern;
+use super::{GrammarError, text};
 
 /// Schemas within a schema.
 const MAX_SCHEMAS: usize = 4_096;
@@ -46,14 +50,47 @@ const UNSERVED: &[&str] = &[
     "propertyNames",
     "then",
     "unevaluatedItems",
+];
+/// Keywords that the rewritten schema has. All others say nothing about a value.
+const ASSERTING: &[&str] = &[
+    "$ref",
+    "additionalItems",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "oneOf",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "required",
+    "type",
     "unevaluatedProperties",
 ];
+/// Formats that the compiler enforces. By the standard, others say nothing.
+pub(super) const FORMATS: &[&str] =
+    &["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
 /// Keywords whose value is a schema.
-const SCHEMA: &[&str] = &["additionalItems", "additionalProperties", "items"];
+pub(super) const SCHEMA: &[&str] = &["additionalItems", "additionalProperties", "items"];
 /// Keywords whose value is a list of schemas.
-const LIST: &[&str] = &["allOf", "anyOf", "items", "oneOf", "prefixItems"];
+pub(super) const LIST: &[&str] = &["allOf", "anyOf", "items", "oneOf", "prefixItems"];
 /// Keywords whose value is an object of schemas.
-const OBJECT: &[&str] = &["$defs", "definitions", "patternProperties", "properties"];
+pub(super) const OBJECT: &[&str] = &["$defs", "definitions", "patternProperties", "properties"];
 
 /// How JSON is written: on one line, with the separators of Python's `json.dumps`, which most models
 /// were trained on. The compiler reads it from the schema's root.
@@ -72,33 +109,57 @@ pub(super) fn any_object() -> Value {
 /// It is no schema, it has a keyword that cannot be enforced, or it is too large.
 pub(super) fn prepare(text: &str) -> Result<Value, GrammarError> {
     let parsed = serde_json::from_str(text);
-    let mut schema: Value =
+    let schema: Value =
         parsed.map_err(|error| GrammarError::new("a JSON schema", format!("{error}")))?;
     let mut check = Check::default();
-    check.schema(&mut schema, &mut vec![])?;
-    match &mut schema {
-        Value::Object(members) => {
+    check.schema(&schema, &mut vec![])?;
+    match closing::rewrite(&schema, check)? {
+        Value::Object(mut members) => {
             members.insert("x-guidance".into(), style());
-            Ok(schema)
+            Ok(Value::Object(members))
         }
         Value::Bool(true) => Ok(json!({"x-guidance": style()})),
-        _ => Err(GrammarError::new("a schema that some value matches", "false")),
+        _ => Err(GrammarError::new("a schema that some value matches", "false (unsatisfiable)")),
     }
 }
 
-/// What is counted over a whole schema.
+/// Whether a keyword says something about a value, in a schema that has passed the check.
+pub(super) fn asserts(name: &str) -> bool {
+    ASSERTING.contains(&name)
+}
+
+/// A text of a client for an error: its beginning, if it is long.
+pub(super) fn brief(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+/// What is counted over a whole schema, and what has passed.
 #[derive(Debug)]
-struct Check {
+pub(super) struct Check {
     schemas: usize,
     pattern_properties: usize,
     /// Least common multiple of all multiples so far.
     multiple: u64,
+    /// Schemas that have passed, by their places in memory.
+    passed: HashSet<usize>,
+    /// Paths of the lists of `oneOf`, for errors that are found later.
+    paths: HashMap<usize, String>,
 }
 
 impl Default for Check {
     fn default() -> Self {
-        Self { schemas: 0, pattern_properties: 0, multiple: 1 }
+        let (passed, paths) = (HashSet::new(), HashMap::new());
+        Self { schemas: 0, pattern_properties: 0, multiple: 1, passed, paths }
     }
+}
+
+/// The place of a value in memory: it identifies a schema while the client's text is borrowed.
+pub(super) fn place(value: &Value) -> usize {
+    std::ptr::from_ref(value).addr()
 }
 
 /// Refuses more than the most. `place` is the keyword's path.
@@ -111,8 +172,16 @@ fn at_most(place: &[String], most: u64, found: u64) -> Result<(), GrammarError> 
 
 impl Check {
     /// One schema at `path`, and the schemas in it.
-    fn schema(&mut self, schema: &mut Value, path: &mut Vec<String>) -> Result<(), GrammarError> {
+    ///
+    /// # Errors
+    /// It is no schema, it has a keyword that cannot be enforced, or it is too large.
+    pub(super) fn schema(
+        &mut self,
+        schema: &Value,
+        path: &mut Vec<String>,
+    ) -> Result<(), GrammarError> {
         self.schemas += 1;
+        self.passed.insert(place(schema));
         at_most(&["all schemas".into()], MAX_SCHEMAS as u64, self.schemas as u64)?;
         if path.len() > MAX_LEVELS {
             return Err(GrammarError::new(format!("at most {MAX_LEVELS} levels"), "more"));
@@ -126,25 +195,37 @@ impl Check {
                 return Err(GrammarError::new(expected, kind(other)));
             }
         };
-        // A value that excludes nothing: the keyword is as good as absent.
-        if members.get("uniqueItems") == Some(&Value::Bool(false)) {
-            members.remove("uniqueItems");
-        }
-        for (name, value) in members.iter_mut() {
-            path.push(name.clone());
+        for (name, value) in members {
+            path.push(brief(name));
             self.keyword(name, value, path)?;
             path.pop();
         }
         Ok(())
     }
 
+    /// Whether a schema has passed.
+    pub(super) fn has_passed(&self, schema: &Value) -> bool {
+        self.passed.contains(&place(schema))
+    }
+
+    /// The path of a list of `oneOf`.
+    pub(super) fn path_of(&self, list: &Value) -> &str {
+        self.paths.get(&place(list)).map_or("the root", String::as_str)
+    }
+
     fn keyword(
         &mut self,
         name: &str,
-        value: &mut Value,
+        value: &Value,
         path: &mut Vec<String>,
     ) -> Result<(), GrammarError> {
-        if UNSERVED.contains(&name) || name == "uniqueItems" {
+        let excludes_nothing = name == "uniqueItems" && *value == Value::Bool(false);
+        let is_unserved = match name {
+            "uniqueItems" => !excludes_nothing,
+            "unevaluatedProperties" => !value.is_boolean(),
+            name => UNSERVED.contains(&name),
+        };
+        if is_unserved {
             let found = format!("the keyword {name} at {}", path.join("."));
             return Err(GrammarError::new("only keywords that can be enforced", found));
         }
@@ -160,8 +241,8 @@ impl Check {
                 if name == "patternProperties" {
                     self.patterns(members, path)?;
                 }
-                for (key, inner) in members.iter_mut() {
-                    path.push(key.clone());
+                for (key, inner) in members {
+                    path.push(brief(key));
                     self.schema(inner, path)?;
                     path.pop();
                 }
@@ -169,7 +250,10 @@ impl Check {
             }
             Value::Array(list) if LIST.contains(&name) => {
                 at_most(path, MAX_OPTIONS as u64, list.len() as u64)?;
-                for (at, inner) in list.iter_mut().enumerate() {
+                if name == "oneOf" {
+                    self.paths.insert(place(value), path.join("."));
+                }
+                for (at, inner) in list.iter().enumerate() {
                     path.push(format!("[{at}]"));
                     self.schema(inner, path)?;
                     path.pop();
@@ -239,7 +323,10 @@ fn check_pattern(pattern: &str, path: &[String]) -> Result<(), GrammarError> {
         let expected = format!("a pattern of at most {MAX_PATTERN_BYTES} bytes at {place}");
         return Err(GrammarError::new(expected, pattern.len()));
     }
-    super::text::check_brackets(pattern)
+    text::check_brackets(pattern)?;
+    let expected = || format!("a pattern that can be enforced at {place}");
+    pattern::check(pattern, pattern::Kind::Schema)
+        .map_err(|fault| GrammarError::new(expected(), fault))
 }
 
 /// A value's kind, for errors.
@@ -271,6 +358,8 @@ mod tests {
         }
         assert!(refused(json!({"uniqueItems": true})).contains("uniqueItems"));
         prepare(r#"{"uniqueItems": false, "x-order": 3, "title": "not"}"#).expect("no effect");
+        let unevaluated = json!({"unevaluatedProperties": {"type": "string"}});
+        assert!(refused(unevaluated).contains("unevaluatedProperties"));
     }
 
     #[test]
