@@ -222,7 +222,7 @@ mod tests {
         fs::write(&path, of_cells(good, good)).expect("written");
         assert_eq!(CostFile::open(Some(path.clone())).steps().len(), 2);
         let bad = |cell: &str| [of_cells(cell, good), of_cells(good, cell)];
-        let cells = [
+        let without_sense = [
             "[2,1,0,1e-308,9]",
             "[2,1,0,1e308,9]",
             "[2,1,0,1e999,9]",
@@ -238,7 +238,7 @@ mod tests {
             "[2,1,0,900,-9]",
             "[2,1,0,900,1e308]",
         ];
-        let senseless: Vec<String> = cells.into_iter().flat_map(bad).collect();
+        let senseless: Vec<String> = without_sense.into_iter().flat_map(bad).collect();
         let senseless = senseless.iter().map(String::as_str);
         for text in ["", "{", "[1]", other, &long].into_iter().chain(senseless) {
             fs::write(&path, text).expect("written");
