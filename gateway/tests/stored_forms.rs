@@ -177,3 +177,46 @@ async fn a_thread_is_refused_with_the_code_that_anthropics_package_knows() {
     assert_eq!(error["details"]["error_code"], "thread_unsupported_request");
     assert_eq!(error["type"], "invalid_request_error");
 }
+
+#[tokio::test]
+async fn a_list_of_prompts_has_an_answer_for_each() {
+    let mut stage = Exchange::serving().await;
+    for stream in [false, true] {
+        let body = json!({"prompt": [[5, 6], [7]], "max_tokens": 4, "stream": stream,
+            "stream_options": if stream { json!({"include_usage": true}) } else { Value::Null }});
+        let (router, language) = (stage.router.clone(), stage.language.clone());
+        let serving = async {
+            let mut prompts = Vec::new();
+            for text in ["first", "second"] {
+                let ids = language.tokens.encode(text, false).expect("encodes");
+                let submission = stage.fake.submission().await;
+                prompts.push(submission.generation().prompt_ids.clone());
+                let accepted = submission.accept();
+                accepted.done(&ids).await;
+            }
+            prompts
+        };
+        let posting = stage::exchange::reply(router, "/v1/completions", &body);
+        let (reply, prompts) = within(async { tokio::join!(posting, serving) }).await;
+        assert_eq!(prompts, [vec![5, 6], vec![7]]);
+        assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+        let (choices, usage) = match stream {
+            false => {
+                let whole = reply.json();
+                (whole["choices"].as_array().expect("choices").clone(), whole["usage"].clone())
+            }
+            true => {
+                let events = reply.events();
+                let of = |event: &stage::exchange::Event| event.data["choices"][0].clone();
+                let usage = events[events.len() - 2].data["usage"].clone();
+                (events.iter().map(of).filter(Value::is_object).collect(), usage)
+            }
+        };
+        let text = |index: u64| -> String {
+            let mine = choices.iter().filter(|choice| choice["index"] == index);
+            mine.filter_map(|choice| choice["text"].as_str()).collect()
+        };
+        assert_eq!((text(0), text(1)), ("first".to_owned(), "second".to_owned()));
+        assert_eq!(usage["prompt_tokens"], 3);
+    }
+}

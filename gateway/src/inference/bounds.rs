@@ -7,6 +7,8 @@ use super::error::{InferenceError, quoted};
 
 /// Most samples of one request.
 pub const MAX_SAMPLES: u32 = 16;
+/// Most prompts of one request. Clients that send a batch cut it into requests of 20 or so.
+pub const MAX_PROMPTS: u32 = 128;
 /// Most stop strings of one request.
 const MAX_STOPS: usize = 16;
 /// Most bytes of a stop string: so much text may be held back.
@@ -36,6 +38,16 @@ impl SampleCount {
     /// The number.
     pub fn get(self) -> u32 {
         self.0.get()
+    }
+
+    /// The answers of a request with so many prompts, which have so many samples each.
+    ///
+    /// # Errors
+    /// More prompts than may be.
+    pub fn of_prompts(self, prompts: usize) -> Result<Self, InferenceError> {
+        check_elements("prompt", prompts, MAX_PROMPTS)?;
+        let prompts = u32::try_from(prompts).ok().and_then(NonZero::new);
+        Ok(Self(self.0.saturating_mul(prompts.unwrap_or(NonZero::<u32>::MIN))))
     }
 
     /// One value for each sample, made from the sample's index.

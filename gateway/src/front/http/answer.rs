@@ -1,6 +1,8 @@
 //! What the answers of all protocols have: who answered, the tokens of a request, and the extension
 //! that no other service has.
 
+use std::collections::BTreeMap;
+
 use paceline_vocabulary::Route;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -128,23 +130,41 @@ pub struct AnswerWarning {
 pub(crate) struct Totals {
     /// Answers that ended.
     pub(crate) ended: u32,
+    /// Answers of each prompt; 0: all answers have one prompt.
+    of_prompt: u32,
+    /// The tokens of each prompt that has an answer, by the prompt's index.
+    prompts: BTreeMap<u32, PromptTokens>,
     usage: CompletionUsage,
     extension: AnswerExtension,
 }
 
+/// Tokens of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct PromptTokens {
+    all: u64,
+    cached: u64,
+}
+
 impl Totals {
+    /// Of a request with several prompts, which have so many answers each.
+    pub(crate) fn of_prompts(answers: u32) -> Self {
+        Self { of_prompt: answers, ..Default::default() }
+    }
+
     /// One of the answers ended.
     pub(crate) fn add(&mut self, index: u32, end: &AnswerEnd) {
         let AnswerEnd { finish_reason: _, stop: _, usage, route, speculation, timing, seed } = end;
         self.ended += 1;
         let Usage { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens } = *usage;
         let sums = &mut self.usage;
-        // The answers have one prompt.
-        sums.prompt_tokens = sums.prompt_tokens.max(prompt_tokens.into());
+        let prompt = self.prompts.entry(index.checked_div(self.of_prompt).unwrap_or(0)).or_default();
+        prompt.all = prompt.all.max(prompt_tokens.into());
+        prompt.cached = prompt.cached.max(cached_tokens.into());
+        sums.prompt_tokens = self.prompts.values().map(|prompt| prompt.all).sum();
         sums.completion_tokens += u64::from(completion_tokens);
         sums.total_tokens = sums.prompt_tokens + sums.completion_tokens;
         let details = &mut sums.prompt_tokens_details;
-        details.cached_tokens = details.cached_tokens.max(cached_tokens.into());
+        details.cached_tokens = self.prompts.values().map(|prompt| prompt.cached).sum();
         sums.completion_tokens_details.reasoning_tokens += u64::from(reasoning_tokens);
         let extension = &mut self.extension;
         if index == 0 {
@@ -237,5 +257,25 @@ mod tests {
         assert_eq!((route.lane.as_str(), route.reason.as_str()), ("speculative", "benefit"));
         assert_eq!((speculation.drafted, speculation.accepted), (16, 10));
         assert_eq!((timing.total_ms, seed, warnings.len()), (9.0, 7, 0));
+    }
+
+    #[test]
+    fn the_tokens_of_several_prompts_are_summed() {
+        let end = |prompt_tokens| AnswerEnd {
+            usage: Usage {
+                prompt_tokens,
+                completion_tokens: 3,
+                cached_tokens: 1,
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        let mut totals = Totals::of_prompts(2);
+        for (index, prompt_tokens) in [(3, 7), (0, 10), (1, 10), (2, 7)] {
+            totals.add(index, &end(prompt_tokens));
+        }
+        let usage = totals.usage();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens), (17, 12, 29));
+        assert_eq!(usage.prompt_tokens_details.cached_tokens, 2);
     }
 }

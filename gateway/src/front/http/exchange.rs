@@ -24,6 +24,7 @@ use tokio::time::sleep;
 
 use super::error::{Dialect, ErrorReply, FieldName, FieldPaths, MessagePath, code};
 use super::one_call::{AllowedCalls, CallFilter};
+use super::prompts::{MorePrompts, SharedCall, of_prompt};
 use super::sse::{KeepAlive, SseBody, SseEvent};
 use super::whole::{self, HeldAnswer};
 use super::{HttpFront, body, json};
@@ -97,6 +98,8 @@ pub trait Counting: Send + Sync + 'static {
 pub struct Decoded<W> {
     /// For the middle.
     pub input: RequestInput,
+    /// The same with further prompts, for a protocol whose requests may have several.
+    pub more: Vec<RequestInput>,
     /// Writes the answer.
     pub writer: W,
     /// Whether the answer is streamed.
@@ -215,6 +218,13 @@ pub async fn answer<P: Protocol>(
     let request_id = call.request_id().as_str().to_owned();
     let (keep_alive, id) = (front.keep_alive, request_id.clone());
     let (held, from) = (front.hold_answer(&call), call.sender());
+    let shared = SharedCall {
+        method: Method { name: P::METHOD, code },
+        principal: call.principal.clone(),
+        slot: call.slot.clone(),
+        party: call.party.clone(),
+        body: call.body.clone(),
+    };
     let (sender, mut receiver) = oneshot::channel();
     let reading_front = Arc::clone(&front);
     let reading = async move {
@@ -226,7 +236,8 @@ pub async fn answer<P: Protocol>(
         let _ = sender.send(Answering { replying: checked.rest, paths });
         checked.request
     };
-    let mut answered = Box::pin(async move { front.inference.answer(call, reading).await });
+    let serving = Arc::clone(&front);
+    let mut answered = Box::pin(async move { serving.inference.answer(call, reading).await });
     let mut decoded: Option<Answering<P::Writer>> = None;
     let silence = async {
         decoded = (&mut receiver).await.ok();
@@ -243,15 +254,20 @@ pub async fn answer<P: Protocol>(
     let decoded = decoded.or_else(|| receiver.try_recv().ok());
     let paths = decoded.as_ref().map(|answering| answering.paths.clone()).unwrap_or_default();
     let reply = match (first, decoded.map(|answering| answering.replying)) {
-        (None, Some(Replying { writer, .. })) => {
+        (None, Some(Replying { writer, more, .. })) => {
             let events = Box::pin(answered.try_flatten_stream());
+            let events = more.with_first(front, shared, events);
             Ok(stream_reply(SseBody::new(events, writer, paths.clone(), keep_alive)))
         }
-        (Some(Ok(events)), Some(Replying { writer, stream: true })) => {
+        (Some(Ok(events)), Some(Replying { writer, stream: true, more })) => {
+            let events = more.with_first(front, shared, events);
             Ok(stream_reply(SseBody::new(events, writer, paths.clone(), keep_alive)))
         }
-        (Some(Ok(events)), Some(Replying { writer, stream: false })) => {
-            whole_reply(events, writer, held).await
+        (Some(Ok(events)), Some(Replying { writer, stream: false, more })) => {
+            whole_reply(more.with_first(front, shared, events), writer, held).await
+        }
+        (Some(Err(error)), Some(Replying { more, .. })) if !more.is_empty() => {
+            Err(of_prompt(error, 0))
         }
         (Some(Err(error)), _) => Err(error),
         (_, None) => Err(InferenceError::bug("an answer to a request that was not decoded")),
@@ -327,6 +343,7 @@ struct Checked<T> {
 struct Replying<W> {
     writer: CallFilter<W>,
     stream: bool,
+    more: MorePrompts,
 }
 
 /// A request that was decoded: how its answer is written, and how its errors name fields.
@@ -341,10 +358,22 @@ trait DecodeChecked: Protocol {
         body: Self::Body,
         context: &DecodeContext<'_>,
     ) -> Result<Checked<Replying<Self::Writer>>, InferenceError> {
-        let Decoded { input, writer, stream, messages, calls } = Self::decode(body, context)?;
-        let writer = CallFilter::new(writer, calls, input.params.samples);
-        let request = context.front.inference.check(input);
-        Ok(Checked { request, messages, rest: Replying { writer, stream } })
+        let Decoded { input, more, writer, stream, messages, calls } = Self::decode(body, context)?;
+        let samples = input.params.samples;
+        let writer = CallFilter::new(writer, calls, samples);
+        let check = |(input, at)| {
+            context.front.inference.check(input).map_err(|error| of_prompt(error, at))
+        };
+        let several = !more.is_empty();
+        let first = context.front.inference.check(input);
+        let first = first.map_err(|error| if several { of_prompt(error, 0) } else { error });
+        let more: Result<Vec<Request>, InferenceError> = more.into_iter().zip(1..).map(check).collect();
+        let (request, requests) = match (first, more) {
+            (Ok(first), Ok(more)) => (Ok(first), more),
+            (Err(error), _) | (_, Err(error)) => (Err(error), Vec::new()),
+        };
+        let more = MorePrompts { requests, samples };
+        Ok(Checked { request, messages, rest: Replying { writer, stream, more } })
     }
 }
 

@@ -17,6 +17,7 @@
 //! - [`values`]: values of requests with several forms
 //! - [`answer`]: fields of all answers
 //! - [`one_call`]: answers that may have one call of a tool
+//! - `prompts`: requests with several prompts
 
 pub mod accepted;
 pub mod aliases;
@@ -36,6 +37,7 @@ pub mod openai;
 #[cfg(test)]
 mod openapi;
 pub mod page;
+mod prompts;
 pub mod responses;
 mod site;
 pub mod sse;

@@ -80,7 +80,7 @@ impl Protocol for Messages {
         let DecodedMessages { input, messages, stream, asked, calls } =
             decoded(body, context, Purpose::Answer)?;
         let writer = MessageWriter::new(context.request_id, context.served, asked);
-        Ok(Decoded { input, writer, stream, messages, calls })
+        Ok(Decoded { input, more: Vec::new(), writer, stream, messages, calls })
     }
 }
 

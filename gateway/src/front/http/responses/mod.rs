@@ -55,6 +55,6 @@ impl Protocol for Responses {
         input.params.model.clear();
         let texts = input.params.logprobs.map(|_| context.token_texts());
         let writer = ResponseWriter::new(Head::of(context), asked, texts);
-        Ok(Decoded { input, writer, stream, messages, calls })
+        Ok(Decoded { input, more: Vec::new(), writer, stream, messages, calls })
     }
 }

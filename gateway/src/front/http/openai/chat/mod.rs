@@ -53,6 +53,7 @@ impl Protocol for Chat {
         let params = &input.params;
         let logprobs = params.logprobs.map(|_| context.token_texts());
         let writer = ChatWriter::new(Head::of(context), params.samples, include_usage, logprobs);
-        Ok(Decoded { input, writer, stream, messages: Vec::new(), calls })
+        let (more, messages) = (Vec::new(), Vec::new());
+        Ok(Decoded { input, more, writer, stream, messages, calls })
     }
 }

@@ -11,7 +11,7 @@ use crate::front::http::number::{Count, MaxTokens};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{Extension, Parameters, include_usage, one_penalty};
 use crate::front::http::values::Prompt;
-use crate::inference::bounds::check_elements;
+use crate::inference::bounds::{MAX_PROMPTS, check_elements};
 use crate::inference::error::InferenceError;
 use crate::inference::input::{PromptInput, RequestInput};
 
@@ -21,7 +21,8 @@ const DEFAULT_TOKENS: u32 = 16;
 /// A request, and how its answer is written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DecodedCompletion {
-    pub(crate) input: RequestInput,
+    /// One for each prompt.
+    pub(crate) inputs: Vec<RequestInput>,
     pub(crate) stream: bool,
     /// Whether the stream's last chunk has the tokens of the request.
     pub(crate) include_usage: bool,
@@ -94,36 +95,31 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
         logprobs,
         route,
     };
-    let input = RequestInput { prompt: one_prompt(prompt)?, params: parameters.checked()? };
-    Ok(DecodedCompletion { input, stream, include_usage })
+    let params = parameters.checked()?;
+    let input = |prompt| RequestInput { prompt, params: params.clone() };
+    let inputs = prompts(prompt)?.into_iter().map(input).collect();
+    Ok(DecodedCompletion { inputs, stream, include_usage })
 }
 
-/// The one prompt of a request.
-fn one_prompt(prompt: Prompt) -> Result<PromptInput, InferenceError> {
-    let several = |count: usize| {
-        let found = format!("{count} prompts");
-        InferenceError::invalid("prompt", "one prompt; send a request for each", found)
-    };
+/// The prompts of a request.
+fn prompts(prompt: Prompt) -> Result<Vec<PromptInput>, InferenceError> {
     match prompt {
-        Prompt::Text(text) => Ok(PromptInput::Text(text)),
-        Prompt::Tokens(ids) => prompt_ids(ids),
+        Prompt::Text(text) => Ok(vec![PromptInput::Text(text)]),
+        Prompt::Tokens(ids) => Ok(vec![prompt_ids("prompt", ids)?]),
         Prompt::Texts(texts) => {
-            let count = texts.len();
-            let one: [String; 1] = texts.try_into().map_err(|_| several(count))?;
-            let [text] = one;
-            Ok(PromptInput::Text(text))
+            check_elements("prompt", texts.len(), MAX_PROMPTS)?;
+            Ok(texts.into_iter().map(PromptInput::Text).collect())
         }
         Prompt::TokenLists(lists) => {
-            let count = lists.len();
-            let one: [Vec<u32>; 1] = lists.try_into().map_err(|_| several(count))?;
-            let [ids] = one;
-            prompt_ids(ids)
+            check_elements("prompt", lists.len(), MAX_PROMPTS)?;
+            let ids = |(at, ids)| prompt_ids(&format!("prompt[{at}]"), ids);
+            lists.into_iter().enumerate().map(ids).collect()
         }
     }
 }
 
 /// A prompt of these token ids.
-fn prompt_ids(ids: Vec<u32>) -> Result<PromptInput, InferenceError> {
-    check_elements("prompt", ids.len(), limits::MAX_TOKEN_IDS)?;
+fn prompt_ids(field: &str, ids: Vec<u32>) -> Result<PromptInput, InferenceError> {
+    check_elements(field, ids.len(), limits::MAX_TOKEN_IDS)?;
     Ok(PromptInput::Ids(ids))
 }

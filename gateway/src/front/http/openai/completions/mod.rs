@@ -25,13 +25,15 @@ use super::error::OpenAi;
 use super::params::FIELDS;
 use decode::DecodedCompletion;
 use request::CompletionRequest;
-use write::CompletionWriter;
+use write::{Answers, CompletionWriter};
 
-/// The middle's input in a body.
+/// The middle's input for the first prompt of a body.
 pub(in crate::front::http) fn input(
     body: CompletionRequest,
 ) -> Result<RequestInput, InferenceError> {
-    Ok(decode::completion(body)?.input)
+    let inputs = decode::completion(body)?.inputs;
+    let no_prompt = || InferenceError::invalid("prompt", "at least one prompt", "none");
+    inputs.into_iter().next().ok_or_else(no_prompt)
 }
 
 /// Most numbers of a body.
@@ -55,11 +57,19 @@ impl Protocol for Completions {
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<CompletionWriter>, InferenceError> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
-        let DecodedCompletion { input, stream, include_usage } = decode::completion(body)?;
+        let DecodedCompletion { inputs, stream, include_usage } = decode::completion(body)?;
+        let mut inputs = inputs.into_iter();
+        let no_prompt = || InferenceError::invalid("prompt", "at least one prompt", "none");
+        let input = inputs.next().ok_or_else(no_prompt)?;
+        let more: Vec<_> = inputs.collect();
         let params = &input.params;
         let logprobs = params.logprobs.map(|_| context.token_texts());
-        let writer =
-            CompletionWriter::new(Head::of(context), params.samples, include_usage, logprobs);
-        Ok(Decoded { input, writer, stream, messages: Vec::new(), calls: AllowedCalls::All })
+        let answers = Answers {
+            of_prompt: params.samples,
+            all: params.samples.of_prompts(more.len() + 1)?,
+        };
+        let writer = CompletionWriter::new(Head::of(context), answers, include_usage, logprobs);
+        let calls = AllowedCalls::All;
+        Ok(Decoded { input, more, writer, stream, messages: Vec::new(), calls })
     }
 }

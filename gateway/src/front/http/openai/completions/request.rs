@@ -15,9 +15,8 @@ use crate::front::http::values::{Prompt, PromptForms, TextOr};
 pub struct CompletionRequest {
     /// The served model's name or an alias of it; the served model if it is absent.
     pub model: Option<String>,
-    /// A text, or a list of token ids. A list with one of either is one prompt; several prompts in
-    /// one request are not served.
-    #[schema(value_type = PromptForms)]
+    /// A text, a list of token ids, or a list with several of either. The answers are numbered prompt by
+    /// prompt.
     pub prompt: Prompt,
     /// Whether the answer comes as server-sent events.
     pub stream: Option<bool>,

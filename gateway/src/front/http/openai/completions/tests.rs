@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::decode::{DecodedCompletion, completion};
 use super::request::CompletionRequest;
-use super::write::CompletionWriter;
+use super::write::{Answers, CompletionWriter};
 use crate::front::http::answer::Head;
 use crate::front::http::exchange::TokenTexts;
 use crate::inference::bounds::SampleCount;
@@ -27,21 +27,20 @@ fn refused(fields: Value, field: &str) {
 }
 
 #[test]
-fn one_prompt_is_taken_in_all_its_forms() {
-    let prompt = |prompt: Value| decoded(json!({"prompt": prompt})).expect("served").input.prompt;
-    assert_eq!(prompt(json!("a")), PromptInput::Text("a".into()));
-    assert_eq!(prompt(json!(["a"])), PromptInput::Text("a".into()));
-    assert_eq!(prompt(json!([5, 6])), PromptInput::Ids(vec![5, 6]));
-    assert_eq!(prompt(json!([[5, 6]])), PromptInput::Ids(vec![5, 6]));
+fn prompts_are_taken_in_all_their_forms() {
+    let prompts = |prompt: Value| -> Vec<PromptInput> {
+        let inputs = decoded(json!({ "prompt": prompt })).expect("served").inputs;
+        inputs.into_iter().map(|input| input.prompt).collect()
+    };
+    let (text, ids) = (|text: &str| PromptInput::Text(text.into()), PromptInput::Ids);
+    assert_eq!(prompts(json!("a")), [text("a")]);
+    assert_eq!(prompts(json!(["a"])), [text("a")]);
+    assert_eq!(prompts(json!(["a", "b"])), [text("a"), text("b")]);
+    assert_eq!(prompts(json!([5, 6])), [ids(vec![5, 6])]);
+    assert_eq!(prompts(json!([[5, 6], [7]])), [ids(vec![5, 6]), ids(vec![7])]);
     // The middle refuses it by name.
-    assert_eq!(prompt(json!([])), PromptInput::Ids(vec![]));
-}
-
-#[test]
-fn several_prompts_are_refused() {
-    for prompt in [json!(["a", "b"]), json!([[5], [6]])] {
-        refused(json!({ "prompt": prompt }), "prompt");
-    }
+    assert_eq!(prompts(json!([])), [ids(vec![])]);
+    refused(json!({"prompt": vec!["a"; 129]}), "prompt");
 }
 
 #[test]
@@ -62,7 +61,7 @@ fn fields_that_are_not_served_are_accepted_at_their_defaults_alone() {
 
 #[test]
 fn an_answer_has_sixteen_tokens_unless_the_request_says_otherwise() {
-    let most = |fields| decoded(fields).expect("served").input.params.max_tokens;
+    let most = |fields| decoded(fields).expect("served").inputs[0].params.max_tokens;
     assert_eq!(most(json!({"prompt": "a"})), Some(16));
     assert_eq!(most(json!({"prompt": "a", "max_tokens": 3})), Some(3));
     assert_eq!(most(json!({"prompt": "a", "min_tokens": 30})), Some(30));
@@ -71,8 +70,9 @@ fn an_answer_has_sixteen_tokens_unless_the_request_says_otherwise() {
 fn writer(samples: u32, include_usage: bool, logprobs: bool) -> CompletionWriter {
     let head = Head { request_id: "r1".into(), created: 7, model: "m".into() };
     let texts = logprobs.then(|| TokenTexts::new(Arc::new(crate::demo::language())));
-    let samples = SampleCount::checked(samples).expect("few");
-    CompletionWriter::new(head, samples, include_usage, texts)
+    let all = SampleCount::checked(samples).expect("few");
+    let answers = Answers { of_prompt: all, all };
+    CompletionWriter::new(head, answers, include_usage, texts)
 }
 
 fn text(sample_index: u32, text: &str) -> AnswerEvent {

@@ -12,7 +12,16 @@ use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::stream::AnswerEvent;
 
-/// Writes the answers to one text.
+/// How many answers a request has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answers {
+    /// Of each prompt.
+    pub(crate) of_prompt: SampleCount,
+    /// Of all prompts.
+    pub(crate) all: SampleCount,
+}
+
+/// Writes the answers to one request.
 #[derive(Clone, Debug)]
 pub(crate) struct CompletionWriter {
     head: Head,
@@ -27,15 +36,17 @@ impl CompletionWriter {
     /// For as many answers as the request asks for.
     pub(crate) fn new(
         head: Head,
-        samples: SampleCount,
+        answers: Answers,
         include_usage: bool,
         logprobs: Option<TokenTexts>,
     ) -> Self {
+        let samples = answers.all;
         let logprobs = match logprobs {
             None => Vec::new(),
             Some(texts) => samples.each(|_| LogprobWriter::new(texts.clone())),
         };
-        Self { head, samples, include_usage, logprobs, totals: Totals::default() }
+        let totals = Totals::of_prompts(answers.of_prompt.get());
+        Self { head, samples, include_usage, logprobs, totals }
     }
 
     /// The chunk of one event, if it has anything for the client.

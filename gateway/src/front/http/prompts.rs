@@ -1,0 +1,128 @@
+//! Requests with several prompts. Each further prompt is a call of its own, with the place among the
+//! calls that the request has. The events of all prompts come in one stream: the answers are numbered
+//! prompt by prompt, as the samples of a request are.
+
+use std::sync::Arc;
+
+use futures::future::{Either, ready};
+use futures::{Stream, StreamExt as _, TryFutureExt as _, TryStreamExt as _, stream};
+use paceline_process::clock::monotonic_ns;
+
+use super::HttpFront;
+use crate::guard::keys::Principal;
+use crate::inference::Call;
+use crate::inference::admission::{ByteHold, CallSlot};
+use crate::inference::bounds::SampleCount;
+use crate::inference::error::InferenceError;
+use crate::inference::record::Method;
+use crate::inference::request::Request;
+use crate::stream::AnswerEvent;
+use crate::turns::Party;
+
+/// Further prompts of one request that are in the supervisor's queue or run at once. A request with
+/// many prompts leaves places of its key to others.
+const AT_ONCE: usize = 8;
+
+/// The prompts of a request after its first.
+#[derive(Debug, Default)]
+pub(super) struct MorePrompts {
+    /// Their requests, in order.
+    pub(super) requests: Vec<Request>,
+    /// Answers of each prompt.
+    pub(super) samples: SampleCount,
+}
+
+/// What the call of a further prompt shares with that of the first.
+#[derive(Debug)]
+pub(super) struct SharedCall {
+    pub(super) method: Method,
+    pub(super) principal: Option<Principal>,
+    pub(super) slot: Option<Arc<CallSlot>>,
+    pub(super) party: Party,
+    pub(super) body: Option<Arc<ByteHold>>,
+}
+
+impl SharedCall {
+    fn call(&self) -> Call {
+        let mut call = Call::new(self.method, monotonic_ns());
+        call.principal = self.principal.clone();
+        call.slot = self.slot.clone();
+        call.party = self.party.clone();
+        call.body = self.body.clone();
+        call
+    }
+}
+
+impl MorePrompts {
+    /// Whether the request has one prompt alone.
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// The events of the first prompt's answers and of those after it.
+    pub(super) fn with_first<S>(
+        self,
+        front: Arc<HttpFront>,
+        shared: SharedCall,
+        first: S,
+    ) -> impl Stream<Item = Result<AnswerEvent, InferenceError>> + Send + Unpin + 'static
+    where
+        S: Stream<Item = Result<AnswerEvent, InferenceError>> + Send + Unpin + 'static,
+    {
+        if self.is_empty() {
+            return Either::Left(first);
+        }
+        let samples = self.samples.get();
+        let requests = self.requests.into_iter().zip(1u32..);
+        let further = stream::iter(requests).map(move |(request, at)| {
+            let (front, call) = (Arc::clone(&front), shared.call());
+            let answer = async move { front.inference.answer(call, ready(Ok(request))).await };
+            Box::pin(answer.try_flatten_stream().map(move |event| placed(event, at, samples)))
+        });
+        let first = first.map_err(|error| of_prompt(error, 0));
+        Either::Right(Box::pin(stream::select(first, further.flatten_unordered(AT_ONCE))))
+    }
+}
+
+/// An event of the prompt at this index, with the number of its answer among those of all prompts.
+fn placed(
+    event: Result<AnswerEvent, InferenceError>,
+    at: u32,
+    samples: u32,
+) -> Result<AnswerEvent, InferenceError> {
+    let mut event = event.map_err(|error| of_prompt(error, at))?;
+    event.sample_index += at * samples;
+    Ok(event)
+}
+
+/// The error of one of several prompts, by its index.
+pub(super) fn of_prompt(mut error: InferenceError, at: u32) -> InferenceError {
+    let Some(field) = &error.field else { return error };
+    let inner = ["text", "token_ids.ids"].into_iter().find(|name| field.starts_with(name));
+    if let Some(rest) = inner.and_then(|name| field.strip_prefix(name)) {
+        let outer = format!("prompt[{at}]{rest}");
+        if let Some(words) = error.message.strip_prefix(field.as_str()) {
+            error.message = format!("{outer}{words}");
+        }
+        error.field = Some(outer);
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_prompt_by_its_index() {
+        for (inner, outer) in [
+            ("text", "prompt[3]"),
+            ("token_ids.ids[5]", "prompt[3][5]"),
+            ("limits.max_tokens", "limits.max_tokens"),
+        ] {
+            let error = of_prompt(InferenceError::invalid(inner, "a", "b"), 3);
+            assert_eq!(error.field.as_deref(), Some(outer));
+            assert_eq!(error.message, format!("{outer}: expected a, found b"));
+        }
+    }
+}
