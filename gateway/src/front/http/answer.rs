@@ -157,7 +157,8 @@ impl Totals {
         self.ended += 1;
         let Usage { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens } = *usage;
         let sums = &mut self.usage;
-        let prompt = self.prompts.entry(index.checked_div(self.of_prompt).unwrap_or(0)).or_default();
+        let prompt =
+            self.prompts.entry(index.checked_div(self.of_prompt).unwrap_or(0)).or_default();
         prompt.all = prompt.all.max(prompt_tokens.into());
         prompt.cached = prompt.cached.max(cached_tokens.into());
         sums.prompt_tokens = self.prompts.values().map(|prompt| prompt.all).sum();
@@ -275,7 +276,10 @@ mod tests {
             totals.add(index, &end(prompt_tokens));
         }
         let usage = totals.usage();
-        assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens), (17, 12, 29));
+        assert_eq!(
+            (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens),
+            (17, 12, 29)
+        );
         assert_eq!(usage.prompt_tokens_details.cached_tokens, 2);
     }
 }

@@ -35,7 +35,6 @@ use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
 use crate::inference::record::Method;
 use crate::inference::request::Request;
-use crate::inference::unread::AnswerStream;
 use crate::inference::{Call, Sender, TokenCount};
 use crate::prompt::Language;
 use crate::stream::{AnswerEvent, collect};
@@ -367,7 +366,8 @@ trait DecodeChecked: Protocol {
         let several = !more.is_empty();
         let first = context.front.inference.check(input);
         let first = first.map_err(|error| if several { of_prompt(error, 0) } else { error });
-        let more: Result<Vec<Request>, InferenceError> = more.into_iter().zip(1..).map(check).collect();
+        let more: Result<Vec<Request>, InferenceError> =
+            more.into_iter().zip(1..).map(check).collect();
         let (request, requests) = match (first, more) {
             (Ok(first), Ok(more)) => (Ok(first), more),
             (Err(error), _) | (_, Err(error)) => (Err(error), Vec::new()),
@@ -466,7 +466,7 @@ where
 
 /// An answer as one body. Its bytes count in the budget until the client has read them.
 async fn whole_reply<W: AnswerWriter>(
-    mut answer: AnswerStream,
+    mut answer: impl Stream<Item = Result<AnswerEvent, InferenceError>> + Unpin,
     writer: W,
     held: HeldAnswer,
 ) -> Result<Response, InferenceError> {

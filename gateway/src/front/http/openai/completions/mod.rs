@@ -64,10 +64,8 @@ impl Protocol for Completions {
         let more: Vec<_> = inputs.collect();
         let params = &input.params;
         let logprobs = params.logprobs.map(|_| context.token_texts());
-        let answers = Answers {
-            of_prompt: params.samples,
-            all: params.samples.of_prompts(more.len() + 1)?,
-        };
+        let answers =
+            Answers { of_prompt: params.samples, all: params.samples.of_prompts(more.len() + 1)? };
         let writer = CompletionWriter::new(Head::of(context), answers, include_usage, logprobs);
         let calls = AllowedCalls::All;
         Ok(Decoded { input, more, writer, stream, messages: Vec::new(), calls })

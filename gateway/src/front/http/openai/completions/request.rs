@@ -17,6 +17,7 @@ pub struct CompletionRequest {
     pub model: Option<String>,
     /// A text, a list of token ids, or a list with several of either. The answers are numbered prompt by
     /// prompt.
+    #[schema(value_type = PromptForms)]
     pub prompt: Prompt,
     /// Whether the answer comes as server-sent events.
     pub stream: Option<bool>,
