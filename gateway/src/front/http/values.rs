@@ -453,7 +453,8 @@ mod tests {
             let choice = choice.rule(&kinds(), inner, |kind| kind == "web_search");
             let all = vec![tool("f"), tool("g")];
             let (tools, rule) = choice.and_then(|choice| choice.applied(all, str::to_owned))?;
-            Ok((tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>(), rule))
+            let names: Vec<String> = tools.into_iter().map(|tool| tool.name).collect();
+            Ok::<_, InferenceError>((names, rule))
         };
         let entry = |name: &str| json!({"type": "custom", "name": name});
         let flat = |mode: &str, tools: Value| json!({"type": "allowed_tools", "mode": mode, "tools": tools});
