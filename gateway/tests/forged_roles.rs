@@ -9,6 +9,7 @@ use paceline_gateway::prompt::conversation::{
     CallArguments, ContentPart, Conversation, Message, Role, Tool, ToolCall,
 };
 use paceline_gateway::prompt::{Language, Prompter, Source};
+use paceline_gateway::turns::Party;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -222,7 +223,7 @@ impl Model {
         let source = Source::Chat(conversation.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime
-            .block_on(self.prompter.ids(source, MOST_TOKENS))
+            .block_on(self.prompter.ids(&Party::default(), source, MOST_TOKENS))
             .unwrap_or_else(|error| panic!("{}: {error:?}", self.name()))
             .ids
     }

@@ -35,8 +35,9 @@ async fn an_answer_that_is_not_read_does_not_delay_another_on_its_connections() 
     let channel = within(endpoint.connect()).await.expect("connects");
     let mut client = InferenceClient::new(channel);
     let request = GenerateRequest { logprobs: Some(20), ..limited(text("Hi"), 4_000) };
+    let mut first = client.clone();
     let (unread, mut accepted) = within(async {
-        tokio::join!(client.clone().generate(request), async {
+        tokio::join!(first.generate(request), async {
             let mut accepted = fake.submission().await.accept();
             accepted.send(batch(0)).await;
             accepted
