@@ -96,7 +96,8 @@ fn answer_all(mut fake: Fake, ids: Vec<u32>) {
 
 /// A request in a body of so many bytes.
 fn padded(bytes: usize) -> String {
-    format!("{:>bytes$}", json!({ "model": "m", "prompt": [300, 301] }).to_string())
+    let request = json!({ "model": "m", "prompt": [300, 301] }).to_string();
+    " ".repeat(bytes - request.len()) + &request
 }
 
 async fn send(client: &HttpClient, bytes: usize) -> Reply {

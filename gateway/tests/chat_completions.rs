@@ -146,7 +146,7 @@ async fn errors_have_the_shape_of_the_protocol_and_the_clients_field() {
         members.extend(fields.as_object().expect("an object").clone());
         body
     };
-    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "["}});
+    let call = json!({"id": "c", "type": "function", "function": {"name": "a b", "arguments": ""}});
     for (path, body, field) in [
         (CHAT, chat(json!({"guided_regex": "a"})), "guided_regex"),
         (CHAT, chat(json!({"max_tokens": "many"})), "max_tokens"),
@@ -162,10 +162,10 @@ async fn errors_have_the_shape_of_the_protocol_and_the_clients_field() {
         (
             CHAT,
             json!({"messages": [{"role": "assistant", "tool_calls": [call]}]}),
-            "messages[0].tool_calls[0].function.arguments",
+            "messages[0].tool_calls[0].function.name",
         ),
         (CHAT, json!({"model": "agentic"}), "messages"),
-        (COMPLETIONS, json!({"prompt": ["a", "b"]}), "prompt"),
+        (COMPLETIONS, json!({"prompt": vec!["a"; 129]}), "prompt"),
         (COMPLETIONS, json!({"prompt": [5, 4096]}), "prompt[1]"),
         (COMPLETIONS, json!({"prompt": "a", "echo": true}), "echo"),
     ] {

@@ -222,8 +222,9 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
 /// The first word in a source file that belongs to a protocol.
 fn protocol_word(file: &Path) -> Option<&'static str> {
     let text = std::fs::read_to_string(file).expect("a source file");
-    // Ids of requests are the same in all protocols.
+    // Ids of requests and bounds of their elements are the same in all protocols.
     let text = text.replace("paceline_proto::ids::", "");
+    let text = text.replace("paceline_proto::limits", "");
     ["tonic::", "prost::", "paceline_proto::"].into_iter().find(|word| text.contains(word))
 }
 

@@ -110,14 +110,13 @@ async fn errors_have_the_shape_of_the_protocol_and_the_clients_field() {
         body
     };
     let strange = json!([{"role": "user", "content": "a"}, {"type": "computer_call"}]);
-    let arguments =
-        json!([{"type": "function_call", "call_id": "c", "name": "f", "arguments": "["}]);
+    let call = json!([{"type": "function_call", "call_id": "c", "name": "a b", "arguments": ""}]);
     for (body, field) in [
         (with("max_output_tokens", json!(0)), "max_output_tokens"),
         (with("temperature", json!(-1)), "temperature"),
         (with("input", json!([])), "input"),
         (with("input", strange), "input[1]"),
-        (with("input", arguments), "input[0].tool_calls[0].arguments"),
+        (with("input", call), "input[0].name"),
         (with("previous_response_id", json!("resp_1")), "previous_response_id"),
         (with("no_such_field", json!(1)), "no_such_field"),
     ] {

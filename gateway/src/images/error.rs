@@ -38,7 +38,7 @@ pub enum ImageError {
     },
     /// The request has more images than the operator allows.
     #[error(
-        "{field}: Could not process image: expected at most {limit} in a request (limits.max_images), found {found}"
+        "{field}: Could not process image: expected at most {limit} pictures in a request (limits.max_images), found {found}"
     )]
     TooMany {
         /// The field of the first image above the limit.

@@ -33,7 +33,7 @@ async fn a_model_without_vision_refuses_images_and_too_many_are_refused() {
     assert!(pipeline.inspect(vec![], None).await.expect("text is fine").is_empty());
     let error = pipeline.inspect(encoded(1), None).await.expect_err("no vision");
     assert_eq!(error.reason(), Reason::NoVision);
-    let words = "messages[0].content[0]: a picture was sent";
+    let words = "messages[0].content[0]: Could not process image";
     assert!(error.to_string().starts_with(words), "{error}");
 
     let at_limit = pipeline.inspect(encoded(8), Some(&processor)).await;

@@ -61,7 +61,7 @@ mod tests {
             ("{{ a | tojson(indent=2) }}", text.to_owned()),
             ("{{ a }}", text.to_owned()),
             ("{{ '' ~ a }}", text.to_owned()),
-            ("{{ a is mapping }}", "true".to_owned()),
+            ("{{ a is mapping }}", "True".to_owned()),
             (
                 "{% for k, v in a | items %}{{ k }}={{ v }}{% endfor %}",
                 format!("incomplete={text}"),

@@ -16,6 +16,8 @@
 mod alternatives;
 mod closing;
 #[cfg(test)]
+mod closing_bounds_tests;
+#[cfg(test)]
 mod closing_tests;
 mod compile;
 #[cfg(test)]

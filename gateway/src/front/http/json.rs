@@ -128,9 +128,12 @@ fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
     };
     // The decoder may be at the parent or at the field when it does not know a key.
     let child = |name: &str| {
-        let parent = parent.strip_suffix(name).unwrap_or(parent).trim_end_matches('.');
-        let separator = if parent.is_empty() { "" } else { "." };
-        short(&format!("{parent}{separator}{name}"))
+        let is_there = parent == name || parent.ends_with(&format!(".{name}"));
+        match parent.is_empty() || is_there {
+            true if is_there => short(parent),
+            true => short(name),
+            false => short(&format!("{parent}.{name}")),
+        }
     };
     if let Some(name) = name("unknown field `") {
         let field = child(name);

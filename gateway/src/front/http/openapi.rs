@@ -340,7 +340,9 @@ fn schemas() -> Map<String, Value> {
     for (name, table) in ACCEPTED {
         let schema = schemas.get_mut(*name).unwrap_or_else(|| panic!("no schema {name}"));
         schema["additionalProperties"] = Value::Bool(false);
-        let properties = schema["properties"].as_object_mut().expect("it has fields");
+        let schema = schema.as_object_mut().expect("an object");
+        let properties = schema.entry("properties").or_insert_with(|| json!({}));
+        let properties = properties.as_object_mut().expect("an object");
         for accepted in *table {
             let mut described = values(accepted.values);
             described["description"] = json!("Accepted and not read.");

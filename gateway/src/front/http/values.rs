@@ -471,7 +471,7 @@ mod tests {
             (flat("auto", json!([{"type": "shell"}])), None, "tool_choice.tools[0].type"),
             (flat("auto", json!("f")), None, "tool_choice.tools"),
             (nested, None, "tool_choice.allowed_tools"),
-            (flat("auto", json!([])), Some("allowed_tools"), "tool_choice.mode"),
+            (flat("auto", json!([])), Some("allowed_tools"), "tool_choice.tools"),
         ] {
             let error = chosen(value, inner).expect_err("refused");
             assert_eq!(error.field.as_deref(), Some(field));

@@ -265,7 +265,7 @@ mod tests {
             {"type": "web_search_2025_08_26"},
             {"type": "mcp", "server_label": "m"},
         ]));
-        assert_eq!(served, Ok(Tools { given: 3, ..Default::default() }));
+        assert_eq!(served, Ok(Tools { given: 5, ..Default::default() }));
         let strict = json!([{"type": "function", "name": "f", "strict": true}]);
         assert!(tools(strict).expect("served").offered[0].strict);
         let custom = json!([{"type": "custom", "name": "f", "strict": true}]);
