@@ -1,13 +1,14 @@
 #!/bin/sh
-# Makes the Python environment of tests/http_clients: the packages of its requirements.txt, in a directory.
-# http-clients.sh DIRECTORY. Does nothing if the same packages are there already.
+# Makes a Python environment of tests/http_clients: the packages of its NAME.txt, in DIRECTORY/NAME.
+# http-clients.sh DIRECTORY NAME. Does nothing if the same packages are there already.
 # Exit code 75: the registry could not be reached, or does not have the packages.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 
 NO_REGISTRY=75 # EX_TEMPFAIL of sysexits.h: trying again later may help
-requirements=$here/../tests/http_clients/requirements.txt
-to=${1:?usage: http-clients.sh DIRECTORY}
+usage="usage: http-clients.sh DIRECTORY NAME"
+to=${1:?$usage}/${2:?$usage}
+requirements=$here/../tests/http_clients/$2.txt
 
 cmp -s "$requirements" "$to/requirements.txt" && exit 0
 

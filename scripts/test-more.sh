@@ -14,7 +14,10 @@ filter=$(printf '%s\n' "$tests" | awk '{ printf "%s(package(=%s) & test(/(^|::)%
 
 export PACELINE_TEST_SHARE=more
 fetch SMOLLM2_SKIPPED SmolLM2 sh scripts/smollm2.sh
-fetch HTTP_CLIENTS_SKIPPED "the Python clients" sh scripts/http-clients.sh "$target/debug/http-clients"
+for list in tests/http_clients/*.txt; do
+    name=$(basename "$list" .txt)
+    fetch "HTTP_CLIENTS_SKIPPED_$name" "the Python clients of $name.txt" sh scripts/http-clients.sh "$target/debug/http-clients" "$name"
+done
 headline "Building the programs and the tests"
 timed "the build" build_all
 # shellcheck disable=SC2086

@@ -1,5 +1,6 @@
-//! The unmodified `openai` and `anthropic` packages for Python against a whole service, each of
-//! their manners as one test, and a fuzzer of requests that are made from `docs/openapi.json`.
+//! Unmodified packages for Python against a whole service, each of their manners as one test, and a
+//! fuzzer of requests that are made from `docs/openapi.json`. The packages are `openai` and
+//! `anthropic`, frameworks over them, and the agent `aider`.
 //!
 //! What the packages must find is asserted in Python, in `tests/http_clients`.
 //! `scripts/test-more.sh` installs the packages first, so no test uses a network.
@@ -8,7 +9,7 @@ use paceline_proto::v1::CountTokensRequest;
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_tests::ask::{Ask, conversation, message};
-use paceline_tests::python::Clients;
+use paceline_tests::python::{Clients, Packages};
 use paceline_tests::skip::smollm2;
 use paceline_tests::{Stack, model, repository, share};
 use serde_json::{Value, json};
@@ -27,9 +28,19 @@ fn drive(clients: &Clients, stack: &Stack, program: &str, manner: &str) {
     Clients::passes(&mut command);
 }
 
+/// The packages that a program of `tests/http_clients` imports.
+fn packages(program: &str) -> Packages {
+    match program {
+        "frameworks.py" => Packages::Frameworks,
+        "litellm_instructor.py" => Packages::LiteLlm,
+        "aider_turn.py" => Packages::Aider,
+        _ => Packages::Vendors,
+    }
+}
+
 /// One manner against the embedded pair.
 fn with_the_pair(test: &str, program: &str, manner: &str) {
-    let Some(clients) = Clients::installed(test) else { return };
+    let Some(clients) = Clients::with(packages(program), test) else { return };
     let stack = Stack::drafting("");
     drive(&clients, &stack, program, manner);
     assert_eq!(stack.held_bytes(), 0);
@@ -39,7 +50,7 @@ fn with_the_pair(test: &str, program: &str, manner: &str) {
 /// One manner against the embedded target with a template that knows tools. Without a drafter each
 /// token is a piece of its own, so that arguments arrive in pieces.
 fn with_tools(test: &str, program: &str, manner: &str) {
-    let Some(clients) = Clients::installed(test) else { return };
+    let Some(clients) = Clients::with(packages(program), test) else { return };
     let parent = tempfile::tempdir().expect("a directory");
     let stack = Stack::ready(&format!(
         "target.model = {:?}\ndrafter.model = \"\"\n",
@@ -89,6 +100,36 @@ manners! {
     fn anthropic_count_tokens_is_the_sum_of_input_and_cached_tokens = with_the_pair("anthropic_package.py", "count_tokens");
     #[ignore = "more: a package of a registry"]
     fn anthropic_errors = with_the_pair("anthropic_package.py", "errors");
+    #[ignore = "more: a package of a registry"]
+    fn openai_messages_of_parsed_answers_can_be_sent_back = with_the_pair("openai_package.py", "parsed");
+    #[ignore = "more: a package of a registry"]
+    fn openai_messages_of_parsed_calls_can_be_sent_back = with_tools("openai_package.py", "parsed_tools");
+    #[ignore = "more: a package of a registry"]
+    fn anthropic_models = with_the_pair("anthropic_package.py", "models");
+    #[ignore = "more: a package of a registry"]
+    fn anthropic_tool_runner_goes_on_without_a_thread = with_tools("anthropic_package.py", "tool_runner");
+    #[ignore = "more: a package of a registry"]
+    fn pydantic_ai_forms = with_the_pair("frameworks.py", "pydantic_ai_forms");
+    #[ignore = "more: a package of a registry"]
+    fn pydantic_ai_with_tools = with_tools("frameworks.py", "pydantic_ai_tools");
+    #[ignore = "more: a package of a registry"]
+    fn langchain_chats_and_batches = with_the_pair("frameworks.py", "langchain");
+    #[ignore = "more: a package of a registry"]
+    fn langchain_with_tools = with_tools("frameworks.py", "langchain_tools");
+    #[ignore = "more: a package of a registry"]
+    fn openai_agents_with_tools_and_forms = with_tools("frameworks.py", "agents_of_openai");
+    #[ignore = "more: a package of a registry"]
+    fn llm_answers_and_forms = with_the_pair("frameworks.py", "llm");
+    #[ignore = "more: a package of a registry"]
+    fn litellm_by_each_protocol = with_the_pair("litellm_instructor.py", "litellm");
+    #[ignore = "more: a package of a registry"]
+    fn litellm_with_tools = with_tools("litellm_instructor.py", "litellm_tools");
+    #[ignore = "more: a package of a registry"]
+    fn instructor_forms = with_the_pair("litellm_instructor.py", "instructor");
+    #[ignore = "more: a package of a registry"]
+    fn instructor_forced_calls = with_tools("litellm_instructor.py", "instructor_tools");
+    #[ignore = "more: a package of a registry"]
+    fn aider_turn_is_served = with_the_pair("aider_turn.py", "whole");
 }
 
 /// A sampled conversation over gRPC: its text, and the tokens of its prompt by `CountTokens`.

@@ -1,4 +1,4 @@
-//! The Python packages of `tests/http_clients`, in an environment of their own in the target
+//! The Python packages of `tests/http_clients`, in environments of their own in the target
 //! directory.
 
 use std::fs::File;
@@ -10,6 +10,31 @@ use crate::{programs, repository, skip};
 /// Exit code of `scripts/http-clients.sh` if the registry could not be reached.
 const NO_REGISTRY: i32 = 75;
 
+/// A list of packages that fit together.
+#[derive(Clone, Copy, Debug)]
+pub enum Packages {
+    /// The packages of the protocols' owners, and a fuzzer.
+    Vendors,
+    /// Frameworks that use the newest of the vendors' packages.
+    Frameworks,
+    /// Packages that need an older one.
+    LiteLlm,
+    /// An agent that pins all that it uses.
+    Aider,
+}
+
+impl Packages {
+    /// The list's file in `tests/http_clients`, without its ending.
+    fn list(self) -> &'static str {
+        match self {
+            Self::Vendors => "requirements",
+            Self::Frameworks => "frameworks",
+            Self::LiteLlm => "litellm",
+            Self::Aider => "aider",
+        }
+    }
+}
+
 /// A Python interpreter with the clients of other people.
 #[derive(Clone, Debug)]
 pub struct Clients {
@@ -17,29 +42,39 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// The environment, made at the first use. `None` if this test is to be skipped, because the
-    /// package registry could not be reached.
+    /// The environment of the vendors' packages.
+    ///
+    /// # Panics
+    /// Those of [`Clients::with`].
+    pub fn installed(test: &str) -> Option<Self> {
+        Self::with(Packages::Vendors, test)
+    }
+
+    /// The environment of these packages, made at the first use. `None` if this test is to be
+    /// skipped, because the package registry could not be reached.
     ///
     /// # Panics
     /// The environment cannot be made for another reason.
-    pub fn installed(test: &str) -> Option<Self> {
-        if let Some(reason) = skip::clients_reason() {
+    pub fn with(packages: Packages, test: &str) -> Option<Self> {
+        let list = packages.list();
+        if let Some(reason) = skip::clients_reason(list) {
             skip::skipped(test, &reason);
             return None;
         }
-        let to = programs().join("http-clients");
+        let parent = programs().join("http-clients");
+        std::fs::create_dir_all(&parent).unwrap();
         // Tests of one executable may run at the same time.
-        let lock = File::create(to.with_extension("lock")).unwrap();
+        let lock = File::create(parent.join(format!("{list}.lock"))).unwrap();
         lock.lock().unwrap();
         let script = repository().join("scripts/http-clients.sh");
-        let made = Command::new("sh").arg(script).arg(&to).output().unwrap();
+        let made = Command::new("sh").arg(script).arg(&parent).arg(list).output().unwrap();
         let errors = String::from_utf8_lossy(&made.stderr);
         if made.status.code() == Some(NO_REGISTRY) {
             skip::skipped(test, errors.trim());
             return None;
         }
         assert!(made.status.success(), "{errors}");
-        Some(Self { python: to.join("bin/python") })
+        Some(Self { python: parent.join(list).join("bin/python") })
     }
 
     /// Python with these arguments, in `tests/http_clients`. It writes nothing there.

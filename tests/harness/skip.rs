@@ -15,9 +15,9 @@ use paceline_process::platform;
 
 /// Why `SmolLM2` could not be fetched. `scripts/suite.sh` sets this variable.
 const REASON: &str = "SMOLLM2_SKIPPED";
-/// Why the Python packages of `tests/http_clients` could not be fetched. `scripts/suite.sh` sets
-/// this variable.
-const CLIENTS_REASON: &str = "HTTP_CLIENTS_SKIPPED";
+/// Why the Python packages of a list in `tests/http_clients` could not be fetched. The list's name
+/// is the variable's end. `scripts/suite.sh` sets it.
+const CLIENTS_REASON: &str = "HTTP_CLIENTS_SKIPPED_";
 /// Path of the file with a line for each skipped test. `scripts/suite.sh` sets this variable.
 const SKIPPED: &str = "SKIPPED_TESTS";
 
@@ -40,9 +40,9 @@ pub fn smollm2(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Why the clients of `tests/http_clients` are not there, if `scripts/suite.sh` found out.
-pub(crate) fn clients_reason() -> Option<String> {
-    env(CLIENTS_REASON).filter(|reason| !reason.is_empty())
+/// Why the clients of a list in `tests/http_clients` are not there, if `scripts/suite.sh` found out.
+pub(crate) fn clients_reason(list: &str) -> Option<String> {
+    env(&format!("{CLIENTS_REASON}{list}")).filter(|reason| !reason.is_empty())
 }
 
 /// Says that a test is skipped, and why.

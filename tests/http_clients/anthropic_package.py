@@ -130,6 +130,35 @@ def messages_tools():
     holds("its field", "tool_choice" in str(error), error)
 
 
+def models():
+    served = client.models.list()
+    same("models", [(model.id, model.type) for model in served.data], [(MODEL, "model")])
+    same("the list's end", (served.has_more, served.first_id, served.last_id), (False, MODEL, MODEL))
+    holds("a name", served.data[0].display_name, served)
+    one = client.models.retrieve(MODEL)
+    same("the model by its name", (one.id, one.type, one.display_name), (MODEL, "model", served.data[0].display_name))
+
+
+def tool_runner():
+    """The package's loop of calls. It asks for a thread first, and goes on without one."""
+    for stream in (False, True):
+        moved = []
+
+        @anthropic.beta_tool
+        def move_stock(item: str, count: int, shelf: str) -> str:
+            """move_stock"""
+            moved.append({"item": item, "count": count, "shelf": shelf})
+            return "moved"
+
+        asked = {"model": MODEL, "max_tokens": 96, "messages": [{"role": "user", "content": CALL}], "extra_body": GREEDY}
+        runner = client.beta.messages.tool_runner(**asked, tools=[move_stock], max_iterations=2, stream=stream)
+        answers = [turn.get_final_message() if stream else turn for turn in runner]
+        same("the call", moved[0], CALLED[1])
+        same("turns", len(answers), 2)
+        same("the first turn's end", answers[0].stop_reason, "tool_use")
+        holds("an answer after the tool's", answers[1].usage.output_tokens > 0, answers)
+
+
 def errors():
     error = refused("a field", anthropic.BadRequestError, lambda: ask(extra_body={"guided_regex": "a*"}))
     same("its class", error.body["error"]["type"], "invalid_request_error")

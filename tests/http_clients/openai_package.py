@@ -202,6 +202,10 @@ def completions():
     logprobs = ask("def add(a, b):", max_tokens=4, logprobs=2).choices[0].logprobs
     same("log-probabilities", (len(logprobs.tokens), len(logprobs.token_logprobs)), (4, 4))
     holds("their tokens", text.startswith("".join(logprobs.tokens)), logprobs)
+    several = ask(["def add(a, b):", "One, two,"])
+    same("a list of prompts", [choice.index for choice in several.choices], [0, 1])
+    apart = [text, ask("One, two,").choices[0].text]
+    same("their texts", [choice.text for choice in several.choices], apart)
     error = refused("echo", openai.BadRequestError, lambda: ask(prompt, echo=True))
     same("its field", error.param, "echo")
 
@@ -246,6 +250,65 @@ def responses():
     same("its field", error.param, "max_output_tokens")
     error = refused("state", openai.BadRequestError, lambda: ask(previous_response_id="resp_1"))
     same("its field", error.param, "previous_response_id")
+
+
+def parsed():
+    """Forms that the package reads, and the package's own messages of them, sent back as they are."""
+    from pydantic import BaseModel, Field
+
+    class Shelf(BaseModel):
+        name: str = Field(max_length=12)
+        rows: int = Field(ge=40, le=49)
+
+    conversation = [{"role": "user", "content": "Describe a shelf."}]
+    fields = {"model": MODEL, "temperature": 0, "response_format": Shelf}
+    message = client.chat.completions.parse(messages=conversation, **fields).choices[0].message
+    holds("a parsed answer", 40 <= message.parsed.rows <= 49, message)
+    with client.chat.completions.stream(messages=conversation, **fields) as stream:
+        streamed = stream.get_final_completion().choices[0].message
+    same("a streamed one", streamed.parsed, message.parsed)
+    for sent in (message, streamed, message.model_dump()):
+        turns = [*conversation, sent, {"role": "user", "content": "Another one."}]
+        again = client.chat.completions.parse(messages=turns, **fields).choices[0].message
+        holds("a turn after it", isinstance(again.parsed, Shelf), again)
+    response = client.responses.parse(model=MODEL, input=conversation, text_format=Shelf, temperature=0, store=False)
+    same("by Responses", response.output_parsed, message.parsed)
+    turns = [*conversation, *response.output, {"role": "user", "content": "Another one."}]
+    again = client.responses.parse(model=MODEL, input=turns, text_format=Shelf, temperature=0, store=False)
+    holds("a turn after it by Responses", isinstance(again.output_parsed, Shelf), again)
+
+
+def parsed_tools():
+    """Calls that the package reads, and the package's own messages of them, sent back as they are."""
+    from pydantic import BaseModel
+
+    class MoveStock(BaseModel):
+        item: str
+        count: int
+        shelf: str
+
+    tools = [openai.pydantic_function_tool(MoveStock, name="move_stock")]
+    conversation = [{"role": "user", "content": CALL}]
+    fields = {"model": MODEL, "temperature": 0, "tools": tools, "max_tokens": 96}
+    message = client.chat.completions.parse(messages=conversation, **fields).choices[0].message
+    same("parsed arguments", message.tool_calls[0].function.parsed_arguments.model_dump(), CALLED[1])
+    with client.chat.completions.stream(messages=conversation, **fields) as stream:
+        streamed = stream.get_final_completion().choices[0].message
+    for sent in (message, streamed, message.model_dump(exclude_none=True)):
+        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "moved"}
+        call = sent["tool_calls"][0]["id"] if isinstance(sent, dict) else sent.tool_calls[0].id
+        turns = [*conversation, sent, {**result, "tool_call_id": call}]
+        again = client.chat.completions.parse(messages=turns, **fields)
+        holds("an answer after the tool's", again.usage.completion_tokens > 0, again)
+    tools = [openai.pydantic_function_tool(MoveStock, name="move_stock")["function"]]
+    tools = [{"type": "function", **tool} for tool in tools]
+    response = client.responses.parse(model=MODEL, input=CALL, tools=tools, temperature=0, store=False)
+    call = next(item for item in response.output if item.type == "function_call")
+    same("by Responses", json.loads(call.arguments), CALLED[1])
+    turns = [*conversation, *response.output]
+    turns.append({"type": "function_call_output", "call_id": call.call_id, "output": "moved"})
+    again = client.responses.parse(model=MODEL, input=turns, tools=tools, max_output_tokens=16, store=False)
+    holds("an answer after the tool's by Responses", again.usage.output_tokens > 0, again)
 
 
 def responses_tools():
