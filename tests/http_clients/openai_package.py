@@ -273,9 +273,10 @@ def parsed():
         holds("a turn after it", isinstance(again.parsed, Shelf), again)
     response = client.responses.parse(model=MODEL, input=conversation, text_format=Shelf, temperature=0, store=False)
     same("by Responses", response.output_parsed, message.parsed)
-    turns = [*conversation, *response.output, {"role": "user", "content": "Another one."}]
-    again = client.responses.parse(model=MODEL, input=turns, text_format=Shelf, temperature=0, store=False)
-    holds("a turn after it by Responses", isinstance(again.output_parsed, Shelf), again)
+    for output in (response.output, [item.model_dump() for item in response.output]):
+        turns = [*conversation, *output, {"role": "user", "content": "Another one."}]
+        again = client.responses.parse(model=MODEL, input=turns, text_format=Shelf, temperature=0, store=False)
+        holds("a turn after it by Responses", isinstance(again.output_parsed, Shelf), again)
 
 
 def parsed_tools():
@@ -305,10 +306,11 @@ def parsed_tools():
     response = client.responses.parse(model=MODEL, input=CALL, tools=tools, temperature=0, store=False)
     call = next(item for item in response.output if item.type == "function_call")
     same("by Responses", json.loads(call.arguments), CALLED[1])
-    turns = [*conversation, *response.output]
-    turns.append({"type": "function_call_output", "call_id": call.call_id, "output": "moved"})
-    again = client.responses.parse(model=MODEL, input=turns, tools=tools, max_output_tokens=16, store=False)
-    holds("an answer after the tool's by Responses", again.usage.output_tokens > 0, again)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "moved"}
+    for output in (response.output, [item.model_dump() for item in response.output]):
+        turns = [*conversation, *output, result]
+        again = client.responses.parse(model=MODEL, input=turns, tools=tools, max_output_tokens=16, store=False)
+        holds("an answer after the tool's by Responses", again.usage.output_tokens > 0, again)
 
 
 def responses_tools():

@@ -41,6 +41,11 @@ pub const ITEM: &[Accepted] = &[
     ),
     accepted("name", Values::Any, "Codex CLI, in answers of tools; the call has the name"),
     accepted("namespace", Values::Any, "openai (Python), in answers of tools"),
+    accepted(
+        "parsed_arguments",
+        Values::Any,
+        "openai (Python), in calls of `parse()` that it resends; the arguments are there as text",
+    ),
     accepted("phase", Values::Any, "Codex CLI, in messages that it resends"),
     accepted("role", Values::Words(&["developer"]), "Codex CLI, in further tools"),
     accepted("status", Values::Any, "openai (Python), in items that it resends"),
@@ -74,6 +79,11 @@ pub fn is_run_by_provider(kind: &str) -> bool {
 pub const TEXT: &[Accepted] = &[
     accepted("annotations", Values::Empty, "openai (Python), in messages that it resends"),
     accepted("logprobs", Values::Any, "openai (Python), in messages that it resends"),
+    accepted(
+        "parsed",
+        Values::Any,
+        "openai (Python), in messages of `parse()` that it resends; the text has it, too",
+    ),
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 

@@ -296,8 +296,12 @@ fn what_a_client_stored_is_served_again() {
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm", "id": null}]},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"item\": \"bri"},
         {"type": "function_call", "call_id": "c2", "name": "f", "arguments": {"a": 1}},
-        {"type": "function_call", "call_id": "c3", "name": "f", "arguments": null},
+        {"type": "function_call", "call_id": "c3", "name": "f", "arguments": null,
+            "parsed_arguments": {"a": 1}},
         {"type": "function_call_output", "call_id": "c1", "output": null},
+        {"role": "assistant", "content": [
+            {"type": "output_text", "text": "t", "parsed": {"a": 1}},
+        ]},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
         {"role": "assistant", "content": null},
     ]}));
@@ -311,6 +315,7 @@ fn what_a_client_stored_is_served_again() {
             r#"assistant: !c2 f{"a":1}"#,
             "assistant: !c3 f",
             "tool: @c1 f",
+            "assistant:t",
             "assistant:No.",
             "assistant:",
         ]
