@@ -90,7 +90,7 @@ async fn served(stage: &Stage, fake: &mut Fake, headers: &[String]) -> Answer {
     let (line, body) = (format!("POST {COMPLETIONS}"), completion().to_string());
     let (answer, _over) = within(async {
         tokio::join!(send(stage, &line, headers, &body), async {
-            fake.submission().await.accept().done(&[300, 2]).await
+            Some(fake.submission().await.accept().done(&[300, 2]).await)
         })
     })
     .await;

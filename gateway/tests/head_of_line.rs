@@ -76,7 +76,7 @@ async fn an_answer_that_is_not_read_does_not_delay_another_on_its_connections() 
         let done = Done { finish_reason: FinishReason::Stop as i32, ..Default::default() };
         let end = TokenBatch { first_index: 200 * 16, done: Some(done), ..batch(0) };
         other.send(end).await;
-        other.over
+        Some(other.over)
     };
     let (count, _over) = within(async { tokio::join!(reading, answering) }).await;
     assert_eq!(count, 201 * 16);

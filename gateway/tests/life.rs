@@ -138,7 +138,7 @@ async fn a_supervisor_whose_beats_stop_serves_nothing_until_it_answers_again() {
     is(&waited, Code::Unavailable, Reason::Restarting);
     attachment.beat().await;
     stage.health_until("", ServingStatus::Serving).await;
-    let serving = async { fake.submission().await.accept().done(&[2]).await };
+    let serving = async { Some(fake.submission().await.accept().done(&[2]).await) };
     let (answer, _over) =
         within(async { tokio::join!(stage.client.generate(text("Hi")), serving) }).await;
     answer.expect("served again");

@@ -155,7 +155,7 @@ fn refused() -> Vec<Body> {
         format(json!({"type": "string", "pattern": format!("({}", id("pattern"))})),
         format(json!({"properties": {(id("property")): {"not": {"const": id("const")}}}})),
         format(json!({"$ref": format!("#/$defs/{}", id("reference"))})),
-        format(json!({"type": "string", "format": id("format")})),
+        format(json!({"type": "string", "pattern": format!("(?={})a", id("ahead"))})),
         body("/v1/chat/completions", json!({"messages": turn, "paceline": {"template_arguments": {"k": id("argument")}, (id("own")): 1}})),
     ]);
     all
