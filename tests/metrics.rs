@@ -10,7 +10,8 @@ use paceline_tests::prompts::some_of_each;
 use paceline_tests::{Stack, chat, repository, signal, wait};
 
 /// Longer than all of this: a supervisor that is stopped for a while keeps its workers.
-const SETTINGS: &str = "supervisor.lease_s = 60\n";
+const SETTINGS: &str =
+    "supervisor.lease_s = 60\nlimits.max_message_bytes = 2097152\nlimits.body_bytes = 8388608\n";
 
 /// The metrics that the handbook lists.
 fn listed() -> BTreeSet<String> {
@@ -118,6 +119,15 @@ fn every_metric_of_the_handbook_moves() {
         scrape.sum("paceline_kv_bytes{kind=\"prefix\"}") > 0.0
             && scrape.sum("paceline_link_bytes_total") > idle.sum("paceline_link_bytes_total")
     });
+
+    // Two bodies for which there is room once: the second one waits.
+    let begun = || {
+        let head = "content-type: application/json\r\n";
+        stack.http_begin("/v1/completions", head, 2_000_000, &" ".repeat(128 << 10)).expect("open")
+    };
+    let bodies = (begun(), begun());
+    watcher.until("a body that waits", |scrape| scrape.sum("paceline_bodies_waiting") == 1.0);
+    drop(bodies);
 
     // A drafter that stands still is late, and then its link is no more up.
     let running = stack.start(drafted(2_000));

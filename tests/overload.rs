@@ -94,7 +94,9 @@ fn a_sequence_longer_than_expected_preempts_the_youngest_without_changing_tokens
     let together = asks.map(|ask| stack.start(reference(ask)));
     for (alone, pending) in alone.iter().zip(together) {
         let answer = pending.finish().expect("served");
-        assert_eq!((answer.ids.len(), queue_ms(&answer)), (700, 0.0));
+        assert_eq!(answer.ids.len(), 700);
+        // A request that waits for the other one waits for its 700 tokens.
+        assert!(queue_ms(&answer) < 200.0, "{} ms", queue_ms(&answer));
         same_but_near_ties(alone, &answer, "beside another", &mut near_ties);
     }
     assert!(near_ties <= 1, "{near_ties} near-ties");

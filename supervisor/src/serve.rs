@@ -123,7 +123,9 @@ impl Supervisor for Services {
         let term = self.handle.term().0;
         let attachment = self.handle.number();
         task::spawn("attach", follow(self.handle.clone(), attachment, request.into_inner()));
-        let notices = WatchStream::new(self.handle.notices()).map(Notice::Service);
+        let mut states = self.handle.notices();
+        let state = states.borrow_and_update().clone();
+        let changes = WatchStream::from_changes(states).map(Notice::Service);
         let restarts =
             WatchStream::new(self.handle.gateway_restarts()).filter_map(move |restart| {
                 let order = |GatewayRestart { grace_ms, .. }| {
@@ -136,8 +138,9 @@ impl Supervisor for Services {
                     restart.filter(|restart| restart.attachment >= attachment).map(order),
                 )
             });
-        let notices = futures::stream::select(notices, restarts);
+        let notices = futures::stream::select(changes, restarts);
         let notices = futures::stream::select(notices, beats(self.handle.clone()));
+        let notices = futures::stream::iter([Notice::Service(state)]).chain(notices);
         Ok(Response::new(Box::pin(
             notices.map(move |notice| Ok(SupervisorNotice { term, notice: Some(notice) })),
         )))
@@ -234,14 +237,13 @@ fn check_model(model: &str) -> Result<(), Status> {
     }
 }
 
-/// Signs of life for a gateway: each one means that the actor has just answered. They end with the
-/// actor.
+/// Signs of life for a gateway, the first at once: each one means that the actor has just answered.
+/// They end with the actor.
 fn beats(handle: ActorHandle) -> impl Stream<Item = Notice> + Send + 'static {
-    futures::stream::unfold(handle, |handle| async move {
-        // Before the first one, too: the state of the service is sent first.
-        tokio::time::sleep(BEAT_INTERVAL).await;
+    futures::stream::unfold((handle, Duration::ZERO), |(handle, pause)| async move {
+        tokio::time::sleep(pause).await;
         handle.answers().await.ok()?;
-        Some((Notice::Beat(internal::Beat {}), handle))
+        Some((Notice::Beat(internal::Beat {}), (handle, BEAT_INTERVAL)))
     })
 }
 

@@ -44,6 +44,26 @@ impl Stack {
         read_answer(self.http_send("POST", path, headers, body)?)
     }
 
+    /// Posts the beginning of a body of `length` bytes.
+    ///
+    /// # Errors
+    /// The address refuses connections.
+    pub fn http_begin(
+        &self,
+        path: &str,
+        headers: &str,
+        length: usize,
+        beginning: &str,
+    ) -> io::Result<TcpStream> {
+        let host = self.http_address();
+        let mut stream = TcpStream::connect(&host)?;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {length}\r\n{headers}\r\n"
+        );
+        stream.write_all((head + beginning).as_bytes())?;
+        Ok(stream)
+    }
+
     /// Sends a request to the HTTP address; its answer is still to be read.
     ///
     /// # Errors

@@ -82,7 +82,10 @@ fn a_frozen_gateway_and_a_frozen_supervisor_are_replaced_and_the_target_stays() 
 #[test]
 fn a_stop_ends_processes_that_are_stopped_at_once() {
     let mut stack = Stack::ready("");
-    signal(stack.pid("gateway"), Signal::SIGSTOP);
+    let pid = stack.pid("gateway");
+    let gateway = stack.processes().into_iter().filter(|process| process.pid == pid);
+    // All of its threads stand still before `serve` is asked.
+    stop_at_once(&gateway.collect::<Vec<_>>());
     let clock = Clock::start();
     stack.signal_serve(Signal::SIGTERM);
     assert_eq!(stack.serve_ended(), Some(0), "{}", stack.serve_log());

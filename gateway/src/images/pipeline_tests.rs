@@ -42,7 +42,7 @@ async fn a_model_without_vision_refuses_images_and_too_many_are_refused() {
     assert_eq!(error.reason(), Reason::BadImage);
     assert_eq!(
         error.to_string(),
-        "messages[0].content[8]: expected at most 8 pictures in a request (limits.max_images), \
+        "messages[0].content[8]: Could not process image: expected at most 8 pictures in a request (limits.max_images), \
          found 9"
     );
 }

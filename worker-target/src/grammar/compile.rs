@@ -22,7 +22,8 @@ fn limits() -> ParserLimits {
         step_lexer_fuel: 200_000,
         // For one mask: 2.5 ms at 20,000 a millisecond.
         step_max_items: 50_000,
-        max_items_in_row: 2_000,
+        // An object with 500 optional properties, the most that is served, has 2,007.
+        max_items_in_row: 2_500,
         // Of one sequence: 16 MiB at 1 to 2 KiB a state.
         max_lexer_states: 8_192,
         max_grammar_size: 100_000,

@@ -14,6 +14,8 @@
 //! Must not know: steps, the link, arrays.
 
 mod alternatives;
+#[cfg(test)]
+mod bound_tests;
 mod closing;
 #[cfg(test)]
 mod closing_bounds_tests;

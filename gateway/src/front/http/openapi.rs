@@ -91,6 +91,7 @@ const ACCEPTED: &[(&str, &[Accepted])] = &[
     ("ThinkingSwitch", openai::accepted::THINKING),
     ("ReasoningSwitch", openai::accepted::REASONING),
     ("UsageSwitch", &[]),
+    ("Extension", &[]),
     ("StreamOptions", openai::accepted::STREAM),
     ("CompletionRequest", openai::accepted::COMPLETIONS),
     ("ResponsesRequest", responses::accepted::REQUEST),

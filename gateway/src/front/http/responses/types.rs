@@ -38,6 +38,7 @@ pub struct ResponsesRequest {
     /// Texts that end the answer.
     pub stop: Option<TextOr<String>>,
     /// Tools that the model may call.
+    #[schema(value_type = Option<Vec<ClientTool>>)]
     pub tools: Option<Vec<Tool>>,
     /// Whether it may.
     pub tool_choice: Option<ToolChoice>,
@@ -254,6 +255,7 @@ pub struct OutputItem {
 #[schema(as = ResponsesAdditionalToolsItem)]
 pub struct AdditionalToolsItem {
     /// The tools.
+    #[schema(value_type = Vec<ClientTool>)]
     pub tools: Vec<Tool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -262,8 +264,7 @@ pub struct AdditionalToolsItem {
 }
 
 /// A tool.
-#[derive(Clone, Debug, PartialEq, ToSchema)]
-#[schema(as = ResponsesTool)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Tool {
     /// A tool that the client runs.
     Client(ClientTool),
@@ -274,7 +275,7 @@ pub enum Tool {
 /// A tool that the client runs, by its type.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesClientTool)]
+#[schema(as = ResponsesTool)]
 pub enum ClientTool {
     /// A function.
     Function(FunctionTool),

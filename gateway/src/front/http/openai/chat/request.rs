@@ -85,6 +85,7 @@ pub struct ChatCompletionRequest {
     /// Further token ids that end the answer.
     pub stop_token_ids: Option<Vec<TokenId>>,
     /// Another name of `repetition_penalty`, that of Ollama and llama.cpp.
+    #[schema(minimum = 0.01, maximum = 10.0)]
     pub repeat_penalty: Option<f32>,
     /// Whether the model thinks, under Qwen's name.
     pub enable_thinking: Option<bool>,

@@ -74,6 +74,7 @@ pub struct CompletionRequest {
     /// Further token ids that end the answer.
     pub stop_token_ids: Option<Vec<TokenId>>,
     /// Another name of `repetition_penalty`, that of Ollama and llama.cpp.
+    #[schema(minimum = 0.01, maximum = 10.0)]
     pub repeat_penalty: Option<f32>,
     /// What is asked of this service alone.
     pub paceline: Option<Extension>,
