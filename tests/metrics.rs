@@ -128,6 +128,9 @@ fn every_metric_of_the_handbook_moves() {
     let bodies = (begun(), begun());
     watcher.until("a body that waits", |scrape| scrape.sum("paceline_bodies_waiting") == 1.0);
     drop(bodies);
+    let left = watcher.until("the end of both", |scrape| scrape.sum("paceline_calls") == 0.0);
+    let cancelled = "paceline_requests_total{status=\"CANCELLED\"";
+    let cancelled_before = left.sum(cancelled);
 
     // A drafter that stands still is late, and then its link is no more up.
     let running = stack.start(drafted(2_000));
@@ -142,8 +145,7 @@ fn every_metric_of_the_handbook_moves() {
     // The service kills a drafter that hangs, and starts another one.
     running.hang_up();
     watcher.until("the end of the call", |scrape| {
-        scrape.sum("paceline_requests_total{status=\"CANCELLED\"") == 1.0
-            && scrape.sum("paceline_calls") == 0.0
+        scrape.sum(cancelled) == cancelled_before + 1.0 && scrape.sum("paceline_calls") == 0.0
     });
 
     signal(stack.pid("target"), Signal::SIGKILL);
