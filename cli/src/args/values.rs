@@ -1,6 +1,6 @@
 //! Values of flags that are more than a word or a number.
 
-/// `--token-ids 1,2,3`
+/// The token ids of a prompt, as the command line has them: `--token-ids 1,2,3`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenIds(pub Vec<u32>);
 
@@ -21,7 +21,7 @@ pub struct BadTokenIds(String);
 /// One of `--logit-bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bias {
-    /// The token.
+    /// The id of the token whose logit is changed.
     pub id: u32,
     /// What is added to its logit; the service knows the range.
     pub bias: f32,

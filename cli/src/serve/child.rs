@@ -151,9 +151,9 @@ pub fn open_log(dir: &RuntimeDir, member: Member) -> io::Result<File> {
 
 /// What a child does by itself.
 pub enum News {
-    /// It ended.
+    /// The process ended.
     Ended(ChildEnd),
-    /// It gave a sign of life.
+    /// The process gave a sign of life.
     Alive,
 }
 

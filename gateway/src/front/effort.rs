@@ -23,7 +23,7 @@ pub(crate) struct Thoughts {
 pub(crate) enum Wish {
     Off,
     On,
-    /// So much.
+    /// The model thinks as much as this word says.
     Effort(String),
 }
 

@@ -7,9 +7,9 @@
 //!  CUDA   few rows: a call a row (float32: three) over its own keys; a prompt: a call a sequence
 //! ```
 //!
-//! On CUDA, MLX gives rows of 16 bits to cuDNN and keeps its plans by the number of keys, so a step
-//! that adds a key plans anew, which takes longer than the step. A row alone needs no such plan. Its
-//! numbers are also those of a plain step, whatever rows are beside it.
+//! On CUDA, MLX gives rows of 16 bits to cuDNN. MLX keeps cuDNN's plans by the number of keys. Each
+//! step adds a key, so it makes a new plan, and that takes longer than the step. A row alone needs no
+//! such plan. Its numbers are also those of a plain step, whatever rows are beside it.
 
 use std::ops::Range;
 

@@ -49,9 +49,9 @@ const MAX_DRAIN_BYTES: u64 = 32 << 20;
 /// The bounds of messages.
 #[derive(Clone, Debug)]
 pub struct MessageBounds {
-    /// `limits.message_s`.
+    /// The time that a message may take to arrive (`limits.message_s`).
     pub time: Duration,
-    /// `limits.max_message_bytes`.
+    /// The longest message that is served (`limits.max_message_bytes`).
     pub bytes: u64,
     /// The budget of all bodies and answers.
     pub budget: ByteBudget,
