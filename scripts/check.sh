@@ -12,10 +12,10 @@ step() {
     "$@" || failed="$failed, $name"
 }
 
-# The pure crates under core/, and the shells whose unit tests are quick. None of them needs MLX, so this also runs where
+# The pure crates, and the shells whose unit tests are quick. None of them needs MLX, so this also runs where
 # the model crates cannot be built.
 cores="-p paceline-proto -p paceline-process -p paceline-link -p paceline-supervisor -p paceline-gateway"
-for manifest in core/*/Cargo.toml; do
+for manifest in core/*/Cargo.toml text/Cargo.toml; do
     cores="$cores -p $(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)"
 done
 core_tests() {

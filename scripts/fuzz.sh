@@ -26,9 +26,9 @@ seeds=$out/seeds
 rm -rf "$seeds"
 mkdir -p "$seeds/picture" "$seeds/template" "$seeds/safetensors" "$seeds/config"
 "$bin/seeds" "$seeds"
-cp gateway/tests/golden/pictures/* "$seeds/picture"
+cp text/tests/golden/pictures/* "$seeds/picture"
 cp -R "$seeds/picture" "$seeds/picture_header"
-cp gateway/tests/templates/*.jinja "$seeds/template"
+cp text/tests/templates/*.jinja "$seeds/template"
 cp paceline.example.toml "$seeds/config"
 
 # One that allocates 128 MiB at once or holds 1 GiB has no bound; the sanitizer's own memory is in it.

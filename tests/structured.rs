@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 fn tooled() -> Stack {
     let mut stack = Stack::new("");
     let dir = single(&stack.path(""), "tooled", &Weights::demo().bytes());
-    let template = repository().join("gateway/tests/templates/qwen3.jinja");
+    let template = repository().join("text/tests/templates/qwen3.jinja");
     std::fs::copy(template, dir.join("chat_template.jinja")).expect("copied");
     let drafter = repository().join("demo/drafter");
     stack.set(&format!("target.model = {dir:?}\ndrafter.model = {drafter:?}\n"));

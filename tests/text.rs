@@ -209,7 +209,7 @@ fn tools_reach_a_template_that_knows_them_and_no_other() {
     let stack = Stack::new("drafter.model = \"\"\n");
     let dir = single(&stack.path(""), "tooled", &Weights::demo().bytes());
     std::fs::copy(
-        repository().join("gateway/tests/templates/qwen3.jinja"),
+        repository().join("text/tests/templates/qwen3.jinja"),
         dir.join("chat_template.jinja"),
     )
     .expect("copied");

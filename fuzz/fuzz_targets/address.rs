@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use paceline_gateway::images::address;
+use paceline_text::images::address;
 
 fuzz_target!(|url: &str| match address::open(url) {
     Ok(file) => assert!(file.len() <= url.len()),

@@ -5,7 +5,6 @@
 
 use libfuzzer_sys::fuzz_target;
 use paceline_gateway::front::grpc::{decode_chat, decode_generate};
-use paceline_gateway::images::ReservedTokens;
 use paceline_gateway::inference::error::InferenceError;
 use paceline_gateway::inference::input::RequestInput;
 use paceline_gateway::inference::request;
@@ -13,6 +12,7 @@ use paceline_proto::internal::v1::{SubmitRequest, TokenBatch};
 use paceline_proto::limits::{MAX_TOKEN_IDS, MAX_TOOLS, MAX_TURNS};
 use paceline_proto::strict::decode;
 use paceline_proto::v1::{ChatRequest, CountTokensRequest, GenerateRequest, GenerateResponse};
+use paceline_text::images::ReservedTokens;
 use prost::{Message, Name};
 
 /// Decodes and encodes there and back.

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use paceline_gateway::prompt::Language;
-use paceline_gateway::stream::Detokenizer;
+use paceline_text::prompt::Language;
+use paceline_text::stream::Detokenizer;
 
 static LANGUAGE: LazyLock<Arc<Language>> = LazyLock::new(|| {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");

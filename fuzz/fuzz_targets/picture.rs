@@ -4,9 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use paceline_gateway::images::decode::Bounds;
-use paceline_gateway::images::resize::Sizes;
-use paceline_gateway::images::{ImageProcessor, process};
+use paceline_text::images::decode::Bounds;
+use paceline_text::images::resize::Sizes;
+use paceline_text::images::{ImageProcessor, process};
 
 fuzz_target!(|file: &[u8]| {
     let processor = ImageProcessor {

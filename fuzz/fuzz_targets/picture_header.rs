@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use paceline_gateway::images::container;
+use paceline_text::images::container;
 
 fuzz_target!(|file: &[u8]| match container::read(file) {
     Ok(header) => {

@@ -3,10 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use paceline_gateway::prompt::Template;
-use paceline_gateway::prompt::conversation::{
-    Conversation, Message, Role, Tool, ToolCall, normalize,
-};
+use paceline_text::prompt::Template;
+use paceline_text::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall, normalize};
 
 /// As many bytes as a rendering may have.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;

@@ -3,16 +3,14 @@
 //! become text again.
 //!
 //! [`front`] the protocols of clients · [`guard`] keys and TLS · [`inference`] requests and their
-//! answers, in no protocol's words · [`checkpoint`] the files of the model directory · [`prompt`]
-//! and [`images`] what the model is given · [`stream`] token ids to text · [`ending`] how a gateway
-//! ends · [`metrics`] figures for Prometheus · [`overview`] figures of the status page · [`turns`]
-//! waiting in turn.
+//! answers, in no protocol's words · [`prompter`] and [`images`] threads that prepare the model's
+//! input · [`ending`] how a gateway ends · [`metrics`] figures for Prometheus · [`overview`] figures
+//! of the status page · [`turns`] waiting in turn.
 //!
-//! Not here: which worker serves, restarts of workers, MLX. What runs: one task for each
+//! Not here: how text becomes token ids (`text`), which worker serves, restarts of workers, MLX. What runs: one task for each
 //! connection, one for the attachment to the supervisor, and [`run`], which decides when this ends.
 //! Prompts and outputs are never logged (I9).
 
-pub mod checkpoint;
 pub mod ending;
 pub mod front;
 pub mod guard;
@@ -20,11 +18,9 @@ pub mod images;
 pub mod inference;
 pub mod metrics;
 pub mod overview;
-pub mod prompt;
+pub mod prompter;
 mod run;
-pub mod sampling;
 mod shorten;
-pub mod stream;
 pub mod turns;
 
 use std::io;
@@ -36,8 +32,9 @@ use paceline_process::config::{ConfigError, GatewayConfig, ToolFormat};
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::runtime_dir::{Lock, RuntimeDirError};
 use paceline_process::{Config, Exit, RuntimeDir};
-
-use prompt::format::CallFormat;
+use paceline_text::checkpoint::LoadError;
+use paceline_text::prompt::Language;
+use paceline_text::prompt::format::CallFormat;
 
 pub use run::run;
 
@@ -54,7 +51,7 @@ pub enum StartError {
     Config(#[from] ConfigError),
     /// The model directory.
     #[error(transparent)]
-    Model(#[from] checkpoint::LoadError),
+    Model(#[from] LoadError),
     /// The runtime directory.
     #[error(transparent)]
     RuntimeDir(#[from] RuntimeDirError),
@@ -101,7 +98,7 @@ pub struct Setup {
     /// The settings.
     pub config: Config,
     /// The model's text side.
-    pub language: Arc<prompt::Language>,
+    pub language: Arc<Language>,
     /// Where the supervisor's socket is.
     pub runtime_dir: RuntimeDir,
     /// The lock of the one gateway of this runtime directory.
@@ -129,7 +126,7 @@ impl Setup {
         // First the ports: whether they are free is known at once, and clients that connect while
         // the files are read wait instead of failing.
         let (listener, http_listener) = listeners(&config.gateway, &guard)?;
-        let mut language = prompt::Language::read(&model_dir)?;
+        let mut language = Language::read(&model_dir)?;
         if let Some(calls) = call_format(config.gateway.tool_format) {
             language = language.with_call_format(calls);
         }
@@ -193,18 +190,4 @@ fn bind(front: Front, address: &str) -> Result<TcpListener, StartError> {
         address: address.to_owned(),
         cause,
     })
-}
-
-/// The demo model, for tests.
-#[cfg(test)]
-mod demo {
-    use std::path::{Path, PathBuf};
-
-    pub(crate) fn dir() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target")
-    }
-
-    pub(crate) fn language() -> crate::prompt::Language {
-        crate::prompt::Language::read(&dir()).expect("it is in the repository")
-    }
 }

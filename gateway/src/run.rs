@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use paceline_process::clock::Clock;
 use paceline_process::{Config, Exit, Notifier, RuntimeDir, lifecycle, socket, task, telemetry};
+use paceline_text::prompt::Language;
 use paceline_vocabulary::Epoch;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +30,7 @@ use crate::inference::standing::Standing;
 use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
 use crate::overview::Overview;
-use crate::prompt::{Language, Prompter};
+use crate::prompter::Prompter;
 
 /// Connections wait this long at most for the first attachment. Afterwards calls are refused
 /// because there is no supervisor.

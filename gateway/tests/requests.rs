@@ -50,7 +50,7 @@ async fn a_conversation_is_answered() {
     let stamp = submission.request.stamp.expect("always set");
     assert_eq!((stamp.term, stamp.epoch), (1, 7));
     let generation = submission.generation().clone();
-    let language = paceline_gateway::prompt::Language::read(&demo()).expect("in the repository");
+    let language = paceline_text::prompt::Language::read(&demo()).expect("in the repository");
     let prompt = language
         .tokens
         .encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", false)

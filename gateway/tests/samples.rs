@@ -188,7 +188,7 @@ async fn a_sample_without_room_waits_for_another_sample_of_its_request() {
 #[tokio::test]
 async fn a_stop_string_ends_generation_upstream() {
     let (stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
-    let language = paceline_gateway::prompt::Language::read(&demo()).expect("in the repository");
+    let language = paceline_text::prompt::Language::read(&demo()).expect("in the repository");
     let ids = language.tokens.encode("Hello there STOP and more", false).expect("encodes");
     let limits = Some(Limits { stop: vec!["never".into(), "STOP".into()], ..Default::default() });
     let begin = async {

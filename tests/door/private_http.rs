@@ -32,7 +32,7 @@ fn stack() -> Stack {
         let entry = entry.expect("a file");
         std::fs::copy(entry.path(), dir.join(entry.file_name())).expect("copied");
     }
-    let template = repository().join("gateway/tests/templates/qwen3.jinja");
+    let template = repository().join("text/tests/templates/qwen3.jinja");
     std::fs::copy(template, dir.join("chat_template.jinja")).expect("copied");
     stack.set(&format!("target.model = {dir:?}\n"));
     stack.serve();

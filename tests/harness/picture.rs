@@ -85,7 +85,7 @@ pub fn file(name: &str) -> Vec<u8> {
 
 /// Where it is.
 pub fn path(name: &str) -> PathBuf {
-    repository().join("gateway/tests/golden/pictures").join(name)
+    repository().join("text/tests/golden/pictures").join(name)
 }
 
 /// A PNG of this many random pixels, a multiple of what the model reads, so that they reach it as

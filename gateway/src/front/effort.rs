@@ -1,10 +1,10 @@
 //! Whether and how much the model is to think, by one wish of a client: a variable of the chat
 //! template, or an effort for which the template's nearest word is found.
 
+use paceline_text::prompt::conversation::Effort;
 use serde_json::{Map, Value};
 
 use crate::inference::error::InferenceError;
-use crate::prompt::conversation::Effort;
 
 /// The variable of published templates that switches thinking on and off.
 pub(crate) const ENABLE_THINKING: &str = "enable_thinking";

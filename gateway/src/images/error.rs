@@ -2,24 +2,8 @@
 
 use std::io;
 
+use paceline_text::images::{BadImage, PlaceholderError};
 use paceline_vocabulary::Reason;
-
-/// What is wrong with an image, in words for the client: what was expected and what was found.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BadImage(String);
-
-impl From<String> for BadImage {
-    fn from(words: String) -> Self {
-        Self(words)
-    }
-}
-
-impl From<&str> for BadImage {
-    fn from(words: &str) -> Self {
-        Self(words.to_owned())
-    }
-}
 
 /// Why a request's images cannot be served. The text is the message for the client, except for a
 /// [`ImageError::File`] and a [`ImageError::Bug`], whose texts are for the log.
@@ -56,33 +40,9 @@ pub enum ImageError {
         /// What is wrong with the image.
         problem: BadImage,
     },
-    /// A text or a list of token ids has the token that stands for an image.
-    #[error(
-        "{field}: expected no {token}, which stands for a picture's place ({instead}), found it"
-    )]
-    Reserved {
-        /// The field with the token.
-        field: String,
-        /// The token as the field has it: its text or its id.
-        token: String,
-        /// What the client can do.
-        instead: &'static str,
-    },
-    /// The rendered conversation has another number of placeholders than the request has images.
-    #[error(
-        "{field}: Could not process image: expected a place for each of {expected} pictures in the rendered conversation, found {found}: this model's \
-         chat template leaves pictures out here, or text has {placeholder}; send pictures in turns of the user, and no such text"
-    )]
-    Placeholders {
-        /// The field of the prompt.
-        field: String,
-        /// Images of the request.
-        expected: usize,
-        /// Placeholders in the prompt.
-        found: usize,
-        /// The text of the placeholder.
-        placeholder: String,
-    },
+    /// A placeholder without an image, or an image without one.
+    #[error(transparent)]
+    Placeholder(#[from] PlaceholderError),
     /// Other requests' images occupied the threads or the memory for decoding.
     #[error("waited {waited_s} s for other requests' pictures (limits.queue_wait_s); try again")]
     QueueWait {
@@ -111,8 +71,7 @@ impl ImageError {
         match self {
             Self::NoVision { .. } => Reason::NoVision,
             Self::TooMany { .. } | Self::Bad { .. } => Reason::BadImage,
-            Self::Reserved { .. } => Reason::InvalidArgument,
-            Self::Placeholders { .. } => Reason::Template,
+            Self::Placeholder(error) => error.reason(),
             Self::QueueWait { .. } => Reason::QueueWait,
             Self::StoreFull | Self::DiskFull => Reason::QueueFull,
             Self::File(_) | Self::Bug(_) => Reason::Bug,
@@ -122,11 +81,10 @@ impl ImageError {
     /// The request's field, or the limit, that the error is about.
     pub fn field(&self) -> Option<&str> {
         match self {
-            Self::NoVision { field }
-            | Self::TooMany { field, .. }
-            | Self::Bad { field, .. }
-            | Self::Reserved { field, .. }
-            | Self::Placeholders { field, .. } => Some(field),
+            Self::NoVision { field } | Self::TooMany { field, .. } | Self::Bad { field, .. } => {
+                Some(field)
+            }
+            Self::Placeholder(error) => Some(error.field()),
             Self::QueueWait { .. } => Some("limits.queue_wait_s"),
             Self::StoreFull | Self::DiskFull => Some("pictures"),
             Self::File(_) | Self::Bug(_) => None,

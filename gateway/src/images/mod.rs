@@ -1,58 +1,20 @@
 //! Images of requests: from a client's bytes to resized pixels in a file that the target reads.
 //!
-//! Bytes from outside are decoded here, in the process without weights. The structure of a file is
-//! checked first ([`container`]). Then the file is decoded within bounds ([`decode`]), resized to
-//! the model's needs ([`resize`]) and written to a file ([`store`]). [`pipeline`] runs these steps
-//! on threads of their own, with bounds on images and bytes in progress. Nothing is fetched, and
-//! nothing of an image is logged.
+//! [`pipeline`] runs the steps of [`paceline_text::images`] on threads of their own, with bounds on
+//! images and bytes in progress. [`store`] keeps the files.
 //!
 //! Must not know: protocols, services, the supervisor.
 
-pub mod address;
-pub mod container;
-pub mod decode;
 mod error;
 mod pipeline;
-mod placeholders;
-pub mod processor;
-pub mod resize;
 pub mod store;
 
 use bytes::Bytes;
+use paceline_text::images::PatchGrid;
 
-pub use address::decode_base64;
-pub use error::{BadImage, ImageError};
-pub use pipeline::{ImagePipeline, InspectedImage, StoredImages, process};
-pub use placeholders::{ExpandedPrompt, ReservedTokens, expand_placeholders};
-pub use processor::ImageProcessor;
+pub use error::ImageError;
+pub use pipeline::{ImagePipeline, InspectedImage, StoredImages};
 pub use store::prepare;
-
-/// An image as a client sent it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncodedImage {
-    /// The request's field with the image.
-    pub field: String,
-    /// The file, or where the file is.
-    pub source: ImageSource,
-}
-
-/// How an image came. Its `Debug` form shows no bytes of the image.
-#[derive(Clone, PartialEq, Eq)]
-pub enum ImageSource {
-    /// The file.
-    File(Bytes),
-    /// An address. Only an address that contains the file can be served.
-    Address(String),
-}
-
-impl std::fmt::Debug for ImageSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ImageSource::File(file) => write!(f, "File({} bytes)", file.len()),
-            ImageSource::Address(url) => write!(f, "Address({} bytes)", url.len()),
-        }
-    }
-}
 
 /// An image of a prompt, as the target gets it.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,24 +35,6 @@ pub struct PromptImage {
     pub bias: [f32; 3],
 }
 
-/// Size of an image in patches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PatchGrid {
-    /// From top to bottom.
-    pub rows: u32,
-    /// From left to right.
-    pub columns: u32,
-}
-
-/// Size of an image in pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// From left to right.
-    pub width: u32,
-    /// From top to bottom.
-    pub height: u32,
-}
-
 /// How long the work on a request's images took, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ImageTimes {
@@ -99,6 +43,3 @@ pub struct ImageTimes {
     /// Resizing and writing.
     pub resize_ms: f64,
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

@@ -13,21 +13,21 @@ use bytes::Bytes;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
 use paceline_process::runtime_dir::is_full;
+use paceline_text::images::container::Header;
+use paceline_text::images::decode::{self, Bounds};
+use paceline_text::images::{
+    EncodedImage, ImageProcessor, ImageSource, PatchGrid, address, resize,
+};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::container::Header;
-use super::decode::{self, Bounds};
 use super::store::{FileLink, ImageFile, ImageStore};
-use super::{
-    BadImage, EncodedImage, ImageError, ImageProcessor, ImageSource, ImageTimes, PatchGrid,
-    PromptImage, address, resize,
-};
+use super::{ImageError, ImageTimes, PromptImage};
 
 /// Images worked on at once in this process.
 const SEATS: usize = 2;
 /// Bytes that decoding may take, of all images that are worked on.
-pub(super) const DECODING_BYTES: u64 = 176 << 20;
+const DECODING_BYTES: u64 = 176 << 20;
 /// Bytes for each permit of the semaphore that counts [`DECODING_BYTES`]: a semaphore has at most
 /// 2³² permits on some machines.
 const BYTES_PER_PERMIT: u64 = 1 << 10;
@@ -206,28 +206,6 @@ impl StoredImages {
         }
         Ok(linked)
     }
-}
-
-/// The way of one file through all steps, in one call and without a store. For tests and fuzzing.
-///
-/// # Errors
-/// What is wrong with the image.
-pub fn process(
-    file: &[u8],
-    bounds: Bounds,
-    processor: &ImageProcessor,
-) -> Result<(PatchGrid, Vec<u8>), BadImage> {
-    let header = decode::inspect(file, bounds)?;
-    let grid = processor.grid(header.upright())?;
-    let pixels = decode::decode(file, &header)?;
-    let mut resized = Vec::new();
-    let out = |row: &[u8]| {
-        resized.extend_from_slice(row);
-        Ok(())
-    };
-    resize::resize(pixels.size(), processor.size(grid), |y, line| pixels.row(y, line), out)
-        .map_err(|error| BadImage::from(error.to_string()))?;
-    Ok((grid, resized))
 }
 
 /// Runs work on a thread that may be kept busy. The panic hook has logged where a panic was.

@@ -1,14 +1,15 @@
 use std::path::Path;
 
 use paceline_process::{Config, RuntimeDir};
+use paceline_text::samples::processor;
 use paceline_vocabulary::Reason;
 
 use super::*;
 use crate::images::prepare;
-use crate::images::tests::processor;
 
 fn encoded(count: usize) -> Vec<EncodedImage> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pictures").join("up.png");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/pictures").join("up.png");
     let file = std::fs::read(path).expect("in the repository");
     let one = |at: usize| EncodedImage {
         field: format!("messages[0].content[{at}]"),

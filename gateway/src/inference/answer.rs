@@ -13,6 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
+use paceline_text::prompt::Language;
+use paceline_text::stream::{
+    AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, TokenBatch,
+};
 use paceline_vocabulary::reason::COMPLETION_TOKENS;
 use paceline_vocabulary::{KeyId, Reason, Term};
 use tokio::time::Sleep;
@@ -28,10 +32,6 @@ use super::record::Record;
 use super::sample::{Sample, SampleEvent};
 use super::upstream::Upstream;
 use crate::images::StoredImages;
-use crate::prompt::Language;
-use crate::stream::{
-    AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, TokenBatch,
-};
 
 /// What ends an answer before its own end.
 #[derive(Clone, Debug)]

@@ -4,17 +4,17 @@
 use std::collections::HashSet;
 
 use paceline_proto::limits;
+use paceline_text::images::{EncodedImage, ImageSource};
+use paceline_text::json::JsonBudget;
+use paceline_text::prompt::OWN_NAMES;
+use paceline_text::prompt::conversation::{
+    self, CallRule, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
+};
 use serde_json::{Map, Value};
 
 use super::bounds::check_elements;
 use super::error::{InferenceError, quoted};
 use super::input::{ContentPartInput, ConversationInput, MessageInput, ToolCallInput, ToolInput};
-use super::json::JsonBudget;
-use crate::images::{EncodedImage, ImageSource};
-use crate::prompt::OWN_NAMES;
-use crate::prompt::conversation::{
-    self, CallRule, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
-};
 
 /// Most letters of a tool's name: as many as clients of the Messages protocol may send.
 const MAX_TOOL_NAME: usize = 128;
@@ -237,10 +237,10 @@ fn arguments(text: &str, json: &mut JsonBudget) -> Result<Map<String, Value>, In
 
 #[cfg(test)]
 mod tests {
+    use paceline_text::prompt::conversation::CallArguments;
     use paceline_vocabulary::Reason;
 
     use super::*;
-    use crate::prompt::conversation::CallArguments;
 
     fn message(role: &str, text: &str) -> MessageInput {
         let content = vec![ContentPartInput::Text(text.into())];

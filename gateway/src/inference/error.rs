@@ -6,15 +6,16 @@ use std::error::Error;
 use std::fmt::Display;
 use std::time::Duration;
 
+use paceline_text::error::FieldError;
+pub use paceline_text::error::quoted;
+use paceline_text::images::PlaceholderError;
+use paceline_text::prompt::PromptError;
+use paceline_text::stream::BrokenStream;
 use paceline_vocabulary::reason::COMPLETION_TOKENS;
 use paceline_vocabulary::{Reason, chain};
 
 use crate::images::ImageError;
-use crate::prompt::PromptError;
-use crate::stream::BrokenStream;
 
-/// Characters of a client's own words that a message repeats: errors travel in bounded headers.
-const MAX_QUOTED_CHARS: usize = 60;
 /// Pause that a client is asked for before it tries again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -102,9 +103,21 @@ impl InferenceError {
     }
 }
 
+impl From<FieldError> for InferenceError {
+    fn from(error: FieldError) -> Self {
+        Self::invalid(&error.field, error.expected, error.found)
+    }
+}
+
 impl From<PromptError> for InferenceError {
     fn from(error: PromptError) -> Self {
         Self::made_of(error.reason(), error.field(), &error)
+    }
+}
+
+impl From<PlaceholderError> for InferenceError {
+    fn from(error: PlaceholderError) -> Self {
+        ImageError::from(error).into()
     }
 }
 
@@ -117,24 +130,5 @@ impl From<ImageError> for InferenceError {
 impl From<BrokenStream> for InferenceError {
     fn from(error: BrokenStream) -> Self {
         Self::bug(error)
-    }
-}
-
-/// A client's own word for a message, in quotes, cut if it is long.
-pub fn quoted(text: &str) -> String {
-    match text.char_indices().nth(MAX_QUOTED_CHARS) {
-        None => format!("{text:?}"),
-        Some((cut, _)) => format!("{:?}... ({} bytes)", &text[..cut], text.len()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_words_of_clients_are_cut() {
-        assert_eq!(quoted("a\"b"), r#""a\"b""#);
-        assert!(quoted(&"é".repeat(1 << 20)).len() < 160);
     }
 }

@@ -2,13 +2,13 @@
 //! operator's limits.
 
 use paceline_process::config::LimitsConfig;
+use paceline_text::prompt::Language;
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::report::ModelInfo;
 
 use super::error::{InferenceError, quoted};
 use super::generation::{Generation, RequestLabels};
 use super::params::GenerationParams;
-use crate::prompt::Language;
 
 /// What a request is checked against.
 #[derive(Clone, Copy, Debug)]

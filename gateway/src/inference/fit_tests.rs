@@ -1,17 +1,17 @@
 //! One line for each broken request: the reason and the field that it gets.
 
 use paceline_process::config::{Auto, LimitsConfig};
+use paceline_text::images::ReservedTokens;
+use paceline_text::prompt::Source;
 use paceline_vocabulary::RouteWish;
 
 use super::*;
-use crate::images::ReservedTokens;
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
 };
 use crate::inference::params::{LogitBias, SamplingParams};
 use crate::inference::request;
-use crate::prompt::Source;
-use crate::sampling::SamplingRule;
+use paceline_vocabulary::sampling::SamplingRule;
 
 fn model() -> ModelInfo {
     ModelInfo {
@@ -74,7 +74,7 @@ fn submit(input: RequestInput, limits: &LimitsConfig) -> Result<Generation, Infe
         Source::Ids(ids) => ids,
         Source::Text(_) | Source::Chat(_) => vec![5, 6, 7],
     };
-    let language = crate::demo::language();
+    let language = paceline_text::samples::language();
     let context = ModelContext { model: &model(), language: &language, limits };
     context.fit(&request.params, field, prompt_ids, labels("code"))
 }
@@ -199,7 +199,7 @@ fn images_are_taken_from_any_turn_with_their_fields() {
 
 #[test]
 fn images_must_fit_before_they_are_decoded() {
-    let (language, model) = (crate::demo::language(), model());
+    let (language, model) = (paceline_text::samples::language(), model());
     let check = |tokens, limits: &LimitsConfig| {
         ModelContext { model: &model, language: &language, limits }.check_images(tokens)
     };
@@ -222,7 +222,7 @@ fn images_must_fit_before_they_are_decoded() {
 
 #[test]
 fn a_text_refused_by_its_bytes_has_the_limit_and_the_number_found() {
-    let (language, model) = (crate::demo::language(), model());
+    let (language, model) = (paceline_text::samples::language(), model());
     let (all, few) = (
         LimitsConfig::default(),
         LimitsConfig { max_prompt_tokens: Auto::Is(80), ..Default::default() },

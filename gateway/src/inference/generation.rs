@@ -1,12 +1,12 @@
 //! A request as the gateway submits it.
 
+use paceline_text::grammar::Grammar;
 use paceline_vocabulary::RouteWish;
 
-use super::grammar::Grammar;
 use super::params::LogitBias;
 use crate::guard::keys::{DEFAULT_CLASS, IMAGE_CLASS, Principal};
 use crate::images::PromptImage;
-use crate::sampling::SamplingRule;
+use paceline_vocabulary::sampling::SamplingRule;
 
 /// A request as the gateway submits it, every field set.
 #[derive(Clone, Debug, PartialEq)]

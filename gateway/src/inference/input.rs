@@ -6,10 +6,10 @@
 //! other names translates them.
 
 use bytes::Bytes;
+pub use paceline_text::prompt::conversation::CallRule;
+use paceline_text::prompt::conversation::Effort;
 
 use super::params::GenerationParams;
-pub use crate::prompt::conversation::CallRule;
-use crate::prompt::conversation::Effort;
 
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,13 +3,12 @@
 //!
 //! A front makes an [`input::RequestInput`] of its protocol's message and a [`Call`] of the call
 //! around it, then awaits [`Inference::answer`] or [`Inference::count`]. It encodes the
-//! [`crate::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
+//! [`paceline_text::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
 //!
 //! - [`input`], [`params`]: what clients ask for.
 //! - [`bounds`]: bounds of numbers and lists.
 //! - [`request`]: checks of the fields alone.
 //! - [`fit`]: checks against the served model.
-//! - [`grammar`]: what answers are held to.
 //! - [`admission`]: how many calls may run, and how large they may be.
 //! - [`answer`]: the stream of events.
 //! - [`unread`]: the end of answers that are not read.
@@ -23,9 +22,7 @@ pub mod deadline;
 pub mod error;
 pub mod fit;
 pub mod generation;
-pub mod grammar;
 pub mod input;
-pub(crate) mod json;
 pub mod model;
 pub mod params;
 pub mod record;
@@ -41,20 +38,20 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use paceline_process::config::LimitsConfig;
+use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
+use paceline_text::images::{ExpandedPrompt, ImageProcessor, ReservedTokens, expand_placeholders};
+use paceline_text::prompt::format::PromptThought;
+use paceline_text::prompt::{PromptError, PromptIds, Source};
+use paceline_text::stream::{ConversationReading, OfferedTools};
 use paceline_vocabulary::{KeyId, RequestId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::guard::keys::Principal;
-use crate::images::{
-    ExpandedPrompt, ImagePipeline, ImageProcessor, InspectedImage, ReservedTokens,
-    expand_placeholders,
-};
+use crate::images::{ImagePipeline, InspectedImage};
 use crate::metrics::{GatewayFigures, Metrics};
-use crate::prompt::format::PromptThought;
-use crate::prompt::{PromptError, PromptIds, Prompter, Source};
-use crate::stream::{ConversationReading, OfferedTools};
+use crate::prompter::Prompter;
 use crate::turns::Party;
 
 use admission::{Backlog, ByteBudget, ByteHold, CallSlot};
@@ -63,7 +60,6 @@ use deadline::{BACKSTOP, Deadline};
 use error::InferenceError;
 use fit::{ModelContext, check_model};
 use generation::{Generation, RequestLabels};
-use grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use input::RequestInput;
 use params::GenerationParams;
 use record::{Method, Record};

@@ -1,10 +1,11 @@
 //! What clients may know of the served model.
 
+use paceline_text::prompt::Template;
+
 use super::Inference;
 use super::error::InferenceError;
 use super::fit::check_model;
-use crate::prompt::Template;
-use crate::sampling::SamplingRule;
+use paceline_vocabulary::sampling::SamplingRule;
 
 /// The served model.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 
+use paceline_text::grammar::{TextForm, check_form};
 use paceline_vocabulary::RouteWish;
 
 use super::bounds::{self, SampleCount};
 use super::error::InferenceError;
-use super::grammar::{TextForm, check_form};
-use crate::sampling::{OutOfRange, SamplingRule};
+use paceline_vocabulary::sampling::{OutOfRange, SamplingRule};
 
 /// Largest bias, and with the other sign the smallest.
 pub const MAX_BIAS: f32 = 100.0;
@@ -357,5 +357,22 @@ mod tests {
         let rule = asked.completed(&own);
         assert_eq!((rule.presence_penalty, rule.frequency_penalty), (0.0, 0.5));
         assert_eq!(asked.sorted_biases(), bias(&[(4, -100.0), (9, 1.0)]), "in ascending order");
+    }
+
+    #[test]
+    fn an_answer_that_is_held_to_a_form_ends_where_the_form_does() {
+        let check = |change: fn(&mut GenerationParams)| {
+            let mut params =
+                GenerationParams { form: Some(TextForm::JsonObject), ..Default::default() };
+            change(&mut params);
+            params.check().map(|_| ()).map_err(|error| error.field.expect("a field"))
+        };
+        assert_eq!(check(|_| {}), Ok(()));
+        assert_eq!(check(|params| params.ignore_eos = true), Err("limits.ignore_eos".into()));
+        assert_eq!(check(|params| params.min_tokens = 1), Err("limits.min_tokens".into()));
+        let large = |params: &mut GenerationParams| {
+            params.form = Some(TextForm::Regex("a".repeat(20 << 10)));
+        };
+        assert_eq!(check(large), Err("grammar.regex".into()));
     }
 }

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use paceline_process::clock::monotonic_ns;
+use paceline_text::stream::AnswerEnd;
 use paceline_vocabulary::{Reason, Route};
 
 use crate::images::ImageTimes;
 use crate::metrics::{EndedRequest, Metrics};
-use crate::stream::AnswerEnd;
 
 /// A call's method, as its front names it.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,12 @@
 //! A request that is well formed, and the checks that make it so.
 
+use paceline_text::images::ReservedTokens;
+use paceline_text::prompt::Source;
+
 use super::conversation;
 use super::error::InferenceError;
 use super::input::{ContentPartInput, ConversationInput, PromptInput, RequestInput};
 use super::params::GenerationParams;
-use crate::images::ReservedTokens;
-use crate::prompt::Source;
 
 /// A request that is well formed.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,8 +101,9 @@ fn check_reserved(
 
 #[cfg(test)]
 mod tests {
+    use paceline_text::samples::processor;
+
     use super::*;
-    use crate::images::tests::processor;
     use crate::inference::input::{MessageInput, ToolCallInput, ToolInput};
 
     #[test]

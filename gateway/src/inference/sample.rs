@@ -5,12 +5,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
+use paceline_text::stream::{Assembler, TokenBatch};
 use paceline_vocabulary::Reason;
 use tokio::time::Sleep;
 
 use super::error::InferenceError;
 use super::upstream::{BatchStream, Submission};
-use crate::stream::{Assembler, TokenBatch};
 
 /// The upstream's stream may take this long to close after its last batch.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

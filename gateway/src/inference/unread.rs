@@ -15,12 +15,12 @@ use std::time::Duration;
 use futures::Stream;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::task;
+use paceline_text::stream::AnswerEvent;
 use paceline_vocabulary::Reason;
 use tokio::task::AbortHandle;
 
 use super::answer::Answer;
 use super::error::InferenceError;
-use crate::stream::AnswerEvent;
 
 type Events = Pin<Box<dyn Stream<Item = Result<AnswerEvent, InferenceError>> + Send>>;
 

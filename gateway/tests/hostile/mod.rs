@@ -16,7 +16,7 @@ pub struct Hostile {
 
 fn good(name: &str) -> Vec<u8> {
     let dir =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway/tests/golden/pictures");
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/pictures");
     std::fs::read(dir.join(name)).expect("in the repository")
 }
 

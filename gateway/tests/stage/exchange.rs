@@ -20,10 +20,11 @@ use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
 use paceline_gateway::overview::Overview;
-use paceline_gateway::prompt::{Language, Prompter};
+use paceline_gateway::prompter::Prompter;
 use paceline_process::config::ModelAliases;
 use paceline_process::{Config, RuntimeDir, socket};
 use paceline_proto::internal::v1::{ModelInfo, ServiceState};
+use paceline_text::prompt::Language;
 use paceline_vocabulary::Epoch;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -70,7 +71,7 @@ impl Exchange {
         Self::of("qwen3.jinja", keep_alive).await
     }
 
-    /// With this template of `tests/templates`.
+    /// With this template of `text/tests/templates`.
     pub async fn with_template(template: &str) -> Self {
         Self::of(template, KEEP_ALIVE).await
     }
@@ -225,7 +226,7 @@ pub async fn reply_to_text(router: Router, path: &str, body: String) -> Reply {
     Reply { status: parts.status, headers: parts.headers, body }
 }
 
-/// The demo's tokenizer, and a template of tests/templates.
+/// The demo's tokenizer, and a template of text/tests/templates.
 pub fn write_model(dir: &Path, template: &str) {
     std::fs::create_dir_all(dir).expect("writable");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -233,7 +234,7 @@ pub fn write_model(dir: &Path, template: &str) {
     for name in ["tokenizer.json", "config.json", "tokenizer_config.json"] {
         std::fs::copy(demo.join(name), dir.join(name)).expect("copied");
     }
-    let template = root.join("tests/templates").join(template);
+    let template = root.join("../text/tests/templates").join(template);
     std::fs::copy(template, dir.join("chat_template.jinja")).expect("copied");
 }
 

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use paceline_gateway::ending::Event;
 use paceline_gateway::guard::Guard;
-use paceline_gateway::prompt::Language;
 use paceline_gateway::{Setup, run};
 use paceline_process::{Config, Exit, RuntimeDir, task};
 use paceline_proto::internal::v1::{ModelInfo, ServiceState};
@@ -26,6 +25,7 @@ use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ChatRequest, ContentPart, GenerateRequest, Limits, Message, TokenIds};
+use paceline_text::prompt::Language;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};

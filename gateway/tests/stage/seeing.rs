@@ -83,6 +83,8 @@ pub fn chat(messages: Vec<Message>) -> ChatRequest {
 
 /// A file of the goldens.
 pub fn file(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pictures").join(name))
-        .expect("in the repository")
+    std::fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/pictures").join(name),
+    )
+    .expect("in the repository")
 }

@@ -6,7 +6,6 @@
 //! directory. A process resolves a name once, and passes the directory to the processes that it
 //! starts, so a model that is pulled meanwhile changes nothing for a service that runs.
 
-pub mod header;
 mod name;
 mod places;
 

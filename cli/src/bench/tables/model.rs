@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use paceline_process::checkpoints::header;
 use paceline_proto::v1::StatusResponse;
+use paceline_text::checkpoint::header;
 use serde::Serialize;
 use serde_json::{Map, Value};
 

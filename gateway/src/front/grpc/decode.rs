@@ -5,20 +5,20 @@
 //! cannot be dropped in silence (I5).
 
 use paceline_proto::v1;
+use paceline_text::grammar::TextForm;
+use paceline_text::json::JsonBudget;
+use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
 use serde_json::Value;
 
 use crate::front::effort::{self, Thoughts, Wish};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::{InferenceError, quoted};
-use crate::inference::grammar::TextForm;
 use crate::inference::input::{
     CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput, ToolInput,
 };
-use crate::inference::json::JsonBudget;
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
-use crate::prompt::conversation::Effort;
 
 /// A request whose tokens are counted.
 pub(super) struct CountInput {

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use paceline_proto::v1;
-
-use crate::inference::TokenCount;
-use crate::inference::model::ModelDescription;
-use crate::sampling::SamplingRule;
-use crate::stream::{
+use paceline_text::stream::{
     AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, FinishReason, TokenLogprobs,
     TopLogprob,
 };
+
+use crate::inference::TokenCount;
+use crate::inference::model::ModelDescription;
+use paceline_vocabulary::sampling::SamplingRule;
 
 /// Makes the messages of one answer.
 #[derive(Debug, Default)]
@@ -167,8 +167,9 @@ fn sampling(rule: SamplingRule) -> v1::Sampling {
 
 #[cfg(test)]
 mod tests {
+    use paceline_text::samples::answers::{Model, SampleAnswer, offered, sample_answers};
+
     use super::*;
-    use crate::stream::sample_answers::{Model, SampleAnswer, offered, sample_answers};
 
     #[test]
     fn a_call_that_the_limit_cuts_is_told_from_a_whole_one_and_from_none() {

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use paceline_text::stream::{AnswerEnd, Speculation, Timing, Usage};
 use paceline_vocabulary::Route;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::front::http::exchange::DecodeContext;
-use crate::stream::{AnswerEnd, Speculation, Timing, Usage};
 
 /// What every chunk of an answer repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! From the bytes of a body to the checked request, for each protocol and without a service. The fuzz
 //! target of bodies comes this way; handlers go it in [`super::exchange`].
 
+use paceline_text::images::ReservedTokens;
+
 use super::anthropic::decode::{Purpose, decode as messages};
 use super::responses::decode::decode as responses;
 use super::{json, openai};
-use crate::images::ReservedTokens;
 use crate::inference::error::InferenceError;
 use crate::inference::request::{Request, check};
 

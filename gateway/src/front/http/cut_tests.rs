@@ -1,6 +1,8 @@
 //! Answers that the limit of tokens cuts at any token: what a client makes of the stream is the whole
 //! answer in each protocol, with the cut call alone and nothing of a family's markup.
 
+use paceline_text::samples::answers::{Model, SampleAnswer, offered, sample_answers};
+use paceline_text::stream::{AnswerEvent, FinishReason, collect};
 use serde_json::{Value, json};
 
 use super::answer::Head;
@@ -12,8 +14,6 @@ use super::responses::decode::Asked as ResponsesAsked;
 use super::responses::encode::ResponseWriter;
 use super::sse::SseEvent;
 use crate::inference::bounds::SampleCount;
-use crate::stream::sample_answers::{Model, SampleAnswer, offered, sample_answers};
-use crate::stream::{AnswerEvent, FinishReason, collect};
 
 /// What all protocols tell of an answer.
 #[derive(Debug, Default, PartialEq)]

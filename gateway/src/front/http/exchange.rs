@@ -17,6 +17,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use futures::{Stream, StreamExt as _, TryFutureExt as _};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
+use paceline_text::prompt::Language;
+use paceline_text::stream::{AnswerEvent, collect};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -36,8 +38,6 @@ use crate::inference::input::RequestInput;
 use crate::inference::record::Method;
 use crate::inference::request::Request;
 use crate::inference::{Call, Sender, TokenCount};
-use crate::prompt::Language;
-use crate::stream::{AnswerEvent, collect};
 
 /// Header with the id of the request, in every answer.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -2,13 +2,13 @@
 //! `disable_parallel_tool_use: true`): the first complete call of a sample is kept, later ones are
 //! left out. The model may have written them, so their tokens count.
 
+use paceline_text::stream::{AnswerEvent, AnswerPart};
 use serde_json::Value;
 
 use super::exchange::AnswerWriter;
 use super::sse::{KeepAlive, SseEvent};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
-use crate::stream::{AnswerEvent, AnswerPart};
 
 /// How many calls of a tool an answer may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,8 +110,9 @@ impl<W: AnswerWriter> AnswerWriter for CallFilter<W> {
 
 #[cfg(test)]
 mod tests {
+    use paceline_text::stream::{CallFault, CallStart};
+
     use super::*;
-    use crate::stream::{CallFault, CallStart};
 
     fn start(id: &str) -> AnswerPart {
         AnswerPart::CallStart(CallStart { index: 0, id: id.into(), name: "f".into() })

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures::future::{Either, ready};
 use futures::{Stream, StreamExt as _, TryFutureExt as _, TryStreamExt as _, stream};
 use paceline_process::clock::monotonic_ns;
+use paceline_text::stream::AnswerEvent;
 
 use super::HttpFront;
 use crate::guard::keys::Principal;
@@ -16,7 +17,6 @@ use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::record::Method;
 use crate::inference::request::Request;
-use crate::stream::AnswerEvent;
 use crate::turns::Party;
 
 /// Further prompts of one request that are in the supervisor's queue or run at once. A request with

@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{FutureExt as _, Stream};
 use http_body::{Body, Frame};
+use paceline_text::stream::AnswerEvent;
 use tokio::time::{Sleep, sleep};
 
 use super::error::FieldPaths;
 use super::exchange::AnswerWriter;
 use crate::inference::error::InferenceError;
-use crate::stream::AnswerEvent;
 
 /// Time without an event after which a keep-alive is written. Proxies close connections that are
 /// silent for 60 s, some for 30 s.

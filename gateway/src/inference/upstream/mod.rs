@@ -15,13 +15,13 @@ use futures::{Stream, StreamExt as _};
 use paceline_proto::internal::v1::SubmitRequest;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_text::stream::TokenBatch;
 use paceline_vocabulary::{Epoch, KeyId, Term};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::error::InferenceError;
 use super::generation::Generation;
-use crate::stream::TokenBatch;
 
 /// A submission under way.
 pub type Submission = BoxFuture<'static, Result<BatchStream, InferenceError>>;

@@ -3,6 +3,10 @@
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::status::Refusal;
 use paceline_proto::v1;
+use paceline_text::grammar::{Grammar, GrammarPart, TextForm};
+use paceline_text::stream::{
+    Done, Figures, FinishReason, Speculation, TokenBatch, TokenLogprobs, TopLogprob,
+};
 use paceline_vocabulary::report::{GatewayReport, ModelInfo};
 use paceline_vocabulary::{Epoch, Reason, Route, Term};
 use tonic::{Code, Status};
@@ -10,13 +14,9 @@ use tonic::{Code, Status};
 use crate::images::PromptImage;
 use crate::inference::error::InferenceError;
 use crate::inference::generation::Generation;
-use crate::inference::grammar::{Grammar, GrammarPart, TextForm};
 use crate::inference::params::LogitBias;
 use crate::inference::standing::ServiceState;
-use crate::sampling::SamplingRule;
-use crate::stream::{
-    Done, Figures, FinishReason, Speculation, TokenBatch, TokenLogprobs, TopLogprob,
-};
+use paceline_vocabulary::sampling::SamplingRule;
 
 pub(super) fn stamp(term: Term, epoch: Epoch) -> internal::Stamp {
     internal::Stamp { term: term.0, epoch: epoch.0 }

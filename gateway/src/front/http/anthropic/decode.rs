@@ -1,6 +1,9 @@
 //! A request of the Messages protocol as the input of [`crate::inference`].
 
 use paceline_proto::limits;
+use paceline_text::grammar::TextForm;
+use paceline_text::images::decode_base64;
+use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
 use serde_json::{Map, Value};
 
@@ -17,15 +20,13 @@ use crate::front::http::error::{FieldName, MessagePath};
 use crate::front::http::number::{Count, MaxTokens};
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::values::TextOr;
-use crate::images::{ImageError, decode_base64};
+use crate::images::ImageError;
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
-use crate::inference::grammar::TextForm;
 use crate::inference::input::{
     CallRule, ContentPartInput, ConversationInput, PromptInput, RequestInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
-use crate::prompt::conversation::Effort;
 
 /// The protocol's names of fields.
 pub const FIELDS: &[FieldName] = &[

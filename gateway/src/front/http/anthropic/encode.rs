@@ -1,5 +1,6 @@
 //! Answers of the Messages protocol: blocks of content, whole or as events.
 
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason, Usage};
 use serde_json::{Value, json};
 
 use super::decode::Asked;
@@ -9,7 +10,6 @@ use crate::front::http::error::{Dialect, ErrorView, status};
 use crate::front::http::exchange::AnswerWriter;
 use crate::front::http::sse::{KeepAlive, SseEvent};
 use crate::inference::error::InferenceError;
-use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason, Usage};
 
 /// In the place of a signature: thoughts are not signed here, and clients expect one.
 const SIGNATURE: &str = "unsigned";

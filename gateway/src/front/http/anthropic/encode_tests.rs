@@ -1,10 +1,10 @@
 //! Answers of the Messages protocol, whole and as events.
 
+use paceline_text::stream::CallFault;
 use serde_json::json;
 
 use super::*;
 use crate::front::http::anthropic::answer::MessagesAnswer;
-use crate::stream::CallFault;
 
 fn writer(asked: Asked) -> MessageWriter {
     MessageWriter::new("r1", "demo", asked)

@@ -1,11 +1,11 @@
 //! Log-probabilities in the two forms of the protocol, with the text and the bytes of each token.
 
+use paceline_text::stream::{TokenLogprobs, TopLogprob};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use utoipa::ToSchema;
 
 use crate::front::http::exchange::{TokenText, TokenTexts};
-use crate::stream::{TokenLogprobs, TopLogprob};
 
 /// Log-probabilities of a part of an answer of `/v1/chat/completions`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -135,15 +135,16 @@ fn finite(logprob: f32) -> f32 {
 mod tests {
     use std::sync::Arc;
 
+    use paceline_text::prompt::Language;
+
     use super::*;
-    use crate::prompt::Language;
 
     fn writer(language: &Arc<Language>) -> LogprobWriter {
         LogprobWriter::new(TokenTexts::new(Arc::clone(language)))
     }
 
     fn language() -> Arc<Language> {
-        Arc::new(crate::demo::language())
+        Arc::new(paceline_text::samples::language())
     }
 
     fn at(logprob: f32, top: &[(u32, f32)]) -> TokenLogprobs {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 use paceline_process::clock::unix_seconds;
+use paceline_text::stream::FinishReason;
 use serde::Serialize;
 use serde_json::json;
 
@@ -27,7 +28,6 @@ use super::error::ErrorView;
 use super::sse::SseEvent;
 use super::{HttpFront, error as statuses, exchange};
 use crate::inference::error::InferenceError;
-use crate::stream::FinishReason;
 
 /// What a stream ends with.
 const DONE: &str = "[DONE]";

@@ -275,7 +275,7 @@ impl CatalogueModel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::SamplingRule;
+    use paceline_vocabulary::sampling::SamplingRule;
 
     fn model(vision: bool) -> ModelDescription {
         ModelDescription {

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use paceline_proto::limits;
+use paceline_text::grammar::TextForm;
+use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
 use serde_json::{Map, Value};
 
@@ -22,12 +24,10 @@ use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
-use crate::inference::grammar::TextForm;
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
-use crate::prompt::conversation::Effort;
 
 /// The protocol's names of fields.
 pub const FIELDS: &[FieldName] = &[

@@ -2,6 +2,7 @@
 //! item's content from its last event and shows the pieces before it, which must belong to an item
 //! that was announced.
 
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason};
 use paceline_vocabulary::Reason;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +16,6 @@ use crate::front::http::exchange::{AnswerWriter, TokenTexts};
 use crate::front::http::openai::logprobs::ChatTokenLogprob;
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
-use crate::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason};
 
 /// Writes one answer.
 #[derive(Debug)]

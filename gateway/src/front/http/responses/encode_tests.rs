@@ -1,11 +1,11 @@
 //! Answers of the Responses protocol, whole and as events.
 
+use paceline_text::stream::{CallFault, TokenLogprobs, TopLogprob, Usage, collect};
 use serde_json::json;
 
 use super::*;
 use crate::front::http::responses::answer::{ResponsesAnswer, ResponsesOutputPart};
 use crate::front::http::responses::tools::Tools;
-use crate::stream::{CallFault, TokenLogprobs, TopLogprob, Usage, collect};
 
 fn writer(asked: Asked) -> ResponseWriter {
     let head = Head { request_id: "r1".into(), created: 7, model: "demo".into() };
@@ -292,7 +292,7 @@ fn a_message_has_the_log_probabilities_of_its_tokens() {
     };
     let writer = || {
         let head = Head { request_id: "r1".into(), created: 7, model: "demo".into() };
-        let texts = TokenTexts::new(std::sync::Arc::new(crate::demo::language()));
+        let texts = TokenTexts::new(std::sync::Arc::new(paceline_text::samples::language()));
         ResponseWriter::new(head, asked(false), Some(texts))
     };
     let mut collected = Vec::new();

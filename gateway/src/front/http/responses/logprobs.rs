@@ -1,9 +1,10 @@
 //! Log-probabilities of the tokens of a message. Those of thoughts and of calls are not part of this
 //! protocol.
 
+use paceline_text::stream::{AnswerEvent, AnswerPart};
+
 use crate::front::http::exchange::TokenTexts;
 use crate::front::http::openai::logprobs::{ChatTokenLogprob, LogprobWriter};
-use crate::stream::{AnswerEvent, AnswerPart};
 
 /// Finds the log-probabilities that belong to each piece of text. Finds none if the request did not
 /// ask for them.

@@ -4,6 +4,7 @@
 //! be dropped in silence (I5).
 
 use paceline_proto::limits;
+use paceline_text::grammar::TextForm;
 use serde_json::Value;
 
 use super::request::{
@@ -20,7 +21,6 @@ use crate::front::http::openai::params::{Extension, Parameters, include_usage, o
 use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
-use crate::inference::grammar::TextForm;
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
     ToolInput,

@@ -1,5 +1,7 @@
 //! Requests of clients against the middle's input, field by field.
 
+use paceline_text::grammar::TextForm;
+use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::{Reason, RouteWish};
 use serde_json::{Value, json};
 
@@ -8,13 +10,11 @@ use super::request::ChatCompletionRequest;
 use crate::front::http::one_call::AllowedCalls;
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
-use crate::inference::grammar::TextForm;
 use crate::inference::input::{
     CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput,
     ToolInput,
 };
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
-use crate::prompt::conversation::Effort;
 
 fn decoded(request: Value) -> Result<DecodedChat, InferenceError> {
     chat(serde_json::from_value::<ChatCompletionRequest>(request).expect("the message's form"))

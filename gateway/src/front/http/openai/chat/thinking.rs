@@ -130,10 +130,10 @@ fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, Inference
 
 #[cfg(test)]
 mod tests {
+    use paceline_text::prompt::conversation::Effort;
     use serde_json::json;
 
     use super::*;
-    use crate::prompt::conversation::Effort;
 
     fn of(body: Value) -> Result<(Value, Option<Effort>), Option<String>> {
         let field = |name: &str| body.get(name).cloned().unwrap_or_default();

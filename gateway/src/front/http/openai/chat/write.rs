@@ -1,5 +1,6 @@
 //! Writes the answers to a conversation: in chunks as events come, or whole from all of them.
 
+use paceline_text::stream::{AnswerEvent, AnswerPart, CallFault, CallStart};
 use serde_json::{Value, json};
 
 use super::answer::{
@@ -13,7 +14,6 @@ use crate::front::http::openai::{DONE, error_event, events, finish_reason};
 use crate::front::http::sse::SseEvent;
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
-use crate::stream::{AnswerEvent, AnswerPart, CallFault, CallStart};
 
 /// Writes the answers to one conversation.
 #[derive(Clone, Debug)]

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
+use paceline_text::stream::{
+    AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, FinishReason, TokenLogprobs, Usage,
+};
 use serde_json::{Value, json};
 
 use super::write::ChatWriter;
 use crate::front::http::answer::Head;
 use crate::front::http::exchange::TokenTexts;
 use crate::inference::bounds::SampleCount;
-use crate::stream::{
-    AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, FinishReason, TokenLogprobs, Usage,
-};
 
 fn writer(samples: u32, include_usage: bool, logprobs: bool) -> ChatWriter {
     let head = Head { request_id: "r1".into(), created: 7, model: "m".into() };
-    let texts = logprobs.then(|| TokenTexts::new(Arc::new(crate::demo::language())));
+    let texts = logprobs.then(|| TokenTexts::new(Arc::new(paceline_text::samples::language())));
     let samples = SampleCount::checked(samples).expect("few");
     ChatWriter::new(head, samples, include_usage, texts)
 }

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use paceline_text::stream::{
+    AnswerEnd, AnswerEvent, AnswerPart, FinishReason, TokenLogprobs, TopLogprob, Usage,
+};
 use serde_json::{Value, json};
 
 use super::decode::{DecodedCompletion, completion};
@@ -12,9 +15,6 @@ use crate::front::http::exchange::TokenTexts;
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::input::PromptInput;
-use crate::stream::{
-    AnswerEnd, AnswerEvent, AnswerPart, FinishReason, TokenLogprobs, TopLogprob, Usage,
-};
 
 fn decoded(fields: Value) -> Result<DecodedCompletion, InferenceError> {
     completion(serde_json::from_value::<CompletionRequest>(fields).expect("the message's form"))
@@ -69,7 +69,7 @@ fn an_answer_has_sixteen_tokens_unless_the_request_says_otherwise() {
 
 fn writer(samples: u32, include_usage: bool, logprobs: bool) -> CompletionWriter {
     let head = Head { request_id: "r1".into(), created: 7, model: "m".into() };
-    let texts = logprobs.then(|| TokenTexts::new(Arc::new(crate::demo::language())));
+    let texts = logprobs.then(|| TokenTexts::new(Arc::new(paceline_text::samples::language())));
     let all = SampleCount::checked(samples).expect("few");
     let answers = Answers { of_prompt: all, all };
     CompletionWriter::new(head, answers, include_usage, texts)

@@ -1,5 +1,6 @@
 //! Writes the answers to a text: in chunks as events come, or whole from all of them.
 
+use paceline_text::stream::AnswerEvent;
 use serde_json::{Value, json};
 
 use super::answer::{Completion, CompletionChoice, CompletionChunk};
@@ -10,7 +11,6 @@ use crate::front::http::openai::{DONE, error_event, events, finish_reason};
 use crate::front::http::sse::SseEvent;
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
-use crate::stream::AnswerEvent;
 
 /// How many answers a request has.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,223 @@
+//! The single files of a model directory and the forms that published models give them.
+
+use std::io;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokenizers::Tokenizer;
+
+use super::{LoadError, TemplateFile, TokenizerFile};
+use paceline_vocabulary::sampling::{OutOfRange, SamplingRule};
+
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// `config.json`, as far as it concerns the gateway.
+#[derive(Deserialize)]
+pub(super) struct ModelConfig {
+    eos_token_id: Option<Ids>,
+    text_config: Option<TextConfig>,
+    pub(super) model_type: Option<String>,
+    pub(super) image_token_id: Option<u32>,
+    pub(super) vision_config: Option<VisionConfig>,
+}
+
+#[derive(Deserialize)]
+struct TextConfig {
+    eos_token_id: Option<Ids>,
+}
+
+/// The vision part of `config.json`.
+#[derive(Deserialize)]
+pub(super) struct VisionConfig {
+    pub(super) patch_size: Option<u32>,
+    pub(super) spatial_merge_size: Option<u32>,
+}
+
+impl ModelConfig {
+    pub(super) fn read(dir: &Path) -> Result<Self, LoadError> {
+        let path = dir.join(CONFIG);
+        json(&path)?.ok_or_else(|| LoadError::missing(&path))
+    }
+
+    /// End-of-sequence ids. Those of the text part are more exact.
+    pub(super) fn eos_ids(&self) -> Option<Vec<u32>> {
+        let of_text = self.text_config.as_ref().and_then(|text| text.eos_token_id.as_ref());
+        of_text.or(self.eos_token_id.as_ref()).map(Ids::list)
+    }
+}
+
+/// `generation_config.json`.
+#[derive(Default, Deserialize)]
+pub(super) struct GenerationConfig {
+    eos_token_id: Option<Ids>,
+    do_sample: Option<bool>,
+    temperature: Option<f32>,
+    top_k: Option<i64>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+}
+
+impl GenerationConfig {
+    pub(super) fn read(dir: &Path) -> Result<Self, LoadError> {
+        Ok(json(&dir.join(GENERATION_CONFIG))?.unwrap_or_default())
+    }
+
+    pub(super) fn eos_ids(&self) -> Option<Vec<u32>> {
+        self.eos_token_id.as_ref().map(Ids::list)
+    }
+
+    /// The model's own sampling: greedy, unless the model's author switched sampling on. A
+    /// temperature that is left out then means 1.
+    pub(super) fn sampling(&self, dir: &Path) -> Result<SamplingRule, LoadError> {
+        if self.do_sample != Some(true) {
+            return Ok(SamplingRule::GREEDY);
+        }
+        let rule = SamplingRule {
+            temperature: self.temperature.unwrap_or(1.0),
+            // Published files write "off" as 0 or -1.
+            top_k: u32::try_from(self.top_k.unwrap_or(0).max(0)).unwrap_or(u32::MAX),
+            top_p: self.top_p.unwrap_or(1.0),
+            min_p: self.min_p.unwrap_or(0.0),
+            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+        };
+        rule.check().map_err(|OutOfRange { name, expected, found }| {
+            let what = format!("{name}: expected {expected}, found {found}");
+            LoadError::content(&dir.join(GENERATION_CONFIG), what)
+        })?;
+        Ok(rule)
+    }
+}
+
+/// `tokenizer_config.json`.
+#[derive(Deserialize)]
+pub(super) struct TokenizerConfig {
+    pub(super) chat_template: Option<Templates>,
+    #[serde(default, deserialize_with = "special_token")]
+    pub(super) bos_token: Option<String>,
+    #[serde(default, deserialize_with = "special_token")]
+    pub(super) eos_token: Option<String>,
+}
+
+impl TokenizerConfig {
+    pub(super) fn read(dir: &Path) -> Result<Self, LoadError> {
+        let path = dir.join(TOKENIZER_CONFIG);
+        json(&path)?.ok_or_else(|| LoadError::missing(&path))
+    }
+}
+
+/// A special token: as text, or as an object with its text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SpecialToken {
+    Text(String),
+    Object { content: String },
+}
+
+fn special_token<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    let token = Option::<SpecialToken>::deserialize(deserializer)?;
+    Ok(token.map(|token| match token {
+        SpecialToken::Text(text) | SpecialToken::Object { content: text } => text,
+    }))
+}
+
+/// One template, or several by name. The one named "default" is for conversations.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Templates {
+    One(String),
+    Several(Vec<NamedTemplate>),
+}
+
+#[derive(Deserialize)]
+pub(super) struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+/// `chat_template.json`.
+#[derive(Deserialize)]
+struct ProcessorTemplate {
+    chat_template: Option<String>,
+}
+
+/// The chat template: from `chat_template.jinja`, else from `tokenizer_config.json`, else from
+/// `chat_template.json`, where vision models used to have it.
+pub(super) fn template(
+    dir: &Path,
+    in_config: Option<Templates>,
+) -> Result<Option<TemplateFile>, LoadError> {
+    let path = dir.join("chat_template.jinja");
+    if let Some(source) = text(&path)? {
+        return Ok(Some(TemplateFile { path, source }));
+    }
+    let path = dir.join(TOKENIZER_CONFIG);
+    match in_config {
+        Some(Templates::One(source)) => return Ok(Some(TemplateFile { path, source })),
+        Some(Templates::Several(list)) if !list.is_empty() => {
+            let default =
+                list.into_iter().find(|named| named.name == "default").ok_or_else(|| {
+                    let what =
+                        "chat_template: expected one named \"default\" among several, found none";
+                    LoadError::content(&path, what)
+                })?;
+            return Ok(Some(TemplateFile { path, source: default.template }));
+        }
+        None | Some(Templates::Several(_)) => {}
+    }
+    let path = dir.join("chat_template.json");
+    let source = json::<ProcessorTemplate>(&path)?.and_then(|file| file.chat_template);
+    Ok(source.map(|source| TemplateFile { path, source }))
+}
+
+/// `tokenizer.json`.
+pub(super) fn tokenizer(dir: &Path) -> Result<TokenizerFile, LoadError> {
+    let path = dir.join("tokenizer.json");
+    let json =
+        std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
+    let tokenizer = Tokenizer::from_bytes(json)
+        .map_err(|cause| LoadError::broken(&path, "no tokenizer", cause))?;
+    Ok(TokenizerFile { path, tokenizer })
+}
+
+/// One id, or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    One(u32),
+    Several(Vec<u32>),
+}
+
+impl Ids {
+    fn list(&self) -> Vec<u32> {
+        match self {
+            Ids::One(id) => vec![*id],
+            Ids::Several(ids) => ids.clone(),
+        }
+    }
+}
+
+fn text(path: &Path) -> Result<Option<String>, LoadError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(LoadError::Read { path: path.to_path_buf(), cause }),
+    }
+}
+
+/// The content of a JSON file; `None` if there is no such file.
+pub(super) fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, LoadError> {
+    let Some(text) = text(path)? else { return Ok(None) };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|cause| LoadError::broken(path, "not as expected", cause))
+}

@@ -1,0 +1,200 @@
+//! Calls of tools in each family's format.
+
+use serde_json::{Map, Value, json};
+
+use super::frame::{escaped, quoted, symbol};
+use super::{CallTool, ModelAnswers, Parts, TextForm, ThoughtRule, check, tagged};
+use crate::error::FieldError;
+use crate::prompt::conversation::CallRule;
+use crate::prompt::format::{AnswerTags, CallFormat, Tag};
+
+/// Rules of calls.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// The rule `calls`, one or more calls, and those that it needs.
+    pub(super) rules: String,
+    /// The rule `free`: text with any number of calls.
+    pub(super) beside_text: String,
+}
+
+/// The rules of calls of these tools; `None` for a family whose answers have no calls beside text
+/// that anybody asked for.
+///
+/// # Errors
+/// Calls are forced, or held to a schema, and the family's format does not allow that.
+pub(super) fn write(
+    model: ModelAnswers<'_>,
+    rule: &CallRule,
+    tools: &[CallTool],
+    parts: &mut Parts,
+) -> Result<Option<Calls>, FieldError> {
+    let named = |tool: &&CallTool| match rule {
+        CallRule::Named(name) => tool.name == *name,
+        CallRule::Auto | CallRule::Required => true,
+    };
+    let called: Vec<&CallTool> = tools.iter().filter(named).collect();
+    let tags = model.tags;
+    let calls = match tags.format().calls {
+        CallFormat::None => return unknown(rule, &called).map(|()| None),
+        CallFormat::Hermes => between_tags(model, &json_calls(&called, "arguments", parts)?),
+        CallFormat::QwenXml => between_tags(model, &tagged::calls(&called, parts)?),
+        CallFormat::Llama3 => whole(model, &json_calls(&called, "parameters", parts)?),
+        CallFormat::Gemma4 => gemma(tags, &called)?,
+        CallFormat::Harmony => harmony(tags, &called, parts)?,
+    };
+    Ok(Some(calls))
+}
+
+/// A model whose format of calls is not known makes none that the service reads.
+fn unknown(rule: &CallRule, tools: &[&CallTool]) -> Result<(), FieldError> {
+    const WHY: &str = "because the format of this model's calls is not known";
+    if *rule != CallRule::Auto {
+        let expected = format!("auto or none, {WHY}");
+        return Err(FieldError::new("tool_choice", expected, "a forced call"));
+    }
+    match tools.iter().find(|tool| tool.strict) {
+        None => Ok(()),
+        Some(tool) => Err(not_strict(tool, WHY)),
+    }
+}
+
+/// A tool's schema is not enforced in calls of this family.
+pub(super) fn not_strict(tool: &CallTool, why: &str) -> FieldError {
+    FieldError::new(&tool.field, format!("a tool without `strict`, {why}"), "one with it")
+}
+
+/// The arguments of a tool as JSON: a part of the frame.
+fn arguments(tool: &CallTool, parts: &mut Parts) -> Result<String, FieldError> {
+    let nothing = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let schema = match &tool.parameters {
+        none if none.is_empty() => nothing,
+        parameters => Value::Object(parameters.clone()),
+    };
+    schema_part(tool, &schema, parts)
+}
+
+/// A schema of a tool as a part of the frame.
+pub(super) fn schema_part(
+    tool: &CallTool,
+    schema: &Value,
+    parts: &mut Parts,
+) -> Result<String, FieldError> {
+    let text = schema.to_string();
+    check::check_size(&tool.field, &text)?;
+    Ok(parts.add(&tool.field, !tool.strict, TextForm::JsonSchema(text)))
+}
+
+/// The rule `one`: `{"name": …, "arguments": {…}}`, with the family's word for arguments.
+fn json_calls(tools: &[&CallTool], word: &str, parts: &mut Parts) -> Result<String, FieldError> {
+    let call = |tool: &&CallTool| {
+        let begin = format!("{{\"name\": \"{}\", \"{word}\": ", tool.name);
+        Ok(format!("{} {} \"}}\"", quoted(&begin), arguments(tool, parts)?))
+    };
+    let all = tools.iter().map(call).collect::<Result<Vec<_>, FieldError>>()?;
+    Ok(format!("one: {}\n", all.join(" | ")))
+}
+
+/// Calls between the family's tags, with text before, between and after them.
+fn between_tags(model: ModelAnswers<'_>, one: &str) -> Calls {
+    let tags = model.tags;
+    let (open, close) = (symbol(tags, Tag::CallOpen), symbol(tags, Tag::CallClose));
+    let mut rules = format!("calls: call (GAP? call)*\ncall: {open} inside\n");
+    rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
+    // A format whose calls may begin without the opening tag.
+    let other = tags.letters(Tag::Function);
+    let mut excluded: Vec<&str> = if other.is_empty() { vec![] } else { vec![other] };
+    excluded.extend(excluded_thought(model));
+    let beside_text = match tags.token(Tag::CallOpen) {
+        Some(_) => format!("free: SAID (call SAID)*\n{}", said(&excluded)),
+        None => {
+            let letters = tags.letters(Tag::CallOpen);
+            let text = if excluded.is_empty() { "(?s:.*)" } else { "[^<]*" };
+            excluded.push(letters);
+            let begun = format!("begun[lazy]: /{text}{}/\n", escaped(letters));
+            format!("free: (begun inside)* SAID\n{begun}{}", said(&excluded))
+        }
+    };
+    Calls { rules, beside_text }
+}
+
+/// The letters that would begin a thought, if there may be none and no token stands for them.
+fn excluded_thought(model: ModelAnswers<'_>) -> Option<&'static str> {
+    let ModelAnswers { tags, thought } = model;
+    let is_spelled = tags.format().thoughts && tags.token(Tag::ThoughtOpen).is_none();
+    (is_spelled && thought == ThoughtRule::None).then(|| tags.letters(Tag::ThoughtOpen))
+}
+
+/// Text without these letters.
+fn said(excluded: &[&str]) -> String {
+    let without =
+        excluded.iter().map(|letters| format!(" & ~/(?s:.*){}(?s:.*)/", escaped(letters)));
+    format!("SAID: /(?s:.*)/{}\n", without.collect::<String>())
+}
+
+/// One call that is the whole answer.
+fn whole(model: ModelAnswers<'_>, one: &str) -> Calls {
+    let tags = model.tags;
+    let rules = format!("calls: one\n{one}");
+    let tag = tags.letters(Tag::CallOpen);
+    let mut beside_text = "free: one | SAID?\nSAID: /[^{\\s](?s:.*)/".to_owned();
+    let spelled = (tags.token(Tag::CallOpen).is_none() && !tag.is_empty()).then_some(tag);
+    for letters in spelled.into_iter().chain(excluded_thought(model)) {
+        beside_text.push_str(&format!(" & ~/(?s:.*){}(?s:.*)/", escaped(letters)));
+    }
+    beside_text.push('\n');
+    Calls { rules, beside_text }
+}
+
+/// Calls with names held to the request's tools and free arguments: texts stand between tags and
+/// other values are no JSON, so that a schema of JSON does not describe them.
+fn gemma(tags: &AnswerTags, tools: &[&CallTool]) -> Result<Calls, FieldError> {
+    if let Some(tool) = tools.iter().find(|tool| tool.strict) {
+        return Err(not_strict(
+            tool,
+            "because this model writes arguments in a form that is no JSON",
+        ));
+    }
+    let begin = |tool: &&CallTool| quoted(&format!("call:{}{{", tool.name));
+    let begin: Vec<String> = tools.iter().map(begin).collect();
+    let text = match tags.token(Tag::Quote) {
+        Some(_) => format!("text: {0} TEXT {0}\n", symbol(tags, Tag::Quote)),
+        None => {
+            let quote = escaped(tags.letters(Tag::Quote));
+            format!(
+                "text: {} quoted_rest\nquoted_rest[lazy]: /(?s:.*){quote}/\n",
+                symbol(tags, Tag::Quote)
+            )
+        }
+    };
+    let (open, close) = (symbol(tags, Tag::CallOpen), symbol(tags, Tag::CallClose));
+    let rules = format!(
+        "calls: call (GAP? call)*\n\
+         call: {open} ({}) pairs? \"}}\" {close}\n\
+         pairs: pair (\",\" pair)*\n\
+         pair: KEY \":\" value\n\
+         KEY: /[A-Za-z_][A-Za-z0-9_.-]{{0,63}}/\n\
+         value: text | NUMBER | \"true\" | \"false\" | \"null\" | \"{{\" pairs? \"}}\" | \"[\" values? \"]\"\n\
+         values: value (\",\" value)*\n\
+         NUMBER: /-?(0|[1-9][0-9]{{0,17}})(\\.[0-9]{{1,17}})?([eE][+-]?[0-9]{{1,2}})?/\n\
+         {text}",
+        begin.join(" | ")
+    );
+    Ok(Calls { rules, beside_text: String::new() })
+}
+
+/// A message whose recipient is a function.
+fn harmony(tags: &AnswerTags, tools: &[&CallTool], parts: &mut Parts) -> Result<Calls, FieldError> {
+    let tag = |tag: Tag| symbol(tags, tag);
+    let call = |tool: &&CallTool| {
+        let recipient = quoted(&format!("commentary to=functions.{} ", tool.name));
+        let header = format!("{} {recipient} {} \"json\"", tag(Tag::Channel), tag(Tag::Constrain));
+        Ok(format!("{header} {} {}", tag(Tag::Message), arguments(tool, parts)?))
+    };
+    let all = tools.iter().map(call).collect::<Result<Vec<_>, FieldError>>()?;
+    Ok(Calls { rules: format!("calls: {}\n", all.join(" | ")), beside_text: String::new() })
+}
+
+/// The type that a schema names; nothing if it names several or none.
+pub(super) fn type_of(schema: &Map<String, Value>) -> Option<&str> {
+    schema.get("type").and_then(Value::as_str)
+}

@@ -1,0 +1,170 @@
+//! The frame of an answer: thoughts, then what is asked for.
+
+use serde_json::{Value, json};
+
+use super::calls::{self, Calls};
+use super::{AnswerForm, ModelAnswers, Parts, TextForm, ThoughtRule};
+use crate::error::FieldError;
+use crate::prompt::conversation::CallRule;
+use crate::prompt::format::{AnswerTags, CallFormat, Tag};
+
+/// Any text. Tags that are tokens are no part of it.
+const TEXT: &str = "TEXT: /(?s:.*)/\n";
+/// Line breaks that belong to the format.
+const GAP: &str = "GAP: /\\n\\n?/\n";
+
+/// The frame of an answer. Adds its parts to `parts`.
+///
+/// # Errors
+/// The family's format cannot be held to what is asked.
+pub(super) fn write(
+    form: AnswerForm,
+    model: Option<ModelAnswers<'_>>,
+    parts: &mut Parts,
+) -> Result<String, FieldError> {
+    let AnswerForm { text, calls, tools } = form;
+    let text = text.map(|text| parts.add(field(&text), false, content(text)));
+    let Some(model @ ModelAnswers { tags, .. }) = model else {
+        return Ok(format!("start: {}\n", text.unwrap_or_default()));
+    };
+    // A call of a tool is free beside a text that is held to a form.
+    let offers = !tools.is_empty() && (text.is_none() || calls == CallRule::Auto);
+    let is_forced = calls != CallRule::Auto;
+    let calls = match offers || is_forced {
+        false => None,
+        true => calls::write(model, &calls, &tools, parts)?,
+    };
+    if tags.format().calls == CallFormat::Harmony {
+        let rules = HarmonyRules { text, calls, is_forced };
+        return Ok(harmony(model, rules));
+    }
+    let mut rules = String::new();
+    let body = match (text.filter(|_| !is_forced), calls) {
+        (Some(text), None) => text,
+        (Some(text), Some(calls)) => {
+            rules.push_str(&calls.rules);
+            format!("({text} | calls)")
+        }
+        (None, Some(calls)) if is_forced => {
+            rules.push_str(&calls.rules);
+            "calls".to_owned()
+        }
+        (None, Some(calls)) => {
+            rules.push_str(&calls.rules);
+            rules.push_str(&calls.beside_text);
+            "free".to_owned()
+        }
+        (None, None) => "TEXT".to_owned(),
+    };
+    let thought = thought_rules(model, &mut rules);
+    Ok(format!("start: {thought}{body}\n{rules}{TEXT}{GAP}"))
+}
+
+/// The field of the request that a form of text came from.
+fn field(text: &TextForm) -> &'static str {
+    match text {
+        TextForm::JsonSchema(_) => "grammar.json_schema",
+        TextForm::JsonObject => "grammar.json_object",
+        TextForm::Regex(_) => "grammar.regex",
+        TextForm::Lark(_) => "grammar.lark",
+    }
+}
+
+/// The form as a part has it: an object is a schema.
+fn content(text: TextForm) -> TextForm {
+    match text {
+        TextForm::JsonObject => TextForm::JsonSchema(json!({"type": "object"}).to_string()),
+        other => other,
+    }
+}
+
+/// The thought before an answer, as the beginning of a rule. A prompt that ends in a thought has it
+/// in any case.
+fn thought_rules(model: ModelAnswers<'_>, rules: &mut String) -> String {
+    let ModelAnswers { tags, thought } = model;
+    if !tags.format().thoughts || thought == ThoughtRule::None {
+        return String::new();
+    }
+    let is_open = thought == ThoughtRule::Open;
+    let rest = match tags.token(Tag::ThoughtClose) {
+        Some(_) => format!("TEXT {}", symbol(tags, Tag::ThoughtClose)),
+        None => {
+            let close = escaped(tags.letters(Tag::ThoughtClose));
+            rules.push_str(&format!("thought_text[lazy]: /(?s:.*){close}/\n"));
+            "thought_text".to_owned()
+        }
+    };
+    let open = if is_open { String::new() } else { format!("{} ", symbol(tags, Tag::ThoughtOpen)) };
+    rules.push_str(&format!("thought: {open}{rest} GAP?\n"));
+    if is_open { "thought ".to_owned() } else { "thought? ".to_owned() }
+}
+
+/// What a message in a channel is held to.
+struct HarmonyRules {
+    /// The form of the text, if it has one.
+    text: Option<String>,
+    calls: Option<Calls>,
+    /// Whether the answer is a call.
+    is_forced: bool,
+}
+
+/// Messages in channels: any number of thoughts, then the answer or a call.
+fn harmony(model: ModelAnswers<'_>, held: HarmonyRules) -> String {
+    let ModelAnswers { tags, thought } = model;
+    let HarmonyRules { text, calls, is_forced } = held;
+    let thinks = thought != ThoughtRule::None;
+    let tag = |tag: Tag| symbol(tags, tag);
+    let (channel, message) = (tag(Tag::Channel), tag(Tag::Message));
+    let next = format!("{} {} \"assistant\"", tag(Tag::End), tag(Tag::Start));
+    let analysis = format!("analysis: {channel} \"analysis\" {message} TEXT {next}\n");
+    let said = format!("said: {channel} \"commentary\" {message} TEXT {next}\n");
+    let (mut before, mut rules, mut last) = (vec![], String::new(), vec![]);
+    if thinks {
+        before.push("analysis");
+        rules.push_str(&analysis);
+    }
+    if let Some(text) = text.filter(|_| !is_forced) {
+        let json = format!("(\" \"? {} \"json\")?", tag(Tag::Constrain));
+        last.push(format!("{channel} \"final\" {json} {message} {text}"));
+    } else if !is_forced {
+        last.push(format!("{channel} \"final\" {message} TEXT"));
+        // What the model says before a call.
+        before.push("said");
+        rules.push_str(&said);
+    }
+    if let Some(calls) = calls {
+        rules.push_str(&calls.rules);
+        last.push("calls".to_owned());
+    }
+    let before = match before.is_empty() {
+        true => String::new(),
+        false => format!("({})* ", before.join(" | ")),
+    };
+    format!("start: {before}({})\n{rules}{TEXT}{GAP}", last.join(" | "))
+}
+
+/// A tag in a rule: its token, or its letters.
+pub(super) fn symbol(tags: &AnswerTags, tag: Tag) -> String {
+    match tags.token(tag) {
+        Some(id) => format!("<[{id}]>"),
+        None => quoted(tags.letters(tag)),
+    }
+}
+
+/// Letters as a rule has them.
+pub(super) fn quoted(letters: &str) -> String {
+    Value::from(letters).to_string()
+}
+
+/// Letters as a regular expression between slashes has them.
+pub(super) fn escaped(letters: &str) -> String {
+    const SIGNS: &str = "\\/.+*?()|[]{}^$";
+    let mut text = String::new();
+    for letter in letters.chars() {
+        if SIGNS.contains(letter) {
+            text.push('\\');
+        }
+        text.push(letter);
+    }
+    text
+}

@@ -1,0 +1,174 @@
+//! What an answer is held to while it is generated: the client's schema or grammar, and calls of its
+//! tools, in the format of the model's family.
+//!
+//! With thinking off, or after a thought that the prompt has whole, an answer has no thought.
+//!
+//! The algorithm: a frame, which is a grammar in Lark syntax, writes what the family has around an
+//! answer: thoughts, tags and the letters of calls. It refers to parts, which are the client's
+//! schemas and grammars. The target compiles both (`worker-target/src/grammar`).
+//!
+//! Must not know: protocols, token ids of an answer.
+
+mod calls;
+mod check;
+mod frame;
+mod tagged;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+use crate::error::FieldError;
+use crate::prompt::conversation::{CallRule, Conversation, Tool};
+use crate::prompt::format::{AnswerTags, PromptThought};
+
+pub use check::check_form;
+
+/// The format that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TextForm {
+    /// JSON of this schema, as text.
+    JsonSchema(String),
+    /// Any JSON object.
+    JsonObject,
+    /// Text that this regular expression matches as a whole.
+    Regex(String),
+    /// Text of this grammar in Lark syntax.
+    Lark(String),
+}
+
+/// A tool that the model may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CallTool {
+    name: String,
+    /// The schema of its arguments.
+    parameters: Map<String, Value>,
+    /// Its arguments follow the schema in every call.
+    strict: bool,
+    /// Field of the schema.
+    field: String,
+}
+
+/// What an answer is held to, before the format of the model's family is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnswerForm {
+    text: Option<TextForm>,
+    calls: CallRule,
+    tools: Vec<CallTool>,
+}
+
+/// A grammar as the target takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grammar {
+    /// Lark, with references to the parts.
+    pub frame: String,
+    /// The client's schemas and grammars, by the numbers in their references.
+    pub parts: Vec<GrammarPart>,
+    /// Ids that end the answer.
+    pub end_ids: Vec<u32>,
+}
+
+/// A part of a grammar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrammarPart {
+    /// Field of the request.
+    pub field: String,
+    /// Any JSON object serves if the schema cannot be enforced.
+    pub lenient: bool,
+    /// What it matches.
+    pub content: TextForm,
+}
+
+/// The form of a model's answers.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelAnswers<'a> {
+    /// The tags of its family.
+    pub tags: &'a AnswerTags,
+    /// Whether a thought comes first.
+    pub thought: ThoughtRule,
+}
+
+/// Whether an answer begins with a thought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThoughtRule {
+    /// As the model decides.
+    Free,
+    /// The prompt ends in one, which the answer goes on with.
+    Open,
+    /// It has none.
+    None,
+}
+
+impl ThoughtRule {
+    /// The rule for an answer after a prompt that ends so, to a request that may switch thinking
+    /// off. A thought that the template opened has to end in any case.
+    pub fn of(at_end: PromptThought, is_off: bool) -> Self {
+        match at_end {
+            PromptThought::Open => Self::Open,
+            PromptThought::Closed => Self::None,
+            PromptThought::None if is_off => Self::None,
+            PromptThought::None => Self::Free,
+        }
+    }
+}
+
+impl AnswerForm {
+    /// What the answer to a text is held to.
+    pub fn of_text(text: Option<TextForm>) -> Self {
+        Self { text, ..Self::default() }
+    }
+
+    /// What the answer to a conversation is held to.
+    pub fn of_conversation(text: Option<TextForm>, conversation: &Conversation) -> Self {
+        let tool = |(at, tool): (usize, &Tool)| CallTool {
+            name: tool.name.clone(),
+            parameters: tool.parameters.clone(),
+            strict: tool.strict,
+            field: format!("tools[{at}].parameters"),
+        };
+        let tools = conversation.tools.iter().enumerate().map(tool).collect();
+        Self { text, calls: conversation.calls.clone(), tools }
+    }
+
+    /// Whether the answer is free: nothing is asked of its text, and no call is forced or strict.
+    pub fn is_free(&self) -> bool {
+        let is_strict = self.tools.iter().any(|tool| tool.strict);
+        self.text.is_none() && self.calls == CallRule::Auto && !is_strict
+    }
+
+    /// The grammar of answers of a model; `None` if answers are free. `model` is `None` for a prompt
+    /// without a conversation, whose answer has no markup.
+    ///
+    /// # Errors
+    /// The family's format cannot be held to what is asked, or the model has no id that ends an
+    /// answer.
+    pub fn grammar(
+        self,
+        model: Option<ModelAnswers<'_>>,
+        end_ids: &[u32],
+    ) -> Result<Option<Grammar>, FieldError> {
+        if self.is_free() {
+            return Ok(None);
+        }
+        if end_ids.is_empty() {
+            let expected = "none, because this model has no token that ends an answer";
+            return Err(FieldError::new("grammar", expected, "one"));
+        }
+        let mut parts = Parts::default();
+        let frame = frame::write(self, model, &mut parts)?;
+        check::check_all(&parts.0)?;
+        Ok(Some(Grammar { frame, parts: parts.0, end_ids: end_ids.to_vec() }))
+    }
+}
+
+/// The parts of a frame in the making.
+#[derive(Debug, Default)]
+struct Parts(Vec<GrammarPart>);
+
+impl Parts {
+    /// Adds a part. Returns the letters by which the frame refers to it.
+    fn add(&mut self, field: &str, lenient: bool, content: TextForm) -> String {
+        self.0.push(GrammarPart { field: field.to_owned(), lenient, content });
+        format!("@part_{}", self.0.len() - 1)
+    }
+}

@@ -1,0 +1,70 @@
+//! Faults of images and of their placeholders.
+
+use paceline_vocabulary::Reason;
+
+/// What is wrong with an image, in words for the client: what was expected and what was found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadImage(String);
+
+impl From<String> for BadImage {
+    fn from(words: String) -> Self {
+        Self(words)
+    }
+}
+
+impl From<&str> for BadImage {
+    fn from(words: &str) -> Self {
+        Self(words.to_owned())
+    }
+}
+
+/// A placeholder that is where no image is, or is missing where one is. The text is the message for
+/// the client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceholderError {
+    /// A text or a list of token ids has the token that stands for an image.
+    #[error(
+        "{field}: expected no {token}, which stands for a picture's place ({instead}), found it"
+    )]
+    Reserved {
+        /// The field with the token.
+        field: String,
+        /// The token as the field has it: its text or its id.
+        token: String,
+        /// What the client can do.
+        instead: &'static str,
+    },
+    /// The rendered conversation has another number of placeholders than the request has images.
+    #[error(
+        "{field}: Could not process image: expected a place for each of {expected} pictures in the rendered conversation, found {found}: this model's \
+         chat template leaves pictures out here, or text has {placeholder}; send pictures in turns of the user, and no such text"
+    )]
+    Count {
+        /// The field of the prompt.
+        field: String,
+        /// Images of the request.
+        expected: usize,
+        /// Placeholders in the prompt.
+        found: usize,
+        /// The text of the placeholder.
+        placeholder: String,
+    },
+}
+
+impl PlaceholderError {
+    /// The reason that the client gets.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Reserved { .. } => Reason::InvalidArgument,
+            Self::Count { .. } => Reason::Template,
+        }
+    }
+
+    /// The request's field that the error is about.
+    pub fn field(&self) -> &str {
+        match self {
+            Self::Reserved { field, .. } | Self::Count { field, .. } => field,
+        }
+    }
+}

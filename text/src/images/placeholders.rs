@@ -1,0 +1,176 @@
+//! Placeholders: the template writes one for each image, and each is replaced by as many as its
+//! image has tokens.
+//!
+//! The placeholder is the service's own token. A client that writes it would have text taken for an
+//! image, so it is refused in every field (I5).
+
+use super::{ImageProcessor, PlaceholderError};
+
+/// The token that clients must not send, if the model reads images.
+#[derive(Clone, Copy, Debug)]
+pub struct ReservedTokens<'a>(Option<&'a ImageProcessor>);
+
+impl<'a> ReservedTokens<'a> {
+    /// The reserved token of a model with this image processor.
+    pub fn new(processor: Option<&'a ImageProcessor>) -> Self {
+        Self(processor)
+    }
+
+    /// Whether no token is reserved, so that nothing needs to be checked.
+    pub fn is_empty(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Checks a field's text.
+    ///
+    /// # Errors
+    /// The text has the token.
+    pub fn check_text(self, field: &str, text: &str) -> Result<(), PlaceholderError> {
+        match self.0 {
+            Some(processor) if text.contains(&processor.placeholder) => {
+                Err(PlaceholderError::Reserved {
+                    field: field.to_owned(),
+                    token: processor.placeholder.clone(),
+                    instead: "a picture is a part of its own",
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a field's token ids.
+    ///
+    /// # Errors
+    /// The ids have the token.
+    pub fn check_ids(self, field: &str, ids: &[u32]) -> Result<(), PlaceholderError> {
+        let Some(processor) = self.0 else { return Ok(()) };
+        match ids.iter().position(|id| *id == processor.token) {
+            None => Ok(()),
+            Some(at) => Err(PlaceholderError::Reserved {
+                field: format!("{field}[{at}]"),
+                token: processor.token.to_string(),
+                instead: "send Chat with the picture",
+            }),
+        }
+    }
+}
+
+/// A prompt with room for its images.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpandedPrompt {
+    /// All ids.
+    pub ids: Vec<u32>,
+    /// Index of the first placeholder of each image.
+    pub image_starts: Vec<u32>,
+}
+
+impl ExpandedPrompt {
+    /// The index in all ids of what was at `place` before images of `counts` tokens had room.
+    pub fn shifted(&self, place: usize, counts: &[u64]) -> usize {
+        self.image_starts.iter().zip(counts).fold(place, |place, (start, count)| {
+            let more = usize::try_from(count.saturating_sub(1)).unwrap_or(0);
+            if (*start as usize) < place { place + more } else { place }
+        })
+    }
+}
+
+/// Replaces each placeholder by as many as its image has tokens (`counts`).
+///
+/// # Errors
+/// There are not as many placeholders as images. `field` is the field of the prompt.
+pub fn expand_placeholders(
+    ids: Vec<u32>,
+    field: &str,
+    processor: Option<&ImageProcessor>,
+    counts: &[u64],
+) -> Result<ExpandedPrompt, PlaceholderError> {
+    let unchanged = |ids: Vec<u32>| Ok(ExpandedPrompt { ids, image_starts: vec![] });
+    let Some(processor) = processor else { return unchanged(ids) };
+    let found = ids.iter().filter(|id| **id == processor.token).count();
+    if found == 0 && counts.is_empty() {
+        return unchanged(ids);
+    }
+    if found != counts.len() {
+        return Err(PlaceholderError::Count {
+            field: field.to_owned(),
+            expected: counts.len(),
+            found,
+            placeholder: processor.placeholder.clone(),
+        });
+    }
+    let all = counts.iter().fold(ids.len() as u64, |sum, count| sum.saturating_add(*count));
+    // The caller checked that the counts fit the context.
+    let mut expanded = Vec::with_capacity(usize::try_from(all).unwrap_or(0));
+    let mut image_starts = Vec::with_capacity(counts.len());
+    let mut counts = counts.iter();
+    for id in ids {
+        match (id == processor.token).then(|| counts.next()).flatten() {
+            None => expanded.push(id),
+            Some(count) => {
+                image_starts.push(u32::try_from(expanded.len()).unwrap_or(u32::MAX));
+                expanded.extend((0..*count).map(|_| id));
+            }
+        }
+    }
+    Ok(ExpandedPrompt { ids: expanded, image_starts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::processor;
+
+    #[test]
+    fn each_placeholder_becomes_as_many_as_its_image_has_tokens() {
+        let processor = processor();
+        let pad = processor.token;
+        let expand = |ids: &[u32], counts: &[u64]| {
+            expand_placeholders(ids.to_vec(), "messages", Some(&processor), counts)
+        };
+        let expanded = |ids: Vec<u32>, image_starts: Vec<u32>| ExpandedPrompt { ids, image_starts };
+        assert_eq!(
+            expand(&[1, pad, 2, pad], &[3, 1]).expect("as many as images"),
+            expanded(vec![1, pad, pad, pad, 2, pad], vec![1, 5])
+        );
+        let shifted = |place| {
+            let made = expand(&[1, pad, 2, pad, 3], &[3, 1]).expect("as many as images");
+            made.shifted(place, &[3, 1])
+        };
+        assert_eq!([0, 1, 2, 3, 4].map(shifted), [0, 1, 4, 5, 6]);
+        assert_eq!(expand(&[1, 2], &[]).expect("no images"), expanded(vec![1, 2], vec![]));
+        assert_eq!(
+            expand_placeholders(vec![pad], "text", None, &[]).expect("no vision, no placeholder"),
+            expanded(vec![pad], vec![])
+        );
+        for (ids, counts, field) in [
+            (&[1, pad][..], &[][..], "text"),
+            (&[1], &[4], "messages"),
+            (&[pad, pad, 1], &[4], "messages"),
+        ] {
+            let error = expand_placeholders(ids.to_vec(), field, Some(&processor), counts)
+                .expect_err("they do not agree");
+            assert_eq!(error.reason(), paceline_vocabulary::Reason::Template);
+            let words = format!("each of {} pictures", counts.len());
+            assert!(error.to_string().contains(&words), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_placeholder_is_refused_in_texts_and_ids() {
+        let processor = processor();
+        let reserved = ReservedTokens::new(Some(&processor));
+        let text = format!("a {} b", processor.placeholder);
+        let error = reserved.check_text("text", &text).expect_err("it has the placeholder");
+        assert_eq!(
+            error.to_string(),
+            "text: expected no <|image_pad|>, which stands for a picture's place (a picture is a \
+             part of its own), found it"
+        );
+        let ids = [1, processor.token];
+        let error = reserved.check_ids("token_ids.ids", &ids).expect_err("it has the placeholder");
+        assert_eq!(error.field(), "token_ids.ids[1]");
+        assert!(reserved.check_text("text", "a <|image| b").is_ok());
+        let none = ReservedTokens::new(None);
+        assert!(none.check_ids("token_ids.ids", &ids).is_ok() && none.is_empty());
+    }
+}

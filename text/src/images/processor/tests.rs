@@ -1,0 +1,181 @@
+use super::*;
+
+const VISION: &str = r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
+
+fn read(files: &[(&str, &str)]) -> Result<Option<ImageProcessor>, String> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for (name, content) in files {
+        std::fs::write(dir.path().join(name), content).expect("writable");
+    }
+    let language = crate::samples::language();
+    let read = || match VisionSettings::read(dir.path())? {
+        None => Ok(None),
+        Some(settings) => ImageProcessor::new(&settings, |id| language.tokens.text(id)),
+    };
+    read().map_err(|error: LoadError| error.to_string())
+}
+
+fn with(preprocessor: &str) -> Result<ImageProcessor, String> {
+    read(&[("config.json", VISION), ("preprocessor_config.json", preprocessor)])
+        .map(|found| found.expect("it sees"))
+}
+
+#[test]
+fn a_model_without_vision_has_no_image_processor() {
+    assert_eq!(read(&[("config.json", "{}")]), Ok(None));
+    assert_eq!(
+        read(&[("config.json", r#"{"vision_config": null, "image_token_id": 3}"#)]),
+        Ok(None)
+    );
+    assert_eq!(
+        read(&[("config.json", r#"{"model_type": "other_vl", "vision_config": {}}"#)]),
+        Ok(None),
+        "one that is not known"
+    );
+    let unknown = ("config.json", r#"{"model_type": "other_vl", "vision_config": {}}"#);
+    for broken in ["{", r#"{"image_processor": 3}"#] {
+        let files = [unknown, ("processor_config.json", broken)];
+        assert_eq!(read(&files), Ok(None), "its image settings are not read");
+    }
+    let own = crate::prompt::Language::read(&crate::samples::dir()).expect("in the repository");
+    assert!(own.images.is_none());
+}
+
+/// A file of weights with one tensor of this name.
+fn weights(name: &str) -> String {
+    let header = format!(r#"{{"{name}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}}}"#);
+    // A header of fewer than 128 bytes: all bytes of its length are letters of UTF-8.
+    let length = String::from_utf8((header.len() as u64).to_le_bytes().to_vec());
+    length.expect("a short header") + &header
+}
+
+#[test]
+fn a_hybrid_model_reads_images_if_it_has_a_tower() {
+    for model_type in ["qwen3_5", "qwen3_5_moe"] {
+        let config = VISION.replace("qwen3_vl", model_type);
+        let found = |name: &str, processor: &str| {
+            let weights = weights(name);
+            let files = [("config.json", &*config), ("model.safetensors", &*weights)];
+            read(&[files[0], files[1], ("preprocessor_config.json", processor)])
+        };
+        for tower in ["model.visual.pos_embed.weight", "vision_tower.pos_embed.weight"] {
+            let made = found(tower, "{}").expect("fine").expect("it has a tower");
+            assert_eq!((made.patch, made.merge, made.token), (16, 2, 2), "{model_type}");
+            let error = found(tower, r#"{"patch_size": 14}"#).expect_err("another patch");
+            assert!(error.contains("patch_size: expected 16"), "{error}");
+        }
+        // As mlx-lm converts it. Settings for images are not read then.
+        let text = "language_model.model.embed_tokens.weight";
+        for processor in ["{}", "{", r#"{"patch_size": 14}"#] {
+            assert_eq!(found(text, processor), Ok(None), "{model_type}");
+        }
+        let broken = [("config.json", &*config), ("model.safetensors", "nothing")];
+        let error = read(&broken).expect_err("broken weights");
+        assert!(error.contains("model.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn a_setting_that_is_left_out_or_null_has_the_model_types_default() {
+    let own = ImageProcessor {
+        sizes: Sizes { factor: 32, min_pixels: 65_536, max_pixels: 16_777_216 },
+        patch: 16,
+        merge: 2,
+        scale: [(1.0 / 255.0 / 0.5) as f32; 3],
+        bias: [-1.0; 3],
+        token: 2,
+        placeholder: "<|im_end|>".into(),
+    };
+    assert_eq!(read(&[("config.json", VISION)]), Ok(Some(own.clone())));
+    let nulls = r#"{"size": null, "min_pixels": null, "max_pixels": null, "patch_size": null, "merge_size": null, "resample": null,
+        "do_resize": null, "do_rescale": null, "rescale_factor": null, "do_normalize": null, "image_mean": null, "image_std": null,
+        "do_convert_rgb": null, "temporal_patch_size": null, "image_processor_type": "Qwen2VLImageProcessorFast"}"#;
+    assert_eq!(with(nulls), Ok(own.clone()));
+    assert_eq!(with(r#"{"size": {"shortest_edge": null, "longest_edge": null}}"#), Ok(own.clone()));
+    let null_vision = r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": null, "spatial_merge_size": null}}"#;
+    assert_eq!(
+        read(&[
+            ("config.json", null_vision),
+            ("processor_config.json", r#"{"image_processor": null}"#)
+        ]),
+        Ok(Some(own))
+    );
+}
+
+#[test]
+fn settings_of_a_file_replace_the_defaults() {
+    let sized = |text: &str| with(text).map(|made| (made.sizes.min_pixels, made.sizes.max_pixels));
+    assert_eq!(
+        sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}}"#),
+        Ok((2048, 4096))
+    );
+    assert_eq!(
+        sized(
+            r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}, "min_pixels": 1024, "max_pixels": null}"#
+        ),
+        Ok((1024, 4096))
+    );
+    assert_eq!(sized(r#"{"min_pixels": 1024, "max_pixels": 9999}"#), Ok((1024, 9999)));
+    let made =
+        with(r#"{"image_mean": [0.0, 0.25, 0.5], "image_std": 0.25, "rescale_factor": 0.5}"#)
+            .expect("fine");
+    assert_eq!((made.scale, made.bias), ([2.0; 3], [0.0, -1.0, -2.0]));
+    let raw = with(r#"{"do_rescale": false, "do_normalize": false}"#).expect("fine");
+    assert_eq!((raw.scale, raw.bias), ([1.0; 3], [0.0; 3]));
+    // The one file for all wins.
+    let both = [
+        ("config.json", VISION),
+        ("preprocessor_config.json", r#"{"max_pixels": 1}"#),
+        ("processor_config.json", r#"{"image_processor": {"max_pixels": 90000}}"#),
+    ];
+    assert_eq!(read(&both).expect("fine").expect("it sees").sizes.max_pixels, 90_000);
+}
+
+#[test]
+fn settings_that_cannot_be_served_are_refused_by_name() {
+    for (text, words) in [
+        (r#"{"patch_size": 14}"#, "patch_size: expected 16"),
+        (r#"{"merge_size": 1}"#, "merge_size: expected 2"),
+        (r#"{"do_resize": false}"#, "do_resize: expected true"),
+        (r#"{"do_resize": "yes"}"#, "do_resize: expected true or false"),
+        (r#"{"resample": 2}"#, "resample: expected 3"),
+        (r#"{"size": {"height": 224, "width": 224}}"#, "size: expected shortest_edge"),
+        (r#"{"size": 448}"#, "size: expected shortest_edge"),
+        (
+            r#"{"size": {"shortest_edge": 0}}"#,
+            "shortest_edge: expected a whole number above 0, found 0",
+        ),
+        (r#"{"max_pixels": -1}"#, "max_pixels: expected a whole number above 0"),
+        (r#"{"max_pixels": 1.5}"#, "max_pixels: expected a whole number above 0"),
+        (r#"{"max_pixels": 1023}"#, "at least 1024"),
+        (r#"{"min_pixels": 5000, "max_pixels": 4000}"#, "found 5000 to 4000"),
+        (r#"{"max_pixels": 99999999999}"#, "at most 268435456"),
+        (r#"{"image_std": [0.5, 0, 0.5]}"#, "image_std"),
+        (r#"{"image_mean": [0.5, 0.5]}"#, "image_mean: expected three numbers"),
+        (r#"{"rescale_factor": "x"}"#, "rescale_factor: expected a number"),
+        (r#"{"rescale_factor": 0}"#, "rescale_factor"),
+        ("[]", "not as expected"),
+        ("{", "not as expected"),
+    ] {
+        let error = with(text).expect_err(text);
+        assert!(
+            error.contains("preprocessor_config.json") && error.contains(words),
+            "{text}: {error}"
+        );
+    }
+    for (config, words) in [
+        (r#"{"model_type": "qwen3_vl", "vision_config": {}}"#, "image_token_id"),
+        (r#"{"model_type": "qwen3_vl", "vision_config": {}, "image_token_id": 99999}"#, "99999"),
+        (
+            r#"{"model_type": "qwen3_vl", "vision_config": {"patch_size": 0}, "image_token_id": 2}"#,
+            "patch_size 1 to 128",
+        ),
+        (
+            r#"{"model_type": "qwen3_vl", "vision_config": {"patch_size": "x"}, "image_token_id": 2}"#,
+            "not as expected",
+        ),
+    ] {
+        let error = read(&[("config.json", config)]).expect_err(config);
+        assert!(error.contains("config.json") && error.contains(words), "{config}: {error}");
+    }
+}

@@ -1,0 +1,319 @@
+//! How a model writes thoughts and calls of tools in its answers: the format of its family, and the
+//! tags of this format as the model's tokenizer has them.
+//!
+//! The chat template decides: it writes earlier answers in the format that the model was trained
+//! on. What the stream's parser reads and what the template writes are the same markup.
+
+use super::markup::Added;
+use super::tokens::Tokens;
+
+/// Letters of a tool's name, at most, as in a request's fields.
+const MAX_NAME_BYTES: usize = 128;
+
+/// The format in which a family writes calls of tools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CallFormat {
+    /// The model writes no calls.
+    #[default]
+    None,
+    /// `{"name": …, "arguments": {…}}` between `<tool_call>` and `</tool_call>`.
+    Hermes,
+    /// `<function=…>` with a `<parameter=…>` for each argument, between the same tags.
+    QwenXml,
+    /// `{"name": …, "parameters": {…}}`, which is the whole answer.
+    Llama3,
+    /// `call:name{key:value}` with `<|"|>` around texts.
+    Gemma4,
+    /// Messages in channels, with the tool as the recipient of a message.
+    Harmony,
+}
+
+/// How a model's answers are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnswerFormat {
+    /// Whether thoughts have tags. In Harmony they have a channel.
+    pub thoughts: bool,
+    /// How calls are written.
+    pub calls: CallFormat,
+}
+
+impl AnswerFormat {
+    /// The format that a chat template writes.
+    pub(super) fn of_template(source: &str) -> Self {
+        let has = |words: &[&str]| words.iter().all(|word| source.contains(word));
+        let calls = match () {
+            () if has(&["<|channel|>", "<|message|>"]) => CallFormat::Harmony,
+            () if has(&["<|tool_call>", "call:"]) => CallFormat::Gemma4,
+            () if has(&["<tool_call>", "<function="]) => CallFormat::QwenXml,
+            // Families with other content between the same tags are not read.
+            () if has(&["<tool_call>", "arguments"]) && !source.contains("<arg_key>") => {
+                CallFormat::Hermes
+            }
+            () if has(&["<|start_header_id|>", "\"parameters\": "]) => CallFormat::Llama3,
+            () => CallFormat::None,
+        };
+        let thoughts = match calls {
+            CallFormat::Harmony => false,
+            CallFormat::Gemma4 => true,
+            _ => source.contains("</think>"),
+        };
+        Self { thoughts, calls }
+    }
+
+    /// The same with calls in the format that the operator names.
+    #[must_use]
+    pub fn with_calls(self, calls: CallFormat) -> Self {
+        let thoughts = match calls {
+            CallFormat::Harmony => false,
+            CallFormat::Gemma4 => true,
+            _ => self.thoughts && self.calls != CallFormat::Gemma4,
+        };
+        Self { thoughts, calls }
+    }
+}
+
+/// A tag of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// A thought begins.
+    ThoughtOpen,
+    /// A thought ends.
+    ThoughtClose,
+    /// A call begins.
+    CallOpen,
+    /// A call ends.
+    CallClose,
+    /// A text in a call begins or ends.
+    Quote,
+    /// A call begins without its opening tag.
+    Function,
+    /// A message begins.
+    Start,
+    /// The name of a channel follows.
+    Channel,
+    /// A message's content follows.
+    Message,
+    /// The type of a message's content follows.
+    Constrain,
+    /// A message ends.
+    End,
+    /// A message that is a call ends.
+    Call,
+    /// The last message ends.
+    Return,
+}
+
+/// The letters of a format's tags.
+fn letters(format: AnswerFormat) -> Vec<(Tag, &'static str)> {
+    let mut tags = match format.calls {
+        CallFormat::None => vec![],
+        CallFormat::Hermes => {
+            vec![(Tag::CallOpen, "<tool_call>"), (Tag::CallClose, "</tool_call>")]
+        }
+        CallFormat::QwenXml => vec![
+            (Tag::CallOpen, "<tool_call>"),
+            (Tag::CallClose, "</tool_call>"),
+            (Tag::Function, "<function="),
+        ],
+        CallFormat::Llama3 => vec![(Tag::CallOpen, "<|python_tag|>")],
+        CallFormat::Gemma4 => vec![
+            (Tag::CallOpen, "<|tool_call>"),
+            (Tag::CallClose, "<tool_call|>"),
+            (Tag::Quote, "<|\"|>"),
+        ],
+        CallFormat::Harmony => vec![
+            (Tag::Start, "<|start|>"),
+            (Tag::Channel, "<|channel|>"),
+            (Tag::Message, "<|message|>"),
+            (Tag::Constrain, "<|constrain|>"),
+            (Tag::End, "<|end|>"),
+            (Tag::Call, "<|call|>"),
+            (Tag::Return, "<|return|>"),
+        ],
+    };
+    if format.thoughts {
+        let (open, close) = match format.calls {
+            CallFormat::Gemma4 => ("<|channel>", "<channel|>"),
+            _ => ("<think>", "</think>"),
+        };
+        tags.extend([(Tag::ThoughtOpen, open), (Tag::ThoughtClose, close)]);
+    }
+    tags
+}
+
+/// A tag as a tokenizer has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KnownTag {
+    tag: Tag,
+    letters: &'static str,
+    /// The id of its added token. Without one the letters are the tag.
+    token: Option<u32>,
+    /// Whether the text of an answer leaves its token out.
+    skipped: bool,
+}
+
+/// The tags of a model's answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnswerTags {
+    format: AnswerFormat,
+    tags: Vec<KnownTag>,
+}
+
+impl AnswerTags {
+    /// The tags of a format in this tokenizer.
+    pub fn new(format: AnswerFormat, tokens: &Tokens) -> Self {
+        Self::of_added(format, &tokens.added())
+    }
+
+    /// The tags of a format, if the tokenizer has these added tokens.
+    pub fn of_added(format: AnswerFormat, added: &[Added]) -> Self {
+        let known = |(tag, letters): (Tag, &'static str)| {
+            let token = added.iter().find(|token| token.text == letters);
+            KnownTag {
+                tag,
+                letters,
+                token: token.map(|token| token.id),
+                skipped: token.is_some_and(|token| token.special),
+            }
+        };
+        Self { format, tags: letters(format).into_iter().map(known).collect() }
+    }
+
+    /// The format.
+    pub fn format(&self) -> AnswerFormat {
+        self.format
+    }
+
+    /// The tag that a token is.
+    pub fn of_token(&self, id: u32) -> Option<Tag> {
+        self.tags.iter().find(|known| known.token == Some(id)).map(|known| known.tag)
+    }
+
+    /// The token that a tag is; `None` if the tokenizer has its letters alone.
+    pub fn token(&self, tag: Tag) -> Option<u32> {
+        self.tags.iter().find(|known| known.tag == tag)?.token
+    }
+
+    /// The letters of a tag.
+    pub fn letters(&self, tag: Tag) -> &'static str {
+        self.tags.iter().find(|known| known.tag == tag).map_or("", |known| known.letters)
+    }
+
+    /// Whether the text of an answer leaves this tag's token out.
+    pub fn is_skipped(&self, tag: Tag) -> bool {
+        self.tags.iter().any(|known| known.tag == tag && known.skipped)
+    }
+
+    /// The tags that the tokenizer has as letters alone.
+    pub fn spelled(&self) -> impl Iterator<Item = (Tag, &'static str)> + '_ {
+        self.tags
+            .iter()
+            .filter(|known| known.token.is_none())
+            .map(|known| (known.tag, known.letters))
+    }
+
+    /// Whether a prompt ends in a thought that its template opened.
+    pub fn opens_thought(&self, prompt_ids: &[u32], tokens: &Tokens) -> bool {
+        self.thought_at_end(prompt_ids, tokens) == PromptThought::Open
+    }
+
+    /// What a template wrote of a thought at the end of a prompt.
+    pub fn thought_at_end(&self, prompt_ids: &[u32], tokens: &Tokens) -> PromptThought {
+        let tag = |tag: Tag| self.tags.iter().find(|known| known.tag == tag);
+        let tags = tag(Tag::ThoughtOpen).zip(tag(Tag::ThoughtClose));
+        let Some((open, close)) = tags else { return PromptThought::None };
+        // Tokens of white space, and of the name that one family writes after its tag.
+        let tail = &prompt_ids[prompt_ids.len().saturating_sub(TAIL_TOKENS)..];
+        let last = tail.iter().rposition(|id| self.of_token(*id).is_some());
+        let after = |at: usize| tokens.decode(&tail[at..]).unwrap_or_default();
+        let is_last = |known: &KnownTag, names: &[&str]| match known.token {
+            Some(id) => {
+                last.is_some_and(|at| tail[at] == id && names.contains(&after(at + 1).trim()))
+            }
+            None => after(0).trim_end().ends_with(known.letters),
+        };
+        match () {
+            () if is_last(open, &["", THOUGHT]) => PromptThought::Open,
+            () if is_last(close, &[""]) => PromptThought::Closed,
+            () => PromptThought::None,
+        }
+    }
+}
+
+/// What a template wrote of a thought at the end of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptThought {
+    /// Nothing: the answer begins with one if the model wants to think.
+    None,
+    /// Its beginning.
+    Open,
+    /// All of it: the answer has none.
+    Closed,
+}
+
+/// Tokens at the end of a prompt that may open a thought.
+const TAIL_TOKENS: usize = 16;
+/// The name that Gemma 4 writes after the opening tag of a thought.
+pub(crate) const THOUGHT: &str = "thought";
+
+/// Whether this can be the name of a tool in a request.
+pub fn is_tool_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_decides_the_format() {
+        let check = |source: &str, thoughts: bool, calls: CallFormat| {
+            assert_eq!(
+                AnswerFormat::of_template(source),
+                AnswerFormat { thoughts, calls },
+                "{source}"
+            );
+        };
+        check("{{ messages }}", false, CallFormat::None);
+        check("<think></think>", true, CallFormat::None);
+        check("<tool_call>{\"name\": , \"arguments\": }</think>", true, CallFormat::Hermes);
+        check("<tool_call><function=name><parameter=key>", false, CallFormat::QwenXml);
+        check("<tool_call>f<arg_key>a</arg_key> arguments", false, CallFormat::None);
+        check("<|start_header_id|>{\"name\": , \"parameters\": {", false, CallFormat::Llama3);
+        check("<|tool_call>call:f{}<tool_call|>", true, CallFormat::Gemma4);
+        check("<|start|>assistant<|channel|>final<|message|>", false, CallFormat::Harmony);
+    }
+
+    #[test]
+    fn an_open_thought_at_the_prompts_end_is_found() {
+        let tokens = crate::samples::language().tokens;
+        let format = AnswerFormat { thoughts: true, calls: CallFormat::None };
+        let tags = AnswerTags::new(format, &tokens);
+        let opens = |prompt: &str| {
+            let ids = tokens.encode(prompt, false).expect("encodes");
+            tags.opens_thought(&ids, &tokens)
+        };
+        assert!(opens("<|im_start|>assistant\n<think>\n") && opens("<think>"));
+        assert!(!opens("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
+        assert!(!opens("<think>\nso") && !opens(""));
+        let at_end = |prompt: &str| {
+            tags.thought_at_end(&tokens.encode(prompt, false).expect("encodes"), &tokens)
+        };
+        assert_eq!(at_end("<|im_start|>assistant\n<think>\n\n</think>\n\n"), PromptThought::Closed);
+        assert_eq!(at_end("<think>\nso</think>\nso"), PromptThought::None);
+        // A tokenizer that has the tags as tokens: here those of turns stand for them.
+        let named = |id: u32, text: &str| Added { id, text: text.into(), special: false };
+        let tags = AnswerTags::of_added(format, &[named(1, "<think>"), named(2, "</think>")]);
+        let newline = tokens.encode("\n", false).expect("encodes");
+        let opens = |ids: &[u32]| tags.opens_thought(ids, &tokens);
+        assert!(opens(&[1]) && opens(&[&[2, 1][..], &newline].concat()));
+        assert!(!opens(&[1, 2]) && !opens(&[&[1][..], &newline, &[2]].concat()) && !opens(&[300]));
+        let at_end = |ids: &[u32]| tags.thought_at_end(ids, &tokens);
+        assert_eq!(at_end(&[&[1, 2][..], &newline].concat()), PromptThought::Closed);
+        assert_eq!(
+            (at_end(&[1, 2, 300]), at_end(&[1, 300])),
+            (PromptThought::None, PromptThought::None)
+        );
+    }
+}

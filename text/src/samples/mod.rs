@@ -1,0 +1,35 @@
+//! Samples for tests: the demo model, an image processor, and answers of each family.
+
+pub mod answers;
+
+use std::path::{Path, PathBuf};
+
+use crate::images::ImageProcessor;
+use crate::images::resize::Sizes;
+use crate::prompt::Language;
+
+/// The directory of the demo model.
+pub fn dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target")
+}
+
+/// The text side of the demo model.
+///
+/// # Panics
+/// A file of the demo model cannot be used.
+pub fn language() -> Language {
+    Language::read(&dir()).expect("the demo model is in the repository")
+}
+
+/// The image processor of a demo model with vision.
+pub fn processor() -> ImageProcessor {
+    ImageProcessor {
+        sizes: Sizes { factor: 32, min_pixels: 1024, max_pixels: 16_384 },
+        patch: 16,
+        merge: 2,
+        scale: [1.0 / 127.5; 3],
+        bias: [-1.0; 3],
+        token: 77,
+        placeholder: "<|image_pad|>".into(),
+    }
+}

@@ -1,0 +1,335 @@
+//! From batches of token ids to the pieces of an answer: the [`Detokenizer`], the splitters of text,
+//! thoughts and calls, stop strings ([`StopStrings`]), and the [`Assembler`] that makes an
+//! [`AnswerEvent`] of each batch.
+//!
+//! A splitter is a state machine for a family's format ([`crate::prompt::format`]): `splitter` for
+//! formats with tags, with a reader in `call` for what stands between the tags of a call, and
+//! `harmony` for messages in channels.
+//!
+//! At the limit of tokens ([`Ending::Cut`]) nothing of a family's markup is sent: half a tag and a
+//! call without its name are dropped, and a call with its name ends with [`AnswerPart::CallCut`].
+//!
+//! No clock and no socket. Must not know: requests, protocols, the supervisor.
+
+mod assemble;
+mod call;
+mod detokenizer;
+mod harmony;
+mod json;
+mod open_call;
+pub(crate) mod parts;
+mod reading;
+mod splitter;
+mod stop;
+mod tools;
+
+use paceline_vocabulary::Route;
+
+pub use assemble::{Assembler, AssemblerSettings, BrokenStream, ElapsedTimes};
+pub use detokenizer::Detokenizer;
+pub use reading::ConversationReading;
+pub use stop::StopStrings;
+pub use tools::OfferedTools;
+
+use parts::Parts;
+
+/// Tokens of one sample, as the target generated them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenBatch {
+    /// Index of the first token in the answer.
+    pub first_index: u32,
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// The margin of each token, if the request asked for margins.
+    pub margins: Vec<f32>,
+    /// The log-probabilities at each token, if the request asked for them.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// When the step that made the last token ended, by the monotonic clock.
+    pub step_end_ns: i64,
+    /// The end of the answer, in its last batch.
+    pub done: Option<Done>,
+    /// The figures so far, in each batch but the last of a request that asked for them.
+    pub so_far: Option<Figures>,
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Why it ended; `None` if the target did not report a reason.
+    pub finish_reason: Option<FinishReason>,
+    /// How it was served.
+    pub figures: Figures,
+}
+
+/// How the target served an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Tokens of the prompt that came from the prefix cache.
+    pub cached_tokens: u32,
+    /// The lane and its reason; `None` if the target did not report one.
+    pub route: Option<Route>,
+    /// What became of drafts.
+    pub speculation: Speculation,
+    /// Time in the queue, in milliseconds.
+    pub queue_ms: f64,
+    /// Time of the vision tower, in milliseconds.
+    pub tower_ms: f64,
+    /// Time of the prefill, in milliseconds.
+    pub prefill_ms: f64,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A token or a string that ends the answer came.
+    Stop,
+    /// The answer has as many tokens as it may have.
+    Length,
+}
+
+/// Who ended the tokens of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The model: what is incomplete stays incomplete.
+    Own,
+    /// The limit of tokens: the model would have written more.
+    Cut,
+}
+
+impl Ending {
+    fn of(reason: Option<FinishReason>) -> Self {
+        match reason {
+            Some(FinishReason::Length) => Self::Cut,
+            Some(FinishReason::Stop) | None => Self::Own,
+        }
+    }
+}
+
+/// What became of an answer's drafts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Speculation {
+    /// Draft, verify, accept: one cycle.
+    pub cycles: u64,
+    /// Drafted tokens.
+    pub drafted: u64,
+    /// Drafted tokens that were accepted.
+    pub accepted: u64,
+}
+
+/// Log-probabilities at one token of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the token.
+    pub logprob: f32,
+    /// The most probable tokens there, most probable first.
+    pub top: Vec<TopLogprob>,
+}
+
+/// One of the most probable tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TopLogprob {
+    /// The token.
+    pub token_id: u32,
+    /// Its log-probability.
+    pub logprob: f32,
+}
+
+/// A piece of an answer's content. The pieces of one kind that follow one another belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnswerPart {
+    /// Text of the answer.
+    Text(String),
+    /// Reasoning before the answer.
+    Reasoning(String),
+    /// A call of a tool begins.
+    CallStart(CallStart),
+    /// More of the arguments of the call that began last: a piece of a JSON text.
+    CallArguments(String),
+    /// The call that began last is complete, and its arguments together are a JSON object.
+    CallEnd,
+    /// The limit of tokens cut the call that began last. It has the arguments that came so far. The
+    /// answer ends with it.
+    CallCut,
+    /// What follows as text looked like a call and is none. If a call had begun and not ended, it is
+    /// void: the text has all its letters.
+    MalformedCall(CallFault),
+}
+
+/// The beginning of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallStart {
+    /// Its place among the calls of its sample, from 0.
+    pub index: u32,
+    /// Its id, unique among all calls.
+    pub id: String,
+    /// Name of the tool.
+    pub name: String,
+}
+
+/// Why a text that looked like a call is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallFault {
+    /// What was expected and found, in a sentence for the client.
+    pub warning: String,
+}
+
+/// Copies of a text while it is written: the text, its JSON as a value, and as bytes.
+const TEXT_COPIES: usize = 3;
+/// Bytes of a token besides its text: its id and its margin.
+const BYTES_OF_TOKEN: usize = 8;
+/// Bytes of a log-probability with the text and the bytes of its token, as a JSON value. Measured: an
+/// answer of 62,400 tokens with 21 each took 20 KB a token.
+const BYTES_OF_LOGPROB: usize = 960;
+
+/// The next piece of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerEvent {
+    /// Which of the request's samples.
+    pub sample_index: u32,
+    /// What these tokens complete, in order. Neighbours are of different kinds.
+    pub parts: Vec<AnswerPart>,
+    /// The tokens.
+    pub token_ids: Vec<u32>,
+    /// The margin of each token; empty unless the request asked for margins.
+    pub margins: Vec<f32>,
+    /// The log-probabilities at each token; empty unless the request asked for them.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// When the step that made the last token ended, by the monotonic clock.
+    pub step_end_ns: i64,
+    /// Tokens so far, if the request asked for them or has stop strings; not in the last event.
+    pub so_far: Option<Usage>,
+    /// The end of the sample, in its last event.
+    pub last: Option<AnswerEnd>,
+}
+
+impl AnswerEvent {
+    /// The text among its parts.
+    pub fn text(&self) -> String {
+        let text = |part: &AnswerPart| match part {
+            AnswerPart::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        self.parts.iter().filter_map(text).collect()
+    }
+
+    /// Bytes that the event takes, roughly, while an answer of such events is written as JSON.
+    pub fn written_bytes(&self) -> u64 {
+        let letters = |part: &AnswerPart| match part {
+            AnswerPart::Text(text)
+            | AnswerPart::Reasoning(text)
+            | AnswerPart::CallArguments(text) => text.len(),
+            AnswerPart::CallStart(start) => start.id.len() + start.name.len(),
+            AnswerPart::MalformedCall(fault) => fault.warning.len(),
+            AnswerPart::CallEnd | AnswerPart::CallCut => 0,
+        };
+        let parts: usize = self.parts.iter().map(letters).sum();
+        let numbers: usize = self.logprobs.iter().map(|at| 1 + at.top.len()).sum();
+        let bytes = TEXT_COPIES * parts + BYTES_OF_TOKEN * self.token_ids.len();
+        (bytes + BYTES_OF_LOGPROB * numbers) as u64
+    }
+
+    /// The kind of all its parts; `None` if there are none.
+    fn kind(&self) -> Option<PartKind> {
+        let kind = |part: &AnswerPart| match part {
+            AnswerPart::Text(_) => PartKind::Text,
+            AnswerPart::Reasoning(_) => PartKind::Reasoning,
+            _ => PartKind::Call,
+        };
+        let kinds = self.parts.iter().map(kind);
+        kinds.reduce(|all, kind| if all == kind { all } else { PartKind::Several })
+    }
+
+    /// Whether the next event of the same sample can be added to this one, so that its tokens do not
+    /// come among those of parts of another kind.
+    fn goes_on_with(&self, next: &AnswerEvent) -> bool {
+        match (self.kind(), next.kind()) {
+            (_, None) => true,
+            (Some(kind), Some(next)) => kind == next && kind != PartKind::Several,
+            (None, Some(_)) => false,
+        }
+    }
+
+    /// Adds the next event of the same sample.
+    fn append(&mut self, next: AnswerEvent) {
+        let mut parts = Parts::of(std::mem::take(&mut self.parts));
+        next.parts.into_iter().for_each(|part| parts.push(part));
+        self.parts = parts.take();
+        self.token_ids.extend(next.token_ids);
+        self.margins.extend(next.margins);
+        self.logprobs.extend(next.logprobs);
+        (self.step_end_ns, self.so_far, self.last) = (next.step_end_ns, next.so_far, next.last);
+    }
+}
+
+/// Kinds of parts. Tokens of an event belong to all of its parts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PartKind {
+    Text,
+    Reasoning,
+    Call,
+    /// Parts of more than one kind.
+    Several,
+}
+
+/// Adds an event to those before it, as part of the last of the same sample where that is of the
+/// same kind: a long answer takes the memory of its tokens alone.
+pub fn collect(events: &mut Vec<AnswerEvent>, next: AnswerEvent) {
+    match events.iter_mut().rev().find(|before| before.sample_index == next.sample_index) {
+        Some(before) if before.goes_on_with(&next) => before.append(next),
+        _ => events.push(next),
+    }
+}
+
+/// How a sample ended, and how it was served.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerEnd {
+    /// Why it ended; `None` if the target did not report a reason.
+    pub finish_reason: Option<FinishReason>,
+    /// The stop string that ended it; empty if none did.
+    pub stop: String,
+    /// Tokens.
+    pub usage: Usage,
+    /// The lane and its reason; `None` if the target did not report one.
+    pub route: Option<Route>,
+    /// What became of drafts.
+    pub speculation: Speculation,
+    /// Times.
+    pub timing: Timing,
+    /// The seed that makes the same answer again.
+    pub seed: u64,
+}
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the sample.
+    pub completion_tokens: u32,
+    /// Tokens of its thoughts, with their tags.
+    pub reasoning_tokens: u32,
+    /// Tokens of the prompt that came from the prefix cache.
+    pub cached_tokens: u32,
+}
+
+/// Times of a sample, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// In the queue.
+    pub queue_ms: f64,
+    /// From the request's arrival to the first token.
+    pub ttft_ms: f64,
+    /// From the request's arrival to the end.
+    pub total_ms: f64,
+    /// Decoding of images.
+    pub image_decode_ms: f64,
+    /// Resizing and writing of images.
+    pub image_resize_ms: f64,
+    /// The vision tower.
+    pub tower_ms: f64,
+    /// The prefill.
+    pub prefill_ms: f64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! Pieces of an answer in order. Neighbours of one kind become one piece.
+
+use super::{AnswerPart, CallFault, CallStart};
+
+/// Collects the pieces that a token completes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts(Vec<AnswerPart>);
+
+impl Parts {
+    /// These pieces, of which neighbours are of different kinds.
+    pub(crate) fn of(parts: Vec<AnswerPart>) -> Self {
+        Self(parts)
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        match self.0.last_mut() {
+            _ if text.is_empty() => {}
+            Some(AnswerPart::Text(last)) => last.push_str(text),
+            _ => self.0.push(AnswerPart::Text(text.to_owned())),
+        }
+    }
+
+    pub(crate) fn reasoning(&mut self, text: &str) {
+        match self.0.last_mut() {
+            _ if text.is_empty() => {}
+            Some(AnswerPart::Reasoning(last)) => last.push_str(text),
+            _ => self.0.push(AnswerPart::Reasoning(text.to_owned())),
+        }
+    }
+
+    pub(crate) fn arguments(&mut self, text: &str) {
+        match self.0.last_mut() {
+            _ if text.is_empty() => {}
+            Some(AnswerPart::CallArguments(last)) => last.push_str(text),
+            _ => self.0.push(AnswerPart::CallArguments(text.to_owned())),
+        }
+    }
+
+    pub(crate) fn start(&mut self, start: CallStart) {
+        self.0.push(AnswerPart::CallStart(start));
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.0.push(AnswerPart::CallEnd);
+    }
+
+    pub(crate) fn cut(&mut self) {
+        self.0.push(AnswerPart::CallCut);
+    }
+
+    pub(crate) fn fault(&mut self, warning: String) {
+        self.0.push(AnswerPart::MalformedCall(CallFault { warning }));
+    }
+
+    /// A piece of any kind.
+    pub(crate) fn push(&mut self, part: AnswerPart) {
+        match part {
+            AnswerPart::Text(text) => self.text(&text),
+            AnswerPart::Reasoning(text) => self.reasoning(&text),
+            AnswerPart::CallArguments(text) => self.arguments(&text),
+            other => self.0.push(other),
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<AnswerPart> {
+        std::mem::take(&mut self.0)
+    }
+}

@@ -1,0 +1,537 @@
+//! Answers of every family: what becomes text, reasoning and calls. Each answer is read with its
+//! tags as added tokens and as letters, and in batches of all sizes.
+
+use proptest::prelude::*;
+use serde_json::{Map, Value};
+
+use super::parts::Parts;
+use super::{AnswerPart, CallStart, ConversationReading, FinishReason};
+use crate::prompt::format::CallFormat;
+use crate::samples::answers::{Model, TAGS, offered};
+
+fn shown(parts: &[AnswerPart]) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    for part in parts {
+        match part {
+            AnswerPart::Text(text) => out.push(format!("text {text}")),
+            AnswerPart::Reasoning(text) => out.push(format!("thought {text}")),
+            AnswerPart::CallStart(CallStart { index, id, name }) => {
+                assert_eq!(id, &format!("c{index}"));
+                out.push(format!("call {index} {name} "));
+            }
+            AnswerPart::CallArguments(text) => out.last_mut().expect("a call").push_str(text),
+            AnswerPart::CallEnd => {
+                let call = out.last_mut().expect("a call");
+                let arguments = call.splitn(4, ' ').nth(3).expect("arguments");
+                let parsed: Result<Map<String, Value>, _> = serde_json::from_str(arguments);
+                assert!(parsed.is_ok(), "{arguments}");
+                call.push('.');
+            }
+            AnswerPart::CallCut => out.last_mut().expect("a call").push_str(" cut"),
+            AnswerPart::MalformedCall(_) => out.push("fault".into()),
+        }
+    }
+    out
+}
+
+#[track_caller]
+fn check_as(
+    calls: CallFormat,
+    tokens: bool,
+    reading: &ConversationReading,
+    answer: &str,
+    expected: &[&str],
+) {
+    check_end(calls, tokens, reading, answer, FinishReason::Stop, expected);
+}
+
+#[track_caller]
+fn check_end(
+    calls: CallFormat,
+    tokens: bool,
+    reading: &ConversationReading,
+    answer: &str,
+    reason: FinishReason,
+    expected: &[&str],
+) {
+    let model = Model::new(calls, tokens);
+    let ids = model.ids(answer);
+    for size in [1, 2, 1000] {
+        let parts = model.parts(&ids, reading.clone(), &[size], reason);
+        assert_eq!(shown(&parts), expected, "{answer:?} tokens={tokens} size={size}");
+    }
+}
+
+/// The same with tags as tokens and as letters.
+#[track_caller]
+fn check(calls: CallFormat, answer: &str, expected: &[&str]) {
+    for tokens in [true, false] {
+        check_as(calls, tokens, &offered(), answer, expected);
+    }
+}
+
+#[test]
+fn thoughts_are_told_from_the_answer() {
+    for calls in [CallFormat::None, CallFormat::Hermes, CallFormat::QwenXml, CallFormat::Llama3] {
+        check(
+            calls,
+            "<think>\nso\n\nand so\n</think>\n\nIt is 5.",
+            &["thought so\n\nand so", "text It is 5."],
+        );
+        check(calls, "<think>\n\n</think>\n\nIt is 5.\n", &["text It is 5.\n"]);
+        check(calls, "It is </think> 5 < 6.\n\nYes", &["text It is </think> 5 < 6.\n\nYes"]);
+        check(calls, "<think>cut o", &["thought cut o"]);
+    }
+    let open = ConversationReading { thought_is_open: true, ..offered() };
+    for tokens in [true, false] {
+        let check = |answer: &str, expected: &[&str]| {
+            check_as(CallFormat::Hermes, tokens, &open, answer, expected);
+        };
+        check(
+            "so <tool_call> is a tag\n</think>\n\n5",
+            &["thought so <tool_call> is a tag", "text 5"],
+        );
+        check("only thoughts", &["thought only thoughts"]);
+    }
+}
+
+#[test]
+fn tags_that_are_tokens_are_no_letters_and_without_tools_there_is_no_call() {
+    let answer = "a<think>b</think><tool_call>{\"name\": \"read\"}</tool_call>";
+    let model = Model::new(CallFormat::Hermes, true);
+    // The letters of the tags, as the model spelled them.
+    let ids = Model { tokens: false, ..model }.ids(answer);
+    let model = Model::new(CallFormat::Hermes, true);
+    let parts = model.parts(&ids, offered(), &[1], FinishReason::Stop);
+    assert_eq!(shown(&parts), [format!("text {answer}")]);
+    let no_tools = ConversationReading::default();
+    let call = "<tool_call>{\"name\": \"read\"}</tool_call>";
+    for tokens in [true, false] {
+        check_as(CallFormat::Hermes, tokens, &no_tools, call, &[&format!("text {call}")]);
+    }
+}
+
+#[test]
+fn hermes_calls_are_json_between_tags() {
+    let check = |answer: &str, expected: &[&str]| check(CallFormat::Hermes, answer, expected);
+    let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"text\": \"a</tool_call>\\n\", \"n\": [1.0, null]}}\n</tool_call>";
+    let read = "call 0 read {\"text\": \"a</tool_call>\\n\", \"n\": [1.0, null]}.";
+    check(call, &[read]);
+    check(&format!("<think>\nfiles\n</think>\n\n{call}"), &["thought files", read]);
+    check(&format!("Let me see.\n\n{call}\n"), &["text Let me see.", read]);
+    let next = "<tool_call>{\"arguments\": {}, \"name\": \"get-time\"}</tool_call>";
+    check(&format!("{call}\n{next}"), &[read, "call 1 get-time {}."]);
+    check(&format!("{next}\n\nDone."), &["call 0 get-time {}.", "text Done."]);
+    check("<tool_call>{\"name\": \"other.tool\"}</tool_call>", &["call 0 other.tool {}."]);
+    check(
+        "<tool_call>{\"name\": \"read\", \"arguments\": \"{\\\"n\\\": 1}\"}",
+        &["call 0 read {\"n\": 1}."],
+    );
+    // A call without its closing tag is complete, one without its last brace is not.
+    check("<tool_call>{\"name\": \"read\", \"arguments\": {}}", &["call 0 read {}."]);
+    check(
+        "a\n<tool_call>{\"name\": \"read\", \"arguments\": {\"te",
+        &[
+            "text a",
+            "call 0 read {\"te",
+            "fault",
+            "text \n<tool_call>{\"name\": \"read\", \"arguments\": {\"te",
+        ],
+    );
+    check(
+        &format!("<tool_call>not JSON</tool_call>\n{next}"),
+        &["fault", "text <tool_call>not JSON</tool_call>", "call 0 get-time {}."],
+    );
+    for wrong in [
+        "{\"name\": \"a b\"}",
+        "{\"other\": 1, \"name\": \"f\"}",
+        "{\"arguments\": {}}",
+        "{\"name\": 5}",
+        "{\"arguments\": {}, \"arguments\": {}}",
+        "[1]",
+        "",
+    ] {
+        let answer = format!("a<tool_call>{wrong}</tool_call>b");
+        check(&answer, &["text a", "fault", &format!("text {}", &answer[1..])]);
+    }
+}
+
+#[test]
+fn qwen_calls_are_tags_with_values_by_the_schema() {
+    let check = |answer: &str, expected: &[&str]| check(CallFormat::QwenXml, answer, expected);
+    let parameter =
+        |name: &str, value: &str| format!("<parameter={name}>\n{value}\n</parameter>\n");
+    let call = |parameters: &str| {
+        format!("<tool_call>\n<function=read>\n{parameters}</function>\n</tool_call>")
+    };
+    let text = parameter("text", "a \"b\"\n\n<c> </tool_call> \\ é\n");
+    check(
+        &call(
+            &(text
+                + &parameter("n", "5")
+                + &parameter("flag", "True")
+                + &parameter("list", "[1, \"x\"]")),
+        ),
+        &[
+            "call 0 read {\"text\": \"a \\\"b\\\"\\n\\n<c> </tool_call> \\\\ é\\n\", \"n\": 5, \"flag\": true, \"list\": [1, \"x\"]}.",
+        ],
+    );
+    check(
+        &call(&(parameter("n", "five") + &parameter("maybe", "None") + &parameter("else", "7"))),
+        &["call 0 read {\"n\": \"five\", \"maybe\": null, \"else\": \"7\"}."],
+    );
+    check(&format!("{}\n{}", call(""), call("")), &["call 0 read {}.", "call 1 read {}."]);
+    // Some answers leave the outer tag out.
+    check("Now.\n<function=read>\n</function>", &["text Now.", "call 0 read {}."]);
+    check("Write <function=read> here.", &["text Write <function=read> here."]);
+    check(
+        &call(&(parameter("n", "1") + &parameter("n", "2"))),
+        &[
+            "call 0 read {\"n\": 1",
+            "fault",
+            &format!("text {}", call(&(parameter("n", "1") + &parameter("n", "2")))),
+        ],
+    );
+    let cut = "<tool_call>\n<function=read>\n<parameter=text>\nab\n</para";
+    check(cut, &["call 0 read {\"text\": \"ab", "fault", &format!("text {cut}")]);
+}
+
+#[test]
+fn llama_calls_are_the_whole_answer() {
+    let check = |answer: &str, expected: &[&str]| check(CallFormat::Llama3, answer, expected);
+    let call = "{\"name\": \"read\", \"parameters\": {\"n\": 5}}";
+    check(call, &["call 0 read {\"n\": 5}."]);
+    check(&format!("<|python_tag|>{call}"), &["call 0 read {\"n\": 5}."]);
+    check("{\"type\": \"function\", \"name\": \"read\", \"parameters\": {}}", &["call 0 read {}."]);
+    check(&format!("{call}; {call}"), &["call 0 read {\"n\": 5}.", "call 1 read {\"n\": 5}."]);
+    // JSON that is the answer, and a call inside of text.
+    let json = "{\"name\": \"Ada\", \"born\": 1815}";
+    check(json, &[&format!("text {json}")]);
+    check("{\"a\": [1, 2]} ; b", &["text {\"a\": [1, 2]} ; b"]);
+    check(&format!("See {call}"), &[&format!("text See {call}")]);
+    check("<|python_tag|>print(1)", &["fault", "text <|python_tag|>print(1)"]);
+    let cut = "{\"name\": \"read\", \"parameters\": {\"n\"";
+    check(cut, &["call 0 read {\"n\"", "fault", &format!("text {cut}")]);
+}
+
+#[test]
+fn gemma_calls_have_keys_without_quotes() {
+    let check = |answer: &str, expected: &[&str]| check(CallFormat::Gemma4, answer, expected);
+    let call = "<|tool_call>call:read{flag:true,list:[1,<|\"|>x<|\"|>,{}],n:-2.5,sub:{a:None},text:<|\"|>a \"b\"\n} é<|\"|>}<tool_call|>";
+    let read = "call 0 read {\"flag\":true,\"list\":[1,\"x\",{}],\"n\":-2.5,\"sub\":{\"a\":null},\"text\":\"a \\\"b\\\"\\n} é\"}.";
+    check(call, &[read]);
+    check(
+        &format!(
+            "<|channel>thought\nso\n<channel|>Now.{call}<|tool_call>call:get-time{{}}<tool_call|>"
+        ),
+        &["thought so", "text Now.", read, "call 1 get-time {}."],
+    );
+    check("<|channel>thought\n<channel|>Hi", &["text Hi"]);
+    check("<|channel>thinking<channel|>Hi", &["thought thinking", "text Hi"]);
+    check(
+        "<|tool_call>call:read{<|\"|>a b<|\"|>:1, \"c\": \"d\\n\"}<tool_call|>",
+        &["call 0 read {\"a b\":1,\"c\":\"d\\n\"}."],
+    );
+    for wrong in
+        ["read{}", "call:read{n:five}", "call:read{n:1,}", "call:read{n:1}}", "call:re ad{}"]
+    {
+        let answer = format!("<|tool_call>{wrong}<tool_call|>");
+        let model = Model::new(CallFormat::Gemma4, true);
+        let parts = shown(&model.parts(&model.ids(&answer), offered(), &[1], FinishReason::Stop));
+        let text = format!("text {answer}");
+        assert_eq!(parts[parts.len() - 2..], ["fault".to_owned(), text], "{wrong}");
+    }
+}
+
+#[test]
+fn harmony_messages_go_by_their_channel_and_recipient() {
+    let check = |answer: &str, expected: &[&str]| check(CallFormat::Harmony, answer, expected);
+    let thought = "<|channel|>analysis<|message|>so\n<|end|>";
+    let call = "<|start|>assistant<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"n\": 5}<|call|>";
+    check(
+        &format!("{thought}<|start|>assistant<|channel|>final<|message|>It is 5."),
+        &["thought so\n", "text It is 5."],
+    );
+    check(&format!("{thought}{call}"), &["thought so\n", "call 0 read {\"n\": 5}."]);
+    check(
+        " to=functions.get-time<|channel|>commentary json<|message|>{}<|call|>",
+        &["call 0 get-time {}."],
+    );
+    check(
+        &format!("<|channel|>commentary<|message|>First I read.<|end|>{call}"),
+        &["text First I read.", "call 0 read {\"n\": 5}."],
+    );
+    check("no header\nat all", &["text no header\nat all"]);
+    check("short", &["text short"]);
+    let built_in = "<|channel|>analysis to=python code<|message|>1 + 1<|call|>";
+    check(built_in, &["fault", "text <|channel|>analysis to=python code<|message|>1 + 1"]);
+    let cut = &call["<|start|>assistant".len()..call.len() - "}<|call|>".len()];
+    check(cut, &["call 0 read {\"n\": ", "fault", &format!("text {cut}")]);
+    check("<|channel|>unknown<|message|>a", &["text <|channel|>unknown<|message|>a"]);
+}
+
+/// The same of an answer that the limit of tokens cuts.
+#[track_caller]
+fn check_cut(calls: CallFormat, answer: &str, expected: &[&str]) {
+    for tokens in [true, false] {
+        check_end(calls, tokens, &offered(), answer, FinishReason::Length, expected);
+    }
+}
+
+/// The same of an answer with half a tag: a tokenizer that has it as a token makes no halves.
+#[track_caller]
+fn check_half(calls: CallFormat, answer: &str, expected: &[&str]) {
+    check_end(calls, false, &offered(), answer, FinishReason::Length, expected);
+}
+
+#[test]
+fn a_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
+    let check = |answer: &str, expected: &[&str]| check_cut(CallFormat::Hermes, answer, expected);
+    let begun = "I look.\n<tool_call>\n{\"name\": \"read\"";
+    check(begun, &["text I look.", "call 0 read  cut"]);
+    check(&format!("{begun}, \"arg"), &["text I look.", "call 0 read  cut"]);
+    check(
+        &format!("{begun}, \"arguments\": {{\"n\": 12"),
+        &["text I look.", "call 0 read {\"n\": 12 cut"],
+    );
+    // Its arguments are whole, and its object is not.
+    let arguments = format!("{begun}, \"arguments\": {{\"n\": 1}}");
+    check(&arguments, &["text I look.", "call 0 read {\"n\": 1} cut"]);
+    // The call is whole, and half its closing tag came.
+    let whole = format!("{arguments}}}\n</tool_c");
+    check_half(CallFormat::Hermes, &whole, &["text I look.", "call 0 read {\"n\": 1}."]);
+    check(
+        &format!("{arguments}}}\n</tool_call>\n<tool_call>\n{{\"name\": \"get-time\", "),
+        &["text I look.", "call 0 read {\"n\": 1}.", "call 1 get-time  cut"],
+    );
+    let tagged = "<tool_call>\n<function=read>\n<parameter=";
+    let check = |answer: &str, expected: &[&str]| {
+        check_cut(CallFormat::QwenXml, &format!("{tagged}{answer}"), expected);
+    };
+    check("text>\nab\n</para", &["call 0 read {\"text\": \"ab cut"]);
+    check("n>\n12", &["call 0 read {\"n\": 12 cut"]);
+    check("maybe>\na \"b\"", &["call 0 read {\"maybe\": \"a \\\"b\\\" cut"]);
+    check("n>\n5\n</parameter>\n</func", &["call 0 read {\"n\": 5 cut"]);
+    let whole = format!("{tagged}n>\n5\n</parameter>\n</function>\n</tool");
+    check_half(CallFormat::QwenXml, &whole, &["call 0 read {\"n\": 5}."]);
+    check_cut(
+        CallFormat::Llama3,
+        "{\"name\": \"read\", \"parameters\": {\"n\": 1",
+        &["call 0 read {\"n\": 1 cut"],
+    );
+    let gemma = "<|tool_call>call:read{list:[<|\"|>x<|\"|>,1";
+    check_cut(CallFormat::Gemma4, gemma, &["call 0 read {\"list\":[\"x\",1 cut"]);
+    check_cut(CallFormat::Gemma4, &gemma[..gemma.len() - 7], &["call 0 read {\"list\":[\"x cut"]);
+    let header = "<|channel|>commentary to=functions.read <|constrain|>json<|message|>";
+    check_cut(CallFormat::Harmony, header, &["call 0 read  cut"]);
+    check_cut(CallFormat::Harmony, &format!("{header}{{\"n\": 5"), &["call 0 read {\"n\": 5 cut"]);
+    check_half(CallFormat::Harmony, &format!("{header}{{}}<|ca"), &["call 0 read {}."]);
+}
+
+/// What the limit leaves of a call before its name: nothing, also of half a tag.
+#[test]
+fn a_call_that_the_limit_cuts_before_its_name_is_left_out() {
+    for (calls, opening) in [
+        (CallFormat::Hermes, "<tool_call>\n{\"arguments\": {\"n\": 1}, \"name\": \"re"),
+        (CallFormat::QwenXml, "<tool_call>\n<function=re"),
+        (CallFormat::Gemma4, "<|tool_call>call:re"),
+    ] {
+        for end in 1..=opening.len() {
+            check_half(calls, &opening[..end], &[]);
+            let answer = format!("I look.\n{}", &opening[..end]);
+            let model = Model::new(calls, false);
+            let ids = model.ids(&answer);
+            let parts = model.parts(&ids, offered(), &[1], FinishReason::Length);
+            let shown = shown(&parts);
+            let text = ["text I look.".to_owned(), "text I look.\n".to_owned()];
+            assert!(shown.len() == 1 && text.contains(&shown[0]), "{answer:?}: {shown:?}");
+        }
+    }
+    for after_tag in ["", "\n{", "\n{\"na", "\n{\"name\": \"re"] {
+        check_cut(CallFormat::Hermes, &format!("a\n<tool_call>{after_tag}"), &["text a"]);
+    }
+    check_cut(CallFormat::Gemma4, "a<|tool_call>call:re", &["text a"]);
+    check_cut(CallFormat::QwenXml, "a\n<function=re", &["text a"]);
+    let header = "<|channel|>commentary to=functions.read <|constrain|>json<|mess";
+    for end in ["<|channel|>".len(), 20, 40, header.len()] {
+        check_cut(CallFormat::Harmony, &header[..end], &[]);
+    }
+    check_cut(CallFormat::Harmony, " to=functions.re", &[]);
+    check_cut(CallFormat::Harmony, "short", &["text short"]);
+    // JSON that cannot become a call of an offered tool is an answer.
+    let llama = |answer: &str, expected: &[&str]| check_cut(CallFormat::Llama3, answer, expected);
+    llama("{\"name\": \"re", &[]);
+    llama("{\"type\": \"function\", \"na", &[]);
+    llama("{\"name\": \"Ad", &["text {\"name\": \"Ad"]);
+    llama("{\"tit", &["text {\"tit"]);
+    // Half a tag of a thought.
+    check_half(CallFormat::Hermes, "<think>so</th", &["thought so"]);
+    check_half(CallFormat::None, "<thi", &[]);
+    check_cut(CallFormat::None, "a <thi", &["text a <thi"]);
+}
+
+#[test]
+fn line_breaks_around_calls_are_kept_between_texts_alone() {
+    let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {}}\n</tool_call>";
+    let hermes = |answer: &str, expected: &[&str]| check(CallFormat::Hermes, answer, expected);
+    let (first, second) = ("call 0 read {}.", "call 1 read {}.");
+    hermes(&format!("I look.\n{call}\nDone."), &["text I look.", first, "text \n\nDone."]);
+    hermes(&format!("I look.{call}\n\nDone.\n"), &["text I look.", first, "text \n\nDone.\n"]);
+    hermes(&format!("I look.\n{call}Done."), &["text I look.", first, "text \nDone."]);
+    // Separators of calls are no text.
+    hermes(
+        &format!("I look.\n{call}\n{call}\nDone."),
+        &["text I look.", first, second, "text \n\nDone."],
+    );
+    hermes(
+        &format!("I look.\n{call}\nYes.\n\n{call}\nDone."),
+        &["text I look.", first, "text \n\nYes.", second, "text \n\n\nDone."],
+    );
+    hermes(&format!("I look.\n\n{call}\n{call}\n"), &["text I look.", first, second]);
+    hermes(&format!("\n{call}\n{call}\n\nDone."), &[first, second, "text Done."]);
+    let thinking = format!("I look.\n{call}\n<think>so</think>\n\nDone.");
+    let expected = ["text I look.", first, "thought so", "text \nDone."];
+    check_as(CallFormat::Hermes, true, &offered(), &thinking, &expected);
+    // A call that is none is text with what stood before it.
+    hermes(
+        &format!("I look.\n{call}\n<tool_call>oops</tool_call>"),
+        &["text I look.", first, "text \n\n", "fault", "text <tool_call>oops</tool_call>"],
+    );
+    let tagged = "<tool_call>\n<function=read>\n</function>\n</tool_call>";
+    let shown = ["text I look.", first, "text \n\nDone."];
+    check(CallFormat::QwenXml, &format!("I look.\n{tagged}\nDone."), &shown);
+    let gemma = "<|tool_call>call:read{}<tool_call|>";
+    check(CallFormat::Gemma4, &format!("I look.\n{gemma}\nDone."), &shown);
+    let llama = "{\"name\": \"read\", \"parameters\": {}}";
+    check(CallFormat::Llama3, &format!("{llama}\n{llama}\nDone."), &[first, second, "text Done."]);
+}
+
+#[test]
+fn tokens_of_thoughts_are_counted_with_their_tags_whatever_the_batches() {
+    let usage = |calls: CallFormat, reading: &ConversationReading, answer: &str, size: usize| {
+        let model = Model::new(calls, true);
+        let ids = model.ids(answer);
+        let events = model.events(&ids, reading.clone(), &[size], &[], FinishReason::Stop);
+        let end = events.into_iter().rev().find_map(|event| event.last).expect("an end");
+        (end.usage.reasoning_tokens as usize, end.usage.completion_tokens as usize)
+    };
+    let model = Model::new(CallFormat::Hermes, true);
+    let (thought, text) = ("so it is", "\n\nIt is 5.");
+    let thoughts = model.ids(thought).len();
+    let open = ConversationReading { thought_is_open: true, ..offered() };
+    for size in [1, 2, 5, 1000] {
+        let whole = format!("<think>{thought}</think>{text}");
+        let all = model.ids(&whole).len();
+        assert_eq!(usage(CallFormat::Hermes, &offered(), &whole, size), (thoughts + 2, all));
+        let rest = &whole["<think>".len()..];
+        assert_eq!(usage(CallFormat::Hermes, &open, rest, size), (thoughts + 1, all - 1));
+        assert_eq!(usage(CallFormat::Hermes, &offered(), text, size).0, 0);
+        let harmony = format!(
+            "<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant<|channel|>final<|message|>5"
+        );
+        assert_eq!(usage(CallFormat::Harmony, &offered(), &harmony, size).0, thoughts + 2);
+    }
+}
+
+#[test]
+fn arguments_are_sent_as_they_come() {
+    let model = Model::new(CallFormat::QwenXml, true);
+    let answer = "<tool_call><function=read><parameter=text>one two three four five";
+    let mut seen = String::new();
+    for event in model.events(&model.ids(answer), offered(), &[1], &[], FinishReason::Stop) {
+        if event.last.is_none() {
+            for part in event.parts {
+                if let AnswerPart::CallArguments(text) = part {
+                    seen.push_str(&text);
+                }
+            }
+        }
+    }
+    assert!(seen.starts_with("{\"text\": \"one two three"), "{seen}");
+}
+
+#[test]
+fn a_stop_string_is_looked_for_in_the_text_alone() {
+    let model = Model::new(CallFormat::Hermes, true);
+    let answer = "<think>a END b</think>c E<tool_call>{\"name\": \"read\", \"arguments\": {\"text\": \"END\"}}</tool_call>ND d END e";
+    let events = model.events(&model.ids(answer), offered(), &[3], &["END"], FinishReason::Stop);
+    let end = events.last().and_then(|event| event.last.clone()).expect("an end");
+    assert_eq!(end.stop, "END");
+    let mut parts = Parts::default();
+    events.into_iter().flat_map(|event| event.parts).for_each(|part| parts.push(part));
+    let expected =
+        ["thought a END b", "text c E", "call 0 read {\"text\": \"END\"}.", "text ND d "];
+    assert_eq!(shown(&parts.take()), expected);
+}
+
+/// Pieces of answers of all families, in any order. A word stands once in an answer.
+fn fragments() -> impl Strategy<Value = Vec<&'static str>> {
+    let fragments = [
+        &TAGS[..],
+        &[
+            "WORD", "WORD", "WORD", " ", "\n", "{", "}", "\"", ":", ",", ";", "<", "é🦀",
+            "{\"name\": \"read\", \"arguments\": {\"text\": \"WORD\"}}",
+            "{\"name\": \"read\", \"parameters\": {\"WORD\": 1}}",
+            "\"name\": \"read\"",
+            "\"arguments\": {}",
+            "<function=read>",
+            "<parameter=text>\nWORD\n</parameter>\n",
+            "</function>",
+            "<parameter=",
+            "call:read{text:",
+            "call:read{}",
+            "<|\"|>WORD<|\"|>",
+            "<|channel>thought\n",
+            "<|start|>assistant",
+            "<|channel|>analysis<|message|>",
+            "<|channel|>final<|message|>",
+            "<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"text\": \"WORD\"}<|call|>",
+        ][..],
+    ]
+    .concat();
+    proptest::collection::vec(proptest::sample::select(fragments), 0..12)
+}
+
+#[test]
+fn batches_do_not_matter_and_nothing_is_lost() {
+    let formats = [
+        CallFormat::None,
+        CallFormat::Hermes,
+        CallFormat::QwenXml,
+        CallFormat::Llama3,
+        CallFormat::Gemma4,
+        CallFormat::Harmony,
+    ];
+    let models: Vec<Model> = [true, false]
+        .into_iter()
+        .flat_map(|tokens| formats.map(|format| Model::new(format, tokens)))
+        .collect();
+    let mut config = ProptestConfig::with_cases(1500);
+    config.rng_seed = proptest::test_runner::RngSeed::Fixed(29);
+    proptest!(config, |(fragments in fragments(), model in 0..models.len(), sizes in proptest::collection::vec(1_usize..6, 1..5), tools: bool, thought_is_open: bool)| {
+        let model = &models[model];
+        let mut words = Vec::new();
+        let mut answer = String::new();
+        for fragment in fragments {
+            let word = format!("w{}x", words.len());
+            if fragment.contains("WORD") {
+                words.push(word.clone());
+            }
+            answer.push_str(&fragment.replace("WORD", &word));
+        }
+        let ids = model.ids(&answer);
+        let tools = offered().tools.filter(|_| tools);
+        let reading = ConversationReading { tools, thought_is_open, call_ids: "c".into() };
+        let parts = model.parts(&ids, reading.clone(), &[usize::MAX >> 1], FinishReason::Stop);
+        prop_assert_eq!(&model.parts(&ids, reading, &sizes, FinishReason::Stop), &parts, "{}", answer);
+        // Calls that end have arguments that are JSON, which `shown` checks.
+        let seen = shown(&parts).concat();
+        for word in words {
+            prop_assert!(seen.contains(&word), "{} of {:?} is not in {:?}", word, answer, parts);
+        }
+        let void = parts.iter().filter(|part| matches!(part, AnswerPart::CallStart(_))).count()
+            - parts.iter().filter(|part| matches!(part, AnswerPart::CallEnd)).count();
+        let faults = parts.iter().filter(|part| matches!(part, AnswerPart::MalformedCall(_))).count();
+        prop_assert!(void <= faults, "{:?}", parts);
+    });
+}

@@ -1,0 +1,173 @@
+//! What a family's template writes for an assistant's message is read back as that message: the
+//! thought, the text, and the calls with their arguments.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use paceline_text::checkpoint::{Checkpoint, TemplateFile};
+use paceline_text::prompt::Language;
+use paceline_text::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall};
+use paceline_text::prompt::format::CallFormat;
+use paceline_text::stream::{
+    AnswerPart, Assembler, AssemblerSettings, ConversationReading, Done, ElapsedTimes,
+    OfferedTools, TokenBatch,
+};
+use serde_json::{Map, Value, json};
+
+fn language(template: &str) -> Language {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let path: PathBuf = tests.join(template);
+    let source = std::fs::read_to_string(&path).expect("in the repository");
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
+    let checkpoint = Checkpoint::read(&demo).expect("in the repository");
+    let template = Some(TemplateFile { path, source });
+    Language::new(Checkpoint { template, ..checkpoint }).expect("valid")
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+fn tools() -> Vec<Tool> {
+    let types = json!({"text": {"type": "string"}, "n": {"type": "integer"}, "flag": {"type": "boolean"},
+        "list": {"type": "array"}, "sub": {"type": "object"}});
+    let tool = |name: &str, properties: &Value| Tool {
+        name: name.into(),
+        description: "d".into(),
+        parameters: object(json!({"type": "object", "properties": properties})),
+        strict: false,
+    };
+    vec![tool("read_file", &types), tool("get-time", &json!({}))]
+}
+
+fn conversation(messages: Vec<Message>, thinks: bool) -> Conversation {
+    let arguments = if thinks { object(json!({"enable_thinking": true})) } else { Map::new() };
+    Conversation { messages, tools: tools(), arguments, ..Conversation::default() }
+}
+
+fn text_of(language: &Language, conversation: &Conversation) -> String {
+    let template = language.template.as_ref().expect("it has one");
+    template.render(conversation).expect("it takes tools").text
+}
+
+/// The assistant's turn as the template writes it, and whether the prompt before it opens a
+/// thought.
+fn turn(language: &Language, said: &Message, end: &str, thinks: bool) -> (String, bool) {
+    let question = || Message::new(Role::User, vec!["Which?".into()]);
+    let prompt = text_of(language, &conversation(vec![question()], thinks));
+    let mut answer = Message::new(Role::Tool, vec!["a".into()]);
+    answer.name = "read_file".into();
+    let whole = text_of(language, &conversation(vec![question(), said.clone(), answer], thinks));
+    let turn = whole.strip_prefix(&prompt).unwrap_or_else(|| panic!("{prompt:?} in {whole:?}"));
+    let (turn, _) = turn.split_once(end).expect("the turn ends");
+    let ids = language.tokens.encode(&prompt, false).expect("encodes");
+    (turn.to_owned(), language.answer_tags.opens_thought(&ids, &language.tokens))
+}
+
+fn read(language: Language, turn: &str, thought_is_open: bool) -> Message {
+    let ids = language.tokens.encode(turn, false).expect("encodes");
+    let tools = Some(Arc::new(OfferedTools::new(&tools())));
+    let reading = ConversationReading { tools, thought_is_open, call_ids: "c".into() };
+    let settings = AssemblerSettings { reading: Some(reading), ..Default::default() };
+    let mut assembler = Assembler::new(settings, Arc::new(language));
+    let batch = TokenBatch { ids, done: Some(Done::default()), ..Default::default() };
+    let event = assembler.take(batch, ElapsedTimes::default()).expect("whole").expect("an event");
+    let mut message = Message::new(Role::Assistant, vec![event.text()]);
+    let mut arguments = String::new();
+    for part in event.parts {
+        match part {
+            AnswerPart::Text(_) => {}
+            AnswerPart::Reasoning(text) => message.reasoning.push_str(&text),
+            AnswerPart::CallStart(start) => {
+                let (id, name) = (String::new(), start.name);
+                message.calls.push(ToolCall { id, name, arguments: Map::new().into() });
+            }
+            AnswerPart::CallArguments(text) => arguments.push_str(&text),
+            AnswerPart::CallEnd => {
+                let call = message.calls.last_mut().expect("it began");
+                let members: Map<String, Value> =
+                    serde_json::from_str(&std::mem::take(&mut arguments)).expect("an object");
+                call.arguments = members.into();
+            }
+            AnswerPart::CallCut => panic!("it ended by itself: {turn:?}"),
+            AnswerPart::MalformedCall(fault) => panic!("{}: {turn:?}", fault.warning),
+        }
+    }
+    message
+}
+
+fn call(name: &str, arguments: Value) -> ToolCall {
+    ToolCall { id: String::new(), name: name.into(), arguments: object(arguments).into() }
+}
+
+fn said(thought: &str, text: &str, calls: Vec<ToolCall>) -> Message {
+    let message = Message::new(Role::Assistant, vec![text.into()]);
+    Message { reasoning: thought.into(), calls, ..message }
+}
+
+#[track_caller]
+fn check(template: &str, format: CallFormat, end: &str, thinks: bool, messages: Vec<Message>) {
+    for message in messages {
+        let language = language(template);
+        assert_eq!(language.answer_tags.format().calls, format, "{template}");
+        let (turn, open) = turn(&language, &message, end, thinks);
+        assert_eq!(read(language, &turn, open), message, "{turn:?}");
+    }
+}
+
+fn arguments() -> Value {
+    json!({"flag": true, "list": [1, "x", {"y": null}], "n": -5, "sub": {"a": [], "b": "c, d"},
+        "text": "two\nlines \"and\" <tags> é\\"})
+}
+
+#[test]
+fn hermes_templates_and_answers_agree() {
+    let calls = || vec![call("read_file", arguments()), call("get-time", json!({}))];
+    let messages = vec![
+        said("so\n\nand so", "I read it.", calls()),
+        said("so", "", calls()),
+        said("so", "Here it is.", vec![]),
+    ];
+    check("templates/qwen3.jinja", CallFormat::Hermes, "<|im_end|>", true, messages);
+}
+
+#[test]
+fn qwen_xml_templates_and_answers_agree() {
+    let calls = || vec![call("read_file", arguments()), call("get-time", json!({}))];
+    let messages = vec![said("so", "I read it.", calls()), said("so", "", calls())];
+    check("templates/qwen3_5.jinja", CallFormat::QwenXml, "<|im_end|>", true, messages);
+    let message = said("", "It is 5.", calls());
+    // Without thinking the prompt has an empty thought, which later turns have as well.
+    check("templates/qwen3_5.jinja", CallFormat::QwenXml, "<|im_end|>", false, vec![message]);
+}
+
+#[test]
+fn llama_templates_and_answers_agree() {
+    let messages = vec![said("", "", vec![call("read_file", arguments())])];
+    check("templates/llama3_1.jinja", CallFormat::Llama3, "<|eot_id|>", false, messages);
+}
+
+#[test]
+fn gemma_templates_and_answers_agree() {
+    let plain =
+        json!({"flag": true, "list": [1, "x", {}], "n": -5, "text": "two\nlines \"and\" {b}, é\\"});
+    let calls = || vec![call("read_file", plain.clone()), call("get-time", json!({}))];
+    let messages = vec![
+        said("so\n\nand so", "I read it.", calls()),
+        said("", "", calls()),
+        said("so", "5", vec![]),
+    ];
+    check("answers/gemma4.jinja", CallFormat::Gemma4, "<turn|>", false, messages);
+}
+
+#[test]
+fn harmony_templates_and_answers_agree() {
+    let calls = || vec![call("read_file", arguments())];
+    let messages = vec![
+        said("so\n\nand so", "I read it.", calls()),
+        said("", "", calls()),
+        said("so", "5", vec![]),
+    ];
+    let end = "<|start|>functions";
+    check("answers/harmony.jinja", CallFormat::Harmony, end, false, messages);
+}
