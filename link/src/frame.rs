@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use paceline_proto::internal::v1::{
         Ack, Context, DraftRequest, DraftTokens, Feed, Hello, Proposal, ReadProgress, Refusal,
-        RestoredPrefix, RetainedPages, TensorRef, TokenDrafts, proposal,
+        RestoredPrefix, RetainedPages, SamplingRule, TensorRef, TokenDrafts, proposal,
     };
     use paceline_vocabulary::chain;
     use proptest::prelude::*;
@@ -104,7 +104,7 @@ mod tests {
                 position: 1,
                 block: 8,
                 bonus_id: 5,
-                temperature: -0.5,
+                sampling: Some(SamplingRule { temperature: -0.5, ..SamplingRule::default() }),
                 ..DraftRequest::default()
             }],
             bonus: None,

@@ -319,9 +319,9 @@ fn from_context(context: Context) -> proto::Context {
 }
 
 fn to_request(request: proto::DraftRequest) -> DraftRequest {
-    let proto::DraftRequest { session, position, block, bonus_id, .. } = request;
-    let proto::DraftRequest { temperature, top_k, top_p, min_p, seed, sample_index, .. } = request;
-    let rule = SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY };
+    let proto::DraftRequest { session, position, block, bonus_id, sampling, seed, sample_index } =
+        request;
+    let rule = sampling.as_ref().map_or(SamplingRule::GREEDY, SamplingRule::from);
     let sampling = DraftSampling { rule, seed, sample_index };
     DraftRequest { session, position, block, bonus_id, sampling }
 }
@@ -329,19 +329,8 @@ fn to_request(request: proto::DraftRequest) -> DraftRequest {
 fn from_request(request: DraftRequest) -> proto::DraftRequest {
     let DraftRequest { session, position, block, bonus_id, sampling } = request;
     let DraftSampling { rule, seed, sample_index } = sampling;
-    let SamplingRule { temperature, top_k, top_p, min_p, .. } = rule;
-    proto::DraftRequest {
-        session,
-        position,
-        block,
-        bonus_id,
-        temperature,
-        seed,
-        sample_index,
-        top_k,
-        top_p,
-        min_p,
-    }
+    let sampling = Some(rule.into());
+    proto::DraftRequest { session, position, block, bonus_id, sampling, seed, sample_index }
 }
 
 fn to_retained(pages: proto::RetainedPages) -> Result<RetainedPages, WireError> {

@@ -34,22 +34,6 @@ pub mod internal {
     }
 }
 
-use paceline_vocabulary::SamplingRule as Rule;
-
-impl internal::v1::SamplingRule {
-    /// The most probable token, always.
-    pub const GREEDY: Self = Self {
-        temperature: Rule::GREEDY.temperature,
-        top_k: Rule::GREEDY.top_k,
-        top_p: Rule::GREEDY.top_p,
-        min_p: Rule::GREEDY.min_p,
-        repetition_penalty: Rule::GREEDY.repetition_penalty,
-        presence_penalty: Rule::GREEDY.presence_penalty,
-        frequency_penalty: Rule::GREEDY.frequency_penalty,
-        logit_bias: Vec::new(),
-    };
-}
-
 /// Digest of the messages between our own processes: see `wire_hash.rs`.
 pub const WIRE_HASH: &str = env!("PACELINE_WIRE_HASH");
 

@@ -8,10 +8,11 @@
 use std::time::Duration;
 
 use paceline_proto::internal::v1::target_client::TargetClient;
-use paceline_proto::internal::v1::{Grammar, PrepareRequest, PrepareResponse, Stamp};
+use paceline_proto::internal::v1::{PrepareRequest, PrepareResponse, Stamp};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_supervisor_core::RequestSummary;
 use paceline_supervisor_core::denial::Denial;
+use paceline_vocabulary::generation::Grammar;
 use paceline_vocabulary::{Epoch, Millis};
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
@@ -69,7 +70,7 @@ async fn compile(
 ) -> Result<Option<Streaming<PrepareResponse>>, Status> {
     let Some(TargetAccess { epoch, mut client }) = handle.target().await? else { return Ok(None) };
     let stamp = Some(Stamp { term: handle.term().0, epoch: epoch.0 });
-    let request = PrepareRequest { stamp, grammar: Some(grammar), key_id };
+    let request = PrepareRequest { stamp, grammar: Some(grammar.into()), key_id };
     match client.prepare(request).await {
         Ok(open) => Ok(Some(open.into_inner())),
         Err(status) => match Reason::of(&status) {

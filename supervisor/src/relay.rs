@@ -10,9 +10,10 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use paceline_process::{Clock, task};
-use paceline_proto::internal::v1::{Done, Generation, Stamp, TargetGenerateRequest, TokenBatch};
+use paceline_proto::internal::v1::{Done, Stamp, TargetGenerateRequest, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use paceline_supervisor_core::denial::Denial;
+use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::{Epoch, Millis};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -91,7 +92,7 @@ async fn open(
 ) -> Result<(Streaming<TokenBatch>, TokenBatch), Status> {
     let request = TargetGenerateRequest {
         stamp: Some(Stamp { term: handle.term().0, epoch: grant.epoch.0 }),
-        generation: Some(generation),
+        generation: Some(generation.into()),
         permit: Some(permit_message(grant.permit)),
     };
     let opened = async {

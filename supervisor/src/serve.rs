@@ -11,7 +11,7 @@ use paceline_process::task;
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::internal::v1::supervisor_server::Supervisor;
-use paceline_proto::internal::v1::{GatewayReport, Generation, SubmitRequest, SupervisorNotice};
+use paceline_proto::internal::v1::{GatewayReport, SubmitRequest, SupervisorNotice};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
@@ -22,6 +22,7 @@ use paceline_proto::v1::{
 use paceline_supervisor_core::RequestSummary;
 use paceline_supervisor_core::drafter::DrafterOrder;
 use paceline_supervisor_core::operations::{OperatorOrder, ServiceProcess};
+use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::{KeyId, RequestId, chain};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -72,7 +73,10 @@ impl Services {
         let key = KeyId(request.key_id);
         let missing =
             || Reason::InvalidArgument.field("generation", "expected a generation, found none");
-        let generation = request.generation.ok_or_else(missing)?;
+        let message = request.generation.ok_or_else(missing)?;
+        let wish = wire::route_wish(message.route)?;
+        let generation = Generation::try_from(message)
+            .map_err(|cause| Reason::InvalidArgument.field(cause.name, cause.to_string()))?;
         let id = RequestId::parse(&generation.request_id).ok_or_else(|| {
             Reason::InvalidArgument
                 .field("request_id", "expected 1 to 64 letters, digits, '-' or '_'")
@@ -88,15 +92,14 @@ impl Services {
                 Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0")
             );
         }
-        let wish = wire::route_wish(generation.route)?;
         let deadline =
             (generation.deadline_ns != 0).then(|| self.handle.clock().at(generation.deadline_ns));
         let continuation = u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX);
         let context_tokens = prompt_tokens.saturating_add(continuation);
         let patches = generation
-            .pictures
+            .images
             .iter()
-            .map(|picture| u64::from(picture.rows) * u64::from(picture.columns));
+            .map(|image| u64::from(image.grid.rows) * u64::from(image.grid.columns));
         let patches = patches.fold(0, u64::saturating_add);
         let summary = RequestSummary {
             key,

@@ -9,9 +9,9 @@ use paceline_text::prompt::Language;
 use paceline_text::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall};
 use paceline_text::prompt::format::CallFormat;
 use paceline_text::stream::{
-    AnswerPart, Assembler, AssemblerSettings, ConversationReading, Done, ElapsedTimes,
-    OfferedTools, TokenBatch,
+    AnswerPart, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, OfferedTools,
 };
+use paceline_vocabulary::generation::{Done, TokenBatch};
 use serde_json::{Map, Value, json};
 
 fn language(template: &str) -> Language {

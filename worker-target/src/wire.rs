@@ -5,8 +5,10 @@ mod images;
 mod request;
 
 use paceline_models::sample::Logprobs;
-use paceline_proto::internal::v1::{self as internal, Done, TokenBatch};
-use paceline_proto::v1;
+use paceline_proto::internal::v1 as internal;
+use paceline_vocabulary::generation::{
+    Done, Figures, FinishReason, Speculation, TokenBatch, TokenLogprobs, TopLogprob,
+};
 use paceline_vocabulary::report;
 
 use crate::core::scheduler::ServedFigures;
@@ -23,46 +25,41 @@ pub(crate) fn token_batch(
     logprobs: Vec<Logprobs>,
     request: &ValidRequest,
     times: FirstTokenTimes,
-) -> TokenBatch {
-    let goes_on = emission.end.is_none();
-    let unfinished = v1::FinishReason::Unspecified;
-    TokenBatch {
-        stamp: None,
+) -> internal::TokenBatch {
+    let figures = figures(&emission.served, times);
+    let margins = || emission.tokens.iter().map(|token| token.margin).collect();
+    let batch = TokenBatch {
         first_index: emission.index,
         ids: emission.tokens.iter().map(|token| token.id).collect(),
-        margins: match request.wants_margins {
-            true => emission.tokens.iter().map(|token| token.margin).collect(),
-            false => vec![],
-        },
+        margins: if request.wants_margins { margins() } else { vec![] },
+        // A stop id in a block ends the stream before the last chosen tokens.
+        logprobs: logprobs.into_iter().take(emission.tokens.len()).map(token_logprobs).collect(),
         step_end_ns: 0,
         done: emission
             .end
             .as_ref()
-            .map(|end| done(finish_reason(end.finish), &emission.served, times)),
-        // A stop id in a block ends the stream before the last chosen tokens.
-        logprobs: logprobs.into_iter().take(emission.tokens.len()).map(token_logprobs).collect(),
-        so_far: (goes_on && request.wants_so_far)
-            .then(|| done(unfinished, &emission.served, times)),
-    }
+            .map(|end| Done { finish_reason: Some(finish_reason(end.finish)), figures }),
+        so_far: (emission.end.is_none() && request.wants_so_far).then_some(figures),
+    };
+    batch.into()
 }
 
-fn finish_reason(finish: Finish) -> v1::FinishReason {
+fn finish_reason(finish: Finish) -> FinishReason {
     match finish {
-        Finish::Stop => v1::FinishReason::Stop,
-        Finish::Length => v1::FinishReason::Length,
+        Finish::Stop => FinishReason::Stop,
+        Finish::Length => FinishReason::Length,
     }
 }
 
-fn done(finish_reason: v1::FinishReason, served: &ServedFigures, times: FirstTokenTimes) -> Done {
-    Done {
-        finish_reason: finish_reason.into(),
+fn figures(served: &ServedFigures, times: FirstTokenTimes) -> Figures {
+    Figures {
         cached_tokens: served.cached_tokens,
-        route: Some(served.route.into()),
-        speculation: Some(v1::Speculation {
+        route: Some(served.route),
+        speculation: Speculation {
             cycles: served.counts.cycles,
             drafted: served.counts.drafted,
             accepted: served.counts.accepted,
-        }),
+        },
         // The supervisor fills it in.
         queue_ms: 0.0,
         tower_ms: times.tower_ms(),
@@ -70,13 +67,9 @@ fn done(finish_reason: v1::FinishReason, served: &ServedFigures, times: FirstTok
     }
 }
 
-fn token_logprobs(logprobs: Logprobs) -> v1::TokenLogprobs {
-    let top = logprobs
-        .top
-        .into_iter()
-        .map(|(token_id, logprob)| v1::TopLogprob { token_id, logprob })
-        .collect();
-    v1::TokenLogprobs { logprob: logprobs.chosen, top }
+fn token_logprobs(logprobs: Logprobs) -> TokenLogprobs {
+    let one = |(token_id, logprob)| TopLogprob { token_id, logprob };
+    TokenLogprobs { logprob: logprobs.chosen, top: logprobs.top.into_iter().map(one).collect() }
 }
 
 /// The model that this target serves, as a message.

@@ -3,6 +3,7 @@
 
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ChatRequest, Limits, RouteWish, Sampling};
+use paceline_vocabulary::SamplingRule;
 use tonic::transport::Channel;
 
 use super::figures::{Decode, LaneAnswer};
@@ -35,15 +36,8 @@ impl Choice {
             Choice::Greedy => (0.0, 1.0, 1.0, 0),
             Choice::Sampled(seed) => (0.8, 0.95, 1.1, seed),
         };
-        Sampling {
-            temperature: Some(temperature),
-            top_k: Some(0),
-            top_p: Some(top_p),
-            min_p: Some(0.0),
-            seed: Some(seed),
-            repetition_penalty: Some(repetition_penalty),
-            ..Default::default()
-        }
+        let rule = SamplingRule { temperature, top_p, repetition_penalty, ..SamplingRule::GREEDY };
+        Sampling { seed: Some(seed), ..rule.into() }
     }
 }
 

@@ -2,9 +2,10 @@
 //! reports and figures.
 //!
 //! Plain data without dependencies. A core takes and returns these types. The shell beside it
-//! converts them to and from protobuf, once, in its `wire.rs`. Conversions of the enums that
-//! several shells need are in `paceline_proto::convert`.
+//! converts them to and from protobuf, once, in its `wire.rs`. Conversions that several shells need
+//! are in `paceline_proto::convert`.
 //!
+//! - [`generation`] has a request between our processes and its answer.
 //! - [`grammar`] has the bounds of grammars that clients send.
 //! - [`ids`] has ids and numbers that cross processes.
 //! - [`time`] has times in milliseconds.
@@ -19,6 +20,7 @@
 //! - [`chain()`] writes an error and its causes in one line.
 
 mod chain;
+pub mod generation;
 pub mod grammar;
 pub mod ids;
 pub mod lane;

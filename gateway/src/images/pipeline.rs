@@ -18,11 +18,12 @@ use paceline_text::images::decode::{self, Bounds};
 use paceline_text::images::{
     EncodedImage, ImageProcessor, ImageSource, PatchGrid, address, resize,
 };
+use paceline_vocabulary::generation::PromptImage;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::store::{FileLink, ImageFile, ImageStore};
-use super::{ImageError, ImageTimes, PromptImage};
+use super::{ImageError, ImageTimes};
 
 /// Images worked on at once in this process.
 const SEATS: usize = 2;
@@ -285,8 +286,15 @@ fn write(
     };
     let (file, digest) = write().map_err(|cause| unwritten(store, cause))?;
     let name = file.name();
-    let image =
-        PromptImage { file: name, bytes, digest: digest.into(), start: 0, grid, scale, bias };
+    let image = PromptImage {
+        file: name,
+        bytes,
+        digest,
+        start: 0,
+        grid,
+        scale: scale.to_vec(),
+        bias: bias.to_vec(),
+    };
     let ms = |from: i64, to: i64| to.saturating_sub(from) as f64 / 1e6;
     let times = ImageTimes {
         decode_ms: ms(started_ns, decoded_ns),

@@ -15,8 +15,10 @@ use std::task::{Context, Poll};
 use futures::FutureExt;
 use paceline_text::prompt::Language;
 use paceline_text::stream::{
-    AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, TokenBatch,
+    AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes,
 };
+use paceline_vocabulary::generation::Generation;
+use paceline_vocabulary::generation::TokenBatch;
 use paceline_vocabulary::reason::COMPLETION_TOKENS;
 use paceline_vocabulary::{KeyId, Reason, Term};
 use tokio::time::Sleep;
@@ -26,7 +28,6 @@ use tracing::{Instrument, Span};
 use super::admission::{CallSlot, QueuePlace};
 use super::deadline::{BACKSTOP, Deadline};
 use super::error::InferenceError;
-use super::generation::Generation;
 use super::params::GenerationParams;
 use super::record::Record;
 use super::sample::{Sample, SampleEvent};

@@ -4,10 +4,11 @@
 use paceline_process::config::LimitsConfig;
 use paceline_text::prompt::Language;
 use paceline_vocabulary::Reason;
+use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::report::ModelInfo;
 
 use super::error::{InferenceError, quoted};
-use super::generation::{Generation, RequestLabels};
+use super::labels::RequestLabels;
 use super::params::GenerationParams;
 
 /// What a request is checked against.
@@ -81,7 +82,7 @@ impl ModelContext<'_> {
         self.check_length(field, length)?;
         let max_tokens = self.max_tokens(params, length)?;
         params.check_fit(model.vocab_size, max_tokens)?;
-        let seed = match params.sampling.seed {
+        let seed = match params.seed {
             Some(seed) => seed,
             None => getrandom::u64()
                 .map_err(|_| InferenceError::bug("the system gave no random numbers"))?,
@@ -89,9 +90,10 @@ impl ModelContext<'_> {
         Ok(Generation {
             request_id: labels.request_id,
             prompt_ids,
+            continuation_ids: Vec::new(),
             last_turn: None,
             sampling: params.sampling.completed(&language.sampling),
-            logit_bias: params.sampling.sorted_biases(),
+            logit_bias: params.sorted_biases(),
             seed,
             sample_index: 0,
             max_tokens,

@@ -4,14 +4,13 @@ use paceline_process::config::{Auto, LimitsConfig};
 use paceline_text::images::ReservedTokens;
 use paceline_text::prompt::Source;
 use paceline_vocabulary::RouteWish;
+use paceline_vocabulary::sampling::{LogitBias, SamplingRule, SamplingWish};
 
 use super::*;
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
 };
-use crate::inference::params::{LogitBias, SamplingParams};
 use crate::inference::request;
-use paceline_vocabulary::sampling::SamplingRule;
 
 fn model() -> ModelInfo {
     ModelInfo {
@@ -31,7 +30,7 @@ fn with(params: GenerationParams) -> RequestInput {
     RequestInput { params, ..ids(vec![5]) }
 }
 
-fn sampled(sampling: SamplingParams) -> RequestInput {
+fn sampled(sampling: SamplingWish) -> RequestInput {
     with(GenerationParams { sampling, ..Default::default() })
 }
 
@@ -125,28 +124,28 @@ fn broken_settings_are_refused_by_field() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.1, 100.5] {
         let expected = ["a number from 0 to 100", &value.to_string()];
         check(
-            sampled(SamplingParams { temperature: Some(value), ..Default::default() }),
+            sampled(SamplingWish { temperature: Some(value), ..Default::default() }),
             "sampling.temperature",
             &expected,
         );
     }
     for value in [f32::NAN, 0.0, -0.5, 1.01] {
         check(
-            sampled(SamplingParams { top_p: Some(value), ..Default::default() }),
+            sampled(SamplingWish { top_p: Some(value), ..Default::default() }),
             "sampling.top_p",
             &["above 0, at most 1"],
         );
     }
     for value in [f32::NAN, -0.01, 1.5] {
         check(
-            sampled(SamplingParams { min_p: Some(value), ..Default::default() }),
+            sampled(SamplingWish { min_p: Some(value), ..Default::default() }),
             "sampling.min_p",
             &["from 0 to 1"],
         );
     }
     for value in [f32::NAN, 0.0, 1e-39, 0.009, -1.0, 10.5, f32::INFINITY] {
         let penalized =
-            sampled(SamplingParams { repetition_penalty: Some(value), ..Default::default() });
+            sampled(SamplingWish { repetition_penalty: Some(value), ..Default::default() });
         check(
             penalized,
             "sampling.repetition_penalty",
@@ -162,8 +161,8 @@ fn broken_settings_are_refused_by_field() {
     let logprobs = GenerationParams { logprobs: Some(21), ..Default::default() };
     check(with(logprobs), "logprobs", &["0 to 20", "21"]);
     let logit_bias = vec![LogitBias { token_id: 4096, bias: 1.0 }];
-    let biased = sampled(SamplingParams { logit_bias, ..Default::default() });
-    check(biased, "sampling.logit_bias[0].token_id", &["below 4096"]);
+    let biased = GenerationParams { logit_bias, ..Default::default() };
+    check(with(biased), "sampling.logit_bias[0].token_id", &["below 4096"]);
 }
 
 #[test]
@@ -288,15 +287,15 @@ fn a_requests_settings_are_submitted() {
     let logit_bias = vec![LogitBias { token_id: 4095, bias: 1.5 }];
     let params = GenerationParams {
         model: "/models/demo".into(),
-        sampling: SamplingParams {
+        sampling: SamplingWish {
             temperature: Some(0.5),
-            seed: Some(7),
             top_k: Some(9),
             presence_penalty: Some(0.5),
             frequency_penalty: Some(-0.5),
-            logit_bias: logit_bias.clone(),
             ..Default::default()
         },
+        seed: Some(7),
+        logit_bias: logit_bias.clone(),
         max_tokens: Some(3),
         ignore_eos: true,
         min_tokens: 2,

@@ -1,11 +1,11 @@
 //! What clients may know of the served model.
 
 use paceline_text::prompt::Template;
+use paceline_vocabulary::sampling::SamplingRule;
 
 use super::Inference;
 use super::error::InferenceError;
 use super::fit::check_model;
-use paceline_vocabulary::sampling::SamplingRule;
 
 /// The served model.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,12 +3,13 @@
 
 use std::collections::HashSet;
 
-use paceline_text::grammar::{TextForm, check_form};
+use paceline_text::grammar::check_form;
 use paceline_vocabulary::RouteWish;
+use paceline_vocabulary::generation::TextForm;
+use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule, SamplingWish};
 
 use super::bounds::{self, SampleCount};
 use super::error::InferenceError;
-use paceline_vocabulary::sampling::{OutOfRange, SamplingRule};
 
 /// Largest bias, and with the other sign the smallest.
 pub const MAX_BIAS: f32 = 100.0;
@@ -25,7 +26,11 @@ pub struct GenerationParams {
     /// Which model; empty means the served one.
     pub model: String,
     /// How tokens are chosen, as far as the client sets it.
-    pub sampling: SamplingParams,
+    pub sampling: SamplingWish,
+    /// The seed of the random numbers; drawn if it is absent.
+    pub seed: Option<u64>,
+    /// Summands of logits.
+    pub logit_bias: Vec<LogitBias>,
     /// Most tokens; as many as fit if the client sets none.
     pub max_tokens: Option<u32>,
     /// Whether a `max_tokens` that has no room is served with as many tokens as fit. Otherwise it
@@ -53,38 +58,6 @@ pub struct GenerationParams {
     pub form: Option<TextForm>,
 }
 
-/// How tokens are chosen, as far as a client sets it. The model's own sampling stands for the rest.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SamplingParams {
-    /// See [`SamplingRule`].
-    pub temperature: Option<f32>,
-    /// See [`SamplingRule`].
-    pub top_k: Option<u32>,
-    /// See [`SamplingRule`].
-    pub top_p: Option<f32>,
-    /// See [`SamplingRule`].
-    pub min_p: Option<f32>,
-    /// The seed of the random numbers; drawn if there is none.
-    pub seed: Option<u64>,
-    /// See [`SamplingRule`].
-    pub repetition_penalty: Option<f32>,
-    /// See [`SamplingRule`].
-    pub presence_penalty: Option<f32>,
-    /// See [`SamplingRule`].
-    pub frequency_penalty: Option<f32>,
-    /// What is added to logits.
-    pub logit_bias: Vec<LogitBias>,
-}
-
-/// What is added to one token's logit.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LogitBias {
-    /// The token.
-    pub token_id: u32,
-    /// The number.
-    pub bias: f32,
-}
-
 impl GenerationParams {
     /// Checks the fields alone.
     ///
@@ -94,7 +67,7 @@ impl GenerationParams {
         if self.max_tokens == Some(0) {
             return Err(InferenceError::invalid("limits.max_tokens", "at least 1", "0"));
         }
-        self.sampling.check()?;
+        self.check_sampling()?;
         if self.stop_token_ids.len() > MAX_STOP_IDS {
             let (expected, found) =
                 (format!("at most {MAX_STOP_IDS} of them"), self.stop_token_ids.len());
@@ -139,7 +112,7 @@ impl GenerationParams {
     /// # Errors
     /// The first field that does not fit the model.
     pub(super) fn check_fit(&self, vocab_size: u32, max_tokens: u32) -> Result<(), InferenceError> {
-        let biased = self.sampling.logit_bias.iter().map(|one| one.token_id).enumerate();
+        let biased = self.logit_bias.iter().map(|one| one.token_id).enumerate();
         let biased = biased.map(|(at, id)| (format!("sampling.logit_bias[{at}].token_id"), id));
         let stops = self.stop_token_ids.iter().copied().enumerate();
         let stops = stops.map(|(at, id)| (format!("limits.stop_token_ids[{at}]"), id));
@@ -164,13 +137,11 @@ impl GenerationParams {
             |id: &u32| self.ignore_eos && *id < vocab_size && !self.stop_token_ids.contains(id);
         own.iter().copied().filter(goes_on).collect()
     }
-}
 
-impl SamplingParams {
-    /// Checks the fields alone.
-    fn check(&self) -> Result<(), InferenceError> {
+    /// Checks the parameters by which tokens are chosen.
+    fn check_sampling(&self) -> Result<(), InferenceError> {
         if let Err(OutOfRange { name, expected, found }) =
-            self.completed(&SamplingRule::GREEDY).check()
+            self.sampling.completed(&SamplingRule::GREEDY).check()
         {
             return Err(InferenceError::invalid(&format!("sampling.{name}"), expected, found));
         }
@@ -193,19 +164,6 @@ impl SamplingParams {
             }
         }
         Ok(())
-    }
-
-    /// The client's numbers, with the model's `own` where the client gives none.
-    pub(super) fn completed(&self, own: &SamplingRule) -> SamplingRule {
-        SamplingRule {
-            temperature: self.temperature.unwrap_or(own.temperature),
-            top_k: self.top_k.unwrap_or(own.top_k),
-            top_p: self.top_p.unwrap_or(own.top_p),
-            min_p: self.min_p.unwrap_or(own.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(own.repetition_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(own.presence_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(own.frequency_penalty),
-        }
     }
 
     /// The biases, in ascending order of their tokens.
@@ -243,8 +201,12 @@ mod tests {
         }
     }
 
-    fn sampled(sampling: SamplingParams) -> Result<GenerationParams, InferenceError> {
+    fn sampled(sampling: SamplingWish) -> Result<GenerationParams, InferenceError> {
         GenerationParams { sampling, ..Default::default() }.check()
+    }
+
+    fn biased(list: &[(u32, f32)]) -> Result<GenerationParams, InferenceError> {
+        GenerationParams { logit_bias: bias(list), ..Default::default() }.check()
     }
 
     #[test]
@@ -252,28 +214,24 @@ mod tests {
         let sampled = |sampling| sampled(sampling).expect("in its range");
         // As low as a temperature can be is the same as 0 and no mistake.
         for temperature in [0.0, f32::from_bits(1), 1e-39, 100.0] {
-            sampled(SamplingParams { temperature: Some(temperature), ..Default::default() });
+            sampled(SamplingWish { temperature: Some(temperature), ..Default::default() });
         }
         for repetition_penalty in [0.01, 10.0] {
-            sampled(SamplingParams {
+            sampled(SamplingWish {
                 repetition_penalty: Some(repetition_penalty),
                 ..Default::default()
             });
         }
         for end in [-2.0, 2.0] {
-            sampled(SamplingParams {
+            sampled(SamplingWish {
                 presence_penalty: Some(end),
                 frequency_penalty: Some(end),
                 ..Default::default()
             });
-            sampled(SamplingParams { logit_bias: bias(&[(3, 50.0 * end)]), ..Default::default() });
+            biased(&[(3, 50.0 * end)]).expect("in its range");
         }
         for (top_p, min_p) in [(f32::from_bits(1), 1.0), (1.0, 0.0)] {
-            sampled(SamplingParams {
-                top_p: Some(top_p),
-                min_p: Some(min_p),
-                ..Default::default()
-            });
+            sampled(SamplingWish { top_p: Some(top_p), min_p: Some(min_p), ..Default::default() });
         }
     }
 
@@ -281,26 +239,18 @@ mod tests {
     fn each_field_out_of_its_range_is_named() {
         for value in [f32::NAN, -2.01, 2.01, f32::INFINITY] {
             let expected = ["from -2 to 2", &value.to_string()];
-            let presence = SamplingParams { presence_penalty: Some(value), ..Default::default() };
+            let presence = SamplingWish { presence_penalty: Some(value), ..Default::default() };
             is(sampled(presence), "sampling.presence_penalty", &expected);
-            let frequency = SamplingParams { frequency_penalty: Some(value), ..Default::default() };
+            let frequency = SamplingWish { frequency_penalty: Some(value), ..Default::default() };
             is(sampled(frequency), "sampling.frequency_penalty", &expected);
-            let biased = SamplingParams {
-                logit_bias: bias(&[(3, 100.0), (4, value * 50.0)]),
-                ..Default::default()
-            };
-            is(sampled(biased), "sampling.logit_bias[1].bias", &["from -100 to 100"]);
+            let biased = biased(&[(3, 100.0), (4, value * 50.0)]);
+            is(biased, "sampling.logit_bias[1].bias", &["from -100 to 100"]);
         }
-        let twice = SamplingParams {
-            logit_bias: bias(&[(3, 1.0), (4, 1.0), (3, 1.0)]),
-            ..Default::default()
-        };
-        is(sampled(twice), "sampling.logit_bias[2].token_id", &["once", "3 again"]);
+        let twice = biased(&[(3, 1.0), (4, 1.0), (3, 1.0)]);
+        is(twice, "sampling.logit_bias[2].token_id", &["once", "3 again"]);
         let many: Vec<(u32, f32)> = (0..1025).map(|id| (id, 0.0)).collect();
-        let most = SamplingParams { logit_bias: bias(&many[1..]), ..Default::default() };
-        sampled(most).expect("as many as may be");
-        let many = SamplingParams { logit_bias: bias(&many), ..Default::default() };
-        is(sampled(many), "sampling.logit_bias", &["at most 1024", "1025"]);
+        biased(&many[1..]).expect("as many as may be");
+        is(biased(&many), "sampling.logit_bias", &["at most 1024", "1025"]);
 
         let stops = |count: u32| {
             let stop_token_ids = (0..count).collect();
@@ -323,7 +273,7 @@ mod tests {
     fn params(ignore_eos: bool) -> GenerationParams {
         let logit_bias = bias(&[(9, 1.0), (4, -100.0)]);
         GenerationParams {
-            sampling: SamplingParams { logit_bias, ..Default::default() },
+            logit_bias,
             min_tokens: 8,
             ignore_eos,
             stop_token_ids: vec![7, 2, 7],
@@ -339,7 +289,7 @@ mod tests {
             "sampling.logit_bias[0].token_id",
             &["below 9", "found 9"],
         );
-        let stops = GenerationParams { sampling: SamplingParams::default(), ..params(false) };
+        let stops = GenerationParams { logit_bias: vec![], ..params(false) };
         is(stops.check_fit(7, 8), "limits.stop_token_ids[0]", &["below 7", "found 7"]);
         is(params(false).check_fit(10, 7), "limits.min_tokens", &["at most 7", "found 8"]);
     }
@@ -353,10 +303,14 @@ mod tests {
         assert_eq!(params(true).ignored_ids(&own, 10), [3]);
         let own =
             SamplingRule { presence_penalty: 1.5, frequency_penalty: 0.5, ..SamplingRule::GREEDY };
-        let asked = SamplingParams { presence_penalty: Some(0.0), ..params(false).sampling };
+        let asked = SamplingWish { presence_penalty: Some(0.0), ..params(false).sampling };
         let rule = asked.completed(&own);
         assert_eq!((rule.presence_penalty, rule.frequency_penalty), (0.0, 0.5));
-        assert_eq!(asked.sorted_biases(), bias(&[(4, -100.0), (9, 1.0)]), "in ascending order");
+        assert_eq!(
+            params(false).sorted_biases(),
+            bias(&[(4, -100.0), (9, 1.0)]),
+            "in ascending order"
+        );
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
-use paceline_text::stream::{Assembler, TokenBatch};
+use paceline_text::stream::Assembler;
 use paceline_vocabulary::Reason;
+use paceline_vocabulary::generation::TokenBatch;
 use tokio::time::Sleep;
 
 use super::error::InferenceError;

@@ -3,12 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use serde::Deserialize;
+use paceline_vocabulary::sampling::{OutOfRange, SamplingRule, SamplingWish};
+use paceline_vocabulary::with_sampling_parameters;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use tokenizers::Tokenizer;
 
 use super::{LoadError, TemplateFile, TokenizerFile};
-use paceline_vocabulary::sampling::{OutOfRange, SamplingRule};
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -49,19 +50,43 @@ impl ModelConfig {
     }
 }
 
-/// `generation_config.json`.
-#[derive(Default, Deserialize)]
-pub(super) struct GenerationConfig {
-    eos_token_id: Option<Ids>,
-    do_sample: Option<bool>,
-    temperature: Option<f32>,
-    top_k: Option<i64>,
-    top_p: Option<f32>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
+/// A sampling parameter of `generation_config.json`.
+#[derive(Clone, Copy, Debug)]
+struct Published<T>(T);
+
+impl<'de> Deserialize<'de> for Published<f32> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        f32::deserialize(deserializer).map(Self)
+    }
 }
+
+impl<'de> Deserialize<'de> for Published<u32> {
+    /// Published files write "off" as 0 or -1.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = i64::deserialize(deserializer)?;
+        Ok(Self(u32::try_from(number.max(0)).unwrap_or(u32::MAX)))
+    }
+}
+
+macro_rules! generation_config {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $off:expr, $range:literal, $is_within:expr;)*) => {
+        /// `generation_config.json`.
+        #[derive(Default, Deserialize)]
+        pub(super) struct GenerationConfig {
+            eos_token_id: Option<Ids>,
+            do_sample: Option<bool>,
+            $($name: Option<Published<$type>>,)*
+        }
+
+        impl GenerationConfig {
+            /// The file's numbers.
+            fn wish(&self) -> SamplingWish {
+                SamplingWish { $($name: self.$name.map(|published| published.0),)* }
+            }
+        }
+    };
+}
+with_sampling_parameters!(generation_config);
 
 impl GenerationConfig {
     pub(super) fn read(dir: &Path) -> Result<Self, LoadError> {
@@ -78,16 +103,8 @@ impl GenerationConfig {
         if self.do_sample != Some(true) {
             return Ok(SamplingRule::GREEDY);
         }
-        let rule = SamplingRule {
-            temperature: self.temperature.unwrap_or(1.0),
-            // Published files write "off" as 0 or -1.
-            top_k: u32::try_from(self.top_k.unwrap_or(0).max(0)).unwrap_or(u32::MAX),
-            top_p: self.top_p.unwrap_or(1.0),
-            min_p: self.min_p.unwrap_or(0.0),
-            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
-            presence_penalty: self.presence_penalty.unwrap_or(0.0),
-            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
-        };
+        let rule =
+            self.wish().completed(&SamplingRule { temperature: 1.0, ..SamplingRule::GREEDY });
         rule.check().map_err(|OutOfRange { name, expected, found }| {
             let what = format!("{name}: expected {expected}, found {found}");
             LoadError::content(&dir.join(GENERATION_CONFIG), what)

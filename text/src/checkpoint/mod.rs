@@ -12,9 +12,8 @@ mod vision;
 
 use std::path::{Path, PathBuf};
 
-use tokenizers::Tokenizer;
-
 use paceline_vocabulary::sampling::SamplingRule;
+use tokenizers::Tokenizer;
 
 pub use error::LoadError;
 pub use vision::{ProcessorSettings, VisionSettings};

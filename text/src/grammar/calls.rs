@@ -1,9 +1,10 @@
 //! Calls of tools in each family's format.
 
+use paceline_vocabulary::generation::TextForm;
 use serde_json::{Map, Value, json};
 
 use super::frame::{escaped, quoted, symbol};
-use super::{CallTool, ModelAnswers, Parts, TextForm, ThoughtRule, check, tagged};
+use super::{CallTool, ModelAnswers, Parts, ThoughtRule, check, tagged};
 use crate::error::FieldError;
 use crate::prompt::conversation::CallRule;
 use crate::prompt::format::{AnswerTags, CallFormat, Tag};

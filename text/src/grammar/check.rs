@@ -5,7 +5,8 @@ use paceline_vocabulary::grammar::{
     MAX_LARK_BYTES, MAX_LEVELS, MAX_REGEX_BYTES, MAX_SCHEMA_BYTES, bracket_levels,
 };
 
-use super::{GrammarPart, TextForm};
+use paceline_vocabulary::generation::{GrammarPart, TextForm};
+
 use crate::error::FieldError;
 use crate::json::JsonBudget;
 

@@ -1,9 +1,10 @@
 //! The frame of an answer: thoughts, then what is asked for.
 
+use paceline_vocabulary::generation::TextForm;
 use serde_json::{Value, json};
 
 use super::calls::{self, Calls};
-use super::{AnswerForm, ModelAnswers, Parts, TextForm, ThoughtRule};
+use super::{AnswerForm, ModelAnswers, Parts, ThoughtRule};
 use crate::error::FieldError;
 use crate::prompt::conversation::CallRule;
 use crate::prompt::format::{AnswerTags, CallFormat, Tag};

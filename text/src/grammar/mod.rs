@@ -16,6 +16,7 @@ mod tagged;
 #[cfg(test)]
 mod tests;
 
+use paceline_vocabulary::generation::{Grammar, GrammarPart, TextForm};
 use serde_json::{Map, Value};
 
 use crate::error::FieldError;
@@ -23,19 +24,6 @@ use crate::prompt::conversation::{CallRule, Conversation, Tool};
 use crate::prompt::format::{AnswerTags, PromptThought};
 
 pub use check::check_form;
-
-/// The format that a client asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TextForm {
-    /// JSON of this schema, as text.
-    JsonSchema(String),
-    /// Any JSON object.
-    JsonObject,
-    /// Text that this regular expression matches as a whole.
-    Regex(String),
-    /// Text of this grammar in Lark syntax.
-    Lark(String),
-}
 
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,28 +43,6 @@ pub struct AnswerForm {
     text: Option<TextForm>,
     calls: CallRule,
     tools: Vec<CallTool>,
-}
-
-/// A grammar as the target takes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grammar {
-    /// Lark, with references to the parts.
-    pub frame: String,
-    /// The client's schemas and grammars, by the numbers in their references.
-    pub parts: Vec<GrammarPart>,
-    /// Ids that end the answer.
-    pub end_ids: Vec<u32>,
-}
-
-/// A part of a grammar.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrammarPart {
-    /// Field of the request.
-    pub field: String,
-    /// Any JSON object serves if the schema cannot be enforced.
-    pub lenient: bool,
-    /// What it matches.
-    pub content: TextForm,
 }
 
 /// The form of a model's answers.

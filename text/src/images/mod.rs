@@ -19,6 +19,7 @@ use bytes::Bytes;
 
 pub use address::decode_base64;
 pub use error::{BadImage, PlaceholderError};
+pub use paceline_vocabulary::generation::PatchGrid;
 pub use placeholders::{ExpandedPrompt, ReservedTokens, expand_placeholders};
 pub use processor::ImageProcessor;
 
@@ -47,15 +48,6 @@ impl std::fmt::Debug for ImageSource {
             ImageSource::Address(url) => write!(f, "Address({} bytes)", url.len()),
         }
     }
-}
-
-/// Size of an image in patches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PatchGrid {
-    /// From top to bottom.
-    pub rows: u32,
-    /// From left to right.
-    pub columns: u32,
 }
 
 /// Size of an image in pixels.

@@ -20,15 +20,14 @@ mod variables;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline_vocabulary::Reason;
-
 use conversation::Conversation;
 use format::{AnswerFormat, AnswerTags, CallFormat};
 use markup::Rendered;
+use paceline_vocabulary::Reason;
+use paceline_vocabulary::sampling::SamplingRule;
 
 use crate::checkpoint::{Checkpoint, LoadError, TemplateFile, TokenizerFile};
 use crate::images::{EncodedImage, ImageProcessor};
-use paceline_vocabulary::sampling::SamplingRule;
 
 pub use template::{CompileError, OWN_NAMES, RenderError, Template};
 pub use tokens::{PromptIds, TokenizerError, Tokens};

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use paceline_vocabulary::generation::{Done, Figures, FinishReason, TokenBatch};
 use serde_json::{Map, Value, json};
 
 use crate::prompt::Language;
@@ -11,8 +12,8 @@ use crate::prompt::format::{AnswerFormat, AnswerTags, CallFormat};
 use crate::prompt::markup::Added;
 use crate::stream::parts::Parts;
 use crate::stream::{
-    AnswerEvent, AnswerPart, Assembler, AssemblerSettings, ConversationReading, Done, ElapsedTimes,
-    Figures, FinishReason, OfferedTools, TokenBatch,
+    AnswerEvent, AnswerPart, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes,
+    OfferedTools,
 };
 
 /// Ids of tags that stand for added tokens: beyond the demo's vocabulary.

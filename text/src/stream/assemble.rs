@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use paceline_vocabulary::generation::{Done, Figures, FinishReason, TokenBatch};
+
 use super::parts::Parts;
 use super::reading::AnswerReader;
 use super::{
-    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Done, Ending, Figures, FinishReason,
-    StopStrings, Timing, TokenBatch, Usage,
+    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Ending, StopStrings, Timing, Usage,
 };
 use crate::prompt::Language;
 
@@ -250,8 +251,9 @@ impl Assembler {
 
 #[cfg(test)]
 mod tests {
+    use paceline_vocabulary::generation::{Speculation, TokenLogprobs, TopLogprob};
+
     use super::*;
-    use crate::stream::{Speculation, TokenLogprobs, TopLogprob};
 
     fn assembler(report_margins: bool) -> Assembler {
         let settings = AssemblerSettings {

@@ -24,6 +24,7 @@ mod stop;
 mod tools;
 
 use paceline_vocabulary::Route;
+use paceline_vocabulary::generation::{FinishReason, Speculation, TokenLogprobs};
 
 pub use assemble::{Assembler, AssemblerSettings, BrokenStream, ElapsedTimes};
 pub use detokenizer::Detokenizer;
@@ -32,60 +33,6 @@ pub use stop::StopStrings;
 pub use tools::OfferedTools;
 
 use parts::Parts;
-
-/// Tokens of one sample, as the target generated them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TokenBatch {
-    /// Index of the first token in the answer.
-    pub first_index: u32,
-    /// The tokens.
-    pub ids: Vec<u32>,
-    /// The margin of each token, if the request asked for margins.
-    pub margins: Vec<f32>,
-    /// The log-probabilities at each token, if the request asked for them.
-    pub logprobs: Vec<TokenLogprobs>,
-    /// When the step that made the last token ended, by the monotonic clock.
-    pub step_end_ns: i64,
-    /// The end of the answer, in its last batch.
-    pub done: Option<Done>,
-    /// The figures so far, in each batch but the last of a request that asked for them.
-    pub so_far: Option<Figures>,
-}
-
-/// The end of an answer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Done {
-    /// Why it ended; `None` if the target did not report a reason.
-    pub finish_reason: Option<FinishReason>,
-    /// How it was served.
-    pub figures: Figures,
-}
-
-/// How the target served an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
-    /// Tokens of the prompt that came from the prefix cache.
-    pub cached_tokens: u32,
-    /// The lane and its reason; `None` if the target did not report one.
-    pub route: Option<Route>,
-    /// What became of drafts.
-    pub speculation: Speculation,
-    /// Time in the queue, in milliseconds.
-    pub queue_ms: f64,
-    /// Time of the vision tower, in milliseconds.
-    pub tower_ms: f64,
-    /// Time of the prefill, in milliseconds.
-    pub prefill_ms: f64,
-}
-
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FinishReason {
-    /// A token or a string that ends the answer came.
-    Stop,
-    /// The answer has as many tokens as it may have.
-    Length,
-}
 
 /// Who ended the tokens of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,35 +50,6 @@ impl Ending {
             Some(FinishReason::Stop) | None => Self::Own,
         }
     }
-}
-
-/// What became of an answer's drafts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Speculation {
-    /// Draft, verify, accept: one cycle.
-    pub cycles: u64,
-    /// Drafted tokens.
-    pub drafted: u64,
-    /// Drafted tokens that were accepted.
-    pub accepted: u64,
-}
-
-/// Log-probabilities at one token of an answer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TokenLogprobs {
-    /// Of the token.
-    pub logprob: f32,
-    /// The most probable tokens there, most probable first.
-    pub top: Vec<TopLogprob>,
-}
-
-/// One of the most probable tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TopLogprob {
-    /// The token.
-    pub token_id: u32,
-    /// Its log-probability.
-    pub logprob: f32,
 }
 
 /// A piece of an answer's content. The pieces of one kind that follow one another belong together.

@@ -1,11 +1,12 @@
 //! Answers of every family: what becomes text, reasoning and calls. Each answer is read with its
 //! tags as added tokens and as letters, and in batches of all sizes.
 
+use paceline_vocabulary::generation::FinishReason;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use super::parts::Parts;
-use super::{AnswerPart, CallStart, ConversationReading, FinishReason};
+use super::{AnswerPart, CallStart, ConversationReading};
 use crate::prompt::format::CallFormat;
 use crate::samples::answers::{Model, TAGS, offered};
 

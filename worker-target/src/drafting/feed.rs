@@ -255,7 +255,7 @@ impl Drafting {
                 block: drafted as u32 + 1,
                 bonus_id: *sequence.ids.last()?,
                 sampling: DraftSampling {
-                    rule: rule_of_drafts(request.sampling),
+                    rule: SamplingRule::without_penalties(request.sampling),
                     seed: request.noise.seed,
                     sample_index: request.noise.sample,
                 },
@@ -316,12 +316,6 @@ impl Drafting {
         let key = session.restorable?.0;
         Some(RestoredPrefix { session: one.key.0, key, since })
     }
-}
-
-/// How drafts of a sequence are chosen: the drafter does not know what penalties count.
-fn rule_of_drafts(sampling: SamplingRule) -> SamplingRule {
-    let SamplingRule { temperature, top_k, top_p, min_p, .. } = sampling;
-    SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY }
 }
 
 fn context<'a>(

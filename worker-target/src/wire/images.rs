@@ -2,8 +2,8 @@
 //! pixels.
 
 use paceline_models::vision::VisionInfo;
-use paceline_proto::internal::v1::Picture;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_vocabulary::generation::{PatchGrid, PromptImage};
 use tonic::Status;
 
 use crate::core::{Image, ImageKey};
@@ -36,12 +36,12 @@ pub(super) struct ImageContext<'a> {
 /// The first field that cannot be served; images for a model without a vision tower; a placeholder
 /// without an image.
 pub(super) fn check(
-    pictures: &[Picture],
+    images: &[PromptImage],
     context: ImageContext<'_>,
 ) -> Result<CheckedImages, Status> {
     let prompt = context.prompt;
     let Some(vision) = context.vision else {
-        if pictures.is_empty() {
+        if images.is_empty() {
             return Ok(CheckedImages::default());
         }
         let what = format!("expected none: {} has no vision tower", context.architecture);
@@ -50,8 +50,8 @@ pub(super) fn check(
     let mut checked = CheckedImages::default();
     // End of the image before.
     let mut end = 0;
-    for (at, picture) in pictures.iter().enumerate() {
-        let one = one(picture, format!("pictures[{at}]"), context.cache_scope, vision)?;
+    for (at, image) in images.iter().enumerate() {
+        let one = one(image, format!("pictures[{at}]"), context.cache_scope, vision)?;
         check_place(at, &one.image, end, prompt, vision)?;
         end = one.image.end();
         checked.announced.push(one.announced);
@@ -120,21 +120,22 @@ struct CheckedImage {
 }
 
 fn one(
-    picture: &Picture,
+    image: &PromptImage,
     field: String,
     scope: &str,
     vision: &VisionInfo,
 ) -> Result<CheckedImage, Status> {
     let invalid =
         |name: &str, what: String| Reason::InvalidArgument.field(&format!("{field}.{name}"), what);
-    let Picture { file, bytes, digest, first, rows, columns, scale, bias } = picture;
+    let PromptImage { file, bytes, digest, start, grid, scale, bias } = image;
+    let PatchGrid { rows, columns } = *grid;
     if !is_plain_name(file) {
         return Err(invalid("file", format!("expected a plain file name, found {file:?}")));
     }
     let digest: [u8; 32] = digest[..]
         .try_into()
         .map_err(|_| invalid("digest", format!("expected 32 bytes, found {}", digest.len())))?;
-    for (name, size) in [("rows", *rows), ("columns", *columns)] {
+    for (name, size) in [("rows", rows), ("columns", columns)] {
         if size == 0 || !size.is_multiple_of(vision.merge) {
             return Err(invalid(
                 name,
@@ -148,7 +149,7 @@ fn one(
             format!("expected sizes a prompt has room for, found {rows} x {columns} patches"),
         )
     };
-    let patches = rows.checked_mul(*columns).ok_or_else(too_large)?;
+    let patches = rows.checked_mul(columns).ok_or_else(too_large)?;
     let expected = u64::from(patches)
         .checked_mul(u64::from(vision.patch).pow(2) * 3)
         .filter(|bytes| isize::try_from(*bytes).is_ok())
@@ -166,7 +167,7 @@ fn one(
     let (scale, bias) = (three("scale", scale)?, three("bias", bias)?);
     let image = Image {
         key: ImageKey::new(scope, &digest),
-        first: *first as usize,
+        first: *start as usize,
         grid_rows: (rows / vision.merge) as usize,
         grid_columns: (columns / vision.merge) as usize,
         patches,
@@ -176,8 +177,8 @@ fn one(
         file: file.clone(),
         bytes: *bytes,
         digest,
-        rows: *rows,
-        columns: *columns,
+        rows,
+        columns,
         scale,
         bias,
     };
@@ -200,6 +201,7 @@ fn three_finite(numbers: &[f32]) -> Option<[f32; 3]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_proto::internal::v1::Picture;
     use tonic_types::StatusExt as _;
 
     const TOKEN: u32 = 9;
@@ -236,7 +238,8 @@ mod tests {
         cache_scope: &str,
         vision: Option<&VisionInfo>,
     ) -> Result<CheckedImages, Status> {
-        check(pictures, ImageContext { prompt, cache_scope, vision, architecture: "m" })
+        let images: Vec<_> = pictures.iter().cloned().map(PromptImage::from).collect();
+        check(&images, ImageContext { prompt, cache_scope, vision, architecture: "m" })
     }
 
     fn refusal(pictures: &[Picture], prompt: &[u32]) -> (Option<Reason>, String) {

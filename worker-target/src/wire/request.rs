@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 
 use paceline_models::TargetInfo;
-use paceline_models::sample::{SamplingRule, noise::NoiseKey};
+use paceline_models::sample::noise::NoiseKey;
 use paceline_models::vision::VisionInfo;
 use paceline_process::Clock;
-use paceline_proto::internal::v1::{self as internal, Generation};
+use paceline_proto::internal::v1 as internal;
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1;
+use paceline_vocabulary::generation::Generation;
+use paceline_vocabulary::sampling::{LogitBias, SamplingRule};
 use paceline_vocabulary::{Force, Lane, Permit, RequestId, RouteReason};
 use tonic::Status;
 
@@ -98,36 +100,34 @@ pub(crate) fn policy(policy: Option<internal::Policy>, term: u64) -> Result<Poli
 /// # Errors
 /// The first field that cannot be served, by name, with the expected and the found value.
 pub(crate) fn request(
-    generation: Option<Generation>,
+    generation: Option<internal::Generation>,
     permit: Option<internal::Permit>,
     context: RequestContext<'_>,
 ) -> Result<CheckedRequest, Status> {
-    let mut generation =
+    let mut message =
         generation.ok_or_else(|| invalid("generation", "expected a generation, found none"))?;
     let permit = self::permit(permit)?;
+    let grammar = message.grammar.take();
+    let generation =
+        Generation::try_from(message).map_err(|cause| invalid(cause.name, cause.to_string()))?;
     let RequestContext { model, vision, clock } = context;
     let id = RequestId::parse(&generation.request_id)
         .ok_or_else(|| invalid("request_id", "expected 1 to 64 letters, digits, - or _"))?;
     check_lengths(&generation, model)?;
-    let rule = generation
-        .sampling
-        .as_ref()
-        .ok_or_else(|| invalid("sampling", "expected a sampling rule, found none"))?;
-    let sampling = sampling(rule)?;
-    let bias = bias(&rule.logit_bias, model)?;
+    check_sampling(&generation.sampling)?;
+    let bias = bias(&generation.logit_bias, model)?;
     let id_limit = match generation.tokenizer_vocab {
         0 => model.vocab as u32,
         limit => limit.min(model.vocab as u32),
     };
     check_stops(&generation, model, id_limit)?;
-    let grammar = generation.grammar.take();
     let grammar = grammar.map(|grammar| self::grammar(grammar, &generation, model)).transpose()?;
     if let Some(count) = generation.logprobs.filter(|count| *count > MAX_LOGPROBS) {
         let what = format!("expected at most {MAX_LOGPROBS}, found {count}");
         return Err(invalid("logprobs", what));
     }
     let CheckedImages { announced, images } = images::check(
-        &generation.pictures,
+        &generation.images,
         ImageContext {
             prompt: &generation.prompt_ids,
             cache_scope: &generation.cache_scope,
@@ -137,7 +137,7 @@ pub(crate) fn request(
     )?;
     let request = ValidRequest {
         id,
-        sampling,
+        sampling: generation.sampling,
         bias,
         min_tokens: generation.min_tokens,
         logprobs: generation.logprobs,
@@ -231,21 +231,11 @@ fn check_lengths(generation: &Generation, model: &TargetInfo) -> Result<(), Stat
     Ok(())
 }
 
-fn sampling(rule: &internal::SamplingRule) -> Result<SamplingRule, Status> {
-    let sampling = SamplingRule {
-        temperature: rule.temperature,
-        top_k: rule.top_k,
-        top_p: rule.top_p,
-        min_p: rule.min_p,
-        repetition_penalty: rule.repetition_penalty,
-        presence_penalty: rule.presence_penalty,
-        frequency_penalty: rule.frequency_penalty,
-    };
-    sampling.check().map_err(|wrong| {
+fn check_sampling(rule: &SamplingRule) -> Result<(), Status> {
+    rule.check().map_err(|wrong| {
         let what = format!("expected {}, found {}", wrong.expected, wrong.found);
         invalid(&format!("sampling.{}", wrong.name), what)
-    })?;
-    Ok(sampling)
+    })
 }
 
 /// Checks the ids that end the request, and the number of tokens before which they do not.
@@ -269,7 +259,7 @@ fn check_stops(generation: &Generation, model: &TargetInfo, id_limit: u32) -> Re
 }
 
 /// Checks biases of logits.
-fn bias(list: &[v1::LogitBias], model: &TargetInfo) -> Result<Vec<(u32, f32)>, Status> {
+fn bias(list: &[LogitBias], model: &TargetInfo) -> Result<Vec<(u32, f32)>, Status> {
     let invalid = |what: String| Err(Reason::InvalidArgument.field("sampling.logit_bias", what));
     if let Some(pair) = list.windows(2).find(|pair| pair[0].token_id >= pair[1].token_id) {
         return invalid(format!(
@@ -289,9 +279,10 @@ fn bias(list: &[v1::LogitBias], model: &TargetInfo) -> Result<Vec<(u32, f32)>, S
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use paceline_proto::internal::v1::SamplingRule;
     use paceline_vocabulary::SamplingRule as Rule;
+
+    use super::*;
+    use paceline_proto::internal::v1::{Generation, SamplingRule};
     use tonic_types::StatusExt;
 
     fn model() -> TargetInfo {

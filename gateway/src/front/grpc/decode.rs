@@ -5,10 +5,11 @@
 //! cannot be dropped in silence (I5).
 
 use paceline_proto::v1;
-use paceline_text::grammar::TextForm;
 use paceline_text::json::JsonBudget;
 use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
+use paceline_vocabulary::generation::TextForm;
+use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 use serde_json::Value;
 
 use crate::front::effort::{self, Thoughts, Wish};
@@ -18,7 +19,7 @@ use crate::inference::input::{
     CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput, ToolInput,
 };
-use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
+use crate::inference::params::GenerationParams;
 
 /// A request whose tokens are counted.
 pub(super) struct CountInput {
@@ -170,40 +171,17 @@ fn content_part(
 fn params(sampling: Option<v1::Sampling>, limits: Option<v1::Limits>) -> GenerationParams {
     let v1::Limits { max_tokens, ignore_eos, min_tokens, stop_token_ids, stop } =
         limits.unwrap_or_default();
+    let sampling = sampling.unwrap_or_default();
     GenerationParams {
-        sampling: sampling_params(sampling.unwrap_or_default()),
+        sampling: SamplingWish::from(&sampling),
+        seed: sampling.seed,
+        logit_bias: sampling.logit_bias.into_iter().map(LogitBias::from).collect(),
         max_tokens,
         min_tokens,
         ignore_eos,
         stop_token_ids,
         stop,
         ..Default::default()
-    }
-}
-
-fn sampling_params(sampling: v1::Sampling) -> SamplingParams {
-    let v1::Sampling {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        seed,
-        repetition_penalty,
-        presence_penalty,
-        frequency_penalty,
-        logit_bias,
-    } = sampling;
-    let bias = |v1::LogitBias { token_id, bias }| LogitBias { token_id, bias };
-    SamplingParams {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        seed,
-        repetition_penalty,
-        presence_penalty,
-        frequency_penalty,
-        logit_bias: logit_bias.into_iter().map(bias).collect(),
     }
 }
 
@@ -386,17 +364,17 @@ mod tests {
         };
         let expected = GenerationParams {
             model: "m".into(),
-            sampling: SamplingParams {
+            sampling: SamplingWish {
                 temperature: Some(0.5),
                 top_k: Some(9),
                 top_p: Some(0.8),
                 min_p: Some(0.1),
-                seed: Some(7),
                 repetition_penalty: Some(1.1),
                 presence_penalty: Some(0.5),
                 frequency_penalty: Some(-0.5),
-                logit_bias: vec![LogitBias { token_id: 4095, bias: 1.5 }],
             },
+            seed: Some(7),
+            logit_bias: vec![LogitBias { token_id: 4095, bias: 1.5 }],
             max_tokens: Some(3),
             lower_max_tokens: false,
             min_tokens: 2,

@@ -3,14 +3,11 @@
 use std::collections::HashMap;
 
 use paceline_proto::v1;
-use paceline_text::stream::{
-    AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, FinishReason, TokenLogprobs,
-    TopLogprob,
-};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart};
+use paceline_vocabulary::generation::{FinishReason, TokenLogprobs, TopLogprob};
 
 use crate::inference::TokenCount;
 use crate::inference::model::ModelDescription;
-use paceline_vocabulary::sampling::SamplingRule;
 
 /// Makes the messages of one answer.
 #[derive(Debug, Default)]
@@ -145,23 +142,8 @@ pub(super) fn model(model: ModelDescription) -> v1::GetModelResponse {
         chat: model.chat,
         tools: model.tools,
         vision: model.vision,
-        default_sampling: Some(sampling(model.default_sampling)),
+        default_sampling: Some(model.default_sampling.into()),
         stop_token_ids: model.stop_token_ids,
-    }
-}
-
-/// Every field set, but for the seed, which is drawn.
-fn sampling(rule: SamplingRule) -> v1::Sampling {
-    v1::Sampling {
-        temperature: Some(rule.temperature),
-        top_k: Some(rule.top_k),
-        top_p: Some(rule.top_p),
-        min_p: Some(rule.min_p),
-        seed: None,
-        repetition_penalty: Some(rule.repetition_penalty),
-        presence_penalty: Some(rule.presence_penalty),
-        frequency_penalty: Some(rule.frequency_penalty),
-        logit_bias: Vec::new(),
     }
 }
 

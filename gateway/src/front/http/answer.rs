@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use paceline_text::stream::{AnswerEnd, Speculation, Timing, Usage};
+use paceline_text::stream::{AnswerEnd, Timing, Usage};
 use paceline_vocabulary::Route;
+use paceline_vocabulary::generation::Speculation;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -2,7 +2,8 @@
 //! answer in each protocol, with the cut call alone and nothing of a family's markup.
 
 use paceline_text::samples::answers::{Model, SampleAnswer, offered, sample_answers};
-use paceline_text::stream::{AnswerEvent, FinishReason, collect};
+use paceline_text::stream::{AnswerEvent, collect};
+use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Value, json};
 
 use super::answer::Head;

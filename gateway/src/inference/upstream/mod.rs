@@ -15,13 +15,13 @@ use futures::{Stream, StreamExt as _};
 use paceline_proto::internal::v1::SubmitRequest;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::v1::operations_client::OperationsClient;
-use paceline_text::stream::TokenBatch;
+use paceline_vocabulary::generation::Generation;
+use paceline_vocabulary::generation::TokenBatch;
 use paceline_vocabulary::{Epoch, KeyId, Term};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::error::InferenceError;
-use super::generation::Generation;
 
 /// A submission under way.
 pub type Submission = BoxFuture<'static, Result<BatchStream, InferenceError>>;
@@ -49,7 +49,7 @@ impl Upstream {
         let mut supervisor = self.supervisor.clone();
         let submitted = SubmitRequest {
             stamp: Some(wire::stamp(term, self.epoch)),
-            generation: Some(wire::generation(generation)),
+            generation: Some(generation.into()),
             key_id: key.0,
         };
         Box::pin(async move {
@@ -68,6 +68,6 @@ impl Stream for BatchStream {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.0.poll_next_unpin(context);
-        next.map(|next| next.map(|next| next.map(wire::batch).map_err(wire::error)))
+        next.map(|next| next.map(|next| next.map(TokenBatch::from).map_err(wire::error)))
     }
 }

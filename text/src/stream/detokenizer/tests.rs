@@ -67,7 +67,9 @@ fn spelled(language: &Language, text: &str) -> Vec<u32> {
 
 #[test]
 fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
-    use crate::stream::{Assembler, AssemblerSettings, Figures, TokenBatch};
+    use paceline_vocabulary::generation::{Figures, TokenBatch};
+
+    use crate::stream::{Assembler, AssemblerSettings};
 
     let language = Arc::new(crate::samples::language());
     for stop in ["END", "🦀", "日本語", "\n\nUser:", "é🦀.", "</tool_call>"] {

@@ -1,10 +1,11 @@
 //! A request of the Messages protocol as the input of [`crate::inference`].
 
 use paceline_proto::limits;
-use paceline_text::grammar::TextForm;
 use paceline_text::images::decode_base64;
 use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
+use paceline_vocabulary::generation::TextForm;
+use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
 
 use super::accepted::{self, check_edits, is_billing};
@@ -26,7 +27,7 @@ use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
     CallRule, ContentPartInput, ConversationInput, PromptInput, RequestInput,
 };
-use crate::inference::params::{GenerationParams, SamplingParams};
+use crate::inference::params::GenerationParams;
 
 /// The protocol's names of fields.
 pub const FIELDS: &[FieldName] = &[
@@ -147,7 +148,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
     };
     let params = GenerationParams {
         model,
-        sampling: SamplingParams {
+        sampling: SamplingWish {
             temperature,
             top_k: top_k.map(Count::get),
             top_p,

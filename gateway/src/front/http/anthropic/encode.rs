@@ -1,6 +1,7 @@
 //! Answers of the Messages protocol: blocks of content, whole or as events.
 
-use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason, Usage};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, Usage};
+use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Value, json};
 
 use super::decode::Asked;

@@ -1,6 +1,6 @@
 //! Log-probabilities in the two forms of the protocol, with the text and the bytes of each token.
 
-use paceline_text::stream::{TokenLogprobs, TopLogprob};
+use paceline_vocabulary::generation::{TokenLogprobs, TopLogprob};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use utoipa::ToSchema;

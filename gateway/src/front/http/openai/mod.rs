@@ -17,7 +17,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 use paceline_process::clock::unix_seconds;
-use paceline_text::stream::FinishReason;
+use paceline_vocabulary::generation::FinishReason;
 use serde::Serialize;
 use serde_json::json;
 

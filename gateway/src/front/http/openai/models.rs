@@ -274,8 +274,9 @@ impl CatalogueModel {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use paceline_vocabulary::sampling::SamplingRule;
+
+    use super::*;
 
     fn model(vision: bool) -> ModelDescription {
         ModelDescription {

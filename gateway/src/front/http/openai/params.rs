@@ -2,6 +2,7 @@
 //! errors.
 
 use paceline_vocabulary::RouteWish;
+use paceline_vocabulary::sampling::LogitBias;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -9,11 +10,8 @@ use super::accepted;
 use crate::front::http::accepted::{Rest, check};
 use crate::front::http::error::FieldName;
 use crate::front::http::json::AnyJson;
-use crate::front::http::number::{Biases, Count, MaxTokens, Samples, Seed, TokenId, TopLogprobs};
-use crate::front::http::values::TextOr;
-use crate::inference::bounds::SampleCount;
+use crate::front::http::number::Biases;
 use crate::inference::error::{InferenceError, quoted};
-use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
 
 /// Options of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
@@ -57,73 +55,112 @@ pub(super) fn one_penalty(
     }
 }
 
-/// The parameters of a request, in whichever of the two messages they came.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Parameters {
-    pub(super) temperature: Option<f32>,
-    pub(super) top_p: Option<f32>,
-    pub(super) top_k: Option<Count>,
-    pub(super) min_p: Option<f32>,
-    pub(super) seed: Option<Seed>,
-    pub(super) repetition_penalty: Option<f32>,
-    pub(super) presence_penalty: Option<f32>,
-    pub(super) frequency_penalty: Option<f32>,
-    pub(super) logit_bias: Option<Biases>,
-    pub(super) max_tokens: Option<MaxTokens>,
-    pub(super) min_tokens: Option<Count>,
-    pub(super) ignore_eos: Option<bool>,
-    pub(super) stop: Option<TextOr<String>>,
-    pub(super) stop_token_ids: Option<Vec<TokenId>>,
-    pub(super) n: Option<Samples>,
-    pub(super) logprobs: Option<TopLogprobs>,
-    pub(super) route: Option<String>,
-}
+/// Adds to a request's struct the parameters that both ways of completing have. `$own` has the
+/// other fields, so that a decoder takes apart all of them (I5).
+macro_rules! with_parameters {
+    ($(#[$meta:meta])* pub struct $name:ident: $own:ident {
+        $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)*
+    }) => {
+        /// A request without the shared parameters.
+        #[expect(dead_code, reason = "a decoder names every field, also those that it does not read")]
+        pub(super) struct $own { $(pub(super) $field: $type,)* }
 
-impl Parameters {
-    /// The same for the middle.
-    ///
-    /// # Errors
-    /// A value that no part behind could read: a bias without a token, an unknown lane.
-    pub(super) fn checked(self) -> Result<GenerationParams, InferenceError> {
-        let stop_token_ids = self.stop_token_ids.unwrap_or_default();
-        let stop = match self.stop {
-            None => Vec::new(),
-            Some(TextOr::Text(stop)) => vec![stop],
-            Some(TextOr::List(stops)) => stops,
-        };
-        Ok(GenerationParams {
-            // The front has checked the client's name for it.
-            model: String::new(),
-            sampling: SamplingParams {
-                temperature: self.temperature,
-                top_k: self.top_k.map(Count::get),
-                top_p: self.top_p,
-                min_p: self.min_p,
-                seed: self.seed.map(|Seed(seed)| seed),
-                repetition_penalty: self.repetition_penalty,
-                presence_penalty: self.presence_penalty,
-                frequency_penalty: self.frequency_penalty,
-                logit_bias: biases(self.logit_bias.unwrap_or_default())?,
-            },
-            max_tokens: self.max_tokens.map(MaxTokens::get),
-            // Agents send a fixed number, and their conversations grow until it has no room. The
-            // answer is cut in either case, and its end says so.
-            lower_max_tokens: true,
-            min_tokens: self.min_tokens.map_or(0, Count::get),
-            ignore_eos: self.ignore_eos.unwrap_or(false),
-            stop_token_ids: stop_token_ids.into_iter().map(TokenId::get).collect(),
-            stop,
-            route: self.route.map(|word| route(&word)).transpose()?,
-            report_margins: false,
-            report_usage: false,
-            logprobs: self.logprobs.map(TopLogprobs::get),
-            samples: SampleCount::checked(self.n.map_or(1, Samples::get))?,
-            form: None,
-        })
-    }
-}
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+            /// Number of answers.
+            #[schema(inline)]
+            pub n: Option<Samples>,
+            /// One or more strings that end the answer.
+            pub stop: Option<TextOr<String>>,
+            /// The model's own temperature if it is absent.
+            #[schema(minimum = 0.0, maximum = 100.0)]
+            pub temperature: Option<f32>,
+            /// Probability mass of the tokens to choose from.
+            #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
+            pub top_p: Option<f32>,
+            /// Number of the most probable tokens to choose from.
+            #[schema(inline)]
+            pub top_k: Option<Count>,
+            /// Least probability of a token, relative to the most probable one.
+            #[schema(minimum = 0.0, maximum = 1.0)]
+            pub min_p: Option<f32>,
+            /// The same seed gives the same answer.
+            #[schema(inline)]
+            pub seed: Option<Seed>,
+            /// Divides the logits of tokens that the prompt or the answer has.
+            #[schema(minimum = 0.01, maximum = 10.0)]
+            pub repetition_penalty: Option<f32>,
+            /// Another name of `repetition_penalty`, that of Ollama and llama.cpp.
+            #[schema(minimum = 0.01, maximum = 10.0)]
+            pub repeat_penalty: Option<f32>,
+            /// Lowers the logits of tokens that the answer has.
+            #[schema(minimum = -2.0, maximum = 2.0)]
+            pub presence_penalty: Option<f32>,
+            /// Lowers the logits of tokens by their count in the answer.
+            #[schema(minimum = -2.0, maximum = 2.0)]
+            pub frequency_penalty: Option<f32>,
+            /// Added to the logits of tokens, by token id.
+            #[schema(inline)]
+            pub logit_bias: Option<Biases>,
+            /// No token ends the answer before this many.
+            #[schema(inline)]
+            pub min_tokens: Option<Count>,
+            /// Whether the answer goes on after the model's own end.
+            pub ignore_eos: Option<bool>,
+            /// Further token ids that end the answer.
+            pub stop_token_ids: Option<Vec<TokenId>>,
+        }
 
-fn biases(Biases(biases): Biases) -> Result<Vec<LogitBias>, InferenceError> {
+        impl $name {
+            /// The request without its shared parameters, and those. They are an error if a bias
+            /// has no token or two penalties differ.
+            pub(super) fn split(self) -> ($own, Result<GenerationParams, InferenceError>) {
+                let mut request = self;
+                let parameters = request.parameters();
+                ($own { $($field: request.$field,)* }, parameters)
+            }
+
+            fn parameters(&mut self) -> Result<GenerationParams, InferenceError> {
+                let stop_token_ids = self.stop_token_ids.take().unwrap_or_default();
+                let penalty = one_penalty(self.repetition_penalty, self.repeat_penalty)?;
+                Ok(GenerationParams {
+                    sampling: SamplingWish {
+                        temperature: self.temperature,
+                        top_k: self.top_k.map(Count::get),
+                        top_p: self.top_p,
+                        min_p: self.min_p,
+                        repetition_penalty: penalty,
+                        presence_penalty: self.presence_penalty,
+                        frequency_penalty: self.frequency_penalty,
+                    },
+                    seed: self.seed.map(|Seed(seed)| seed),
+                    logit_bias: biases(self.logit_bias.take().unwrap_or_default())?,
+                    // Agents send a fixed number, and their conversations grow until it has no
+                    // room. The answer is cut in either case, and its end says so.
+                    lower_max_tokens: true,
+                    min_tokens: self.min_tokens.map_or(0, Count::get),
+                    ignore_eos: self.ignore_eos.unwrap_or(false),
+                    stop_token_ids: stop_token_ids.into_iter().map(TokenId::get).collect(),
+                    stop: match self.stop.take() {
+                        None => Vec::new(),
+                        Some(TextOr::Text(stop)) => vec![stop],
+                        Some(TextOr::List(stops)) => stops,
+                    },
+                    samples: SampleCount::checked(self.n.map_or(1, Samples::get))?,
+                    ..Default::default()
+                })
+            }
+        }
+    };
+}
+pub(super) use with_parameters;
+
+/// The biases of a request.
+///
+/// # Errors
+/// A name is no token id.
+pub(super) fn biases(Biases(biases): Biases) -> Result<Vec<LogitBias>, InferenceError> {
     let bias = |(token, bias): (String, f32)| {
         let token_id = token.parse().map_err(|_| {
             InferenceError::invalid("logit_bias", "token ids as names", quoted(&token))
@@ -134,7 +171,10 @@ fn biases(Biases(biases): Biases) -> Result<Vec<LogitBias>, InferenceError> {
 }
 
 /// The lane that a client asks for.
-fn route(word: &str) -> Result<RouteWish, InferenceError> {
+///
+/// # Errors
+/// An unknown word.
+pub(super) fn route(word: &str) -> Result<RouteWish, InferenceError> {
     RouteWish::from_word(word).ok_or_else(|| {
         let words: Vec<_> = RouteWish::ALL.iter().map(|wish| wish.word()).collect();
         InferenceError::invalid("paceline.route", format!("one of {words:?}"), quoted(word))
@@ -215,16 +255,11 @@ mod tests {
 
     #[test]
     fn a_value_that_cannot_be_read_is_refused_by_name() {
-        let refused = |parameters: Parameters| {
-            parameters.checked().expect_err("a broken value").field.expect("a field")
-        };
         let bias = Biases(vec![("hello".to_owned(), 1.0)]);
-        assert_eq!(
-            refused(Parameters { logit_bias: Some(bias), ..Default::default() }),
-            "logit_bias"
-        );
-        let route = Some("fast".to_owned());
-        assert_eq!(refused(Parameters { route, ..Default::default() }), "paceline.route");
+        let error = biases(bias).expect_err("no token id");
+        assert_eq!(error.field.as_deref(), Some("logit_bias"));
+        let error = route("fast").expect_err("no lane");
+        assert_eq!(error.field.as_deref(), Some("paceline.route"));
         let options = Some(StreamOptions::default());
         let error = include_usage(false, options).expect_err("no stream");
         assert_eq!(error.field.as_deref(), Some("stream_options"));

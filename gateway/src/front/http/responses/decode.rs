@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use paceline_proto::limits;
-use paceline_text::grammar::TextForm;
 use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
+use paceline_vocabulary::generation::TextForm;
+use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
 
 use super::accepted;
@@ -27,7 +28,7 @@ use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
 };
-use crate::inference::params::{GenerationParams, SamplingParams};
+use crate::inference::params::GenerationParams;
 
 /// The protocol's names of fields.
 pub const FIELDS: &[FieldName] = &[
@@ -148,12 +149,8 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
     };
     let params = GenerationParams {
         model: model.unwrap_or_default(),
-        sampling: SamplingParams {
-            temperature,
-            top_p,
-            seed: seed.map(|Seed(seed)| seed),
-            ..Default::default()
-        },
+        sampling: SamplingWish { temperature, top_p, ..Default::default() },
+        seed: seed.map(|Seed(seed)| seed),
         max_tokens: max_output_tokens.map(MaxTokens::get),
         // The protocol's max_output_tokens is an upper bound.
         lower_max_tokens: true,

@@ -198,7 +198,7 @@ fn parameters_have_the_middles_names() {
     let params = &decoded.input.params;
     let sampling = &params.sampling;
     assert_eq!(
-        (sampling.temperature, sampling.top_p, sampling.seed),
+        (sampling.temperature, sampling.top_p, params.seed),
         (Some(0.5), Some(0.9), Some(7))
     );
     assert_eq!((params.max_tokens, params.stop.as_slice()), (Some(9), &["x".to_owned()][..]));

@@ -2,8 +2,9 @@
 //! item's content from its last event and shows the pieces before it, which must belong to an item
 //! that was announced.
 
-use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, FinishReason};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart};
 use paceline_vocabulary::Reason;
+use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Map, Value, json};
 
 use super::custom_input::CustomInput;

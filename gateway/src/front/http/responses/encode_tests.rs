@@ -1,6 +1,7 @@
 //! Answers of the Responses protocol, whole and as events.
 
-use paceline_text::stream::{CallFault, TokenLogprobs, TopLogprob, Usage, collect};
+use paceline_text::stream::{CallFault, Usage, collect};
+use paceline_vocabulary::generation::{TokenLogprobs, TopLogprob};
 use serde_json::json;
 
 use super::*;

@@ -4,12 +4,12 @@
 //! be dropped in silence (I5).
 
 use paceline_proto::limits;
-use paceline_text::grammar::TextForm;
+use paceline_vocabulary::generation::TextForm;
 use serde_json::Value;
 
 use super::request::{
-    CalledFunction, ChatCompletionRequest, ChatFunction, ChatMessage, ChatPart, ChatTool,
-    ChatToolCall, ImageAddress, NamedSchema, ResponseFormat, UsageSwitch,
+    CalledFunction, ChatCompletionRequest, ChatFields, ChatFunction, ChatMessage, ChatPart,
+    ChatTool, ChatToolCall, ImageAddress, NamedSchema, ResponseFormat, UsageSwitch,
 };
 use super::thinking::{ThinkingFields, thoughts};
 use crate::front::effort::Thoughts;
@@ -17,7 +17,7 @@ use crate::front::http::accepted::check;
 use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{Extension, Parameters, include_usage, one_penalty};
+use crate::front::http::openai::params::{self, Extension, include_usage};
 use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
@@ -45,7 +45,8 @@ pub(crate) struct DecodedChat {
 /// # Errors
 /// A field that is not served, or not with its value.
 pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, InferenceError> {
-    let ChatCompletionRequest {
+    let (fields, parameters) = request.split();
+    let ChatFields {
         model: _, // checked by the front
         messages,
         tools,
@@ -56,24 +57,9 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         stream_options,
         max_completion_tokens,
         max_tokens,
-        n,
-        stop,
-        temperature,
-        top_p,
-        seed,
-        presence_penalty,
-        frequency_penalty,
-        logit_bias,
         logprobs,
         top_logprobs,
         reasoning_effort,
-        top_k,
-        min_p,
-        repetition_penalty,
-        min_tokens,
-        ignore_eos,
-        stop_token_ids,
-        repeat_penalty,
         enable_thinking,
         think,
         thinking,
@@ -82,7 +68,7 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         chat_template_kwargs,
         paceline,
         rest,
-    } = request;
+    } = fields;
     check("", &rest, accepted::CHAT)?;
     check_elements("messages", messages.len(), limits::MAX_TURNS)?;
     check_elements("tools", tools.as_ref().map_or(0, Vec::len), limits::MAX_TOOLS)?;
@@ -107,31 +93,18 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
     let choice = tool_choice.map(|choice| choice.rule(KINDS, Some("allowed_tools"), |_| false));
     let choice = choice.transpose()?.unwrap_or_default();
     let (tools, calls) = choice.applied(tools, str::to_owned)?;
-    let parameters = Parameters {
-        temperature,
-        top_p,
-        top_k,
-        min_p,
-        seed,
-        repetition_penalty: one_penalty(repetition_penalty, repeat_penalty)?,
-        presence_penalty,
-        frequency_penalty,
-        logit_bias,
-        max_tokens: most_tokens(max_completion_tokens, max_tokens)?,
-        min_tokens,
-        ignore_eos,
-        stop,
-        stop_token_ids,
-        n,
-        logprobs: reported(logprobs, top_logprobs)?,
-        route,
-    };
     let template_arguments = match variables.is_empty() {
         true => String::new(),
         false => Value::Object(variables).to_string(),
     };
     let conversation = ConversationInput { messages, tools, calls, template_arguments, effort };
-    let params = GenerationParams { form, ..parameters.checked()? };
+    let params = GenerationParams {
+        max_tokens: most_tokens(max_completion_tokens, max_tokens)?.map(MaxTokens::get),
+        logprobs: reported(logprobs, top_logprobs)?.map(TopLogprobs::get),
+        route: route.map(|word| params::route(&word)).transpose()?,
+        form,
+        ..parameters?
+    };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
     let calls = AllowedCalls::one_if(parallel_tool_calls == Some(false));
     Ok(DecodedChat { input, stream, include_usage, calls })

@@ -1,7 +1,8 @@
 //! Requests of clients against the middle's input, field by field.
 
-use paceline_text::grammar::TextForm;
 use paceline_text::prompt::conversation::Effort;
+use paceline_vocabulary::generation::TextForm;
+use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 use paceline_vocabulary::{Reason, RouteWish};
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use crate::inference::input::{
     CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput,
     ToolInput,
 };
-use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
+use crate::inference::params::GenerationParams;
 
 fn decoded(request: Value) -> Result<DecodedChat, InferenceError> {
     chat(serde_json::from_value::<ChatCompletionRequest>(request).expect("the message's form"))
@@ -58,20 +59,20 @@ fn every_parameter_is_decoded() {
     }));
     let expected = GenerationParams {
         model: String::new(),
-        sampling: SamplingParams {
+        sampling: SamplingWish {
             temperature: Some(0.5),
             top_k: Some(9),
             top_p: Some(0.8),
             min_p: Some(0.125),
-            seed: Some(u64::MAX),
             repetition_penalty: Some(1.5),
             presence_penalty: Some(0.25),
             frequency_penalty: Some(-0.5),
-            logit_bias: vec![
-                LogitBias { token_id: 7, bias: -100.0 },
-                LogitBias { token_id: 9, bias: 1.5 },
-            ],
         },
+        seed: Some(u64::MAX),
+        logit_bias: vec![
+            LogitBias { token_id: 7, bias: -100.0 },
+            LogitBias { token_id: 9, bias: 1.5 },
+        ],
         max_tokens: Some(30),
         lower_max_tokens: true,
         min_tokens: 4,

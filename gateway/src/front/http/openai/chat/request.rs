@@ -1,5 +1,6 @@
 //! The request of `/v1/chat/completions`.
 
+use paceline_vocabulary::sampling::SamplingWish;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -8,105 +9,70 @@ use utoipa::ToSchema;
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::{AnyJson, ResentArguments};
 use crate::front::http::number::{Biases, Count, MaxTokens, Samples, Seed, TokenId, TopLogprobs};
-use crate::front::http::openai::params::{Extension, StreamOptions};
+use crate::front::http::openai::params::{
+    Extension, StreamOptions, biases, one_penalty, with_parameters,
+};
 use crate::front::http::values::{TextOr, ToolChoice};
+use crate::inference::bounds::SampleCount;
+use crate::inference::error::InferenceError;
+use crate::inference::params::GenerationParams;
 
-/// A conversation to answer.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ChatCompletionRequest {
-    /// The served model's name or an alias of it; the served model if it is absent.
-    pub model: Option<String>,
-    /// The messages, oldest first.
-    pub messages: Vec<ChatMessage>,
-    /// What the model may call.
-    pub tools: Option<Vec<ChatTool>>,
-    /// `auto`, `none` to leave the tools out of the prompt, `required`, or a tool by name.
-    pub tool_choice: Option<ToolChoice>,
-    /// False: the answer has one call at most, the first that the model makes.
-    pub parallel_tool_calls: Option<bool>,
-    /// Format of the answer's text.
-    pub response_format: Option<ResponseFormat>,
-    /// Whether the answer comes as server-sent events.
-    pub stream: Option<bool>,
-    /// Options of the stream.
-    pub stream_options: Option<StreamOptions>,
-    /// Most tokens of the answer, reasoning included; as many as fit if it is absent.
-    #[schema(inline)]
-    pub max_completion_tokens: Option<MaxTokens>,
-    /// The older name of `max_completion_tokens`.
-    #[schema(inline)]
-    pub max_tokens: Option<MaxTokens>,
-    /// Number of answers.
-    #[schema(inline)]
-    pub n: Option<Samples>,
-    /// One or more strings that end the answer.
-    pub stop: Option<TextOr<String>>,
-    /// The model's own temperature if it is absent.
-    #[schema(minimum = 0.0, maximum = 100.0)]
-    pub temperature: Option<f32>,
-    /// Probability mass of the tokens to choose from.
-    #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
-    pub top_p: Option<f32>,
-    /// The same seed gives the same answer.
-    #[schema(inline)]
-    pub seed: Option<Seed>,
-    /// Lowers the logits of tokens that the answer has.
-    #[schema(minimum = -2.0, maximum = 2.0)]
-    pub presence_penalty: Option<f32>,
-    /// Lowers the logits of tokens by their count in the answer.
-    #[schema(minimum = -2.0, maximum = 2.0)]
-    pub frequency_penalty: Option<f32>,
-    /// Added to the logits of tokens, by token id.
-    #[schema(inline)]
-    pub logit_bias: Option<Biases>,
-    /// Whether log-probabilities are reported.
-    pub logprobs: Option<bool>,
-    /// Number of the most probable tokens that are reported beside each token.
-    #[schema(inline)]
-    pub top_logprobs: Option<TopLogprobs>,
-    /// How much the model thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`. It becomes the
-    /// nearest word of the chat template's variable of this name; a template without it is asked to
-    /// think (`enable_thinking`). `none` switches thinking off there. Another word is passed as it is.
-    pub reasoning_effort: Option<String>,
-    /// Number of the most probable tokens to choose from.
-    #[schema(inline)]
-    pub top_k: Option<Count>,
-    /// Least probability of a token, relative to the most probable one.
-    #[schema(minimum = 0.0, maximum = 1.0)]
-    pub min_p: Option<f32>,
-    /// Divides the logits of tokens that the prompt or the answer has.
-    #[schema(minimum = 0.01, maximum = 10.0)]
-    pub repetition_penalty: Option<f32>,
-    /// No token ends the answer before so many.
-    #[schema(inline)]
-    pub min_tokens: Option<Count>,
-    /// Whether the answer goes on after the model's own end.
-    pub ignore_eos: Option<bool>,
-    /// Further token ids that end the answer.
-    pub stop_token_ids: Option<Vec<TokenId>>,
-    /// Another name of `repetition_penalty`, that of Ollama and llama.cpp.
-    #[schema(minimum = 0.01, maximum = 10.0)]
-    pub repeat_penalty: Option<f32>,
-    /// Whether the model thinks, under Qwen's name.
-    pub enable_thinking: Option<bool>,
-    /// Whether, or how much, the model thinks, under Ollama's name.
-    #[schema(value_type = Option<bool>)]
-    pub think: Option<Think>,
-    /// Whether the model thinks, under the name of DeepSeek and GLM.
-    pub thinking: Option<ThinkingSwitch>,
-    /// Whether, or how much, the model thinks, under OpenRouter's name.
-    pub reasoning: Option<ReasoningSwitch>,
-    /// OpenRouter's way to ask for the tokens in a stream.
-    pub usage: Option<UsageSwitch>,
-    /// Variables of the chat template, under the name that other servers have for them.
-    #[schema(value_type = Option<Object>)]
-    pub chat_template_kwargs: Option<AnyJson>,
-    /// What is asked of this service alone.
-    pub paceline: Option<Extension>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
+with_parameters! {
+    /// A conversation to answer.
+    #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
+    pub struct ChatCompletionRequest: ChatFields {
+        /// The served model's name or an alias of it; the served model if it is absent.
+        pub model: Option<String>,
+        /// The messages, oldest first.
+        pub messages: Vec<ChatMessage>,
+        /// What the model may call.
+        pub tools: Option<Vec<ChatTool>>,
+        /// `auto`, `none` to leave the tools out of the prompt, `required`, or a tool by name.
+        pub tool_choice: Option<ToolChoice>,
+        /// False: the answer has one call at most, the first that the model makes.
+        pub parallel_tool_calls: Option<bool>,
+        /// Format of the answer's text.
+        pub response_format: Option<ResponseFormat>,
+        /// Whether the answer comes as server-sent events.
+        pub stream: Option<bool>,
+        /// Options of the stream.
+        pub stream_options: Option<StreamOptions>,
+        /// Most tokens of the answer, reasoning included; as many as fit if it is absent.
+        #[schema(inline)]
+        pub max_completion_tokens: Option<MaxTokens>,
+        /// The older name of `max_completion_tokens`.
+        #[schema(inline)]
+        pub max_tokens: Option<MaxTokens>,
+        /// Whether log-probabilities are reported.
+        pub logprobs: Option<bool>,
+        /// Number of the most probable tokens that are reported beside each token.
+        #[schema(inline)]
+        pub top_logprobs: Option<TopLogprobs>,
+        /// How much the model thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`. It becomes the
+        /// nearest word of the chat template's variable of this name; a template without it is asked to
+        /// think (`enable_thinking`). `none` switches thinking off there. Another word is passed as it is.
+        pub reasoning_effort: Option<String>,
+        /// Whether the model thinks, under Qwen's name.
+        pub enable_thinking: Option<bool>,
+        /// Whether, or how much, the model thinks, under Ollama's name.
+        #[schema(value_type = Option<bool>)]
+        pub think: Option<Think>,
+        /// Whether the model thinks, under the name of DeepSeek and GLM.
+        pub thinking: Option<ThinkingSwitch>,
+        /// Whether, or how much, the model thinks, under OpenRouter's name.
+        pub reasoning: Option<ReasoningSwitch>,
+        /// OpenRouter's way to ask for the tokens in a stream.
+        pub usage: Option<UsageSwitch>,
+        /// Variables of the chat template, under the name that other servers have for them.
+        #[schema(value_type = Option<Object>)]
+        pub chat_template_kwargs: Option<AnyJson>,
+        /// What is asked of this service alone.
+        pub paceline: Option<Extension>,
+        /// Fields that are not served.
+        #[serde(flatten)]
+        #[schema(ignore)]
+        pub rest: Rest,
+    }
 }
 
 /// One message of a conversation.

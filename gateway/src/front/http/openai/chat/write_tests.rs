@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use paceline_text::stream::{
-    AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, FinishReason, TokenLogprobs, Usage,
-};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, Usage};
+use paceline_vocabulary::generation::{FinishReason, TokenLogprobs};
 use serde_json::{Value, json};
 
 use super::write::ChatWriter;

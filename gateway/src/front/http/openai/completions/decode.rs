@@ -5,15 +5,16 @@
 
 use paceline_proto::limits;
 
-use super::request::CompletionRequest;
+use super::request::{CompletionFields, CompletionRequest};
 use crate::front::http::accepted::check;
-use crate::front::http::number::{Count, MaxTokens};
+use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{Extension, Parameters, include_usage, one_penalty};
+use crate::front::http::openai::params::{self, Extension, include_usage};
 use crate::front::http::values::Prompt;
 use crate::inference::bounds::{MAX_PROMPTS, check_elements};
 use crate::inference::error::InferenceError;
 use crate::inference::input::{PromptInput, RequestInput};
+use crate::inference::params::GenerationParams;
 
 /// Most tokens of an answer whose request does not say. The protocol has this number.
 const DEFAULT_TOKENS: u32 = 16;
@@ -33,33 +34,19 @@ pub(crate) struct DecodedCompletion {
 /// # Errors
 /// A field that is not served, or not with its value.
 pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion, InferenceError> {
-    let CompletionRequest {
+    let (fields, parameters) = request.split();
+    let CompletionFields {
         model: _, // checked by the front
         prompt,
         stream,
         stream_options,
         max_tokens,
-        n,
         best_of: _, // one, by its type
         echo,
-        stop,
-        temperature,
-        top_p,
-        seed,
-        presence_penalty,
-        frequency_penalty,
-        logit_bias,
         logprobs,
-        top_k,
-        min_p,
-        repetition_penalty,
-        min_tokens,
-        ignore_eos,
-        stop_token_ids,
-        repeat_penalty,
         paceline,
         rest,
-    } = request;
+    } = fields;
     check("", &rest, accepted::COMPLETIONS)?;
     let stream = stream.unwrap_or(false);
     let include_usage = include_usage(stream, stream_options)?;
@@ -73,29 +60,15 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
         let expected = "nothing, because no template is used for a text";
         return Err(InferenceError::invalid(field, expected, "variables"));
     }
-    let parameters = Parameters {
-        temperature,
-        top_p,
-        top_k,
-        min_p,
-        seed,
-        repetition_penalty: one_penalty(repetition_penalty, repeat_penalty)?,
-        presence_penalty,
-        frequency_penalty,
-        logit_bias,
-        max_tokens: max_tokens.or_else(|| {
-            let least = min_tokens.map_or(0, Count::get);
-            MaxTokens::new(DEFAULT_TOKENS.max(least).into())
-        }),
-        min_tokens,
-        ignore_eos,
-        stop,
-        stop_token_ids,
-        n,
-        logprobs,
-        route,
+    let parameters = parameters?;
+    let params = GenerationParams {
+        max_tokens: Some(
+            max_tokens.map_or(DEFAULT_TOKENS.max(parameters.min_tokens), MaxTokens::get),
+        ),
+        logprobs: logprobs.map(TopLogprobs::get),
+        route: route.map(|word| params::route(&word)).transpose()?,
+        ..parameters
     };
-    let params = parameters.checked()?;
     let input = |prompt| RequestInput { prompt, params: params.clone() };
     let inputs = prompts(prompt)?.into_iter().map(input).collect();
     Ok(DecodedCompletion { inputs, stream, include_usage })

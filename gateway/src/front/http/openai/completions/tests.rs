@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use paceline_text::stream::{
-    AnswerEnd, AnswerEvent, AnswerPart, FinishReason, TokenLogprobs, TopLogprob, Usage,
-};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, Usage};
+use paceline_vocabulary::generation::{FinishReason, TokenLogprobs, TopLogprob};
 use serde_json::{Value, json};
 
 use super::decode::{DecodedCompletion, completion};

@@ -1,7 +1,10 @@
-//! Conversions of enums between protobuf and `paceline_vocabulary`, for every shell.
+//! Conversions between protobuf and `paceline_vocabulary`, for every shell: enums here, a request and
+//! its answer in [`generation`].
 //!
 //! Towards protobuf a conversion cannot fail. From protobuf the value `UNSPECIFIED` has no
 //! counterpart: the conversion returns [`Unspecified`].
+
+mod generation;
 
 use paceline_vocabulary as words;
 use paceline_vocabulary::state;
@@ -68,6 +71,14 @@ impl From<words::Route> for v1::Route {
             lane: v1::Lane::from(route.lane).into(),
             reason: v1::RouteReason::from(route.reason).into(),
         }
+    }
+}
+
+impl TryFrom<v1::Route> for words::Route {
+    type Error = Unspecified;
+
+    fn try_from(route: v1::Route) -> Result<Self, Unspecified> {
+        Ok(Self { lane: route.lane().try_into()?, reason: route.reason().try_into()? })
     }
 }
 
