@@ -127,6 +127,7 @@ fn cases() -> Vec<Case> {
         ("top_p over 1", with(hi(), |s| s.top_p = Some(1.5)), InvalidArgument, &["top_p", "1.5"]),
         ("min_p NaN", with(hi(), |s| s.min_p = Some(f32::NAN)), InvalidArgument, &["min_p"]),
         ("min_p negative", with(hi(), |s| s.min_p = Some(-0.1)), InvalidArgument, &["min_p"]),
+        ("top_a over 1", with(hi(), |s| s.top_a = Some(2.0)), InvalidArgument, &["top_a"]),
         ("min_p over 1", with(hi(), |s| s.min_p = Some(2.0)), InvalidArgument, &["min_p"]),
         (
             "repetition_penalty 0",

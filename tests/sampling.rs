@@ -56,6 +56,10 @@ fn ways() -> Vec<Way> {
             warm(s, 1.3);
             s.min_p = Some(0.05);
         }),
+        ("top_a", |s, _, _| {
+            warm(s, 1.3);
+            s.top_a = Some(0.2);
+        }),
         ("repetition", |s, _, _| s.repetition_penalty = Some(1.3)),
         ("presence", |s, _, _| s.presence_penalty = Some(2.0)),
         ("frequency", |s, _, _| s.frequency_penalty = Some(1.5)),
@@ -74,6 +78,7 @@ fn ways() -> Vec<Way> {
         ("all", |s, l, greedy| {
             warm(s, 0.9);
             (s.top_k, s.top_p, s.min_p) = (Some(50), Some(0.95), Some(0.01));
+            s.top_a = Some(0.02);
             (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) =
                 (Some(1.1), Some(0.3), Some(0.2));
             s.logit_bias = bias(greedy.iter().take(4).copied(), 1.5);
@@ -117,6 +122,7 @@ fn met(name: &str, plain: &Answer, greedy: &[u32]) -> bool {
             before.sum::<f32>() < 0.8 + 1e-4
         }),
         "min_p" => chosen(&|_, one| one.logprob >= one.top[0].logprob + 0.05f32.ln() - 1e-4),
+        "top_a" => chosen(&|_, one| one.logprob >= 0.2f32.ln() + 2.0 * one.top[0].logprob - 1e-4),
         "greedy" => ids == greedy,
         "forbidden" => !ids.iter().any(|id| greedy[..6].contains(id)),
         "forced" => ids.len() == TOKENS as usize && ids.iter().all(|id| *id == FORCED),

@@ -180,6 +180,9 @@ pub struct HowArgs {
     /// Only tokens at least this fraction as probable as the best one
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
+    /// Only tokens with at least this multiple of the square of the best one's probability
+    #[arg(long, value_name = "A", allow_negative_numbers = true)]
+    pub top_a: Option<f32>,
     /// Above 1 makes tokens less likely that are in the prompt or the answer already; 1 is off
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,

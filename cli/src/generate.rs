@@ -195,7 +195,7 @@ pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs) -> ChatRequest
 }
 
 fn sampling(how: &HowArgs) -> v1::Sampling {
-    let HowArgs { temperature, top_k, top_p, min_p, seed, .. } = *how;
+    let HowArgs { temperature, top_k, top_p, min_p, top_a, seed, .. } = *how;
     let HowArgs { repetition_penalty, presence_penalty, frequency_penalty, .. } = *how;
     let logit_bias = how
         .logit_bias
@@ -207,6 +207,7 @@ fn sampling(how: &HowArgs) -> v1::Sampling {
         top_k,
         top_p,
         min_p,
+        top_a,
         seed,
         repetition_penalty,
         presence_penalty,

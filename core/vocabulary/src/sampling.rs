@@ -19,6 +19,9 @@ macro_rules! with_sampling_parameters {
             top_p: f32 = 1.0, "a number above 0, at most 1", |x: f32| x > 0.0 && x <= 1.0;
             /// Least probability of a candidate, as a share of the most probable one's.
             min_p: f32 = 0.0, "a number from 0 to 1", |x: f32| (0.0..=1.0).contains(&x);
+            /// Least probability of a candidate, as a multiple of the square of the most probable
+            /// one's; 0: off.
+            top_a: f32 = 0.0, "a number from 0 to 1", |x: f32| (0.0..=1.0).contains(&x);
             /// Divides the logits of tokens that occurred; 1: off.
             repetition_penalty: f32 = 1.0, "a number from 0.01 to 10",
                 |x: f32| (SamplingRule::LEAST_REPETITION_PENALTY..=10.0).contains(&x);

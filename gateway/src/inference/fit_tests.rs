@@ -143,6 +143,13 @@ fn broken_settings_are_refused_by_field() {
             &["from 0 to 1"],
         );
     }
+    for value in [f32::NAN, -0.01, 1.5] {
+        check(
+            sampled(SamplingWish { top_a: Some(value), ..Default::default() }),
+            "sampling.top_a",
+            &["from 0 to 1"],
+        );
+    }
     for value in [f32::NAN, 0.0, 1e-39, 0.009, -1.0, 10.5, f32::INFINITY] {
         let penalized =
             sampled(SamplingWish { repetition_penalty: Some(value), ..Default::default() });

@@ -184,12 +184,20 @@ pub(crate) fn draw(candidates: Vec<(u32, f32)>, rule: &RowRule<'_>, at: u32) -> 
     }
     let weight = |logit: f32| f64::from((logit - top) / sampling.temperature).exp();
     let total: f64 = sorted.iter().map(|(_, logit)| weight(*logit)).sum();
-    let (mut mass, mut chosen) = (0.0, (f32::NEG_INFINITY, best));
+    let mut mass = 0.0;
+    let kept = sorted.iter().position(|(_, logit)| {
+        let is_cut =
+            mass / total >= f64::from(sampling.top_p) || weight(*logit) < f64::from(sampling.min_p);
+        mass += weight(*logit);
+        is_cut
+    });
+    sorted.truncate(kept.unwrap_or(sorted.len()));
+    let mass: f64 = sorted.iter().map(|(_, logit)| weight(*logit)).sum();
+    let mut chosen = (f32::NEG_INFINITY, best);
     for (id, logit) in sorted {
-        if mass >= f64::from(sampling.top_p) || weight(logit) < f64::from(sampling.min_p) {
+        if weight(logit) * mass < f64::from(sampling.top_a) {
             break;
         }
-        mass += weight(logit) / total;
         let score = logit / sampling.temperature + rule.noise.noise(rule.position + at, id);
         if score > chosen.0 {
             chosen = (score, id);

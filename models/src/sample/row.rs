@@ -26,6 +26,8 @@ struct Survivors<'a> {
     top_k_edge: Option<(f32, f32)>,
     /// By rank in the order: mass strictly before, for the sorted ones.
     mass_before: Vec<f64>,
+    /// Least exp(x − max) that top-a leaves; 0 if it is off.
+    top_a_edge: f64,
 }
 
 /// Whether every logit of a row is a number below +∞. Both a NaN and +∞ fail the comparison; −∞ is
@@ -52,11 +54,20 @@ pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<TokenChoice> {
         // So cold that the quotient is no number: no noise reaches from one logit to another.
         return greedy(row, &ids, rule.wants_margin);
     }
-    let mut survivors =
-        Survivors { row, rule, count: ids.len(), ids, max, top_k_edge: None, mass_before: vec![] };
+    let mut survivors = Survivors {
+        row,
+        rule,
+        count: ids.len(),
+        ids,
+        max,
+        top_k_edge: None,
+        mass_before: vec![],
+        top_a_edge: 0.0,
+    };
     survivors.apply_top_k();
     survivors.apply_top_p();
     survivors.apply_min_p();
+    survivors.apply_top_a();
     survivors.draw()
 }
 
@@ -104,11 +115,7 @@ impl Survivors<'_> {
         if p >= 1.0 {
             return;
         }
-        let weight = |id: u32| f64::from(self.scaled(id) - self.max).exp();
-        // In the order of ids, so that the sum does not depend on how candidates were selected.
-        let mut by_id = self.ids[..self.count].to_vec();
-        by_id.sort_unstable();
-        let total: f64 = by_id.into_iter().map(weight).sum();
+        let total = self.mass();
         let mut sorted = FIRST_SORTED.min(self.count);
         loop {
             if sorted < self.count {
@@ -144,6 +151,29 @@ impl Survivors<'_> {
                 |id: &u32| f64::from(row[*id as usize] / temperature - max).exp() >= min_p;
             self.count = partition(&mut self.ids[..self.count], &mut self.mass_before, survives);
         }
+    }
+
+    /// Keeps an id if its probability is at least top-a times the square of the best one's, by the
+    /// softmax of the survivors so far. With masses m = exp(x − max) and their sum M that is
+    /// m ≥ top-a / M: the best id has mass 1 and always survives.
+    fn apply_top_a(&mut self) {
+        let top_a = f64::from(self.rule.sampling.top_a);
+        if top_a > 0.0 {
+            self.top_a_edge = top_a / self.mass();
+            let (row, temperature, max) = (self.row, self.rule.sampling.temperature, self.max);
+            let edge = self.top_a_edge;
+            let survives =
+                |id: &u32| f64::from(row[*id as usize] / temperature - max).exp() >= edge;
+            self.count = partition(&mut self.ids[..self.count], &mut self.mass_before, survives);
+        }
+    }
+
+    /// Sum of the survivors' exp(x − max), in the order of ids, so that it does not depend on how
+    /// candidates were selected.
+    fn mass(&self) -> f64 {
+        let mut by_id = self.ids[..self.count].to_vec();
+        by_id.sort_unstable();
+        by_id.into_iter().map(|id| f64::from(self.scaled(id) - self.max).exp()).sum()
     }
 
     /// The survivor with the largest logit / T + noise. The noise's logarithms are only taken where
@@ -190,7 +220,7 @@ impl Survivors<'_> {
         Some(TokenChoice { token, margin })
     }
 
-    /// How near the outcome is to an edge of top-k, top-p or min-p: the winner's own distance, and
+    /// How near the outcome is to an edge of top-k, top-p, min-p or top-a: the winner's own distance, and
     /// that of ids shut out by an edge that would have won.
     fn edge_distance(&self, winner: u32, score: f32) -> f32 {
         let mut distance = f32::INFINITY;
@@ -217,6 +247,10 @@ impl Survivors<'_> {
                     (f64::from(x - self.max).exp() - f64::from(self.rule.sampling.min_p)).abs()
                         as f32,
                 );
+            }
+            if self.top_a_edge > 0.0 && x < self.max {
+                let mass = f64::from(x - self.max).exp();
+                edges = edges.min((mass - self.top_a_edge).abs() as f32);
             }
             distance = distance.min(edges);
         }
@@ -278,6 +312,14 @@ mod tests {
                 (before < f64::from(s.top_p) || s.top_p >= 1.0) && weight(id) >= f64::from(s.min_p)
             })
             .collect();
+        let mass: f64 = kept.iter().map(weight).sum();
+        let probability = |id: &u32| weight(id) / mass;
+        let best = kept.iter().map(probability).fold(0.0, f64::max);
+        let kept: Vec<u32> = kept
+            .iter()
+            .copied()
+            .filter(|id| probability(id) >= f64::from(s.top_a) * best * best)
+            .collect();
         let score =
             |id: &u32| row[*id as usize] / s.temperature + rule.noise.noise(rule.position, *id);
         kept.into_iter()
@@ -306,6 +348,9 @@ mod tests {
                     ..SamplingRule::GREEDY
                 },
                 SamplingRule { temperature: 2.0, min_p: 0.1, ..SamplingRule::GREEDY },
+                SamplingRule { temperature: 1.5, top_a: 0.3, ..SamplingRule::GREEDY },
+                SamplingRule { temperature: 2.0, top_a: 1.0, top_k: 50, ..SamplingRule::GREEDY },
+                SamplingRule { temperature: 1.5, top_a: 0.1, top_p: 0.9, ..SamplingRule::GREEDY },
             ] {
                 for position in 0..20 {
                     let rule = rule(sampling, position);

@@ -343,6 +343,7 @@ mod tests {
             presence_penalty: Some(0.5),
             frequency_penalty: Some(-0.5),
             logit_bias: vec![v1::LogitBias { token_id: 4095, bias: 1.5 }],
+            top_a: Some(0.2),
         };
         let limits = v1::Limits {
             max_tokens: Some(3),
@@ -369,6 +370,7 @@ mod tests {
                 top_k: Some(9),
                 top_p: Some(0.8),
                 min_p: Some(0.1),
+                top_a: Some(0.2),
                 repetition_penalty: Some(1.1),
                 presence_penalty: Some(0.5),
                 frequency_penalty: Some(-0.5),

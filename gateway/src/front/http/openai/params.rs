@@ -85,6 +85,9 @@ macro_rules! with_parameters {
             /// Least probability of a token, relative to the most probable one.
             #[schema(minimum = 0.0, maximum = 1.0)]
             pub min_p: Option<f32>,
+            /// Least probability of a token, as a multiple of the square of the most probable one's.
+            #[schema(minimum = 0.0, maximum = 1.0)]
+            pub top_a: Option<f32>,
             /// The same seed gives the same answer.
             #[schema(inline)]
             pub seed: Option<Seed>,
@@ -130,6 +133,7 @@ macro_rules! with_parameters {
                         top_k: self.top_k.map(Count::get),
                         top_p: self.top_p,
                         min_p: self.min_p,
+                        top_a: self.top_a,
                         repetition_penalty: penalty,
                         presence_penalty: self.presence_penalty,
                         frequency_penalty: self.frequency_penalty,

@@ -54,7 +54,7 @@ fn every_parameter_is_decoded() {
     let found = params(json!({
         "max_completion_tokens": 30, "n": 2, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.8, "seed": -1,
         "presence_penalty": 0.25, "frequency_penalty": -0.5, "logit_bias": {"7": -100, "9": 1.5}, "logprobs": true,
-        "top_logprobs": 3, "top_k": 9, "min_p": 0.125, "repetition_penalty": 1.5, "min_tokens": 4, "ignore_eos": true,
+        "top_logprobs": 3, "top_k": 9, "min_p": 0.125, "top_a": 0.25, "repetition_penalty": 1.5, "min_tokens": 4, "ignore_eos": true,
         "stop_token_ids": [5], "paceline": {"route": "plain"},
     }));
     let expected = GenerationParams {
@@ -64,6 +64,7 @@ fn every_parameter_is_decoded() {
             top_k: Some(9),
             top_p: Some(0.8),
             min_p: Some(0.125),
+            top_a: Some(0.25),
             repetition_penalty: Some(1.5),
             presence_penalty: Some(0.25),
             frequency_penalty: Some(-0.5),
