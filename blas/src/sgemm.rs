@@ -56,7 +56,7 @@ pub unsafe extern "C" fn cblas_sgemm(
         return;
     }
     FORWARDED.fetch_add(1, Ordering::Relaxed);
-    match openblas::sgemm() {
+    match openblas::sgemm(cblas_sgemm) {
         // SAFETY: the caller's.
         Some(sgemm) => unsafe {
             sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
