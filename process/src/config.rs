@@ -37,17 +37,17 @@ use serde::{Deserialize, Serialize};
 
 pub use auto::Auto;
 pub use drafter::{
-    AUTO_DRAFTER, DRAFTER_KINDS, DrafterChoice, DrafterConfig, DrafterQuantize, DrafterStart,
-    LOOKUP, MTP, TARGET_HEAD, WITHOUT_DIRECTORY,
+    DRAFTER_KINDS, DrafterChoice, DrafterConfig, DrafterQuantize, DrafterStart, LOOKUP, MTP,
+    TARGET_HEAD, WITHOUT_DIRECTORY,
 };
-pub use drafter_models::DrafterModels;
+pub use drafter_models::{AUTO_DRAFTER, DrafterModels};
 pub use error::ConfigError;
 pub use gateway::{GatewayConfig, ToolFormat};
 pub use kv::KvConfig;
 pub use limits::LimitsConfig;
 pub use load::Loaded;
 pub use log::{LogConfig, LogFormat};
-pub use model_dirs::{DrafterFiles, demo_dir};
+pub use model_dirs::DrafterFiles;
 pub use names::ModelAliases;
 pub use policy::POLICY_KEYS;
 pub use routing::{Force, RoutingConfig};

@@ -150,7 +150,7 @@ impl RuntimeDir {
     pub fn locate(config: &Config) -> Result<Self, RuntimeDirError> {
         let set = &config.supervisor.runtime_dir;
         let path = if set.is_empty() {
-            let run = crate::lifecycle::env_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+            let run = crate::environment::env_os("XDG_RUNTIME_DIR").map(PathBuf::from);
             let run = run.filter(|dir| dir.is_absolute()).map(|dir| dir.join("paceline"));
             run.or_else(|| platform::cache_dir().map(|dir| dir.join("paceline/run")))
                 .ok_or(RuntimeDirError::Nowhere)?

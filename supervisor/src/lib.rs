@@ -37,6 +37,7 @@ pub mod worker_client;
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
 use paceline_process::runtime_dir::RuntimeDirError;
 use paceline_process::{Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry};
@@ -125,8 +126,7 @@ fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
 }
 
 async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
-    let signals =
-        if lifecycle::env(PARENT_FD).is_some() { Signals::child() } else { Signals::interactive() };
+    let signals = if env(PARENT_FD).is_some() { Signals::child() } else { Signals::interactive() };
     let (mut signals, mut parent) = match (signals, ParentWatch::inherited()) {
         (Ok(signals), Ok(parent)) => (signals, parent),
         (Err(error), _) | (_, Err(error)) => return refuse(Exit::Config, &error),

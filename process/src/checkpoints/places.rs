@@ -16,8 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 
 use super::{ModelName, ModelRef, SMOLLM2};
-use crate::config::demo_dir;
-use crate::lifecycle::env_os;
+use crate::environment::env_os;
 use crate::platform;
 
 /// Link to the revision of a pulled model that its name stands for.
@@ -272,6 +271,18 @@ impl ListedCheckpoint {
         let (bytes, missing) = (bytes_below(&path), missing_files(&path));
         Self { name, kind, revision, path, bytes, missing }
     }
+}
+
+/// The embedded demo model: beside an installed program (`../share/paceline/demo`), or in the
+/// source tree a program was built in.
+pub fn demo_dir(which: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
+    let installed = program.parent()?.parent()?.join("share/paceline/demo");
+    let built = program.ancestors().skip(1).map(|dir| dir.join("demo"));
+    std::iter::once(installed)
+        .chain(built)
+        .map(|demo| demo.join(which))
+        .find(|dir| dir.join("config.json").is_file())
 }
 
 /// What clients call the model of a directory: the directory's name, and of a model from a hub
