@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use paceline_vocabulary::ExponentialMean;
 use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFigures, StepCost};
 
-use crate::speculation::{Costs, Cycles, KINDS, Size, StepLoad, TrafficClass};
+use super::acceptance::{KINDS, TrafficClass};
+use super::controller::{Cycles, StepLoad};
+use super::step_cost::{Costs, Size};
 
 /// Upper ends of the ranges by sequences. The last range also holds what is beyond it.
 const SEQUENCES: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -19,7 +21,7 @@ const REPORTED_LENGTH: usize = 15;
 
 /// Steps and cycles by range.
 #[derive(Clone, Debug)]
-pub(crate) struct Ranges {
+pub(super) struct Ranges {
     by_sequences: [u64; SEQUENCES.len()],
     by_context: [u64; CONTEXT.len()],
     /// Kinds of text by length of context; without a value if no draft was verified there.
@@ -45,20 +47,20 @@ fn range(ends: &[u32], amount: f64) -> usize {
 
 impl Ranges {
     /// Counts a step with so many sequences in the engine, with `context` positions each.
-    pub(crate) fn count_step(&mut self, sequences: usize, context: f64) {
+    pub(super) fn count_step(&mut self, sequences: usize, context: f64) {
         self.by_sequences[range(&SEQUENCES, sequences as f64)] += 1;
         self.by_context[range(&CONTEXT, context)] += 1;
         self.context.add(context);
     }
 
     /// Counts a cycle of a sequence of so many positions, with these probabilities of its kinds.
-    pub(crate) fn count_cycle(&mut self, context: usize, kinds: &[f64; KINDS]) {
+    pub(super) fn count_cycle(&mut self, context: usize, kinds: &[f64; KINDS]) {
         let means = &mut self.kinds[range(&CONTEXT, context as f64)];
         means.iter_mut().zip(kinds).for_each(|(mean, newest)| mean.add(*newest));
     }
 
     /// Everything for a heartbeat.
-    pub(crate) fn figures(
+    pub(super) fn figures(
         &self,
         costs: &Costs,
         classes: &[(String, TrafficClass)],
