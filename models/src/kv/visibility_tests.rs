@@ -3,6 +3,7 @@
 
 use mlx_rs::transforms::eval;
 
+use super::step_rows::{Call, ClassRead};
 use super::testing::number;
 use super::*;
 use crate::layers::HiddenKeys;
@@ -185,16 +186,16 @@ fn rows_that_do_not_fit_are_refused() {
 }
 
 /// The calls of the last step for the layer without a window, of rows that attend backwards.
-fn calls(store: &mut KvStore) -> Vec<by_class::Call> {
+fn calls(store: &mut KvStore) -> Vec<Call> {
     let form = store.calls;
     let causality = Causality { window: None, both_ways: false };
     let access = store.access.as_mut().expect("a step was made");
-    let each = |read: &mut access::ClassRead| read.calls(causality, form, Dtype::Float32);
+    let each = |read: &mut ClassRead| read.calls(causality, form, Dtype::Float32);
     access.reads.iter_mut().flat_map(|read| each(read).expect("made").to_vec()).collect()
 }
 
-fn masks(calls: &[by_class::Call]) -> usize {
-    let is_mask = |call: &&by_class::Call| matches!(call.hidden, HiddenKeys::Masked(_));
+fn masks(calls: &[Call]) -> usize {
+    let is_mask = |call: &&Call| matches!(call.hidden, HiddenKeys::Masked(_));
     calls.iter().filter(is_mask).count()
 }
 
@@ -250,7 +251,7 @@ fn on_metal_sequences_of_several_lengths_share_one_mask_in_the_type_of_the_queri
     step(&mut store, &[(0, 10, 0), (1, 7, 0)], false);
     ask(&mut store, &[(0, 2), (1, 2)]);
     let calls = calls(&mut store);
-    let [by_class::Call { hidden: HiddenKeys::Masked(mask), .. }] = calls.as_slice() else {
+    let [Call { hidden: HiddenKeys::Masked(mask), .. }] = calls.as_slice() else {
         panic!("expected one call with a mask, found {calls:?}");
     };
     assert_eq!((mask.dtype(), mask.shape()), (Dtype::Float32, &[2, 1, 2, 12][..]));

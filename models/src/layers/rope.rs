@@ -9,6 +9,7 @@ use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value};
 
+use super::rope_tables::RopeTables;
 use super::{Positions, host};
 use crate::error::{ModelError, Result};
 use crate::load::{ConfigJson, LoadError};
@@ -22,15 +23,6 @@ pub(crate) struct Rope {
     magnitude: f32,
     /// By which of three positions each frequency turns `[R/2]`; `None`: there is one.
     axes: Option<Vec<usize>>,
-}
-
-/// cos and sin of a batch's rows, made once and used by every layer.
-#[derive(Clone, Debug)]
-pub(crate) struct RopeTables {
-    /// `[rows, 1, R]`
-    cos: Array,
-    /// `[rows, 1, R]`, the first half negated.
-    sin: Array,
 }
 
 /// The share of a head that turns.
@@ -293,42 +285,6 @@ impl Rope {
 }
 
 impl RopeTables {
-    /// From (cos, sin) of each row and each of `half` frequencies.
-    pub(crate) fn new(
-        rows: usize,
-        half: usize,
-        dtype: Dtype,
-        turn: impl Fn(usize, usize) -> (f32, f32),
-    ) -> Result<Self> {
-        let (mut cos, mut sin) = (vec![0f32; rows * 2 * half], vec![0f32; rows * 2 * half]);
-        for row in 0..rows {
-            let at = row * 2 * half;
-            for i in 0..half {
-                let (c, s) = turn(row, i);
-                (cos[at + i], cos[at + half + i]) = (c, c);
-                (sin[at + i], sin[at + half + i]) = (-s, s);
-            }
-        }
-        let shape = [rows as i32, 1, 2 * half as i32];
-        let table = |values: Vec<f32>| Array::from_slice(&values, &shape).as_dtype(dtype);
-        Ok(Self { cos: table(cos)?, sin: table(sin)? })
-    }
-
-    /// cos and sin `[rows, 1, R]`, sin with its first half negated.
-    #[cfg(target_os = "linux")]
-    pub(super) fn tables(&self) -> (&Array, &Array) {
-        (&self.cos, &self.sin)
-    }
-
-    /// The tables of the last `rows` rows.
-    pub(crate) fn last(&self, rows: i32) -> Result<Self> {
-        let first = self.cos.dim(0) - rows;
-        let cut = |table: &Array| {
-            if first == 0 { Ok(table.clone()) } else { table.try_index((first.., .., ..)) }
-        };
-        Ok(Self { cos: cut(&self.cos)?, sin: cut(&self.sin)? })
-    }
-
     /// The first heads of `x` `[rows, at least so many, R]`, turned → `[rows, heads, R]`.
     pub(crate) fn apply_to(&self, x: &Array, heads: i32) -> Result<Array> {
         match host::turn(x, heads, self)? {
