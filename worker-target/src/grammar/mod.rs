@@ -2,6 +2,7 @@
 //! becomes the state of one sequence, which gives the allowed ids of each row.
 //!
 //! - [`vocabulary`]: the bytes of tokens.
+//! - [`json`]: a JSON schema made ready for the compiler.
 //! - [`schema`] and [`text`]: bounds of what clients send. [`pattern`]: why an expression is refused.
 //! - [`closing`]: objects that declare their members have no others; it uses [`references`] and
 //!   [`alternatives`].
@@ -24,6 +25,7 @@ mod closing_tests;
 mod compile;
 #[cfg(test)]
 mod compile_tests;
+mod json;
 mod line;
 mod memory;
 mod pattern;
