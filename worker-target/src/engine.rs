@@ -39,10 +39,10 @@ use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_proto::internal::v1::{SpeculationTotals, WorkerPhase};
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_target_core::{Scheduler, SequenceKey, Step};
 use paceline_vocabulary::Millis;
 use paceline_vocabulary::report::LinkReport;
 
-use crate::core::{Scheduler, SequenceKey, Step};
 use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::features::ImageFeatures;

@@ -10,11 +10,11 @@ use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterFiles};
 use paceline_process::worker::WorkerContext;
 use paceline_process::{digest, platform};
+use paceline_target_core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
 use paceline_vocabulary::report::KvClass;
 
-use crate::core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::engine::{Engine, EngineParts};

@@ -1,5 +1,5 @@
 //! The page store: KV rows of the prefix cache, page by page, and hidden states of some pages. The
-//! core's index decides which pages exist (`core::prefix`). Drafters come and go; the store stays,
+//! core's index decides which pages exist (`prefix_cache`). Drafters come and go; the store stays,
 //! because it belongs to the target and depends neither on lanes nor on drafters.
 //!
 //! Of a model with recurrent layers the store has states, too (`states`): its pages are stored
@@ -13,8 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use paceline_models::{KeptStates, KvRows, KvStore, ModelError, SequenceId};
-
-use crate::core::{
+use paceline_target_core::{
     Chain, Evicted, HiddenStateWindow, Image, PAGE, PageId, PageKey, PrefixIndex, PrefixWait,
     Sequence, SequenceKey,
 };

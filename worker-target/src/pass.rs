@@ -11,8 +11,8 @@ use paceline_models::{
     Array, Forward, HiddenStates, KvStore, ModelError, PreparedStep, SequenceId, Target,
     prepare_next, take_prepared,
 };
+use paceline_target_core::{Chosen, Scheduler, Sequence, SequenceKey, StepPart, Token};
 
-use crate::core::{Chosen, Scheduler, Sequence, SequenceKey, StepPart, Token};
 use crate::drafting::Drafting;
 use crate::features::ImageFeatures;
 use crate::running::RunningRequest;

@@ -7,10 +7,10 @@ mod request;
 use paceline_models::sample::Logprobs;
 use paceline_proto::internal::v1::{self as internal, Done, TokenBatch};
 use paceline_proto::v1;
+use paceline_target_core::scheduler::ServedFigures;
+use paceline_target_core::{Emission, Finish};
 use paceline_vocabulary::report;
 
-use crate::core::scheduler::ServedFigures;
-use crate::core::{Emission, Finish};
 use crate::loaded_model::LoadedModel;
 use crate::request::ValidRequest;
 use crate::running::FirstTokenTimes;

@@ -4,9 +4,9 @@
 use paceline_models::vision::VisionInfo;
 use paceline_proto::internal::v1::Picture;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_target_core::{Image, ImageKey};
 use tonic::Status;
 
-use crate::core::{Image, ImageKey};
 use crate::image_files::AnnouncedImage;
 
 /// Longest file name: the limit of common file systems.
