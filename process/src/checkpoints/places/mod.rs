@@ -396,5 +396,4 @@ fn file_name(path: &Path) -> String {
 }
 
 #[cfg(test)]
-#[path = "places_tests.rs"]
 mod tests;
