@@ -536,10 +536,6 @@ fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
 }
 
 #[cfg(test)]
-mod rows_tests;
-#[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod visibility_tests;

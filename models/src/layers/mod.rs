@@ -45,6 +45,3 @@ pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};
 pub(crate) use recurrent::fold_accepted;
 pub(crate) use rope::Rope;
 pub(crate) use rope_tables::RopeTables;
-
-#[cfg(all(test, target_os = "linux"))]
-mod host_tests;

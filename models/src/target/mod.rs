@@ -313,4 +313,4 @@ pub fn load_target_with(
 }
 
 #[cfg(test)]
-mod unserved_tests;
+mod tests;

@@ -441,5 +441,4 @@ impl KvStore {
 }
 
 #[cfg(test)]
-#[path = "states_tests.rs"]
 mod tests;

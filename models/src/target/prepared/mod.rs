@@ -61,5 +61,4 @@ pub fn take_prepared(
 }
 
 #[cfg(test)]
-#[path = "prepared_tests.rs"]
 mod tests;

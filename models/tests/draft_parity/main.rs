@@ -3,25 +3,15 @@
 //! began. Values and provenance: `golden/`, remade by its draft.py, draft_tokens.py, chains.py, mtp.py
 //! and hybrid_draft.py.
 
-#[path = "draft_parity/chains.rs"]
 mod chains;
-#[path = "draft_parity/eagle3.rs"]
 mod eagle3;
-#[path = "draft_parity/hybrid.rs"]
 mod hybrid;
-#[path = "draft_parity/model.rs"]
 mod model;
-#[path = "draft_parity/mtp.rs"]
 mod mtp;
-#[path = "draft_parity/packed.rs"]
 mod packed;
-#[path = "draft_parity/pair.rs"]
 mod pair;
-#[path = "draft_parity/random.rs"]
 mod random;
-#[path = "draft_parity/refused.rs"]
 mod refused;
-#[path = "draft_parity/tokens.rs"]
 mod tokens;
 
 use std::path::Path;

@@ -2,17 +2,11 @@
 //! sampling contract against an independent implementation. Values and provenance: `golden/`,
 //! remade by `make golden`.
 
-#[path = "parity/changed.rs"]
 mod changed;
-#[path = "parity/families.rs"]
 mod families;
-#[path = "parity/hybrid.rs"]
 mod hybrid;
-#[path = "parity/lanes.rs"]
 mod lanes;
-#[path = "parity/model.rs"]
 mod model;
-#[path = "parity/sampling.rs"]
 mod sampling;
 
 use model::check_model;

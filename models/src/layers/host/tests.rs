@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops};
 
-use super::{
+use super::super::{
     ExpertParts, HeadRows, HiddenKeys, QuantizedParts, QueryRows, RopeTables, RowKeys, RowPlaces,
     RowWrite, StoredHeads, TurnedHeads, VisibleKeys, attention, host,
 };

@@ -1,3 +1,6 @@
+mod constraint;
+mod faulty;
+
 use super::*;
 
 const V: i32 = 40;

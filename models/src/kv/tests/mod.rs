@@ -1,6 +1,9 @@
 //! The store against attention by definition: ragged batches, growth over class borders, rewinds,
 //! copies.
 
+mod rows;
+mod visibility;
+
 use mlx_rs::transforms::eval;
 
 use super::testing::{HEADS, KV_HEADS, by_definition, rows, step, store};

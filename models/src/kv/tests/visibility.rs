@@ -3,8 +3,8 @@
 
 use mlx_rs::transforms::eval;
 
-use super::step_rows::{Call, ClassRead};
-use super::testing::number;
+use super::super::step_rows::{Call, ClassRead};
+use super::super::testing::number;
 use super::*;
 use crate::layers::HiddenKeys;
 

@@ -308,5 +308,4 @@ impl RopeTables {
 }
 
 #[cfg(test)]
-#[path = "rope_tests.rs"]
 mod tests;

@@ -2,17 +2,12 @@
 //! to features, prompts with pictures to tokens. Values and provenance: `golden/vision.py` and
 //! `golden/hybrid_vision.py`, remade by `make golden`.
 
-#[path = "vision/broken.rs"]
 mod broken;
-#[path = "parity/changed.rs"]
+#[path = "../parity/changed.rs"]
 mod changed;
-#[path = "vision/hybrid.rs"]
 mod hybrid;
-#[path = "vision/refused.rs"]
 mod refused;
-#[path = "vision/scene.rs"]
 mod scene;
-#[path = "vision/text.rs"]
 mod text;
 
 use std::collections::HashMap;

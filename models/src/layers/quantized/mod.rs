@@ -173,5 +173,4 @@ struct RawFormat {
 }
 
 #[cfg(test)]
-#[path = "quantized_tests.rs"]
 mod tests;

@@ -442,3 +442,6 @@ fn not_made(shapes: &[&[i32]]) -> ModelError {
         "cannot make a node of shapes {shapes:?}: expected float32 on the CPU, and memory"
     ))
 }
+
+#[cfg(test)]
+mod tests;
