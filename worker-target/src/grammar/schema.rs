@@ -2,7 +2,7 @@
 //! refused by name, and numbers that would make the grammar large are bounded.
 //!
 //! Bounds: the compiler takes no cancellation, so that its work must be bounded by its input. The
-//! numbers are measured by the tests of hostile schemas (`compile_tests`).
+//! numbers are measured by the tests of hostile schemas (`tests::compile`).
 
 use std::collections::{HashMap, HashSet};
 

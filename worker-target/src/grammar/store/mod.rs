@@ -289,5 +289,4 @@ impl std::fmt::Debug for Grammars {
 }
 
 #[cfg(test)]
-#[path = "store_tests.rs"]
 mod tests;

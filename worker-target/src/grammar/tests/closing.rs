@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::compile::{PartError, compile, factory};
-use super::compile_tests::{END, schema};
-use super::state_tests::{Walk, byte_vocabulary};
+use super::super::compile::{PartError, compile, factory};
+use super::compile::{END, schema};
+use super::state::{Walk, byte_vocabulary};
 use super::*;
 
 /// Which answers a schema allows.

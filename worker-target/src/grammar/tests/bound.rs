@@ -4,9 +4,9 @@
 use paceline_models::sample::Constraint as _;
 use serde_json::{Map, Value, json};
 
-use super::compile::{compile, factory};
-use super::compile_tests::{END, schema};
-use super::state_tests::made_up_vocabulary;
+use super::super::compile::{compile, factory};
+use super::compile::{END, schema};
+use super::state::made_up_vocabulary;
 use super::*;
 
 /// The most that are served.

@@ -3,8 +3,8 @@
 use futures::FutureExt as _;
 use serde_json::json;
 
-use super::super::compile_tests::schema;
 use super::super::line::{MAX_WAITING, Seat};
+use super::super::tests::compile::schema;
 use super::*;
 
 /// Grammars of the demo target.

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::closing_tests::{compiled, object};
-use super::compile_tests::{MOST, measured};
-use super::store::STACK_BYTES;
+use super::super::store::STACK_BYTES;
+use super::closing::{compiled, object};
+use super::compile::{MOST, measured};
 
 #[test]
 fn hostile_references_and_branches_are_bounded() {

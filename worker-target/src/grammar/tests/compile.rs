@@ -9,10 +9,10 @@ use paceline_process::worker::ENGINE_STACK_BYTES;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::compile::{PartError, compile, factory};
-use super::state_tests::{Walk, byte_vocabulary, made_up_vocabulary};
-use super::store::STACK_BYTES;
-use super::vocabulary::Vocabulary;
+use super::super::compile::{PartError, compile, factory};
+use super::super::store::STACK_BYTES;
+use super::super::vocabulary::Vocabulary;
+use super::state::{Walk, byte_vocabulary, made_up_vocabulary};
 use super::*;
 
 /// Counts the bytes that a thread holds.
@@ -79,7 +79,7 @@ pub(super) fn source(part: PartContent) -> GrammarSource {
     GrammarSource { frame: "start: @part_0".into(), parts: vec![part], end_ids: vec![END] }
 }
 
-pub(super) fn schema(schema: &Value) -> GrammarSource {
+pub(crate) fn schema(schema: &Value) -> GrammarSource {
     source(PartContent::JsonSchema(schema.to_string()))
 }
 

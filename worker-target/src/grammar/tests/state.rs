@@ -5,9 +5,9 @@ use std::path::Path;
 use paceline_models::sample::Constraint;
 use serde_json::{Value, json};
 
-use super::compile::{compile, factory};
-use super::compile_tests::{END, schema, source};
-use super::vocabulary::Vocabulary;
+use super::super::compile::{compile, factory};
+use super::super::vocabulary::Vocabulary;
+use super::compile::{END, schema, source};
 use super::*;
 
 /// Every byte is a token; then come the id that ends answers, and two tags.
