@@ -1,3 +1,5 @@
+mod states;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

@@ -205,5 +205,4 @@ impl Guard {
 }
 
 #[cfg(test)]
-#[path = "route_tests.rs"]
 mod tests;

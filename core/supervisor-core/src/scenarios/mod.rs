@@ -158,7 +158,7 @@ macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         $(#[test]
         fn $name() {
-            check(stringify!($name), include_str!(concat!("testdata/", stringify!($name), ".txt")));
+            check(stringify!($name), include_str!(concat!("../testdata/", stringify!($name), ".txt")));
         })*
     };
 }
