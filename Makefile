@@ -20,7 +20,7 @@ test: setup ## install what is missing, build, run the suite
 test-more: setup ## tests that need Python packages, a browser or minutes (half an hour at most)
 	@sh scripts/test-more.sh
 
-check: setup ## format, sizes, lints, licences, tests and purity of the cores: quick, for each change
+check: setup ## format, sizes, structure, lints, licences, tests and purity of the cores: quick, for each change
 	@sh scripts/check.sh
 
 check-macos: setup ## types and lints of everything for macOS, on Linux as well (needs a network once)

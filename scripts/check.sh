@@ -1,6 +1,6 @@
 #!/bin/sh
-# What each change must pass: format, sizes, purity of the cores, lints, licences and sources of the dependencies, tests
-# of the cores. Runs all of them before it fails, so that one run reports everything.
+# What each change must pass: format, sizes, structure, purity of the cores, lints, licences and sources of the dependencies,
+# tests of the cores. Runs all of them before it fails, so that one run reports everything.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -40,6 +40,8 @@ crates_are_here() { cargo fetch --quiet --offline --locked --target "$(rustc -vV
 step "Format" format
 step "All crates are here" crates_are_here
 step "Sizes of files" sh scripts/check-sizes.sh
+step "Structure" python3 -B scripts/check-structure.py
+step "Planted faults of structure" python3 -B scripts/check-structure-test.py
 step "Reasons of ignored tests" sh scripts/ignored.sh
 step "Purity of the cores" sh scripts/check-purity.sh
 step "Lints" lints

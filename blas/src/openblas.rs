@@ -23,16 +23,16 @@ pub(crate) type Sgemm = unsafe extern "C" fn(
 );
 
 /// The next one in the dynamic linker's order behind the executable: OpenBLAS, which mlx-sys puts
-/// before libmlx. `None` in a process without any.
-pub(crate) fn sgemm() -> Option<Sgemm> {
+/// before libmlx. `None` in a process without any. `ours` is the function of that name in this
+/// crate.
+pub(crate) fn sgemm(ours: Sgemm) -> Option<Sgemm> {
     static NEXT: OnceLock<Option<Sgemm>> = OnceLock::new();
     *NEXT.get_or_init(|| {
         // SAFETY: the name ends with a zero.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"cblas_sgemm".as_ptr()) };
         // Were this crate in a shared library, the next one could be ourselves: a call without end.
-        let ours = crate::sgemm::cblas_sgemm as Sgemm as *mut c_void;
         // SAFETY: a function of that name has CBLAS's signature.
-        (!found.is_null() && found != ours)
+        (!found.is_null() && found != ours as *mut c_void)
             .then(|| unsafe { std::mem::transmute::<*mut c_void, Sgemm>(found) })
     })
 }

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_process::Loaded;
+use paceline_process::environment::env;
 use paceline_process::socket::{STREAM_WINDOW, connection_window};
-use paceline_process::{Loaded, lifecycle};
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -52,7 +53,7 @@ impl Key {
                     place,
                 )
             }
-            None => (lifecycle::env(KEY_VAR).unwrap_or_default(), KEY_VAR.to_owned()),
+            None => (env(KEY_VAR).unwrap_or_default(), KEY_VAR.to_owned()),
         };
         let key = text.trim();
         if key.is_empty() && file.is_none() {

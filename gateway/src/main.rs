@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use paceline_gateway::ending::Event;
 use paceline_gateway::{Setup, StartError, run};
+use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
 use paceline_process::{Exit, Loaded, Signals, platform, task, telemetry};
 use tokio::sync::mpsc;
@@ -72,11 +73,8 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
 fn events() -> anyhow::Result<mpsc::Receiver<Event>> {
     let (sender, events) = mpsc::channel(8);
     let mut parent = ParentWatch::inherited()?;
-    let mut signals = if lifecycle::env(PARENT_FD).is_some() {
-        Signals::child()?
-    } else {
-        Signals::interactive()?
-    };
+    let mut signals =
+        if env(PARENT_FD).is_some() { Signals::child()? } else { Signals::interactive()? };
     task::spawn("signals", async move {
         let mut orphan = false;
         loop {

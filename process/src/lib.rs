@@ -5,6 +5,7 @@ pub mod checkpoints;
 pub mod clock;
 pub mod config;
 pub mod digest;
+pub mod environment;
 pub mod keys;
 pub mod lifecycle;
 pub mod listen;

@@ -8,6 +8,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::environment::env;
 use crate::platform;
 
 /// How a process of ours ends: its exit codes.
@@ -129,17 +130,6 @@ pub const RESTARTS: &str = "PACELINE_RESTARTS";
 /// How often this process was restarted without an order, by [`RESTARTS`]; 0 if it is not set.
 pub fn restarts() -> u32 {
     env(RESTARTS).and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-/// An environment variable by which our processes communicate. Settings come through `config`.
-/// `None` if it is not set, or is not UTF-8.
-pub fn env(name: &str) -> Option<String> {
-    env_os(name)?.into_string().ok()
-}
-
-/// An environment variable that names a file or directory, which need not be UTF-8.
-pub fn env_os(name: &str) -> Option<std::ffi::OsString> {
-    std::env::var_os(name)
 }
 
 /// Takes over the inherited descriptor that the variable `name` has the number of; `None` without

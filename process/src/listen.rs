@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage, getsockname};
 
-use crate::{lifecycle, platform};
+use crate::environment::env;
+use crate::platform;
 
 /// First descriptor of the convention.
 pub const FIRST_FD: i32 = 3;
@@ -132,14 +133,13 @@ struct Fronts<T> {
 
 /// The front sockets' descriptors of the LISTEN_FDS convention; `None` without the convention.
 fn listen_fds() -> io::Result<Option<Fronts<OwnedFd>>> {
-    let Some(count) = lifecycle::env("LISTEN_FDS") else { return Ok(None) };
-    if let Some(pid) = lifecycle::env("LISTEN_PID")
+    let Some(count) = env("LISTEN_FDS") else { return Ok(None) };
+    if let Some(pid) = env("LISTEN_PID")
         && pid.parse() != Ok(std::process::id())
     {
         return Ok(None);
     }
-    let places =
-        places(&count, lifecycle::env("LISTEN_FDNAMES").as_deref()).map_err(io::Error::other)?;
+    let places = places(&count, env("LISTEN_FDNAMES").as_deref()).map_err(io::Error::other)?;
     for raw in (FIRST_FD..).take(count.parse().unwrap_or(0)) {
         // SAFETY: only borrowed for the call, which fails where the number is not open.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };

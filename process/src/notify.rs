@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::environment::env;
 use crate::{lifecycle, platform};
 
 /// Environment variables that a service manager sets for the one process that it starts. The
@@ -63,9 +64,9 @@ impl Notifier {
     /// The manager that started this process, if it wants messages. A socket that cannot be used is
     /// logged; the manager then reports that it got no message.
     pub fn inherited() -> Self {
-        let [usec, pid] = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(lifecycle::env);
+        let [usec, pid] = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(env);
         let watchdog = watchdog(usec.as_deref(), pid.as_deref(), std::process::id());
-        let notifier = match lifecycle::env("NOTIFY_SOCKET").filter(|name| !name.is_empty()) {
+        let notifier = match env("NOTIFY_SOCKET").filter(|name| !name.is_empty()) {
             Some(name) => Self::to(&name, watchdog),
             None => lifecycle::inherited_fd(NOTIFY_FD)
                 .and_then(|fd| fd.map_or(Ok(Self::default()), |fd| Self::over(fd, watchdog))),

@@ -36,6 +36,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use paceline_process::checkpoints::{ModelName, ModelPlaces};
+use paceline_process::environment::env;
 use paceline_process::{chain, lifecycle};
 
 pub use error::PullError;
@@ -91,15 +92,15 @@ pub fn run(args: &Args) -> ExitCode {
 fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
     let places = ModelPlaces::of_user();
     let is_on = |name: &str| {
-        let text = lifecycle::env(name).unwrap_or_default();
+        let text = env(name).unwrap_or_default();
         matches!(text.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
     };
     if args.offline || is_on("HF_HUB_OFFLINE") {
         return pull::offline(&places, &args.model, &args.revision);
     }
-    let set = lifecycle::env("HF_ENDPOINT").filter(|text| !text.is_empty());
+    let set = env("HF_ENDPOINT").filter(|text| !text.is_empty());
     let endpoint = Endpoint::parse(set.as_deref().unwrap_or(HUB))?;
-    let token = lifecycle::env("HF_TOKEN").filter(|token| !token.trim().is_empty());
+    let token = env("HF_TOKEN").filter(|token| !token.trim().is_empty());
     let client = Client::new(endpoint, token)?;
     let (model, allow_unverified) = (args.model.clone(), args.allow_unverified);
     let pull = Pull { client, places, progress, model, allow_unverified };

@@ -11,7 +11,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::{Auto, CONFIG_VAR};
-use paceline_process::lifecycle::{self, PARENT_FD, RESTARTS};
+use paceline_process::environment::env;
+use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
 use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Loaded, RuntimeDir, chain, platform, telemetry};
@@ -148,7 +149,7 @@ impl ProcessHost {
                 (DRAFTER_BIN, "paceline-drafter", loaded.config.drafter.threads)
             }
         };
-        let program = match lifecycle::env(variable) {
+        let program = match env(variable) {
             Some(path) => PathBuf::from(path),
             None => beside(&std::env::current_exe()?, name)?,
         };

@@ -27,8 +27,8 @@ use crate::mailbox::{
     AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, RequestEnd,
     ServedEnd,
 };
-use crate::preparation::TargetAccess;
 use crate::route_log::ServedLine;
+use crate::target_access::TargetAccess;
 use crate::wire;
 
 /// The handle of the actor, as the services use it.

@@ -5,7 +5,7 @@
 //! - A request: [`serve`] checks it, has its grammar compiled ([`preparation`]) and hands it to the
 //!   [`handle`]. The [`actor`] puts it before
 //!   the core. [`relay`] forwards it to the target and holds its place until its one end.
-//! - A process: [`child`] starts and ends it, [`worker_client`] calls it, [`handover`] links target
+//! - A process: [`child`] starts and ends it, [`worker_client`] calls it ([`target_access`]), [`handover`] links target
 //!   and drafter.
 //! - [`wire`] converts protobuf, [`config`] the configuration; [`mailbox`] has the types that these
 //!   share.
@@ -31,12 +31,14 @@ pub mod route_log;
 pub mod serve;
 mod setup;
 pub mod status;
+pub mod target_access;
 pub mod wire;
 pub mod worker_client;
 
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
 use paceline_process::runtime_dir::RuntimeDirError;
 use paceline_process::{Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry};
@@ -125,8 +127,7 @@ fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
 }
 
 async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
-    let signals =
-        if lifecycle::env(PARENT_FD).is_some() { Signals::child() } else { Signals::interactive() };
+    let signals = if env(PARENT_FD).is_some() { Signals::child() } else { Signals::interactive() };
     let (mut signals, mut parent) = match (signals, ParentWatch::inherited()) {
         (Ok(signals), Ok(parent)) => (signals, parent),
         (Err(error), _) | (_, Err(error)) => return refuse(Exit::Config, &error),

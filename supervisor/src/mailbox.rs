@@ -16,8 +16,8 @@ use tokio::sync::{oneshot, watch};
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::preparation::TargetAccess;
 use crate::route_log::ServedLine;
+use crate::target_access::TargetAccess;
 
 /// A message to the actor.
 #[derive(Debug)]

@@ -7,27 +7,17 @@
 
 use std::time::Duration;
 
-use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{PrepareRequest, PrepareResponse, Stamp};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_supervisor_core::RequestSummary;
 use paceline_supervisor_core::denial::Denial;
+use paceline_vocabulary::Millis;
 use paceline_vocabulary::generation::Grammar;
-use paceline_vocabulary::{Epoch, Millis};
-use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::error;
 use crate::handle::ActorHandle;
-
-/// The client for calls to one epoch of the target.
-#[derive(Clone, Debug)]
-pub struct TargetAccess {
-    /// The epoch.
-    pub epoch: Epoch,
-    /// Its client.
-    pub client: TargetClient<Channel>,
-}
+use crate::target_access::TargetAccess;
 
 /// A compiled grammar; the target keeps it as long as this value lives.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::mailbox::Mail;
-use crate::preparation::TargetAccess;
+use crate::target_access::TargetAccess;
 use crate::wire;
 
 /// Largest message on our own links.

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use paceline_process::lifecycle::{env, env_os};
+use paceline_process::environment::{env, env_os};
 use paceline_process::platform;
 
 /// Why `SmolLM2` could not be fetched. `scripts/suite.sh` sets this variable.

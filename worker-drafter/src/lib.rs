@@ -6,22 +6,15 @@
 //! (`model`) or prompt lookup (`lookup`). The worker's socket, heartbeats and lease are those of
 //! every worker (`paceline_process::worker`).
 
-#[cfg(feature = "mlx")]
+#![cfg(feature = "mlx")]
+
 mod engine;
-#[cfg(feature = "mlx")]
 mod error;
-#[cfg(feature = "mlx")]
 mod lookup;
-#[cfg(feature = "mlx")]
 mod model;
-#[cfg(feature = "mlx")]
 mod proposer;
-#[cfg(feature = "mlx")]
 mod run;
-#[cfg(feature = "mlx")]
 mod serve;
-#[cfg(feature = "mlx")]
 mod target_link;
 
-#[cfg(feature = "mlx")]
 pub use run::{Args, run};

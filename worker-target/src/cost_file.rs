@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 
 use paceline_process::config::{AUTO_COSTS, TargetConfig};
 use paceline_process::{digest, platform};
+use paceline_target_core::{CostCell, Size};
 use serde::{Deserialize, Serialize};
-
-use crate::core::{CostCell, Size};
 
 /// Version of the format.
 const VERSION: u32 = 1;

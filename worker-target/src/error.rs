@@ -1,9 +1,8 @@
 //! Errors of requests, as statuses. The only place of this crate that chooses their reasons.
 
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
+use paceline_target_core::{EndReason, LedgerError, SchedulerError};
 use tonic::Status;
-
-use crate::core::{EndReason, LedgerError, SchedulerError};
 
 /// The status of a request that the scheduler can never take; `None` if it cannot take it now.
 pub(crate) fn refused(error: &SchedulerError) -> Option<Status> {

@@ -6,8 +6,7 @@ use std::ops::Range;
 
 use paceline_models::vision::{Features, ImageEncoding};
 use paceline_models::{Array, ModelError, Override};
-
-use crate::core::{ImageKey, Scheduler};
+use paceline_target_core::{ImageKey, Scheduler};
 
 /// Arrays of images, by the core's name of each image. Not `Send`, because arrays are not.
 #[derive(Debug, Default)]

@@ -98,8 +98,8 @@ mod tests {
     use paceline_models::sample::SamplingRule;
 
     use super::*;
-    use crate::core::{ClassBytes, Ledger, Scheduler};
     use crate::engine::fixture;
+    use paceline_target_core::{ClassBytes, Ledger, Scheduler};
 
     const GREEDY: SamplingRule = SamplingRule::GREEDY;
 

@@ -10,11 +10,11 @@ use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterFiles};
 use paceline_process::worker::WorkerContext;
 use paceline_process::{digest, platform};
+use paceline_target_core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
 use paceline_vocabulary::report::KvClass;
 
-use crate::core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::engine::{Engine, EngineParts};
@@ -92,26 +92,14 @@ pub(crate) fn load(
         "loaded"
     );
     let tower = tower(model.as_ref(), budget);
-    let max_sequences = config.target.max_sequences as usize;
-    let bytes = |class: &ClassBytes| KvClass { positions: class.positions as u32, bytes: class.kv };
-    let loaded = LoadedModel {
-        info: info.clone(),
-        vision: model.vision().map(|vision| vision.info().clone()),
-        patch_bytes: tower.feature_bytes + tower.pixel_bytes,
-        name: config.model_name(),
-        kv_classes: classes.iter().map(bytes).collect(),
-        max_sequences,
-        grammars: Grammars::new(
-            info.path.join(TOKENIZER_FILE),
-            info.vocab as usize,
-            progress.clone(),
-        ),
-    };
-    known.set(loaded).expect("a worker loads once");
+    known
+        .set(loaded_model(context, model.as_ref(), &classes, &tower))
+        .expect("a worker loads once");
     let pages = PageStore::new(&kv, config.kv.prefix_cache);
     let cost_file = CostFile::of(&config.target, &info.path);
     let ledger = Ledger::new(budget, classes).with_tape_row_bytes(kv.tape_row_bytes());
-    let scheduler = Scheduler::new(ledger, max_sequences).with_tower(Tower::new(tower));
+    let scheduler = Scheduler::new(ledger, config.target.max_sequences as usize);
+    let scheduler = scheduler.with_tower(Tower::new(tower));
     let keeps_states = config.kv.prefix_cache && kv.state_bytes() > 0;
     let scheduler = if keeps_states { scheduler.with_snapshots() } else { scheduler };
     Ok(Engine::new(EngineParts {
@@ -125,6 +113,31 @@ pub(crate) fn load(
         pulse: pulse.clone(),
         clock: *clock,
     }))
+}
+
+/// What the other threads know of the model.
+fn loaded_model(
+    context: &WorkerContext,
+    model: &dyn Target,
+    classes: &[ClassBytes],
+    tower: &TowerInfo,
+) -> LoadedModel {
+    let WorkerContext { config, progress, .. } = context;
+    let info = model.info();
+    let bytes = |class: &ClassBytes| KvClass { positions: class.positions as u32, bytes: class.kv };
+    LoadedModel {
+        info: info.clone(),
+        vision: model.vision().map(|vision| vision.info().clone()),
+        patch_bytes: tower.feature_bytes + tower.pixel_bytes,
+        name: config.model_name(),
+        kv_classes: classes.iter().map(bytes).collect(),
+        max_sequences: config.target.max_sequences as usize,
+        grammars: Grammars::new(
+            info.path.join(TOKENIZER_FILE),
+            info.vocab as usize,
+            progress.clone(),
+        ),
+    }
 }
 
 fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> {

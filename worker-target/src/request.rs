@@ -2,9 +2,9 @@
 
 use paceline_models::sample::SamplingRule;
 use paceline_models::sample::noise::NoiseKey;
+use paceline_target_core::Request;
 use paceline_vocabulary::RequestId;
 
-use crate::core::Request;
 use crate::image_files::LoadedImage;
 
 /// A request that the engine can run.

@@ -2,8 +2,8 @@
 //! figures of its last log line.
 
 use paceline_process::clock::monotonic_ns;
+use paceline_target_core::DraftCounts;
 
-use crate::core::DraftCounts;
 use crate::grammar::GrammarState;
 use crate::outlet::TokenOutlet;
 use crate::request::ValidRequest;

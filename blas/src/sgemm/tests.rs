@@ -114,7 +114,7 @@ fn nothing_to_sum_leaves_c_to_its_factor() {
 #[test]
 fn without_openblas_every_layout_is_computed() {
     with_openblas();
-    let theirs = openblas::sgemm().expect("linked");
+    let theirs = openblas::sgemm(cblas_sgemm).expect("linked");
     let (m, n, k) = (5usize, 7usize, 9usize);
     let numbers = |count: usize, seed: f32| -> Vec<f32> {
         (0..count).map(|at| (at as f32 * seed).sin()).collect()

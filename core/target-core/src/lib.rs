@@ -2,14 +2,13 @@
 //! the prefix cache keeps, and which sequences draft. No clock, no socket, no array: time is an
 //! argument (I10), sequences are numbers, and the shell in `worker-target` computes the steps.
 //!
-//! [`scheduler`] the next step · [`sequence`] one generation's life · [`ledger`] memory in bytes ·
-//! [`prefix_cache`] its index of pages · [`speculation`] draft lengths · [`vision_tower`] and
-//! [`image`] images · [`hidden_window`], [`drafter_progress`], [`draft_deadline`] one drafter
+//! [`scheduler`] the next [`step`] · [`sequence`] one generation's life · [`ledger`] memory in
+//! bytes · [`prefix_cache`] its index of pages · [`speculation`] draft lengths · [`vision_tower`]
+//! and [`image`] images · [`hidden_window`], [`drafter_progress`], [`draft_deadline`] one drafter
 //! link's windows, progress and deadlines.
 
 pub mod draft_deadline;
 pub mod draft_plan;
-mod draft_report;
 pub mod drafter_progress;
 pub mod hidden_window;
 pub mod image;
@@ -18,6 +17,7 @@ pub mod prefix_cache;
 pub mod scheduler;
 pub mod sequence;
 pub mod speculation;
+pub mod step;
 pub mod vision_tower;
 
 pub use draft_deadline::DraftDeadline;
@@ -32,10 +32,8 @@ pub use prefix_cache::{
     Chain, Evicted, KeptPages, PAGE, PageId, PageKey, PrefixIndex, SNAPSHOT_INTERVAL,
     SnapshotPlaces,
 };
-pub use scheduler::{
-    Chosen, Completion, Emission, Preempted, PrefixWait, Scheduler, SchedulerError, Started, Step,
-    StepPart, Token,
-};
+pub use scheduler::{Completion, Emission, PrefixWait, Scheduler, SchedulerError, Started};
 pub use sequence::{Draft, DraftCounts, EndReason, Finish, Phase, Request, Sequence, SequenceKey};
 pub use speculation::{CostCell, Size, Speculation};
+pub use step::{Chosen, Preempted, Step, StepPart, Token};
 pub use vision_tower::{Tower, TowerInfo, TowerSlice, WantedImage};

@@ -5,14 +5,14 @@
 //! neither the model nor this file has to gather rows.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype};
 
-use super::by_class::{self, Call, CallForm};
+use super::by_class::{self, CallForm};
 use super::by_row::{self, RowReads, RowWrites};
 use super::class::CapacityClass;
+use super::step_rows::{Call, Causality, ClassRead, ClassWrite};
 use super::{SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::layers::RowWrite;
@@ -29,40 +29,6 @@ pub(super) struct AccessPlan {
     row_writes: Option<Arc<[RowWrites]>>,
     /// The reads row by row, of each causality that layers have asked for.
     row_reads: Vec<(Causality, Arc<[RowReads]>)>,
-}
-
-/// New rows of neighbouring segments that lie in one class: one scatter.
-#[derive(Debug)]
-pub(super) struct ClassWrite {
-    pub(super) class: usize,
-    /// Rows of the new keys and values.
-    pub(super) rows: Range<i32>,
-    /// Where each row goes.
-    pub(super) places: Vec<RowWrite>,
-    /// Flat indices, by number of KV heads.
-    indices: Vec<(i32, Array)>,
-}
-
-/// Neighbouring slots of one class with the same number of query rows: one attention.
-#[derive(Debug)]
-pub(super) struct ClassRead {
-    pub(super) class: usize,
-    pub(super) slots: Range<usize>,
-    /// Rows of the queries.
-    pub(super) rows: Range<i32>,
-    /// For each slot, the positions of its query rows. They end at the sequence's last new row.
-    pub(super) queries: Vec<Range<i32>>,
-    /// The calls that layers have asked for so far.
-    calls: Vec<(Causality, Arc<[Call]>)>,
-}
-
-/// Which keys a layer's rows attend to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Causality {
-    /// Most positions a row attends to, its own included; `None` means all.
-    pub(super) window: Option<i32>,
-    /// Whether rows also attend to the new rows after them.
-    pub(super) both_ways: bool,
 }
 
 /// A segment of the batch, and where its sequence lies.

@@ -16,9 +16,9 @@ use std::ops::Range;
 use mlx_rs::ops::{concatenate, select};
 use mlx_rs::{Array, Dtype};
 
-use super::access::{Causality, ClassRead};
 use super::class::CapacityClass;
 use super::cut_rows;
+use super::step_rows::{Call, Causality, ClassRead};
 use crate::device::on_gpu;
 use crate::error::Result;
 use crate::layers::{HiddenKeys, attention};
@@ -49,17 +49,6 @@ impl CallForm {
             true => Self { causal: true, rows_at_once: Some(1) },
         }
     }
-}
-
-/// One call of MLX's attention.
-#[derive(Clone, Debug)]
-pub(super) struct Call {
-    slots: Range<usize>,
-    /// Rows of the queries, as many for each slot.
-    pub(super) rows: Range<i32>,
-    /// Positions.
-    pub(super) keys: Range<i32>,
-    pub(super) hidden: HiddenKeys,
 }
 
 /// The calls of one read, rows in their order.

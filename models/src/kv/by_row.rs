@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::access::{Causality, ClassRead, ClassWrite};
+use super::step_rows::{Causality, ClassRead, ClassWrite};
 use crate::layers::{RowKeys, RowPlaces, VisibleKeys};
 
 /// The rows of one class that are written.

@@ -20,6 +20,7 @@ mod layer;
 mod rows;
 mod staged;
 mod states;
+mod step_rows;
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -31,13 +32,14 @@ use mlx_rs::{Array, Dtype};
 use crate::error::{ModelError, Result};
 use crate::layers::{HeadRows, QueryRows, attend_rows, computes};
 use crate::segment::{Segment, SequenceId};
-use access::{AccessPlan, Causality};
+use access::AccessPlan;
 use by_class::CallForm;
 use by_row::RowReads;
 use class::CapacityClass;
 use layer::{LayerKinds, LayerPlace};
 use staged::Staged;
 use states::States;
+use step_rows::Causality;
 
 pub use kept_states::KeptStates;
 pub use layer::{GrowingKv, LayerKv};
@@ -534,10 +536,6 @@ fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
 }
 
 #[cfg(test)]
-mod rows_tests;
-#[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod visibility_tests;

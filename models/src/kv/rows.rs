@@ -111,21 +111,11 @@ impl KvStore {
     ) -> Result<()> {
         self.check_states(states, length)?;
         self.changes();
-        let bad = |what: String| Err(ModelError::Batch(format!("sequence {}: {what}", sequence.0)));
+        let bad = |what: String| ModelError::Batch(format!("sequence {}: {what}", sequence.0));
         let Some(SequenceEntry { slot, length: 0 }) = self.sequences.get(&sequence).copied() else {
-            return bad("expected a known sequence without rows to copy into".into());
+            return Err(bad("expected a known sequence without rows to copy into".into()));
         };
-        let (rows, count) = (pieces.first().map_or(0, |piece| piece.rows), pieces.len() as i32);
-        let numbers = rows as u64 * self.row_bytes();
-        if pieces.iter().any(|piece| piece.rows != rows || piece.bytes() != numbers)
-            || !(1..=rows * count).contains(&length)
-        {
-            let expected = format!(
-                "expected {length} rows in equal pieces of {} bytes a row",
-                self.row_bytes()
-            );
-            return bad(format!("{expected}, found {count} pieces of {rows} rows"));
-        }
+        let rows = self.rows_of_pieces(pieces, length).map_err(bad)?;
         if let Some(SlotAddress { class, index }) = slot {
             self.classes[class].give_back(index);
             self.sequences.insert(sequence, SequenceEntry { slot: None, length: 0 });
@@ -140,12 +130,11 @@ impl KvStore {
             [one] => one.numbers.clone(),
             _ => concatenate(&pieces.iter().map(|piece| &piece.numbers).collect::<Vec<_>>(), 0)?,
         };
-        let mut from = 0;
+        let (count, mut from) = (pieces.len() as i32, 0);
         let mut next = |heads: i32, dim: i32| -> Result<Array> {
-            let part = all
-                .try_index((.., from..from + heads * rows * dim))?
-                .reshape(&[count, heads, rows, dim])?;
-            from += heads * rows * dim;
+            let columns = from..from + heads * rows * dim;
+            from = columns.end;
+            let part = all.try_index((.., columns))?.reshape(&[count, heads, rows, dim])?;
             let joined =
                 part.transpose_axes(&[1, 0, 2, 3])?.reshape(&[1, heads, count * rows, dim])?;
             Ok(if length < count * rows {
@@ -164,5 +153,19 @@ impl KvStore {
             self.restore_states(sequence, states)?;
         }
         self.commit(sequence, length)
+    }
+
+    /// Rows of each of `pieces`. They must be equal, of this store's model, and hold `length` rows
+    /// together.
+    fn rows_of_pieces(&self, pieces: &[&KvRows], length: i32) -> Result<i32, String> {
+        let (rows, count) = (pieces.first().map_or(0, |piece| piece.rows), pieces.len() as i32);
+        let row_bytes = self.row_bytes();
+        let equal =
+            |piece: &&KvRows| piece.rows == rows && piece.bytes() == rows as u64 * row_bytes;
+        if pieces.iter().all(equal) && (1..=rows * count).contains(&length) {
+            return Ok(rows);
+        }
+        let expected = format!("expected {length} rows in equal pieces of {row_bytes} bytes a row");
+        Err(format!("{expected}, found {count} pieces of {rows} rows"))
     }
 }

@@ -1,4 +1,4 @@
-//! host.rs where models compute on a GPU, or on a CPU for which MLX has vectors: nothing is
+//! `host` where models compute on a GPU, or on a CPU for which MLX has vectors: nothing is
 //! computed here.
 
 use mlx_rs::Array;

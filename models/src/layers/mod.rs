@@ -3,6 +3,7 @@
 
 mod activation;
 mod attention;
+mod delta_rule;
 mod embedding;
 mod experts;
 mod heads;
@@ -20,11 +21,15 @@ mod quantized;
 mod quantized_parts;
 mod recurrent;
 mod rope;
+mod rope_tables;
 
 pub(crate) use activation::{Gelu, gate_heads};
 pub(crate) use attention::{
     HiddenKeys, QueryRows, RowKeys, RowPlaces, RowWrite, StoredHeads, VisibleKeys, attention,
 };
+#[cfg(not(target_os = "linux"))]
+pub(crate) use delta_rule::Advanced;
+pub(crate) use delta_rule::{DeltaRule, StatePass};
 pub(crate) use embedding::Embedding;
 pub(crate) use experts::ExpertLinear;
 pub use heads::HeadRows;
@@ -37,10 +42,6 @@ pub(crate) use norm::{HeadNorm, LayerNorm, NormWeight, RmsNorm};
 pub use positions::Positions;
 pub(crate) use quantized::has_product;
 pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};
-#[cfg(not(target_os = "linux"))]
-pub(crate) use recurrent::Advanced;
-pub(crate) use recurrent::{DeltaRule, StatePass, fold_accepted};
-pub(crate) use rope::{Rope, RopeTables};
-
-#[cfg(all(test, target_os = "linux"))]
-mod host_tests;
+pub(crate) use recurrent::fold_accepted;
+pub(crate) use rope::Rope;
+pub(crate) use rope_tables::RopeTables;

@@ -88,6 +88,13 @@ impl QuantizedMatrix {
     }
 }
 
+/// Types that a float tensor may have, for errors.
+const FLOATS: &str = "F32, F16 or BF16";
+
+fn shape(rows: &[i32], columns: i32) -> Vec<i32> {
+    rows.iter().copied().chain([columns]).collect()
+}
+
 /// The bytes of one module's weight.
 enum ModuleBytes {
     Float { bytes: MappedBytes, dtype: Dtype },
@@ -196,6 +203,7 @@ impl Weights<'_> {
         Ok(blocks)
     }
 
+    /// The bytes of the weight of a module, `[rows…, input]`. Adds their number to `bytes`.
     fn open_module(
         &mut self,
         module: &str,
@@ -203,39 +211,35 @@ impl Weights<'_> {
         input: i32,
         bytes: &mut usize,
     ) -> Result<ModuleBytes, LoadError> {
-        let shape = |columns: i32| -> Vec<i32> { rows.iter().copied().chain([columns]).collect() };
-        // Tensors of all experts have no name of their own behind the module's.
-        let weight = match self.entry(module) {
+        if let Some(format) = self.format_of(module)? {
+            return self.open_quantized(module, format, rows, input, bytes);
+        }
+        let weight = self.weight_of(module);
+        let (entry, mapped) = self.open(&weight, &shape(rows, input))?;
+        self.check_dtype(&weight, entry.dtype, is_float(entry.dtype), FLOATS)?;
+        *bytes += entry.bytes;
+        Ok(ModuleBytes::Float { bytes: mapped, dtype: entry.dtype })
+    }
+
+    /// Tensors of all experts have no name of their own behind the module's.
+    fn weight_of(&self, module: &str) -> String {
+        match self.entry(module) {
             Some(_) => module.to_owned(),
             None => format!("{module}.weight"),
-        };
-        let Some(format) = self.format_of(module)? else {
-            let (entry, mapped) = self.open(&weight, &shape(input))?;
-            self.check_dtype(&weight, entry.dtype, is_float(entry.dtype), "F32, F16 or BF16")?;
-            *bytes += entry.bytes;
-            return Ok(ModuleBytes::Float { bytes: mapped, dtype: entry.dtype });
-        };
-        let contradicts = |what: String| LoadError::Quantized {
-            module: module.to_owned(),
-            what: format!("by config.json {format}: {what}"),
-        };
-        if input % format.group != 0 {
-            return Err(contradicts(format!(
-                "expected inputs of whole groups, found {input} inputs"
-            )));
         }
-        let (words, groups) = (shape(format.words(input)), shape(input / format.group));
-        let parts = [("weight", &words), ("scales", &groups), ("biases", &groups)];
-        for (part, expected) in parts {
-            let found = self.shape(&format!("{module}.{part}"));
-            if let Some(found) = found
-                && !found.iter().copied().eq(expected.iter().map(|length| *length as usize))
-            {
-                return Err(contradicts(format!(
-                    "expected {part} of shape {expected:?}, found {found:?}"
-                )));
-            }
-        }
+    }
+
+    fn open_quantized(
+        &mut self,
+        module: &str,
+        format: QuantFormat,
+        rows: &[i32],
+        input: i32,
+        bytes: &mut usize,
+    ) -> Result<ModuleBytes, LoadError> {
+        let (words, groups) = (shape(rows, format.words(input)), shape(rows, input / format.group));
+        self.check_shapes(module, format, input, [&words, &groups])?;
+        let weight = self.weight_of(module);
         let (packed, packed_bytes) = self.open(&weight, &words)?;
         self.check_dtype(&weight, packed.dtype, packed.dtype == Dtype::U32, "U32")?;
         let name = format!("{module}.scales");
@@ -243,8 +247,7 @@ impl Weights<'_> {
         *bytes += packed.bytes + scales.bytes;
         let biases = match format.mode {
             QuantMode::Affine => {
-                let floats = "F32, F16 or BF16";
-                self.check_dtype(&name, scales.dtype, is_float(scales.dtype), floats)?;
+                self.check_dtype(&name, scales.dtype, is_float(scales.dtype), FLOATS)?;
                 let name = format!("{module}.biases");
                 let (biases, biases_bytes) = self.open(&name, &groups)?;
                 let same = biases.dtype == scales.dtype;
@@ -264,6 +267,37 @@ impl Weights<'_> {
             biases,
         };
         Ok(ModuleBytes::Quantized { pieces, format })
+    }
+
+    /// Whether the tensors of a quantized module that are there have the shapes of its format:
+    /// `words` for the weight, `groups` for the others.
+    fn check_shapes(
+        &self,
+        module: &str,
+        format: QuantFormat,
+        input: i32,
+        [words, groups]: [&[i32]; 2],
+    ) -> Result<(), LoadError> {
+        let contradicts = |what: String| LoadError::Quantized {
+            module: module.to_owned(),
+            what: format!("by config.json {format}: {what}"),
+        };
+        if input % format.group != 0 {
+            return Err(contradicts(format!(
+                "expected inputs of whole groups, found {input} inputs"
+            )));
+        }
+        for (part, expected) in [("weight", words), ("scales", groups), ("biases", groups)] {
+            let found = self.shape(&format!("{module}.{part}"));
+            if let Some(found) = found
+                && !found.iter().copied().eq(expected.iter().map(|length| *length as usize))
+            {
+                return Err(contradicts(format!(
+                    "expected {part} of shape {expected:?}, found {found:?}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The format of a module; `None` if it is stored as floats.

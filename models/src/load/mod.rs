@@ -11,15 +11,17 @@ mod matrix;
 mod plan;
 mod quantization;
 mod tokenizer;
+mod unserved;
 mod weights;
 
 pub use config::ConfigJson;
 pub use error::LoadError;
 pub use files::TensorFiles;
 pub use header::HeaderError;
-pub use layout::{Layout, Unserved};
+pub use layout::Layout;
 pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
 pub use plan::{CheckpointPlan, FormatUse, Packing, StoragePlan};
 pub use quantization::{QuantFormat, QuantMode, Quantization};
 pub use tokenizer::{count_token_ids, special_ids, stop_ids};
+pub use unserved::Unserved;
 pub use weights::{Precision, WeightForms, Weights};

@@ -3,10 +3,9 @@
 //! sound: its id is some id below the limit, so that a graph that was built on it reads no foreign
 //! memory, and the second number marks it as no choice.
 
-use mlx_rs::Array;
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
+use mlx_rs::{Array, ArrayElement};
 
-use super::selection::on_host;
 use crate::error::Result;
 use crate::layers;
 
@@ -110,6 +109,11 @@ impl LargestOnHost<'_> {
         };
         is_sound.then(|| self.ids.get(row).copied())?
     }
+}
+
+/// The numbers of an evaluated array, none of none.
+pub(super) fn on_host<T: ArrayElement>(array: Option<&Array>) -> Result<&[T]> {
+    Ok(array.map(Array::try_as_slice).transpose()?.unwrap_or_default())
 }
 
 #[cfg(test)]

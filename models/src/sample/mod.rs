@@ -182,8 +182,4 @@ pub fn verify(
 }
 
 #[cfg(test)]
-mod constraint_tests;
-#[cfg(test)]
-mod faulty_tests;
-#[cfg(test)]
 mod tests;

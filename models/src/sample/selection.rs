@@ -1,10 +1,10 @@
 //! The part of a choice that is in the graph, and what is made of it on the host: split so that a
 //! step can be begun, and other things done before its choices are waited for.
 
+use mlx_rs::Array;
 use mlx_rs::transforms::{async_eval, eval};
-use mlx_rs::{Array, ArrayElement};
 
-use super::largest::{Largest, LargestOnHost};
+use super::largest::{Largest, LargestOnHost, on_host};
 use super::processors::LogitProcessors;
 use super::{Block, DraftedIds, Logprobs, RowRule, TokenChoice, VerifiedBlock, logprobs, row};
 use crate::error::{ModelError, Result};
@@ -114,11 +114,6 @@ impl TokenSelection {
         }
         Ok(verdicts)
     }
-}
-
-/// The numbers of an evaluated array, none of none.
-pub(super) fn on_host<T: ArrayElement>(array: Option<&Array>) -> Result<&[T]> {
-    Ok(array.map(Array::try_as_slice).transpose()?.unwrap_or_default())
 }
 
 /// Choices of a block, see [`VerifiedBlock`].

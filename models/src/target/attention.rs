@@ -3,7 +3,7 @@
 
 use mlx_rs::Array;
 
-use super::decoder::Sizes;
+use super::sizes::Sizes;
 use crate::error::Result;
 use crate::kv::{AttentionParams, KvStore};
 use crate::layers::{

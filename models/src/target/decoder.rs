@@ -1,4 +1,4 @@
-//! The decoder that Llama, Mistral and Qwen share: sizes → layer → model. A family's file reads its
+//! The decoder that Llama, Mistral and Qwen share: sizes (sizes.rs) → layer → model. A family's file reads its
 //! own keys and describes what differs in a [`DecoderSpec`]. A layer mixes rows by attention
 //! (attention.rs) or by the gated delta rule (gated_delta.rs). Field names are the checkpoint's
 //! tensor names. R rows of a batch.
@@ -10,12 +10,13 @@ use paceline_blas::RecurrentSizes;
 
 use super::attention::{Attention, AttentionSpec};
 use super::gated_delta::GatedDelta;
+use super::sizes::Sizes;
 use super::{Target, image_rows};
 use crate::batch::{Batch, Forward, Wants};
 use crate::error::{ModelError, Result};
 use crate::hidden_states::HiddenStates;
 use crate::info::TargetInfo;
-use crate::kv::{GrowingKv, KvStore, LayerKv};
+use crate::kv::{KvStore, LayerKv};
 use crate::layers::{
     Embedding, ExpertMlp, GatedMlp, Linear, NormWeight, RmsNorm, Rope, RopeTables, SharedExpertMlp,
 };
@@ -29,69 +30,6 @@ pub(crate) struct TargetFiles<'a> {
     pub(crate) config: &'a ConfigJson,
     pub(crate) weights: Weights<'a>,
     pub(crate) weight_bytes: u64,
-}
-
-/// Sizes that every family has under the same keys.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) hidden_size: i32,
-    pub(super) n_layers: i32,
-    pub(super) n_heads: i32,
-    pub(super) n_kv_heads: i32,
-    pub(super) head_dim: i32,
-    pub(super) vocab_size: i32,
-    pub(super) context: i32,
-    pub(super) rms_norm_eps: f32,
-    tie_word_embeddings: bool,
-}
-
-impl Sizes {
-    /// Reads them for a family whose layers all attend to all rows. Refuses other layers.
-    pub(super) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
-        let layer_types: Vec<String> = config.optional("layer_types")?.unwrap_or_default();
-        if let Some(other) = layer_types.iter().find(|kind| *kind != "full_attention") {
-            let what = format!("expected full_attention for every layer, found {other}");
-            return Err(config.wrong("layer_types", what));
-        }
-        Self::read_any(config)
-    }
-
-    /// Reads them, whatever the layers are. Refuses activations that no family here computes.
-    pub(super) fn read_any(config: &ConfigJson) -> Result<Self, LoadError> {
-        let (hidden_size, n_heads) =
-            (config.size("hidden_size")?, config.size("num_attention_heads")?);
-        let read = Self {
-            hidden_size,
-            n_layers: config.size("num_hidden_layers")?,
-            n_heads,
-            n_kv_heads: config.size_or("num_key_value_heads", n_heads)?,
-            head_dim: config.size_or("head_dim", (hidden_size / n_heads).max(1))?,
-            vocab_size: config.size("vocab_size")?,
-            context: config.size("max_position_embeddings")?,
-            rms_norm_eps: config.optional("rms_norm_eps")?.unwrap_or(1e-6),
-            tie_word_embeddings: config.optional("tie_word_embeddings")?.unwrap_or(false),
-        };
-        if read.n_heads % read.n_kv_heads != 0 || read.head_dim % 2 != 0 {
-            let what = format!(
-                "expected a divisor of {} heads and an even head_dim, found {} and {}",
-                read.n_heads, read.n_kv_heads, read.head_dim
-            );
-            return Err(config.wrong("num_key_value_heads", what));
-        }
-        config.check_heads("num_attention_heads", read.n_heads, read.head_dim)?;
-        let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
-        if activation != "silu" {
-            let what = format!("expected silu, found {activation}");
-            return Err(config.wrong("hidden_act", what));
-        }
-        Ok(read)
-    }
-
-    /// What an attention of these sizes remembers.
-    pub(super) fn growing(&self) -> GrowingKv {
-        let Self { n_kv_heads, head_dim, .. } = *self;
-        GrowingKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window: None }
-    }
 }
 
 /// Refuses a config that switches sliding windows on by `use_sliding_window`, as Qwen's do.

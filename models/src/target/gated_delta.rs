@@ -6,7 +6,7 @@ use mlx_rs::ops::exp;
 use mlx_rs::{Array, Dtype};
 use paceline_blas::RecurrentSizes;
 
-use super::decoder::Sizes;
+use super::sizes::Sizes;
 use crate::error::Result;
 use crate::kv::KvStore;
 use crate::layers::{DeltaRule, Linear, RmsNorm};

@@ -2,7 +2,8 @@
 //! without sliding windows. The shared decoder, with biases only where the config has them.
 
 use super::attention::AttentionSpec;
-use super::decoder::{Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles};
+use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
+use super::sizes::Sizes;
 use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{ConfigJson, Layout, LoadError};
 

@@ -20,6 +20,7 @@ mod qwen3_5_block;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_vl;
+mod sizes;
 mod stored_norms;
 mod tower;
 
@@ -312,4 +313,4 @@ pub fn load_target_with(
 }
 
 #[cfg(test)]
-mod unserved_tests;
+mod tests;

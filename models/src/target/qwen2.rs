@@ -1,9 +1,8 @@
 //! Qwen2 and Qwen2.5 (arXiv 2407.10671): the shared decoder with biases of q, k and v.
 
 use super::attention::AttentionSpec;
-use super::decoder::{
-    Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles, refuse_sliding_window,
-};
+use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles, refuse_sliding_window};
+use super::sizes::Sizes;
 use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{Layout, LoadError};
 

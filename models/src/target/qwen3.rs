@@ -1,9 +1,8 @@
 //! Qwen3 dense (arXiv 2505.09388): the shared decoder with norms of query and key heads.
 
 use super::attention::AttentionSpec;
-use super::decoder::{
-    Decoder, DecoderSpec, FeedForward, Sizes, TargetFiles, refuse_sliding_window,
-};
+use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles, refuse_sliding_window};
+use super::sizes::Sizes;
 use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
 

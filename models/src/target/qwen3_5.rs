@@ -6,7 +6,8 @@
 use paceline_blas::{MOST_TAPS, RecurrentSizes};
 
 use super::attention::AttentionSpec;
-use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, Sizes, TargetFiles};
+use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, TargetFiles};
+use super::sizes::Sizes;
 use super::stored_norms::stored_norms;
 use super::tower;
 use crate::layers::{GatedMlp, Rope};

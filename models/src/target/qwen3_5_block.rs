@@ -4,7 +4,8 @@
 use mlx_rs::Array;
 
 use super::attention::Attention;
-use super::decoder::{FeedForward, Sizes};
+use super::decoder::FeedForward;
+use super::sizes::Sizes;
 use super::{qwen3_5, qwen3_5_moe};
 use crate::error::Result;
 use crate::kv::{GrowingKv, KvStore};

@@ -1,7 +1,7 @@
 //! The vision tower in a Qwen's checkpoint: whether there is one, and loading it. A checkpoint's
 //! config.json names its sizes (`vision_config`) and the token of an image's rows.
 
-use super::decoder::Sizes;
+use super::sizes::Sizes;
 use crate::load::{ConfigJson, Layout, LoadError, TensorFiles, Weights};
 use crate::vision::{Deepstack, QwenTower, TextModelSizes, Vision};
 

@@ -27,7 +27,7 @@ from make import HERE, choose, dump, load_reference, provenance, reference_versi
 
 HIDDEN = TARGET["hidden_size"]
 WINDOW = 11
-# As in models/src/draft/dspark.rs.
+# As in models/src/draft/dspark/mod.rs.
 LEAST_CONFIDENCE = 0.1
 # Ids that the head with a reduced vocabulary has.
 DRAFT_VOCAB = 44

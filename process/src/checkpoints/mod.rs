@@ -11,5 +11,6 @@ mod places;
 
 pub use name::{ModelName, ModelRef, NameError, SMOLLM2};
 pub use places::{
-    CURRENT, CheckpointKind, ListedCheckpoint, ModelNotFound, ModelPlaces, missing_files, name_of,
+    CURRENT, CheckpointKind, ListedCheckpoint, ModelNotFound, ModelPlaces, demo_dir, missing_files,
+    name_of,
 };

@@ -23,9 +23,6 @@ pub enum DrafterStart {
 pub const DRAFTER_KINDS: [&str; 8] =
     ["auto", "dflash", "dflash2", "dspark", "eagle3", "model", MTP, LOOKUP];
 
-/// In `drafter.model`: the embedded drafter for the embedded target, else prompt lookup.
-pub const AUTO_DRAFTER: &str = "auto";
-
 /// In `drafter.model` and `drafter.kind`: prompt lookup, a drafter without weights.
 pub const LOOKUP: &str = "lookup";
 

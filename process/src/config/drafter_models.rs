@@ -8,7 +8,8 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use super::AUTO_DRAFTER;
+/// The embedded drafter for the embedded target, else prompt lookup.
+pub const AUTO_DRAFTER: &str = "auto";
 
 /// The drafters that `drafter.model` names, as they are written. [`super::Config::drafter_choices`]
 /// has what they mean.

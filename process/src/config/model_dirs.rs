@@ -7,7 +7,7 @@ use super::{
     WITHOUT_DIRECTORY,
 };
 use crate::chain;
-use crate::checkpoints::{CURRENT, ModelPlaces, ModelRef, SMOLLM2, name_of};
+use crate::checkpoints::{CURRENT, ModelPlaces, ModelRef, SMOLLM2, demo_dir, name_of};
 
 /// The files of a drafter with weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,16 +146,4 @@ fn drafter_place(places: &ModelPlaces, model: &str) -> PathBuf {
         ModelRef::Embedded => PathBuf::new(),
     };
     std::path::absolute(&path).unwrap_or(path)
-}
-
-/// The embedded demo model: beside an installed program (`../share/paceline/demo`), or in the
-/// source tree a program was built in.
-pub fn demo_dir(which: &str) -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
-    let installed = program.parent()?.parent()?.join("share/paceline/demo");
-    let built = program.ancestors().skip(1).map(|dir| dir.join("demo"));
-    std::iter::once(installed)
-        .chain(built)
-        .map(|demo| demo.join(which))
-        .find(|dir| dir.join("config.json").is_file())
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use super::known_keys::all_keys;
 use super::load::text_variables;
 use super::*;
+use crate::checkpoints::demo_dir;
 
 fn build(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
     let dir = tempfile::tempdir().expect("a temporary directory");

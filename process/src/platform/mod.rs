@@ -130,7 +130,7 @@ pub fn config_dir() -> Option<std::path::PathBuf> {
 
 /// The user's home directory.
 pub fn home_dir() -> Option<std::path::PathBuf> {
-    crate::lifecycle::env_os("HOME").filter(|home| !home.is_empty()).map(Into::into)
+    crate::environment::env_os("HOME").filter(|home| !home.is_empty()).map(Into::into)
 }
 
 /// Listening sockets that launchd holds for this job under this key of its `Sockets`. `None` if
@@ -151,7 +151,7 @@ pub fn abstract_address(name: &str) -> std::io::Result<std::os::unix::net::Socke
 }
 
 fn xdg(name: &str, below_home: &str) -> Option<std::path::PathBuf> {
-    let set = crate::lifecycle::env_os(name)
+    let set = crate::environment::env_os(name)
         .map(std::path::PathBuf::from)
         .filter(|dir| dir.is_absolute());
     set.or_else(|| home_dir().map(|home| home.join(below_home)))

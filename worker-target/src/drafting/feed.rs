@@ -2,6 +2,9 @@
 //! for drafts.
 
 use paceline_models::{ModelError, Target, transfer};
+use paceline_target_core::{
+    DraftPlan, DrafterReadiness, FeedPiece, Scheduler, Sequence, SequenceKey,
+};
 use paceline_vocabulary::SamplingRule;
 use paceline_vocabulary::link::{
     Context, DraftRequest, DraftSampling, Feed, RestoredPrefix, Welcome,
@@ -13,7 +16,6 @@ use paceline_link::{Frame, LinkError};
 use super::link::{DrafterLink, LinkEnd, RequestTime};
 use super::session::AwaitedDraft;
 use super::{Border, DraftEvent, Drafting};
-use crate::core::{DraftPlan, DrafterReadiness, FeedPiece, Scheduler, Sequence, SequenceKey};
 use crate::request::ValidRequest;
 
 /// One message's hidden states fill at most one part in this many of the ring, so that others find

@@ -2,12 +2,12 @@
 //! what the target sent.
 
 use paceline_models::{ModelError, Target, transfer};
+use paceline_target_core::{ReportedPosition, SequenceKey};
 use paceline_vocabulary::link::{ReadProgress, Welcome};
 
+use super::draft::ServedDraft;
 use super::link::{LinkEnd, Received, RequestTime, RequestedDraft};
-use super::proposal::ServedDraft;
 use super::{Border, DraftEvent, Drafting};
-use crate::core::{ReportedPosition, SequenceKey};
 
 /// Most progress reports in a row that report nothing new. An honest drafter reports each step
 /// once; a report is stale only if its sequence ended, or started again, meanwhile. A drafter that

@@ -8,7 +8,7 @@ use paceline_vocabulary::link::{DraftRequest, Hello, ReadProgress, SessionId, We
 use paceline_vocabulary::state::LinkPhase;
 use paceline_vocabulary::{Millis, chain};
 
-use super::proposal::ServedDraft;
+use super::draft::ServedDraft;
 
 /// Most rounds of requests without an answer. A drafter that owes more gets no requests.
 const MAX_OPEN_ROUNDS: usize = 64;

@@ -11,6 +11,7 @@
 //! link and nothing else (I3). The handshake of a new link runs beside the link that serves. When
 //! it is over, the new link takes the old one's place.
 
+mod draft;
 mod feed;
 mod intake;
 mod link;
@@ -25,17 +26,19 @@ use std::os::fd::BorrowedFd;
 
 use paceline_link::{End, Handover, Side};
 use paceline_models::HostHiddenStates;
+use paceline_target_core::{
+    DraftDeadline, DrafterProgress, HiddenStateWindow, PageKey, SequenceKey,
+};
 use paceline_vocabulary::Millis;
 use paceline_vocabulary::link::{Hello, RetainedPages, SessionId};
 use paceline_vocabulary::report::LinkReport;
 use paceline_vocabulary::state::LinkPhase;
 
-use crate::core::{DraftDeadline, DrafterProgress, HiddenStateWindow, PageKey, SequenceKey};
 use link::{DrafterLink, Handshake, LinkEnd, RequestTime};
 use session::{AwaitedDraft, DraftSession};
 
+pub(crate) use draft::Proposed;
 pub(crate) use feed::FeedInputs;
-pub(crate) use proposal::Proposed;
 
 /// Most pages of one ended sequence that are named to the drafter: its last ones.
 const RETAINED_PAGES: usize = paceline_vocabulary::link::MAX_PAGE_KEYS;

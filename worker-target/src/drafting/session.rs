@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use crate::core::{DrafterProgress, HiddenStateWindow, PageKey};
+use paceline_target_core::{DrafterProgress, HiddenStateWindow, PageKey};
 
+use super::draft::Proposed;
 use super::link::RequestTime;
-use super::proposal::Proposed;
 
 /// What the drafter has of one sequence, and what it proposed.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! The commands that the engine takes from its mailbox.
 
 use paceline_link::Handover;
+use paceline_target_core::Policy;
 use paceline_vocabulary::{Millis, Permit};
 use tokio::sync::oneshot;
 
-use crate::core::Policy;
 use crate::running::RunningRequest;
 
 /// A command to the engine.

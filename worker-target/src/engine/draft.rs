@@ -1,7 +1,8 @@
 //! Fourth phase: hidden states to the drafter, proposals from it.
 
+use paceline_target_core::SequenceKey;
+
 use super::Engine;
-use crate::core::SequenceKey;
 use crate::drafting::{Border, DraftEvent, FeedInputs};
 
 impl Engine {

@@ -9,12 +9,12 @@ use paceline_models::{
     Wants, device, load_target,
 };
 use paceline_proto::internal::v1::{Stamp, TokenBatch};
+use paceline_target_core::{ClassBytes, Ledger, Request, Scheduler};
 use paceline_vocabulary::link::Hello;
 use paceline_vocabulary::{Lane, Permit, RequestId, RouteReason, TensorType};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use crate::core::{ClassBytes, Ledger, Request, Scheduler};
 use crate::drafting::Drafting;
 use crate::outlet::{STREAM_BACKLOG, TokenOutlet};
 use crate::request::ValidRequest;

@@ -9,10 +9,10 @@ use paceline_process::platform;
 use paceline_process::worker::Inbox;
 use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_target_core::{Policy, Request, SequenceKey};
 use tonic::Status;
 
 use super::{Engine, EngineCommand, PermitChange, RequestEnd};
-use crate::core::{Policy, Request, SequenceKey};
 use crate::error;
 use crate::request::ValidRequest;
 use crate::running::RunningRequest;

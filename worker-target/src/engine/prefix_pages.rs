@@ -2,9 +2,9 @@
 //! and when they are evicted. All of it happens at step borders.
 
 use paceline_models::{ModelError, SequenceId};
+use paceline_target_core::{PAGE, Phase, SequenceKey, SnapshotPlaces, StepPart};
 
 use super::Engine;
-use crate::core::{PAGE, Phase, SequenceKey, SnapshotPlaces, StepPart};
 use crate::drafting::CachedHiddenStates;
 use crate::page_store::{BORDER_BYTES, Lookup, Retention};
 

@@ -2,10 +2,10 @@
 
 use paceline_models::SequenceId;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_target_core::SequenceKey;
 use tonic::Status;
 
 use super::Engine;
-use crate::core::SequenceKey;
 use crate::error;
 use crate::outlet::{SendState, TokenOutlet};
 

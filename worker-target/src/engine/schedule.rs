@@ -1,9 +1,9 @@
 //! Second phase: memory for sequences, and the next step.
 
 use paceline_models::SequenceId;
+use paceline_target_core::{SequenceKey, Step};
 
 use super::{Engine, RequestEnd};
-use crate::core::{SequenceKey, Step};
 use crate::error;
 
 impl Engine {

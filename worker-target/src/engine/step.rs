@@ -6,9 +6,9 @@ use paceline_models::sample::Logprobs;
 use paceline_models::{ModelError, SequenceId};
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{TokenBatch, WorkerPhase};
+use paceline_target_core::{Chosen, Emission, SequenceKey, Step, StepPart};
 
 use super::{Engine, RequestEnd, trace};
-use crate::core::{Chosen, Emission, SequenceKey, Step, StepPart};
 use crate::pass::{self, StepInputs, StepOutcome};
 use crate::wire;
 

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 
 use paceline_process::clock::monotonic_ns;
+use paceline_target_core::{Chosen, LaneEvent, SequenceKey, StepPart, TowerSlice, WidthDecision};
 use tracing::Span;
 use tracing::field::Empty;
 
 use super::Engine;
-use crate::core::{Chosen, LaneEvent, SequenceKey, StepPart, TowerSlice, WidthDecision};
 use crate::running::RunningRequest;
 
 /// What a step computes.

@@ -8,8 +8,8 @@ use llguidance::earley::ValidationResult;
 use llguidance::{Matcher, ParserFactory, TokenParser, regex_to_lark};
 use nix::time::{ClockId, clock_gettime};
 
+use super::json;
 use super::pattern;
-use super::schema;
 use super::vocabulary::Vocabulary;
 use super::{GrammarError, GrammarPart, GrammarSource, PartContent};
 
@@ -122,7 +122,7 @@ pub(super) fn compile<'a>(
 fn made(factory: &ParserFactory, part: &GrammarPart) -> Result<GrammarWithLexer, GrammarError> {
     let made = match &part.content {
         PartContent::JsonSchema(text) => {
-            schema::prepare(text).map(GrammarWithLexer::from_json_schema)
+            json::prepare(text).map(GrammarWithLexer::from_json_schema)
         }
         PartContent::Regex(text) => pattern::check(text, pattern::Kind::Alone)
             .map(|()| {
@@ -134,7 +134,7 @@ fn made(factory: &ParserFactory, part: &GrammarPart) -> Result<GrammarWithLexer,
     };
     let checked = made.and_then(|made| check(factory, made));
     if checked.is_err() && part.lenient {
-        return Ok(GrammarWithLexer::from_json_schema(schema::any_object()));
+        return Ok(GrammarWithLexer::from_json_schema(json::any_object()));
     }
     checked
 }

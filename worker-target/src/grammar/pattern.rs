@@ -11,7 +11,7 @@ use regex_syntax::ast::{self, Ast, Span};
 use regex_syntax::hir::{Hir, HirKind, Look};
 use regex_syntax::{ParserBuilder, hir};
 
-use super::schema::brief;
+use super::text::brief;
 
 /// Where an expression stands.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,8 @@ use paceline_vocabulary::grammar::MAX_LEVELS;
 use serde_json::{Map, Value};
 
 use super::GrammarError;
-use super::schema::{Check, asserts, brief};
+use super::schema::{Check, asserts};
+use super::text::brief;
 
 /// Schemas that are read while references are followed, in all of a schema: a list of references to
 /// lists of references grows by the power of its levels. 65,536 take 40 ms.

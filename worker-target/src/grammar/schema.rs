@@ -2,16 +2,15 @@
 //! refused by name, and numbers that would make the grammar large are bounded.
 //!
 //! Bounds: the compiler takes no cancellation, so that its work must be bounded by its input. The
-//! numbers are measured by the tests of hostile schemas (`compile_tests`).
+//! numbers are measured by the tests of hostile schemas (`tests::compile`).
 
 use std::collections::{HashMap, HashSet};
 
 use paceline_vocabulary::grammar::MAX_LEVELS;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::closing;
-use super::pattern;
-use super::{GrammarError, text};
+use super::text::{self, brief};
+use super::{GrammarError, pattern};
 
 /// Schemas within a schema.
 const MAX_SCHEMAS: usize = 4_096;
@@ -92,49 +91,9 @@ pub(super) const LIST: &[&str] = &["allOf", "anyOf", "items", "oneOf", "prefixIt
 /// Keywords whose value is an object of schemas.
 pub(super) const OBJECT: &[&str] = &["$defs", "definitions", "patternProperties", "properties"];
 
-/// How JSON is written: on one line, with the separators of Python's `json.dumps`, which most models
-/// were trained on. The compiler reads it from the schema's root.
-fn style() -> Value {
-    json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})
-}
-
-/// A schema that any JSON object matches.
-pub(super) fn any_object() -> Value {
-    json!({"type": "object", "x-guidance": style()})
-}
-
-/// Checks a schema and makes it ready for the compiler.
-///
-/// # Errors
-/// It is no schema, it has a keyword that cannot be enforced, or it is too large.
-pub(super) fn prepare(text: &str) -> Result<Value, GrammarError> {
-    let parsed = serde_json::from_str(text);
-    let schema: Value =
-        parsed.map_err(|error| GrammarError::new("a JSON schema", format!("{error}")))?;
-    let mut check = Check::default();
-    check.schema(&schema, &mut vec![])?;
-    match closing::rewrite(&schema, check)? {
-        Value::Object(mut members) => {
-            members.insert("x-guidance".into(), style());
-            Ok(Value::Object(members))
-        }
-        Value::Bool(true) => Ok(json!({"x-guidance": style()})),
-        _ => Err(GrammarError::new("a schema that some value matches", "false (unsatisfiable)")),
-    }
-}
-
 /// Whether a keyword says something about a value, in a schema that has passed the check.
 pub(super) fn asserts(name: &str) -> bool {
     ASSERTING.contains(&name)
-}
-
-/// A text of a client for an error: its beginning, if it is long.
-pub(super) fn brief(text: &str) -> String {
-    const MOST: usize = 80;
-    match text.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
 }
 
 /// What is counted over a whole schema, and what has passed.
@@ -343,6 +302,9 @@ fn kind(value: &Value) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    use super::super::json::prepare;
     use super::*;
 
     fn refused(schema: Value) -> String {

@@ -1,4 +1,5 @@
-//! Bounds of texts before they are parsed: their size and the nesting of their brackets.
+//! Bounds of texts before they are parsed: their size and the nesting of their brackets. A text in an
+//! error is cut.
 
 use paceline_vocabulary::grammar::{MAX_LEVELS, bracket_levels};
 
@@ -24,4 +25,13 @@ pub(super) fn check_brackets(text: &str) -> Result<(), GrammarError> {
         return Ok(());
     }
     Err(GrammarError::new(format!("at most {MAX_LEVELS} levels of brackets"), "more"))
+}
+
+/// A text of a client for an error: its beginning, if it is long.
+pub(super) fn brief(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
 }

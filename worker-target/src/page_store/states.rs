@@ -1,9 +1,11 @@
 //! States of recurrent layers in the page store.
 
 use paceline_models::{KvStore, ModelError, SequenceId};
+use paceline_target_core::{
+    Evicted, HiddenStateWindow, KeptPages, PAGE, SNAPSHOT_INTERVAL, SequenceKey,
+};
 
 use super::{BORDER_BYTES, PageStore, StoredPage, drop_evicted, store_hidden_states};
-use crate::core::{Evicted, HiddenStateWindow, KeptPages, PAGE, SNAPSHOT_INTERVAL, SequenceKey};
 
 /// Most pages that are copied with states at one step border: those of two intervals, in case the
 /// states of the first found no room. More are missing if memory is so short that the beginning of a

@@ -2,10 +2,10 @@
 
 use paceline_models::sample::{Block, DraftedIds, propose, softcap};
 use paceline_models::{Array, Dtype, ModelError, Target, transfer};
+use paceline_target_core::StepPart;
 use paceline_vocabulary::TensorType;
 
 use super::rows::StepRows;
-use crate::core::StepPart;
 use crate::drafting::{Drafting, Proposed};
 
 /// The drafted ids of all parts that verify a draft.

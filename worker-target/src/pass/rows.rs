@@ -8,9 +8,9 @@ use paceline_models::vision::{ImagePlacement, positions};
 use paceline_models::{
     Batch, FeatureLayers, ModelError, Override, PendingIds, Positions, Segment, SequenceId, Wants,
 };
+use paceline_target_core::{Image, Sequence, SequenceKey, StepPart};
 
 use super::StepInputs;
-use crate::core::{Image, Sequence, SequenceKey, StepPart};
 use crate::running::RunningRequest;
 
 /// The rows of a step, and the outputs that are wanted of them.

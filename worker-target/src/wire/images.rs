@@ -3,10 +3,10 @@
 
 use paceline_models::vision::VisionInfo;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_target_core::{Image, ImageKey};
 use paceline_vocabulary::generation::{PatchGrid, PromptImage};
 use tonic::Status;
 
-use crate::core::{Image, ImageKey};
 use crate::image_files::AnnouncedImage;
 
 /// Longest file name: the limit of common file systems.
@@ -51,7 +51,7 @@ pub(super) fn check(
     // End of the image before.
     let mut end = 0;
     for (at, image) in images.iter().enumerate() {
-        let one = one(image, format!("pictures[{at}]"), context.cache_scope, vision)?;
+        let one = checked_image(image, format!("pictures[{at}]"), context.cache_scope, vision)?;
         check_place(at, &one.image, end, prompt, vision)?;
         end = one.image.end();
         checked.announced.push(one.announced);
@@ -119,7 +119,7 @@ struct CheckedImage {
     image: Image,
 }
 
-fn one(
+fn checked_image(
     image: &PromptImage,
     field: String,
     scope: &str,
@@ -135,31 +135,8 @@ fn one(
     let digest: [u8; 32] = digest[..]
         .try_into()
         .map_err(|_| invalid("digest", format!("expected 32 bytes, found {}", digest.len())))?;
-    for (name, size) in [("rows", rows), ("columns", columns)] {
-        if size == 0 || !size.is_multiple_of(vision.merge) {
-            return Err(invalid(
-                name,
-                format!("expected a multiple of {} patches, found {size}", vision.merge),
-            ));
-        }
-    }
-    let too_large = || {
-        invalid(
-            "rows",
-            format!("expected sizes a prompt has room for, found {rows} x {columns} patches"),
-        )
-    };
-    let patches = rows.checked_mul(columns).ok_or_else(too_large)?;
-    let expected = u64::from(patches)
-        .checked_mul(u64::from(vision.patch).pow(2) * 3)
-        .filter(|bytes| isize::try_from(*bytes).is_ok())
-        .ok_or_else(too_large)?;
-    if *bytes != expected {
-        return Err(invalid(
-            "bytes",
-            format!("expected {expected} for {rows} x {columns} patches, found {bytes}"),
-        ));
-    }
+    let patches =
+        patches(*grid, *bytes, vision).map_err(|SizeFault { field, what }| invalid(field, what))?;
     let three = |name: &str, numbers: &[f32]| {
         let what = || format!("expected three finite numbers, found {numbers:?}");
         three_finite(numbers).ok_or_else(|| invalid(name, what()))
@@ -183,6 +160,38 @@ fn one(
         bias,
     };
     Ok(CheckedImage { announced, image })
+}
+
+/// A size that contradicts the model or another field.
+struct SizeFault {
+    field: &'static str,
+    what: String,
+}
+
+/// The number of an image's patches. Its sides are whole rows of the prompt, and its bytes are those
+/// of its patches.
+fn patches(grid: PatchGrid, bytes: u64, vision: &VisionInfo) -> Result<u32, SizeFault> {
+    let PatchGrid { rows, columns } = grid;
+    for (field, size) in [("rows", rows), ("columns", columns)] {
+        if size == 0 || !size.is_multiple_of(vision.merge) {
+            let what = format!("expected a multiple of {} patches, found {size}", vision.merge);
+            return Err(SizeFault { field, what });
+        }
+    }
+    let too_large = || SizeFault {
+        field: "rows",
+        what: format!("expected sizes a prompt has room for, found {rows} x {columns} patches"),
+    };
+    let patches = rows.checked_mul(columns).ok_or_else(too_large)?;
+    let expected = u64::from(patches)
+        .checked_mul(u64::from(vision.patch).pow(2) * 3)
+        .filter(|bytes| isize::try_from(*bytes).is_ok())
+        .ok_or_else(too_large)?;
+    if bytes == expected {
+        return Ok(patches);
+    }
+    let what = format!("expected {expected} for {rows} x {columns} patches, found {bytes}");
+    Err(SizeFault { field: "bytes", what })
 }
 
 /// Whether a name is a plain file name: it cannot lead to another folder.

@@ -9,13 +9,13 @@ use paceline_process::Clock;
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1;
+use paceline_target_core::{Image, Policy, Request};
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::sampling::{LogitBias, SamplingRule};
 use paceline_vocabulary::{Force, Lane, Permit, RequestId, RouteReason};
 use tonic::Status;
 
 use super::images::{self, CheckedImages, ImageContext};
-use crate::core::{Image, Policy, Request};
 use crate::grammar::GrammarSource;
 use crate::image_files::AnnouncedImage;
 use crate::request::ValidRequest;

@@ -360,8 +360,6 @@ impl PrefixIndex {
 }
 
 #[cfg(test)]
-mod states_tests;
-#[cfg(test)]
 mod testdata;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Adaptive speculation: which sequences draft in the next cycle, and how many tokens. The
 //! algorithm: when no draft is under way, `controller` chooses the widths of all sequences by the
-//! costs that `step_cost` measured and the survival of drafts that `acceptance` learned.
+//! costs that `step_cost` measured and the survival of drafts that `acceptance` learned. `report`
+//! counts for heartbeats.
 //!
 //! ```text
 //!         drafting pays                   drafting would not pay even alone
@@ -11,6 +12,7 @@
 
 mod acceptance;
 mod controller;
+mod report;
 mod step_cost;
 #[cfg(test)]
 mod tests;
@@ -19,16 +21,13 @@ use std::{collections::BTreeMap, mem, sync::Arc};
 
 use paceline_vocabulary::{Force, Lane, Route, RouteReason, report::SpeculationFigures};
 
-pub(crate) use acceptance::{KINDS, TrafficClass};
-pub(crate) use controller::{Cycles, StepLoad};
-pub(crate) use step_cost::Costs;
-use step_cost::Table;
 pub use step_cost::{CostCell, Size};
 
 use crate::draft_plan::{DecisionLog, LaneEvent, Policy};
-use crate::draft_report::Ranges;
 use crate::{Request, Sequence, SequenceKey, StepPart};
-use acceptance::Belief;
+use acceptance::{Belief, TrafficClass};
+use report::Ranges;
+use step_cost::{Costs, Table};
 
 /// Class of requests without a label.
 const DEFAULT_CLASS: &str = "default";

@@ -8,7 +8,7 @@ use paceline_blas::{RecurrentSizes, SlotRows};
 
 use super::{computes, float_rows, node, nodes, whole};
 use crate::error::Result;
-use crate::layers::recurrent::{Advanced, DeltaRule, StatePass};
+use crate::layers::delta_rule::{Advanced, DeltaRule, StatePass};
 
 /// Advances states as [`DeltaRule::advance`] says. One node for all rows of all slots, in the
 /// states' memory if no other node needs it.

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use paceline_models::sample::SamplingRule;
+use paceline_target_core::{CostCell, Size};
 use paceline_vocabulary::Force;
 use tracing::Dispatch;
 use tracing::level_filters::LevelFilter;
@@ -11,7 +12,6 @@ use tracing::level_filters::LevelFilter;
 use super::prompt;
 use super::test_drafter::Drafts;
 use super::test_engine::{TestEngine, TestRequest};
-use crate::core::{CostCell, Size};
 use crate::cost_file::CostFile;
 
 /// A log in memory.

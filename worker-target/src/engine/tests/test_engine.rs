@@ -12,6 +12,7 @@ use paceline_process::Clock;
 use paceline_process::worker::{Mail, Progress, Pulse, mailbox};
 use paceline_proto::internal::v1::{Done, Stamp, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_target_core::Policy;
 use paceline_vocabulary::{Force, Millis};
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
@@ -19,7 +20,6 @@ use tracing::Dispatch;
 
 use super::faulty_target::{Fault, Faults, FaultyOutputs};
 use super::test_drafter::{Drafts, FEATURE_LAYERS, LONG, play};
-use crate::core::Policy;
 use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::engine::fixture::{self, WrappedTarget};

@@ -1,0 +1,53 @@
+//! The rows that one step writes and reads, by capacity class.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use mlx_rs::Array;
+
+use crate::layers::{HiddenKeys, RowWrite};
+
+/// New rows of neighbouring segments that lie in one class: one scatter.
+#[derive(Debug)]
+pub(super) struct ClassWrite {
+    pub(super) class: usize,
+    /// Rows of the new keys and values.
+    pub(super) rows: Range<i32>,
+    /// Where each row goes.
+    pub(super) places: Vec<RowWrite>,
+    /// Flat indices, by number of KV heads.
+    pub(super) indices: Vec<(i32, Array)>,
+}
+
+/// Neighbouring slots of one class with the same number of query rows: one attention.
+#[derive(Debug)]
+pub(super) struct ClassRead {
+    pub(super) class: usize,
+    pub(super) slots: Range<usize>,
+    /// Rows of the queries.
+    pub(super) rows: Range<i32>,
+    /// For each slot, the positions of its query rows. They end at the sequence's last new row.
+    pub(super) queries: Vec<Range<i32>>,
+    /// The calls that layers have asked for so far.
+    pub(super) calls: Vec<(Causality, Arc<[Call]>)>,
+}
+
+/// Which keys a layer's rows attend to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Causality {
+    /// Most positions a row attends to, its own included; `None` means all.
+    pub(super) window: Option<i32>,
+    /// Whether rows also attend to the new rows after them.
+    pub(super) both_ways: bool,
+}
+
+/// One call of MLX's attention.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) slots: Range<usize>,
+    /// Rows of the queries, as many for each slot.
+    pub(super) rows: Range<i32>,
+    /// Positions.
+    pub(super) keys: Range<i32>,
+    pub(super) hidden: HiddenKeys,
+}

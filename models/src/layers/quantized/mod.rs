@@ -1,0 +1,176 @@
+//! Products by quantized weights, and their rows as floats.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, Stream, ops};
+
+use super::{QuantizedParts, host};
+use crate::device::on_gpu;
+use crate::error::Result;
+use crate::load::{QuantFormat, QuantMode, QuantizedMatrix};
+
+/// Whether weights of this format are multiplied as they are stored. The GPU has products for all
+/// formats; the CPU for those that the crate `blas` has kernels for.
+pub(crate) fn has_product(format: QuantFormat) -> bool {
+    let on_cpu = format.mode == QuantMode::Affine && host::multiplies(format.group, format.bits);
+    on_gpu() || on_cpu
+}
+
+impl QuantizedMatrix {
+    /// `x` `[…, in]` → `[…, out]`.
+    pub(crate) fn product(&self, x: &Array) -> Result<Array> {
+        let Self { packed, scales, biases, format } = self;
+        if let Some(parts) = self.affine_parts()
+            && let Some(product) = host::quantized_product(x, &parts)?
+        {
+            return Ok(product);
+        }
+        if format.mode == QuantMode::Affine {
+            let QuantFormat { group, bits, .. } = *format;
+            return Ok(ops::quantized_matmul(x, packed, scales, biases, true, group, bits)?);
+        }
+        let mode = format.mode.name().as_ptr();
+        self.raw(|result, numbers, nothing, stream| {
+            let RawFormat { group, bits } = numbers;
+            // SAFETY: the arrays live for the call; `nothing` stands for the absent biases.
+            unsafe {
+                mlx_sys::mlx_quantized_matmul(
+                    result,
+                    x.as_ptr(),
+                    packed.as_ptr(),
+                    scales.as_ptr(),
+                    nothing,
+                    true,
+                    group,
+                    bits,
+                    mode,
+                    stream,
+                )
+            }
+        })
+    }
+
+    /// Its parts, if its format is affine.
+    pub(super) fn affine_parts(&self) -> Option<QuantizedParts<'_>> {
+        let Self { packed, scales, biases, format } = self;
+        let QuantFormat { group, bits, .. } = *format;
+        let biases = biases.as_ref().filter(|_| format.mode == QuantMode::Affine)?;
+        Some(QuantizedParts { packed, scales, biases, group, bits })
+    }
+
+    /// As [`Self::product`] by the experts that `experts` `[rows, k]` names. `x` `[rows, 1 or k, 1,
+    /// in]` → `[rows, k, 1, out]`.
+    pub(crate) fn expert_product(&self, x: &Array, experts: &Array) -> Result<Array> {
+        let Self { packed, scales, biases, format } = self;
+        if format.mode == QuantMode::Affine {
+            let QuantFormat { group, bits, .. } = *format;
+            return Ok(ops::gather_qmm(
+                x, packed, scales, biases, None, experts, true, group, bits, false,
+            )?);
+        }
+        let mode = format.mode.name().as_ptr();
+        self.raw(|result, numbers, nothing, stream| {
+            let RawFormat { group, bits } = numbers;
+            // SAFETY: as in `product`; `nothing` also stands for the rows of `x` in their order.
+            unsafe {
+                mlx_sys::mlx_gather_qmm(
+                    result,
+                    x.as_ptr(),
+                    packed.as_ptr(),
+                    scales.as_ptr(),
+                    nothing,
+                    nothing,
+                    experts.as_ptr(),
+                    true,
+                    group,
+                    bits,
+                    mode,
+                    false,
+                    stream,
+                )
+            }
+        })
+    }
+
+    /// Rows of `ids` `[ids]`, in `dtype` → `[ids, in]`.
+    pub(crate) fn rows_of(&self, ids: &Array, dtype: Dtype) -> Result<Array> {
+        let rows = |array: &Array| array.take_axis(ids, 0);
+        // Scales of affine formats are widened first, so that a float32 number is not rounded to
+        // their type.
+        let floats = |array: &Array| rows(array)?.as_dtype(dtype);
+        let (scales, biases) = match &self.biases {
+            Some(biases) => (floats(&self.scales)?, Some(floats(biases)?)),
+            None => (rows(&self.scales)?, None),
+        };
+        let some = Self { packed: rows(&self.packed)?, scales, biases, format: self.format };
+        Ok(some.dequantized()?.as_dtype(dtype)?)
+    }
+
+    /// All numbers as floats `[…, out, in]`.
+    pub(crate) fn dequantized(&self) -> Result<Array> {
+        let Self { packed, scales, biases, format } = self;
+        if format.mode == QuantMode::Affine {
+            return Ok(ops::dequantize(packed, scales, biases, format.group, format.bits)?);
+        }
+        let mode = format.mode.name().as_ptr();
+        self.raw(|result, numbers, nothing, stream| {
+            let RawFormat { group, bits } = numbers;
+            let dtype = mlx_sys::mlx_optional_dtype {
+                value: mlx_sys::mlx_dtype__MLX_FLOAT32,
+                has_value: true,
+            };
+            // SAFETY: as in `product`; there is no global scale either.
+            unsafe {
+                mlx_sys::mlx_dequantize(
+                    result,
+                    packed.as_ptr(),
+                    scales.as_ptr(),
+                    nothing,
+                    group,
+                    bits,
+                    mode,
+                    nothing,
+                    dtype,
+                    stream,
+                )
+            }
+        })
+    }
+
+    /// Calls MLX, whose bindings in mlx-rs know the affine mode alone. The last two arguments of
+    /// `call` are an array that is none, and the stream.
+    fn raw(
+        &self,
+        call: impl FnOnce(
+            &mut mlx_sys::mlx_array,
+            RawFormat,
+            mlx_sys::mlx_array,
+            mlx_sys::mlx_stream,
+        ) -> i32,
+    ) -> Result<Array> {
+        let number = |value| mlx_sys::mlx_optional_int { value, has_value: true };
+        let numbers =
+            RawFormat { group: number(self.format.group), bits: number(self.format.bits) };
+        let stream = Stream::thread_local_or_default();
+        // SAFETY: an empty handle owns nothing; the result is owned by the array made of it.
+        let (status, result) = unsafe {
+            let (mut result, nothing) = (mlx_sys::mlx_array_new(), mlx_sys::mlx_array_new());
+            let status = call(&mut result, numbers, nothing, stream.as_ptr());
+            (status, Array::from_ptr(result))
+        };
+        if status == 0 {
+            return Ok(result);
+        }
+        let what = format!("MLX refuses weights of format {}", self.format);
+        Err(Exception::custom(what).into())
+    }
+}
+
+/// A format as MLX's C functions take it.
+#[derive(Clone, Copy)]
+struct RawFormat {
+    group: mlx_sys::mlx_optional_int,
+    bits: mlx_sys::mlx_optional_int,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! Rotary position embedding (arXiv 2104.09864), split-half pairing: index i turns with i + R/2.
+//! Frequencies: plain, linearly scaled (arXiv 2306.15595), those of Llama 3.1 (arXiv 2407.21783) and
+//! YaRN's (arXiv 2309.00071), in old (`rope_theta` + `rope_scaling`) and new (`rope_parameters`)
+//! keys.
+
+use std::f64::consts::PI;
+
+use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
+use mlx_rs::{Array, Dtype};
+use serde_json::{Map, Value};
+
+use super::rope_tables::RopeTables;
+use super::{Positions, host};
+use crate::error::{ModelError, Result};
+use crate::load::{ConfigJson, LoadError};
+
+/// The angles' frequencies of one model.
+#[derive(Clone, Debug)]
+pub(crate) struct Rope {
+    /// `[R/2]`, radians per position.
+    frequencies: Vec<f32>,
+    /// Factor on cos and sin (YaRN's temperature), else 1.
+    magnitude: f32,
+    /// By which of three positions each frequency turns `[R/2]`; `None`: there is one.
+    axes: Option<Vec<usize>>,
+}
+
+/// The share of a head that turns.
+const PARTIAL: &str = "partial_rotary_factor";
+
+/// The rotary keys of a config, from the groups where checkpoints keep them.
+struct RotaryKeys<'a> {
+    config: &'a ConfigJson,
+    keys: Map<String, Value>,
+}
+
+impl<'a> RotaryKeys<'a> {
+    fn read(config: &'a ConfigJson) -> Result<Self, LoadError> {
+        let mut keys: Map<String, Value> = Map::new();
+        for group in ["rope_scaling", "rope_parameters"] {
+            keys.extend(config.optional::<Map<String, Value>>(group)?.unwrap_or_default());
+        }
+        keys.retain(|_, value| !value.is_null());
+        Ok(Self { config, keys })
+    }
+
+    fn wrong(&self, key: &str, what: String) -> LoadError {
+        LoadError::Config { key: key.to_owned(), what }
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>, LoadError> {
+        let Some(value) = self.keys.get(key) else { return Ok(None) };
+        let wrong = || self.wrong(key, format!("expected a number, found {value}"));
+        value.as_f64().map(Some).ok_or_else(wrong)
+    }
+
+    /// A number that some checkpoints keep in a group and others at the top.
+    fn number_anywhere(&self, key: &str) -> Result<Option<f64>, LoadError> {
+        match self.number(key)? {
+            Some(number) => Ok(Some(number)),
+            None => self.config.optional(key),
+        }
+    }
+
+    /// The base of the frequencies.
+    fn theta(&self) -> Result<f64, LoadError> {
+        let theta = self.number_anywhere("rope_theta")?.unwrap_or(10_000.0);
+        if theta > 0.0 && theta.is_finite() {
+            return Ok(theta);
+        }
+        Err(self.wrong("rope_theta", format!("expected above 0, found {theta}")))
+    }
+
+    /// Refuses heads of which only a part turns.
+    fn check_whole_heads(&self) -> Result<(), LoadError> {
+        match self.number_anywhere(PARTIAL)? {
+            None | Some(1.0) => Ok(()),
+            partial => {
+                let what = format!("expected 1: all of a head turns; found {partial:?}");
+                Err(self.wrong(PARTIAL, what))
+            }
+        }
+    }
+
+    /// Numbers of a head that turn; `usual` is their share if no key names one.
+    fn turning(&self, head_dim: i32, usual: f64) -> Result<i32, LoadError> {
+        let share = self.number_anywhere(PARTIAL)?.unwrap_or(usual);
+        let turning = f64::from(head_dim) * share;
+        if (2.0..=f64::from(head_dim)).contains(&turning) && turning as i32 % 2 == 0 {
+            return Ok(turning as i32);
+        }
+        let what = format!(
+            "expected a share of a head of {head_dim} numbers that is an even number of them, at \
+             least 2; found {share}"
+        );
+        Err(self.wrong(PARTIAL, what))
+    }
+
+    fn kind(&self) -> &str {
+        let kind = self.keys.get("rope_type").or_else(|| self.keys.get("type"));
+        kind.and_then(Value::as_str).unwrap_or("default")
+    }
+
+    /// A number above 0 that this kind of scaling needs.
+    fn needed(&self, key: &str) -> Result<f64, LoadError> {
+        match self.number(key)? {
+            Some(number) if number > 0.0 && number.is_finite() => Ok(number),
+            found => {
+                let found = found.map_or("none".into(), |number| number.to_string());
+                let what = format!("expected above 0 for {}, found {found}", self.kind());
+                Err(self.wrong(&format!("rope_scaling.{key}"), what))
+            }
+        }
+    }
+
+    /// The plain frequencies, all slower by one factor.
+    fn linear(&self, plain: &[f64]) -> Result<Vec<f64>, LoadError> {
+        let factor = self.needed("factor")?;
+        Ok(plain.iter().map(|f| f / factor).collect())
+    }
+
+    /// Llama 3.1's frequencies: those of short waves as they are, those of long waves slower by a
+    /// factor, a mixture in between.
+    fn llama3(&self, plain: &[f64]) -> Result<Vec<f64>, LoadError> {
+        let [factor, low, high, original] =
+            ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
+                .map(|key| self.needed(key));
+        let (factor, low, high, original) = (factor?, low?, high?, original?);
+        if low >= high {
+            let what = format!("expected above low_freq_factor, {low}, found {high}");
+            return Err(self.wrong("rope_scaling.high_freq_factor", what));
+        }
+        // Turns that a frequency makes within the original context: fewer than `low`: slowed; more
+        // than `high`: as it is.
+        let share = |f: &f64| {
+            let turns = original * f / (2.0 * PI);
+            ((turns - low) / (high - low)).clamp(0.0, 1.0)
+        };
+        Ok(plain.iter().map(|f| f * ((1.0 - share(f)) / factor + share(f))).collect())
+    }
+
+    /// YaRN's frequencies from the plain ones, and its factor on cos and sin.
+    fn yarn(&self, plain: &[f64], head_dim: i32, theta: f64) -> Result<(Vec<f64>, f64), LoadError> {
+        let missing = || self.wrong("rope_scaling.factor", "YaRN needs it, found none".into());
+        let factor = self.number("factor")?.ok_or_else(missing)?;
+        let original = match self.number("original_max_position_embeddings")? {
+            Some(original) => original,
+            None => f64::from(self.config.size("max_position_embeddings")?),
+        };
+        let fast = self.number("beta_fast")?.unwrap_or(32.0);
+        let slow = self.number("beta_slow")?.unwrap_or(1.0);
+        let truncate = self.keys.get("truncate").and_then(Value::as_bool).unwrap_or(true);
+        let dims = f64::from(head_dim);
+        let at = |turns: f64| dims * (original / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln());
+        let (mut low, mut high) = (at(fast), at(slow));
+        if truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        (low, high) = (low.max(0.0), high.min(dims - 1.0));
+        if low == high {
+            high += 0.001; // as published, against a division by zero
+        }
+        let ramp = |i: usize| ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+        let mixed = plain
+            .iter()
+            .enumerate()
+            .map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i)))
+            .collect();
+        let temperature = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+        Ok((mixed, self.number("attention_factor")?.unwrap_or(temperature)))
+    }
+}
+
+impl Rope {
+    /// Reads the rotary keys of `config` for heads of `head_dim`.
+    pub(crate) fn load(config: &ConfigJson, head_dim: i32) -> Result<Self, LoadError> {
+        let keys = RotaryKeys::read(config)?;
+        keys.check_whole_heads()?;
+        Self::of(&keys, head_dim)
+    }
+
+    /// The same for heads of which only the first numbers turn. `usual` is their share if the
+    /// config names none.
+    pub(crate) fn load_partial(
+        config: &ConfigJson,
+        head_dim: i32,
+        usual: f64,
+    ) -> Result<Self, LoadError> {
+        let keys = RotaryKeys::read(config)?;
+        let turning = keys.turning(head_dim, usual)?;
+        Self::of(&keys, turning)
+    }
+
+    /// `turning`: numbers of a head that turn.
+    fn of(keys: &RotaryKeys<'_>, turning: i32) -> Result<Self, LoadError> {
+        let theta = keys.theta()?;
+        let plain: Vec<f64> = (0..turning / 2)
+            .map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(turning)))
+            .collect();
+        let (frequencies, magnitude) = match keys.kind() {
+            "default" => (plain, 1.0),
+            "linear" => (keys.linear(&plain)?, 1.0),
+            "llama3" => (keys.llama3(&plain)?, 1.0),
+            "yarn" => keys.yarn(&plain, turning, theta)?,
+            other => {
+                let what = format!("expected default, linear, llama3 or yarn, found {other}");
+                return Err(keys.wrong("rope_scaling.rope_type", what));
+            }
+        };
+        Ok(Self {
+            frequencies: frequencies.iter().map(|f| *f as f32).collect(),
+            magnitude: magnitude as f32,
+            axes: None,
+        })
+    }
+
+    /// The same for positions on three axes, interleaved: frequency j turns by height where j % 3
+    /// is 1 and j < 3 · section\[1\], by width where j % 3 is 2 and j < 3 · section\[2\], else by
+    /// time. `usual` are the sections if the config names none. Source: Qwen3-VL in transformers,
+    /// `recomposition_frequencies`.
+    ///
+    /// # Errors
+    /// Sections that are not those of the frequencies, or that are not interleaved.
+    pub(crate) fn on_three_axes(
+        self,
+        config: &ConfigJson,
+        usual: [usize; 3],
+    ) -> Result<Self, LoadError> {
+        let RotaryKeys { keys, .. } = RotaryKeys::read(config)?;
+        let half = self.frequencies.len();
+        let key = "rope_parameters.mrope_section";
+        let found = keys.get("mrope_section");
+        let section: [usize; 3] = match found {
+            None => usual,
+            Some(value) => serde_json::from_value(value.clone()).map_err(|error| {
+                config.wrong(key, format!("expected three sizes, found {value}: {error}"))
+            })?,
+        };
+        if section.iter().fold(0usize, |sum, size| sum.saturating_add(*size)) != half {
+            let found = if found.is_some() { "found" } else { "found none, which means" };
+            return Err(config.wrong(
+                key,
+                format!(
+                    "expected three sizes of {half} in all, half of a head's numbers that turn; \
+                     {found} {section:?}"
+                ),
+            ));
+        }
+        if keys.get("mrope_interleaved").is_some_and(|value| *value == Value::Bool(false)) {
+            let what =
+                "expected true: this version has no rotary sections one after another".into();
+            return Err(config.wrong("rope_parameters.mrope_interleaved", what));
+        }
+        let axis = |j: usize| if j < 3 * section[j % 3] { j % 3 } else { 0 };
+        Ok(Self { axes: Some((0..half).map(axis).collect()), ..self })
+    }
+
+    /// cos and sin for every row of a batch.
+    pub(crate) fn tables(&self, positions: &Positions, dtype: Dtype) -> Result<RopeTables> {
+        match (positions, &self.axes) {
+            // All axes equal.
+            (Positions::One(positions), _) => self.rows(positions, dtype),
+            (Positions::Three(positions), Some(axes)) => {
+                RopeTables::new(positions[0].len(), self.frequencies.len(), dtype, |row, i| {
+                    self.turn(positions[axes[i]][row], i)
+                })
+            }
+            (Positions::Three(_), None) => Err(ModelError::Batch(
+                "expected one position a row: this model has no multi-axis positions".into(),
+            )),
+        }
+    }
+
+    /// cos and sin for rows at these positions.
+    pub(crate) fn rows(&self, positions: &[i32], dtype: Dtype) -> Result<RopeTables> {
+        RopeTables::new(positions.len(), self.frequencies.len(), dtype, |row, i| {
+            self.turn(positions[row], i)
+        })
+    }
+
+    fn turn(&self, position: i32, i: usize) -> (f32, f32) {
+        let (sin, cos) = (position as f32 * self.frequencies[i]).sin_cos();
+        (cos * self.magnitude, sin * self.magnitude)
+    }
+}
+
+impl RopeTables {
+    /// The first heads of `x` `[rows, at least so many, R]`, turned → `[rows, heads, R]`.
+    pub(crate) fn apply_to(&self, x: &Array, heads: i32) -> Result<Array> {
+        match host::turn(x, heads, self)? {
+            Some(turned) => Ok(turned),
+            None => Ok(self.apply(&x.try_index((.., ..heads, ..))?)?.as_dtype(x.dtype())?),
+        }
+    }
+
+    /// Turns the first R numbers of each head of `x` `[rows, heads, R or more]`.
+    pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
+        let turning = self.cos.dim(2);
+        if turning < x.dim(2) {
+            let turned = self.apply(&x.try_index((.., .., ..turning))?)?;
+            return Ok(concatenate(&[turned, x.try_index((.., .., turning..))?], 2)?);
+        }
+        let half = turning / 2;
+        let swapped =
+            concatenate(&[x.try_index((.., .., half..))?, x.try_index((.., .., ..half))?], 2)?;
+        Ok(x.multiply(&self.cos)?.add(swapped.multiply(&self.sin)?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

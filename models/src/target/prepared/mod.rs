@@ -1,0 +1,64 @@
+//! A step that is built while the step before it runs.
+//!
+//! A step in which each sequence has one row leaves all of its rows in the store. So the places of
+//! the next step's rows are known before anything is computed, and the ids that it reads can stay
+//! in the graph. The prepared step lies beside the store, as staged rows ([`KvStore::stage`]): any
+//! change of the store drops it.
+
+use crate::batch::{Forward, Wants};
+use crate::error::Result;
+use crate::kv::KvStore;
+use crate::sample::TokenSelection;
+use crate::segment::Segment;
+
+/// The graph of a step, not run yet.
+#[derive(Debug)]
+pub struct PreparedStep {
+    /// What the model returns.
+    pub forward: Forward,
+    /// Which tokens are chosen from it.
+    pub selection: TokenSelection,
+}
+
+/// A prepared step, and the forward it was built for.
+struct StagedStep {
+    segments: Vec<Segment>,
+    wants: Wants,
+    step: PreparedStep,
+}
+
+/// Lets `build` make the graph of a forward over `segments` that may come next, for
+/// [`take_prepared`]. Returns whether it did: see [`KvStore::stage`].
+///
+/// # Errors
+/// Those of `build`.
+pub fn prepare_next(
+    kv: &mut KvStore,
+    segments: &[Segment],
+    wants: &Wants,
+    build: impl FnOnce(&mut KvStore) -> Result<PreparedStep>,
+) -> Result<bool> {
+    kv.stage(segments, |kv| {
+        Ok(StagedStep { segments: segments.to_vec(), wants: wants.clone(), step: build(kv)? })
+    })
+}
+
+/// The step that was prepared for exactly this forward, if the store has not changed since and
+/// `serves` accepts its choice of tokens. The caller runs it next: its rows are the store's from
+/// now on. A step that was prepared for anything else is dropped.
+pub fn take_prepared(
+    kv: &mut KvStore,
+    segments: &[Segment],
+    wants: &Wants,
+    serves: impl FnOnce(&TokenSelection) -> bool,
+) -> Option<PreparedStep> {
+    let taken = kv.take_staged(|prepared: &StagedStep| {
+        prepared.segments == segments
+            && prepared.wants == *wants
+            && serves(&prepared.step.selection)
+    });
+    taken.map(|prepared| prepared.step)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Qwen3-VL and Qwen3.5 with their towers against transformers on tiny random checkpoints: pictures
+//! to features, prompts with pictures to tokens. Values and provenance: `golden/vision.py` and
+//! `golden/hybrid_vision.py`, remade by `make golden`.
+
+mod broken;
+#[path = "../parity/changed.rs"]
+mod changed;
+mod hybrid;
+mod refused;
+mod scene;
+mod text;
+
+use std::collections::HashMap;
+
+use paceline_models::vision::{Features, ImagePixels};
+use paceline_models::{FeatureLayers, Target, Wants};
+use scene::{BIAS, Case, Golden, SCALE, Scene, Sequence, features, floats, load, worst};
+
+fn known(model: &dyn Target, golden: &Golden) -> HashMap<String, Features> {
+    let tower = model.vision().expect("it sees");
+    golden.pictures.iter().map(|shot| (shot.name.clone(), shot.features(tower, 1))).collect()
+}
+
+fn sequence(
+    model: &dyn Target,
+    golden: &Golden,
+    known: &HashMap<String, Features>,
+    case: &Case,
+) -> Sequence {
+    let shot =
+        |name: &String| golden.pictures.iter().find(|shot| shot.name == *name).expect("drawn");
+    let shots: Vec<_> = case.pictures.iter().map(shot).collect();
+    Sequence::new(&case.prompt, &shots, model.vision().expect("it sees"), known)
+}
+
+fn check_features(name: &str) {
+    let (model, golden) = load(name);
+    let tower = model.vision().expect("it sees");
+    for shot in &golden.pictures {
+        let found = shot.features(tower, 1);
+        let what = format!("{name}, picture {}", shot.name);
+        assert_eq!(
+            found.rows() as u32,
+            shot.rows * shot.columns / tower.info().merge.pow(2),
+            "{what}"
+        );
+        let off = worst(&shot.merged, &floats(&found.embeddings));
+        assert!(off < 1e-4, "{what}: features are off by {off}");
+        assert_eq!(found.after_layer.len(), shot.deepstack.len(), "{what}");
+        for (at, (expected, (layer, level))) in
+            shot.deepstack.iter().zip(&found.after_layer).enumerate()
+        {
+            let off = worst(expected, &floats(level));
+            assert!(
+                at == *layer && off < 1e-4,
+                "{what}: features for layer {layer} are off by {off}"
+            );
+        }
+        let numbers = shot.merged.len() + shot.deepstack.iter().map(Vec::len).sum::<usize>();
+        assert_eq!(found.bytes(), numbers as u64 * 4, "{what}");
+        // However many blocks at a time: the same bits.
+        for blocks in [2, 3, 100] {
+            let at_once = shot.features(tower, blocks.min(tower.info().blocks));
+            assert_eq!(floats(&at_once.embeddings), floats(&found.embeddings), "{what}");
+        }
+    }
+}
+
+fn check_prompts(name: &str) {
+    let (model, golden) = load(name);
+    let known = known(&*model, &golden);
+    for case in &golden.cases {
+        let what = format!("{name}, pictures {:?}", case.pictures);
+        let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
+        let rows = case.prompt.len() as i32;
+        let batch = scene.batch(&[(0, rows)]);
+        assert_eq!(
+            batch.positions,
+            paceline_models::Positions::Three(case.positions.clone()),
+            "{what}"
+        );
+        let features =
+            FeatureLayers { layers: golden.tap_layers.clone(), rows: case.tap_rows.clone() };
+        let forward = scene.run(
+            &batch,
+            &Wants {
+                logit_rows: vec![rows - 1],
+                hidden_states: Some(features),
+                ..Wants::default()
+            },
+        );
+        let off = worst(&case.logits, &floats(forward.logits.as_ref().expect("wanted")));
+        assert!(off < 1e-3, "{what}: logits are off by {off}");
+        let states: Vec<f32> = case.taps.concat().concat();
+        let off = worst(
+            &states,
+            &floats(&forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy")),
+        );
+        assert!(off < 1e-3, "{what}: hidden states are off by {off}");
+
+        // Alone, and read in so that chunks end inside pictures: the same ids.
+        for chunk in [1000, 7, 3] {
+            let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
+            assert_eq!(
+                scene.go_on(chunk, case.greedy.len()),
+                std::slice::from_ref(&case.greedy),
+                "{what}, {chunk} rows at a time"
+            );
+        }
+    }
+    // Side by side, in one forward and in chunks.
+    for chunk in [1000, 5] {
+        let sequences =
+            golden.cases.iter().map(|case| sequence(&*model, &golden, &known, case)).collect();
+        let expected: Vec<_> = golden.cases.iter().map(|case| case.greedy.clone()).collect();
+        assert_eq!(
+            Scene::new(&*model, sequences).go_on(chunk, expected[0].len()),
+            expected,
+            "{name}, {chunk} rows at a time"
+        );
+    }
+}
+
+#[test]
+fn features_equal_the_reference() {
+    check_features("qwen3-vl-tiny");
+}
+
+#[test]
+fn features_equal_the_reference_in_the_layout_of_mlx() {
+    check_features("qwen3-vl-tiny-mlx");
+}
+
+#[test]
+fn answers_to_images_equal_the_reference() {
+    check_prompts("qwen3-vl-tiny");
+}
+
+#[test]
+fn answers_to_images_equal_the_reference_in_the_layout_of_mlx() {
+    check_prompts("qwen3-vl-tiny-mlx");
+}
+
+#[test]
+fn another_image_gives_other_features_and_another_answer() {
+    let (model, golden) = load("qwen3-vl-tiny");
+    let tower = model.vision().expect("it sees");
+    let mut known = known(&*model, &golden);
+    let case = &golden.cases[0];
+    let shot = golden.pictures.iter().find(|shot| shot.name == case.pictures[0]).expect("drawn");
+    let mut pixels = shot.pixels();
+    pixels.reverse();
+    let turned = ImagePixels {
+        pixels: &pixels,
+        rows: shot.rows,
+        columns: shot.columns,
+        scale: SCALE,
+        bias: BIAS,
+    };
+    let turned = features(tower, &turned, 1);
+    assert!(worst(&shot.merged, &floats(&turned.embeddings)) > 0.1);
+    known.insert(shot.name.clone(), turned);
+    let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
+    assert_ne!(scene.go_on(1000, case.greedy.len()), std::slice::from_ref(&case.greedy));
+}

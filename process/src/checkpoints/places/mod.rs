@@ -1,0 +1,399 @@
+//! The places where models lie: the user's cache, where `paceline pull` and `make smollm2` put
+//! them, and the cache of the Hugging Face libraries, which is only read.
+//!
+//! ```text
+//! <user cache>/paceline/models/smollm2/                  config.json, …
+//! <user cache>/paceline/models/org--name/<commit>/       config.json, …
+//! <user cache>/paceline/models/org--name/current      →  <commit>
+//! $HF_HOME/hub/models--org--name/snapshots/<commit>/     config.json, …, links to blobs
+//! $HF_HOME/hub/models--org--name/refs/main               the commit, as text
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{ModelName, ModelRef, SMOLLM2};
+use crate::environment::env_os;
+use crate::platform;
+
+/// Link to the revision of a pulled model that its name stands for.
+pub const CURRENT: &str = "current";
+
+/// Most bytes of an index of shards that is read: those of the largest models have some 10 MiB.
+const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// Most files of a model whose sizes are added up.
+const MAX_FILES: usize = 10_000;
+/// A commit's name, or what a revision is called, has at most so many bytes.
+const MAX_REVISION_BYTES: u64 = 256;
+
+/// Why no directory is known for a model.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelNotFound {
+    /// The embedded model is not where it is installed.
+    #[error(
+        "none is set and the embedded demo model was not found beside the program; set it to a model directory"
+    )]
+    Embedded,
+    /// A directory that does not exist.
+    #[error("expected a model directory, found nothing at {}", .0.display())]
+    Directory(PathBuf),
+    /// A word that is neither a directory nor a name.
+    #[error(
+        "expected a model directory, org/name of a hub, or smollm2, found {0:?}, and no directory of that name"
+    )]
+    Word(String),
+    /// A model of a hub that was not pulled.
+    #[error("{name} was not pulled: nothing whole is at {place}; run `paceline pull {name}`{hint}")]
+    NotPulled {
+        /// The model.
+        name: ModelName,
+        /// Where it would be.
+        place: String,
+        /// What else may have been meant; empty or a clause.
+        hint: String,
+    },
+    /// The small language model was not made.
+    #[error(
+        "smollm2 is not there: found nothing at {place}; run `make smollm2` in the source tree"
+    )]
+    Smollm2 {
+        /// Where it would be.
+        place: String,
+    },
+    /// `~/` without a home.
+    #[error("expected $HOME to be set for a path that begins with ~/; write the whole path")]
+    NoHome,
+    /// A path that cannot be made absolute.
+    #[error("cannot find out the absolute path of {}", path.display())]
+    Absolute {
+        /// The path as written.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+/// Where models lie on this machine.
+#[derive(Clone, Debug, Default)]
+pub struct ModelPlaces {
+    /// `<user cache>/paceline/models`. `None` if the user has no cache directory.
+    pub own: Option<PathBuf>,
+    /// Cache of the Hugging Face libraries.
+    pub hub_cache: Option<PathBuf>,
+    /// The user's home.
+    pub home: Option<PathBuf>,
+}
+
+impl ModelPlaces {
+    /// The places of this user.
+    pub fn of_user() -> Self {
+        let absolute =
+            |name: &str| env_os(name).map(PathBuf::from).filter(|dir: &PathBuf| dir.is_absolute());
+        let home = platform::home_dir();
+        // The Hugging Face libraries use ~/.cache on every system.
+        let hub_home = || {
+            let cache = absolute("XDG_CACHE_HOME");
+            let cache = cache.or_else(|| home.as_ref().map(|home| home.join(".cache")));
+            absolute("HF_HOME").or_else(|| cache.map(|cache| cache.join("huggingface")))
+        };
+        let hub_cache = absolute("HF_HUB_CACHE").or_else(|| Some(hub_home()?.join("hub")));
+        Self {
+            own: platform::cache_dir().map(|cache| cache.join("paceline/models")),
+            hub_cache,
+            home,
+        }
+    }
+
+    /// Directory of the pulled revisions of a model.
+    pub fn of_model(&self, name: &ModelName) -> Option<PathBuf> {
+        Some(self.own.as_ref()?.join(name.folder()))
+    }
+
+    /// The absolute directory of a model as a setting names it. A directory is returned as it is
+    /// written, and need not hold a model.
+    ///
+    /// # Errors
+    /// A directory or a name that is not there.
+    pub fn locate(&self, model: &ModelRef) -> Result<PathBuf, ModelNotFound> {
+        match model {
+            ModelRef::Embedded => demo_dir("target").ok_or(ModelNotFound::Embedded),
+            ModelRef::Directory(path) => existing(path),
+            ModelRef::BelowHome(path) => {
+                existing(&self.home.as_ref().ok_or(ModelNotFound::NoHome)?.join(path))
+            }
+            ModelRef::DirectoryIfThere(path) => existing(path).map_err(|error| match error {
+                ModelNotFound::Directory(_) => ModelNotFound::Word(path.display().to_string()),
+                other => other,
+            }),
+            ModelRef::Smollm2 => {
+                let dir = self.own.as_ref().map(|own| own.join(SMOLLM2));
+                match dir.filter(|dir| missing_files(dir).is_empty()) {
+                    Some(dir) => Ok(dir),
+                    None => Err(ModelNotFound::Smollm2 { place: self.shown(SMOLLM2) }),
+                }
+            }
+            ModelRef::Named(name) => self.named(name),
+        }
+    }
+
+    /// The current revision that was pulled, else the snapshot that the Hugging Face libraries use.
+    fn named(&self, name: &ModelName) -> Result<PathBuf, ModelNotFound> {
+        let current = self.of_model(name).and_then(|dir| dir.join(CURRENT).canonicalize().ok());
+        if let Some(dir) = current.filter(|dir| missing_files(dir).is_empty()) {
+            return Ok(dir);
+        }
+        if let Some(dir) = self.snapshot(name) {
+            return Ok(dir);
+        }
+        let hint = match Path::new(&name.to_string()).is_dir() {
+            true => format!(", or write ./{name} for the directory of that name"),
+            false => String::new(),
+        };
+        Err(ModelNotFound::NotPulled {
+            name: name.clone(),
+            place: self.shown(&format!("{}/{CURRENT}", name.folder())),
+            hint,
+        })
+    }
+
+    /// The whole snapshot of `refs/main`, else the newest whole one.
+    fn snapshot(&self, name: &ModelName) -> Option<PathBuf> {
+        let model = self.hub_cache.as_ref()?.join(format!("models--{}", name.folder()));
+        let snapshots = model.join("snapshots");
+        let whole = |dir: &PathBuf| missing_files(dir).is_empty();
+        let main = read_bounded(&model.join("refs/main"), MAX_REVISION_BYTES)
+            .and_then(|text| String::from_utf8(text).ok())
+            .map(|commit| commit.trim().to_owned())
+            .filter(|commit| is_plain(commit))
+            .map(|commit| snapshots.join(commit));
+        main.filter(whole).or_else(|| {
+            let there = directories(&snapshots).into_iter().filter(whole);
+            there.max_by_key(|dir| dir.metadata().and_then(|meta| meta.modified()).ok())
+        })
+    }
+
+    fn shown(&self, below: &str) -> String {
+        match &self.own {
+            Some(own) => own.join(below).display().to_string(),
+            None => "the user's cache directory, which is not known: set $HOME".to_owned(),
+        }
+    }
+
+    /// All models of these places, the embedded one first, the others by name.
+    pub fn list(&self) -> Vec<ListedCheckpoint> {
+        let mut listed = vec![];
+        if let Some(dir) = demo_dir("target") {
+            let name = "demo-target".to_owned();
+            listed.push(ListedCheckpoint::of(name, CheckpointKind::Embedded, None, dir));
+        }
+        let own = self.own.as_deref().map(directories).unwrap_or_default();
+        for dir in own {
+            let folder = file_name(&dir);
+            if folder == SMOLLM2 {
+                listed.push(ListedCheckpoint::of(folder, CheckpointKind::Smollm2, None, dir));
+            } else if let Some(name) = ModelName::of_folder(&folder) {
+                listed.extend(pulled(&name, &dir));
+            }
+        }
+        let hub = self.hub_cache.as_deref().map(directories).unwrap_or_default();
+        for dir in hub {
+            let folder = file_name(&dir);
+            let name = folder.strip_prefix("models--").and_then(ModelName::of_folder);
+            let Some(name) = name else { continue };
+            let current = self.snapshot(&name);
+            for snapshot in directories(&dir.join("snapshots")) {
+                let (text, revision) = (name.to_string(), Some(file_name(&snapshot)));
+                let is_current = current.as_ref() == Some(&snapshot);
+                let kind = CheckpointKind::HubCache { is_current };
+                let one = ListedCheckpoint::of(text, kind, revision, snapshot);
+                // A snapshot without a configuration is of a tokenizer, or of another kind of model.
+                listed.extend(Some(one).filter(|one| one.path.join("config.json").is_file()));
+            }
+        }
+        listed
+    }
+}
+
+/// The revisions of a pulled model.
+fn pulled(name: &ModelName, dir: &Path) -> Vec<ListedCheckpoint> {
+    let current = dir.join(CURRENT).canonicalize().ok();
+    let listed = directories(dir).into_iter().filter(|revision| file_name(revision) != CURRENT);
+    let listed = listed.map(|revision| {
+        let is_current = revision.canonicalize().ok() == current;
+        let kind = CheckpointKind::Pulled { is_current };
+        ListedCheckpoint::of(name.to_string(), kind, Some(file_name(&revision)), revision)
+    });
+    listed.collect()
+}
+
+/// How a model came to this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointKind {
+    /// With the programs.
+    Embedded,
+    /// By `make smollm2`.
+    Smollm2,
+    /// By `paceline pull`.
+    Pulled {
+        /// Whether the model's name stands for this revision.
+        is_current: bool,
+    },
+    /// By a library of Hugging Face.
+    HubCache {
+        /// Whether the model's name would stand for this revision if nothing was pulled.
+        is_current: bool,
+    },
+}
+
+/// A model of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedCheckpoint {
+    /// What a setting calls it.
+    pub name: String,
+    /// How it came here.
+    pub kind: CheckpointKind,
+    /// Its commit on the hub.
+    pub revision: Option<String>,
+    /// Its directory.
+    pub path: PathBuf,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Files that it needs and lacks.
+    pub missing: Vec<String>,
+}
+
+impl ListedCheckpoint {
+    fn of(name: String, kind: CheckpointKind, revision: Option<String>, path: PathBuf) -> Self {
+        let (bytes, missing) = (bytes_below(&path), missing_files(&path));
+        Self { name, kind, revision, path, bytes, missing }
+    }
+}
+
+/// The embedded demo model: beside an installed program (`../share/paceline/demo`), or in the
+/// source tree a program was built in.
+pub fn demo_dir(which: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
+    let installed = program.parent()?.parent()?.join("share/paceline/demo");
+    let built = program.ancestors().skip(1).map(|dir| dir.join("demo"));
+    std::iter::once(installed)
+        .chain(built)
+        .map(|demo| demo.join(which))
+        .find(|dir| dir.join("config.json").is_file())
+}
+
+/// What clients call the model of a directory: the directory's name, and of a model from a hub
+/// `org/name`, whose directory is named by a commit. `None` for the root directory.
+pub fn name_of(dir: &Path) -> Option<String> {
+    let folder = dir.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+    let above = dir.parent().and_then(Path::parent);
+    let of_hub = match (folder, above) {
+        (Some("snapshots"), Some(model)) => {
+            let folder = model.file_name().and_then(|name| name.to_str());
+            folder.and_then(|folder| folder.strip_prefix("models--")).and_then(ModelName::of_folder)
+        }
+        (Some(folder), Some(models)) if models.ends_with("paceline/models") => {
+            ModelName::of_folder(folder)
+        }
+        _ => None,
+    };
+    of_hub.map(|name| name.to_string()).or_else(|| {
+        let name = dir.file_name()?;
+        Some(name.to_string_lossy().into_owned())
+    })
+}
+
+/// Files that a model directory needs and lacks: `config.json`, and `model.safetensors` or the
+/// shards that its index names. Empty if the model is whole.
+pub fn missing_files(dir: &Path) -> Vec<String> {
+    let is_there = |name: &str| dir.join(name).is_file();
+    let mut missing = vec![];
+    if !is_there("config.json") {
+        missing.push("config.json".to_owned());
+    }
+    let index = dir.join("model.safetensors.index.json");
+    if !index.is_file() {
+        if !is_there("model.safetensors") {
+            missing.push("model.safetensors".to_owned());
+        }
+        return missing;
+    }
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let read = read_bounded(&index, MAX_INDEX_BYTES)
+        .and_then(|text| serde_json::from_slice::<Index>(&text).ok());
+    match read {
+        // The loader says what is wrong with it.
+        None => {}
+        Some(Index { weight_map }) => {
+            let shards: BTreeSet<String> = weight_map.into_values().collect();
+            missing.extend(shards.into_iter().filter(|shard| !is_there(shard)));
+        }
+    }
+    missing
+}
+
+fn existing(path: &Path) -> Result<PathBuf, ModelNotFound> {
+    if !path.is_dir() {
+        return Err(ModelNotFound::Directory(path.to_path_buf()));
+    }
+    std::path::absolute(path)
+        .map_err(|cause| ModelNotFound::Absolute { path: path.to_path_buf(), cause })
+}
+
+/// The content of a file of at most so many bytes.
+fn read_bounded(path: &Path, most: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![];
+    std::fs::File::open(path).ok()?.take(most + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= most).then_some(bytes)
+}
+
+/// Whether this is one component of a path, so that it cannot lead out of a directory.
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+}
+
+/// The directories in `dir` whose names do not begin with a dot, by name.
+fn directories(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| !file_name(path).starts_with('.') && path.is_dir())
+        .collect();
+    found.sort();
+    found
+}
+
+/// Bytes of the files below `dir`, links followed for files alone.
+fn bytes_below(dir: &Path) -> u64 {
+    let (mut bytes, mut files, mut rest) = (0, 0, vec![dir.to_path_buf()]);
+    while let Some(dir) = rest.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            files += 1;
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && files < MAX_FILES => rest.push(entry.path()),
+                Ok(_) if files < MAX_FILES => {
+                    bytes += std::fs::metadata(entry.path())
+                        .ok()
+                        .filter(std::fs::Metadata::is_file)
+                        .map_or(0, |meta| meta.len());
+                }
+                _ => {}
+            }
+        }
+    }
+    bytes
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

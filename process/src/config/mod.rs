@@ -1,0 +1,85 @@
+//! The configuration: one struct a section, defaults in code, file and environment over them,
+//! checked before a port is bound or a weight is read.
+//!
+//! The value of a key comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty
+//! value is a value), else from the file, else from the defaults. An unknown key is refused with
+//! the nearest known name.
+//!
+//! One file for each section. [`load`] finds and reads · [`known_keys`] names unknown keys ·
+//! [`overlay`] lays the environment over the file · [`validate`] checks · [`worker_digest`] decides
+//! which settings reload a worker.
+
+mod auto;
+mod drafter;
+mod drafter_models;
+mod error;
+mod gateway;
+mod known_keys;
+mod kv;
+mod limits;
+mod load;
+mod log;
+mod model_dirs;
+mod names;
+mod overlay;
+mod policy;
+mod routing;
+mod supervisor;
+mod target;
+mod trained_length;
+mod unserved;
+mod validate;
+mod worker_digest;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use auto::Auto;
+pub use drafter::{
+    DRAFTER_KINDS, DrafterChoice, DrafterConfig, DrafterQuantize, DrafterStart, LOOKUP, MTP,
+    TARGET_HEAD, WITHOUT_DIRECTORY,
+};
+pub use drafter_models::{AUTO_DRAFTER, DrafterModels};
+pub use error::ConfigError;
+pub use gateway::{GatewayConfig, ToolFormat};
+pub use kv::KvConfig;
+pub use limits::LimitsConfig;
+pub use load::Loaded;
+pub use log::{LogConfig, LogFormat};
+pub use model_dirs::DrafterFiles;
+pub use names::ModelAliases;
+pub use policy::POLICY_KEYS;
+pub use routing::{Force, RoutingConfig};
+pub use supervisor::SupervisorConfig;
+pub use target::{AUTO_COSTS, Device, MOST_SEQUENCES, TargetConfig};
+
+/// Environment variable with the path of the configuration file. Set but empty means no file.
+pub const CONFIG_VAR: &str = "PACELINE_CONFIG";
+
+/// All settings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The process that clients connect to.
+    pub gateway: GatewayConfig,
+    /// The process that owns the workers.
+    pub supervisor: SupervisorConfig,
+    /// The model that is served.
+    pub target: TargetConfig,
+    /// The model that proposes tokens.
+    pub drafter: DrafterConfig,
+    /// API key name → traffic class.
+    pub classes: BTreeMap<String, String>,
+    /// When speculation is allowed.
+    pub routing: RoutingConfig,
+    /// The target's KV memory.
+    pub kv: KvConfig,
+    /// What a request may ask for.
+    pub limits: LimitsConfig,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+#[cfg(test)]
+mod tests;
