@@ -385,7 +385,7 @@ fn configurations() {
             "target.model = \"no-such/model\"\n",
             &["target.model", "paceline pull no-such/model"][..],
         ),
-        ("kv.tap_window = 70000\n", &["kv.tap_window", "65536"][..]),
+        ("kv.hidden_window = 70000\n", &["kv.hidden_window", "65536"][..]),
         ("log.prompts = true\n", &["log.prompts"][..]),
     ] {
         let mut stack = Stack::new(settings);

@@ -21,7 +21,7 @@ use tonic_types::StatusExt as _;
 
 /// Room for one sequence of the longest context (32 MiB of the demo model: 8 KiB a position) and
 /// for no second one.
-const ONE_LONG: &str = "kv.budget_bytes = 34078720\nkv.tap_window = 0\n";
+const ONE_LONG: &str = "kv.budget_bytes = 34078720\nkv.hidden_window = 0\n";
 
 /// Ids that no other request begins with.
 fn ids(count: u32, salt: u32) -> Vec<u32> {

@@ -21,7 +21,7 @@ use tonic_types::StatusExt as _;
 
 /// Room for one sequence of the longest context (32 MiB of the demo model: 8 KiB a position) and
 /// for no second one.
-const ONE_LONG: &str = "kv.budget_bytes = 34078720\nkv.tap_window = 0\n";
+const ONE_LONG: &str = "kv.budget_bytes = 34078720\nkv.hidden_window = 0\n";
 
 /// A request that holds nearly the whole budget, from its prompt on, until it is dropped.
 fn hog(stack: &Stack) -> Live {
@@ -84,7 +84,7 @@ fn a_large_max_tokens_alone_makes_no_request_wait() {
 #[test]
 fn a_sequence_longer_than_expected_preempts_the_youngest_without_changing_tokens() {
     // Room for one of 1,024 positions and one of 256; what is likely of either has 512.
-    let stack = Stack::ready("kv.budget_bytes = 11010048\nkv.tap_window = 0\n");
+    let stack = Stack::ready("kv.budget_bytes = 11010048\nkv.hidden_window = 0\n");
     // Sampled: a recomputed sequence must draw at each position the same token as without
     // preemption.
     let asks = ["Tell a long story.", "List three fruits."]
@@ -201,7 +201,7 @@ fn two_hundred_requests_at_once_are_served_with_the_settings_of_the_clients_page
 #[test]
 fn a_request_that_can_never_fit_is_refused_at_once() {
     // Three MiB: one short sequence (256 positions) fits.
-    let stack = Stack::ready("kv.budget_bytes = 3145728\nkv.tap_window = 0\n");
+    let stack = Stack::ready("kv.budget_bytes = 3145728\nkv.hidden_window = 0\n");
     stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
     let refused =
         stack.ask(chat("Tell a long story.").max_tokens(2000)).expect_err("larger than the budget");

@@ -232,7 +232,7 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
         max_sessions: config.target.max_sequences,
     };
     let feature_layers = feature_layers(config, info.n_layers);
-    Drafting::new(hello, feature_layers, config.kv.tap_window as usize)
+    Drafting::new(hello, feature_layers, config.kv.hidden_window as usize)
 }
 
 /// The layers whose hidden states the first drafter of `drafter.model` reads that may fit a target

@@ -2,6 +2,9 @@
 
 use super::ConfigError;
 
+/// Former names of keys.
+const RENAMED: &[(&str, &str)] = &[("kv.tap_window", "kv.hidden_window")];
+
 /// Refuses sections and keys that the defaults do not have.
 pub(super) fn refuse_unknown(
     table: &toml::Table,
@@ -46,8 +49,11 @@ pub(super) fn all_keys(known: &toml::Table) -> Vec<String> {
     keys
 }
 
-/// The nearest known key; else the keys of that section, or all sections.
+/// The new name of a key; else the nearest known key; else the keys of that section, or all sections.
 pub(super) fn hint(key: &str, candidates: &[String]) -> String {
+    if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == key) {
+        return format!("it is named {new} now");
+    }
     if let Some(near) = nearest(key, candidates) {
         return format!("did you mean {near}?");
     }

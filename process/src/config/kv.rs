@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Auto;
 
-/// Largest `kv.tap_window`, in positions: hidden states are wide, and old ones help a drafter
+/// Largest `kv.hidden_window`, in positions: hidden states are wide, and old ones help a drafter
 /// little.
-pub(super) const LONGEST_TAP_WINDOW: u32 = 65_536;
+pub(super) const LONGEST_HIDDEN_WINDOW: u32 = 65_536;
 
 /// `[kv]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub struct KvConfig {
     /// Retain the KV of ended requests for later ones with the same beginning.
     pub prefix_cache: bool,
     /// Positions whose hidden states are retained for a drafter that attaches later.
-    pub tap_window: u32,
+    pub hidden_window: u32,
 }
 
 impl Default for KvConfig {
@@ -29,7 +29,7 @@ impl Default for KvConfig {
             budget_bytes: Auto::Auto,
             budget_fraction: Auto::Auto,
             prefix_cache: true,
-            tap_window: 512,
+            hidden_window: 512,
         }
     }
 }

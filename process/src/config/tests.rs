@@ -93,6 +93,16 @@ fn unknown_keys_are_refused_with_the_nearest_name() {
 }
 
 #[test]
+fn a_former_name_is_refused_with_the_new_one() {
+    for refused in
+        [refusal("[kv]\ntap_window = 1\n", &[]), refusal("", &[("PACELINE_KV__TAP_WINDOW", "1")])]
+    {
+        assert!(refused.contains("kv.tap_window"), "{refused}");
+        assert!(refused.contains("it is named kv.hidden_window now"), "{refused}");
+    }
+}
+
+#[test]
 fn an_unknown_key_without_a_near_name_lists_all() {
     let refused = refusal("[gateway]\nlisten = 1\n", &[]);
     assert!(
@@ -146,7 +156,7 @@ fn wrong_values_name_the_key() {
         ("[drafter]\nthreads = 0\n", "drafter.threads"),
         ("[drafter]\nstart = \"soon\"\n", "drafter.start"),
         ("[drafter]\nquantize = \"q2\"\n", "drafter.quantize"),
-        ("[kv]\ntap_window = 65537\n", "kv.tap_window: expected at most 65536"),
+        ("[kv]\nhidden_window = 65537\n", "kv.hidden_window: expected at most 65536"),
         ("[routing]\nkv_pressure = 0\n", "routing.kv_pressure"),
         ("[routing]\nmax_concurrent = -1\n", "routing.max_concurrent"),
     ] {
@@ -246,7 +256,7 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
         | "target.keep_quantized"
         | "target.max_sequences"
         | "target.saved_costs" => (true, false),
-        "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.tap_window" => {
+        "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.hidden_window" => {
             (true, false)
         }
         "drafter.kind"
@@ -292,7 +302,7 @@ fn changed(known: &toml::Table, section: &str, key: &str) -> Config {
 #[test]
 fn the_drafters_settings_are_accepted_without_warning() {
     let text = "[drafter]\nmodel = \"/d\"\nkind = \"dflash\"\nstart = \"lazy\"\nthreads = 2\nquantize = \"q4\"\nidle_stop_s = 60\nprefix_bytes = 5\n\
-                [routing]\nroute_log = \"r\"\nmax_concurrent = 8\nmax_context = 100\nkv_pressure = 0.5\n[kv]\ntap_window = 0\n";
+                [routing]\nroute_log = \"r\"\nmax_concurrent = 8\nmax_context = 100\nkv_pressure = 0.5\n[kv]\nhidden_window = 0\n";
     let loaded = build(text, &[("PACELINE_ROUTING__MAX_CONTEXT", "auto")]).expect("accepted");
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let config = loaded.config;

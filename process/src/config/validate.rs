@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::kv::LONGEST_TAP_WINDOW;
+use super::kv::LONGEST_HIDDEN_WINDOW;
 use super::{
     AUTO_DRAFTER, Auto, Config, ConfigError, DRAFTER_KINDS, DrafterConfig, KvConfig, LOOKUP,
     LogConfig, MOST_SEQUENCES, MTP, TARGET_HEAD, WITHOUT_DIRECTORY,
@@ -148,10 +148,10 @@ impl Config {
 
 impl KvConfig {
     fn check(&self) -> Result<(), ConfigError> {
-        if self.tap_window > LONGEST_TAP_WINDOW {
-            let found = self.tap_window;
-            let what = format!("expected at most {LONGEST_TAP_WINDOW} positions, found {found}");
-            return Err(ConfigError::value("kv.tap_window", what));
+        if self.hidden_window > LONGEST_HIDDEN_WINDOW {
+            let found = self.hidden_window;
+            let what = format!("expected at most {LONGEST_HIDDEN_WINDOW} positions, found {found}");
+            return Err(ConfigError::value("kv.hidden_window", what));
         }
         if let Auto::Is(fraction) = self.budget_fraction {
             check_share("kv.budget_fraction", fraction)?;
