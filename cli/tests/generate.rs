@@ -195,7 +195,7 @@ async fn json_is_one_object() {
 
 #[tokio::test]
 async fn every_flag_reaches_the_service() {
-    let flags = "--max-tokens 4 --temperature 0.5 --seed 7 --top-p 0.9 --top-k 3 --min-p 0.1 --repetition-penalty 1.1 \
+    let flags = "--max-tokens 4 --temperature 0.5 --seed 7 --top-p 0.9 --top-k 3 --min-p 0.1 --top-a 0.2 --repetition-penalty 1.1 \
                  --presence-penalty 0.5 --frequency-penalty -0.5 --logit-bias 9=-100 --logit-bias 7=1.5 --min-tokens 2 \
                  --stop-token-id 8 --stop-token-id 6 --logprobs 3 --ignore-eos --route plain --model m \
                  --stop END --stop \u{1} --samples 1";
@@ -210,6 +210,7 @@ async fn every_flag_reaches_the_service() {
             top_k: Some(3),
             top_p: Some(0.9),
             min_p: Some(0.1),
+            top_a: Some(0.2),
             seed: Some(7),
             repetition_penalty: Some(1.1),
             presence_penalty: Some(0.5),

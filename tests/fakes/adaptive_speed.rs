@@ -163,7 +163,7 @@ fn main() {
             let ratios: Vec<f64> = lanes[2].iter().zip(&lanes[better]).map(|(one, other)| one / other).collect();
             let Served { tokens, cycles, accepted, reasons } = &routes[cell];
             let count = |reason: RouteReason| reasons.iter().filter(|one| **one == reason).count();
-            let words = [RouteReason::Benefit, RouteReason::Prior, RouteReason::Probe, RouteReason::NotWorth, RouteReason::Behind]
+            let words = [RouteReason::Benefit, RouteReason::Prior, RouteReason::Probe, RouteReason::NotWorth, RouteReason::DrafterBehind]
                 .map(|reason| format!("{} {}", count(reason), reason.word()));
             println!(
                 "{:10} x{:<2} plain {:5.0}  forced {:5.0}  routed {:5.0} tok/s  routed over the better {:.3} ({:.2} to {:.2})  {:4.1} cycles of {:4.1} tokens in 100  {}",

@@ -276,12 +276,12 @@ mod tests {
     fn answers_without_a_draft_are_counted_by_reason() {
         let mut without = pair("json", 1.0, 1.0);
         without.drafted = Some(Answer {
-            route: Route { lane: "plain".into(), reason: "behind".into() },
+            route: Route { lane: "plain".into(), reason: "drafter_behind".into() },
             ..seen(9, 1.0, 0, 0)
         });
         let mut short = without.clone();
         short.drafted.as_mut().expect("set").token_ids.truncate(2);
         assert_eq!(undrafted(&[pair("json", 1.0, 1.0), short]), []);
-        assert_eq!(undrafted(&[without.clone(), without]), [("behind".to_owned(), 2)]);
+        assert_eq!(undrafted(&[without.clone(), without]), [("drafter_behind".to_owned(), 2)]);
     }
 }

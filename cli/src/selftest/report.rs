@@ -214,7 +214,7 @@ Leave the drafter on.
             identity: found,
             late_drafts: 2,
             step_costs: vec![StepMs { rows: 1, ms: 7.31, draft_ms: None }],
-            undrafted: vec![("behind".into(), 3)],
+            undrafted: vec![("drafter_behind".into(), 3)],
             ..report()
         }
         .text();

@@ -68,7 +68,7 @@ worded! {
         /// Target and drafter do not go together.
         DrafterIncompatible = "drafter_incompatible",
         /// The drafter has not read the sequence's context yet.
-        Behind = "behind",
+        DrafterBehind = "drafter_behind",
     }
 }
 

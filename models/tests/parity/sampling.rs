@@ -148,6 +148,7 @@ fn processors_and_log_probabilities_equal_the_golden_numbers() {
             top_k,
             top_p,
             min_p,
+            top_a: 0.0,
             repetition_penalty,
             presence_penalty,
             frequency_penalty,

@@ -53,7 +53,7 @@ convert! {
     v1::RouteWish = words::RouteWish { Auto, Plain, Speculative }
     v1::RouteReason = words::RouteReason {
         Forced, Benefit, Probe, Prior, NotWorth, Concurrency, KvPressure, Context, Modality,
-        DrafterAbsent, DrafterLoading, DrafterSuspect, DrafterIncompatible, Behind,
+        DrafterAbsent, DrafterLoading, DrafterSuspect, DrafterIncompatible, DrafterBehind,
     }
     v1::ProcessState = state::ProcessState {
         Absent, Stopped, Starting, Loading, Ready, Suspect, Draining, BackingOff, Failed,

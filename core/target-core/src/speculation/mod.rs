@@ -33,7 +33,7 @@ use step_cost::{Costs, Table};
 const DEFAULT_CLASS: &str = "default";
 /// Class of the text after the end of an answer, if the client ignores the end. Without it recorded
 /// texts took 2 % longer.
-const PAST_END_CLASS: &str = "behind the end";
+const AFTER_EOS_CLASS: &str = "after_eos";
 /// Most classes. Sequences of further classes count as the default one.
 const MAX_CLASSES: usize = 32;
 
@@ -132,7 +132,7 @@ impl Speculation {
     pub fn continue_past_end(&mut self, key: SequenceKey) {
         let Some(before) = self.states.get(&key).cloned() else { return };
         self.close(key);
-        let class = self.class(PAST_END_CLASS);
+        let class = self.class(AFTER_EOS_CLASS);
         self.begin(key, class);
         let state = self.states.get_mut(&key).expect("it began");
         (state.fed, state.chosen, state.cycles) = (before.fed, before.chosen, before.cycles);
@@ -300,7 +300,7 @@ impl Speculation {
             (self.pressed, RouteReason::KvPressure),
             (state.beyond_context, RouteReason::Context),
             // The drafter had not read the context yet, or its drafts arrived too late.
-            (state.chosen || self.policy.forces(&permit), RouteReason::Behind),
+            (state.chosen || self.policy.forces(&permit), RouteReason::DrafterBehind),
             (permit.reason == RouteReason::DrafterSuspect, permit.reason),
         ];
         Route { lane: Lane::Plain, reason: first(&reasons, RouteReason::NotWorth) }

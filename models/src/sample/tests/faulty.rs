@@ -268,7 +268,9 @@ fn extremes_of_every_parameter_that_the_ranges_allow_give_a_token() {
             for presence_penalty in ends(-2.0, 2.0) {
                 for frequency_penalty in ends(-2.0, 2.0) {
                     for bias in ends(-100.0, 100.0) {
-                        for (top_p, min_p) in [(f32::from_bits(1), 1.0), (1.0, 0.0)] {
+                        for (top_p, min_p, top_a) in
+                            [(f32::from_bits(1), 1.0, 1.0), (1.0, 0.0, 0.0), (1.0, 0.0, 1.0)]
+                        {
                             let sampling = SamplingRule {
                                 temperature,
                                 repetition_penalty,
@@ -276,6 +278,7 @@ fn extremes_of_every_parameter_that_the_ranges_allow_give_a_token() {
                                 frequency_penalty,
                                 top_p,
                                 min_p,
+                                top_a,
                                 top_k: 0,
                             };
                             assert_eq!(sampling.check(), Ok(()));

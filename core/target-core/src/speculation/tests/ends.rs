@@ -28,7 +28,7 @@ fn after_an_ignored_end_a_sequence_belongs_to_another_class() {
         };
         [answer, asked_about, resumed, of_another].map(class)
     };
-    assert_eq!(lives(1), ["default", "default", PAST_END_CLASS, "default"]);
-    assert_eq!(lives(END), [PAST_END_CLASS, PAST_END_CLASS, PAST_END_CLASS, "default"]);
-    assert_eq!(lives(END), [PAST_END_CLASS, PAST_END_CLASS, PAST_END_CLASS, "default"]);
+    assert_eq!(lives(1), ["default", "default", AFTER_EOS_CLASS, "default"]);
+    assert_eq!(lives(END), [AFTER_EOS_CLASS, AFTER_EOS_CLASS, AFTER_EOS_CLASS, "default"]);
+    assert_eq!(lives(END), [AFTER_EOS_CLASS, AFTER_EOS_CLASS, AFTER_EOS_CLASS, "default"]);
 }

@@ -107,7 +107,7 @@ fn a_sequence_beyond_the_longest_context_does_not_draft() {
     // The operator's limit holds for all but forced sequences. The drafter's limit holds for all.
     assert_eq!(
         fed(committed, most.map(|most| most - 1)),
-        (vec![keys[0]], [RouteReason::Behind, RouteReason::Context])
+        (vec![keys[0]], [RouteReason::DrafterBehind, RouteReason::Context])
     );
     assert_eq!(fed(committed - 1, None), (vec![], [RouteReason::Context; 2]));
 }
@@ -119,7 +119,7 @@ fn the_route_names_why_a_sequence_was_plain() {
     simulation.scheduler.speculation.set_linked(true);
     simulation.run(&[|_| 0.02], ROUTED, 40, 40);
     assert!(simulation.routes.contains(&RouteReason::NotWorth), "{:?}", simulation.routes);
-    assert!(simulation.routes.iter().all(|reason| *reason != RouteReason::Behind));
+    assert!(simulation.routes.iter().all(|reason| *reason != RouteReason::DrafterBehind));
     // A sequence that was chosen, and never ready.
     let key = simulation.scheduler.add(Request { class: "other".into(), ..request(ROUTED, 50) });
     let key = key.expect("room");
@@ -138,14 +138,14 @@ fn the_route_names_why_a_sequence_was_plain() {
             .route(key, simulation.scheduler.get(key).expect("there"))
             .reason
     };
-    assert_eq!(reason(&simulation), RouteReason::Behind);
+    assert_eq!(reason(&simulation), RouteReason::DrafterBehind);
     simulation.scheduler.speculation.set_linked(false);
     assert_eq!(reason(&simulation), RouteReason::DrafterAbsent);
     // No draft is requested of a drafter that is paused for being late. A forced sequence is
     // plain for that reason alone.
     simulation.scheduler.speculation.set_linked(true);
     for (permit, expected) in [
-        (FORCED, RouteReason::Behind),
+        (FORCED, RouteReason::DrafterBehind),
         (Permit { reason: RouteReason::DrafterSuspect, ..ROUTED }, RouteReason::DrafterSuspect),
         (ROUTED, RouteReason::NotWorth),
     ] {
