@@ -139,10 +139,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         messages: conversation,
         tools: if choice.is_some() { tools } else { Vec::new() },
         calls: choice.unwrap_or_default(),
-        template_arguments: match arguments.is_empty() {
-            true => String::new(),
-            false => Value::from(arguments).to_string(),
-        },
+        template_arguments: arguments.into(),
         effort,
     };
     let params = GenerationParams {

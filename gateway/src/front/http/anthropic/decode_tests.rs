@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::front::http::error::FieldPaths;
-use crate::inference::input::{MessageInput, ToolInput};
+use crate::inference::input::{JsonInput, MessageInput, ToolInput};
 
 fn decoded(body: Value, purpose: Purpose) -> Result<DecodedMessages, InferenceError> {
     decode(serde_json::from_value(body).expect("a request"), purpose)
@@ -44,7 +44,7 @@ fn short(messages: &[MessageInput]) -> Vec<String> {
             line += &format!(" ({reasoning})");
         }
         for call in tool_calls {
-            line += &format!(" !{} {}{}", call.id, call.name, call.arguments);
+            line += &format!(" !{} {}{}", call.id, call.name, call.arguments.text());
         }
         if !tool_call_id.is_empty() {
             line += &format!(" @{tool_call_id} {name}");
@@ -152,7 +152,7 @@ fn tools_are_offered_unless_the_choice_is_none() {
     let expected = ToolInput {
         name: "f".into(),
         description: "d".into(),
-        parameters: r#"{"type":"object"}"#.into(),
+        parameters: json!({"type": "object"}).into(),
         strict: false,
     };
     for choice in [json!(null), json!({"type": "auto", "disable_parallel_tool_use": false})] {
@@ -194,9 +194,9 @@ fn a_choice_may_allow_one_call() {
 
 #[test]
 fn thinking_and_effort_are_for_the_template() {
-    let variables = |more: Value| {
-        let text = conversation(served(more)).template_arguments;
-        if text.is_empty() { Value::Null } else { serde_json::from_str(&text).expect("JSON") }
+    let variables = |more: Value| match conversation(served(more)).template_arguments {
+        JsonInput::Value(variables) => variables,
+        JsonInput::Text(none) => none.is_empty().then_some(Value::Null).expect("no text"),
     };
     assert_eq!(variables(json!({})), Value::Null);
     let off = json!({"type": "disabled"});

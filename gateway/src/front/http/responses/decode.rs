@@ -25,7 +25,8 @@ use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
+    ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput,
 };
 use crate::inference::params::{GenerationParams, SamplingParams};
 
@@ -125,12 +126,13 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
             }
         }
     }
-    let Items { messages, paths, tools, called: _ } = items;
+    let Items { messages, paths, mut tools, called: _ } = items;
+    let offered = std::mem::take(&mut tools.offered);
     let is_left_out = accepted::is_run_by_provider;
     let choice = tool_choice.map(|choice| choice.rule(KINDS, None, is_left_out));
     let choice = choice.transpose()?.unwrap_or_default();
     let model_name = |name: &str| tools.model_name_of(name);
-    let (offered, rule) = choice.applied(tools.offered.clone(), model_name)?;
+    let (offered, rule) = choice.applied(offered, model_name)?;
     let Thoughts { mut arguments, effort } = thoughts(reasoning)?;
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
     check("paceline.", &rest, &[])?;
@@ -140,10 +142,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         messages,
         tools: offered,
         calls: rule,
-        template_arguments: match arguments.is_empty() {
-            true => String::new(),
-            false => Value::from(arguments).to_string(),
-        },
+        template_arguments: arguments.into(),
         effort,
     };
     let params = GenerationParams {
@@ -225,7 +224,7 @@ impl Items {
                 check(&item.rest)?;
                 let FunctionCallItem { call_id, name, namespace, arguments, rest: _ } = item;
                 place_call(&mut place, &path, "arguments");
-                self.call(call_id, namespace.as_deref(), &name, arguments.text())
+                self.call(call_id, namespace.as_deref(), &name, arguments.input())
             }
             Item::CustomToolCall(item) => {
                 check(&item.rest)?;
@@ -256,7 +255,7 @@ impl Items {
         id: String,
         namespace: Option<&str>,
         name: &str,
-        arguments: String,
+        arguments: JsonInput,
     ) -> MessageInput {
         let name = model_name(namespace, name);
         self.called.insert(id.clone(), name.clone());

@@ -43,7 +43,7 @@ fn short(messages: &[MessageInput]) -> Vec<String> {
             line += &format!(" ({reasoning})");
         }
         for call in tool_calls {
-            line += &format!(" !{} {}{}", call.id, call.name, call.arguments);
+            line += &format!(" !{} {}{}", call.id, call.name, call.arguments.text());
         }
         if !tool_call_id.is_empty() {
             line += &format!(" @{tool_call_id} {name}");
@@ -204,11 +204,11 @@ fn parameters_have_the_middles_names() {
     assert_eq!((params.max_tokens, params.stop.as_slice()), (Some(9), &["x".to_owned()][..]));
     assert_eq!(params.route, Some(RouteWish::Plain));
     let decoded = conversation(decoded);
-    assert_eq!((decoded.effort, decoded.template_arguments.as_str()), (Some(Effort::XHigh), ""));
+    assert_eq!((decoded.effort, &*decoded.template_arguments.text()), (Some(Effort::XHigh), ""));
     let ultra = conversation(served(json!({"reasoning": {"effort": "ultra"}})));
     assert_eq!(ultra.effort, Some(Effort::Max));
     let none = conversation(served(json!({"reasoning": {"effort": "none"}})));
-    assert_eq!(none.template_arguments, r#"{"enable_thinking":false}"#);
+    assert_eq!(none.template_arguments.text(), r#"{"enable_thinking":false}"#);
 }
 
 #[test]

@@ -5,7 +5,6 @@
 
 use paceline_proto::limits;
 use paceline_text::grammar::TextForm;
-use serde_json::Value;
 
 use super::request::{
     CalledFunction, ChatCompletionRequest, ChatFunction, ChatMessage, ChatPart, ChatTool,
@@ -22,8 +21,8 @@ use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
-    ToolInput,
+    ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput, ToolInput,
 };
 use crate::inference::params::GenerationParams;
 
@@ -126,10 +125,7 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         logprobs: reported(logprobs, top_logprobs)?,
         route,
     };
-    let template_arguments = match variables.is_empty() {
-        true => String::new(),
-        false => Value::Object(variables).to_string(),
-    };
+    let template_arguments = variables.into();
     let conversation = ConversationInput { messages, tools, calls, template_arguments, effort };
     let params = GenerationParams { form, ..parameters.checked()? };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
@@ -315,7 +311,7 @@ fn tool_call(
     let CalledFunction { name, arguments, rest } = function;
     check(&format!("{path}function."), &rest, accepted::CALLED)?;
     check_kind(&format!("{path}type"), kind.as_deref().unwrap_or("function"))?;
-    Ok(ToolCallInput { id, name, arguments: arguments.text() })
+    Ok(ToolCallInput { id, name, arguments: arguments.input() })
 }
 
 fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
@@ -330,7 +326,7 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
     Ok(ToolInput {
         name,
         description: description.unwrap_or_default(),
-        parameters: parameters.map(|schema| schema.text()).unwrap_or_default(),
+        parameters: parameters.map(JsonInput::from).unwrap_or_default(),
         strict: strict.unwrap_or(false),
     })
 }

@@ -142,11 +142,11 @@ fn every_field_of_a_conversation_is_decoded() {
         tools: vec![ToolInput {
             name: "f".into(),
             description: "d".into(),
-            parameters: r#"{"type":"object","properties":{"z":{},"a":{}}}"#.into(),
+            parameters: json!({"type": "object", "properties": {"z": {}, "a": {}}}).into(),
             strict: false,
         }],
         calls: CallRule::Auto,
-        template_arguments: r#"{"x":1}"#.into(),
+        template_arguments: json!({"x": 1}).into(),
         effort: None,
     };
     assert_eq!(found, expected);
@@ -211,10 +211,10 @@ fn the_format_of_the_answer_is_text_json_or_a_schema() {
 
 #[test]
 fn the_effort_of_reasoning_is_for_the_template_and_its_own_words_are_variables() {
-    let with = |fields| conversation(asking(fields)).template_arguments;
+    let with = |fields| conversation(asking(fields)).template_arguments.text().into_owned();
     let effort = |fields| {
         let conversation = conversation(asking(fields));
-        (conversation.effort, conversation.template_arguments)
+        (conversation.effort, conversation.template_arguments.text().into_owned())
     };
     for known in Effort::ALL {
         let expected = (Some(known), String::new());
@@ -335,7 +335,7 @@ fn what_a_client_stored_is_served_again() {
             other => panic!("{other:?}"),
         };
         let texts: Vec<_> = message.content.iter().map(text).collect();
-        let calls: Vec<_> = message.tool_calls.iter().map(|call| call.arguments.as_str()).collect();
+        let calls: Vec<_> = message.tool_calls.iter().map(|call| call.arguments.text()).collect();
         format!("{}:{} {}", message.role, texts.join("|"), calls.join(" "))
     };
     let lines: Vec<_> = found.messages.iter().map(short).collect();
@@ -376,7 +376,7 @@ fn fields_of_other_services_are_served_or_change_nothing() {
     let usage = decoded(asking(json!({"stream": true, "usage": {"include": true}})));
     assert!(usage.expect("served").include_usage);
     let off = conversation(asking(json!({"enable_thinking": false}))).template_arguments;
-    assert_eq!(off, r#"{"enable_thinking":false}"#);
+    assert_eq!(off.text(), r#"{"enable_thinking":false}"#);
 }
 
 #[test]
