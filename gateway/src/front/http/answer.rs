@@ -8,7 +8,7 @@ use paceline_vocabulary::Route;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::front::http::exchange::DecodeContext;
+use crate::front::http::protocol::DecodeContext;
 
 /// What every chunk of an answer repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]

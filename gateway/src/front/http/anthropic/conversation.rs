@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use paceline_proto::limits;
 
 use super::accepted;
-use super::decode::{image, text};
+use super::blocks::{image, text};
 use super::tools::ToolChange;
 use super::types::{
     Block, Message, OutputConfig, RedactedThinkingBlock, ResultBlock, ThinkingBlock,

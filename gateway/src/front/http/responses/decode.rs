@@ -18,9 +18,9 @@ use super::types::{
     ResponsesPart, ResponsesRequest, TextConfig, TextFormat, TextPart,
 };
 use crate::front::http::accepted::check;
-use crate::front::http::error::{FieldName, MessagePath};
+use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
 use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
-use crate::front::http::one_call::AllowedCalls;
+use crate::front::http::protocol::{AllowedCalls, Decoded};
 use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
@@ -50,21 +50,6 @@ const KINDS: &[ToolKind] =
 /// Marks a thought in `encrypted_content` as one of this service.
 const THOUGHT: &str = "paceline1:";
 
-/// A decoded request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DecodedResponses {
-    /// For the middle.
-    pub input: RequestInput,
-    /// Where each message of the input stands in the body.
-    pub messages: Vec<MessagePath>,
-    /// Whether the answer comes as events.
-    pub stream: bool,
-    /// What the answer's writer needs to know.
-    pub asked: Asked,
-    /// How many calls of a tool the answer may have.
-    pub calls: AllowedCalls,
-}
-
 /// What the writer of an answer needs to know of the request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
@@ -77,10 +62,11 @@ pub struct Asked {
 }
 
 /// The request in a body of `/v1/responses`.
+/// Longer than 60 lines: all fields are taken apart in one place.
 ///
 /// # Errors
 /// The first field that is not served, by its path in the body.
-pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError> {
+pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let repeated = repeated(&body);
     let ResponsesRequest {
         model,
@@ -166,12 +152,13 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         form,
         ..Default::default()
     };
-    Ok(DecodedResponses {
+    Ok(Decoded {
         input: RequestInput { prompt: PromptInput::Conversation(conversation), params },
-        messages: paths,
+        more: Vec::new(),
+        writer: Asked { tools, encrypted_reasoning, repeated },
         stream: stream.unwrap_or(false),
-        asked: Asked { tools, encrypted_reasoning, repeated },
         calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
+        paths: FieldPaths { fields: FIELDS, messages: paths },
     })
 }
 

@@ -13,10 +13,13 @@ use super::request::{
 use super::thinking::{ThinkingFields, thoughts};
 use crate::front::effort::Thoughts;
 use crate::front::http::accepted::check;
+use crate::front::http::error::FieldPaths;
 use crate::front::http::number::{MaxTokens, TopLogprobs};
-use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{Extension, Parameters, include_usage, one_penalty};
+use crate::front::http::openai::params::{
+    Asked, Extension, FIELDS, Parameters, include_usage, one_penalty,
+};
+use crate::front::http::protocol::{AllowedCalls, Decoded};
 use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
@@ -29,21 +32,13 @@ use crate::inference::params::GenerationParams;
 /// The type of tools.
 const KINDS: &[ToolKind] = &[ToolKind { name: "function", path: &["function", "name"] }];
 
-/// A request, and how its answer is written.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DecodedChat {
-    pub(crate) input: RequestInput,
-    pub(crate) stream: bool,
-    /// Whether the stream's last chunk has the tokens of the request.
-    pub(crate) include_usage: bool,
-    pub(crate) calls: AllowedCalls,
-}
-
-/// The request in a message.
+/// The request in a message. Longer than 60 lines: all fields are taken apart in one place.
 ///
 /// # Errors
 /// A field that is not served, or not with its value.
-pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, InferenceError> {
+pub(crate) fn chat(
+    request: ChatCompletionRequest,
+) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let ChatCompletionRequest {
         model: _, // checked by the front
         messages,
@@ -129,8 +124,14 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
     let conversation = ConversationInput { messages, tools, calls, template_arguments, effort };
     let params = GenerationParams { form, ..parameters.checked()? };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
-    let calls = AllowedCalls::one_if(parallel_tool_calls == Some(false));
-    Ok(DecodedChat { input, stream, include_usage, calls })
+    Ok(Decoded {
+        input,
+        more: Vec::new(),
+        writer: Asked { include_usage },
+        stream,
+        calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
+        paths: FieldPaths { fields: FIELDS, messages: Vec::new() },
+    })
 }
 
 /// What the answer's text is held to.

@@ -5,18 +5,19 @@ use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::{Reason, RouteWish};
 use serde_json::{Value, json};
 
-use super::decode::{DecodedChat, chat};
+use super::decode::chat;
 use super::request::ChatCompletionRequest;
-use crate::front::http::one_call::AllowedCalls;
+use crate::front::http::openai::params::Asked;
+use crate::front::http::protocol::{AllowedCalls, Decoded};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput,
-    ToolInput,
+    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput, ToolInput,
 };
 use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
 
-fn decoded(request: Value) -> Result<DecodedChat, InferenceError> {
+fn decoded(request: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     chat(serde_json::from_value::<ChatCompletionRequest>(request).expect("the message's form"))
 }
 
@@ -286,7 +287,7 @@ fn a_function_may_be_strict() {
 fn a_stream_has_usage_if_the_client_asks_for_it() {
     let with = |fields| {
         let found = decoded(asking(fields)).expect("served");
-        (found.stream, found.include_usage)
+        (found.stream, found.writer.include_usage)
     };
     assert_eq!(with(json!({})), (false, false));
     assert_eq!(with(json!({"stream": true})), (true, false));
@@ -374,7 +375,7 @@ fn fields_of_other_services_are_served_or_change_nothing() {
     let both = json!({"repeat_penalty": 1.5, "repetition_penalty": 1.25});
     refused(both, "repeat_penalty", "1.25");
     let usage = decoded(asking(json!({"stream": true, "usage": {"include": true}})));
-    assert!(usage.expect("served").include_usage);
+    assert!(usage.expect("served").writer.include_usage);
     let off = conversation(asking(json!({"enable_thinking": false}))).template_arguments;
     assert_eq!(off.text(), r#"{"enable_thinking":false}"#);
 }
