@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The middle, attached to a scripted supervisor that serves the demo model.
 struct Middle {
-    inference: Inference,
+    inference: Arc<Inference>,
     fake: Fake,
     _attachment: supervisor::Attachment,
     _dir: tempfile::TempDir,
@@ -78,18 +78,26 @@ impl Middle {
             cancel: CancellationToken::new(),
             metrics: Arc::default(),
         };
-        Self { inference, fake, _attachment: attachment, _dir: dir }
+        Self { inference: Arc::new(inference), fake, _attachment: attachment, _dir: dir }
     }
 
     async fn answer(&self, input: RequestInput) -> Result<AnswerStream, InferenceError> {
-        let reading = async { self.inference.check(input) };
-        within(self.inference.answer(call("answer"), reading)).await
+        within(answer(&self.inference, input)).await
     }
 }
 
 fn call(name: &'static str) -> Call {
     let code = |reason: Option<Reason>| reason.map_or("fine", Reason::word).to_owned();
     Call::new(Method { name, code }, monotonic_ns())
+}
+
+async fn answer(
+    inference: &Arc<Inference>,
+    input: RequestInput,
+) -> Result<AnswerStream, InferenceError> {
+    let mut open = inference.open(call("answer"));
+    let request = open.within(async { inference.check(input) }).await?;
+    open.answer(request).await
 }
 
 /// A conversation of one message of this role.
@@ -124,8 +132,7 @@ async fn a_conversation_is_answered_without_a_protocol() {
         accepted.tokens(head).await;
         accepted
     };
-    let reading = async { inference.check(request(conversation("user", "Hi"))) };
-    let answering = inference.answer(call("answer"), reading);
+    let answering = answer(inference, request(conversation("user", "Hi")));
     let (answer, accepted) = within(async { tokio::join!(answering, serving) }).await;
     let over = accepted.done(&[tail, &[2]].concat()).await;
     let events: Vec<_> = within(answer.expect("served").collect()).await;
@@ -192,8 +199,7 @@ async fn a_refusal_has_its_reason_and_its_field() {
     let full = Refusal::new(Reason::QueueFull, "64 wait").retry_after(pause).field("queue");
     let Middle { inference, fake, .. } = &mut middle;
     let refusing = async { fake.submission().await.refuse(full.fact("limit", 64).into()) };
-    let reading = async { inference.check(request(conversation("user", "Hi"))) };
-    let answering = inference.answer(call("answer"), reading);
+    let answering = answer(inference, request(conversation("user", "Hi")));
     let (answer, ()) = within(async { tokio::join!(answering, refusing) }).await;
     let expected = InferenceError {
         retry_after: pause,
@@ -205,8 +211,9 @@ async fn a_refusal_has_its_reason_and_its_field() {
 #[tokio::test]
 async fn tokens_are_counted_and_the_model_is_described_without_a_protocol() {
     let mut middle = Middle::serving().await;
-    let reading = async { middle.inference.check(request(conversation("user", "Hi"))) };
-    let counted = within(middle.inference.count(call("count"), reading)).await.expect("counted");
+    let request = middle.inference.check(request(conversation("user", "Hi"))).expect("fine");
+    let counted = middle.inference.open(call("count")).count(request);
+    let counted = within(counted).await.expect("counted");
     assert!(!counted.ids.is_empty() && counted.context_length == 4096);
     assert!(middle.fake.submissions.try_recv().is_err(), "nothing is generated");
     let model = middle.inference.model("").expect("served");

@@ -1,11 +1,14 @@
-//! JSON that a request has as text: tools' parameters, calls' arguments, variables of the template.
-//! It is read with one budget for all of a request, which is checked before a value is made.
+//! JSON of a request whose shape no type has: tools' parameters, calls' arguments, variables of the
+//! template. It comes as text, or as a value of a body that was parsed before. One visitor reads both
+//! with one budget for all of a request, which is checked before a value is made.
 //!
 //! An object with a key twice is refused: which of the two values the client means is unknown. In
 //! the arguments of an earlier call the last value counts: a model wrote them, and the client that
 //! resends them ran its tool with the last value.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::io;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -22,6 +25,76 @@ const MAX_VALUES: usize = 1 << 16;
 /// Objects and lists inside one another. Published schemas have at most 20; a template's own
 /// functions recurse by it.
 const MAX_DEPTH: usize = 64;
+
+/// JSON for a field of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JsonInput {
+    /// A text that has not been parsed. An empty one is an empty object.
+    Text(String),
+    /// A value of a body that was parsed.
+    Value(Value),
+}
+
+impl JsonInput {
+    /// As text.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::Value(value) => Cow::Owned(value.to_string()),
+        }
+    }
+
+    /// Bytes of its text.
+    fn bytes(&self) -> usize {
+        struct Counter(usize);
+
+        impl io::Write for Counter {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += bytes.len();
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Value(value) => {
+                let mut counter = Counter(0);
+                // Neither the counter nor a value has an error.
+                let _ = serde_json::to_writer(&mut counter, value);
+                counter.0
+            }
+        }
+    }
+}
+
+impl Default for JsonInput {
+    fn default() -> Self {
+        Self::Text(String::new())
+    }
+}
+
+impl From<&str> for JsonInput {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<Value> for JsonInput {
+    fn from(value: Value) -> Self {
+        Self::Value(value)
+    }
+}
+
+/// Without members as if the field were absent.
+impl From<Map<String, Value>> for JsonInput {
+    fn from(members: Map<String, Value>) -> Self {
+        if members.is_empty() { Self::default() } else { Self::Value(members.into()) }
+    }
+}
 
 /// Why a value is refused.
 #[derive(Clone, Debug)]
@@ -40,11 +113,36 @@ enum KeyTwice {
 }
 
 /// What a request's JSON took so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct JsonBudget {
     bytes: usize,
     values: usize,
+    max_values: usize,
+    max_depth: usize,
     problem: Option<JsonProblem>,
+}
+
+impl Default for JsonBudget {
+    fn default() -> Self {
+        let (max_values, max_depth) = (MAX_VALUES, MAX_DEPTH);
+        Self { bytes: 0, values: 0, max_values, max_depth, problem: None }
+    }
+}
+
+/// Reads a value of a body whose bounds were checked before.
+///
+/// # Errors
+/// An object has a key twice; those of the deserializer.
+pub fn value_of_body<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    let (max_values, max_depth) = (usize::MAX, usize::MAX);
+    let mut budget = JsonBudget { max_values, max_depth, ..JsonBudget::default() };
+    let key_twice = KeyTwice::Refused;
+    Bounded { budget: &mut budget, depth: 1, key_twice }.deserialize(deserializer)
+}
+
+/// Why an object with this key twice is refused.
+pub fn key_twice(key: &str) -> String {
+    format!("the key {} twice", quoted(key))
 }
 
 impl JsonBudget {
@@ -53,16 +151,20 @@ impl JsonBudget {
         self.bytes
     }
 
-    /// A JSON object as text; empty text is an empty one.
+    /// A JSON object.
     ///
     /// # Errors
     /// It is none, an object has a key twice, or the request's JSON is over a bound with it.
-    pub fn object(&mut self, field: &str, text: &str) -> Result<Map<String, Value>, FieldError> {
-        if text.is_empty() {
+    pub fn object(
+        &mut self,
+        field: &str,
+        json: &JsonInput,
+    ) -> Result<Map<String, Value>, FieldError> {
+        if *json == JsonInput::default() {
             return Ok(Map::new());
         }
-        self.count_bytes(field, text)?;
-        match (self.read(text, KeyTwice::Refused), self.problem.take()) {
+        self.count_bytes(field, json)?;
+        match (self.read(json, KeyTwice::Refused), self.problem.take()) {
             (_, Some(JsonProblem::TooManyValues)) => {
                 let expected =
                     format!("at most {MAX_VALUES} JSON values in all fields of a request");
@@ -76,9 +178,10 @@ impl JsonBudget {
                 Err(FieldError::new(field, "JSON objects with each key once", found))
             }
             (Ok(Value::Object(object)), None) => Ok(object),
-            (Ok(_), None) => Err(FieldError::new(field, "a JSON object", quoted(text))),
+            (Ok(_), None) => Err(FieldError::new(field, "a JSON object", quoted(&json.text()))),
             (Err(error), None) => {
-                Err(FieldError::new(field, "a JSON object", format!("{}: {error}", quoted(text))))
+                let found = format!("{}: {error}", quoted(&json.text()));
+                Err(FieldError::new(field, "a JSON object", found))
             }
         }
     }
@@ -88,23 +191,27 @@ impl JsonBudget {
     ///
     /// # Errors
     /// The request's JSON is over the bound of bytes with it.
-    pub fn call_arguments(&mut self, field: &str, text: &str) -> Result<CallArguments, FieldError> {
-        if text.is_empty() {
+    pub fn call_arguments(
+        &mut self,
+        field: &str,
+        json: &JsonInput,
+    ) -> Result<CallArguments, FieldError> {
+        if *json == JsonInput::default() {
             return Ok(Map::new().into());
         }
-        self.count_bytes(field, text)?;
+        self.count_bytes(field, json)?;
         let values_before = self.values;
-        match (self.read(text, KeyTwice::LastCounts), self.problem.take()) {
+        match (self.read(json, KeyTwice::LastCounts), self.problem.take()) {
             (Ok(Value::Object(members)), None) => Ok(members.into()),
             _ => {
                 self.values = values_before;
-                Ok(CallArguments::Text(text.to_owned()))
+                Ok(CallArguments::Text(json.text().into_owned()))
             }
         }
     }
 
-    fn count_bytes(&mut self, field: &str, text: &str) -> Result<(), FieldError> {
-        self.bytes = self.bytes.saturating_add(text.len());
+    fn count_bytes(&mut self, field: &str, json: &JsonInput) -> Result<(), FieldError> {
+        self.bytes = self.bytes.saturating_add(json.bytes());
         if self.bytes <= MAX_BYTES {
             return Ok(());
         }
@@ -113,11 +220,17 @@ impl JsonBudget {
         Err(FieldError::new(field, expected, found))
     }
 
-    /// The JSON of a text. A problem of ours is in `problem`.
-    fn read(&mut self, text: &str, key_twice: KeyTwice) -> Result<Value, serde_json::Error> {
-        let mut reader = serde_json::Deserializer::from_str(text);
-        let value = Bounded { budget: self, depth: 1, key_twice }.deserialize(&mut reader)?;
-        reader.end().map(|()| value)
+    /// The value. A problem of ours is in `problem`.
+    fn read(&mut self, json: &JsonInput, key_twice: KeyTwice) -> Result<Value, serde_json::Error> {
+        let bounded = Bounded { budget: self, depth: 1, key_twice };
+        match json {
+            JsonInput::Text(text) => {
+                let mut reader = serde_json::Deserializer::from_str(text);
+                let value = bounded.deserialize(&mut reader)?;
+                reader.end().map(|()| value)
+            }
+            JsonInput::Value(value) => bounded.deserialize(value),
+        }
     }
 }
 
@@ -137,7 +250,7 @@ impl Bounded<'_> {
 
     /// Lists and objects are bounded in depth.
     fn enter<E: serde::de::Error>(&mut self) -> Result<(), E> {
-        if self.depth > MAX_DEPTH {
+        if self.depth > self.budget.max_depth {
             self.budget.problem = Some(JsonProblem::TooDeep);
             return Err(E::custom("too deep"));
         }
@@ -150,7 +263,7 @@ impl<'de> DeserializeSeed<'de> for Bounded<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         self.budget.values += 1;
-        if self.budget.values > MAX_VALUES {
+        if self.budget.values > self.budget.max_values {
             self.budget.problem = Some(JsonProblem::TooManyValues);
             return Err(D::Error::custom("too many values"));
         }
@@ -185,8 +298,20 @@ impl<'de> Visitor<'de> for Bounded<'_> {
         Ok(Value::String(value.to_owned()))
     }
 
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
     fn visit_unit<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Value, A::Error> {
@@ -203,8 +328,9 @@ impl<'de> Visitor<'de> for Bounded<'_> {
         let mut members = Map::new();
         while let Some(name) = object.next_key::<String>()? {
             if self.key_twice == KeyTwice::Refused && members.contains_key(&name) {
+                let error = A::Error::custom(key_twice(&name));
                 self.budget.problem = Some(JsonProblem::KeyTwice(name));
-                return Err(A::Error::custom("a key twice"));
+                return Err(error);
             }
             let value = object.next_value_seed(self.inner())?;
             members.insert(name, value);
@@ -218,7 +344,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Map<String, Value>, String> {
-        JsonBudget::default().object("f", text).map_err(|error| {
+        JsonBudget::default().object("f", &text.into()).map_err(|error| {
             assert_eq!(error.field, "f");
             error.to_string()
         })
@@ -266,7 +392,8 @@ mod tests {
 
     #[test]
     fn arguments_that_are_no_object_stay_a_text() {
-        let read = |text: &str| JsonBudget::default().call_arguments("f", text).expect("within");
+        let read =
+            |text: &str| JsonBudget::default().call_arguments("f", &text.into()).expect("within");
         let deep = "[".repeat(1 << 19);
         let many = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES));
         for text in ["{\"item\": \"bri", "3", "[]", "null", "\"a\"", "{} x", " ", &deep, &many] {
@@ -277,10 +404,33 @@ mod tests {
         assert_eq!(read(""), Map::new().into());
         // A text takes nothing of the budget of values.
         let mut budget = JsonBudget::default();
-        budget.call_arguments("f", &many).expect("a text");
-        assert_eq!(budget.call_arguments("f", r#"{"a": 1}"#).expect("within"), one(1));
-        let long = "x".repeat(MAX_BYTES);
+        budget.call_arguments("f", &many.as_str().into()).expect("a text");
+        assert_eq!(budget.call_arguments("f", &r#"{"a": 1}"#.into()).expect("within"), one(1));
+        let long = JsonInput::Text("x".repeat(MAX_BYTES));
         budget.call_arguments("g", &long).expect_err("more bytes than a request may have");
+    }
+
+    #[test]
+    fn a_parsed_value_has_the_bounds_of_its_text() {
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
+        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES));
+        let long = format!("{{\"a\":\"{}\\n\"}}", "é\\u0001".repeat(MAX_BYTES / 8 + 1));
+        let fine = r#"{"b":{"c":[1,-2.5,true,null,"é\n\""]},"a":{}}"#;
+        for text in [&deep, &many, &long, fine, "{}", "[]", "[1]", "3", "null", "\"a\""] {
+            let value = serde_json::from_str::<Value>(text).expect("JSON");
+            let text = value.to_string();
+            let (parsed, text) = (JsonInput::Value(value), JsonInput::Text(text));
+            let object = |json| {
+                let mut budget = JsonBudget::default();
+                (budget.object("f", json), budget.bytes, budget.values)
+            };
+            assert_eq!(object(&parsed), object(&text));
+            let arguments = |json| {
+                let mut budget = JsonBudget::default();
+                (budget.call_arguments("f", json), budget.bytes, budget.values)
+            };
+            assert_eq!(arguments(&parsed), arguments(&text));
+        }
     }
 
     #[test]
@@ -312,16 +462,16 @@ mod tests {
     #[test]
     fn all_json_of_a_request_has_one_budget() {
         let mut budget = JsonBudget::default();
-        let half = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_BYTES / 2 - 8));
+        let half = JsonInput::Text(format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_BYTES / 2 - 8)));
         for _ in 0..2 {
             budget.object("f", &half).expect("within");
         }
         assert_eq!(budget.bytes(), MAX_BYTES);
-        let error = budget.object("g", "{}").expect_err("two bytes more");
+        let error = budget.object("g", &"{}".into()).expect_err("two bytes more");
         let expected = "g: expected at most 1048576 bytes of JSON in all fields of a request, found 1048578 with this field";
         assert_eq!(error.to_string(), expected);
         let mut budget = JsonBudget::default();
-        let quarter = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES / 4));
+        let quarter = JsonInput::Text(format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES / 4)));
         let refused = (0..4)
             .find_map(|at| budget.object(&format!("f[{at}]"), &quarter).err())
             .expect("too many values in all");

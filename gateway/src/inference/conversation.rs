@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use paceline_proto::limits;
 use paceline_text::images::{EncodedImage, ImageSource};
-use paceline_text::json::JsonBudget;
+use paceline_text::json::{JsonBudget, JsonInput};
 use paceline_text::prompt::OWN_NAMES;
 use paceline_text::prompt::conversation::{
     self, CallRule, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
@@ -222,9 +222,12 @@ fn check_name(field: &str, name: &str) -> Result<(), InferenceError> {
 }
 
 /// The variables a request sets.
-fn arguments(text: &str, json: &mut JsonBudget) -> Result<Map<String, Value>, InferenceError> {
+fn arguments(
+    given: &JsonInput,
+    json: &mut JsonBudget,
+) -> Result<Map<String, Value>, InferenceError> {
     const FIELD: &str = "template_arguments";
-    let arguments = json.object(FIELD, text)?;
+    let arguments = json.object(FIELD, given)?;
     match arguments.keys().find(|name| OWN_NAMES.contains(&name.as_str())) {
         Some(name) => Err(InferenceError::invalid(
             FIELD,
@@ -252,7 +255,7 @@ mod tests {
         tools: Vec<ToolInput>,
         template_arguments: &str,
     ) -> Result<Conversation, InferenceError> {
-        let template_arguments = template_arguments.to_owned();
+        let template_arguments = template_arguments.into();
         let calls = CallRule::Auto;
         check(ConversationInput { messages, tools, calls, template_arguments, effort: None })
     }

@@ -6,6 +6,7 @@
 //! other names translates them.
 
 use bytes::Bytes;
+pub use paceline_text::json::JsonInput;
 pub use paceline_text::prompt::conversation::CallRule;
 use paceline_text::prompt::conversation::Effort;
 
@@ -40,8 +41,8 @@ pub struct ConversationInput {
     pub tools: Vec<ToolInput>,
     /// How it uses them.
     pub calls: CallRule,
-    /// Variables of the template: a JSON object as text, or nothing.
-    pub template_arguments: String,
+    /// Variables of the template: a JSON object.
+    pub template_arguments: JsonInput,
     /// How much the model is to think. It becomes the variable of the template for that, unless
     /// `template_arguments` has the variable.
     pub effort: Option<Effort>,
@@ -82,8 +83,8 @@ pub struct ToolInput {
     pub name: String,
     /// What it is for.
     pub description: String,
-    /// The JSON schema of its arguments, as text, or nothing.
-    pub parameters: String,
+    /// The JSON schema of its arguments.
+    pub parameters: JsonInput,
     /// Whether the arguments of every call follow the schema.
     pub strict: bool,
 }
@@ -95,6 +96,6 @@ pub struct ToolCallInput {
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// A JSON object as text, or nothing.
-    pub arguments: String,
+    /// A JSON object, or another text of the model.
+    pub arguments: JsonInput,
 }

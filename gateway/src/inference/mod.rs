@@ -1,8 +1,9 @@
 //! ① A request is checked, made token ids, and submitted to the supervisor; its answer comes back
 //! as a stream of events. The middle of the gateway: no protocol of clients is known here.
 //!
-//! A front makes an [`input::RequestInput`] of its protocol's message and a [`Call`] of the call
-//! around it, then awaits [`Inference::answer`] or [`Inference::count`]. It encodes the
+//! A front makes a [`Call`] of the call around its protocol's message and opens it with
+//! [`Inference::open`]. It decodes the message to an [`input::RequestInput`] within the time of that
+//! [`open::OpenRequest`], which answers the request or counts its tokens. The front encodes the
 //! [`paceline_text::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
 //!
 //! - [`input`], [`params`]: what clients ask for.
@@ -10,6 +11,7 @@
 //! - [`request`]: checks of the fields alone.
 //! - [`fit`]: checks against the served model.
 //! - [`admission`]: how many calls may run, and how large they may be.
+//! - [`open`]: a request from its arrival to its first token.
 //! - [`answer`]: the stream of events.
 //! - [`unread`]: the end of answers that are not read.
 //! - [`upstream`]: the supervisor. No other module knows the messages between our processes.
@@ -24,6 +26,7 @@ pub mod fit;
 pub mod input;
 pub mod labels;
 pub mod model;
+pub mod open;
 pub mod params;
 pub mod record;
 pub mod request;
@@ -32,21 +35,19 @@ pub mod standing;
 pub mod unread;
 pub mod upstream;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use paceline_process::config::LimitsConfig;
 use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use paceline_text::images::{ExpandedPrompt, ImageProcessor, ReservedTokens, expand_placeholders};
 use paceline_text::prompt::format::PromptThought;
 use paceline_text::prompt::{PromptError, PromptIds, Source};
 use paceline_text::stream::{ConversationReading, OfferedTools};
+use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::{KeyId, RequestId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 
 use crate::guard::keys::Principal;
 use crate::images::{ImagePipeline, InspectedImage};
@@ -56,17 +57,16 @@ use crate::turns::Party;
 
 use admission::{Backlog, ByteBudget, ByteHold, CallSlot};
 use answer::{Answer, AnswerBounds, Destination};
-use deadline::{BACKSTOP, Deadline};
+use deadline::Deadline;
 use error::InferenceError;
 use fit::{ModelContext, check_model};
 use input::RequestInput;
 use labels::RequestLabels;
-use paceline_vocabulary::generation::Generation;
+use open::OpenRequest;
 use params::GenerationParams;
 use record::{Method, Record};
 use request::Request;
 use standing::{Serving, Standing};
-use unread::AnswerStream;
 use upstream::Upstream;
 
 /// Everything that requests are served with.
@@ -157,12 +157,6 @@ impl Call {
             body: None,
         }
     }
-
-    /// The sender of its message.
-    pub fn sender(&self) -> Sender {
-        Sender { party: self.party.clone(), body: self.body.clone() }
-    }
-
     /// The id that was drawn for its request.
     pub fn request_id(&self) -> &RequestId {
         &self.request_id
@@ -179,69 +173,9 @@ impl Inference {
         request::check(input, reserved)
     }
 
-    /// Serves one call, up to its first tokens, so that an error before them comes without an
-    /// answer, and clients may retry it by policy. `reading` decodes and checks the request: it is
-    /// part of the call, so that its time, its errors and its panics count.
-    ///
-    /// # Errors
-    /// Those of `reading`; why the request is refused; why it ended before its first token.
-    pub async fn answer(
-        &self,
-        call: Call,
-        reading: impl Future<Output = Result<Request, InferenceError>>,
-    ) -> Result<AnswerStream, InferenceError> {
-        let Call { request_id, arrived_ns, mut record, timeout, principal, slot, party, body } =
-            call;
-        let sender = Sender { party, body };
-        record.record_in(&self.metrics);
-        let deadline = self.deadline(arrived_ns, timeout);
-        let beginning = async {
-            let request = reading.await?;
-            let labels =
-                RequestLabels::new(request_id.as_str(), deadline.at_ns, principal.as_ref());
-            let key = principal.as_ref().map_or(KeyId::NONE, |principal| principal.id);
-            self.begin(request, sender, labels, key, deadline, &mut record).await
-        };
-        match guarded(self.within(deadline, beginning), &request_id).await {
-            Ok(mut answer) => {
-                answer.keep(record, slot);
-                let limit = Duration::from_secs(self.limits.unread_s);
-                Ok(AnswerStream::watch(answer, limit))
-            }
-            Err(error) => {
-                record.ended(Err(error.kind));
-                Err(error)
-            }
-        }
-    }
-
-    /// Counts the tokens of a request's prompt. `reading` as for [`Inference::answer`].
-    ///
-    /// # Errors
-    /// Those that the request would meet before it is submitted.
-    pub async fn count(
-        &self,
-        call: Call,
-        reading: impl Future<Output = Result<Request, InferenceError>>,
-    ) -> Result<TokenCount, InferenceError> {
-        let Call { request_id, arrived_ns, mut record, timeout, slot: _slot, party, body, .. } =
-            call;
-        let sender = Sender { party, body };
-        record.record_in(&self.metrics);
-        let deadline = self.deadline(arrived_ns, timeout);
-        let counting = async {
-            let request = reading.await?;
-            let labels = RequestLabels::new(request_id.as_str(), deadline.at_ns, None);
-            let Prepared { serving, generation, images, .. } =
-                self.prepare(request, &sender.party, labels, &mut record).await?;
-            // A prompt with an image that could not be served has no number of tokens.
-            self.images.verify(images).await?;
-            let context_length = serving.model.context_length;
-            Ok(TokenCount { ids: generation.prompt_ids, context_length })
-        };
-        let counted = guarded(self.within(deadline, counting), &request_id).await;
-        record.ended(counted.as_ref().map(|_| ()).map_err(|error| error.kind));
-        counted
+    /// Begins to serve a call: its time runs, and its end is recorded.
+    pub fn open(self: &Arc<Self>, call: Call) -> OpenRequest {
+        OpenRequest::new(Arc::clone(self), call)
     }
 
     /// All figures of the service, in the text format of Prometheus. `calls` are those inside the
@@ -266,26 +200,6 @@ impl Inference {
             Some(error) => error,
             // The sender is gone, so this process ends; the request is ended by that.
             None => std::future::pending().await,
-        }
-    }
-
-    fn deadline(&self, arrived_ns: i64, timeout: Option<Duration>) -> Deadline {
-        Deadline::new(arrived_ns, Duration::from_secs(self.limits.deadline_s), timeout)
-    }
-
-    /// Work of a request, until it must be over.
-    async fn within<T>(
-        &self,
-        deadline: Deadline,
-        work: impl Future<Output = Result<T, InferenceError>>,
-    ) -> Result<T, InferenceError> {
-        tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => Err(InferenceError::draining()),
-            done = work => done,
-            () = tokio::time::sleep(deadline.until(BACKSTOP)) => {
-                Err(InferenceError::deadline_passed())
-            }
         }
     }
 
@@ -343,7 +257,6 @@ impl Inference {
         generation.grammar = form.grammar(answers, &end_ids)?;
         Ok(Prepared { serving, params, generation, reading, images, image_starts })
     }
-
     /// From a well-formed request to its first tokens. It may be dropped at any await: its calls of
     /// the supervisor are dropped with it.
     async fn begin(
@@ -412,17 +325,4 @@ fn reading_of(source: &Source) -> Option<ConversationReading> {
     let tools =
         (!conversation.tools.is_empty()).then(|| Arc::new(OfferedTools::new(&conversation.tools)));
     Some(ConversationReading { tools, ..Default::default() })
-}
-
-/// Runs work of a request in its span. A panic in it is an error of this request alone.
-async fn guarded<T>(
-    work: impl Future<Output = Result<T, InferenceError>>,
-    request_id: &RequestId,
-) -> Result<T, InferenceError> {
-    let guarded = async {
-        let done = AssertUnwindSafe(work).catch_unwind().await;
-        done.unwrap_or_else(|_| Err(InferenceError::bug("a panic while beginning a request")))
-    };
-    // Errors are logged with the id whatever level the operator chose.
-    guarded.instrument(tracing::error_span!("request", request_id = request_id.as_str())).await
 }

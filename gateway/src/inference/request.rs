@@ -87,15 +87,15 @@ fn check_reserved(
         reserved.check_text(&field("tool_call_id"), &message.tool_call_id)?;
         for (place, call) in message.tool_calls.iter().enumerate() {
             let field = |name: &str| field(&format!("tool_calls[{place}].{name}"));
-            reserved.check_text(&field("arguments"), &call.arguments)?;
+            reserved.check_text(&field("arguments"), &call.arguments.text())?;
             reserved.check_text(&field("id"), &call.id)?;
         }
     }
     for (at, tool) in conversation.tools.iter().enumerate() {
         reserved.check_text(&format!("tools[{at}].description"), &tool.description)?;
-        reserved.check_text(&format!("tools[{at}].parameters"), &tool.parameters)?;
+        reserved.check_text(&format!("tools[{at}].parameters"), &tool.parameters.text())?;
     }
-    reserved.check_text("template_arguments", &conversation.template_arguments)?;
+    reserved.check_text("template_arguments", &conversation.template_arguments.text())?;
     Ok(())
 }
 
@@ -149,7 +149,7 @@ mod tests {
             of(MessageInput { reasoning: word.clone(), ..Default::default() }),
             "messages[1].reasoning"
         );
-        let call = ToolCallInput { arguments: word.clone(), ..Default::default() };
+        let call = ToolCallInput { arguments: word.as_str().into(), ..Default::default() };
         assert_eq!(
             of(MessageInput { tool_calls: vec![call], ..Default::default() }),
             "messages[1].tool_calls[0].arguments"
@@ -159,7 +159,8 @@ mod tests {
             conversation(ConversationInput { tools: vec![tool], ..Default::default() }),
             "tools[0].description"
         );
-        let arguments = ConversationInput { template_arguments: word, ..Default::default() };
+        let arguments =
+            ConversationInput { template_arguments: word.as_str().into(), ..Default::default() };
         assert_eq!(conversation(arguments), "template_arguments");
     }
 }

@@ -1,10 +1,10 @@
 //! Calls of tools in each family's format.
 
-use paceline_vocabulary::generation::TextForm;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::frame::{escaped, quoted, symbol};
-use super::{CallTool, ModelAnswers, Parts, ThoughtRule, check, tagged};
+use super::lark::{escaped, quoted, symbol};
+use super::schema::{not_strict, schema_part};
+use super::{CallTool, ModelAnswers, Parts, ThoughtRule, tagged};
 use crate::error::FieldError;
 use crate::prompt::conversation::CallRule;
 use crate::prompt::format::{AnswerTags, CallFormat, Tag};
@@ -59,11 +59,6 @@ fn unknown(rule: &CallRule, tools: &[&CallTool]) -> Result<(), FieldError> {
     }
 }
 
-/// A tool's schema is not enforced in calls of this family.
-pub(super) fn not_strict(tool: &CallTool, why: &str) -> FieldError {
-    FieldError::new(&tool.field, format!("a tool without `strict`, {why}"), "one with it")
-}
-
 /// The arguments of a tool as JSON: a part of the frame.
 fn arguments(tool: &CallTool, parts: &mut Parts) -> Result<String, FieldError> {
     let nothing = json!({"type": "object", "properties": {}, "additionalProperties": false});
@@ -72,17 +67,6 @@ fn arguments(tool: &CallTool, parts: &mut Parts) -> Result<String, FieldError> {
         parameters => Value::Object(parameters.clone()),
     };
     schema_part(tool, &schema, parts)
-}
-
-/// A schema of a tool as a part of the frame.
-pub(super) fn schema_part(
-    tool: &CallTool,
-    schema: &Value,
-    parts: &mut Parts,
-) -> Result<String, FieldError> {
-    let text = schema.to_string();
-    check::check_size(&tool.field, &text)?;
-    Ok(parts.add(&tool.field, !tool.strict, TextForm::JsonSchema(text)))
 }
 
 /// The rule `one`: `{"name": …, "arguments": {…}}`, with the family's word for arguments.
@@ -193,9 +177,4 @@ fn harmony(tags: &AnswerTags, tools: &[&CallTool], parts: &mut Parts) -> Result<
     };
     let all = tools.iter().map(call).collect::<Result<Vec<_>, FieldError>>()?;
     Ok(Calls { rules: format!("calls: {}\n", all.join(" | ")), beside_text: String::new() })
-}
-
-/// The type that a schema names; nothing if it names several or none.
-pub(super) fn type_of(schema: &Map<String, Value>) -> Option<&str> {
-    schema.get("type").and_then(Value::as_str)
 }

@@ -53,7 +53,7 @@ fn check_schema(field: &str, schema: &str) -> Result<(), FieldError> {
     if schema.is_empty() {
         return Err(FieldError::new(field, "a JSON schema", "none"));
     }
-    JsonBudget::default().object(field, schema).map(|_| ())
+    JsonBudget::default().object(field, &schema.into()).map(|_| ())
 }
 
 fn check_text(field: &str, text: &str, most: usize) -> Result<(), FieldError> {

@@ -1,13 +1,14 @@
 //! The frame of an answer: thoughts, then what is asked for.
 
 use paceline_vocabulary::generation::TextForm;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::calls::{self, Calls};
+use super::lark::{escaped, symbol};
 use super::{AnswerForm, ModelAnswers, Parts, ThoughtRule};
 use crate::error::FieldError;
 use crate::prompt::conversation::CallRule;
-use crate::prompt::format::{AnswerTags, CallFormat, Tag};
+use crate::prompt::format::{CallFormat, Tag};
 
 /// Any text. Tags that are tokens are no part of it.
 const TEXT: &str = "TEXT: /(?s:.*)/\n";
@@ -142,30 +143,4 @@ fn harmony(model: ModelAnswers<'_>, held: HarmonyRules) -> String {
         false => format!("({})* ", before.join(" | ")),
     };
     format!("start: {before}({})\n{rules}{TEXT}{GAP}", last.join(" | "))
-}
-
-/// A tag in a rule: its token, or its letters.
-pub(super) fn symbol(tags: &AnswerTags, tag: Tag) -> String {
-    match tags.token(tag) {
-        Some(id) => format!("<[{id}]>"),
-        None => quoted(tags.letters(tag)),
-    }
-}
-
-/// Letters as a rule has them.
-pub(super) fn quoted(letters: &str) -> String {
-    Value::from(letters).to_string()
-}
-
-/// Letters as a regular expression between slashes has them.
-pub(super) fn escaped(letters: &str) -> String {
-    const SIGNS: &str = "\\/.+*?()|[]{}^$";
-    let mut text = String::new();
-    for letter in letters.chars() {
-        if SIGNS.contains(letter) {
-            text.push('\\');
-        }
-        text.push(letter);
-    }
-    text
 }

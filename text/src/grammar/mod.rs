@@ -12,6 +12,8 @@
 mod calls;
 mod check;
 mod frame;
+mod lark;
+mod schema;
 mod tagged;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use super::calls::{not_strict, schema_part, type_of};
-use super::frame::quoted;
+use super::lark::quoted;
+use super::schema::{not_strict, schema_part, type_of};
 use super::{CallTool, Parts};
 use crate::error::FieldError;
 

@@ -25,8 +25,8 @@ use tokenizers::{
     OffsetType, PreTokenizer, Token, Tokenizer,
 };
 
+use super::ids::{PromptIds, TokenizerError};
 use super::markup::{Item, Rendered, digit};
-use super::tokens::{PromptIds, TokenizerError};
 
 /// Begins a code in the text that the pipeline gets: a number follows. A client's own character of
 /// this kind is followed by a cut, which is a code as well, so that it begins none.

@@ -17,8 +17,6 @@ use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{NormalizedString, Normalizer as _, SplitDelimiterBehavior, Tokenizer};
 
-use super::tokens::byte_of;
-
 /// Bytes of a text over bytes of its NFC form, at most. The worst case is ΐ, two bytes that may
 /// have been seven; a test computes it from all characters.
 const MOST_COMPOSED: usize = 4;
@@ -131,6 +129,19 @@ fn stable_bytes(text: &str) -> usize {
 /// stable character.
 fn is_stable(letter: char) -> bool {
     matches!(letter, '\0'..='\u{2FF}' | '\u{400}'..='\u{482}' | '\u{4E00}'..='\u{9FFF}')
+}
+
+/// The byte a letter of the byte-level alphabet stands for (GPT-2's `bytes_to_unicode`): printable
+/// Latin-1 letters stand for themselves, the other bytes, in order, for the letters from U+0100 on.
+pub(super) fn byte_of(letter: char) -> Option<u8> {
+    let plain = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    match u32::from(letter) {
+        code @ 0..=0xFF => u8::try_from(code).ok().filter(|byte| plain(*byte)),
+        code @ 0x100..=0x143 => {
+            (0..=u8::MAX).filter(|byte| !plain(*byte)).nth((code - 0x100) as usize)
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -200,3 +200,13 @@ fn a_stable_character_is_never_made_shorter() {
         "it is taken up by another"
     );
 }
+
+#[test]
+fn the_byte_alphabet_has_every_byte_once() {
+    let bytes: BTreeSet<u8> = (0..=0x143).filter_map(char::from_u32).filter_map(byte_of).collect();
+    assert_eq!(bytes.len(), 256);
+    assert_eq!(byte_of('Ġ'), Some(b' '));
+    assert_eq!(byte_of('Ċ'), Some(b'\n'));
+    assert_eq!(byte_of(' '), None);
+    assert_eq!(byte_of('世'), None);
+}

@@ -7,6 +7,7 @@ mod chat_vocabulary;
 pub mod conversation;
 mod delimiters;
 pub mod format;
+mod ids;
 mod json;
 mod length;
 mod literals;
@@ -29,8 +30,10 @@ use paceline_vocabulary::sampling::SamplingRule;
 use crate::checkpoint::{Checkpoint, LoadError, TemplateFile, TokenizerFile};
 use crate::images::{EncodedImage, ImageProcessor};
 
-pub use template::{CompileError, OWN_NAMES, RenderError, Template};
-pub use tokens::{PromptIds, TokenizerError, Tokens};
+pub use ids::{PromptIds, TokenizerError};
+pub use template::{CompileError, RenderError, Template};
+pub use tokens::Tokens;
+pub use variables::OWN_NAMES;
 
 /// The text side of a model, ready for use.
 #[derive(Debug)]

@@ -23,24 +23,6 @@ use capabilities::Capabilities;
 use effort::EffortWords;
 use engine::{Engine, MAX_OUTPUT_BYTES, SpecialTokens, too_large, without_generation_tags};
 
-/// Variables that are set here, or could be by a model's files. A request may set others.
-pub const OWN_NAMES: [&str; 14] = [
-    "messages",
-    "tools",
-    "add_generation_prompt",
-    "continue_final_message",
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-    "additional_special_tokens",
-    "raise_exception",
-    "strftime_now",
-];
-
 /// Why a template cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {

@@ -5,41 +5,9 @@ use std::collections::HashSet;
 use tokenizers::{DecoderWrapper, Tokenizer};
 
 use super::chat_vocabulary::ChatVocabulary;
-use super::length::LengthBound;
+use super::ids::{PromptIds, TokenizerError};
+use super::length::{LengthBound, byte_of};
 use super::markup::{Added, Item, Rendered};
-
-/// What a tokenizer reports, in its library's words.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TokenizerError(String);
-
-impl From<tokenizers::Error> for TokenizerError {
-    fn from(error: tokenizers::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<&str> for TokenizerError {
-    fn from(words: &str) -> Self {
-        Self(words.to_owned())
-    }
-}
-
-/// A prompt as token ids.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PromptIds {
-    /// Ids of the rendered prompt.
-    pub ids: Vec<u32>,
-    /// Index at which the last turn of a conversation begins, if that is known: a token of the
-    /// template in front of the last message of the user.
-    pub last_turn: Option<usize>,
-}
-
-impl From<Vec<u32>> for PromptIds {
-    fn from(ids: Vec<u32>) -> Self {
-        Self { ids, last_turn: None }
-    }
-}
 
 /// A model's tokenizer, with what detokenizing needs beside it.
 #[derive(Debug)]
@@ -71,7 +39,7 @@ impl Tokens {
     /// Its vocabulary is empty.
     pub fn new(mut tokenizer: Tokenizer) -> Result<Self, TokenizerError> {
         tokenizer.with_truncation(None).map_err(|cause| {
-            TokenizerError(format!("truncation cannot be switched off: {cause}"))
+            TokenizerError::new(format!("truncation cannot be switched off: {cause}"))
         })?;
         tokenizer.with_padding(None);
         let highest = tokenizer
@@ -85,7 +53,7 @@ impl Tokens {
         // gigabytes.
         if vocabulary_size > 1 << 22 {
             let what = format!("expected token ids below {}, found {highest}", 1 << 22);
-            return Err(TokenizerError(what));
+            return Err(TokenizerError::new(what));
         }
         let added = tokenizer.get_added_tokens_decoder();
         let special: HashSet<&str> = added
@@ -253,34 +221,8 @@ impl ByteTable {
     }
 }
 
-/// The byte a letter of the byte-level alphabet stands for (GPT-2's `bytes_to_unicode`): printable
-/// Latin-1 letters stand for themselves, the other bytes, in order, for the letters from U+0100 on.
-pub(super) fn byte_of(letter: char) -> Option<u8> {
-    let plain = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    match u32::from(letter) {
-        code @ 0..=0xFF => u8::try_from(code).ok().filter(|byte| plain(*byte)),
-        code @ 0x100..=0x143 => {
-            (0..=u8::MAX).filter(|byte| !plain(*byte)).nth((code - 0x100) as usize)
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn the_byte_alphabet_has_every_byte_once() {
-        let bytes: HashSet<u8> =
-            (0..=0x143).filter_map(char::from_u32).filter_map(byte_of).collect();
-        assert_eq!(bytes.len(), 256);
-        assert_eq!(byte_of('Ġ'), Some(b' '));
-        assert_eq!(byte_of('Ċ'), Some(b'\n'));
-        assert_eq!(byte_of(' '), None);
-        assert_eq!(byte_of('世'), None);
-    }
-
     #[test]
     fn the_demo_tokenizer_is_read() {
         let tokens = crate::samples::language().tokens;

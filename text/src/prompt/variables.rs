@@ -10,7 +10,24 @@ use serde_json::{Map, Value};
 
 use super::call_text::CallText;
 use super::conversation::{CallArguments, ContentPart, Conversation, Message, Tool, ToolCall};
-use super::template::OWN_NAMES;
+
+/// Variables that are set here, or could be by a model's files. A request may set others.
+pub const OWN_NAMES: [&str; 14] = [
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+    "additional_special_tokens",
+    "raise_exception",
+    "strftime_now",
+];
 
 /// `content` of a message.
 pub(super) enum Content<'a> {

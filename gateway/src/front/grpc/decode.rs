@@ -10,14 +10,13 @@ use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
-use serde_json::Value;
 
 use crate::front::effort::{self, Thoughts, Wish};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
-    ToolCallInput, ToolInput,
+    CallRule, ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput,
+    RequestInput, ToolCallInput, ToolInput,
 };
 use crate::inference::params::GenerationParams;
 
@@ -85,7 +84,7 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
     let tool = |v1::Tool { name, description, parameters, strict }| ToolInput {
         name,
         description,
-        parameters,
+        parameters: JsonInput::Text(parameters),
         strict,
     };
     let choice = tool_rule(tool_choice)?;
@@ -106,18 +105,15 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
 fn thinking(
     template_arguments: String,
     effort: &str,
-) -> Result<(String, Option<Effort>), InferenceError> {
+) -> Result<(JsonInput, Option<Effort>), InferenceError> {
+    let template_arguments = JsonInput::Text(template_arguments);
     if effort.is_empty() {
         return Ok((template_arguments, None));
     }
     let variables = JsonBudget::default().object("template_arguments", &template_arguments)?;
     let wish = Wish::of_word(effort.to_owned());
     let Thoughts { variables, effort } = wish.thoughts(effort::REASONING_EFFORT, variables)?;
-    let text = match variables.is_empty() {
-        true => String::new(),
-        false => Value::Object(variables).to_string(),
-    };
-    Ok((text, effort))
+    Ok((variables.into(), effort))
 }
 
 /// The request in a CountTokens message.
@@ -139,7 +135,10 @@ fn conversation_message(at: usize, message: v1::Message) -> Result<MessageInput,
     let v1::Message { role, content, tool_calls, tool_call_id, name, reasoning } = message;
     let parts = content.into_iter().enumerate();
     let parts = parts.map(|(place, part)| content_part(at, place, part));
-    let call = |v1::ToolCall { id, name, arguments }| ToolCallInput { id, name, arguments };
+    let call = |v1::ToolCall { id, name, arguments }| {
+        let arguments = JsonInput::Text(arguments);
+        ToolCallInput { id, name, arguments }
+    };
     Ok(MessageInput {
         role,
         content: parts.collect::<Result<_, _>>()?,
@@ -298,7 +297,9 @@ mod tests {
             .expect("served")
             .prompt
         {
-            PromptInput::Conversation(input) => (input.template_arguments, input.effort),
+            PromptInput::Conversation(input) => {
+                (input.template_arguments.text().into_owned(), input.effort)
+            }
             other => panic!("{other:?}"),
         };
         let off = "{\"enable_thinking\":false}";

@@ -21,6 +21,7 @@ use paceline_process::clock::monotonic_ns;
 use paceline_proto::strict::Deferred;
 use paceline_proto::v1;
 use paceline_proto::v1::inference_server::InferenceServer;
+use paceline_vocabulary::RequestId;
 use prost::{Message, Name};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +33,7 @@ use crate::front::decoding::Decoding;
 use crate::inference::admission::Calls;
 use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
+use crate::inference::open::OpenRequest;
 use crate::inference::request;
 use crate::inference::standing::Standing;
 use crate::inference::{Call, Inference, Sender};
@@ -88,35 +90,19 @@ struct InferenceService {
     decoding: Decoding,
 }
 
-/// A call and the message that came with it.
-struct ReceivedCall<M> {
-    call: Call,
-    /// The error of a malformed `grpc-timeout`. It is returned as a part of the call, so that it is
-    /// logged as all others.
+/// A request and the message that came with it.
+struct Received<M> {
+    open: OpenRequest,
+    /// The error of a malformed `grpc-timeout`. It is returned as a part of the request, so that it
+    /// is logged as all others.
     timeout_error: Option<InferenceError>,
     message: Deferred<M>,
+    request_id: RequestId,
 }
 
-impl<M> ReceivedCall<M> {
-    fn new(method: &'static str, request: Request<Deferred<M>>) -> Self {
-        let (metadata, mut extensions, message) = request.into_parts();
-        // In tests without the gate before the service, the call has no slot.
-        let arrival: Option<Arrival> = extensions.remove();
-        let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
-        let mut call = Call::new(status::method(method), arrived_ns);
-        call.principal = extensions.remove();
-        call.body = extensions.remove();
-        call.party = extensions.remove().map(|caller: Caller| caller.party).unwrap_or_default();
-        call.slot = arrival.map(|arrival| arrival.slot);
-        let timeout_error = match timeout::of_call(&metadata) {
-            Ok(timeout) => {
-                call.timeout = timeout;
-                None
-            }
-            Err(error) => Some(error),
-        };
-        Self { call, timeout_error, message }
-    }
+/// The terminal status of the request with this id.
+fn failed(error: InferenceError, request_id: &RequestId) -> Status {
+    status::with_request_id(status::of(error), request_id.as_str())
 }
 
 #[tonic::async_trait]
@@ -142,23 +128,18 @@ impl v1::inference_server::Inference for InferenceService {
         &self,
         request: Request<Deferred<v1::CountTokensRequest>>,
     ) -> Result<Response<v1::CountTokensResponse>, Status> {
-        let received = ReceivedCall::new("CountTokens", request);
-        let ReceivedCall { call, timeout_error, message } = received;
-        let (request_id, sender) = (call.request_id().clone(), call.sender());
-        let mut report_ids = false;
-        let reading = async {
-            let decode = |message| {
-                let counted = decode::count(message)?;
-                Ok((counted.input, counted.report_ids))
-            };
-            let (request, wanted) = self.read(sender, timeout_error, message, decode).await?;
-            report_ids = wanted;
-            Ok(request)
+        let Received { mut open, timeout_error, message, request_id } =
+            self.receive("CountTokens", request);
+        let decode = |message| {
+            let counted = decode::count(message)?;
+            Ok((counted.input, counted.report_ids))
         };
-        match self.inference.count(call, reading).await {
-            Ok(counted) => Ok(Response::new(encode::count(counted, report_ids))),
-            Err(error) => Err(status::with_request_id(status::of(error), request_id.as_str())),
-        }
+        let counted = async {
+            let reading = self.read(open.sender(), timeout_error, message, decode);
+            let (request, report_ids) = open.within(reading).await?;
+            Ok(encode::count(open.count(request).await?, report_ids))
+        };
+        counted.await.map(Response::new).map_err(|error| failed(error, &request_id))
     }
 
     async fn get_model(
@@ -171,6 +152,29 @@ impl v1::inference_server::Inference for InferenceService {
 }
 
 impl InferenceService {
+    /// Begins to serve a call.
+    fn receive<M>(&self, method: &'static str, request: Request<Deferred<M>>) -> Received<M> {
+        let (metadata, mut extensions, message) = request.into_parts();
+        // In tests without the gate before the service, the call has no slot.
+        let arrival: Option<Arrival> = extensions.remove();
+        let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
+        let mut call = Call::new(status::method(method), arrived_ns);
+        call.principal = extensions.remove();
+        call.body = extensions.remove();
+        call.party = extensions.remove().map(|caller: Caller| caller.party).unwrap_or_default();
+        call.slot = arrival.map(|arrival| arrival.slot);
+        let timeout_error = match timeout::of_call(&metadata) {
+            Ok(timeout) => {
+                call.timeout = timeout;
+                None
+            }
+            Err(error) => Some(error),
+        };
+        let open = self.inference.open(call);
+        let request_id = open.request_id().clone();
+        Received { open, timeout_error, message, request_id }
+    }
+
     /// One call that generates: headers and a stream of messages, or one terminal status (I4).
     async fn answer<M: Message + Name + Default + 'static>(
         &self,
@@ -178,24 +182,20 @@ impl InferenceService {
         request: Request<Deferred<M>>,
         decode: fn(M) -> Result<RequestInput, InferenceError>,
     ) -> Result<Response<ResponseStream>, Status> {
-        let ReceivedCall { call, timeout_error, message } = ReceivedCall::new(method, request);
-        let (request_id, sender) = (call.request_id().clone(), call.sender());
-        let reading = async {
+        let Received { mut open, timeout_error, message, request_id } =
+            self.receive(method, request);
+        let answered = async {
             let decode = move |message| Ok((decode(message)?, ()));
-            let read = self.read(sender, timeout_error, message, decode).await;
-            read.map(|(request, ())| request)
+            let reading = self.read(open.sender(), timeout_error, message, decode);
+            let (request, ()) = open.within(reading).await?;
+            open.answer(request).await
         };
-        let answer = match self.inference.answer(call, reading).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                return Err(status::with_request_id(status::of(error), request_id.as_str()));
-            }
-        };
+        let answer = answered.await.map_err(|error| failed(error, &request_id))?;
         let header = request_id.as_str().parse();
         let mut encoder = encode::AnswerEncoder::default();
         let messages = answer.map(move |event| match event {
             Ok(event) => Ok(encoder.event(event, request_id.as_str())),
-            Err(error) => Err(status::with_request_id(status::of(error), request_id.as_str())),
+            Err(error) => Err(failed(error, &request_id)),
         });
         let mut response: Response<ResponseStream> = Response::new(Box::pin(messages));
         if let Ok(value) = header {

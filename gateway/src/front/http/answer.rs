@@ -9,7 +9,7 @@ use paceline_vocabulary::generation::Speculation;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::front::http::exchange::DecodeContext;
+use crate::front::http::protocol::DecodeContext;
 
 /// What every chunk of an answer repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::answer::Head;
 use super::anthropic::decode::Asked as MessagesAsked;
 use super::anthropic::encode::MessageWriter;
-use super::exchange::AnswerWriter;
 use super::openai::chat::write::ChatWriter;
+use super::openai::params::Asked;
+use super::protocol::AnswerWriter;
 use super::responses::decode::Asked as ResponsesAsked;
 use super::responses::encode::ResponseWriter;
 use super::sse::SseEvent;
@@ -155,7 +156,8 @@ fn message_streamed(events: &[Value]) -> Seen {
 fn seen(pieces: &[AnswerEvent]) -> [Seen; 3] {
     let mut events = Vec::new();
     pieces.iter().cloned().for_each(|event| collect(&mut events, event));
-    let chat = || ChatWriter::new(head(), SampleCount::default(), true, None);
+    let chat =
+        || ChatWriter::new(head(), SampleCount::default(), Asked { include_usage: true }, None);
     let response = || ResponseWriter::new(head(), ResponsesAsked::default(), None);
     // The end of the context is another reason of this protocol.
     let message = || MessageWriter::new("r", "m", MessagesAsked::default());

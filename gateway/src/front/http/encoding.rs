@@ -8,6 +8,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::error::ErrorReply;
+use super::of_path;
 use crate::inference::error::{InferenceError, quoted};
 
 /// The one encoding that is served (RFC 9110, section 12.5.3).
@@ -19,7 +20,7 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
     let expected = "none: send the body as it is, not compressed";
     let error = InferenceError::invalid("content-encoding", expected, quoted(&found));
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    let mut reply = ErrorReply::new(error).status(status).of_path(request.uri().path());
+    let mut reply = of_path(ErrorReply::new(error).status(status), request.uri().path());
     reply.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static(IDENTITY));
     reply
 }

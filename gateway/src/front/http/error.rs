@@ -7,9 +7,7 @@ use axum::response::Response;
 use paceline_vocabulary::Reason;
 use serde_json::Value;
 
-use super::anthropic::error::Anthropic;
-use super::exchange::{REQUEST_ID, json_reply};
-use super::openai::error::OpenAi;
+use super::reply::{REQUEST_ID, json_reply};
 use crate::inference::error::InferenceError;
 use crate::shorten::shorten;
 
@@ -23,7 +21,7 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// A field of the inference's input and the name that a protocol has for it. The name also stands
 /// for the beginning of longer paths: `("sampling", "")` makes `top_p` of `sampling.top_p`. A `[]` in both
 /// stands for any index.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldName {
     /// The path in the inference's input.
     pub inner: &'static str,
@@ -141,15 +139,6 @@ impl ErrorReply {
         }
         response
     }
-
-    /// The answer in the dialect of a path, for requests that reach no protocol's handler.
-    pub fn of_path(self, path: &str) -> Response {
-        let rest = path.strip_prefix("/v1/messages");
-        match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
-            true => self.of::<Anthropic>(),
-            false => self.of::<OpenAi>(),
-        }
-    }
 }
 
 fn word(flag: bool) -> &'static str {
@@ -215,7 +204,7 @@ impl MessagePath {
 }
 
 /// The names that a request has for the fields of its input.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldPaths {
     /// The protocol's table.
     pub fields: &'static [FieldName],
@@ -291,6 +280,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::front::http::openai::error::OpenAi;
 
     #[test]
     fn only_reasons_that_may_pass_ask_for_another_try() {
@@ -355,20 +345,5 @@ mod tests {
         let chars = |text: &str| text.chars().count();
         let field = long.field.as_deref().map(chars);
         assert_eq!((field, chars(&long.message)), (Some(MAX_CHARS + 3), MAX_CHARS + 3));
-    }
-
-    #[tokio::test]
-    async fn a_path_decides_the_dialect_of_an_error_without_a_protocol() {
-        let typed = async |path| {
-            let error = InferenceError::new(Reason::Bug, "m");
-            let body = ErrorReply::new(error).of_path(path).into_body();
-            let body = axum::body::to_bytes(body, 1 << 10).await.expect("whole");
-            let body: Value = serde_json::from_slice(&body).expect("JSON");
-            body.get("type").is_some()
-        };
-        assert!(typed("/v1/messages").await && typed("/v1/messages/count_tokens").await);
-        for path in ["/v1/messagesx", "/v1/chat/completions", "/"] {
-            assert!(!typed(path).await, "{path}");
-        }
     }
 }

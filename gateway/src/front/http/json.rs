@@ -6,12 +6,14 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use paceline_text::json::value_of_body;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::InferenceError;
+use crate::inference::input::JsonInput;
 use crate::shorten::shorten;
 
 /// Values of a body other than numbers, keys left out. A conversation of 16,384 turns, the most
@@ -180,6 +182,12 @@ fn short(text: &str) -> String {
 #[serde(transparent)]
 pub struct AnyJson(pub Value);
 
+impl From<AnyJson> for JsonInput {
+    fn from(AnyJson(value): AnyJson) -> Self {
+        Self::Value(value)
+    }
+}
+
 impl AnyJson {
     /// The JSON as text.
     pub fn text(&self) -> String {
@@ -201,19 +209,14 @@ pub struct AnyObject(pub Map<String, Value>);
 pub struct ResentArguments(pub Value);
 
 impl ResentArguments {
-    /// As text.
-    pub fn text(self) -> String {
+    /// For the middle.
+    pub fn input(self) -> JsonInput {
         match self.0 {
-            Value::Null => String::new(),
-            Value::String(text) => text,
-            other => other.to_string(),
+            Value::Null => JsonInput::default(),
+            Value::String(text) => JsonInput::Text(text),
+            other => JsonInput::Value(other),
         }
     }
-}
-
-/// Why an object with this key twice is refused.
-pub(super) fn key_twice(key: &str) -> String {
-    format!("the key {} twice", quoted(key))
 }
 
 impl<'de> Deserialize<'de> for AnyObject {
@@ -227,8 +230,17 @@ impl<'de> Deserialize<'de> for AnyObject {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<AnyObject, A::Error> {
-                members(object, |key| format!("duplicate field `{key}`")).map(AnyObject)
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<AnyObject, A::Error> {
+                let mut members = Map::new();
+                while let Some(name) = object.next_key::<String>()? {
+                    if members.contains_key(&name) {
+                        // The words by which `refusal` finds the field.
+                        return Err(A::Error::custom(format!("duplicate field `{name}`")));
+                    }
+                    let AnyJson(value) = object.next_value()?;
+                    members.insert(name, value);
+                }
+                Ok(AnyObject(members))
             }
         }
 
@@ -236,83 +248,9 @@ impl<'de> Deserialize<'de> for AnyObject {
     }
 }
 
-/// The members of an object, each key once. `twice`: the words for a key that comes again.
-fn members<'de, A: MapAccess<'de>>(
-    mut object: A,
-    twice: fn(&str) -> String,
-) -> Result<Map<String, Value>, A::Error> {
-    let mut members = Map::new();
-    while let Some(name) = object.next_key::<String>()? {
-        if members.contains_key(&name) {
-            return Err(A::Error::custom(twice(&name)));
-        }
-        let AnyJson(value) = object.next_value()?;
-        members.insert(name, value);
-    }
-    Ok(members)
-}
-
 impl<'de> Deserialize<'de> for AnyJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyVisitor).map(AnyJson)
-    }
-}
-
-struct AnyVisitor;
-
-impl<'de> Visitor<'de> for AnyVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("no finite number"))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::String(value.to_owned()))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(Value::String(value))
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        let mut values = Vec::new();
-        while let Some(AnyJson(value)) = list.next_element()? {
-            values.push(value);
-        }
-        Ok(Value::Array(values))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Value, A::Error> {
-        members(object, key_twice).map(Value::Object)
+        value_of_body(deserializer).map(AnyJson)
     }
 }
 

@@ -7,7 +7,9 @@
 //! - [`exchange`]: from a request to its answer
 //! - [`site`]: which pages of browsers may send requests
 //! - [`encoding`]: no compressed bodies
-//! - [`sse`]: answers as server-sent events
+//! - [`protocol`]: the parts of a protocol
+//! - [`reply`]: answers with a JSON body
+//! - [`sse`]: server-sent events, `streamed` a body of them, `whole` a body that comes at once
 //! - [`error`]: reasons as HTTP statuses
 //! - [`json`]: bounds of JSON
 //! - [`bodies`]: bodies without a service, for the fuzz targets
@@ -38,9 +40,12 @@ pub mod openai;
 mod openapi;
 pub mod page;
 mod prompts;
+pub mod protocol;
+pub mod reply;
 pub mod responses;
 mod site;
 pub mod sse;
+mod streamed;
 pub mod values;
 mod whole;
 mod wire;
@@ -63,7 +68,10 @@ use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use self::aliases::Aliases;
+use self::anthropic::error::Anthropic;
 use self::error::ErrorReply;
+use self::openai::error::OpenAi;
+use self::reply::json_reply;
 use crate::front::decoding::Decoding;
 use crate::guard::Guard;
 use crate::inference::Inference;
@@ -144,18 +152,50 @@ async fn health(State(front): State<Arc<HttpFront>>) -> Response {
     let standing = front.standing.borrow().clone();
     let code =
         standing.serving().map_or_else(|error| error::status(error.kind), |_| StatusCode::OK);
-    exchange::json_reply(code, &json!(Health::of(&standing)))
+    json_reply(code, &json!(Health::of(&standing)))
 }
 
 async fn no_such_path(request: Request) -> Response {
     let path = request.uri().path();
     let error = InferenceError::invalid("path", "a path of this service", quoted(path));
-    ErrorReply::new(error).status(StatusCode::NOT_FOUND).of_path(path)
+    of_path(ErrorReply::new(error).status(StatusCode::NOT_FOUND), path)
 }
 
 async fn no_such_method(request: Request) -> Response {
     let (path, method) = (request.uri().path(), request.method().as_str());
     let expected = format!("a method that {path} has");
     let error = InferenceError::invalid("method", expected, quoted(method));
-    ErrorReply::new(error).status(StatusCode::METHOD_NOT_ALLOWED).of_path(path)
+    of_path(ErrorReply::new(error).status(StatusCode::METHOD_NOT_ALLOWED), path)
+}
+
+/// The error in the dialect of a path, for requests that reach no protocol's handler.
+fn of_path(reply: ErrorReply, path: &str) -> Response {
+    let rest = path.strip_prefix("/v1/messages");
+    match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+        true => reply.of::<Anthropic>(),
+        false => reply.of::<OpenAi>(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_vocabulary::Reason;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_path_decides_the_dialect_of_an_error_without_a_protocol() {
+        let typed = async |path| {
+            let error = InferenceError::new(Reason::Bug, "m");
+            let body = of_path(ErrorReply::new(error), path).into_body();
+            let body = axum::body::to_bytes(body, 1 << 10).await.expect("whole");
+            let body: Value = serde_json::from_slice(&body).expect("JSON");
+            body.get("type").is_some()
+        };
+        assert!(typed("/v1/messages").await && typed("/v1/messages/count_tokens").await);
+        for path in ["/v1/messagesx", "/v1/chat/completions", "/"] {
+            assert!(!typed(path).await, "{path}");
+        }
+    }
 }

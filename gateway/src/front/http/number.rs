@@ -6,12 +6,12 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
+use paceline_text::json::key_twice;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::json::key_twice;
 use crate::inference::bounds::MAX_SAMPLES;
 use crate::inference::params::{MAX_BIAS, MAX_BIASES, MAX_LOGPROBS};
 

@@ -5,27 +5,10 @@
 use paceline_text::stream::{AnswerEvent, AnswerPart};
 use serde_json::Value;
 
-use super::exchange::AnswerWriter;
+use super::protocol::{AllowedCalls, AnswerWriter};
 use super::sse::{KeepAlive, SseEvent};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
-
-/// How many calls of a tool an answer may have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AllowedCalls {
-    /// As many as the model makes.
-    #[default]
-    All,
-    /// One.
-    One,
-}
-
-impl AllowedCalls {
-    /// One if the client's flag is set.
-    pub fn one_if(flag: bool) -> Self {
-        if flag { AllowedCalls::One } else { AllowedCalls::All }
-    }
-}
 
 /// Writes answers with at most so many calls.
 #[derive(Debug)]

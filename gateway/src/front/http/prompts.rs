@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use futures::future::{Either, ready};
+use futures::future::Either;
 use futures::{Stream, StreamExt as _, TryFutureExt as _, TryStreamExt as _, stream};
 use paceline_process::clock::monotonic_ns;
 use paceline_text::stream::AnswerEvent;
 
 use super::HttpFront;
+use super::error::code;
 use crate::guard::keys::Principal;
 use crate::inference::Call;
 use crate::inference::admission::{ByteHold, CallSlot};
@@ -35,14 +36,25 @@ pub(super) struct MorePrompts {
 /// What the call of a further prompt shares with that of the first.
 #[derive(Debug)]
 pub(super) struct SharedCall {
-    pub(super) method: Method,
-    pub(super) principal: Option<Principal>,
-    pub(super) slot: Option<Arc<CallSlot>>,
-    pub(super) party: Party,
-    pub(super) body: Option<Arc<ByteHold>>,
+    method: Method,
+    principal: Option<Principal>,
+    slot: Option<Arc<CallSlot>>,
+    party: Party,
+    body: Option<Arc<ByteHold>>,
 }
 
 impl SharedCall {
+    /// What calls of this method share with `call`.
+    pub(super) fn of(call: &Call, method: &'static str) -> Self {
+        Self {
+            method: Method { name: method, code },
+            principal: call.principal.clone(),
+            slot: call.slot.clone(),
+            party: call.party.clone(),
+            body: call.body.clone(),
+        }
+    }
+
     fn call(&self) -> Call {
         let mut call = Call::new(self.method, monotonic_ns());
         call.principal = self.principal.clone();
@@ -54,9 +66,9 @@ impl SharedCall {
 }
 
 impl MorePrompts {
-    /// Whether the request has one prompt alone.
-    pub(super) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+    /// An error of the first prompt.
+    pub(super) fn of_first(&self, error: InferenceError) -> InferenceError {
+        if self.requests.is_empty() { error } else { of_prompt(error, 0) }
     }
 
     /// The events of the first prompt's answers and of those after it.
@@ -69,14 +81,14 @@ impl MorePrompts {
     where
         S: Stream<Item = Result<AnswerEvent, InferenceError>> + Send + Unpin + 'static,
     {
-        if self.is_empty() {
+        if self.requests.is_empty() {
             return Either::Left(first);
         }
         let samples = self.samples.get();
         let requests = self.requests.into_iter().zip(1u32..);
         let further = stream::iter(requests).map(move |(request, at)| {
             let (front, call) = (Arc::clone(&front), shared.call());
-            let answer = async move { front.inference.answer(call, ready(Ok(request))).await };
+            let answer = async move { front.inference.open(call).answer(request).await };
             Box::pin(answer.try_flatten_stream().map(move |event| placed(event, at, samples)))
         });
         let first = first.map_err(|error| of_prompt(error, 0));

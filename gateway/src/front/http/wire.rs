@@ -12,6 +12,7 @@ use paceline_vocabulary::Reason;
 use rustls::ServerConfig;
 
 use super::error::ErrorReply;
+use super::of_path;
 use super::page::{self, session};
 use super::site::Sites;
 use crate::front::connection::intake::BodyLength;
@@ -91,7 +92,7 @@ impl WireProtocol for HttpWire {
         let error = self.sites.check(request).err()?;
         tracing::debug!(%error, "a request that a page of another site may have sent is refused");
         let path = request.uri.path();
-        Some(ErrorReply::new(error).status(StatusCode::FORBIDDEN).of_path(path))
+        Some(of_path(ErrorReply::new(error).status(StatusCode::FORBIDDEN), path))
     }
 
     fn answer_headers(&self, headers: &HeaderMap) -> HeaderMap {
@@ -100,7 +101,7 @@ impl WireProtocol for HttpWire {
 
     fn refused(error: InferenceError, path: &str) -> Response<Body> {
         let is_about_key = error.kind == Reason::Unauthenticated;
-        let mut reply = ErrorReply::new(error).of_path(path);
+        let mut reply = of_path(ErrorReply::new(error), path);
         if is_about_key {
             reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use paceline_proto::limits;
 
 use super::accepted;
-use super::decode::{image, text};
+use super::blocks::{image, text};
 use super::tools::ToolChange;
 use super::types::{
     Block, Message, OutputConfig, RedactedThinkingBlock, ResultBlock, ThinkingBlock,
@@ -196,7 +196,7 @@ impl Turn<'_> {
                 of_role("assistant", &self.role, &path, "tool_use")?;
                 check(&format!("{path}."), &rest, accepted::TOOL_USE)?;
                 self.turns.called.insert(id.clone(), name.clone());
-                let arguments = input.text();
+                let arguments = input.input();
                 self.message().call(&path, ToolCallInput { id, name, arguments });
             }
             Block::ToolResult(block) => {

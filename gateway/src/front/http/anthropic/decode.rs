@@ -1,7 +1,6 @@
 //! A request of the Messages protocol as the input of [`crate::inference`].
 
 use paceline_proto::limits;
-use paceline_text::images::decode_base64;
 use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::generation::TextForm;
@@ -9,19 +8,18 @@ use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
 
 use super::accepted::{self, check_edits, is_billing};
+use super::blocks::text;
 use super::conversation::{OpenMessage, Turns};
 use super::error::ERROR_CODE;
 use super::tools::offered;
 use super::types::{
-    Extension, ImageBlock, ImageFile, ImageSource, ImageUrl, MessagesRequest, OutputConfig,
-    OutputFormat, SystemBlock, TextBlock, Thinking, ToolChoice,
+    Extension, MessagesRequest, OutputConfig, OutputFormat, SystemBlock, Thinking, ToolChoice,
 };
 use crate::front::http::accepted::{Rest, check};
-use crate::front::http::error::{FieldName, MessagePath};
+use crate::front::http::error::{FieldName, FieldPaths};
 use crate::front::http::number::{Count, MaxTokens};
-use crate::front::http::one_call::AllowedCalls;
+use crate::front::http::protocol::{AllowedCalls, Decoded};
 use crate::front::http::values::TextOr;
-use crate::images::ImageError;
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -49,21 +47,6 @@ pub enum Purpose {
     Count,
 }
 
-/// A decoded request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DecodedMessages {
-    /// For the middle.
-    pub input: RequestInput,
-    /// Where each message of the input stands in the body.
-    pub messages: Vec<MessagePath>,
-    /// Whether the answer comes as events.
-    pub stream: bool,
-    /// What the answer's writer needs to know.
-    pub asked: Asked,
-    /// How many calls of a tool the answer may have.
-    pub calls: AllowedCalls,
-}
-
 /// What the writer of an answer needs to know of the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
@@ -74,10 +57,14 @@ pub struct Asked {
 }
 
 /// The request in a body of `/v1/messages` or `/v1/messages/count_tokens`.
+/// Longer than 60 lines: all fields are taken apart in one place.
 ///
 /// # Errors
 /// The first field that is not served, by its path in the body.
-pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages, InferenceError> {
+pub fn decode(
+    body: MessagesRequest,
+    purpose: Purpose,
+) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let MessagesRequest {
         model,
         max_tokens,
@@ -140,10 +127,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         messages: conversation,
         tools: if choice.is_some() { tools } else { Vec::new() },
         calls: choice.unwrap_or_default(),
-        template_arguments: match arguments.is_empty() {
-            true => String::new(),
-            false => Value::from(arguments).to_string(),
-        },
+        template_arguments: arguments.into(),
         effort,
     };
     let params = GenerationParams {
@@ -164,12 +148,13 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<DecodedMessages
         form,
         ..Default::default()
     };
-    Ok(DecodedMessages {
+    Ok(Decoded {
         input: RequestInput { prompt: PromptInput::Conversation(conversation), params },
-        messages: paths,
+        more: Vec::new(),
+        writer: Asked { max_tokens: max_tokens.unwrap_or(0), hide_thinking: hide },
         stream: stream.unwrap_or(false),
-        asked: Asked { max_tokens: max_tokens.unwrap_or(0), hide_thinking: hide },
         calls,
+        paths: FieldPaths { fields: FIELDS, messages: paths },
     })
 }
 
@@ -206,34 +191,6 @@ fn system_message(
         }
     }
     Ok((!message.is_empty()).then_some(message))
-}
-
-/// The text of a block.
-pub(super) fn text(path: &str, block: TextBlock) -> Result<String, InferenceError> {
-    let TextBlock { text, rest } = block;
-    check(&format!("{path}."), &rest, accepted::TEXT)?;
-    Ok(text)
-}
-
-/// The image of a block.
-pub(super) fn image(path: &str, block: ImageBlock) -> Result<ContentPartInput, InferenceError> {
-    let ImageBlock { source, rest } = block;
-    check(&format!("{path}."), &rest, accepted::IMAGE)?;
-    match source {
-        ImageSource::Url(ImageUrl { url, rest }) => {
-            check(&format!("{path}.source."), &rest, &[])?;
-            Ok(ContentPartInput::ImageUrl(url))
-        }
-        // The file's own beginning says what it is.
-        ImageSource::Base64(ImageFile { media_type: _, data, rest }) => {
-            check(&format!("{path}.source."), &rest, &[])?;
-            let file = decode_base64(&data).map_err(|problem| {
-                let field = format!("{path}.source.data");
-                InferenceError::from(ImageError::Bad { field, problem })
-            })?;
-            Ok(ContentPartInput::Image(file.into()))
-        }
-    }
 }
 
 /// How the model uses the tools; `None` if they are left out of the prompt.

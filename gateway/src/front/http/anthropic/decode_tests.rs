@@ -3,10 +3,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::front::http::error::FieldPaths;
-use crate::inference::input::{MessageInput, ToolInput};
+use crate::inference::input::{JsonInput, MessageInput, ToolInput};
 
-fn decoded(body: Value, purpose: Purpose) -> Result<DecodedMessages, InferenceError> {
+fn decoded(body: Value, purpose: Purpose) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     decode(serde_json::from_value(body).expect("a request"), purpose)
 }
 
@@ -19,11 +18,11 @@ fn with(mut more: Value) -> Value {
     body
 }
 
-fn served(more: Value) -> DecodedMessages {
+fn served(more: Value) -> Decoded<RequestInput, Asked> {
     decoded(with(more), Purpose::Answer).expect("served")
 }
 
-fn conversation(decoded: DecodedMessages) -> ConversationInput {
+fn conversation(decoded: Decoded<RequestInput, Asked>) -> ConversationInput {
     match decoded.input.prompt {
         PromptInput::Conversation(conversation) => conversation,
         other => panic!("a conversation, not {other:?}"),
@@ -44,7 +43,7 @@ fn short(messages: &[MessageInput]) -> Vec<String> {
             line += &format!(" ({reasoning})");
         }
         for call in tool_calls {
-            line += &format!(" !{} {}{}", call.id, call.name, call.arguments);
+            line += &format!(" !{} {}{}", call.id, call.name, call.arguments.text());
         }
         if !tool_call_id.is_empty() {
             line += &format!(" @{tool_call_id} {name}");
@@ -90,7 +89,7 @@ fn each_answer_of_a_tool_is_a_message_in_its_place() {
             {"role": "user", "content": ""},
         ],
     }));
-    let paths: Vec<_> = decoded.messages.iter().map(|message| message.path.clone()).collect();
+    let paths: Vec<_> = decoded.paths.messages.iter().map(|message| message.path.clone()).collect();
     assert_eq!(
         short(&conversation(decoded).messages),
         [
@@ -132,7 +131,7 @@ fn parameters_have_the_middles_names() {
         "paceline": {"route": "plain"},
     }));
     assert!(decoded.stream);
-    assert_eq!(decoded.asked, Asked { max_tokens: 9, hide_thinking: false });
+    assert_eq!(decoded.writer, Asked { max_tokens: 9, hide_thinking: false });
     let params = decoded.input.params;
     let sampling = &params.sampling;
     assert_eq!(
@@ -152,7 +151,7 @@ fn tools_are_offered_unless_the_choice_is_none() {
     let expected = ToolInput {
         name: "f".into(),
         description: "d".into(),
-        parameters: r#"{"type":"object"}"#.into(),
+        parameters: json!({"type": "object"}).into(),
         strict: false,
     };
     for choice in [json!(null), json!({"type": "auto", "disable_parallel_tool_use": false})] {
@@ -194,9 +193,9 @@ fn a_choice_may_allow_one_call() {
 
 #[test]
 fn thinking_and_effort_are_for_the_template() {
-    let variables = |more: Value| {
-        let text = conversation(served(more)).template_arguments;
-        if text.is_empty() { Value::Null } else { serde_json::from_str(&text).expect("JSON") }
+    let variables = |more: Value| match conversation(served(more)).template_arguments {
+        JsonInput::Value(variables) => variables,
+        JsonInput::Text(none) => none.is_empty().then_some(Value::Null).expect("no text"),
     };
     assert_eq!(variables(json!({})), Value::Null);
     let off = json!({"type": "disabled"});
@@ -209,7 +208,7 @@ fn thinking_and_effort_are_for_the_template() {
         json!({"thinking": off, "paceline": {"template_arguments": {"enable_thinking": true}}});
     assert_eq!(variables(by_name), json!({"enable_thinking": true}));
     let omitted = served(json!({"thinking": {"type": "adaptive", "display": "omitted"}}));
-    assert!(omitted.asked.hide_thinking);
+    assert!(omitted.writer.hide_thinking);
 }
 
 #[test]
@@ -258,9 +257,8 @@ fn what_is_not_served_is_refused_by_its_path() {
 }
 
 /// Where the client finds a field of a message of the input.
-fn place(decoded: &DecodedMessages, inner: &str) -> Option<String> {
-    let paths = FieldPaths { fields: FIELDS, messages: decoded.messages.clone() };
-    paths.translate(InferenceError::invalid(inner, "a", "b")).field
+fn place(decoded: &Decoded<RequestInput, Asked>, inner: &str) -> Option<String> {
+    decoded.paths.translate(InferenceError::invalid(inner, "a", "b")).field
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::decode::Asked;
 use super::error::Anthropic;
 use crate::front::http::answer::Totals;
 use crate::front::http::error::{Dialect, ErrorView, status};
-use crate::front::http::exchange::AnswerWriter;
+use crate::front::http::protocol::AnswerWriter;
 use crate::front::http::sse::{KeepAlive, SseEvent};
 use crate::inference::error::InferenceError;
 

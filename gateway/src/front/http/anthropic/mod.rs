@@ -6,6 +6,7 @@
 pub mod accepted;
 #[cfg(test)]
 pub mod answer;
+mod blocks;
 mod conversation;
 pub mod decode;
 pub mod encode;
@@ -22,15 +23,16 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use self::decode::{DecodedMessages, FIELDS, Purpose, decode};
+use self::decode::{Asked, Purpose, decode};
 use self::encode::MessageWriter;
 use self::error::Anthropic;
 use self::types::MessagesRequest;
 use super::HttpFront;
-use super::error::FieldName;
-use super::exchange::{self, CountInput, Counting, DecodeContext, Decoded, Protocol};
+use super::exchange;
+use super::protocol::{Counting, DecodeContext, Decoded, Protocol};
 use crate::inference::TokenCount;
 use crate::inference::error::InferenceError;
+use crate::inference::input::RequestInput;
 
 /// `/v1/messages`.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +61,7 @@ fn decoded(
     body: MessagesRequest,
     context: &DecodeContext<'_>,
     purpose: Purpose,
-) -> Result<DecodedMessages, InferenceError> {
+) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     context.check_model(&body.model)?;
     let mut decoded = decode(body, purpose)?;
     decoded.input.params.model.clear();
@@ -71,33 +73,31 @@ impl Protocol for Messages {
     type Body = MessagesRequest;
     type Writer = MessageWriter;
     const METHOD: &'static str = "/v1/messages";
-    const FIELDS: &'static [FieldName] = FIELDS;
 
     fn decode(
         body: MessagesRequest,
         context: &DecodeContext<'_>,
-    ) -> Result<Decoded<MessageWriter>, InferenceError> {
-        let DecodedMessages { input, messages, stream, asked, calls } =
-            decoded(body, context, Purpose::Answer)?;
-        let writer = MessageWriter::new(context.request_id, context.served, asked);
-        Ok(Decoded { input, more: Vec::new(), writer, stream, messages, calls })
+    ) -> Result<Decoded<RequestInput, MessageWriter>, InferenceError> {
+        let writer = |asked, _: &_| MessageWriter::new(context.request_id, context.served, asked);
+        Ok(decoded(body, context, Purpose::Answer)?.with_writer(writer))
+    }
+}
+
+impl Protocol for CountTokens {
+    type Dialect = Anthropic;
+    type Body = MessagesRequest;
+    type Writer = ();
+    const METHOD: &'static str = "/v1/messages/count_tokens";
+
+    fn decode(
+        body: MessagesRequest,
+        context: &DecodeContext<'_>,
+    ) -> Result<Decoded<RequestInput, ()>, InferenceError> {
+        Ok(decoded(body, context, Purpose::Count)?.with_writer(|_, _| ()))
     }
 }
 
 impl Counting for CountTokens {
-    type Dialect = Anthropic;
-    type Body = MessagesRequest;
-    const METHOD: &'static str = "/v1/messages/count_tokens";
-    const FIELDS: &'static [FieldName] = FIELDS;
-
-    fn decode(
-        body: MessagesRequest,
-        context: &DecodeContext<'_>,
-    ) -> Result<CountInput, InferenceError> {
-        let DecodedMessages { input, messages, .. } = decoded(body, context, Purpose::Count)?;
-        Ok(CountInput { input, messages })
-    }
-
     fn counted(count: &TokenCount) -> Value {
         json!(CountedTokens { input_tokens: count.ids.len() as u64 })
     }

@@ -129,7 +129,7 @@ impl Tools {
         self.all.push(ToolInput {
             name,
             description: description.unwrap_or_default(),
-            parameters: schema.text(),
+            parameters: schema.into(),
             strict: strict.unwrap_or(false),
         });
         self.is_offered.push(defer_loading != Some(true));

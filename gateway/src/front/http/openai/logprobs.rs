@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use utoipa::ToSchema;
 
-use crate::front::http::exchange::{TokenText, TokenTexts};
+use crate::front::http::protocol::{TokenText, TokenTexts};
 
 /// Log-probabilities of a part of an answer of `/v1/chat/completions`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]

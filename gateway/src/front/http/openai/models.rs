@@ -14,7 +14,7 @@ use crate::front::http::HttpFront;
 use crate::front::http::anthropic::error::Anthropic;
 use crate::front::http::anthropic::models::{MessagesModel, MessagesModelList};
 use crate::front::http::error::{Dialect, ErrorReply};
-use crate::front::http::exchange::{REQUEST_ID, json_reply};
+use crate::front::http::reply::{REQUEST_ID, json_reply};
 use crate::inference::error::InferenceError;
 use crate::inference::model::ModelDescription;
 

@@ -38,6 +38,13 @@ pub struct Extension {
     pub rest: Rest,
 }
 
+/// What the writer of an answer needs to know of the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Whether the stream's last chunk has the tokens of the request.
+    pub(crate) include_usage: bool,
+}
+
 /// The penalty under its two names.
 ///
 /// # Errors

@@ -24,7 +24,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::{HttpFront, exchange};
+use super::HttpFront;
+use super::reply::json_reply;
 use crate::guard::sessions::SessionToken;
 use report::StatusReport;
 
@@ -68,7 +69,7 @@ async fn page() -> Response {
 async fn figures(State(front): State<Arc<HttpFront>>, request: Request) -> Response {
     let has_session = request.extensions().get::<SessionToken>().is_some();
     let report = StatusReport::of(&front, has_session).await;
-    let mut reply = exchange::json_reply(StatusCode::OK, &json!(report));
+    let mut reply = json_reply(StatusCode::OK, &json!(report));
     guard_answer(reply.headers_mut());
     reply
 }

@@ -18,6 +18,7 @@ use http_body::Body as _;
 use super::{FIGURES, SESSION, guard_answer};
 use crate::front::http::HttpFront;
 use crate::front::http::error::ErrorReply;
+use crate::front::http::of_path;
 use crate::front::http::site::is_own_page;
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
@@ -46,7 +47,7 @@ pub fn offered(request: &Parts, name: &str) -> Option<SessionToken> {
 /// Begins a session of the key's owner. Without keys no session is needed and none is begun.
 pub(super) async fn begin(State(front): State<Arc<HttpFront>>, request: Request) -> Response {
     if let Err(error) = check_empty(&request) {
-        return ErrorReply::new(error).of_path(SESSION);
+        return of_path(ErrorReply::new(error), SESSION);
     }
     let Some(owner) = request.extensions().get::<Principal>() else { return done(None) };
     match front.guard.begin_session(owner) {
@@ -56,7 +57,7 @@ pub(super) async fn begin(State(front): State<Arc<HttpFront>>, request: Request)
         }
         Err(error) => {
             let error = InferenceError::bug(format_args!("no random numbers: {error}"));
-            ErrorReply::new(error).of_path(SESSION)
+            of_path(ErrorReply::new(error), SESSION)
         }
     }
 }
@@ -64,7 +65,7 @@ pub(super) async fn begin(State(front): State<Arc<HttpFront>>, request: Request)
 /// Ends the session of the cookie.
 pub(super) async fn end(State(front): State<Arc<HttpFront>>, request: Request) -> Response {
     if let Err(error) = check_empty(&request) {
-        return ErrorReply::new(error).of_path(SESSION);
+        return of_path(ErrorReply::new(error), SESSION);
     }
     if let Some(token) = request.extensions().get::<SessionToken>() {
         front.guard.end_session(token);

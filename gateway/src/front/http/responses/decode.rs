@@ -19,14 +19,15 @@ use super::types::{
     ResponsesPart, ResponsesRequest, TextConfig, TextFormat, TextPart,
 };
 use crate::front::http::accepted::check;
-use crate::front::http::error::{FieldName, MessagePath};
+use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
 use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
-use crate::front::http::one_call::AllowedCalls;
+use crate::front::http::protocol::{AllowedCalls, Decoded};
 use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
+    ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput,
 };
 use crate::inference::params::GenerationParams;
 
@@ -50,21 +51,6 @@ const KINDS: &[ToolKind] =
 /// Marks a thought in `encrypted_content` as one of this service.
 const THOUGHT: &str = "paceline1:";
 
-/// A decoded request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DecodedResponses {
-    /// For the middle.
-    pub input: RequestInput,
-    /// Where each message of the input stands in the body.
-    pub messages: Vec<MessagePath>,
-    /// Whether the answer comes as events.
-    pub stream: bool,
-    /// What the answer's writer needs to know.
-    pub asked: Asked,
-    /// How many calls of a tool the answer may have.
-    pub calls: AllowedCalls,
-}
-
 /// What the writer of an answer needs to know of the request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
@@ -77,10 +63,11 @@ pub struct Asked {
 }
 
 /// The request in a body of `/v1/responses`.
+/// Longer than 60 lines: all fields are taken apart in one place.
 ///
 /// # Errors
 /// The first field that is not served, by its path in the body.
-pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError> {
+pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let repeated = repeated(&body);
     let ResponsesRequest {
         model,
@@ -126,12 +113,13 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
             }
         }
     }
-    let Items { messages, paths, tools, called: _ } = items;
+    let Items { messages, paths, mut tools, called: _ } = items;
+    let offered = std::mem::take(&mut tools.offered);
     let is_left_out = accepted::is_run_by_provider;
     let choice = tool_choice.map(|choice| choice.rule(KINDS, None, is_left_out));
     let choice = choice.transpose()?.unwrap_or_default();
     let model_name = |name: &str| tools.model_name_of(name);
-    let (offered, rule) = choice.applied(tools.offered.clone(), model_name)?;
+    let (offered, rule) = choice.applied(offered, model_name)?;
     let Thoughts { mut arguments, effort } = thoughts(reasoning)?;
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
     check("paceline.", &rest, &[])?;
@@ -141,10 +129,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         messages,
         tools: offered,
         calls: rule,
-        template_arguments: match arguments.is_empty() {
-            true => String::new(),
-            false => Value::from(arguments).to_string(),
-        },
+        template_arguments: arguments.into(),
         effort,
     };
     let params = GenerationParams {
@@ -164,12 +149,13 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         form,
         ..Default::default()
     };
-    Ok(DecodedResponses {
+    Ok(Decoded {
         input: RequestInput { prompt: PromptInput::Conversation(conversation), params },
-        messages: paths,
+        more: Vec::new(),
+        writer: Asked { tools, encrypted_reasoning, repeated },
         stream: stream.unwrap_or(false),
-        asked: Asked { tools, encrypted_reasoning, repeated },
         calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
+        paths: FieldPaths { fields: FIELDS, messages: paths },
     })
 }
 
@@ -222,7 +208,7 @@ impl Items {
                 check(&item.rest)?;
                 let FunctionCallItem { call_id, name, namespace, arguments, rest: _ } = item;
                 place_call(&mut place, &path, "arguments");
-                self.call(call_id, namespace.as_deref(), &name, arguments.text())
+                self.call(call_id, namespace.as_deref(), &name, arguments.input())
             }
             Item::CustomToolCall(item) => {
                 check(&item.rest)?;
@@ -253,7 +239,7 @@ impl Items {
         id: String,
         namespace: Option<&str>,
         name: &str,
-        arguments: String,
+        arguments: JsonInput,
     ) -> MessageInput {
         let name = model_name(namespace, name);
         self.called.insert(id.clone(), name.clone());

@@ -3,10 +3,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::front::http::error::FieldPaths;
 use crate::inference::input::CallRule;
 
-fn decoded(body: Value) -> Result<DecodedResponses, InferenceError> {
+fn decoded(body: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     decode(serde_json::from_value(body).expect("a request"))
 }
 
@@ -18,11 +17,11 @@ fn with(mut more: Value) -> Value {
     body
 }
 
-fn served(more: Value) -> DecodedResponses {
+fn served(more: Value) -> Decoded<RequestInput, Asked> {
     decoded(with(more)).expect("served")
 }
 
-fn conversation(decoded: DecodedResponses) -> ConversationInput {
+fn conversation(decoded: Decoded<RequestInput, Asked>) -> ConversationInput {
     match decoded.input.prompt {
         PromptInput::Conversation(conversation) => conversation,
         other => panic!("a conversation, not {other:?}"),
@@ -43,7 +42,7 @@ fn short(messages: &[MessageInput]) -> Vec<String> {
             line += &format!(" ({reasoning})");
         }
         for call in tool_calls {
-            line += &format!(" !{} {}{}", call.id, call.name, call.arguments);
+            line += &format!(" !{} {}{}", call.id, call.name, call.arguments.text());
         }
         if !tool_call_id.is_empty() {
             line += &format!(" @{tool_call_id} {name}");
@@ -60,8 +59,8 @@ fn refused(more: Value, field: &str, word: &str) {
     assert!(error.message.contains(word), "{word:?} in {error}");
 }
 
-fn paths(decoded: &DecodedResponses) -> Vec<&str> {
-    decoded.messages.iter().map(|message| message.path.as_str()).collect()
+fn paths(decoded: &Decoded<RequestInput, Asked>) -> Vec<&str> {
+    decoded.paths.messages.iter().map(|message| message.path.as_str()).collect()
 }
 
 #[test]
@@ -177,12 +176,12 @@ fn a_format_holds_the_text_and_is_repeated() {
     let schema = with(format.clone());
     let expected = TextForm::JsonSchema(r#"{"type":"object"}"#.into());
     assert_eq!(schema.input.params.form, Some(expected));
-    assert_eq!(schema.asked.repeated["text"], json!({ "format": format }));
+    assert_eq!(schema.writer.repeated["text"], json!({ "format": format }));
     let plain = served(json!({}));
-    assert_eq!(plain.asked.repeated["text"], json!({"format": {"type": "text"}}));
-    assert_eq!(plain.asked.repeated["tool_choice"], json!("auto"));
+    assert_eq!(plain.writer.repeated["text"], json!({"format": {"type": "text"}}));
+    assert_eq!(plain.writer.repeated["tool_choice"], json!("auto"));
     let choice = json!({"type": "function", "name": "f"});
-    let repeated = served(json!({ "tool_choice": choice })).asked.repeated;
+    let repeated = served(json!({ "tool_choice": choice })).writer.repeated;
     assert_eq!(repeated["tool_choice"], choice);
 }
 
@@ -193,8 +192,8 @@ fn parameters_have_the_middles_names() {
         "stream": true, "include": ["reasoning.encrypted_content"], "metadata": {"a": "b"},
         "reasoning": {"effort": "xhigh", "summary": "auto"}, "paceline": {"route": "plain"},
     }));
-    assert!(decoded.stream && decoded.asked.encrypted_reasoning);
-    assert_eq!(decoded.asked.repeated["metadata"], json!({"a": "b"}));
+    assert!(decoded.stream && decoded.writer.encrypted_reasoning);
+    assert_eq!(decoded.writer.repeated["metadata"], json!({"a": "b"}));
     let params = &decoded.input.params;
     let sampling = &params.sampling;
     assert_eq!(
@@ -204,11 +203,11 @@ fn parameters_have_the_middles_names() {
     assert_eq!((params.max_tokens, params.stop.as_slice()), (Some(9), &["x".to_owned()][..]));
     assert_eq!(params.route, Some(RouteWish::Plain));
     let decoded = conversation(decoded);
-    assert_eq!((decoded.effort, decoded.template_arguments.as_str()), (Some(Effort::XHigh), ""));
+    assert_eq!((decoded.effort, &*decoded.template_arguments.text()), (Some(Effort::XHigh), ""));
     let ultra = conversation(served(json!({"reasoning": {"effort": "ultra"}})));
     assert_eq!(ultra.effort, Some(Effort::Max));
     let none = conversation(served(json!({"reasoning": {"effort": "none"}})));
-    assert_eq!(none.template_arguments, r#"{"enable_thinking":false}"#);
+    assert_eq!(none.template_arguments.text(), r#"{"enable_thinking":false}"#);
 }
 
 #[test]
@@ -269,8 +268,7 @@ fn errors_name_the_clients_own_fields() {
         ]},
         {"role": "user", "content": [{"type": "input_text", "text": "b"}]},
     ]}));
-    let paths = FieldPaths { fields: FIELDS, messages: decoded.messages };
-    let place = |inner| paths.translate(InferenceError::invalid(inner, "a", "b")).field;
+    let place = |inner| decoded.paths.translate(InferenceError::invalid(inner, "a", "b")).field;
     for (inner, outer) in [
         ("messages[0].content[0]", "instructions"),
         ("messages[1].content[0]", "input[0].content"),

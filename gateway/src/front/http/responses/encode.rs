@@ -13,8 +13,8 @@ use super::logprobs::MessageLogprobs;
 use super::tools::ClientTool;
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
-use crate::front::http::exchange::{AnswerWriter, TokenTexts};
 use crate::front::http::openai::logprobs::ChatTokenLogprob;
+use crate::front::http::protocol::{AnswerWriter, TokenTexts};
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
 

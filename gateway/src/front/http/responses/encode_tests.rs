@@ -264,7 +264,7 @@ fn repeated() -> Map<String, Value> {
     let body = json!({"input": "a", "max_output_tokens": 7, "reasoning": {"effort": "low"}});
     crate::front::http::responses::decode::decode(serde_json::from_value(body).expect("a request"))
         .expect("served")
-        .asked
+        .writer
         .repeated
 }
 

@@ -3,8 +3,8 @@
 
 use paceline_text::stream::{AnswerEvent, AnswerPart};
 
-use crate::front::http::exchange::TokenTexts;
 use crate::front::http::openai::logprobs::{ChatTokenLogprob, LogprobWriter};
+use crate::front::http::protocol::TokenTexts;
 
 /// Finds the log-probabilities that belong to each piece of text. Finds none if the request did not
 /// ask for them.

@@ -19,15 +19,16 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::post;
 
-use self::decode::{DecodedResponses, FIELDS, decode};
+use self::decode::decode;
 use self::encode::ResponseWriter;
 use self::types::ResponsesRequest;
 use super::HttpFront;
 use super::answer::Head;
-use super::error::FieldName;
-use super::exchange::{self, DecodeContext, Decoded, Protocol};
+use super::exchange;
 use super::openai::error::OpenAi;
+use super::protocol::{DecodeContext, Decoded, Protocol};
 use crate::inference::error::InferenceError;
+use crate::inference::input::RequestInput;
 
 /// `/v1/responses`.
 #[derive(Clone, Copy, Debug)]
@@ -43,18 +44,18 @@ impl Protocol for Responses {
     type Body = ResponsesRequest;
     type Writer = ResponseWriter;
     const METHOD: &'static str = "/v1/responses";
-    const FIELDS: &'static [FieldName] = FIELDS;
 
     fn decode(
         body: ResponsesRequest,
         context: &DecodeContext<'_>,
-    ) -> Result<Decoded<ResponseWriter>, InferenceError> {
+    ) -> Result<Decoded<RequestInput, ResponseWriter>, InferenceError> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
-        let DecodedResponses { mut input, messages, stream, asked, calls } = decode(body)?;
+        let mut decoded = decode(body)?;
         // It names no model: the served one is meant.
-        input.params.model.clear();
-        let texts = input.params.logprobs.map(|_| context.token_texts());
-        let writer = ResponseWriter::new(Head::of(context), asked, texts);
-        Ok(Decoded { input, more: Vec::new(), writer, stream, messages, calls })
+        decoded.input.params.model.clear();
+        Ok(decoded.with_writer(|asked, input| {
+            let texts = input.params.logprobs.map(|_| context.token_texts());
+            ResponseWriter::new(Head::of(context), asked, texts)
+        }))
     }
 }

@@ -15,7 +15,7 @@ use super::types::{
 use crate::front::http::accepted::check;
 use crate::inference::bounds::check_elements;
 use crate::inference::error::InferenceError;
-use crate::inference::input::ToolInput;
+use crate::inference::input::{JsonInput, ToolInput};
 
 /// The argument that holds the text of a custom tool.
 pub(super) const ARGUMENT: &str = "input";
@@ -54,8 +54,8 @@ pub fn model_name(namespace: Option<&str>, name: &str) -> String {
 }
 
 /// The arguments by which the model calls a custom tool with this text.
-pub fn custom_arguments(input: &str) -> String {
-    json!({ ARGUMENT: input }).to_string()
+pub fn custom_arguments(input: &str) -> JsonInput {
+    json!({ ARGUMENT: input }).into()
 }
 
 /// The text in the arguments of a custom tool's call: the argument that the prompt names. A model
@@ -133,7 +133,7 @@ impl Tools {
     ) -> Result<(), InferenceError> {
         let FunctionTool { name, description, parameters, strict, rest } = tool;
         check(&format!("{path}."), &rest, accepted::FUNCTION)?;
-        let parameters = parameters.map(|schema| schema.text()).unwrap_or_default();
+        let parameters = parameters.map(JsonInput::from).unwrap_or_default();
         let description = described(group, description.unwrap_or_default());
         let strict = strict.unwrap_or(false);
         let input = ToolInput { name: String::new(), description, parameters, strict };
@@ -175,7 +175,7 @@ impl Tools {
             "required": [ARGUMENT],
             "additionalProperties": false,
         });
-        let parameters = parameters.to_string();
+        let parameters = parameters.into();
         let input = ToolInput { name: String::new(), description, parameters, strict: false };
         self.offer(group, name, true, input);
         Ok(())
@@ -245,11 +245,11 @@ mod tests {
         let tools = tools(json!([patch])).expect("served");
         let [tool] = &tools.offered[..] else { panic!("one tool") };
         assert_eq!(tool.description, "Edits.\n\nGrammar of the input (lark):\nstart: LINE");
-        let parameters: Value = serde_json::from_str(&tool.parameters).expect("JSON");
+        let parameters: Value = serde_json::from_str(&tool.parameters.text()).expect("JSON");
         assert_eq!(parameters["required"], json!(["input"]));
         assert!(tools.client("apply_patch").custom);
         let patch = "*** Begin Patch\n*** End Patch";
-        assert_eq!(custom_input(&custom_arguments(patch)), patch);
+        assert_eq!(custom_input(&custom_arguments(patch).text()), patch);
         assert_eq!(custom_input(&json!({ "patch": patch }).to_string()), patch);
         for other in [r#"{"a": "1", "b": "2"}"#, r#"{"a": 1}"#, "{", ""] {
             assert_eq!(custom_input(other), other);

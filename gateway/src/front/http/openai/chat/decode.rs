@@ -5,7 +5,6 @@
 
 use paceline_proto::limits;
 use paceline_vocabulary::generation::TextForm;
-use serde_json::Value;
 
 use super::request::{
     CalledFunction, ChatCompletionRequest, ChatFields, ChatFunction, ChatMessage, ChatPart,
@@ -14,37 +13,30 @@ use super::request::{
 use super::thinking::{ThinkingFields, thoughts};
 use crate::front::effort::Thoughts;
 use crate::front::http::accepted::check;
+use crate::front::http::error::FieldPaths;
 use crate::front::http::number::{MaxTokens, TopLogprobs};
-use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{self, Extension, include_usage};
+use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
+use crate::front::http::protocol::{AllowedCalls, Decoded};
 use crate::front::http::values::{TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
-    ToolInput,
+    ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput, ToolInput,
 };
 use crate::inference::params::GenerationParams;
 
 /// The type of tools.
 const KINDS: &[ToolKind] = &[ToolKind { name: "function", path: &["function", "name"] }];
 
-/// A request, and how its answer is written.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DecodedChat {
-    pub(crate) input: RequestInput,
-    pub(crate) stream: bool,
-    /// Whether the stream's last chunk has the tokens of the request.
-    pub(crate) include_usage: bool,
-    pub(crate) calls: AllowedCalls,
-}
-
-/// The request in a message.
+/// The request in a message. Longer than 60 lines: all fields are taken apart in one place.
 ///
 /// # Errors
 /// A field that is not served, or not with its value.
-pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, InferenceError> {
+pub(crate) fn chat(
+    request: ChatCompletionRequest,
+) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let (fields, parameters) = request.split();
     let ChatFields {
         model: _, // checked by the front
@@ -93,10 +85,7 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
     let choice = tool_choice.map(|choice| choice.rule(KINDS, Some("allowed_tools"), |_| false));
     let choice = choice.transpose()?.unwrap_or_default();
     let (tools, calls) = choice.applied(tools, str::to_owned)?;
-    let template_arguments = match variables.is_empty() {
-        true => String::new(),
-        false => Value::Object(variables).to_string(),
-    };
+    let template_arguments = variables.into();
     let conversation = ConversationInput { messages, tools, calls, template_arguments, effort };
     let params = GenerationParams {
         max_tokens: most_tokens(max_completion_tokens, max_tokens)?.map(MaxTokens::get),
@@ -106,8 +95,14 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<DecodedChat, Infere
         ..parameters?
     };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };
-    let calls = AllowedCalls::one_if(parallel_tool_calls == Some(false));
-    Ok(DecodedChat { input, stream, include_usage, calls })
+    Ok(Decoded {
+        input,
+        more: Vec::new(),
+        writer: Asked { include_usage },
+        stream,
+        calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
+        paths: FieldPaths { fields: FIELDS, messages: Vec::new() },
+    })
 }
 
 /// What the answer's text is held to.
@@ -288,7 +283,7 @@ fn tool_call(
     let CalledFunction { name, arguments, rest } = function;
     check(&format!("{path}function."), &rest, accepted::CALLED)?;
     check_kind(&format!("{path}type"), kind.as_deref().unwrap_or("function"))?;
-    Ok(ToolCallInput { id, name, arguments: arguments.text() })
+    Ok(ToolCallInput { id, name, arguments: arguments.input() })
 }
 
 fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
@@ -303,7 +298,7 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
     Ok(ToolInput {
         name,
         description: description.unwrap_or_default(),
-        parameters: parameters.map(|schema| schema.text()).unwrap_or_default(),
+        parameters: parameters.map(JsonInput::from).unwrap_or_default(),
         strict: strict.unwrap_or(false),
     })
 }

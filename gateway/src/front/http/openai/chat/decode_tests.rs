@@ -6,18 +6,19 @@ use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 use paceline_vocabulary::{Reason, RouteWish};
 use serde_json::{Value, json};
 
-use super::decode::{DecodedChat, chat};
+use super::decode::chat;
 use super::request::ChatCompletionRequest;
-use crate::front::http::one_call::AllowedCalls;
+use crate::front::http::openai::params::Asked;
+use crate::front::http::protocol::{AllowedCalls, Decoded};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput,
-    ToolInput,
+    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput, ToolInput,
 };
 use crate::inference::params::GenerationParams;
 
-fn decoded(request: Value) -> Result<DecodedChat, InferenceError> {
+fn decoded(request: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     chat(serde_json::from_value::<ChatCompletionRequest>(request).expect("the message's form"))
 }
 
@@ -144,11 +145,11 @@ fn every_field_of_a_conversation_is_decoded() {
         tools: vec![ToolInput {
             name: "f".into(),
             description: "d".into(),
-            parameters: r#"{"type":"object","properties":{"z":{},"a":{}}}"#.into(),
+            parameters: json!({"type": "object", "properties": {"z": {}, "a": {}}}).into(),
             strict: false,
         }],
         calls: CallRule::Auto,
-        template_arguments: r#"{"x":1}"#.into(),
+        template_arguments: json!({"x": 1}).into(),
         effort: None,
     };
     assert_eq!(found, expected);
@@ -213,10 +214,10 @@ fn the_format_of_the_answer_is_text_json_or_a_schema() {
 
 #[test]
 fn the_effort_of_reasoning_is_for_the_template_and_its_own_words_are_variables() {
-    let with = |fields| conversation(asking(fields)).template_arguments;
+    let with = |fields| conversation(asking(fields)).template_arguments.text().into_owned();
     let effort = |fields| {
         let conversation = conversation(asking(fields));
-        (conversation.effort, conversation.template_arguments)
+        (conversation.effort, conversation.template_arguments.text().into_owned())
     };
     for known in Effort::ALL {
         let expected = (Some(known), String::new());
@@ -288,7 +289,7 @@ fn a_function_may_be_strict() {
 fn a_stream_has_usage_if_the_client_asks_for_it() {
     let with = |fields| {
         let found = decoded(asking(fields)).expect("served");
-        (found.stream, found.include_usage)
+        (found.stream, found.writer.include_usage)
     };
     assert_eq!(with(json!({})), (false, false));
     assert_eq!(with(json!({"stream": true})), (true, false));
@@ -337,7 +338,7 @@ fn what_a_client_stored_is_served_again() {
             other => panic!("{other:?}"),
         };
         let texts: Vec<_> = message.content.iter().map(text).collect();
-        let calls: Vec<_> = message.tool_calls.iter().map(|call| call.arguments.as_str()).collect();
+        let calls: Vec<_> = message.tool_calls.iter().map(|call| call.arguments.text()).collect();
         format!("{}:{} {}", message.role, texts.join("|"), calls.join(" "))
     };
     let lines: Vec<_> = found.messages.iter().map(short).collect();
@@ -376,9 +377,9 @@ fn fields_of_other_services_are_served_or_change_nothing() {
     let both = json!({"repeat_penalty": 1.5, "repetition_penalty": 1.25});
     refused(both, "repeat_penalty", "1.25");
     let usage = decoded(asking(json!({"stream": true, "usage": {"include": true}})));
-    assert!(usage.expect("served").include_usage);
+    assert!(usage.expect("served").writer.include_usage);
     let off = conversation(asking(json!({"enable_thinking": false}))).template_arguments;
-    assert_eq!(off, r#"{"enable_thinking":false}"#);
+    assert_eq!(off.text(), r#"{"enable_thinking":false}"#);
 }
 
 #[test]

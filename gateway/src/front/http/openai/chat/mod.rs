@@ -15,14 +15,11 @@ mod decode_tests;
 mod write_tests;
 
 use crate::front::http::answer::Head;
-use crate::front::http::error::FieldName;
-use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
+use crate::front::http::protocol::{DecodeContext, Decoded, Protocol};
 use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
 
 use super::error::OpenAi;
-use super::params::FIELDS;
-use decode::DecodedChat;
 use request::ChatCompletionRequest;
 use write::ChatWriter;
 
@@ -42,18 +39,15 @@ impl Protocol for Chat {
     type Body = ChatCompletionRequest;
     type Writer = ChatWriter;
     const METHOD: &'static str = "/v1/chat/completions";
-    const FIELDS: &'static [FieldName] = FIELDS;
 
     fn decode(
         body: ChatCompletionRequest,
         context: &DecodeContext<'_>,
-    ) -> Result<Decoded<ChatWriter>, InferenceError> {
+    ) -> Result<Decoded<RequestInput, ChatWriter>, InferenceError> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
-        let DecodedChat { input, stream, include_usage, calls } = decode::chat(body)?;
-        let params = &input.params;
-        let logprobs = params.logprobs.map(|_| context.token_texts());
-        let writer = ChatWriter::new(Head::of(context), params.samples, include_usage, logprobs);
-        let (more, messages) = (Vec::new(), Vec::new());
-        Ok(Decoded { input, more, writer, stream, messages, calls })
+        Ok(decode::chat(body)?.with_writer(|asked, RequestInput { params, .. }| {
+            let logprobs = params.logprobs.map(|_| context.token_texts());
+            ChatWriter::new(Head::of(context), params.samples, asked, logprobs)
+        }))
     }
 }

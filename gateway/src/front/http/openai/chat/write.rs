@@ -8,9 +8,10 @@ use super::answer::{
     ChatCompletionChunk, ChatDelta, ChatDeltaCall, ChatDeltaFunction,
 };
 use crate::front::http::answer::{Head, Totals};
-use crate::front::http::exchange::{AnswerWriter, TokenTexts};
 use crate::front::http::openai::logprobs::{ChatLogprobs, LogprobWriter};
+use crate::front::http::openai::params::Asked;
 use crate::front::http::openai::{DONE, error_event, events, finish_reason};
+use crate::front::http::protocol::{AnswerWriter, TokenTexts};
 use crate::front::http::sse::SseEvent;
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
@@ -20,7 +21,7 @@ use crate::inference::error::InferenceError;
 pub(crate) struct ChatWriter {
     head: Head,
     samples: Vec<Sample>,
-    include_usage: bool,
+    asked: Asked,
     /// Present if the request asked for log-probabilities.
     logprobs: Option<LogprobWriter>,
     totals: Totals,
@@ -41,12 +42,12 @@ impl ChatWriter {
     pub(crate) fn new(
         head: Head,
         samples: SampleCount,
-        include_usage: bool,
+        asked: Asked,
         logprobs: Option<TokenTexts>,
     ) -> Self {
         let samples = samples.each(|_| Sample::default());
         let logprobs = logprobs.map(LogprobWriter::new);
-        Self { head, samples, include_usage, logprobs, totals: Totals::default() }
+        Self { head, samples, asked, logprobs, totals: Totals::default() }
     }
 
     /// The chunks of one event.
@@ -90,7 +91,7 @@ impl ChatWriter {
         let mut chunks: Vec<_> =
             choices.into_iter().map(|choice| self.chunk(vec![choice])).collect();
         if last.is_some()
-            && !self.include_usage
+            && !self.asked.include_usage
             && self.all_ended()
             && let Some(chunk) = chunks.last_mut()
         {
@@ -101,7 +102,7 @@ impl ChatWriter {
 
     /// The chunk after the last event.
     pub(crate) fn last_chunk(&self) -> Option<ChatCompletionChunk> {
-        if !self.include_usage {
+        if !self.asked.include_usage {
             return None;
         }
         let usage = Some(Some(self.totals.usage()));
@@ -216,7 +217,7 @@ impl ChatWriter {
             created: *created,
             model: model.clone(),
             choices,
-            usage: self.include_usage.then_some(None),
+            usage: self.asked.include_usage.then_some(None),
             paceline: None,
         }
     }

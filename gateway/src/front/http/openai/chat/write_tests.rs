@@ -8,14 +8,15 @@ use serde_json::{Value, json};
 
 use super::write::ChatWriter;
 use crate::front::http::answer::Head;
-use crate::front::http::exchange::TokenTexts;
+use crate::front::http::openai::params::Asked;
+use crate::front::http::protocol::TokenTexts;
 use crate::inference::bounds::SampleCount;
 
 fn writer(samples: u32, include_usage: bool, logprobs: bool) -> ChatWriter {
     let head = Head { request_id: "r1".into(), created: 7, model: "m".into() };
     let texts = logprobs.then(|| TokenTexts::new(Arc::new(paceline_text::samples::language())));
     let samples = SampleCount::checked(samples).expect("few");
-    ChatWriter::new(head, samples, include_usage, texts)
+    ChatWriter::new(head, samples, Asked { include_usage }, texts)
 }
 
 fn event(sample_index: u32, parts: Vec<AnswerPart>) -> AnswerEvent {

@@ -7,9 +7,11 @@ use paceline_proto::limits;
 
 use super::request::{CompletionFields, CompletionRequest};
 use crate::front::http::accepted::check;
+use crate::front::http::error::FieldPaths;
 use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{self, Extension, include_usage};
+use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
+use crate::front::http::protocol::{AllowedCalls, Decoded};
 use crate::front::http::values::Prompt;
 use crate::inference::bounds::{MAX_PROMPTS, check_elements};
 use crate::inference::error::InferenceError;
@@ -19,21 +21,13 @@ use crate::inference::params::GenerationParams;
 /// Most tokens of an answer whose request does not say. The protocol has this number.
 const DEFAULT_TOKENS: u32 = 16;
 
-/// A request, and how its answer is written.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DecodedCompletion {
-    /// One for each prompt.
-    pub(crate) inputs: Vec<RequestInput>,
-    pub(crate) stream: bool,
-    /// Whether the stream's last chunk has the tokens of the request.
-    pub(crate) include_usage: bool,
-}
-
-/// The request in a message.
+/// The request in a message. Longer than 60 lines: all fields are taken apart in one place.
 ///
 /// # Errors
 /// A field that is not served, or not with its value.
-pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion, InferenceError> {
+pub(crate) fn completion(
+    request: CompletionRequest,
+) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let (fields, parameters) = request.split();
     let CompletionFields {
         model: _, // checked by the front
@@ -70,8 +64,16 @@ pub(crate) fn completion(request: CompletionRequest) -> Result<DecodedCompletion
         ..parameters
     };
     let input = |prompt| RequestInput { prompt, params: params.clone() };
-    let inputs = prompts(prompt)?.into_iter().map(input).collect();
-    Ok(DecodedCompletion { inputs, stream, include_usage })
+    let mut inputs = prompts(prompt)?.into_iter().map(input);
+    let no_prompt = || InferenceError::invalid("prompt", "at least one prompt", "none");
+    Ok(Decoded {
+        input: inputs.next().ok_or_else(no_prompt)?,
+        more: inputs.collect(),
+        writer: Asked { include_usage },
+        stream,
+        calls: AllowedCalls::All,
+        paths: FieldPaths { fields: FIELDS, messages: Vec::new() },
+    })
 }
 
 /// The prompts of a request.

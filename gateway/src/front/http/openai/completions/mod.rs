@@ -14,16 +14,12 @@ mod tests;
 use paceline_proto::limits;
 
 use crate::front::http::answer::Head;
-use crate::front::http::error::FieldName;
-use crate::front::http::exchange::{DecodeContext, Decoded, Protocol};
 use crate::front::http::json;
-use crate::front::http::one_call::AllowedCalls;
+use crate::front::http::protocol::{DecodeContext, Decoded, Protocol};
 use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
 
 use super::error::OpenAi;
-use super::params::FIELDS;
-use decode::DecodedCompletion;
 use request::CompletionRequest;
 use write::{Answers, CompletionWriter};
 
@@ -31,9 +27,7 @@ use write::{Answers, CompletionWriter};
 pub(in crate::front::http) fn input(
     body: CompletionRequest,
 ) -> Result<RequestInput, InferenceError> {
-    let inputs = decode::completion(body)?.inputs;
-    let no_prompt = || InferenceError::invalid("prompt", "at least one prompt", "none");
-    inputs.into_iter().next().ok_or_else(no_prompt)
+    Ok(decode::completion(body)?.input)
 }
 
 /// Most numbers of a body.
@@ -48,26 +42,20 @@ impl Protocol for Completions {
     type Body = CompletionRequest;
     type Writer = CompletionWriter;
     const METHOD: &'static str = "/v1/completions";
-    const FIELDS: &'static [FieldName] = FIELDS;
     // A prompt may be token ids, beside the numbers of every request.
     const MAX_NUMBERS: usize = limits::MAX_TOKEN_IDS as usize + json::MAX_NUMBERS;
 
     fn decode(
         body: CompletionRequest,
         context: &DecodeContext<'_>,
-    ) -> Result<Decoded<CompletionWriter>, InferenceError> {
+    ) -> Result<Decoded<RequestInput, CompletionWriter>, InferenceError> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
-        let DecodedCompletion { inputs, stream, include_usage } = decode::completion(body)?;
-        let mut inputs = inputs.into_iter();
-        let no_prompt = || InferenceError::invalid("prompt", "at least one prompt", "none");
-        let input = inputs.next().ok_or_else(no_prompt)?;
-        let more: Vec<_> = inputs.collect();
-        let params = &input.params;
-        let logprobs = params.logprobs.map(|_| context.token_texts());
-        let answers =
-            Answers { of_prompt: params.samples, all: params.samples.of_prompts(more.len() + 1)? };
-        let writer = CompletionWriter::new(Head::of(context), answers, include_usage, logprobs);
-        let calls = AllowedCalls::All;
-        Ok(Decoded { input, more, writer, stream, messages: Vec::new(), calls })
+        let decoded = decode::completion(body)?;
+        let of_prompt = decoded.input.params.samples;
+        let answers = Answers { of_prompt, all: of_prompt.of_prompts(decoded.more.len() + 1)? };
+        Ok(decoded.with_writer(|asked, RequestInput { params, .. }| {
+            let logprobs = params.logprobs.map(|_| context.token_texts());
+            CompletionWriter::new(Head::of(context), answers, asked, logprobs)
+        }))
     }
 }

@@ -6,16 +6,17 @@ use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, Usage};
 use paceline_vocabulary::generation::{FinishReason, TokenLogprobs, TopLogprob};
 use serde_json::{Value, json};
 
-use super::decode::{DecodedCompletion, completion};
+use super::decode::completion;
 use super::request::CompletionRequest;
 use super::write::{Answers, CompletionWriter};
 use crate::front::http::answer::Head;
-use crate::front::http::exchange::TokenTexts;
+use crate::front::http::openai::params::Asked;
+use crate::front::http::protocol::{Decoded, TokenTexts};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
-use crate::inference::input::PromptInput;
+use crate::inference::input::{PromptInput, RequestInput};
 
-fn decoded(fields: Value) -> Result<DecodedCompletion, InferenceError> {
+fn decoded(fields: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     completion(serde_json::from_value::<CompletionRequest>(fields).expect("the message's form"))
 }
 
@@ -28,8 +29,8 @@ fn refused(fields: Value, field: &str) {
 #[test]
 fn prompts_are_taken_in_all_their_forms() {
     let prompts = |prompt: Value| -> Vec<PromptInput> {
-        let inputs = decoded(json!({ "prompt": prompt })).expect("served").inputs;
-        inputs.into_iter().map(|input| input.prompt).collect()
+        let Decoded { input, more, .. } = decoded(json!({ "prompt": prompt })).expect("served");
+        [vec![input], more].concat().into_iter().map(|input| input.prompt).collect()
     };
     let (text, ids) = (|text: &str| PromptInput::Text(text.into()), PromptInput::Ids);
     assert_eq!(prompts(json!("a")), [text("a")]);
@@ -60,7 +61,7 @@ fn fields_that_are_not_served_are_accepted_at_their_defaults_alone() {
 
 #[test]
 fn an_answer_has_sixteen_tokens_unless_the_request_says_otherwise() {
-    let most = |fields| decoded(fields).expect("served").inputs[0].params.max_tokens;
+    let most = |fields| decoded(fields).expect("served").input.params.max_tokens;
     assert_eq!(most(json!({"prompt": "a"})), Some(16));
     assert_eq!(most(json!({"prompt": "a", "max_tokens": 3})), Some(3));
     assert_eq!(most(json!({"prompt": "a", "min_tokens": 30})), Some(30));
@@ -71,7 +72,7 @@ fn writer(samples: u32, include_usage: bool, logprobs: bool) -> CompletionWriter
     let texts = logprobs.then(|| TokenTexts::new(Arc::new(paceline_text::samples::language())));
     let all = SampleCount::checked(samples).expect("few");
     let answers = Answers { of_prompt: all, all };
-    CompletionWriter::new(head, answers, include_usage, texts)
+    CompletionWriter::new(head, answers, Asked { include_usage }, texts)
 }
 
 fn text(sample_index: u32, text: &str) -> AnswerEvent {

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 
 use super::answer::{Completion, CompletionChoice, CompletionChunk};
 use crate::front::http::answer::{Head, Totals};
-use crate::front::http::exchange::{AnswerWriter, TokenTexts};
 use crate::front::http::openai::logprobs::{LogprobWriter, TextLogprobs};
+use crate::front::http::openai::params::Asked;
 use crate::front::http::openai::{DONE, error_event, events, finish_reason};
+use crate::front::http::protocol::{AnswerWriter, TokenTexts};
 use crate::front::http::sse::SseEvent;
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
@@ -26,7 +27,7 @@ pub(crate) struct Answers {
 pub(crate) struct CompletionWriter {
     head: Head,
     samples: SampleCount,
-    include_usage: bool,
+    asked: Asked,
     /// One for each answer if the request asked for log-probabilities, else none.
     logprobs: Vec<LogprobWriter>,
     totals: Totals,
@@ -37,7 +38,7 @@ impl CompletionWriter {
     pub(crate) fn new(
         head: Head,
         answers: Answers,
-        include_usage: bool,
+        asked: Asked,
         logprobs: Option<TokenTexts>,
     ) -> Self {
         let samples = answers.all;
@@ -46,7 +47,7 @@ impl CompletionWriter {
             Some(texts) => samples.each(|_| LogprobWriter::new(texts.clone())),
         };
         let totals = Totals::of_prompts(answers.of_prompt.get());
-        Self { head, samples, include_usage, logprobs, totals }
+        Self { head, samples, asked, logprobs, totals }
     }
 
     /// The chunk of one event, if it has anything for the client.
@@ -57,13 +58,13 @@ impl CompletionWriter {
             return None;
         }
         let ended = finish_reason.is_some() && self.totals.ended >= self.samples.get();
-        let paceline = (ended && !self.include_usage).then(|| self.totals.extension());
+        let paceline = (ended && !self.asked.include_usage).then(|| self.totals.extension());
         Some(CompletionChunk { paceline, ..self.around(vec![choice]) })
     }
 
     /// The chunk after the last event.
     pub(crate) fn last_chunk(&self) -> Option<CompletionChunk> {
-        if !self.include_usage {
+        if !self.asked.include_usage {
             return None;
         }
         let usage = Some(Some(self.totals.usage()));
@@ -110,7 +111,7 @@ impl CompletionWriter {
             created: *created,
             model: model.clone(),
             choices,
-            usage: self.include_usage.then_some(None),
+            usage: self.asked.include_usage.then_some(None),
             paceline: None,
         }
     }
