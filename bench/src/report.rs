@@ -78,9 +78,10 @@ pub fn columns(found: Option<&Estimate>, digits: usize) -> [String; 2] {
 
 /// The median, and in brackets its interval if it is known.
 pub fn cell(found: Option<&Estimate>, digits: usize) -> String {
-    match columns(found, digits) {
-        [median, interval] if interval == "-" => median,
-        both => both.join(" "),
+    let median = number(found.map(|found| found.median), digits);
+    match found.and_then(|found| found.interval) {
+        None => median,
+        ends => format!("{median} {}", interval(ends, digits)),
     }
 }
 

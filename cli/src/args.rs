@@ -31,7 +31,7 @@ pub enum Command {
     /// Send one request and print the answer
     Generate(Box<GenerateArgs>),
     /// Talk, line by line
-    Chat(ChatArgs),
+    Chat(Box<ChatArgs>),
     /// What runs, in which state, and why
     Status(ShowArgs),
     /// Watch what runs (not in this version yet)

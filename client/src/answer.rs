@@ -191,7 +191,7 @@ impl Answer {
         answers.pop().ok_or_else(|| broken("the stream ended without its last message"))
     }
 
-    /// The same of several samples, in their order.
+    /// Reads the answers of several samples, in their order.
     ///
     /// # Errors
     /// As [`Answer::read`].

@@ -1,5 +1,5 @@
-//! What `paceline` and `paceline-bench` share as clients of the service. Not here: commands and
-//! their flags, the parent process, figures of one command.
+//! The parts that `paceline` and `paceline-bench` share as clients of the service. Not here:
+//! commands and their flags, the parent process, figures of one command.
 //!
 //! A module imports only modules of the lines above its own.
 //!

@@ -7,8 +7,8 @@ pub struct Table(Vec<Vec<String>>);
 
 impl Table {
     /// A table without rows.
-    pub fn new<'a>(heading: impl IntoIterator<Item = &'a str>) -> Self {
-        Self(vec![heading.into_iter().map(str::to_owned).collect()])
+    pub fn new(heading: impl IntoIterator<Item: Into<String>>) -> Self {
+        Self(vec![heading.into_iter().map(Into::into).collect()])
     }
 
     /// Adds a row, which has a cell for each column.
@@ -29,7 +29,7 @@ impl Table {
     }
 }
 
-/// A number with so many digits after the point; "-" for none.
+/// A number with this many digits after the point; "-" for none.
 pub fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".into(), |value| format!("{value:.digits$}"))
 }

@@ -1,4 +1,4 @@
-//! What is measured, and in which order. Pure.
+//! The cells that are measured, their modes, and the order of both. Pure.
 
 use std::fmt;
 

@@ -94,19 +94,21 @@ impl LaneReport {
     fn table(&self) -> String {
         let lanes = self.rows.first().map_or(&[][..], |row| &row.lanes);
         let modes: Vec<Mode> = lanes.iter().map(|lane| lane.mode).collect();
-        let speeds = modes.iter().map(|mode| format!("{} tok/s", mode.word().to_uppercase()));
-        let speeds: Vec<String> = speeds.collect();
-        let compared = ["TOKENS/CYCLE", "ROUTED/BETTER", "(95 %)", "OF"];
-        let compared = if modes.len() > 1 { &compared[..] } else { &[] };
-        let speeds = speeds.iter().flat_map(|speed| [speed.as_str(), "(95 %)"]);
-        let head = ["KIND", "AT ONCE"].into_iter().chain(speeds).chain(compared.iter().copied());
+        let compared = modes.len() > 1;
+        let mut head = vec!["KIND".to_owned(), "AT ONCE".into()];
+        for mode in &modes {
+            head.extend([format!("{} tok/s", mode.word().to_uppercase()), "(95 %)".into()]);
+        }
+        if compared {
+            head.extend(["TOKENS/CYCLE", "ROUTED/BETTER", "(95 %)", "OF"].map(String::from));
+        }
         let mut table = Table::new(head);
         for row in &self.rows {
             let mut cells = vec![row.cell.kind.clone(), row.cell.streams.to_string()];
             for mode in &modes {
                 cells.extend(columns(row.lane(*mode).map(|lane| &lane.speed), 0));
             }
-            if !compared.is_empty() {
+            if compared {
                 cells.push(number(tokens_per_cycle(row), 2));
                 cells.extend(columns(row.verdict.as_ref().map(|verdict| &verdict.ratio), 3));
                 let better = row.verdict.as_ref().map_or("-", |verdict| verdict.better.word());
@@ -181,7 +183,7 @@ mod tests {
     fn report(routed: f64) -> LaneReport {
         let rows = vec![row("json", 500.0), row("prose", routed)];
         let same = Counts { answers: 10, tokens: 640, ..Counts::default() };
-        LaneReport { sweep: true, runs: 7, max_tokens: 64, rows, same, ..LaneReport::default() }
+        LaneReport { sweep: true, runs: 7, max_tokens: 64, rows, same }
     }
 
     #[test]
