@@ -1,6 +1,6 @@
 //! `paceline bench` on a real service of its own: what it measures is what it says, and nothing of
 //! it stays. No speed is asserted: how fast is the machine's affair, and what follows from speeds
-//! is tested with numbers in `cli`.
+//! is tested with numbers in `bench`.
 
 use std::process::Output;
 

@@ -4,12 +4,14 @@
 mod models;
 mod values;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use paceline_client::args::{ConfigArg, ServiceArgs};
 use paceline_proto::v1;
 
-pub use models::{InspectArgs, ModelsArgs, PullArgs};
+pub use models::{InspectArgs, ModelsArgs};
 pub use values::{BadBias, BadTokenIds, Bias, TokenIds};
 
 /// One large language model on one machine, as a service of several processes.
@@ -25,15 +27,15 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run everything in the foreground, with load progress
-    Serve(ServeArgs),
+    Serve(ConfigArg),
     /// Send one request and print the answer
     Generate(Box<GenerateArgs>),
     /// Talk, line by line
-    Chat(ChatArgs),
+    Chat(Box<ChatArgs>),
     /// What runs, in which state, and why
-    Status(StatusArgs),
+    Status(ShowArgs),
     /// Watch what runs (not in this version yet)
-    Top(TopArgs),
+    Top(ConfigArg),
     /// What changed state, and why
     Events(EventsArgs),
     /// Start, stop or swap the drafter
@@ -49,7 +51,8 @@ pub enum Command {
     /// Make API keys, and the lines of gateway.api_keys_file that let them in
     Key(KeyArgs),
     /// Fetch a model from a hub
-    Pull(PullArgs),
+    #[command(disable_help_flag = true)]
+    Pull(OtherArgs),
     /// The models of this machine, with sizes
     Models(ModelsArgs),
     /// What a model is, what it takes on this machine, and whether a drafter goes with it
@@ -57,47 +60,8 @@ pub enum Command {
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
     /// Measure how fast the lanes are, the target alone, and what the machine allows
-    Bench(BenchArgs),
-}
-
-/// Where the settings are.
-#[derive(Clone, Debug, Default, Args)]
-pub struct ConfigArg {
-    /// Configuration file; without it $PACELINE_CONFIG, ./paceline.toml, the user's configuration
-    /// directory
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-}
-
-/// Where the service is, for commands that speak to the gateway.
-#[derive(Clone, Debug, Default, Args)]
-pub struct ServiceArgs {
-    /// Where the settings are.
-    #[command(flatten)]
-    pub config: ConfigArg,
-    /// Address of the service, https:// before it for TLS; without it gateway.grpc of the
-    /// configuration
-    #[arg(long, value_name = "HOST:PORT")]
-    pub address: Option<String>,
-    /// With TLS: certificates (PEM) that sign the service's; without it gateway.tls_cert itself, or
-    /// the system's with --address
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
-    /// File with the API key; without it $PACELINE_API_KEY. Never an argument: everybody on the
-    /// machine could read it
-    #[arg(long, value_name = "FILE")]
-    pub api_key_file: Option<PathBuf>,
-    /// Model asked for; without it the served one
-    #[arg(long, value_name = "NAME")]
-    pub model: Option<String>,
-}
-
-/// `paceline serve`
-#[derive(Debug, Args)]
-pub struct ServeArgs {
-    /// Where the settings are.
-    #[command(flatten)]
-    pub config: ConfigArg,
+    #[command(disable_help_flag = true)]
+    Bench(OtherArgs),
 }
 
 /// `paceline generate`
@@ -252,20 +216,12 @@ pub struct ChatArgs {
     pub service: ServiceArgs,
 }
 
-/// `paceline status`
+/// `paceline status` and `paceline policy show`
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub struct ShowArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Where the settings are.
-    #[command(flatten)]
-    pub config: ConfigArg,
-}
-
-/// `paceline top`
-#[derive(Debug, Args)]
-pub struct TopArgs {
     /// Where the settings are.
     #[command(flatten)]
     pub config: ConfigArg,
@@ -302,7 +258,7 @@ pub enum DrafterCommand {
     /// Start it
     Start(DrafterChange),
     /// Stop it
-    Stop(DrafterStop),
+    Stop(WaitArgs),
     /// Start another, switch, stop the old one
     Swap(DrafterChange),
 }
@@ -314,14 +270,6 @@ pub struct DrafterChange {
     /// or ran last, else drafter.model
     #[arg(long, value_name = "DIR|NAME|lookup|target")]
     pub model: Option<String>,
-    /// How long to wait, and where the settings are.
-    #[command(flatten)]
-    pub wait: WaitArgs,
-}
-
-/// The end of the drafter; returns when its process is gone.
-#[derive(Debug, Args)]
-pub struct DrafterStop {
     /// How long to wait, and where the settings are.
     #[command(flatten)]
     pub wait: WaitArgs,
@@ -351,20 +299,9 @@ pub struct PolicyArgs {
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// Show what is in force, and who set it
-    Show(PolicyShow),
+    Show(ShowArgs),
     /// Change one key until the supervisor is started again
     Set(PolicySet),
-}
-
-/// `paceline policy show`
-#[derive(Debug, Args)]
-pub struct PolicyShow {
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Where the settings are.
-    #[command(flatten)]
-    pub config: ConfigArg,
 }
 
 /// `paceline policy set`
@@ -508,57 +445,12 @@ pub struct SelftestArgs {
     pub config: ConfigArg,
 }
 
-/// `paceline bench`
+/// `paceline bench` and `paceline pull`: what another program reads.
 #[derive(Debug, Args)]
-pub struct BenchArgs {
-    /// Every kind at 1, 2, 4, 8 and 16 requests at once, without a drafter, with it forced, and as
-    /// routed; exit code 1 if routed is slower than the better of the other two
-    #[arg(long)]
-    pub sweep: bool,
-    /// Speed of the target alone: prompt processing (PP) and generation (TG) by length of the
-    /// prompt and by requests at once
-    #[arg(long, conflicts_with_all = ["sweep", "kinds", "drafter"])]
-    pub tables: bool,
-    /// What this machine's memory allows and what share of it one stream reaches: read bandwidth
-    /// over the bytes a token reads
-    #[arg(long, conflicts_with_all = ["sweep", "kinds", "drafter"])]
-    pub roofline: bool,
-    /// Tokens of the prompts of --tables and --roofline, as 64,1024; without it 64, 256, 1024 and
-    /// so on up to the context
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', conflicts_with_all = ["sweep", "kinds", "drafter"])]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub lengths: Vec<u32>,
-    /// Pictures: time to the first token by stage (decode, resize, tower, prefill), and what two
-    /// requests with pictures do to the gaps of four streams of text; needs a model with a vision
-    /// tower
-    #[arg(long, conflicts_with_all = ["sweep", "tables", "roofline", "lengths", "kinds", "concurrency", "max_tokens", "drafter"])]
-    pub images: bool,
-    /// Runs, each of which measures everything once, of a sweep there and back; an interval and a
-    /// verdict need 6. Without it 3 for lanes, else 7
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub runs: Option<u32>,
-    /// Kinds of prompts, as json,prose; without it all
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
-    pub kinds: Vec<String>,
-    /// Requests at once, as 1,4; without it 1,2,4,8,16 for a sweep and for tables, else 1
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=32))]
-    pub concurrency: Vec<u32>,
-    /// Tokens of each answer; of kinds of prompts their mean, as answers differ by up to a quarter
-    /// there. Without it 128 for a sweep, else 64
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4_096))]
-    pub max_tokens: Option<u32>,
-    /// The target, a directory or a name; without it target.model of the configuration
-    #[arg(long, value_name = "DIR|NAME")]
-    pub model: Option<String>,
-    /// The drafter, a directory, a name, lookup or target; without it drafter.model
-    #[arg(long, value_name = "DIR|NAME|lookup|target")]
-    pub drafter: Option<String>,
-    /// Print one JSON object with all figures
-    #[arg(long)]
-    pub json: bool,
-    /// Where the settings are.
-    #[command(flatten)]
-    pub config: ConfigArg,
+pub struct OtherArgs {
+    /// Words for that program, its help included.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
 }
 
 #[cfg(test)]

@@ -5,15 +5,15 @@
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::Path;
 
+use paceline_client::answer::Answer;
+use paceline_client::channel::{Client, Service};
+use paceline_client::failure::{Failure, UNREACHABLE};
+use paceline_client::{Screen, message};
 use paceline_proto::v1::{ChatRequest, ContentPart, GenerateResponse, Message};
 use tokio::sync::mpsc;
 
-use crate::answer::Answer;
 use crate::args::{ChatArgs, HowArgs};
-use crate::failure::{Failure, UNREACHABLE};
 use crate::generate::{self, Ask};
-use crate::screen::Screen;
-use crate::{client, messages};
 
 /// Runs the command until its input ends.
 ///
@@ -71,7 +71,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
 }
 
 struct ChatSession {
-    client: client::Client,
+    client: Client,
     address: String,
     model: String,
     how: HowArgs,
@@ -93,9 +93,9 @@ fn is_image(line: &str) -> bool {
 impl ChatSession {
     /// Connects to the service.
     async fn begin(args: &ChatArgs) -> Result<Self, Failure> {
-        let service = client::Service::find(&args.service)?;
+        let service = Service::find(&args.service)?;
         let client = service.connect().await?;
-        let system = args.system.iter().map(|text| messages::text("system", text.clone()));
+        let system = args.system.iter().map(|text| message::text("system", text.clone()));
         Ok(Self {
             client,
             address: service.address,
@@ -123,7 +123,7 @@ impl ChatSession {
         }
         let data = generate::read_picture("/image", Path::new(path))?;
         let note = format!("{path} ({} bytes) goes with the next message", data.len());
-        self.pictures.push(messages::picture(data));
+        self.pictures.push(message::image(data));
         Ok(match self.pictures.len() {
             1 => note,
             count => format!("{note}, with {} before it", count - 1),
@@ -133,7 +133,7 @@ impl ChatSession {
     /// One turn. A turn that failed leaves the conversation as it was.
     async fn turn(&mut self, text: &str, screen: &mut Screen) -> Result<(), Failure> {
         let before = self.messages.len();
-        let mut said = messages::text("user", text);
+        let mut said = message::text("user", text);
         said.content.splice(0..0, self.pictures.iter().cloned());
         self.messages.push(said);
         let request = ChatRequest {
@@ -152,7 +152,7 @@ impl ChatSession {
         match outcome {
             Ok(whole) if whole || !said.text.is_empty() => {
                 let Said { text, reasoning } = said;
-                self.messages.push(Message { reasoning, ..messages::text("assistant", text) });
+                self.messages.push(Message { reasoning, ..message::text("assistant", text) });
                 self.pictures.clear();
             }
             // Its pictures are dropped as well: one that is refused would be refused with every
@@ -195,7 +195,7 @@ impl ChatSession {
             }
             Ok(())
         };
-        Answer::read_with(&mut stream, on_message).await.map(|_| true)
+        Answer::read(&mut stream, on_message).await.map(|_| true)
     }
 }
 

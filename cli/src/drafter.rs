@@ -4,6 +4,9 @@
 use std::path::absolute;
 use std::time::Duration;
 
+use paceline_client::channel::{answered, operations};
+use paceline_client::print::bytes;
+use paceline_client::{Failure, Screen};
 use paceline_process::chain;
 use paceline_process::checkpoints::{ModelNotFound, ModelPlaces, ModelRef};
 use paceline_process::config::WITHOUT_DIRECTORY;
@@ -12,9 +15,6 @@ use paceline_proto::v1::{
 };
 
 use crate::args::{DrafterArgs, DrafterCommand, WaitArgs};
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::status::{bytes, operations, state_word};
 
 /// Default wait of the service.
 pub const WAIT: Duration = Duration::from_secs(120);
@@ -30,7 +30,7 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
         DrafterCommand::Start(change) | DrafterCommand::Swap(change) => {
             (&change.wait, directory(change.model.as_deref())?)
         }
-        DrafterCommand::Stop(stop) => (&stop.wait, String::new()),
+        DrafterCommand::Stop(wait) => (wait, String::new()),
     };
     let (mut client, place) = operations(wait.config.config.as_deref())?;
     let timeout_ms = timeout_ms(wait);
@@ -45,29 +45,13 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
             }
         }
     };
-    let drafter = answered(call, wait, &place).await?.drafter.unwrap_or_default();
-    screen.text(&line("drafter", &drafter)).map_err(|_| Failure::output_closed())
+    let drafter = answered(call, answer_timeout(wait), &place).await?.drafter.unwrap_or_default();
+    screen.text(&line("drafter", &drafter))
 }
 
-/// The answer to an order. The service waits for the time in the order.
-///
-/// # Errors
-/// The order is not carried out, or no service answers.
-pub async fn answered<T>(
-    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-    wait: &WaitArgs,
-    place: &str,
-) -> Result<T, Failure> {
-    let limit = limit(wait) + GRACE;
-    match tokio::time::timeout(limit, call).await {
-        Ok(Ok(answer)) => Ok(answer.into_inner()),
-        Ok(Err(status)) => Err(Failure::before_answer(&status, place)),
-        Err(_) => {
-            let message =
-                format!("the supervisor at {place} did not answer within {} s", limit.as_secs());
-            Err(Failure::unreachable(message))
-        }
-    }
+/// The wait for an answer to an order, for which the service waits itself.
+pub fn answer_timeout(wait: &WaitArgs) -> Duration {
+    limit(wait) + GRACE
 }
 
 /// The wait of an order.
@@ -111,7 +95,7 @@ pub fn line(name: &str, process: &ProcessStatus) -> String {
         (model, 0) => format!(": {model}"),
         (model, weight) => format!(": {model} ({})", bytes(weight)),
     };
-    format!("{name} {}{model}\n", state_word(process))
+    format!("{name} {}{model}\n", process.state().word())
 }
 
 #[cfg(test)]

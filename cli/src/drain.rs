@@ -1,13 +1,12 @@
 //! `paceline drain`: the service takes nothing new, and the command returns when nothing runs;
 //! `--undo` takes requests again.
 
+use paceline_client::channel::{answered, operations};
+use paceline_client::{Failure, Screen};
 use paceline_proto::v1::DrainRequest;
 
 use crate::args::DrainArgs;
-use crate::drafter::{answered, timeout_ms};
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::status::operations;
+use crate::drafter::{answer_timeout, timeout_ms};
 
 /// Runs the command.
 ///
@@ -17,11 +16,11 @@ use crate::status::operations;
 pub async fn run(args: &DrainArgs, screen: &mut Screen) -> Result<(), Failure> {
     let (mut client, place) = operations(args.wait.config.config.as_deref())?;
     let call = client.drain(DrainRequest { undo: args.undo, timeout_ms: timeout_ms(&args.wait) });
-    answered(call, &args.wait, &place).await?;
+    answered(call, answer_timeout(&args.wait), &place).await?;
     let line = if args.undo {
         "requests are taken again\n"
     } else {
         "drained: nothing runs, and nothing new is taken\n"
     };
-    screen.text(line).map_err(|_| Failure::output_closed())
+    screen.text(line)
 }

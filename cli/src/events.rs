@@ -1,22 +1,19 @@
 //! `paceline events`: what changed state and why, line by line, as a table or as JSON; with
 //! `--follow` also what comes, also from the supervisor that takes this one's place.
 
-use paceline_proto::status::ReasonStatus as _;
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
+use paceline_client::{Failure, Screen};
 use paceline_process::Clock;
+use paceline_proto::status::ReasonStatus as _;
 use paceline_proto::v1::{Event, EventsRequest};
 use serde_json::{Value, json};
 use tonic::Streaming;
 
 use crate::args::EventsArgs;
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::status::operations;
 
-/// How long the supervisor may take to begin.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the next supervisor is waited for, and how often it is looked for.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const RECONNECT_POLL: Duration = Duration::from_millis(100);
@@ -41,7 +38,7 @@ pub async fn run(args: &EventsArgs, screen: &mut Screen) -> Result<(), Failure> 
                     seen = at;
                     let text =
                         if args.json { format!("{}\n", object(&event)) } else { line(&event) };
-                    screen.text(&text).map_err(|_| Failure::output_closed())?;
+                    screen.text(&text)?;
                 }
                 continue;
             }
@@ -75,22 +72,8 @@ async fn next(config: Option<&Path>) -> Result<Streaming<Event>, Failure> {
 
 async fn open(config: Option<&Path>, follow: bool, last: u32) -> Result<Streaming<Event>, Failure> {
     let (mut client, place) = operations(config)?;
-    match tokio::time::timeout(
-        ANSWER_TIMEOUT,
-        client.events(EventsRequest { follow, last: Some(last) }),
-    )
-    .await
-    {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
-        Err(_) => {
-            let message = format!(
-                "the supervisor at {place} did not answer within {} s",
-                ANSWER_TIMEOUT.as_secs()
-            );
-            Err(Failure::unreachable(message))
-        }
-    }
+    let request = EventsRequest { follow, last: Some(last) };
+    answered(client.events(request), ANSWER_TIMEOUT, &place).await
 }
 
 /// What `--json` prints: a line as it is in the file.

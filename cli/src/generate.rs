@@ -3,17 +3,16 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use paceline_client::answer::Answer;
+use paceline_client::channel::{Client, Service};
+use paceline_client::{Failure, Screen, message, program};
 use paceline_process::chain;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::{self, ChatRequest, GenerateRequest, GenerateResponse, Message};
 use tonic::Streaming;
 
-use crate::answer::Answer;
 use crate::args::{GenerateArgs, HowArgs};
-use crate::client;
-use crate::failure::Failure;
 use crate::messages::{self, Conversation};
-use crate::screen::Screen;
 
 /// Largest file that is read as a picture. What the service takes is its own to say
 /// (limits.max_message_bytes); this only keeps a slip of the hand from filling memory.
@@ -29,41 +28,32 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
         // Dropping the request cancels it.
         _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
     };
-    match (outcome, args.json) {
-        (Ok(answers), true) => {
-            // One answer is the object; several are in one.
-            let object = match answers.as_slice() {
-                [answer] => serde_json::to_string(answer),
-                answers => serde_json::to_string(&serde_json::json!({ "samples": answers })),
-            };
-            let object = object.expect("an answer is plain JSON");
-            screen.text(&format!("{object}\n")).map_err(|_| Failure::output_closed())
+    let answers = program::show_object(outcome, args.json, screen)?;
+    if args.json {
+        // One answer is the object; several are in one.
+        let object = match answers.as_slice() {
+            [answer] => serde_json::to_string(answer),
+            answers => serde_json::to_string(&serde_json::json!({ "samples": answers })),
+        };
+        let object = object.expect("an answer is plain JSON");
+        return screen.text(&format!("{object}\n"));
+    }
+    for (at, answer) in answers.iter().enumerate() {
+        if answers.len() > 1 {
+            let heading = format!("--- {} of {}\n", at + 1, answers.len());
+            screen.text(&(heading + &answer.text))?;
         }
-        (Ok(answers), false) => {
-            for (at, answer) in answers.iter().enumerate() {
-                if answers.len() > 1 {
-                    let heading = format!("--- {} of {}\n", at + 1, answers.len());
-                    screen.text(&(heading + &answer.text)).map_err(|_| Failure::output_closed())?;
-                }
-                end_line(screen, &answer.text);
-                if args.verbose || screen.err_is_terminal() {
-                    screen.note(&answer.summary());
-                }
-            }
-            Ok(())
-        }
-        (Err(failure), json) => {
-            if json {
-                screen.line(&failure.object().to_string());
-            }
-            Err(failure)
+        end_line(screen, &answer.text);
+        if args.verbose || screen.err_is_terminal() {
+            screen.note(&answer.summary());
         }
     }
+    Ok(())
 }
 
 async fn answer(args: &GenerateArgs, screen: &mut Screen) -> Result<Vec<Answer>, Failure> {
     let request = Ask::from_args(args)?;
-    let service = client::Service::find(&args.service)?;
+    let service = Service::find(&args.service)?;
     let mut client = service.connect().await?;
     let address = service.address;
     let mut stream = request.send(&mut client, &address).await?;
@@ -108,7 +98,7 @@ impl Ask {
     pub fn from_args(args: &GenerateArgs) -> Result<Self, Failure> {
         let model = args.service.model.clone().unwrap_or_default();
         let pictures =
-            args.image.iter().map(|path| read_picture("--image", path).map(messages::picture));
+            args.image.iter().map(|path| read_picture("--image", path).map(message::image));
         let pictures = pictures.collect::<Result<Vec<_>, _>>()?;
         let how = &args.how;
         let as_it_is = |prompt| {
@@ -134,7 +124,7 @@ impl Ask {
                 return Ok(as_it_is(Prompt::Text(text.clone())));
             }
             (Some(text), ..) | (_, Some(text), ..) => {
-                Conversation { messages: vec![messages::text("user", text.clone())], tools: vec![] }
+                Conversation { messages: vec![message::text("user", text.clone())], tools: vec![] }
             }
             (_, _, Some(path), _) => read_messages(path)?,
             (_, _, _, Some(ids)) => {
@@ -169,7 +159,7 @@ impl Ask {
     /// The service's refusal, or that it cannot be reached.
     pub async fn send(
         self,
-        client: &mut client::Client,
+        client: &mut Client,
         address: &str,
     ) -> Result<Streaming<GenerateResponse>, Failure> {
         let response = match self {

@@ -4,17 +4,15 @@
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 
+use paceline_client::own_service::settings::directory;
+use paceline_client::print::bytes;
+use paceline_client::program::beside;
+use paceline_client::{Failure, Screen};
 use paceline_process::Loaded;
-use paceline_process::chain;
 use paceline_process::config::{CONFIG_VAR, LOOKUP, TARGET_HEAD};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::selftest::plan::directory;
-use crate::serve::program;
-use crate::status::bytes;
 
 /// Places of a format that are shown.
 const MAX_PATHS: usize = 8;
@@ -35,7 +33,7 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
         Some(name) => Some(directory("--drafter", name)?),
     };
     let refused = Failure::refused_here;
-    let program = program("target").map_err(|error| refused(chain(&error)))?;
+    let program = beside("paceline-target")?;
     let mut command = Command::new(&program);
     command.args(["--inspect", &dir]).stdin(Stdio::null());
     if let Some(drafter) = &drafter {
@@ -59,7 +57,7 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
             json!({ "path": LOOKUP, "kind": LOOKUP, "memory_bytes": 0, "fits": true });
     }
     let text = if args.json { format!("{object}\n") } else { text(&object) };
-    screen.text(&text).map_err(|_| Failure::output_closed())
+    screen.text(&text)
 }
 
 /// The object in lines for people.

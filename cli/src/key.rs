@@ -5,13 +5,12 @@ use std::io::Read as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use paceline_client::{Failure, Screen};
 use paceline_process::chain;
 use paceline_process::keys::{KeyLine, MAX_KEY_BYTES};
 use serde_json::json;
 
 use crate::args::{KeyArgs, KeyCommand};
-use crate::failure::Failure;
-use crate::screen::Screen;
 
 /// What every key of ours begins with, so that one that leaked is known for what it is.
 const PREFIX: &str = "pl_";
@@ -32,9 +31,9 @@ pub fn run(args: &KeyArgs, screen: &mut Screen) -> Result<(), Failure> {
     };
     if let (Some(key), true) = (&key, as_object) {
         let object = json!({ "name": line.name, "key": key, "line": line.to_string() });
-        return screen.text(&format!("{object}\n")).map_err(|_| Failure::output_closed());
+        return screen.text(&format!("{object}\n"));
     }
-    screen.text(&format!("{line}\n")).map_err(|_| Failure::output_closed())?;
+    screen.text(&format!("{line}\n"))?;
     if let Some(key) = key {
         screen.note(&format!("the key, shown this once: {key}"));
     }
@@ -78,6 +77,9 @@ mod tests {
         let text = line("alice", &one).expect("fine").to_string();
         let known = keys::parse(&text).expect("a line");
         assert!(known[0].digest == keys::digest(&one) && !text.contains(&one));
-        assert_eq!(line("al ice", &one).expect_err("no name").exit, crate::failure::USAGE);
+        assert_eq!(
+            line("al ice", &one).expect_err("no name").exit,
+            paceline_client::failure::USAGE
+        );
     }
 }

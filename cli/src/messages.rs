@@ -4,8 +4,9 @@
 //! whether the model can see, are the service's to judge.
 
 use base64::Engine as _;
+use paceline_client::message::image;
 use paceline_proto::v1::content_part::Part;
-use paceline_proto::v1::{ContentPart, Image, ImageUrl, Message, Tool, ToolCall};
+use paceline_proto::v1::{ContentPart, ImageUrl, Message, Tool, ToolCall};
 use serde_json::{Map, Value};
 
 /// Why a file of messages is refused.
@@ -33,20 +34,6 @@ pub enum MessagesError {
 
 fn form(text: impl Into<String>) -> MessagesError {
     MessagesError::Form(text.into())
-}
-
-/// A message of one text.
-pub fn text(role: &str, text: impl Into<String>) -> Message {
-    Message {
-        role: role.to_owned(),
-        content: vec![ContentPart { part: Some(Part::Text(text.into())) }],
-        ..Default::default()
-    }
-}
-
-/// A picture as a part.
-pub fn picture(data: impl Into<bytes::Bytes>) -> ContentPart {
-    ContentPart { part: Some(Part::Image(Image { data: data.into() })) }
 }
 
 /// Puts pictures before the text of the last message of the user.
@@ -253,7 +240,7 @@ fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, Messag
     let decode = |text: &str| {
         let bytes = base64::engine::general_purpose::STANDARD.decode(text.trim());
         bytes
-            .map(picture)
+            .map(image)
             .map_err(|cause| MessagesError::NotBase64 { place: place.to_owned(), cause })
     };
     let source = object.get("source");
@@ -312,6 +299,7 @@ fn kind(value: &Value) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_client::message;
     use paceline_process::chain;
 
     /// Parts of all messages, written short: `user:[text "hi", image 3]`.
@@ -470,17 +458,18 @@ mod tests {
     #[test]
     fn pictures_go_before_the_users_last_text() {
         let mut messages = vec![
-            text("user", "a"),
-            text("assistant", "b"),
-            text("user", "c"),
-            text("assistant", "d"),
+            message::text("user", "a"),
+            message::text("assistant", "b"),
+            message::text("user", "c"),
+            message::text("assistant", "d"),
         ];
-        show(&mut messages, vec![picture(vec![1]), picture(vec![2])]).expect("there is a user");
+        show(&mut messages, vec![message::image(vec![1]), message::image(vec![2])])
+            .expect("there is a user");
         assert_eq!(
             messages.iter().map(|message| message.content.len()).collect::<Vec<_>>(),
             [1, 1, 3, 1]
         );
         assert!(matches!(&messages[2].content[0].part, Some(Part::Image(_))));
-        assert!(show(&mut [text("system", "a")], vec![picture(vec![1])]).is_err());
+        assert!(show(&mut [message::text("system", "a")], vec![message::image(vec![1])]).is_err());
     }
 }

@@ -4,14 +4,13 @@ use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::Path;
 
+use paceline_client::print::bytes;
+use paceline_client::{Failure, Screen};
 use paceline_process::checkpoints::{CheckpointKind, ListedCheckpoint, ModelPlaces};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::ModelsArgs;
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::status::bytes;
 
 /// Most bytes of a config.json that is read: published ones have some KiB.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
@@ -51,7 +50,7 @@ pub fn run(args: &ModelsArgs, screen: &mut Screen) -> Result<(), Failure> {
         true => format!("{}\n", serde_json::json!({ "models": models })),
         false => table(&models),
     };
-    screen.text(&text).map_err(|_| Failure::output_closed())
+    screen.text(&text)
 }
 
 impl Model {

@@ -1,17 +1,11 @@
 //! `paceline policy show|set`: the routing policy of the running service.
 
-use std::time::Duration;
-
+use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
+use paceline_client::{Failure, Screen};
 use paceline_proto::v1::{PolicyResponse, PolicySetting, SetPolicyRequest, ShowPolicyRequest};
 use serde_json::{Value, json};
 
 use crate::args::{PolicyArgs, PolicyCommand};
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::status::operations;
-
-/// How long the supervisor may take to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 ///
@@ -33,20 +27,10 @@ pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> 
             }
         }
     };
-    let answer = match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
-        Ok(Ok(answer)) => answer.into_inner(),
-        Ok(Err(status)) => return Err(Failure::before_answer(&status, &place)),
-        Err(_) => {
-            let message = format!(
-                "the supervisor at {place} did not answer within {} s",
-                ANSWER_TIMEOUT.as_secs()
-            );
-            return Err(Failure::unreachable(message));
-        }
-    };
+    let answer = answered(call, ANSWER_TIMEOUT, &place).await?;
     let text =
         if json { format!("{}\n", object(answer.epoch, &answer.policy)) } else { text(&answer) };
-    screen.text(&text).map_err(|_| Failure::output_closed())
+    screen.text(&text)
 }
 
 /// As JSON, here and in `status`.

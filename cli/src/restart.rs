@@ -4,21 +4,18 @@
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
+use paceline_client::{Failure, Screen};
 use paceline_process::Clock;
 use paceline_proto::v1::{
     self, ProcessState, ProcessStatus, RestartRequest, StatusRequest, StatusResponse,
 };
 
 use crate::args::{Process, RestartArgs};
-use crate::drafter::{answered, limit, line, timeout_ms};
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::status::{operations, state_word};
+use crate::drafter::{answer_timeout, limit, line, timeout_ms};
 
 /// Interval between two tries to reach the next supervisor.
 const STATUS_POLL: Duration = Duration::from_millis(50);
-/// Longest wait for one answer of it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 ///
@@ -40,12 +37,12 @@ pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure>
         now: args.now,
         timeout_ms: timeout_ms(&args.wait),
     };
-    let answer = answered(client.restart(request), &args.wait, &place).await?;
+    let answer = answered(client.restart(request), answer_timeout(&args.wait), &place).await?;
     let restarted = match args.process {
         Process::Supervisor => successor(config, answer.term, &clock, limit(&args.wait)).await?,
         _ => answer.process.unwrap_or_default(),
     };
-    screen.text(&line(name, &restarted)).map_err(|_| Failure::output_closed())
+    screen.text(&line(name, &restarted))
 }
 
 /// Waits for a supervisor of a later term than `term` whose target serves.
@@ -75,7 +72,7 @@ async fn successor(
                     last = format!(
                         "one of term {} is there, its target is {}",
                         status.term,
-                        state_word(&target)
+                        target.state().word()
                     )
                 }
             }
@@ -93,7 +90,6 @@ async fn successor(
 
 /// The status, if a supervisor answers.
 async fn status(config: Option<&Path>) -> Result<Option<StatusResponse>, Failure> {
-    let Ok((mut client, _)) = operations(config) else { return Ok(None) };
-    let asked = tokio::time::timeout(ANSWER_TIMEOUT, client.status(StatusRequest {})).await;
-    Ok(asked.ok().and_then(Result::ok).map(tonic::Response::into_inner))
+    let Ok((mut client, place)) = operations(config) else { return Ok(None) };
+    Ok(answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await.ok())
 }

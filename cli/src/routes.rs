@@ -3,12 +3,10 @@
 
 use std::process::Stdio;
 
-use paceline_process::chain;
+use paceline_client::program::beside;
+use paceline_client::{Failure, Screen};
 
 use crate::args::{RoutesArgs, RoutesCommand};
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::serve::program;
 
 /// The supervisor's exit code for what was typed.
 const BAD_SETTING: i32 = 64;
@@ -19,7 +17,7 @@ const BAD_SETTING: i32 = 64;
 /// The log cannot be read, a setting is refused, or the supervisor's program is not there.
 pub async fn run(args: &RoutesArgs, screen: &mut Screen) -> Result<(), Failure> {
     let RoutesCommand::Replay(replay) = &args.command;
-    let program = program("supervisor").map_err(|error| Failure::refused_here(chain(&error)))?;
+    let program = beside("paceline-supervisor")?;
     let mut command = tokio::process::Command::new(&program);
     command.arg("replay").args(replay.json.then_some("--json"));
     for setting in &replay.set {
@@ -32,7 +30,7 @@ pub async fn run(args: &RoutesArgs, screen: &mut Screen) -> Result<(), Failure> 
     })?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output.status.code() {
-        Some(0) => screen.text(&text(&output.stdout)).map_err(|_| Failure::output_closed()),
+        Some(0) => screen.text(&text(&output.stdout)),
         Some(BAD_SETTING) => Err(Failure::usage(text(&output.stderr).trim())),
         _ => Err(Failure::refused_here(text(&output.stderr).trim())),
     }

@@ -3,79 +3,36 @@
 mod routing;
 
 use std::path::Path;
-use std::time::Duration;
 
+use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
+use paceline_client::print::{bytes, share};
+use paceline_client::{Failure, Screen, program};
+use paceline_process::Loaded;
 use paceline_process::config::Config;
-use paceline_process::{Loaded, RuntimeDir, socket};
-use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{
     LinkStatus, ProcessStatus, RefusedDrafter, StatusRequest, StatusResponse,
 };
 use serde_json::{Value, json};
-use tonic::transport::Channel;
 
-use crate::args::StatusArgs;
-use crate::failure::{Failure, no_service_at};
-use crate::screen::Screen;
-
-/// How long the supervisor may take to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::args::ShowArgs;
 
 /// Runs the command.
 ///
 /// # Errors
 /// No supervisor answers, or the configuration cannot be used.
-pub async fn run(args: &StatusArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let outcome = ask(args.config.config.as_deref()).await;
-    match outcome {
-        Ok(status) => {
-            let text = match args.json {
-                true => format!("{}\n", object(&status)),
-                false => {
-                    let Loaded { config, .. } = Loaded::find(args.config.config.as_deref())?;
-                    format!("{}{}", table(&status), long_drafts(&config, &status))
-                }
-            };
-            screen.text(&text).map_err(|_| Failure::output_closed())
-        }
-        Err(failure) => {
-            if args.json {
-                screen.line(&failure.object().to_string());
-            }
-            Err(failure)
-        }
+pub async fn run(args: &ShowArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let config = args.config.config.as_deref();
+    let status = program::show_object(ask(config).await, args.json, screen)?;
+    if args.json {
+        return screen.text(&format!("{}\n", object(&status)));
     }
-}
-
-/// The operators' service, and where it is, for messages.
-///
-/// # Errors
-/// The configuration cannot be used, or there is no supervisor in its runtime directory.
-pub fn operations(config: Option<&Path>) -> Result<(OperationsClient<Channel>, String), Failure> {
-    let loaded = Loaded::find(config)?;
-    let path = RuntimeDir::locate(&loaded.config)?.socket("supervisor");
-    let place = path.display().to_string();
-    if !path.exists() {
-        return Err(Failure::unreachable(no_service_at(&place, "no such socket")));
-    }
-    Ok((OperationsClient::new(socket::channel(path)), place))
+    let Loaded { config, .. } = Loaded::find(config)?;
+    screen.text(&format!("{}{}", table(&status), long_drafts(&config, &status)))
 }
 
 async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
     let (mut client, place) = operations(config)?;
-    match tokio::time::timeout(ANSWER_TIMEOUT, client.status(StatusRequest {})).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
-        Err(_) => Err(Failure::unreachable(format!(
-            "the supervisor at {place} did not answer within {} s",
-            ANSWER_TIMEOUT.as_secs()
-        ))),
-    }
-}
-
-/// The state's word.
-pub fn state_word(process: &ProcessStatus) -> String {
-    process.state().word()
+    answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await
 }
 
 /// What `--json` prints. What is not there is null, so that no program takes "" for a directory or
@@ -85,7 +42,7 @@ pub fn object(status: &StatusResponse) -> Value {
     let process = |process: &Option<ProcessStatus>| {
         let process = process.clone().unwrap_or_default();
         json!({
-            "state": state_word(&process),
+            "state": process.state().word(),
             "pid": (process.pid != 0).then_some(process.pid),
             "epoch": process.epoch,
             "restarts": process.restarts,
@@ -150,7 +107,7 @@ fn table(status: &StatusResponse) -> String {
     let mut reasons = String::new();
     for (name, process) in named {
         let process = process.clone().unwrap_or_default();
-        let state = state_word(&process);
+        let state = process.state().word();
         let alive = process.pid != 0;
         rows.push([
             name.to_owned(),
@@ -251,31 +208,6 @@ pub fn model(process: &ProcessStatus) -> String {
         (false, 0) => process.model.clone(),
         (false, weight) => format!("{} ({})", process.model, bytes(weight)),
     }
-}
-
-/// How much of the weights is there.
-pub fn share(process: &ProcessStatus) -> String {
-    match process.weight_bytes {
-        0 => bytes(process.loaded_bytes),
-        all => format!(
-            "{} of {} ({} %)",
-            bytes(process.loaded_bytes),
-            bytes(all),
-            process.loaded_bytes * 100 / all
-        ),
-    }
-}
-
-/// Bytes for people.
-pub fn bytes(count: u64) -> String {
-    let mut size = count as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if size < 1024.0 {
-            return if unit == "B" { format!("{count} B") } else { format!("{size:.1} {unit}") };
-        }
-        size /= 1024.0;
-    }
-    format!("{size:.1} TiB")
 }
 
 fn uptime(seconds: f64) -> String {

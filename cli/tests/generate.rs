@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use clap::Parser as _;
 use paceline_cli::args::{Cli, Command};
-use paceline_cli::failure::{Failure, REFUSED, UNREACHABLE, USAGE};
-use paceline_cli::screen::Screen;
+use paceline_client::Screen;
+use paceline_client::failure::{Failure, REFUSED, UNREACHABLE, USAGE};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::strict::Deferred;
 use paceline_proto::v1::content_part::Part;

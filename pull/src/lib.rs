@@ -48,19 +48,17 @@ use url::Endpoint;
 /// The hub, if `HF_ENDPOINT` names no other.
 const HUB: &str = "https://huggingface.co";
 
-/// The command line; written by `paceline pull`.
+/// Fetch a model from a hub
 #[derive(Clone, Debug, Parser)]
-#[command(
-    name = "paceline-pull",
-    version,
-    about = "Fetches a checkpoint from a hub; started by `paceline pull`"
-)]
+#[command(name = "paceline pull", bin_name = "paceline pull", max_term_width = 110)]
 pub struct Args {
-    /// Model of the hub
+    /// Model of the hub ($HF_ENDPOINT, without it huggingface.co; $HF_TOKEN for models that need an
+    /// account)
     #[arg(value_name = "ORG/NAME")]
     pub model: ModelName,
-    /// Branch, tag or commit
-    #[arg(long, value_name = "R", default_value = "main", value_parser = files::revision)]
+    /// Branch, tag or commit; without it main
+    #[arg(long, value_name = "R", default_value = "main", hide_default_value = true)]
+    #[arg(value_parser = files::revision)]
     pub revision: String,
     /// Use no network, and show what is there; as with HF_HUB_OFFLINE=1
     #[arg(long)]
@@ -105,4 +103,24 @@ fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
     let pull = Pull { client, places, progress, model, allow_unverified };
     let dir = pull.run(&args.revision)?;
     Ok(dir.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_the_contract_is_parsed() {
+        for (line, parsed) in [
+            ("pull org/name", true),
+            ("pull org/name --revision refs/pr/1 --offline", true),
+            ("pull org/name --allow-unverified", true),
+            ("pull", false),
+            ("pull name", false),
+            ("pull ../name", false),
+            ("pull org/name --revision", false),
+        ] {
+            assert_eq!(Args::try_parse_from(line.split(' ')).is_ok(), parsed, "{line}");
+        }
+    }
 }

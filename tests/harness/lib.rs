@@ -55,6 +55,7 @@ pub fn programs() -> PathBuf {
         "paceline-gateway",
         "paceline-target",
         "paceline-drafter",
+        "paceline-bench",
     ] {
         let path = dir.join(name);
         let release = if dir.ends_with("release") { " --release" } else { "" };

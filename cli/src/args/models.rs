@@ -1,27 +1,7 @@
 //! Commands about models on this machine: they need no service.
 
 use clap::Args;
-use paceline_process::checkpoints::ModelName;
-
-use super::ConfigArg;
-
-/// Arguments of `paceline pull`
-#[derive(Debug, Args)]
-pub struct PullArgs {
-    /// Model of the hub ($HF_ENDPOINT, without it huggingface.co; $HF_TOKEN for models that need an
-    /// account)
-    #[arg(value_name = "ORG/NAME")]
-    pub model: ModelName,
-    /// Branch, tag or commit; without it main
-    #[arg(long, value_name = "R")]
-    pub revision: Option<String>,
-    /// Use no network, and show what is there; as with HF_HUB_OFFLINE=1
-    #[arg(long)]
-    pub offline: bool,
-    /// Fetch weights also if the hub gives no digest for them, so that they cannot be checked
-    #[arg(long)]
-    pub allow_unverified: bool,
-}
+use paceline_client::args::ConfigArg;
 
 /// Arguments of `paceline models`
 #[derive(Debug, Args)]

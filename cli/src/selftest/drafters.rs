@@ -1,23 +1,16 @@
 //! `paceline selftest --drafters A,B,lookup`: measures several drafters one after another on the
 //! same prompts, beside one loaded target, and recommends one.
 
-use std::time::Duration;
-
-use paceline_process::{RuntimeDir, socket};
-use paceline_proto::v1::operations_client::OperationsClient;
-use paceline_proto::v1::{StartDrafterRequest, StopDrafterRequest};
+use paceline_client::Failure;
+use paceline_client::failure::SELFTEST;
+use paceline_client::own_service::report::Report;
+use paceline_client::own_service::subject::Subject;
+use paceline_client::print::{Table, number};
 use serde::Serialize;
-use tonic::Status;
 
-use super::Tester;
-use super::report::{SelftestReport, Subject, aligned};
-use super::service::{snapshot, until_ready};
+use super::report::SelftestReport;
+use super::tester::Tester;
 use super::verdict::EVEN;
-use crate::client;
-use crate::failure::Failure;
-
-/// Longest wait until a drafter is loaded and linked, or ended.
-const CHANGE: Duration = Duration::from_secs(180);
 
 /// What became of one drafter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -74,25 +67,30 @@ impl DraftersReport {
         };
         Self { subject, drafters, recommended, verdict, seconds: 0.0 }
     }
+}
 
-    /// The report for people.
-    pub fn text(&self) -> String {
-        let number = |value: Option<f64>, digits: usize| {
-            value.map_or("-".into(), |value| format!("{value:.digits$}"))
-        };
+impl Report for DraftersReport {
+    fn failures(&self) -> Vec<String> {
+        let differs =
+            |one: &&DrafterResult| one.report.as_ref().is_some_and(|report| !report.is_identical());
+        let one = self.drafters.iter().find(differs);
+        one.map(|one| format!("the lanes differ with {}", one.drafter)).into_iter().collect()
+    }
+
+    fn text(&self) -> String {
         let header =
             ["DRAFTER", "TOKENS/CYCLE", "PLAIN tok/s", "DRAFTER tok/s", "OVERALL", "LANES"];
-        let mut rows: Vec<Vec<String>> = vec![header.map(String::from).into()];
+        let mut table = Table::new(header);
         for one in &self.drafters {
             let Some(report) = &one.report else {
                 let mut cells = vec!["-".to_owned(); header.len()];
                 cells[0].clone_from(&one.drafter);
                 "refused".clone_into(&mut cells[header.len() - 1]);
-                rows.push(cells);
+                table.row(cells);
                 continue;
             };
             let all = &report.all;
-            rows.push(vec![
+            table.row([
                 one.drafter.clone(),
                 number(all.tokens_per_cycle, 2),
                 number(all.plain_tok_s, 0),
@@ -105,17 +103,7 @@ impl DraftersReport {
             Some(format!("{} was refused: {}\n", one.drafter, one.refused.as_ref()?))
         };
         let refused: String = self.drafters.iter().filter_map(refused).collect();
-        format!("{}\n{refused}{}\n", aligned(&rows), self.verdict)
-    }
-
-    /// Where the lanes differed, if they did.
-    pub fn difference(&self) -> Option<String> {
-        let differs =
-            |one: &&DrafterResult| one.report.as_ref().is_some_and(|report| !report.is_identical());
-        self.drafters
-            .iter()
-            .find(differs)
-            .map(|one| format!("the lanes differ with {}", one.drafter))
+        format!("{}\n{refused}{}\n", table.text(), self.verdict)
     }
 }
 
@@ -125,22 +113,21 @@ impl DraftersReport {
 /// The service does not come up, or cannot be asked.
 pub(super) async fn compare(
     mut tester: Tester<'_>,
-    address: &str,
     drafters: &[String],
 ) -> Result<DraftersReport, Failure> {
-    let dir = tester.dir.clone();
-    let (status, _) = until_ready(&dir, |what| tester.passing(what)).await?;
-    let mut client = client::connect(address).await?;
+    let (status, _) = tester.until_ready().await?;
+    let mut client = tester.service.connect().await?;
     let mut results = vec![];
     for drafter in drafters {
         tester.screen.note(&format!("drafter {drafter}"));
-        let result = match start(&dir, drafter).await {
+        let result = match tester.service.start_drafter(drafter.clone()).await {
             // Further lines are the log of its process.
             Err(status) => Err(status.message().lines().next().unwrap_or_default().to_owned()),
             Ok(()) => {
-                let status = snapshot(&dir).await.unwrap_or_default();
+                let status = tester.service.snapshot().await.unwrap_or_default();
                 let report = tester.measure(&mut client, &status, true).await;
-                stop(&dir).await.map_err(|status| Failure::selftest(status.message()))?;
+                let stopped = tester.service.stop_drafter().await;
+                stopped.map_err(|status| Failure::measuring(SELFTEST, status.message()))?;
                 report.map_err(|failure| failure.message)
             }
         };
@@ -153,28 +140,11 @@ pub(super) async fn compare(
     Ok(DraftersReport::of(Subject::new(&status, false), results))
 }
 
-async fn start(dir: &RuntimeDir, drafter: &str) -> Result<(), Status> {
-    let timeout_ms = CHANGE.as_millis() as u32;
-    let order = StartDrafterRequest { model: drafter.to_owned(), timeout_ms };
-    OperationsClient::new(socket::channel(dir.socket("supervisor")))
-        .start_drafter(order)
-        .await
-        .map(drop)
-}
-
-async fn stop(dir: &RuntimeDir) -> Result<(), Status> {
-    let order = StopDrafterRequest { timeout_ms: CHANGE.as_millis() as u32 };
-    OperationsClient::new(socket::channel(dir.socket("supervisor")))
-        .stop_drafter(order)
-        .await
-        .map(drop)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::compare::Difference;
-    use super::super::figures::{DifferencePlace, SelftestRow, TokenComparison};
+    use super::super::figures::{SelftestRow, TokenComparison};
     use super::*;
+    use paceline_client::compare::{Difference, DifferencePlace};
 
     fn result(drafter: &str, overall: f64, differs: bool) -> DrafterResult {
         let all = SelftestRow { tokens_per_cycle: Some(3.5), ..SelftestRow::default() };
@@ -183,7 +153,12 @@ mod tests {
             let difference =
                 Difference { position: 3, plain_id: None, other_id: None, margin: None };
             let (kind, choice) = ("json".to_owned(), "greedy");
-            identity.differences.push(DifferencePlace { kind, prompt: 0, choice, difference });
+            identity.judged.differences.push(DifferencePlace {
+                kind,
+                prompt: 0,
+                choice,
+                difference,
+            });
         }
         let report =
             SelftestReport { all, overall_ratio: Some(overall), identity, ..Default::default() };
@@ -220,6 +195,6 @@ mod tests {
         assert_eq!(cells[2], ["c", "-", "-", "-", "-", "refused"]);
         assert!(text.contains("c was refused: hidden size: expected 64, found 65\n"), "{text}");
         assert!(text.ends_with("if it always drafts.\n"), "{text}");
-        assert_eq!(report.difference(), Some("the lanes differ with b".into()));
+        assert_eq!(report.failures(), ["the lanes differ with b"]);
     }
 }

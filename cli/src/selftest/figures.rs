@@ -1,32 +1,11 @@
 //! The figures of a run: speed of both lanes pair by pair, acceptance by kind of prompt, identity.
 //! Pure: computes numbers from answers.
 
+use paceline_client::answer::Answer;
+use paceline_client::compare::JudgedDifferences;
 use serde::Serialize;
 
-use super::compare::Difference;
-use crate::answer::{Route, Speculation};
-
-/// One answer, as the client received it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LaneAnswer {
-    /// Ids of the answer.
-    pub ids: Vec<u32>,
-    /// Margins of the tokens, if requested.
-    pub margins: Vec<f32>,
-    /// Tokens after those of the first message, and the seconds they took by the stamps of their
-    /// steps.
-    pub decode: Option<Decode>,
-    /// Time until the first token.
-    pub ttft_ms: f64,
-    /// Part of it: time in the queue.
-    pub queue_ms: f64,
-    /// What speculation did.
-    pub speculation: Speculation,
-    /// The lane that served it.
-    pub route: Route,
-}
-
-/// Tokens over time.
+/// Tokens after those of the first message, and the seconds they took by the stamps of their steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decode {
     /// Tokens.
@@ -45,7 +24,8 @@ impl Decode {
         (tokens > 0 && seconds > 0.0).then_some(Self { tokens, seconds })
     }
 
-    fn speed(self) -> f64 {
+    /// Tokens per second.
+    pub fn speed(self) -> f64 {
         self.tokens as f64 / self.seconds
     }
 }
@@ -57,9 +37,9 @@ pub struct Pair {
     /// Kind of the prompt.
     pub kind: String,
     /// Answer of the plain lane.
-    pub plain: LaneAnswer,
+    pub plain: Answer,
     /// Answer with drafts.
-    pub drafted: Option<LaneAnswer>,
+    pub drafted: Option<Answer>,
 }
 
 /// Middle, least and most of several values.
@@ -130,20 +110,23 @@ impl SelftestRow {
             (vec![], vec![], vec![], vec![], vec![]);
         for pair in pairs {
             row.pairs += 1;
-            plain.extend(pair.plain.decode.map(Decode::speed));
-            ttfts.push(pair.plain.ttft_ms);
+            let without = Decode::of(&pair.plain.stamps);
+            plain.extend(without.map(Decode::speed));
+            let ttft_ms = pair.plain.timing.ttft_ms;
+            ttfts.push(ttft_ms);
             let Some(other) = &pair.drafted else { continue };
             row.cycles += other.speculation.cycles;
             row.drafted += other.speculation.drafted;
             row.accepted += other.speculation.accepted;
-            drafted.extend(other.decode.map(Decode::speed));
-            if let (Some(without), Some(with)) = (pair.plain.decode, other.decode) {
+            let with = Decode::of(&other.stamps);
+            drafted.extend(with.map(Decode::speed));
+            if let (Some(without), Some(with)) = (without, with) {
                 ratios.push(with.speed() / without.speed());
                 row.plain_s += without.seconds;
                 row.drafted_s += with.seconds;
             }
-            if pair.plain.ttft_ms > 0.0 {
-                ttft_ratios.push(other.ttft_ms / pair.plain.ttft_ms);
+            if ttft_ms > 0.0 {
+                ttft_ratios.push(other.timing.ttft_ms / ttft_ms);
             }
         }
         let median = |values| Spread::of(values).map(|spread| spread.median);
@@ -183,7 +166,7 @@ pub fn rows(pairs: &[Pair]) -> Vec<SelftestRow> {
 /// An answer of two tokens has no room for a cycle.
 pub fn undrafted(pairs: &[Pair]) -> Vec<(String, usize)> {
     let mut reasons: Vec<(String, usize)> = Vec::new();
-    let without = |seen: &&LaneAnswer| seen.speculation.cycles == 0 && seen.ids.len() > 2;
+    let without = |seen: &&Answer| seen.speculation.cycles == 0 && seen.token_ids.len() > 2;
     for seen in pairs.iter().filter_map(|pair| pair.drafted.as_ref()).filter(without) {
         match reasons.iter_mut().find(|(reason, _)| *reason == seen.route.reason) {
             Some((_, count)) => *count += 1,
@@ -200,38 +183,24 @@ pub struct TokenComparison {
     pub streams: usize,
     /// Tokens compared, up to the first difference of each pair.
     pub tokens: usize,
-    /// Differences that rounding explains.
-    pub near_ties: Vec<DifferencePlace>,
-    /// Differences that nothing explains.
-    pub differences: Vec<DifferencePlace>,
-}
-
-/// A difference between two answers, and their prompt.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DifferencePlace {
-    /// Kind of the prompt.
-    pub kind: String,
-    /// Its number among those of its kind, from 0.
-    pub prompt: usize,
-    /// "greedy" or "sampled".
-    pub choice: &'static str,
-    /// Position, ids and margin.
+    /// Differences, judged.
     #[serde(flatten)]
-    pub difference: Difference,
+    pub judged: JudgedDifferences,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_client::answer::{Route, Speculation, Timing};
 
-    fn seen(tokens: usize, seconds: f64, cycles: u64, accepted: u64) -> LaneAnswer {
-        LaneAnswer {
-            ids: vec![7; tokens + 1],
-            decode: Some(Decode { tokens, seconds }),
-            ttft_ms: 10.0,
+    fn seen(tokens: usize, seconds: f64, cycles: u64, accepted: u64) -> Answer {
+        Answer {
+            token_ids: vec![7; tokens + 1],
+            stamps: vec![(1, 0), (tokens, (seconds * 1e9) as i64)],
+            timing: Timing { ttft_ms: 10.0, ..Timing::default() },
             speculation: Speculation { cycles, drafted: 15 * cycles, accepted },
             route: Route { lane: "speculative".into(), reason: "forced".into() },
-            ..LaneAnswer::default()
+            ..Answer::default()
         }
     }
 
@@ -306,12 +275,12 @@ mod tests {
     #[test]
     fn answers_without_a_draft_are_counted_by_reason() {
         let mut without = pair("json", 1.0, 1.0);
-        without.drafted = Some(LaneAnswer {
+        without.drafted = Some(Answer {
             route: Route { lane: "plain".into(), reason: "behind".into() },
             ..seen(9, 1.0, 0, 0)
         });
         let mut short = without.clone();
-        short.drafted.as_mut().expect("set").ids.truncate(2);
+        short.drafted.as_mut().expect("set").token_ids.truncate(2);
         assert_eq!(undrafted(&[pair("json", 1.0, 1.0), short]), []);
         assert_eq!(undrafted(&[without.clone(), without]), [("behind".to_owned(), 2)]);
     }

@@ -1,53 +1,13 @@
 //! The report of a run: a table, lines about identity and speed, and the verdict; or one JSON
 //! object with all figures.
 
-use paceline_proto::v1::{ProcessStatus, StatusResponse};
+use paceline_client::own_service::report::Report;
+use paceline_client::own_service::subject::Subject;
+use paceline_client::print::{Table, interval, number};
 use serde::Serialize;
 
-use super::figures::{DifferencePlace, SelftestRow, TokenComparison};
+use super::figures::{SelftestRow, TokenComparison};
 use crate::step_costs::{self, StepMs};
-
-/// A model that took part.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Model {
-    /// Its directory.
-    pub model: String,
-    /// Its weights in memory.
-    pub weight_bytes: u64,
-}
-
-/// Program, machine and models of a measurement.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Subject {
-    /// Version of this program.
-    pub version: &'static str,
-    /// Operating system and processor's architecture.
-    pub platform: String,
-    /// Cores that this process may use.
-    pub cores: usize,
-    /// The model that was served.
-    pub target: Model,
-    /// The drafter, if there was one.
-    pub drafter: Option<Model>,
-}
-
-impl Subject {
-    /// This program on this machine, with the models of the service. `drafted`: the drafter took
-    /// part.
-    pub fn new(status: &StatusResponse, drafted: bool) -> Self {
-        let model = |process: &ProcessStatus| Model {
-            model: process.model.clone(),
-            weight_bytes: process.weight_bytes,
-        };
-        Self {
-            version: env!("CARGO_PKG_VERSION"),
-            platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            cores: std::thread::available_parallelism().map_or(0, usize::from),
-            target: status.target.as_ref().map(model).unwrap_or_default(),
-            drafter: status.drafter.as_ref().filter(|_| drafted).map(model),
-        }
-    }
-}
 
 /// All figures of a run; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -84,11 +44,17 @@ pub struct SelftestReport {
 impl SelftestReport {
     /// Whether the lanes gave the same tokens, but for near-ties.
     pub fn is_identical(&self) -> bool {
-        self.identity.differences.is_empty()
+        self.identity.judged.differences.is_empty()
+    }
+}
+
+impl Report for SelftestReport {
+    fn failures(&self) -> Vec<String> {
+        let place = self.identity.judged.differences.first();
+        place.map(|place| format!("the lanes differ: {place}")).into_iter().collect()
     }
 
-    /// The report for people.
-    pub fn text(&self) -> String {
+    fn text(&self) -> String {
         let mut text = table(&self.kinds, &self.all, self.subject.drafter.is_some());
         text.push('\n');
         text.push_str(&identity(&self.identity, self.subject.drafter.is_some()));
@@ -121,110 +87,52 @@ impl SelftestReport {
 }
 
 fn table(kinds: &[SelftestRow], all: &SelftestRow, drafter: bool) -> String {
-    let number = |value: Option<f64>, digits: usize| {
-        value.map_or("-".into(), |value| format!("{value:.digits$}"))
-    };
-    let mut rows: Vec<Vec<String>> = vec![if drafter {
-        [
-            "KIND",
-            "ANSWERS",
-            "TOKENS/CYCLE",
-            "PLAIN tok/s",
-            "DRAFTER tok/s",
-            "RATIO",
-            "(RANGE)",
-            "TTFT RATIO",
-        ]
-        .map(String::from)
-        .into()
-    } else {
-        ["KIND", "ANSWERS", "PLAIN tok/s", "TTFT ms"].map(String::from).into()
-    }];
+    let drafted =
+        ["TOKENS/CYCLE", "PLAIN tok/s", "DRAFTER tok/s", "RATIO", "(RANGE)", "TTFT RATIO"];
+    let plain = ["PLAIN tok/s", "TTFT ms"];
+    let columns = if drafter { &drafted[..] } else { &plain };
+    let mut table = Table::new(["KIND", "ANSWERS"].iter().chain(columns).copied());
     for row in kinds.iter().chain([all]) {
         let mut cells = vec![row.kind.clone(), row.pairs.to_string()];
         if drafter {
-            let range = row
-                .ratio
-                .map_or("-".into(), |ratio| format!("({:.2} to {:.2})", ratio.min, ratio.max));
             cells.extend([
                 number(row.tokens_per_cycle, 2),
                 number(row.plain_tok_s, 0),
                 number(row.drafted_tok_s, 0),
-            ]);
-            cells.extend([
                 number(row.ratio.map(|ratio| ratio.median), 2),
-                range,
+                interval(row.ratio.map(|ratio| (ratio.min, ratio.max)), 2),
                 number(row.ttft_ratio, 2),
             ]);
         } else {
             cells.extend([number(row.plain_tok_s, 0), number(row.plain_ttft_ms, 1)]);
         }
-        rows.push(cells);
+        table.row(cells);
     }
-    aligned(&rows)
-}
-
-/// A table with the first column aligned left and the numbers right.
-pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let cell = |column: usize, text: &String| match column {
-        0 => format!("{text:0$}", width(column)),
-        _ => format!("{text:>0$}", width(column)),
-    };
-    let line = |row: &Vec<String>| {
-        row.iter()
-            .enumerate()
-            .map(|(column, text)| cell(column, text))
-            .collect::<Vec<_>>()
-            .join("  ")
-    };
-    rows.iter().map(|row| line(row) + "\n").collect()
+    table.text()
 }
 
 fn identity(identity: &TokenComparison, drafter: bool) -> String {
+    let TokenComparison { streams, tokens, judged } = identity;
     let what = if drafter { "both lanes" } else { "the plain lane twice" };
-    let outcome = match (identity.differences.len(), identity.near_ties.len()) {
+    let outcome = match (judged.differences.len(), judged.near_ties.len()) {
         (0, 0) => "equal".to_owned(),
         (0, near) => format!("equal but for {near} near-ties (margin below 1e-4)"),
         (real, near) => {
             format!("DIFFERENT in {real} streams, and {near} near-ties (margin below 1e-4)")
         }
     };
-    let TokenComparison { streams, tokens, .. } = identity;
-    let mut text = format!(
-        "identity: {what}, {streams} pairs of streams, {tokens} tokens compared: {outcome}\n"
-    );
-    for (word, places) in [("near-tie", &identity.near_ties), ("DIFFERENT", &identity.differences)]
-    {
-        for place in places {
-            text.push_str(&format!("  {word}: {}\n", place_line(place)));
-        }
-    }
-    text
-}
-
-/// A line about the position where two streams differ.
-pub fn place_line(place: &DifferencePlace) -> String {
-    let id = |id: Option<u32>| id.map_or("the stream's end".to_owned(), |id| format!("id {id}"));
-    let difference = &place.difference;
-    let margin = difference.margin.map_or("unknown".to_owned(), |margin| format!("{margin:.2e}"));
+    let places = judged.lines();
     format!(
-        "{} prompt {}, {}, token {}: expected {}, found {}; margin {margin}",
-        place.kind,
-        place.prompt + 1,
-        place.choice,
-        difference.position,
-        id(difference.plain_id),
-        id(difference.other_id),
+        "identity: {what}, {streams} pairs of streams, {tokens} tokens compared: {outcome}\n{places}"
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::compare::Difference;
     use super::super::figures::Spread;
     use super::*;
+    use paceline_client::compare::{Difference, DifferencePlace, JudgedDifferences};
+    use paceline_client::own_service::subject::Model;
 
     fn report() -> SelftestReport {
         let json = SelftestRow {
@@ -297,8 +205,10 @@ Leave the drafter on.
         let found = TokenComparison {
             streams: 2,
             tokens: 20,
-            near_ties: vec![place(near)],
-            differences: vec![place(real)],
+            judged: JudgedDifferences {
+                near_ties: vec![place(near)],
+                differences: vec![place(real)],
+            },
         };
         let text = SelftestReport {
             identity: found,

@@ -28,7 +28,7 @@ pub fn verdict(found: &Findings) -> Vec<String> {
     if !found.drafter {
         return without_drafter(found.all);
     }
-    if let Some(place) = found.identity.differences.first() {
+    if let Some(place) = found.identity.judged.differences.first() {
         return vec![
             format!(
                 "The lanes gave different tokens, and rounding does not explain it (first in {}): this is a bug, not a setting.",
@@ -147,9 +147,9 @@ fn speed(all: &SelftestRow) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compare::Difference;
-    use super::super::figures::{DifferencePlace, Spread};
+    use super::super::figures::Spread;
     use super::*;
+    use paceline_client::compare::{Difference, DifferencePlace, JudgedDifferences};
 
     fn row(kind: &str, ratio: f64) -> SelftestRow {
         let ratio = Some(Spread { median: ratio, min: ratio, max: ratio });
@@ -236,7 +236,8 @@ mod tests {
             Difference { position: 3, plain_id: Some(1), other_id: Some(2), margin: Some(0.5) };
         let place =
             DifferencePlace { kind: "code".into(), prompt: 0, choice: "greedy", difference };
-        let identity = TokenComparison { differences: vec![place], ..TokenComparison::default() };
+        let judged = JudgedDifferences { differences: vec![place], ..Default::default() };
+        let identity = TokenComparison { judged, ..TokenComparison::default() };
         let kinds = [row("code", 3.0)];
         let lines = verdict(&Findings {
             kinds: &kinds,

@@ -9,7 +9,7 @@ use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::{Clock, Exit, task};
 use tokio::task::JoinHandle;
 
-use super::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
+use super::refusal::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
 
 /// A listening socket and its address.
 pub struct FrontListener {

@@ -10,13 +10,16 @@ pub mod drafter_lines;
 mod listeners;
 pub mod member;
 pub mod progress;
+mod refusal;
 pub mod watchdog;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use paceline_client::Screen;
+use paceline_client::args::ConfigArg;
+use paceline_client::program::{ProgramError, beside};
 use paceline_process::config::SupervisorConfig;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
@@ -33,16 +36,10 @@ use self::drafter_lines::DrafterLines;
 use self::listeners::{FrontListeners, TurnedAway};
 use self::member::{BOTH, Member};
 use self::progress::{Progress, Show, indented};
-use crate::args::ServeArgs;
-use crate::screen::Screen;
+use self::refusal::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
 
-/// Interval between two requests for the status, until the service is ready.
-const STATUS_POLL: Duration = Duration::from_millis(200);
-/// The same interval once it is ready: a laptop's cores may sleep in between.
+/// Interval between two requests for the status once the service is ready: a laptop's cores may sleep in between.
 const READY_STATUS_POLL: Duration = Duration::from_secs(1);
-/// Longest wait for an earlier service that is still stopping: its gateway's drain, its workers'
-/// end, and a margin.
-const EARLIER_SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A failed supervisor is tried again so often within the lease of its workers, at least once in
 /// the longest of these pauses, at most once in the shortest.
@@ -60,18 +57,8 @@ const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two checks of these workers.
 const WORKERS_END_POLL: Duration = Duration::from_millis(20);
 
-/// Why nothing was started.
-struct Refusal {
-    exit: Exit,
-    message: String,
-}
-
-fn refuse(exit: Exit, message: impl ToString) -> Refusal {
-    Refusal { exit, message: message.to_string() }
-}
-
 /// Runs the command until it is asked to stop or cannot go on.
-pub async fn run(args: &ServeArgs, screen: &mut Screen) -> Exit {
+pub async fn run(args: &ConfigArg, screen: &mut Screen) -> Exit {
     match serve(args, screen).await {
         Ok(exit) => exit,
         Err(refusal) => {
@@ -81,13 +68,13 @@ pub async fn run(args: &ServeArgs, screen: &mut Screen) -> Exit {
     }
 }
 
-async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
+async fn serve(args: &ConfigArg, screen: &mut Screen) -> Result<Exit, Refusal> {
     let unusable = |error: RuntimeDirError| refuse(error.exit(), chain(&error));
     let mut signals = Signals::interactive()
         .map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
     // Whoever starts us for a time of their own (the self-test) is not outlived by us.
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
-    let mut loaded = Loaded::find(args.config.config.as_deref())
+    let mut loaded = Loaded::find(args.config.as_deref())
         .map_err(|error| refuse(Exit::Config, chain(&error)))?;
     for warning in &loaded.warnings {
         screen.note(&format!("warning: {warning}"));
@@ -173,31 +160,10 @@ fn note_demo(configured: bool, model_dir: &Path, screen: &mut Screen) {
     screen.line(&format!("{why}: serving the demo pair's target, {}", model_dir.display()));
 }
 
-/// Why a program of ours cannot be started.
-#[derive(Debug, thiserror::Error)]
-pub enum ProgramError {
-    /// The system does not tell where this program is.
-    #[error("cannot find this program's own directory")]
-    OwnDirectory(#[source] io::Error),
-    /// It is not beside this program.
-    #[error("expected {} beside this program, found nothing; build or install all of them", .0.display())]
-    Missing(PathBuf),
-}
-
 /// The directory of this program, which must have the programs of both children.
 fn programs() -> Result<PathBuf, ProgramError> {
-    let paths = [program(BOTH[0].name())?, program(BOTH[1].name())?];
+    let paths = [beside("paceline-supervisor")?, beside("paceline-gateway")?];
     Ok(paths[0].parent().map(PathBuf::from).unwrap_or_default())
-}
-
-/// The path of the program `paceline-NAME`, which lies beside this one.
-///
-/// # Errors
-/// The program, or the directory of this one, cannot be found.
-pub fn program(name: &str) -> Result<PathBuf, ProgramError> {
-    let own = std::env::current_exe().and_then(|path| path.canonicalize());
-    let path = own.map_err(ProgramError::OwnDirectory)?.with_file_name(format!("paceline-{name}"));
-    if path.is_file() { Ok(path) } else { Err(ProgramError::Missing(path)) }
 }
 
 /// Waits until the supervisor of an earlier service that was killed has ended its workers. True if

@@ -1,9 +1,8 @@
 //! What `serve` shows of the service's way to ready and of what happens to it later. Given
 //! snapshots, returns lines.
 
+use paceline_client::print::{bytes, share};
 use paceline_proto::v1::{ProcessState, StatusResponse};
-
-use crate::status::{bytes, share, state_word};
 
 /// Something to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +81,7 @@ impl Progress {
                 } else {
                     format!(": {}", indented(&target.reason))
                 };
-                Some(Show::Line(format!("target {}{why}", state_word(&target).replace('_', " "))))
+                Some(Show::Line(format!("target {}{why}", target.state().word().replace('_', " "))))
             }
             ProcessState::Unspecified
             | ProcessState::Absent

@@ -1,9 +1,9 @@
 //! How `status` shows routing and memory.
 
+use paceline_client::print::bytes;
 use paceline_proto::v1::{MemoryStatus, RouteCount, RoutingBucket, RoutingStatus, StepCost};
 use serde_json::{Value, json};
 
-use super::bytes;
 use crate::policy;
 use crate::step_costs::{self, StepMs};
 

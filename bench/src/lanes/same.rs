@@ -1,0 +1,109 @@
+//! Compares the tokens of all measurements (I1). Each later answer to a prompt must equal the first
+//! one, in each lane and beside any number of other requests. Pure. The caller sends the prompt
+//! once more to judge a difference.
+
+use std::collections::HashMap;
+
+use paceline_client::answer::Answer;
+use paceline_client::compare::{JudgedDifferences, first_difference};
+use paceline_client::prompts::Prompt;
+use serde::Serialize;
+
+use super::plan::Mode;
+
+/// Most differences that are judged. Further ones are only counted.
+const MAX_JUDGED: usize = 20;
+
+/// An answer that differs from the first one to its prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Suspect {
+    /// Prompt of both answers.
+    pub prompt: Prompt,
+    /// Ids of the first answer.
+    pub first: Vec<u32>,
+    /// Ids of the answer that differs.
+    pub other: Vec<u32>,
+}
+
+/// Compares answers as they come.
+#[derive(Clone, Debug, Default)]
+pub struct TokenComparison {
+    first: HashMap<(String, usize), Vec<u32>>,
+    counts: Counts,
+    suspects: Vec<Suspect>,
+}
+
+/// Numbers of compared answers and of differences.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Counts {
+    /// Answers compared with an earlier one to the same prompt.
+    pub answers: usize,
+    /// Tokens, up to the first difference of each.
+    pub tokens: usize,
+    /// Answers that differ, by mode, in the order of their first difference.
+    pub different: Vec<(Mode, usize)>,
+    /// Differences, judged.
+    #[serde(flatten)]
+    pub judged: JudgedDifferences,
+}
+
+impl TokenComparison {
+    /// Compares the answers to prompts.
+    pub fn take(&mut self, mode: Mode, prompts: &[Prompt], answers: &[Answer]) {
+        for (prompt, seen) in prompts.iter().zip(answers) {
+            let Some(first) = self.first.get(&(prompt.kind.clone(), prompt.index)) else {
+                self.first.insert((prompt.kind.clone(), prompt.index), seen.token_ids.clone());
+                continue;
+            };
+            let (equal, different) = first_difference(first, &seen.token_ids);
+            self.counts.answers += 1;
+            self.counts.tokens += equal;
+            if !different {
+                continue;
+            }
+            match self.counts.different.iter_mut().find(|(known, _)| *known == mode) {
+                Some((_, count)) => *count += 1,
+                None => self.counts.different.push((mode, 1)),
+            }
+            let suspect = Suspect {
+                prompt: prompt.clone(),
+                first: first.clone(),
+                other: seen.token_ids.clone(),
+            };
+            if self.suspects.len() < MAX_JUDGED && !self.suspects.contains(&suspect) {
+                self.suspects.push(suspect);
+            }
+        }
+    }
+
+    /// The counts, and the differences to be judged.
+    pub fn finish(self) -> (Counts, Vec<Suspect>) {
+        (self.counts, self.suspects)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_client::prompts::longest;
+
+    #[test]
+    fn each_answer_is_compared_with_the_first_for_its_prompt() {
+        let prompts = longest("json", 2);
+        let seen = |ids: &[u32]| Answer { token_ids: ids.into(), ..Answer::default() };
+        let mut same = TokenComparison::default();
+        same.take(Mode::Absent, &prompts, &[seen(&[1, 2, 3]), seen(&[4, 5])]);
+        same.take(Mode::Forced, &prompts, &[seen(&[1, 2, 3]), seen(&[4, 6])]);
+        same.take(Mode::Routed, &prompts[1..], &[seen(&[4, 6])]);
+        same.take(Mode::Forced, &prompts[1..], &[seen(&[4])]);
+        let (counts, suspects) = same.finish();
+        assert_eq!((counts.answers, counts.tokens), (4, 6));
+        assert_eq!(counts.different, [(Mode::Forced, 2), (Mode::Routed, 1)]);
+        // A difference that occurs twice is judged once.
+        assert_eq!(
+            suspects.iter().map(|suspect| suspect.other.as_slice()).collect::<Vec<_>>(),
+            [&[4, 6][..], &[4]]
+        );
+        assert!(suspects.iter().all(|suspect| suspect.first == [4, 5]));
+    }
+}

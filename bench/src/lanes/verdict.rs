@@ -1,0 +1,222 @@
+//! Figures of each cell over all runs: speeds, and whether the routed mode is as fast as the better
+//! of the other two. Pure.
+
+use serde::Serialize;
+
+use super::load::CellRun;
+use super::plan::{Cell, Mode};
+use crate::statistics::Estimate;
+
+/// A cell fails if the whole interval of routed over the better of the other two lies below this.
+pub const BOUND: f64 = 0.97;
+
+/// A cell in one mode, over all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lane {
+    /// The mode.
+    pub mode: Mode,
+    /// Tokens per second of wall-clock time, one value for each run.
+    pub tok_s: Vec<f64>,
+    /// Their median and interval.
+    pub speed: Estimate,
+    /// Time to the first token, median of all answers.
+    pub ttft_ms: f64,
+    /// Draft-and-verify rounds.
+    pub cycles: u64,
+    /// Tokens proposed.
+    pub drafted: u64,
+    /// Proposed tokens that the target accepted.
+    pub accepted: u64,
+    /// Answers.
+    pub answers: usize,
+    /// Answers with at least one cycle.
+    pub speculative: usize,
+    /// Answers that waited for admission.
+    pub waited: usize,
+}
+
+impl Lane {
+    /// The figures of all runs; `None` without runs.
+    pub fn of(mode: Mode, runs: &[CellRun]) -> Option<Self> {
+        let tok_s: Vec<f64> = runs.iter().map(CellRun::tok_s).collect();
+        let answers = || runs.iter().flat_map(|run| &run.answers);
+        let ttfts: Vec<f64> = answers().map(|seen| seen.timing.ttft_ms).collect();
+        Some(Self {
+            mode,
+            speed: Estimate::of(&tok_s)?,
+            tok_s,
+            ttft_ms: Estimate::of(&ttfts)?.median,
+            cycles: answers().map(|seen| seen.speculation.cycles).sum(),
+            drafted: answers().map(|seen| seen.speculation.drafted).sum(),
+            accepted: answers().map(|seen| seen.speculation.accepted).sum(),
+            answers: answers().count(),
+            speculative: answers().filter(|seen| seen.speculation.cycles > 0).count(),
+            waited: runs.iter().map(CellRun::waited).sum(),
+        })
+    }
+}
+
+/// Verdict on a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Routed may be as fast as the better of the other modes.
+    Passes,
+    /// It is slower.
+    Fails,
+    /// With fewer than 6 runs there is no verdict.
+    TooFewRuns,
+}
+
+/// A cell, measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaneRow {
+    /// The cell.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// The figures of each mode.
+    pub lanes: Vec<Lane>,
+    /// Routed over the others; `None` if it was not measured.
+    pub verdict: Option<Verdict>,
+}
+
+/// Routed against the better of the others.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The better of the others, by the medians of all runs. It is not chosen anew in each run,
+    /// because the greater of two noisy values exceeds the true speed.
+    pub better: Mode,
+    /// Routed over that one within each run, because a slow period of the machine affects both.
+    pub ratios: Vec<f64>,
+    /// Their median and interval.
+    pub ratio: Estimate,
+    /// The verdict.
+    pub outcome: Outcome,
+}
+
+impl LaneRow {
+    /// The figures of a cell, with what was measured in each mode, run by run. Modes that were not
+    /// measured are left out.
+    pub fn of(cell: Cell, measured: &[(Mode, Vec<CellRun>)]) -> Self {
+        let lanes: Vec<Lane> =
+            measured.iter().filter_map(|(mode, runs)| Lane::of(*mode, runs)).collect();
+        let verdict = verdict(&lanes);
+        Self { cell, lanes, verdict }
+    }
+
+    /// The verdict, if there is one.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.verdict.as_ref().map(|verdict| verdict.outcome)
+    }
+
+    /// The lane of a mode.
+    pub fn lane(&self, mode: Mode) -> Option<&Lane> {
+        self.lanes.iter().find(|lane| lane.mode == mode)
+    }
+}
+
+fn verdict(lanes: &[Lane]) -> Option<Verdict> {
+    let routed = lanes.iter().find(|lane| lane.mode == Mode::Routed)?;
+    let others = lanes.iter().filter(|lane| lane.mode != Mode::Routed);
+    let better = others.max_by(|one, two| one.speed.median.total_cmp(&two.speed.median))?;
+    let ratios: Vec<f64> =
+        routed.tok_s.iter().zip(&better.tok_s).map(|(routed, better)| routed / better).collect();
+    let ratio = Estimate::of(&ratios)?;
+    let outcome = match ratio.interval {
+        None => Outcome::TooFewRuns,
+        Some((_, high)) if high < BOUND => Outcome::Fails,
+        Some(_) => Outcome::Passes,
+    };
+    Some(Verdict { better: better.mode, ratios, ratio, outcome })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_client::answer::{Answer, Speculation, Timing};
+
+    fn run(tok_s: f64) -> CellRun {
+        let seen = |cycles| Answer {
+            token_ids: vec![1; 50],
+            timing: Timing { ttft_ms: 10.0, ..Timing::default() },
+            speculation: Speculation { cycles, drafted: 15 * cycles, accepted: 4 * cycles },
+            ..Answer::default()
+        };
+        CellRun { seconds: 100.0 / tok_s, tokens: 100, answers: vec![seen(10), seen(0)] }
+    }
+
+    fn row(absent: &[f64], forced: &[f64], routed: &[f64]) -> LaneRow {
+        let runs = |values: &[f64]| values.iter().map(|value| run(*value)).collect();
+        let measured = [
+            (Mode::Absent, runs(absent)),
+            (Mode::Forced, runs(forced)),
+            (Mode::Routed, runs(routed)),
+        ];
+        LaneRow::of(Cell { kind: "json".into(), streams: 2 }, &measured)
+    }
+
+    fn check(forced: &[f64], routed: &[f64], better: Mode, outcome: Outcome) {
+        let verdict = row(&[100.0; 7], forced, routed).verdict.expect("all were measured");
+        assert_eq!(
+            (verdict.better, verdict.outcome),
+            (better, outcome),
+            "{forced:?} {routed:?}: {:?}",
+            verdict.ratio
+        );
+    }
+
+    #[test]
+    fn a_cell_fails_when_all_of_the_interval_is_below_the_bound() {
+        check(&[50.0; 7], &[100.0; 7], Mode::Absent, Outcome::Passes);
+        check(&[50.0; 7], &[97.5; 7], Mode::Absent, Outcome::Passes);
+        check(&[50.0; 7], &[96.0; 7], Mode::Absent, Outcome::Fails);
+        check(&[200.0; 7], &[190.0; 7], Mode::Forced, Outcome::Fails);
+        check(&[200.0; 7], &[230.0; 7], Mode::Forced, Outcome::Passes);
+        // The middle is below, and the interval reaches over it.
+        check(
+            &[50.0; 7],
+            &[90.0, 90.0, 93.0, 95.0, 99.0, 101.0, 102.0],
+            Mode::Absent,
+            Outcome::Passes,
+        );
+        // One fast run does not change the verdict.
+        check(
+            &[50.0; 7],
+            &[90.0, 90.0, 90.0, 91.0, 91.0, 91.0, 105.0],
+            Mode::Absent,
+            Outcome::Fails,
+        );
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_run() {
+        // The whole machine became four times as slow: no lane lost anything.
+        let slow = [200.0, 200.0, 200.0, 50.0, 50.0, 50.0, 50.0];
+        let verdict = row(&[10.0; 7], &slow, &slow).verdict.expect("measured");
+        assert_eq!((verdict.better, verdict.outcome), (Mode::Forced, Outcome::Passes));
+        assert_eq!(verdict.ratio, Estimate { median: 1.0, interval: Some((1.0, 1.0)) });
+    }
+
+    #[test]
+    fn few_runs_or_one_lane_give_no_verdict() {
+        let verdict = row(&[100.0; 2], &[100.0; 2], &[10.0; 2]).verdict.expect("measured");
+        assert_eq!(verdict.outcome, Outcome::TooFewRuns);
+        let alone = LaneRow::of(
+            Cell { kind: "json".into(), streams: 1 },
+            &[(Mode::Plain, vec![run(10.0)])],
+        );
+        assert_eq!(alone.verdict, None);
+    }
+
+    #[test]
+    fn a_lane_sums_up_its_answers() {
+        let row = row(&[100.0; 2], &[100.0; 2], &[50.0, 150.0]);
+        let routed = row.lane(Mode::Routed).expect("measured");
+        assert_eq!((routed.tok_s.as_slice(), routed.speed.median), (&[50.0, 150.0][..], 100.0));
+        assert_eq!((routed.cycles, routed.drafted, routed.accepted), (20, 300, 80));
+        assert_eq!(
+            (routed.answers, routed.speculative, routed.waited, routed.ttft_ms),
+            (4, 2, 0, 10.0)
+        );
+    }
+}

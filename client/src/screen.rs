@@ -1,0 +1,96 @@
+//! The only place that prints. It has two writers, so that a test can read the output.
+
+use std::io::{self, IsTerminal as _, Write};
+
+use crate::failure::Failure;
+
+/// Standard output and error, and whether they are terminals.
+pub struct Screen {
+    out: Box<dyn Write + Send>,
+    err: Box<dyn Write + Send>,
+    out_is_terminal: bool,
+    err_is_terminal: bool,
+    /// The last line on the terminal has no end yet; the next one overwrites it.
+    transient: bool,
+}
+
+impl Screen {
+    /// The streams of this process.
+    pub fn standard() -> Self {
+        Self {
+            out: Box::new(io::stdout()),
+            err: Box::new(io::stderr()),
+            out_is_terminal: io::stdout().is_terminal(),
+            err_is_terminal: io::stderr().is_terminal(),
+            transient: false,
+        }
+    }
+
+    /// Other writers, which are no terminals.
+    pub fn over(out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
+        Self {
+            out: Box::new(out),
+            err: Box::new(err),
+            out_is_terminal: false,
+            err_is_terminal: false,
+            transient: false,
+        }
+    }
+
+    /// Whether a person reads standard error.
+    pub fn err_is_terminal(&self) -> bool {
+        self.err_is_terminal
+    }
+
+    /// Writes to standard output at once, as it is.
+    ///
+    /// # Errors
+    /// The reader is gone.
+    pub fn text(&mut self, text: &str) -> Result<(), Failure> {
+        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        written.map_err(|_| Failure::output_closed())
+    }
+
+    /// A whole line on standard output. It is ignored if the reader is gone.
+    pub fn line(&mut self, line: &str) {
+        self.clear();
+        let _ = self.text(&format!("{line}\n"));
+    }
+
+    /// A line that the next one replaces. Shown only if standard output is a terminal.
+    pub fn transient(&mut self, line: &str) {
+        if self.out_is_terminal {
+            self.transient = true;
+            let _ = self.text(&format!("\r\x1b[2K{line}"));
+        }
+    }
+
+    /// Whether [`Screen::transient`] shows anything.
+    pub fn shows_transient(&self) -> bool {
+        self.out_is_terminal
+    }
+
+    /// A line on standard error.
+    pub fn note(&mut self, line: &str) {
+        self.clear();
+        let _ = writeln!(self.err, "{line}");
+    }
+
+    /// A prompt for input on standard error, if a person reads it.
+    pub fn prompt(&mut self, prompt: &str) {
+        if self.err_is_terminal {
+            let _ = write!(self.err, "{prompt}").and_then(|()| self.err.flush());
+        }
+    }
+
+    /// An error on standard error.
+    pub fn complain(&mut self, what: &str) {
+        self.note(&format!("paceline: {what}"));
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.transient) {
+            let _ = self.text("\r\x1b[2K");
+        }
+    }
+}
