@@ -2,7 +2,7 @@
 # One command for a GPU that is lent for a quarter of an hour (NVIDIA), or for a Mac: what runs, whether its tokens are right,
 # how fast it is. Writes gpu-check.json, gpu-check.md and gpu-check.log into a directory; the page is what a report needs.
 # Builds first; `--binaries DIR` takes programs that were built before: paceline, paceline-supervisor, paceline-gateway,
-# paceline-target, paceline-drafter, step_widths. Every step has a time limit, and one that fails stops no other.
+# paceline-target, paceline-drafter, paceline-bench, step_widths. Every step has a time limit, and one that fails stops no other.
 # All options: sh scripts/gpu-check.sh --help. Needs python3.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
