@@ -292,6 +292,7 @@ fn errors_name_the_clients_own_fields() {
         ("messages[2].content[0]", "messages[1].content[1]"),
         ("messages[2].tool_calls[1].arguments", "messages[1].content[3].input"),
         ("messages[2].tool_calls[1].name", "messages[1].content[3].name"),
+        ("messages[2].tool_calls", "messages[1].content"),
         ("messages[3].content[0]", "messages[2].content[0].content[0]"),
         ("messages[4].content[0]", "messages[2].content[1].content"),
         ("messages[4].tool_call_id", "messages[2].content[1].tool_use_id"),
