@@ -375,6 +375,12 @@ fn fields_of_other_services_are_served_or_change_nothing() {
     refused(both, "repeat_penalty", "1.25");
     let usage = decoded(asking(json!({"stream": true, "usage": {"include": true}})));
     assert!(usage.expect("served").include_usage);
+    let streamed = |each_chunk: bool| {
+        let options = json!({"include_usage": true, "continuous_usage_stats": each_chunk});
+        json!({"stream": true, "stream_options": options})
+    };
+    assert!(decoded(asking(streamed(false))).expect("served").include_usage);
+    refused(streamed(true), "stream_options.continuous_usage_stats", "false");
     let off = conversation(asking(json!({"enable_thinking": false}))).template_arguments;
     assert_eq!(off, r#"{"enable_thinking":false}"#);
 }
