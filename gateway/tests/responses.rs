@@ -129,3 +129,81 @@ async fn errors_have_the_shape_of_the_protocol_and_the_clients_field() {
         );
     }
 }
+
+/// A request whose tool waits for the client's search, with these items after its question.
+fn searching(items: Vec<Value>) -> Value {
+    let weather = json!({"type": "function", "name": "get_weather", "defer_loading": true});
+    let search = json!({"type": "tool_search", "execution": "client", "description": "Finds tools.",
+        "parameters": {"type": "object", "properties": {"goal": {"type": "string"}}}});
+    let mut input = vec![json!({"role": "user", "content": "Is it cold?"})];
+    input.extend(items);
+    json!({"input": input, "tools": [weather, search]})
+}
+
+#[tokio::test]
+async fn a_client_searches_for_tools_and_gets_the_one_that_it_found() {
+    let mut exchange = Exchange::serving().await;
+    let call = "<tool_call>\n{\"name\": \"tool_search\", \"arguments\": {\"goal\": \"cold\"}}\n</tool_call>";
+    let answer = Answer { text: call, cached: 0 };
+    let first = searching(vec![]);
+    let served = exchange.answered(PATH, &first, &answer).await;
+    let prompt = exchange.text(&served.prompt);
+    assert!(prompt.contains("Finds tools.") && !prompt.contains("get_weather"), "{prompt}");
+    let output = served.reply.json()["output"].as_array().expect("items").clone();
+    let [item] = &output[..] else { panic!("one item: {output:?}") };
+    assert_eq!(item["type"], "tool_search_call");
+    assert_eq!((&item["execution"], &item["status"]), (&json!("client"), &json!("completed")));
+    assert_eq!(item["arguments"], json!({"goal": "cold"}));
+
+    let mut streamed = first;
+    streamed["stream"] = true.into();
+    let events = exchange.answered(PATH, &streamed, &answer).await.reply.events();
+    let names: Vec<_> = events.iter().filter_map(|event| event.name.as_deref()).collect();
+    let (item_added, item_done) = ("response.output_item.added", "response.output_item.done");
+    assert_eq!(names[2..], [item_added, item_done, "response.completed"], "{names:?}");
+    assert_eq!(events[3].data["item"]["arguments"], json!({"goal": "cold"}));
+
+    let found = json!({"type": "function", "name": "get_weather", "description": "Degrees.",
+        "defer_loading": true});
+    let result = json!({"type": "tool_search_output", "call_id": item["call_id"],
+        "execution": "client", "status": "completed", "tools": [found]});
+    let next = searching(vec![item.clone(), result]);
+    let served = exchange.answered(PATH, &next, &Answer { text: "Yes.", cached: 0 }).await;
+    assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+    let prompt = exchange.text(&served.prompt);
+    for words in ["Degrees.", "\"goal\": \"cold\"", "The tool get_weather is offered now."] {
+        assert!(prompt.contains(words), "{words}: {prompt}");
+    }
+}
+
+#[tokio::test]
+async fn tools_for_a_search_by_the_provider_are_offered_at_once() {
+    let mut exchange = Exchange::serving().await;
+    let weather = json!({"type": "function", "name": "get_weather", "defer_loading": true});
+    // What OpenAI's service answered earlier in the conversation.
+    let call = json!({"type": "tool_search_call", "id": "t1", "call_id": null, "status": "completed",
+        "execution": "server", "arguments": {"paths": ["get_weather"]}});
+    let output = json!({"type": "tool_search_output", "id": "t2", "call_id": null,
+        "execution": "server", "status": "completed", "tools": [weather]});
+    let question = json!({"role": "user", "content": "Is it cold?"});
+    for items in [vec![question.clone()], vec![question, call, output]] {
+        let body = json!({"input": items, "tools": [weather, {"type": "tool_search"}]});
+        let served = exchange.answered(PATH, &body, &Answer { text: "No.", cached: 0 }).await;
+        assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+        let prompt = exchange.text(&served.prompt);
+        assert!(prompt.contains("get_weather") && !prompt.contains("tool_search"), "{prompt}");
+        assert!(!prompt.contains("offered now"), "{prompt}");
+    }
+}
+
+#[tokio::test]
+async fn a_search_that_the_limit_cuts_can_be_sent_back() {
+    let mut exchange = Exchange::serving().await;
+    let item = json!({"type": "tool_search_call", "id": "t", "call_id": "c1", "status": "incomplete",
+        "execution": "client", "arguments": "{\"goal\": \"co"});
+    let next = searching(vec![item, json!({"role": "user", "content": "Go on."})]);
+    let served = exchange.answered(PATH, &next, &Answer { text: "Yes.", cached: 0 }).await;
+    assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+    let prompt = exchange.text(&served.prompt);
+    assert!(prompt.contains("\"arguments\": {\"goal\": \"co}"), "{prompt}");
+}

@@ -58,6 +58,7 @@ const PROVIDER_TOOLS: &[&str] = &[
     "image_generation",
     "mcp",
     "programmatic_tool_calling",
+    "tool_search",
     "web_search",
     "web_search_preview",
 ];
@@ -97,14 +98,15 @@ pub const IMAGE: &[Accepted] = &[
 /// Fields of a function that Responses clients send and that change nothing.
 pub const FUNCTION: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
-    accepted("defer_loading", Values::Boolean(false), "Codex CLI"),
     accepted("output_schema", Values::Any, "Codex CLI; the model is not told of it"),
 ];
+
+/// Of a search for tools.
+pub const TOOL_SEARCH: &[Accepted] = &[];
 
 /// Of another tool, and of a group of tools.
 pub const TOOL: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
-    accepted("defer_loading", Values::Boolean(false), "Codex CLI"),
     accepted("output_schema", Values::Any, "Codex CLI; the model is not told of it"),
     accepted("strict", Values::Boolean(false), "Codex CLI, which sends it of every tool"),
 ];
@@ -151,8 +153,13 @@ mod tests {
 
     #[test]
     fn tools_of_the_provider_are_known_with_any_date() {
-        for kind in ["web_search", "web_search_2025_08_26", "web_search_preview_2025_03_11", "mcp"]
-        {
+        for kind in [
+            "web_search",
+            "web_search_2025_08_26",
+            "web_search_preview_2025_03_11",
+            "mcp",
+            "tool_search",
+        ] {
             assert!(is_run_by_provider(kind), "{kind}");
         }
         // The client runs these, and only OpenAI's models know their arguments.

@@ -114,6 +114,20 @@ pub enum ResponsesOutput {
         /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
     },
+    /// A search of the client for tools.
+    ToolSearchCall {
+        /// Its id.
+        id: String,
+        /// Id of the call, for the tools that it finds.
+        call_id: String,
+        /// `client`.
+        execution: String,
+        /// What is searched for; a text if the call is incomplete.
+        #[schema(value_type = Object)]
+        arguments: Value,
+        /// `completed`, or `incomplete` if the limit of tokens cut it.
+        status: String,
+    },
     /// A call of a tool that takes any text.
     CustomToolCall {
         /// Its id.
