@@ -2,7 +2,7 @@
 
 use paceline_proto::limits;
 use paceline_text::grammar::TextForm;
-use paceline_text::images::decode_base64;
+use paceline_text::images::{Detail, decode_base64};
 use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
 use serde_json::{Map, Value};
@@ -221,7 +221,7 @@ pub(super) fn image(path: &str, block: ImageBlock) -> Result<ContentPartInput, I
     match source {
         ImageSource::Url(ImageUrl { url, rest }) => {
             check(&format!("{path}.source."), &rest, &[])?;
-            Ok(ContentPartInput::ImageUrl(url))
+            Ok(ContentPartInput::ImageUrl { url, detail: Detail::Full })
         }
         // The file's own beginning says what it is.
         ImageSource::Base64(ImageFile { media_type: _, data, rest }) => {

@@ -35,7 +35,7 @@ fn short(messages: &[MessageInput]) -> Vec<String> {
     let part = |part: &ContentPartInput| match part {
         ContentPartInput::Text(text) => text.clone(),
         ContentPartInput::Image(file) => format!("<{} bytes>", file.len()),
-        ContentPartInput::ImageUrl(url) => format!("<{url}>"),
+        ContentPartInput::ImageUrl { url, .. } => format!("<{url}>"),
     };
     let one = |message: &MessageInput| {
         let MessageInput { role, content, tool_calls, tool_call_id, name, reasoning } = message;

@@ -90,7 +90,6 @@ pub const TEXT: &[Accepted] = &[
 
 /// Of an image.
 pub const IMAGE: &[Accepted] = &[
-    accepted("detail", Values::Words(&["auto", "low", "high", "original"]), "Codex CLI"),
     accepted("file_id", Values::Null, "openai (Python), where it is set to None"),
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];

@@ -22,7 +22,7 @@ use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, MessagePath};
 use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
 use crate::front::http::one_call::AllowedCalls;
-use crate::front::http::values::{TextOr, ToolKind};
+use crate::front::http::values::{TextOr, ToolKind, detail_of};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -355,9 +355,10 @@ fn parts(
                 check(&path, &rest, accepted::TEXT)?;
                 Ok(said(refusal))
             }
-            ResponsesPart::InputImage(ImagePart { image_url, rest }) => {
+            ResponsesPart::InputImage(ImagePart { image_url: url, detail, rest }) => {
                 check(&path, &rest, accepted::IMAGE)?;
-                Ok(ContentPartInput::ImageUrl(image_url))
+                let detail = detail_of(&format!("{path}detail"), detail)?;
+                Ok(ContentPartInput::ImageUrl { url, detail })
             }
         }
     };

@@ -165,6 +165,8 @@ pub struct RefusalPart {
 pub struct ImagePart {
     /// Its address. Only an address that contains the file is served.
     pub image_url: String,
+    /// `low` for few pixels; `auto`, `high` or `original` for all that the model reads.
+    pub detail: Option<String>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]

@@ -18,7 +18,7 @@ use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::one_call::AllowedCalls;
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{Extension, Parameters, include_usage, one_penalty};
-use crate::front::http::values::{TextOr, ToolKind};
+use crate::front::http::values::{TextOr, ToolKind, detail_of};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -306,10 +306,11 @@ fn content_part(
             check(&field(""), &rest, accepted::PART)?;
             Ok(ContentPartInput::Text(text))
         }
-        ("image_url", None, Some(ImageAddress { url, rest: more })) => {
+        ("image_url", None, Some(ImageAddress { url, detail, rest: more })) => {
             check(&field(""), &rest, accepted::PART)?;
             check(&field("image_url."), &more, accepted::IMAGE)?;
-            Ok(ContentPartInput::ImageUrl(url))
+            let detail = detail_of(&field("image_url.detail"), detail)?;
+            Ok(ContentPartInput::ImageUrl { url, detail })
         }
         (kind @ ("text" | "refusal" | "image_url"), ..) => {
             let expected = format!("a part with {kind} alone, as its type says");

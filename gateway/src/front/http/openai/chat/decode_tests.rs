@@ -1,6 +1,7 @@
 //! Requests of clients against the middle's input, field by field.
 
 use paceline_text::grammar::TextForm;
+use paceline_text::images::Detail;
 use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::{Reason, RouteWish};
 use serde_json::{Value, json};
@@ -112,7 +113,7 @@ fn every_field_of_a_conversation_is_decoded() {
             {"role": "system", "content": "s", "name": "n"},
             {"role": "user", "content": [
                 {"type": "text", "text": "t", "cache_control": {"type": "ephemeral"}},
-                {"type": "image_url", "image_url": {"url": "data:,", "detail": "auto"}},
+                {"type": "image_url", "image_url": {"url": "data:,", "detail": "low"}},
             ]},
             {"role": "assistant", "content": null, "reasoning_content": "r", "refusal": null, "tool_calls": [
                 {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
@@ -125,13 +126,14 @@ fn every_field_of_a_conversation_is_decoded() {
         "paceline": {"template_arguments": {"x": 1}},
     }));
     let text = |text: &str| ContentPartInput::Text(text.into());
+    let image = ContentPartInput::ImageUrl { url: "data:,".into(), detail: Detail::Low };
     let message =
         |role: &str, content| MessageInput { role: role.into(), content, ..Default::default() };
     let call = ToolCallInput { id: "c".into(), name: "f".into(), arguments: "{}".into() };
     let expected = ConversationInput {
         messages: vec![
             MessageInput { name: "n".into(), ..message("system", vec![text("s")]) },
-            message("user", vec![text("t"), ContentPartInput::ImageUrl("data:,".into())]),
+            message("user", vec![text("t"), image]),
             MessageInput {
                 reasoning: "r".into(),
                 tool_calls: vec![call],
