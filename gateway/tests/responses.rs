@@ -5,7 +5,7 @@ mod stage;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use stage::exchange::{Answer, Exchange, fixture};
+use stage::exchange::{Answer, CONTEXT, Exchange, fixture};
 
 const PATH: &str = "/v1/responses";
 
@@ -206,4 +206,56 @@ async fn a_search_that_the_limit_cuts_can_be_sent_back() {
     assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
     let prompt = exchange.text(&served.prompt);
     assert!(prompt.contains("\"arguments\": {\"goal\": \"co}"), "{prompt}");
+}
+
+/// A conversation of an agent that does not fit the context of 32,768 tokens: questions and answers,
+/// then a call and what the tool answered.
+fn overlong(truncation: &str) -> Value {
+    let words = "Nothing new about the sea and the shore today. ".repeat(400);
+    let mut input = vec![];
+    for turn in 0..12 {
+        let question = format!("Question {turn}. {words}");
+        input.push(json!({"role": "user", "content": question}));
+        input.push(json!({"role": "assistant", "content": format!("Answer {turn}.")}));
+    }
+    input.extend([
+        json!({"role": "user", "content": "Last question."}),
+        json!({"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}),
+        json!({"type": "function_call_output", "call_id": "c", "output": "Fog."}),
+    ]);
+    json!({"instructions": "Be brief.", "input": input, "max_output_tokens": 2_000,
+        "truncation": truncation, "tools": [{"type": "function", "name": "look"}]})
+}
+
+#[tokio::test]
+async fn the_oldest_items_of_a_conversation_that_does_not_fit_are_left_out_if_asked() {
+    let mut exchange = Exchange::serving().await;
+    let refused = exchange.post(PATH, &overlong("disabled")).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+    assert_eq!(refused.json()["error"]["code"], "context_length_exceeded");
+
+    let answer = Answer { text: "Fog.", cached: 0 };
+    let served = exchange.answered(PATH, &overlong("auto"), &answer).await;
+    assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+    assert_eq!(served.reply.json()["truncation"], "auto");
+    assert!(served.max_tokens == 2_000, "the answer has room: {}", served.max_tokens);
+    let prompt = exchange.text(&served.prompt);
+    let turn = |number: u32| prompt.contains(&format!("Question {number}. "));
+    let kept: Vec<u32> = (0..12).filter(|number| turn(*number)).collect();
+    let first = kept.first().copied().expect("some stay");
+    assert!(first > 0 && kept == (first..12).collect::<Vec<_>>(), "{kept:?}");
+    assert!(!prompt.contains(&format!("Answer {}.", first - 1)), "a whole turn is left out");
+    for words in ["Be brief.", "Last question.", "look", "Fog."] {
+        assert!(prompt.contains(words), "{words}");
+    }
+    // One turn more would not have fitted.
+    let turn = served.prompt.len() / (kept.len() + 1);
+    assert!(served.prompt.len() + 2 * turn + 2_000 > CONTEXT as usize, "{kept:?}");
+
+    // A single question that does not fit is refused.
+    let alone = json!({"input": "The sea. ".repeat(40_000), "truncation": "auto"});
+    let refused = exchange.post(PATH, &alone).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+    let other = exchange.post(PATH, &json!({"input": "a", "truncation": "most"})).await;
+    assert_eq!(other.json()["error"]["param"], "truncation");
 }

@@ -402,6 +402,7 @@ mod tests {
             },
             max_tokens: Some(3),
             lower_max_tokens: false,
+            drop_oldest: false,
             min_tokens: 2,
             ignore_eos: true,
             stop_token_ids: vec![9],

@@ -119,6 +119,7 @@ impl Parameters {
             // Agents send a fixed number, and their conversations grow until it has no room. The
             // answer is cut in either case, and its end says so.
             lower_max_tokens: true,
+            drop_oldest: false,
             min_tokens: self.min_tokens.map_or(0, Count::get),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             stop_token_ids: stop_token_ids.into_iter().map(TokenId::get).collect(),

@@ -25,8 +25,6 @@ pub const REQUEST: &[Accepted] = &[
     ),
     accepted("store", Values::Boolean(false), "Codex CLI"),
     accepted("stream_options", Values::Any, "Codex CLI; there is no obfuscation here"),
-    // Nothing is dropped of a conversation that fits, and one that does not fit is refused.
-    accepted("truncation", Values::Words(&["auto", "disabled"]), "openai-agents"),
     accepted("user", Values::Any, "openai (Python)"),
 ];
 

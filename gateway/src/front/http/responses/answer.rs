@@ -41,7 +41,7 @@ pub struct ResponsesAnswer {
     /// Always empty: the request's tools are not repeated.
     #[schema(value_type = Vec<Object>)]
     pub tools: Vec<Value>,
-    /// `disabled`.
+    /// As in the request; `disabled` if it is absent there.
     pub truncation: String,
     /// Tokens of the request.
     pub usage: ResponsesUsage,

@@ -100,6 +100,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         top_logprobs,
         parallel_tool_calls,
         metadata: _,
+        truncation,
         paceline,
         rest,
     } = body;
@@ -159,6 +160,7 @@ pub fn decode(body: ResponsesRequest) -> Result<DecodedResponses, InferenceError
         max_tokens: max_output_tokens.map(MaxTokens::get),
         // The protocol's max_output_tokens is an upper bound.
         lower_max_tokens: true,
+        drop_oldest: truncates(truncation)?,
         stop: match stop {
             None => Vec::new(),
             Some(TextOr::Text(stop)) => vec![stop],
@@ -469,6 +471,17 @@ fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
     Ok(thoughts)
 }
 
+/// Whether the oldest items are left out of a conversation that does not fit.
+fn truncates(word: Option<String>) -> Result<bool, InferenceError> {
+    match word.as_deref() {
+        None | Some("disabled") => Ok(false),
+        Some("auto") => Ok(true),
+        Some(other) => {
+            Err(InferenceError::invalid("truncation", "auto or disabled", quoted(other)))
+        }
+    }
+}
+
 /// The fields that the protocol has in answers too.
 fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
     let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone());
@@ -484,6 +497,7 @@ fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
         ("reasoning", serde_json::json!({"effort": effort, "summary": null})),
         ("temperature", body.temperature.into()),
         ("top_p", body.top_p.into()),
+        ("truncation", body.truncation.as_deref().unwrap_or("disabled").into()),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -57,6 +57,9 @@ pub struct ResponsesRequest {
     /// Labels of the request, which the answer repeats.
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<AnyObject>,
+    /// `auto`: the oldest items are left out of a conversation that does not fit. `disabled`: such a
+    /// conversation is refused.
+    pub truncation: Option<String>,
     /// What a request asks of this service alone.
     pub paceline: Option<Extension>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.

@@ -75,6 +75,7 @@ fn every_parameter_is_decoded() {
         },
         max_tokens: Some(30),
         lower_max_tokens: true,
+        drop_oldest: false,
         min_tokens: 4,
         ignore_eos: true,
         stop_token_ids: vec![5],
