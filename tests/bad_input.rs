@@ -411,3 +411,22 @@ fn settings_without_effect_and_a_missing_drafter_are_warned_about() {
     stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
     stack.stop();
 }
+
+#[test]
+fn drafts_above_the_trained_length_are_warned_about_by_serve_and_in_the_supervisors_log() {
+    let drafter = paceline_tests::repository().join("demo/drafter");
+    let settings =
+        |most: u32| format!("drafter.model = {drafter:?}\nrouting.max_context = {most}\n");
+    let words = "routing.max_context = 4097 is above 4096, the tokens of context with which";
+    let said = |stack: &Stack| {
+        let log = std::fs::read_to_string(stack.run_dir().join("supervisor.log")).expect("there");
+        [stack.serve_log(), log].map(|log| log.matches(words).count())
+    };
+    let stack = Stack::ready(&settings(4_097));
+    assert_eq!(said(&stack), [1, 1], "{}", stack.serve_log());
+    stack.stop();
+    let stack = Stack::ready(&settings(4_096));
+    assert_eq!(said(&stack), [0, 0], "{}", stack.serve_log());
+    assert!(!stack.serve_log().contains("is above"), "{}", stack.serve_log());
+    stack.stop();
+}

@@ -10,7 +10,8 @@ use paceline_proto::v1::grammar::Kind;
 use paceline_proto::v1::{self, Grammar, RouteWish};
 use paceline_tests::ask::Ask;
 use paceline_tests::model::{Weights, single};
-use paceline_tests::{Answer, Stack, chat, continue_text, repository};
+use paceline_tests::stack::Pending;
+use paceline_tests::{Answer, Stack, chat, continue_text, repository, wait};
 use serde_json::{Value, json};
 
 /// A service of the demo model with the template of a family that calls tools, and its drafter.
@@ -290,4 +291,48 @@ fn the_speed_of_an_answer_that_is_held_to_a_schema() {
         );
         stack.stop();
     }
+}
+
+/// A schema that takes the compiler long. Each `at` makes another one.
+fn dear(at: usize) -> Value {
+    let text = json!({"type": "string", "maxLength": 8_000});
+    let properties = (0..500).map(|n| (format!("property_{at}_{n:03}"), text.clone()));
+    json!({"type": "object", "properties": properties.collect::<serde_json::Map<_, _>>()})
+}
+
+#[test]
+fn requests_without_a_schema_are_served_while_dear_schemas_compile() {
+    const DEAR: usize = 6;
+    // One running place: a request that waited for the compiler in it would hold up all others.
+    let stack =
+        Stack::ready("drafter.model = \"\"\ntarget.max_sequences = 1\nlimits.queue_wait_s = 60\n");
+    let held: Vec<_> = (0..DEAR)
+        .map(|at| {
+            let ask = continue_text("A thing: ").max_tokens(2);
+            let Ask::Continue(request) = ask else { panic!("a prompt was meant") };
+            let grammar = Some(Grammar { kind: Some(Kind::JsonSchema(dear(at).to_string())) });
+            stack.start(Ask::Continue(v1::GenerateRequest { grammar, ..request }))
+        })
+        .collect();
+    wait("the dear requests to be there", || {
+        let scraped = stack.http_get("/metrics").ok()?.body;
+        let series = scraped.lines().filter_map(|line| line.rsplit_once(' '));
+        let counted = series.filter(|(name, _)| {
+            name.starts_with("paceline_calls") || name.starts_with("paceline_requests_total")
+        });
+        let all: f64 = counted.filter_map(|(_, value)| value.parse::<f64>().ok()).sum();
+        (all >= DEAR as f64).then_some(())
+    });
+    let plain = stack.start(continue_text("The sea: ").max_tokens(2)).ended();
+    plain.outcome.expect("served");
+    let held: Vec<_> = held.into_iter().map(Pending::ended).collect();
+    let before = held.iter().filter(|request| request.ended_ns < plain.ended_ns).count();
+    println!("{before} of {DEAR} dear requests ended before the plain one");
+    assert!(before < DEAR / 2, "{before} of {DEAR} dear requests came first");
+    // The dear ones are served, too.
+    for request in held {
+        request.outcome.expect("served");
+        assert!(request.answer.text.starts_with('{'), "{:?}", request.answer.text);
+    }
+    stack.stop();
 }

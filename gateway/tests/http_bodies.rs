@@ -285,7 +285,7 @@ fn with_a_long_list() -> Vec<(&'static str, String, &'static str, usize)> {
                     r#"[{{"role":"assistant","content":{}}},{turn}]"#,
                     list(use_block, 1_100)
                 )),
-                "messages[0].tool_calls",
+                "messages[0].content",
                 1_024,
             ),
             (

@@ -12,10 +12,13 @@ use paceline_proto::internal::v1::Picture;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::{ChatRequest, CountTokensRequest, GetModelRequest};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
+use hostile::plain_png;
+use stage::http::HttpClient;
 use stage::seeing::{PAD, chat, file, image, says, text, url};
 use stage::{Stage, is, within};
 
@@ -315,4 +318,44 @@ async fn hostile_pictures_are_refused_by_name_when_counted_too() {
         assert!(status.message().contains(one.word), "{}: {status:?}", one.name);
     }
     assert!(fake.submissions.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_picture_of_low_detail_has_at_most_the_pixels_of_a_square_of_512() {
+    let (stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
+    let client = HttpClient::new(stage.http);
+    let url = |width, height| {
+        let file = base64::engine::general_purpose::STANDARD.encode(plain_png(width, height));
+        format!("data:image/png;base64,{file}")
+    };
+    // Width and height of the file, the detail, and the pixels of the submitted picture.
+    for (width, height, detail, pixels) in [
+        (1280, 640, None, 1280 * 640),
+        (1280, 640, Some("auto"), 1280 * 640),
+        (1280, 640, Some("high"), 1280 * 640),
+        (1280, 640, Some("low"), 704 * 352),
+        (96, 64, Some("low"), 96 * 64),
+    ] {
+        let url = url(width, height);
+        let image = json!({"url": url, "detail": detail});
+        let chat = json!({"max_tokens": 4, "messages": [
+            {"role": "user", "content": [{"type": "image_url", "image_url": image}]},
+        ]});
+        let image = json!({"type": "input_image", "image_url": url, "detail": detail});
+        let input = json!([{"role": "user", "content": [image]}]);
+        let responses = json!({"max_output_tokens": 16, "input": input});
+        for (path, body) in [("/v1/chat/completions", chat), ("/v1/responses", responses)] {
+            let serving = async {
+                let submission = fake.submission().await;
+                let pictures = submission.generation().pictures.clone();
+                let _over = submission.accept().done(&[2]).await;
+                pictures
+            };
+            let (reply, pictures) =
+                within(async { tokio::join!(client.post(path, &body), serving) }).await;
+            assert_eq!(reply.status, http::StatusCode::OK, "{reply:?}");
+            let [picture] = &pictures[..] else { panic!("one picture") };
+            assert_eq!(picture.rows * picture.columns * 256, pixels, "{path} {detail:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ mod stage;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use stage::exchange::{Answer, Exchange, fixture};
+use stage::exchange::{Answer, CONTEXT, Exchange, fixture};
 
 const PATH: &str = "/v1/responses";
 
@@ -128,4 +128,134 @@ async fn errors_have_the_shape_of_the_protocol_and_the_clients_field() {
             (&json!("invalid_request_error"), &json!(field))
         );
     }
+}
+
+/// A request whose tool waits for the client's search, with these items after its question.
+fn searching(items: Vec<Value>) -> Value {
+    let weather = json!({"type": "function", "name": "get_weather", "defer_loading": true});
+    let search = json!({"type": "tool_search", "execution": "client", "description": "Finds tools.",
+        "parameters": {"type": "object", "properties": {"goal": {"type": "string"}}}});
+    let mut input = vec![json!({"role": "user", "content": "Is it cold?"})];
+    input.extend(items);
+    json!({"input": input, "tools": [weather, search]})
+}
+
+#[tokio::test]
+async fn a_client_searches_for_tools_and_gets_the_one_that_it_found() {
+    let mut exchange = Exchange::serving().await;
+    let call = "<tool_call>\n{\"name\": \"tool_search\", \"arguments\": {\"goal\": \"cold\"}}\n</tool_call>";
+    let answer = Answer { text: call, cached: 0 };
+    let first = searching(vec![]);
+    let served = exchange.answered(PATH, &first, &answer).await;
+    let prompt = exchange.text(&served.prompt);
+    assert!(prompt.contains("Finds tools.") && !prompt.contains("get_weather"), "{prompt}");
+    let output = served.reply.json()["output"].as_array().expect("items").clone();
+    let [item] = &output[..] else { panic!("one item: {output:?}") };
+    assert_eq!(item["type"], "tool_search_call");
+    assert_eq!((&item["execution"], &item["status"]), (&json!("client"), &json!("completed")));
+    assert_eq!(item["arguments"], json!({"goal": "cold"}));
+
+    let mut streamed = first;
+    streamed["stream"] = true.into();
+    let events = exchange.answered(PATH, &streamed, &answer).await.reply.events();
+    let names: Vec<_> = events.iter().filter_map(|event| event.name.as_deref()).collect();
+    let (item_added, item_done) = ("response.output_item.added", "response.output_item.done");
+    assert_eq!(names[2..], [item_added, item_done, "response.completed"], "{names:?}");
+    assert_eq!(events[3].data["item"]["arguments"], json!({"goal": "cold"}));
+
+    let found = json!({"type": "function", "name": "get_weather", "description": "Degrees.",
+        "defer_loading": true});
+    let result = json!({"type": "tool_search_output", "call_id": item["call_id"],
+        "execution": "client", "status": "completed", "tools": [found]});
+    let next = searching(vec![item.clone(), result]);
+    let served = exchange.answered(PATH, &next, &Answer { text: "Yes.", cached: 0 }).await;
+    assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+    let prompt = exchange.text(&served.prompt);
+    for words in ["Degrees.", "\"goal\": \"cold\"", "The tool get_weather is offered now."] {
+        assert!(prompt.contains(words), "{words}: {prompt}");
+    }
+}
+
+#[tokio::test]
+async fn tools_for_a_search_by_the_provider_are_offered_at_once() {
+    let mut exchange = Exchange::serving().await;
+    let weather = json!({"type": "function", "name": "get_weather", "defer_loading": true});
+    // What OpenAI's service answered earlier in the conversation.
+    let call = json!({"type": "tool_search_call", "id": "t1", "call_id": null, "status": "completed",
+        "execution": "server", "arguments": {"paths": ["get_weather"]}});
+    let output = json!({"type": "tool_search_output", "id": "t2", "call_id": null,
+        "execution": "server", "status": "completed", "tools": [weather]});
+    let question = json!({"role": "user", "content": "Is it cold?"});
+    for items in [vec![question.clone()], vec![question, call, output]] {
+        let body = json!({"input": items, "tools": [weather, {"type": "tool_search"}]});
+        let served = exchange.answered(PATH, &body, &Answer { text: "No.", cached: 0 }).await;
+        assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+        let prompt = exchange.text(&served.prompt);
+        assert!(prompt.contains("get_weather") && !prompt.contains("tool_search"), "{prompt}");
+        assert!(!prompt.contains("offered now"), "{prompt}");
+    }
+}
+
+#[tokio::test]
+async fn a_search_that_the_limit_cuts_can_be_sent_back() {
+    let mut exchange = Exchange::serving().await;
+    let item = json!({"type": "tool_search_call", "id": "t", "call_id": "c1", "status": "incomplete",
+        "execution": "client", "arguments": "{\"goal\": \"co"});
+    let next = searching(vec![item, json!({"role": "user", "content": "Go on."})]);
+    let served = exchange.answered(PATH, &next, &Answer { text: "Yes.", cached: 0 }).await;
+    assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+    let prompt = exchange.text(&served.prompt);
+    assert!(prompt.contains("\"arguments\": {\"goal\": \"co}"), "{prompt}");
+}
+
+/// A conversation of an agent that does not fit the context of 32,768 tokens: questions and answers,
+/// then a call and what the tool answered.
+fn overlong(truncation: &str) -> Value {
+    let words = "Nothing new about the sea and the shore today. ".repeat(400);
+    let mut input = vec![];
+    for turn in 0..12 {
+        let question = format!("Question {turn}. {words}");
+        input.push(json!({"role": "user", "content": question}));
+        input.push(json!({"role": "assistant", "content": format!("Answer {turn}.")}));
+    }
+    input.extend([
+        json!({"role": "user", "content": "Last question."}),
+        json!({"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}),
+        json!({"type": "function_call_output", "call_id": "c", "output": "Fog."}),
+    ]);
+    json!({"instructions": "Be brief.", "input": input, "max_output_tokens": 2_000,
+        "truncation": truncation, "tools": [{"type": "function", "name": "look"}]})
+}
+
+#[tokio::test]
+async fn the_oldest_items_of_a_conversation_that_does_not_fit_are_left_out_if_asked() {
+    let mut exchange = Exchange::serving().await;
+    let refused = exchange.post(PATH, &overlong("disabled")).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+    assert_eq!(refused.json()["error"]["code"], "context_length_exceeded");
+
+    let answer = Answer { text: "Fog.", cached: 0 };
+    let served = exchange.answered(PATH, &overlong("auto"), &answer).await;
+    assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+    assert_eq!(served.reply.json()["truncation"], "auto");
+    assert!(served.max_tokens == 2_000, "the answer has room: {}", served.max_tokens);
+    let prompt = exchange.text(&served.prompt);
+    let turn = |number: u32| prompt.contains(&format!("Question {number}. "));
+    let kept: Vec<u32> = (0..12).filter(|number| turn(*number)).collect();
+    let first = kept.first().copied().expect("some stay");
+    assert!(first > 0 && kept == (first..12).collect::<Vec<_>>(), "{kept:?}");
+    assert!(!prompt.contains(&format!("Answer {}.", first - 1)), "a whole turn is left out");
+    for words in ["Be brief.", "Last question.", "look", "Fog."] {
+        assert!(prompt.contains(words), "{words}");
+    }
+    // One turn more would not have fitted.
+    let turn = served.prompt.len() / (kept.len() + 1);
+    assert!(served.prompt.len() + 2 * turn + 2_000 > CONTEXT as usize, "{kept:?}");
+
+    // A single question that does not fit is refused.
+    let alone = json!({"input": "The sea. ".repeat(40_000), "truncation": "auto"});
+    let refused = exchange.post(PATH, &alone).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+    let other = exchange.post(PATH, &json!({"input": "a", "truncation": "most"})).await;
+    assert_eq!(other.json()["error"]["param"], "truncation");
 }

@@ -4,15 +4,19 @@ mod stage;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use paceline_proto::internal::v1::{Done, TokenBatch};
+use paceline_proto::v1::FinishReason;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use stage::exchange::{Answer, Exchange, fixture};
+use stage::exchange::{Answer, Exchange, Reply, fixture};
 use stage::within;
 
 const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
+const COUNT: &str = "/v1/messages/count_tokens";
 
 /// Members whose names are the client's own: schemas, arguments and maps.
 const FREE: &[&str] = &[
@@ -67,6 +71,125 @@ async fn a_field_without_a_value_is_as_if_it_were_absent() {
         let after = stage.answered(path, &body, &answer).await;
         assert_eq!(after.reply.status, StatusCode::OK, "{name}: {}", after.reply.body);
         assert_eq!(after.prompt, before.prompt, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_field_without_a_value_is_absent_for_a_text_and_for_a_count() {
+    let mut stage = Exchange::serving().await;
+    let answer = Answer { text: "Yes.", cached: 0 };
+    let options = json!({"include_usage": true});
+    let mut body = json!({"prompt": "Hi", "max_tokens": 4, "stream": true,
+        "stream_options": options, "paceline": {"route": "plain"}});
+    let before = stage.answered(COMPLETIONS, &body, &answer).await;
+    with_nulls(&mut body);
+    let after = stage.answered(COMPLETIONS, &body, &answer).await;
+    assert_eq!(after.reply.status, StatusCode::OK, "{}", after.reply.body);
+    assert_eq!((after.prompt, after.max_tokens), (before.prompt, before.max_tokens));
+
+    let mut body = fixture("claude_code_turn_2.json");
+    if let Some(fields) = body.as_object_mut() {
+        fields.retain(|name, _| ["model", "messages", "system", "tools"].contains(&name.as_str()));
+    }
+    let before = stage.post(COUNT, &body).await;
+    with_nulls(&mut body);
+    let after = stage.post(COUNT, &body).await;
+    assert_eq!(after.status, StatusCode::OK, "{}", after.body);
+    assert_eq!(after.json(), before.json());
+}
+
+#[tokio::test]
+async fn a_chat_that_ends_with_the_assistant_gets_a_new_turn() {
+    let mut stage = Exchange::serving().await;
+    let body = json!({"messages": [
+        {"role": "user", "content": "Count."}, {"role": "assistant", "content": "One, two"},
+    ]});
+    let answer = Answer { text: "Three.", cached: 0 };
+    let served = stage.answered(CHAT, &body, &answer).await;
+    assert_eq!(served.reply.json()["choices"][0]["message"]["content"], "Three.");
+    let prompt = stage.text(&served.prompt);
+    let end = "One, two<|im_end|>\n<|im_start|>assistant\n";
+    assert!(prompt.ends_with(end), "{prompt}");
+}
+
+/// The answer to a request whose text the limit of tokens cuts, whole or as events.
+async fn cut(stage: &mut Exchange, path: &str, body: &Value, text: &str) -> Reply {
+    let ids = stage.language.tokens.encode(text, false).expect("encodes");
+    let serving = async {
+        let mut accepted = stage.fake.submission().await.accept();
+        let done = Done { finish_reason: FinishReason::Length as i32, ..Default::default() };
+        accepted.send(TokenBatch { ids, done: Some(done), ..Default::default() }).await;
+    };
+    let asking = stage::exchange::reply(stage.router.clone(), path, body);
+    let (reply, ()) = within(async { tokio::join!(asking, serving) }).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    reply
+}
+
+/// A question with a tool, by a protocol.
+fn asking(path: &str) -> Value {
+    let schema = json!({"type": "object", "properties": {"item": {"type": "string"}}});
+    let function = json!({"name": "buy", "parameters": schema});
+    let turns = json!([{"role": "user", "content": "Buy it."}]);
+    match path {
+        CHAT => json!({"messages": turns, "max_tokens": 50,
+            "tools": [{"type": "function", "function": function}]}),
+        RESPONSES => json!({"input": turns, "max_output_tokens": 50,
+            "tools": [{"type": "function", "name": "buy", "parameters": schema}]}),
+        _ => json!({"model": "m", "messages": turns, "max_tokens": 50,
+            "tools": [{"name": "buy", "input_schema": schema}]}),
+    }
+}
+
+/// The next turn: what was answered, as it came, and the answer of the tool.
+fn resent(path: &str, first: &Value, whole: &Value) -> Value {
+    let mut body = first.clone();
+    let (list, turns) = match path {
+        CHAT => {
+            let message = whole["choices"][0]["message"].clone();
+            let id = message["tool_calls"][0]["id"].clone();
+            let result = json!({"role": "tool", "tool_call_id": id, "content": "cut off"});
+            ("messages", vec![message, result])
+        }
+        RESPONSES => {
+            let mut items = whole["output"].as_array().expect("a list").clone();
+            let id = items.last().expect("a call")["call_id"].clone();
+            let result =
+                json!({"type": "function_call_output", "call_id": id, "output": "cut off"});
+            items.push(result);
+            ("input", items)
+        }
+        _ => {
+            let content = whole["content"].clone();
+            let id =
+                content.as_array().and_then(|blocks| blocks.last()).expect("a call")["id"].clone();
+            let result = json!({"type": "tool_result", "tool_use_id": id, "content": "cut off"});
+            let turn = json!({"role": "assistant", "content": content});
+            ("messages", vec![turn, json!({"role": "user", "content": [result]})])
+        }
+    };
+    body[list].as_array_mut().expect("a list").extend(turns);
+    body
+}
+
+#[tokio::test]
+async fn an_answer_whose_call_was_cut_can_be_sent_back_as_it_came() {
+    let mut stage = Exchange::serving().await;
+    let text = format!("I buy.\n<tool_call>\n{{\"name\": \"buy\", \"arguments\": {CUT}");
+    let answer = Answer { text: "Sorry.", cached: 0 };
+    for path in [CHAT, RESPONSES, MESSAGES] {
+        let first = asking(path);
+        let whole = cut(&mut stage, path, &first, &text).await.json();
+        let next = resent(path, &first, &whole);
+        let served = stage.answered(path, &next, &answer).await;
+        assert_eq!(served.reply.status, StatusCode::OK, "{path}: {}", served.reply.body);
+        let prompt = stage.text(&served.prompt);
+        let shown = match path {
+            MESSAGES => format!("{{\"incomplete\": {}}}", json!(CUT)),
+            _ => CUT.to_owned(),
+        };
+        assert!(prompt.contains(&shown), "{path} {whole}: {prompt}");
+        assert!(prompt.contains("I buy.") && prompt.contains("cut off"), "{path}: {prompt}");
     }
 }
 

@@ -223,14 +223,14 @@ fn inspect(
     processor: &ImageProcessor,
     bounds: Bounds,
 ) -> Result<InspectedImage, ImageError> {
-    let EncodedImage { field, source } = encoded;
+    let EncodedImage { field, source, detail } = encoded;
     let inspect = || {
         let file = match source {
             ImageSource::File(file) => file,
             ImageSource::Address(url) => address::open(&url)?.into(),
         };
         let header = decode::inspect(&file, bounds)?;
-        let grid = processor.grid(header.upright())?;
+        let grid = processor.grid(header.upright(), detail)?;
         Ok((file, header, grid))
     };
     match inspect() {

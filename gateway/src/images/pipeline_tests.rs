@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use paceline_process::{Config, RuntimeDir};
+use paceline_text::images::Detail;
 use paceline_text::samples::processor;
 use paceline_vocabulary::Reason;
 
@@ -14,6 +15,7 @@ fn encoded(count: usize) -> Vec<EncodedImage> {
     let one = |at: usize| EncodedImage {
         field: format!("messages[0].content[{at}]"),
         source: ImageSource::File(file.clone().into()),
+        detail: Detail::Full,
     };
     (0..count).map(one).collect()
 }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use paceline_proto::limits;
-use paceline_text::images::{EncodedImage, ImageSource};
+use paceline_text::images::{Detail, EncodedImage, ImageSource};
 use paceline_text::json::{JsonBudget, JsonInput};
 use paceline_text::prompt::OWN_NAMES;
 use paceline_text::prompt::conversation::{
@@ -153,12 +153,12 @@ fn content_part(
     part: ContentPartInput,
     images: &mut Vec<EncodedImage>,
 ) -> ContentPart {
-    let source = match part {
+    let (source, detail) = match part {
         ContentPartInput::Text(text) => return ContentPart::Text(text),
-        ContentPartInput::Image(file) => ImageSource::File(file),
-        ContentPartInput::ImageUrl(url) => ImageSource::Address(url),
+        ContentPartInput::Image(file) => (ImageSource::File(file), Detail::Full),
+        ContentPartInput::ImageUrl { url, detail } => (ImageSource::Address(url), detail),
     };
-    images.push(EncodedImage { field: format!("{field}[{place}]"), source });
+    images.push(EncodedImage { field: format!("{field}[{place}]"), source, detail });
     ContentPart::Image(images.len() - 1)
 }
 

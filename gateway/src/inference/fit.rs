@@ -29,6 +29,14 @@ impl ModelContext<'_> {
         self.limits.max_prompt_tokens.or(context).min(context.saturating_sub(1))
     }
 
+    /// Most tokens of a prompt from which messages are left out: the answer then has room for as
+    /// many tokens as the request allows, but for no more than half of the context.
+    pub fn max_prompt_tokens_before(&self, max_tokens: Option<u32>) -> u32 {
+        let context = self.model.context_length;
+        let room = max_tokens.unwrap_or(0).min(context / 2);
+        self.max_prompt_tokens().min(context - room)
+    }
+
     /// The error of a text that was not tokenized, because it has at least so many tokens, more
     /// than a prompt may have.
     pub fn too_long(&self, field: &'static str, at_least: usize) -> InferenceError {

@@ -189,7 +189,7 @@ fn broken_conversations_are_refused_by_field() {
 
 #[test]
 fn images_are_taken_from_any_turn_with_their_fields() {
-    let url = || ContentPartInput::ImageUrl("data:,".into());
+    let url = || ContentPartInput::ImageUrl { url: "data:,".into(), detail: Default::default() };
     let image = || ContentPartInput::Image(vec![1, 2, 3].into());
     let input = chat(vec![("user", vec![text("a"), image()]), ("system", vec![url(), text("b")])]);
     let mut source = request::check(input, ReservedTokens::new(None)).expect("well formed").source;

@@ -6,6 +6,7 @@
 //! other names translates them.
 
 use bytes::Bytes;
+use paceline_text::images::Detail;
 pub use paceline_text::json::JsonInput;
 pub use paceline_text::prompt::conversation::CallRule;
 use paceline_text::prompt::conversation::Effort;
@@ -73,7 +74,12 @@ pub enum ContentPartInput {
     /// The file of an image.
     Image(Bytes),
     /// The address of an image. Only an address that contains the file can be served.
-    ImageUrl(String),
+    ImageUrl {
+        /// The address.
+        url: String,
+        /// How much of the image the model reads.
+        detail: Detail,
+    },
 }
 
 /// A tool that the model may call.

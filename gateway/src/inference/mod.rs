@@ -10,6 +10,7 @@
 //! - [`bounds`]: bounds of numbers and lists.
 //! - [`request`]: checks of the fields alone.
 //! - [`fit`]: checks against the served model.
+//! - [`truncation`]: conversations whose oldest messages are left out.
 //! - [`admission`]: how many calls may run, and how large they may be.
 //! - [`open`]: a request from its arrival to its first token.
 //! - [`answer`]: the stream of events.
@@ -32,6 +33,7 @@ pub mod record;
 pub mod request;
 mod sample;
 pub mod standing;
+mod truncation;
 pub mod unread;
 pub mod upstream;
 
@@ -41,11 +43,12 @@ use std::time::Duration;
 use paceline_process::config::LimitsConfig;
 use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use paceline_text::images::{ExpandedPrompt, ImageProcessor, ReservedTokens, expand_placeholders};
+use paceline_text::prompt::conversation::Conversation;
 use paceline_text::prompt::format::PromptThought;
 use paceline_text::prompt::{PromptError, PromptIds, Source};
 use paceline_text::stream::{ConversationReading, OfferedTools};
 use paceline_vocabulary::generation::Generation;
-use paceline_vocabulary::{KeyId, RequestId};
+use paceline_vocabulary::{KeyId, Reason, RequestId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -67,6 +70,7 @@ use params::GenerationParams;
 use record::{Method, Record};
 use request::Request;
 use standing::{Serving, Standing};
+use truncation::Bisection;
 use upstream::Upstream;
 
 /// Everything that requests are served with.
@@ -141,6 +145,23 @@ struct Prepared {
     image_starts: Vec<u32>,
 }
 
+/// A prompt of a request.
+struct Prompt {
+    /// Its ids, with one placeholder for each image.
+    made: PromptIds,
+    images: Vec<InspectedImage>,
+    /// Tokens of each image.
+    image_tokens: Vec<u64>,
+}
+
+impl Prompt {
+    /// Its tokens. Each image has one placeholder among the ids.
+    fn tokens(&self) -> u64 {
+        let images = self.image_tokens.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        (self.made.ids.len().saturating_sub(self.images.len()) as u64).saturating_add(images)
+    }
+}
+
 impl Call {
     /// A call of this method that arrived at `arrived_ns` of the monotonic clock.
     pub fn new(method: Method, arrived_ns: i64) -> Self {
@@ -203,6 +224,63 @@ impl Inference {
         }
     }
 
+    /// Makes a prompt, which may be too long for the model.
+    async fn prompt(
+        &self,
+        context: &ModelContext<'_>,
+        party: &Party,
+        mut source: Source,
+        field: &'static str,
+    ) -> Result<Prompt, InferenceError> {
+        let encoded = source.take_images();
+        let processor = self.processor().filter(|_| context.model.vision);
+        let images = self.images.inspect(encoded, processor).await?;
+        let image_tokens: Vec<u64> = images.iter().map(|image| image.tokens).collect();
+        let tokens = image_tokens.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        context.check_images(tokens)?;
+        let made = self.prompter.ids(party, source, context.max_prompt_tokens()).await;
+        let made = made.map_err(|problem| match problem {
+            PromptError::TooLong { at_least } => context.too_long(field, at_least),
+            other => other.into(),
+        })?;
+        Ok(Prompt { made, images, image_tokens })
+    }
+
+    /// Makes the prompt of a conversation. If it is too long, as few of the oldest messages as
+    /// possible are left out, so that the answer has room. If that does not help, the prompt is
+    /// refused as it is.
+    async fn fitting_prompt(
+        &self,
+        context: &ModelContext<'_>,
+        party: &Party,
+        whole: &Conversation,
+        params: &GenerationParams,
+    ) -> Result<Prompt, InferenceError> {
+        let made = async |conversation: Conversation| {
+            self.prompt(context, party, Source::Chat(conversation), "messages").await
+        };
+        let whole_prompt = made(whole.clone()).await;
+        let fits = |made: &Result<Prompt, InferenceError>, most: u32| match made {
+            Ok(prompt) => prompt.tokens() <= u64::from(most),
+            Err(error) => error.kind != Reason::PromptTooLong,
+        };
+        if fits(&whole_prompt, context.max_prompt_tokens()) {
+            return whole_prompt;
+        }
+        let most = context.max_prompt_tokens_before(params.max_tokens);
+        let starts = truncation::starts(&whole.messages);
+        let (mut search, mut best) = (Bisection::new(starts.len()), None);
+        while let Some(at) = search.next() {
+            let shorter = made(truncation::beginning_at(whole, starts[at])).await;
+            let is_fitting = fits(&shorter, most);
+            search.record(at, is_fitting);
+            if is_fitting {
+                best = Some(shorter?);
+            }
+        }
+        best.map_or(whole_prompt, Ok)
+    }
+
     /// Makes the prompt of a well-formed request and checks that it fits the model.
     async fn prepare(
         &self,
@@ -213,7 +291,7 @@ impl Inference {
     ) -> Result<Prepared, InferenceError> {
         let serving = self.standing.borrow().serving()?;
         let field = request.prompt_field();
-        let Request { mut source, params } = request;
+        let Request { source, params } = request;
         check_model(&params.model, &serving.model)?;
         let context = ModelContext {
             model: &serving.model,
@@ -223,19 +301,15 @@ impl Inference {
         let form = form_of(&source, &params)?;
         let mut reading = reading_of(&source);
         let is_off = matches!(&source, Source::Chat(asked) if asked.switches_thinking_off());
-        let encoded = source.take_images();
-        let labels = if encoded.is_empty() { labels } else { labels.with_images() };
-        let processor = self.processor().filter(|_| serving.model.vision);
-        let images = self.images.inspect(encoded, processor).await?;
+        let Prompt { made, images, image_tokens: counts } = match &source {
+            Source::Chat(whole) if params.drop_oldest => {
+                self.fitting_prompt(&context, party, whole, &params).await?
+            }
+            _ => self.prompt(&context, party, source, field).await?,
+        };
+        let PromptIds { ids: prompt_ids, last_turn } = made;
+        let labels = if images.is_empty() { labels } else { labels.with_images() };
         record.images = images.len();
-        let counts: Vec<u64> = images.iter().map(|image| image.tokens).collect();
-        let tokens = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-        context.check_images(tokens)?;
-        let made = self.prompter.ids(party, source, context.max_prompt_tokens()).await;
-        let PromptIds { ids: prompt_ids, last_turn } = made.map_err(|problem| match problem {
-            PromptError::TooLong { at_least } => context.too_long(field, at_least),
-            other => other.into(),
-        })?;
         let language = self.prompter.language();
         let at_end = language.answer_tags.thought_at_end(&prompt_ids, &language.tokens);
         if let Some(reading) = &mut reading {

@@ -36,6 +36,8 @@ pub struct GenerationParams {
     /// Whether a `max_tokens` that has no room is served with as many tokens as fit. Otherwise it
     /// is refused.
     pub lower_max_tokens: bool,
+    /// Whether the oldest messages of a conversation are left out if its prompt does not fit.
+    pub drop_oldest: bool,
     /// No token ends the answer before so many.
     pub min_tokens: u32,
     /// Whether the answer goes on after the end-of-sequence token.

@@ -76,7 +76,7 @@ fn check_reserved(
         // Templates show the parts of a message one after the other.
         let text = |part: &ContentPartInput| match part {
             ContentPartInput::Text(text) => text.clone(),
-            ContentPartInput::Image(_) | ContentPartInput::ImageUrl(_) => "\n".to_owned(),
+            ContentPartInput::Image(_) | ContentPartInput::ImageUrl { .. } => "\n".to_owned(),
         };
         if message.content.len() > 1 {
             let all: String = message.content.iter().map(text).collect();

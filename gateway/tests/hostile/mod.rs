@@ -52,6 +52,12 @@ fn png(width: u32, height: u32, depth: u8, color: u8, between: &[Vec<u8>], data:
     parts.concat()
 }
 
+/// A good PNG of one color.
+#[allow(dead_code, reason = "each test binary uses its part")]
+pub fn plain_png(width: u32, height: u32) -> Vec<u8> {
+    png(width, height, 8, 2, &[], &packed(height as usize * (width as usize * 3 + 1)))
+}
+
 fn small_png(between: &[Vec<u8>]) -> Vec<u8> {
     png(64, 64, 8, 2, between, &packed(64 * (64 * 3 + 1)))
 }

@@ -102,4 +102,17 @@ mod tests {
             assert!(!error.contains("169") && !error.contains("passwd"), "{error}");
         }
     }
+
+    #[test]
+    fn base64_is_read_in_both_alphabets_with_line_breaks_and_without_padding() {
+        let bytes = vec![0xfb, 0xff, 0xbf, 0xfa];
+        for data in ["+/+/+g==", "-_-_-g==", "-_-_-g", "+_-/-g", "-_-\r\n_-g\n", " -_-_-g== "] {
+            assert_eq!(decode_base64(data), Ok(bytes.clone()), "{data:?}");
+        }
+        assert_eq!(open("data:image/png;base64,-_-_-g=="), Ok(bytes));
+        for data in ["-_-_-g=-", "-_-_-", "-_.-_"] {
+            let error = decode_base64(data).expect_err(data).to_string();
+            assert!(error.contains("expected base64") && !error.contains('-'), "{error}");
+        }
+    }
 }

@@ -30,6 +30,18 @@ pub struct EncodedImage {
     pub field: String,
     /// The file, or where the file is.
     pub source: ImageSource,
+    /// How much of it the model reads.
+    pub detail: Detail,
+}
+
+/// How much of an image the model reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// As many pixels as the model's settings allow.
+    #[default]
+    Full,
+    /// At most as many pixels as a square of 512 has, the size that OpenAI documents for `low`.
+    Low,
 }
 
 /// How an image came. Its `Debug` form shows no bytes of the image.
@@ -69,7 +81,7 @@ pub fn process(
     processor: &ImageProcessor,
 ) -> Result<(PatchGrid, Vec<u8>), BadImage> {
     let header = decode::inspect(file, bounds)?;
-    let grid = processor.grid(header.upright())?;
+    let grid = processor.grid(header.upright(), Detail::Full)?;
     let pixels = decode::decode(file, &header)?;
     let mut resized = Vec::new();
     let out = |row: &[u8]| {

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::resize::Sizes;
-use super::{BadImage, PatchGrid, Size};
+use super::{BadImage, Detail, PatchGrid, Size};
 use crate::checkpoint::{LoadError, ProcessorSettings, VisionSettings};
 
 /// Model types whose vision towers the target serves. Their images are resized to multiples of
@@ -19,6 +19,9 @@ const MAX_PIXELS: u64 = 16_777_216;
 const MOST_PIXELS: u64 = 1 << 28;
 /// Pillow's number of its bicubic filter.
 const BICUBIC: u64 = 3;
+
+/// Pixels of an image of [`Detail::Low`], at most.
+const LOW_PIXELS: u64 = 512 * 512;
 
 /// How a model's images are prepared, and the token that stands for them.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,8 +85,12 @@ impl ImageProcessor {
     ///
     /// # Errors
     /// Its sides differ too much.
-    pub fn grid(&self, size: Size) -> Result<PatchGrid, BadImage> {
-        let Size { width, height } = self.sizes.of(size)?;
+    pub fn grid(&self, size: Size, detail: Detail) -> Result<PatchGrid, BadImage> {
+        let sizes = match detail {
+            Detail::Full => self.sizes,
+            Detail::Low => self.sizes.at_most(LOW_PIXELS),
+        };
+        let Size { width, height } = sizes.of(size)?;
         Ok(PatchGrid { rows: height / self.patch, columns: width / self.patch })
     }
 

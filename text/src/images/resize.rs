@@ -30,6 +30,13 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// The same with so many pixels at most.
+    pub fn at_most(self, pixels: u64) -> Self {
+        let least = u64::from(self.factor).pow(2);
+        let max_pixels = self.max_pixels.min(pixels).max(least);
+        Self { min_pixels: self.min_pixels.min(max_pixels), max_pixels, ..self }
+    }
+
     /// The size that an image gets. Source: `smart_resize`, transformers,
     /// models/qwen2_vl.
     ///

@@ -225,9 +225,9 @@ proptest::proptest! {
 
 #[test]
 fn nothing_of_an_image_is_printed() {
-    let image = |source| EncodedImage { field: "f".into(), source };
+    let image = |source| EncodedImage { field: "f".into(), source, detail: Detail::Full };
     let secret = image(ImageSource::Address("data:image/png;base64,c2VjcmV0".into()));
-    let shown = r#"EncodedImage { field: "f", source: Address(30 bytes) }"#;
+    let shown = r#"EncodedImage { field: "f", source: Address(30 bytes), detail: Full }"#;
     assert_eq!(format!("{secret:?}"), shown);
     let secret = image(ImageSource::File(Bytes::from_static(b"secret")));
     assert!(!format!("{secret:?}").contains("secret"));

@@ -498,7 +498,11 @@ mod tests {
         assert_eq!(short(&messages), ["system:<3>|s", "user:a|<0>|b|<1>|<2>|c\n\nd"]);
         let source = || crate::images::ImageSource::Address(String::new());
         let images = (0..4)
-            .map(|number| EncodedImage { field: number.to_string(), source: source() })
+            .map(|number| EncodedImage {
+                field: number.to_string(),
+                source: source(),
+                detail: crate::images::Detail::Full,
+            })
             .collect();
         let ordered = in_order(&mut messages, images);
         assert_eq!(ordered.iter().map(|image| image.field.as_str()).collect::<String>(), "3012");

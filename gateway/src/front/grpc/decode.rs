@@ -5,6 +5,7 @@
 //! cannot be dropped in silence (I5).
 
 use paceline_proto::v1;
+use paceline_text::images::Detail;
 use paceline_text::json::JsonBudget;
 use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::RouteWish;
@@ -158,7 +159,9 @@ fn content_part(
     match part.part {
         Some(Part::Text(text)) => Ok(ContentPartInput::Text(text)),
         Some(Part::Image(image)) => Ok(ContentPartInput::Image(image.data)),
-        Some(Part::ImageUrl(image)) => Ok(ContentPartInput::ImageUrl(image.url)),
+        Some(Part::ImageUrl(image)) => {
+            Ok(ContentPartInput::ImageUrl { url: image.url, detail: Detail::Full })
+        }
         None => {
             let field = format!("messages[{at}].content[{place}]");
             let expected = "text, image or image_url";
@@ -380,6 +383,7 @@ mod tests {
             logit_bias: vec![LogitBias { token_id: 4095, bias: 1.5 }],
             max_tokens: Some(3),
             lower_max_tokens: false,
+            drop_oldest: false,
             min_tokens: 2,
             ignore_eos: true,
             stop_token_ids: vec![9],
@@ -428,7 +432,7 @@ mod tests {
             content: vec![
                 ContentPartInput::Text("t".into()),
                 ContentPartInput::Image(vec![1].into()),
-                ContentPartInput::ImageUrl("data:,".into()),
+                ContentPartInput::ImageUrl { url: "data:,".into(), detail: Detail::Full },
             ],
             tool_calls: vec![ToolCallInput {
                 id: "c".into(),

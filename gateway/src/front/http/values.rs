@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 
+use paceline_text::images::Detail;
 use serde::Serialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -163,6 +164,20 @@ impl<'de> Deserialize<'de> for First {
         }
 
         deserializer.deserialize_any(Forms)
+    }
+}
+
+/// How much of an image the model reads, by OpenAI's word in this field.
+///
+/// # Errors
+/// Another word.
+pub fn detail_of(field: &str, word: Option<String>) -> Result<Detail, InferenceError> {
+    match word.as_deref() {
+        None | Some("auto" | "high" | "original") => Ok(Detail::Full),
+        Some("low") => Ok(Detail::Low),
+        Some(other) => {
+            Err(InferenceError::invalid(field, "auto, low, high or original", quoted(other)))
+        }
     }
 }
 

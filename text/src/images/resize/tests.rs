@@ -62,3 +62,19 @@ fn sides_that_differ_too_much_are_refused() {
     let error = sizes.of(size(201, 1)).expect_err("a line").to_string();
     assert!(error.contains("200 times") && error.contains("201 x 1"), "{error}");
 }
+
+#[test]
+fn fewer_pixels_at_most_change_only_sizes_that_have_more() {
+    let sizes = Sizes { factor: 32, min_pixels: 65_536, max_pixels: 16_777_216 };
+    let few = sizes.at_most(512 * 512);
+    assert_eq!(few.of(size(4000, 2000)), Ok(size(704, 352)));
+    assert_eq!(few.of(size(512, 512)), Ok(size(512, 512)));
+    for small in [size(100, 60), size(400, 300)] {
+        assert_eq!(few.of(small), sizes.of(small));
+    }
+    assert_eq!(sizes.at_most(1 << 30), sizes);
+    // A model that reads more at least reads as many as it may at most.
+    let large = Sizes { min_pixels: 1 << 20, ..sizes }.at_most(512 * 512);
+    assert_eq!((large.min_pixels, large.max_pixels), (512 * 512, 512 * 512));
+    assert_eq!(large.of(size(64, 64)), Ok(size(512, 512)));
+}

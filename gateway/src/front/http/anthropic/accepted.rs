@@ -96,6 +96,11 @@ const PROVIDER_TOOLS: &[&str] = &[
     "web_search",
 ];
 
+/// Whether a tool of this type is a search for tools that Anthropic's service makes.
+pub fn is_hosted_search(kind: &str) -> bool {
+    kind.starts_with("tool_search_tool_") && is_run_by_provider(kind)
+}
+
 /// Whether a tool of this type is one that Anthropic's service runs itself. The model is not told of
 /// it, so it does not try.
 pub fn is_run_by_provider(kind: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Blocks that stand in several kinds of messages: texts and images.
 
-use paceline_text::images::decode_base64;
+use paceline_text::images::{Detail, decode_base64};
 
 use super::accepted;
 use super::types::{ImageBlock, ImageFile, ImageSource, ImageUrl, TextBlock};
@@ -23,7 +23,7 @@ pub(super) fn image(path: &str, block: ImageBlock) -> Result<ContentPartInput, I
     match source {
         ImageSource::Url(ImageUrl { url, rest }) => {
             check(&format!("{path}.source."), &rest, &[])?;
-            Ok(ContentPartInput::ImageUrl(url))
+            Ok(ContentPartInput::ImageUrl { url, detail: Detail::Full })
         }
         // The file's own beginning says what it is.
         ImageSource::Base64(ImageFile { media_type: _, data, rest }) => {

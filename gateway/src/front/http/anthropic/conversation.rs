@@ -81,7 +81,11 @@ impl Turns {
     /// Adds a message. One without content is an empty text.
     pub(super) fn push(&mut self, open: OpenMessage) {
         let is_empty = open.is_empty();
-        let OpenMessage { mut message, path } = open;
+        let OpenMessage { mut message, mut path } = open;
+        if !message.tool_calls.is_empty() {
+            // The protocol's calls are blocks of the content. Each has a path of its own already.
+            path.record("tool_calls", format!("{}.content", path.path));
+        }
         if is_empty {
             message.content.push(ContentPartInput::Text(String::new()));
         }

@@ -34,7 +34,7 @@ fn short(messages: &[MessageInput]) -> Vec<String> {
     let part = |part: &ContentPartInput| match part {
         ContentPartInput::Text(text) => text.clone(),
         ContentPartInput::Image(file) => format!("<{} bytes>", file.len()),
-        ContentPartInput::ImageUrl(url) => format!("<{url}>"),
+        ContentPartInput::ImageUrl { url, .. } => format!("<{url}>"),
     };
     let one = |message: &MessageInput| {
         let MessageInput { role, content, tool_calls, tool_call_id, name, reasoning } = message;
@@ -290,6 +290,7 @@ fn errors_name_the_clients_own_fields() {
         ("messages[2].content[0]", "messages[1].content[1]"),
         ("messages[2].tool_calls[1].arguments", "messages[1].content[3].input"),
         ("messages[2].tool_calls[1].name", "messages[1].content[3].name"),
+        ("messages[2].tool_calls", "messages[1].content"),
         ("messages[3].content[0]", "messages[2].content[0].content[0]"),
         ("messages[4].content[0]", "messages[2].content[1].content"),
         ("messages[4].tool_call_id", "messages[2].content[1].tool_use_id"),

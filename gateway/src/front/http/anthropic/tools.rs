@@ -72,6 +72,8 @@ struct Tools {
     is_offered: Vec<bool>,
     /// Names of tools that Anthropic's service runs. They are never offered.
     left_out: HashSet<String>,
+    /// Whether Anthropic's service would search for those that wait. Here no search finds them.
+    has_hosted_search: bool,
 }
 
 /// The offered tools.
@@ -86,6 +88,9 @@ pub(super) fn offered(
     for (at, tool) in tools.into_iter().enumerate() {
         all.add(&format!("tools[{at}]"), tool)?;
     }
+    if all.has_hosted_search {
+        all.is_offered.fill(true);
+    }
     for change in changes {
         match change {
             ToolChange::Reference { name } => {
@@ -96,7 +101,7 @@ pub(super) fn offered(
             ToolChange::Definition { path, tool } => all.define(&path, tool)?,
         }
     }
-    let Tools { all, is_offered, left_out: _ } = all;
+    let Tools { all, is_offered, .. } = all;
     Ok(all
         .into_iter()
         .zip(is_offered)
@@ -112,6 +117,7 @@ impl Tools {
         let Tool { name, description, input_schema, strict, kind, defer_loading, rest } = tool;
         if let Some(kind) = kind.filter(|kind| kind != "custom") {
             if accepted::is_run_by_provider(&kind) {
+                self.has_hosted_search |= accepted::is_hosted_search(&kind);
                 self.left_out.extend(name);
                 return Ok(());
             }
@@ -200,6 +206,16 @@ mod tests {
         assert_eq!(offered, Ok(vec!["search".into(), "write".into()]));
         let added = ToolChange::addition("p", block("tool_reference", "read")).expect("served");
         assert_eq!(names(tools, vec![added]), Ok(vec!["search".into(), "read".into()]));
+    }
+
+    #[test]
+    fn a_deferred_tool_is_offered_at_once_if_nobody_here_searches_for_it() {
+        let hosted =
+            |kind: &str| json!([{"type": kind, "name": "s"}, tool("a", true), tool("b", false)]);
+        for kind in ["tool_search_tool_regex_20251119", "tool_search_tool_bm25"] {
+            assert_eq!(names(hosted(kind), vec![]), Ok(vec!["a".into(), "b".into()]), "{kind}");
+        }
+        assert_eq!(names(hosted("web_search_20250305"), vec![]), Ok(vec!["b".into()]));
     }
 
     #[test]

@@ -310,7 +310,8 @@ pub struct Tool {
     /// out: the model is not told of them.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// True: the tool is offered only after a `tool_reference` or a `tool_addition` names it.
+    /// True: the tool is offered only after a `tool_reference` or a `tool_addition` names it. Beside a
+    /// search for tools that Anthropic's service makes, it is offered at once.
     pub defer_loading: Option<bool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]

@@ -86,11 +86,7 @@ pub const PART: &[Accepted] = &[
 ];
 
 /// Of an image's address.
-pub const IMAGE: &[Accepted] = &[accepted(
-    "detail",
-    Values::Words(&["auto", "low", "high"]),
-    "Continue, openai (Python); every image is read whole",
-)];
+pub const IMAGE: &[Accepted] = &[];
 
 /// Of a tool.
 pub const TOOL: &[Accepted] = &[accepted("cache_control", Values::Any, "Cline")];
@@ -147,7 +143,6 @@ mod tests {
             let found = refused(json!({ (name.as_str()): value }), CHAT).expect("refused");
             assert_eq!(found, format!("messages[1].{name}"));
         }
-        assert!(refused(json!({"detail": "tiny"}), IMAGE).is_some());
         assert!(refused(json!({"skip_special_tokens": false}), CHAT).is_some());
         assert!(refused(json!({"include_reasoning": false}), CHAT).is_some());
         assert!(refused(json!({"output_schema": {}}), FUNCTION).is_some());
@@ -165,7 +160,6 @@ mod tests {
         let resent =
             json!({"annotations": [], "audio": null, "function_call": null, "parsed": null});
         assert_eq!(refused(resent, MESSAGE), None);
-        assert_eq!(refused(json!({"detail": "low"}), IMAGE), None);
     }
 
     #[test]

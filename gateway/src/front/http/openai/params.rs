@@ -2,7 +2,7 @@
 //! errors.
 
 use paceline_vocabulary::RouteWish;
-use paceline_vocabulary::sampling::LogitBias;
+use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -48,7 +48,7 @@ pub(crate) struct Asked {
 /// The penalty under its two names.
 ///
 /// # Errors
-/// Both are there and differ.
+/// Both are there and differ; the second name has a penalty that is out of its range.
 pub(super) fn one_penalty(
     repetition_penalty: Option<f32>,
     repeat_penalty: Option<f32>,
@@ -58,7 +58,16 @@ pub(super) fn one_penalty(
             let expected = format!("{ours}, as repetition_penalty has it");
             Err(InferenceError::invalid("repeat_penalty", expected, theirs))
         }
-        (ours, theirs) => Ok(ours.or(theirs)),
+        (Some(ours), _) => Ok(Some(ours)),
+        (None, Some(theirs)) => {
+            let rule = SamplingRule { repetition_penalty: theirs, ..SamplingRule::GREEDY };
+            let found = |error: OutOfRange| {
+                InferenceError::invalid("repeat_penalty", error.expected, error.found)
+            };
+            rule.check().map_err(found)?;
+            Ok(Some(theirs))
+        }
+        (None, None) => Ok(None),
     }
 }
 

@@ -25,8 +25,6 @@ pub const REQUEST: &[Accepted] = &[
     ),
     accepted("store", Values::Boolean(false), "Codex CLI"),
     accepted("stream_options", Values::Any, "Codex CLI; there is no obfuscation here"),
-    // Nothing is dropped of a conversation that fits, and one that does not fit is refused.
-    accepted("truncation", Values::Words(&["auto", "disabled"]), "openai-agents"),
     accepted("user", Values::Any, "openai (Python)"),
 ];
 
@@ -58,6 +56,7 @@ const PROVIDER_TOOLS: &[&str] = &[
     "image_generation",
     "mcp",
     "programmatic_tool_calling",
+    "tool_search",
     "web_search",
     "web_search_preview",
 ];
@@ -89,7 +88,6 @@ pub const TEXT: &[Accepted] = &[
 
 /// Of an image.
 pub const IMAGE: &[Accepted] = &[
-    accepted("detail", Values::Words(&["auto", "low", "high", "original"]), "Codex CLI"),
     accepted("file_id", Values::Null, "openai (Python), where it is set to None"),
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
@@ -97,14 +95,15 @@ pub const IMAGE: &[Accepted] = &[
 /// Fields of a function that Responses clients send and that change nothing.
 pub const FUNCTION: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
-    accepted("defer_loading", Values::Boolean(false), "Codex CLI"),
     accepted("output_schema", Values::Any, "Codex CLI; the model is not told of it"),
 ];
+
+/// Of a search for tools.
+pub const TOOL_SEARCH: &[Accepted] = &[];
 
 /// Of another tool, and of a group of tools.
 pub const TOOL: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),
-    accepted("defer_loading", Values::Boolean(false), "Codex CLI"),
     accepted("output_schema", Values::Any, "Codex CLI; the model is not told of it"),
     accepted("strict", Values::Boolean(false), "Codex CLI, which sends it of every tool"),
 ];
@@ -151,8 +150,13 @@ mod tests {
 
     #[test]
     fn tools_of_the_provider_are_known_with_any_date() {
-        for kind in ["web_search", "web_search_2025_08_26", "web_search_preview_2025_03_11", "mcp"]
-        {
+        for kind in [
+            "web_search",
+            "web_search_2025_08_26",
+            "web_search_preview_2025_03_11",
+            "mcp",
+            "tool_search",
+        ] {
             assert!(is_run_by_provider(kind), "{kind}");
         }
         // The client runs these, and only OpenAI's models know their arguments.

@@ -41,7 +41,7 @@ pub struct ResponsesAnswer {
     /// Always empty: the request's tools are not repeated.
     #[schema(value_type = Vec<Object>)]
     pub tools: Vec<Value>,
-    /// `disabled`.
+    /// As in the request; `disabled` if it is absent there.
     pub truncation: String,
     /// Tokens of the request.
     pub usage: ResponsesUsage,
@@ -111,6 +111,20 @@ pub enum ResponsesOutput {
         namespace: Option<String>,
         /// A JSON object as text; a beginning of one if the call is incomplete.
         arguments: String,
+        /// `completed`, or `incomplete` if the limit of tokens cut it.
+        status: String,
+    },
+    /// A search of the client for tools.
+    ToolSearchCall {
+        /// Its id.
+        id: String,
+        /// Id of the call, for the tools that it finds.
+        call_id: String,
+        /// `client`.
+        execution: String,
+        /// What is searched for; a text if the call is incomplete.
+        #[schema(value_type = Object)]
+        arguments: Value,
         /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
     },

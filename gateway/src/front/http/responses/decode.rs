@@ -12,17 +12,18 @@ use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
 
 use super::accepted;
-use super::tools::{Tools, custom_arguments, model_name};
+use super::tools::{SEARCH, Tools, custom_arguments, model_name};
 use super::types::{
     AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, ImagePart, InputItem,
     Item, MessageItem, OutputItem, Reasoning, ReasoningItem, ReasoningText, RefusalPart,
-    ResponsesPart, ResponsesRequest, TextConfig, TextFormat, TextPart,
+    ResponsesPart, ResponsesRequest, TextConfig, TextFormat, TextPart, ToolSearchCallItem,
+    ToolSearchOutputItem,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
 use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
 use crate::front::http::protocol::{AllowedCalls, Decoded};
-use crate::front::http::values::{TextOr, ToolKind};
+use crate::front::http::values::{TextOr, ToolKind, detail_of};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -87,6 +88,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
         top_logprobs,
         parallel_tool_calls,
         metadata: _,
+        truncation,
         paceline,
         rest,
     } = body;
@@ -113,13 +115,13 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
             }
         }
     }
-    let Items { messages, paths, mut tools, called: _ } = items;
-    let offered = std::mem::take(&mut tools.offered);
+    let Items { messages, paths, tools, called: _ } = items;
     let is_left_out = accepted::is_run_by_provider;
     let choice = tool_choice.map(|choice| choice.rule(KINDS, None, is_left_out));
     let choice = choice.transpose()?.unwrap_or_default();
     let model_name = |name: &str| tools.model_name_of(name);
-    let (offered, rule) = choice.applied(offered, model_name)?;
+    let (mut offered, rule) = choice.applied(tools.all.clone(), model_name)?;
+    offered.retain(|tool| !tools.waits(&tool.name));
     let Thoughts { mut arguments, effort } = thoughts(reasoning)?;
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
     check("paceline.", &rest, &[])?;
@@ -139,6 +141,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
         max_tokens: max_output_tokens.map(MaxTokens::get),
         // The protocol's max_output_tokens is an upper bound.
         lower_max_tokens: true,
+        drop_oldest: truncates(truncation)?,
         stop: match stop {
             None => Vec::new(),
             Some(TextOr::Text(stop)) => vec![stop],
@@ -197,10 +200,6 @@ impl Items {
             Item::Reasoning(item) => {
                 check(&item.rest)?;
                 place.record("reasoning", path.as_str());
-                let field = |name: &str| format!("{path}.{name}");
-                let length = |texts: &Option<Vec<_>>| texts.as_ref().map_or(0, Vec::len);
-                check_elements(&field("content"), length(&item.content), limits::MAX_PARTS)?;
-                check_elements(&field("summary"), length(&item.summary), limits::MAX_PARTS)?;
                 let reasoning = thought(&path, item)?;
                 MessageInput { reasoning, ..message("assistant", vec![said(String::new())]) }
             }
@@ -228,9 +227,55 @@ impl Items {
                 check(&rest)?;
                 return self.tools.add(&format!("{path}.tools"), tools);
             }
+            Item::ToolSearchCall(item) => {
+                check(&item.rest)?;
+                let Some(call) = self.search(&mut place, &path, item) else { return Ok(()) };
+                call
+            }
+            Item::ToolSearchOutput(item) => {
+                check(&item.rest)?;
+                let Some(found) = self.found(&mut place, &path, item)? else { return Ok(()) };
+                found
+            }
         };
         self.push(place, made);
         Ok(())
+    }
+
+    /// A search for tools as a call. The model knows of no search by OpenAI's service, which has no
+    /// id.
+    fn search(
+        &mut self,
+        place: &mut MessagePath,
+        path: &str,
+        item: ToolSearchCallItem,
+    ) -> Option<MessageInput> {
+        let ToolSearchCallItem { call_id, execution: _, arguments, rest: _ } = item;
+        let call_id = call_id?;
+        place_call(place, path, "arguments");
+        Some(self.call(call_id, None, SEARCH, arguments.input()))
+    }
+
+    /// Offers the tools that a search found, and returns the answer of the search.
+    fn found(
+        &mut self,
+        place: &mut MessagePath,
+        path: &str,
+        item: ToolSearchOutputItem,
+    ) -> Result<Option<MessageInput>, InferenceError> {
+        let ToolSearchOutputItem { call_id, execution: _, tools, rest: _ } = item;
+        let path = |name: &str| format!("{path}.{name}");
+        let found = self.tools.find(&path("tools"), tools)?;
+        let Some(call_id) = call_id else { return Ok(None) };
+        place.record("content[0]", path("tools"));
+        place.record("tool_call_id", path("call_id"));
+        let each = found.iter().map(|name| format!("The tool {name} is offered now."));
+        let text = match found.is_empty() {
+            true => "No tool was found.".to_owned(),
+            false => each.collect::<Vec<_>>().join(" "),
+        };
+        let name = SEARCH.to_owned();
+        Ok(Some(MessageInput { tool_call_id: call_id, name, ..message("tool", vec![said(text)]) }))
     }
 
     /// A message of one call.
@@ -294,9 +339,10 @@ fn parts(
                 check(&path, &rest, accepted::TEXT)?;
                 Ok(said(refusal))
             }
-            ResponsesPart::InputImage(ImagePart { image_url, rest }) => {
+            ResponsesPart::InputImage(ImagePart { image_url: url, detail, rest }) => {
                 check(&path, &rest, accepted::IMAGE)?;
-                Ok(ContentPartInput::ImageUrl(image_url))
+                let detail = detail_of(&format!("{path}detail"), detail)?;
+                Ok(ContentPartInput::ImageUrl { url, detail })
             }
         }
     };
@@ -307,6 +353,9 @@ fn parts(
 /// service hid has no text here.
 fn thought(path: &str, item: ReasoningItem) -> Result<String, InferenceError> {
     let ReasoningItem { summary, content, encrypted_content, rest: _ } = item;
+    let length = |texts: &Option<Vec<_>>| texts.as_ref().map_or(0, Vec::len);
+    check_elements(&format!("{path}.content"), length(&content), limits::MAX_PARTS)?;
+    check_elements(&format!("{path}.summary"), length(&summary), limits::MAX_PARTS)?;
     let join = |name: &str, parts: Option<Vec<ReasoningText>>| {
         let parts = parts.unwrap_or_default().into_iter().enumerate();
         let text = |(at, ReasoningText { kind: _, text, rest }): (usize, ReasoningText)| {
@@ -404,6 +453,17 @@ fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
     Ok(thoughts)
 }
 
+/// Whether the oldest items are left out of a conversation that does not fit.
+fn truncates(word: Option<String>) -> Result<bool, InferenceError> {
+    match word.as_deref() {
+        None | Some("disabled") => Ok(false),
+        Some("auto") => Ok(true),
+        Some(other) => {
+            Err(InferenceError::invalid("truncation", "auto or disabled", quoted(other)))
+        }
+    }
+}
+
 /// The fields that the protocol has in answers too.
 fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
     let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone());
@@ -419,6 +479,7 @@ fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
         ("reasoning", serde_json::json!({"effort": effort, "summary": null})),
         ("temperature", body.temperature.into()),
         ("top_p", body.top_p.into()),
+        ("truncation", body.truncation.as_deref().unwrap_or("disabled").into()),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -33,7 +33,7 @@ fn short(messages: &[MessageInput]) -> Vec<String> {
     let part = |part: &ContentPartInput| match part {
         ContentPartInput::Text(text) => text.clone(),
         ContentPartInput::Image(file) => format!("<{} bytes>", file.len()),
-        ContentPartInput::ImageUrl(url) => format!("<{url}>"),
+        ContentPartInput::ImageUrl { url, detail } => format!("<{url} {detail:?}>"),
     };
     let one = |message: &MessageInput| {
         let MessageInput { role, content, tool_calls, tool_call_id, name, reasoning } = message;
@@ -76,7 +76,7 @@ fn each_item_is_a_message() {
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "d"}]},
         {"role": "user", "content": [
             {"type": "input_text", "text": "a"},
-            {"type": "input_image", "image_url": "data:,x", "detail": "auto"},
+            {"type": "input_image", "image_url": "data:,x", "detail": "low"},
         ]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": encrypted("hm")},
         {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
@@ -93,7 +93,7 @@ fn each_item_is_a_message() {
         short(&conversation(decoded).messages),
         [
             "developer:d",
-            "user:a|<data:,x>",
+            "user:a|<data:,x Low>",
             "assistant: (hm)",
             "assistant:b",
             "assistant: !c1 mcp__docs__read{}",
@@ -340,7 +340,7 @@ fn values_that_change_nothing_are_accepted() {
         "truncation": "auto", "max_tool_calls": 3, "service_tier": "priority",
         "include": ["file_search_call.results", "code_interpreter_call.outputs"],
         "input": [{"role": "user", "content": [
-            {"type": "input_image", "image_url": "data:,x", "detail": "low"},
+            {"type": "input_image", "image_url": "data:,x", "detail": "original"},
         ]}],
     }));
 }

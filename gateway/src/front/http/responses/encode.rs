@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::custom_input::CustomInput;
 use super::decode::{Asked, encrypted};
 use super::logprobs::MessageLogprobs;
-use super::tools::ClientTool;
+use super::tools::{CallForm, ClientTool};
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
 use crate::front::http::openai::logprobs::ChatTokenLogprob;
@@ -79,6 +79,10 @@ enum Kind {
         id: String,
         tool: ClientTool,
         input: CustomInput,
+    },
+    /// A search of the client for tools. It has no pieces.
+    SearchCall {
+        id: String,
     },
 }
 
@@ -197,9 +201,12 @@ impl ResponseWriter {
             }
             AnswerPart::CallStart(CallStart { index: _, id, name }) => {
                 let tool = self.asked.tools.client(&name);
-                let kind = match tool.custom {
-                    true => Kind::CustomCall { id, tool, input: CustomInput::default() },
-                    false => Kind::Call { id, tool },
+                let kind = match tool.form {
+                    CallForm::Custom => {
+                        Kind::CustomCall { id, tool, input: CustomInput::default() }
+                    }
+                    CallForm::Function => Kind::Call { id, tool },
+                    CallForm::Search => Kind::SearchCall { id },
                 };
                 self.open(kind, events);
             }
@@ -210,6 +217,7 @@ impl ResponseWriter {
                     Some((Kind::CustomCall { input, .. }, object)) => {
                         ("response.custom_tool_call_input.delta", input.more(object))
                     }
+                    Some((Kind::SearchCall { .. }, _)) => return,
                     _ => ("response.function_call_arguments.delta", text),
                 };
                 if !delta.is_empty() {
@@ -239,12 +247,13 @@ impl ResponseWriter {
             Kind::Reasoning => "rs",
             Kind::CustomCall { .. } => "ctc",
             Kind::Call { .. } => "fc",
+            Kind::SearchCall { .. } => "tsc",
         };
         let id = format!("{prefix}_{}_{}", self.head.request_id, self.output.len());
         let part = match kind {
             Kind::Message => Some(text_part("", &[])),
             Kind::Reasoning => Some(reasoning_part("")),
-            Kind::Call { .. } | Kind::CustomCall { .. } => None,
+            Kind::Call { .. } | Kind::CustomCall { .. } | Kind::SearchCall { .. } => None,
         };
         let open = OpenItem { id, kind, text: String::new(), logprobs: Vec::new() };
         let body = json!({"output_index": self.output.len(), "item": open.json(ItemState::InProgress, false)});
@@ -285,6 +294,7 @@ impl ResponseWriter {
                 let body = json!({"part": reasoning_part(&text)});
                 events.extend(self.of_item("response.content_part.done", body, true));
             }
+            Kind::SearchCall { .. } => {}
             Kind::CustomCall { .. } | Kind::Call { .. } if state == ItemState::Incomplete => {}
             Kind::CustomCall { input, .. } => {
                 let (input, rest) = input.end(&text);
@@ -296,7 +306,7 @@ impl ResponseWriter {
                 events.extend(self.of_item(name, json!({ "input": input }), false));
             }
             Kind::Call { tool, .. } => {
-                let body = json!({"arguments": arguments(&text), "name": tool.name});
+                let body = json!({"arguments": arguments(&text, false), "name": tool.name});
                 let name = "response.function_call_arguments.done";
                 events.extend(self.of_item(name, body, false));
             }
@@ -351,10 +361,14 @@ impl OpenItem {
                 "type": "function_call",
                 "call_id": id,
                 "name": tool.name,
-                "arguments": match text {
-                    Some(text) if !is_cut => arguments(text),
-                    _ => text.unwrap_or_default().to_owned(),
-                },
+                "arguments": text.map_or_else(String::new, |text| arguments(text, is_cut)),
+                "status": state,
+            }),
+            Kind::SearchCall { id } => json!({
+                "type": "tool_search_call",
+                "call_id": id,
+                "execution": "client",
+                "arguments": object(text.unwrap_or_default()),
                 "status": state,
             }),
         };
@@ -423,9 +437,14 @@ fn error_code(error: &InferenceError) -> &'static str {
     }
 }
 
-/// A function that takes nothing may come without arguments; clients parse the text.
-fn arguments(text: &str) -> String {
-    if text.is_empty() { "{}".to_owned() } else { text.to_owned() }
+/// A function that takes nothing may come without arguments; clients parse the text of a whole call.
+fn arguments(text: &str, is_cut: bool) -> String {
+    if text.is_empty() && !is_cut { "{}".to_owned() } else { text.to_owned() }
+}
+
+/// Arguments as a value. Those that are no JSON, because they were cut, are a text.
+fn object(text: &str) -> Value {
+    serde_json::from_str(&arguments(text, false)).unwrap_or_else(|_| text.into())
 }
 
 fn text_part(text: &str, logprobs: &[ChatTokenLogprob]) -> Value {

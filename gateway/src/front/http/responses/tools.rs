@@ -1,8 +1,9 @@
 //! Tools of the Responses protocol as functions, the one kind that templates know: tools of a group
 //! get the group's name in front of theirs, and a tool that takes any text becomes a function with
-//! one argument.
+//! one argument. A client's search for tools becomes a function, too, and the tools that are deferred
+//! wait until it finds them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use paceline_proto::limits;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::accepted;
 use super::types::{
     self, CustomFormat, CustomTool, FunctionTool, GrammarFormat, GroupedTool, NamespaceTool,
-    PlainFormat, Tool,
+    PlainFormat, Tool, ToolSearchTool,
 };
 use crate::front::http::accepted::check;
 use crate::inference::bounds::check_elements;
@@ -20,6 +21,21 @@ use crate::inference::input::{JsonInput, ToolInput};
 /// The argument that holds the text of a custom tool.
 pub(super) const ARGUMENT: &str = "input";
 
+/// The name by which the model knows the client's search for tools.
+pub(super) const SEARCH: &str = "tool_search";
+
+/// The form of a tool's calls in the protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CallForm {
+    /// Arguments, as text.
+    #[default]
+    Function,
+    /// Any text.
+    Custom,
+    /// A search for tools: arguments, as an object.
+    Search,
+}
+
 /// A tool as the client knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTool {
@@ -27,17 +43,21 @@ pub struct ClientTool {
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
-    /// Whether it takes any text.
-    pub custom: bool,
+    /// The form of its calls.
+    pub form: CallForm,
 }
 
 /// The tools of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tools {
-    /// For the middle.
-    pub offered: Vec<ToolInput>,
+    /// For the middle, with those that wait.
+    pub all: Vec<ToolInput>,
     /// The client's tools by the names that the model knows.
     known: HashMap<String, ClientTool>,
+    /// Names of deferred tools that no search has found, as the model knows them.
+    deferred: HashSet<String>,
+    /// Whether the client searches for tools.
+    has_search: bool,
     /// How many tools the client gave, those included that are not offered.
     given: usize,
 }
@@ -85,6 +105,36 @@ impl Tools {
         known.map_or_else(|| name.to_owned(), |(model, _)| model.clone())
     }
 
+    /// Whether a tool waits for the client's search. Without a search nothing would ever offer it.
+    pub fn waits(&self, model_name: &str) -> bool {
+        self.has_search && self.deferred.contains(model_name)
+    }
+
+    /// Offers the tools that a search found, which stand at `path` of the body, and returns their
+    /// names as the model knows them.
+    ///
+    /// # Errors
+    /// The first field that is not served.
+    pub fn find(&mut self, path: &str, tools: Vec<Tool>) -> Result<Vec<String>, InferenceError> {
+        let mut found = Self::default();
+        found.add(path, tools)?;
+        let mut names = Vec::new();
+        for tool in found.all {
+            self.deferred.remove(&tool.name);
+            names.push(tool.name.clone());
+            match self.all.iter_mut().find(|known| known.name == tool.name) {
+                Some(known) => *known = tool,
+                None => {
+                    // A client resends what it found in each search of a long session.
+                    self.count(path, 1)?;
+                    self.all.push(tool);
+                }
+            }
+        }
+        self.known.extend(found.known);
+        Ok(names)
+    }
+
     /// Adds a list of tools that is at `path` of the body.
     ///
     /// # Errors
@@ -100,22 +150,37 @@ impl Tools {
             match tool {
                 types::ClientTool::Function(tool) => self.function(&path, None, tool)?,
                 types::ClientTool::Custom(tool) => self.custom(&path, None, tool)?,
-                types::ClientTool::Namespace(NamespaceTool { name, description, tools, rest }) => {
-                    check(&format!("{path}."), &rest, accepted::TOOL)?;
-                    self.count(&format!("{path}.tools"), tools.len())?;
-                    let group = Group { name, description: description.unwrap_or_default() };
-                    for (at, tool) in tools.into_iter().enumerate() {
-                        let path = format!("{path}.tools[{at}]");
-                        match tool {
-                            GroupedTool::Function(tool) => {
-                                self.function(&path, Some(&group), tool)?;
-                            }
-                            GroupedTool::Custom(tool) => self.custom(&path, Some(&group), tool)?,
-                        }
-                    }
-                }
+                types::ClientTool::Namespace(tool) => self.namespace(&path, tool)?,
+                types::ClientTool::ToolSearch(tool) => self.search(&path, tool)?,
             }
         }
+        Ok(())
+    }
+
+    fn namespace(&mut self, path: &str, tool: NamespaceTool) -> Result<(), InferenceError> {
+        let NamespaceTool { name, description, tools, defer_loading, rest } = tool;
+        check(&format!("{path}."), &rest, accepted::TOOL)?;
+        self.count(&format!("{path}.tools"), tools.len())?;
+        let description = description.unwrap_or_default();
+        let group = Group { name, description, is_deferred: defer_loading == Some(true) };
+        for (at, tool) in tools.into_iter().enumerate() {
+            let path = format!("{path}.tools[{at}]");
+            match tool {
+                GroupedTool::Function(tool) => self.function(&path, Some(&group), tool)?,
+                GroupedTool::Custom(tool) => self.custom(&path, Some(&group), tool)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn search(&mut self, path: &str, tool: ToolSearchTool) -> Result<(), InferenceError> {
+        let ToolSearchTool { execution: _, description, parameters, rest } = tool;
+        check(&format!("{path}."), &rest, accepted::TOOL_SEARCH)?;
+        let description = description.unwrap_or_else(|| "Searches for further tools.".to_owned());
+        let parameters = parameters.map(JsonInput::from).unwrap_or_default();
+        let input = ToolInput { name: SEARCH.to_owned(), description, parameters, strict: false };
+        self.has_search = true;
+        self.offer(None, CallForm::Search, input, false);
         Ok(())
     }
 
@@ -131,13 +196,13 @@ impl Tools {
         group: Option<&Group>,
         tool: FunctionTool,
     ) -> Result<(), InferenceError> {
-        let FunctionTool { name, description, parameters, strict, rest } = tool;
+        let FunctionTool { name, description, parameters, strict, defer_loading, rest } = tool;
         check(&format!("{path}."), &rest, accepted::FUNCTION)?;
         let parameters = parameters.map(JsonInput::from).unwrap_or_default();
         let description = described(group, description.unwrap_or_default());
         let strict = strict.unwrap_or(false);
-        let input = ToolInput { name: String::new(), description, parameters, strict };
-        self.offer(group, name, false, input);
+        let input = ToolInput { name, description, parameters, strict };
+        self.offer(group, CallForm::Function, input, defer_loading == Some(true));
         Ok(())
     }
 
@@ -147,7 +212,7 @@ impl Tools {
         group: Option<&Group>,
         tool: CustomTool,
     ) -> Result<(), InferenceError> {
-        let CustomTool { name, description, format, rest } = tool;
+        let CustomTool { name, description, format, defer_loading, rest } = tool;
         check(&format!("{path}."), &rest, accepted::TOOL)?;
         let mut description = described(group, description.unwrap_or_default());
         let mut argument = "The whole input of the tool, as text.".to_owned();
@@ -176,17 +241,27 @@ impl Tools {
             "additionalProperties": false,
         });
         let parameters = parameters.into();
-        let input = ToolInput { name: String::new(), description, parameters, strict: false };
-        self.offer(group, name, true, input);
+        let input = ToolInput { name, description, parameters, strict: false };
+        self.offer(group, CallForm::Custom, input, defer_loading == Some(true));
         Ok(())
     }
 
-    /// Offers a tool under the name that the model knows it by.
-    fn offer(&mut self, group: Option<&Group>, name: String, custom: bool, input: ToolInput) {
+    /// Offers a tool, which has the client's name, under the name that the model knows it by.
+    fn offer(
+        &mut self,
+        group: Option<&Group>,
+        form: CallForm,
+        input: ToolInput,
+        is_deferred: bool,
+    ) {
         let namespace = group.map(|group| group.name.clone());
-        let model_name = model_name(namespace.as_deref(), &name);
-        self.known.insert(model_name.clone(), ClientTool { namespace, name, custom });
-        self.offered.push(ToolInput { name: model_name, ..input });
+        let model_name = model_name(namespace.as_deref(), &input.name);
+        if is_deferred || group.is_some_and(|group| group.is_deferred) {
+            self.deferred.insert(model_name.clone());
+        }
+        let client = ClientTool { namespace, name: input.name, form };
+        self.known.insert(model_name.clone(), client);
+        self.all.push(ToolInput { name: model_name, ..input });
     }
 }
 
@@ -194,6 +269,8 @@ impl Tools {
 struct Group {
     name: String,
     description: String,
+    /// Whether its tools wait for a search.
+    is_deferred: bool,
 }
 
 /// A tool's description. One without gets its group's.
@@ -222,15 +299,12 @@ mod tests {
         ]);
         let group = json!({"type": "namespace", "name": "mcp__docs", "description": "Files.", "tools": functions});
         let tools = tools(json!([group])).expect("served");
-        let offered: Vec<_> = tools
-            .offered
-            .iter()
-            .map(|tool| (tool.name.as_str(), tool.description.as_str()))
-            .collect();
+        let offered: Vec<_> =
+            tools.all.iter().map(|tool| (tool.name.as_str(), tool.description.as_str())).collect();
         assert_eq!(offered, [("mcp__docs__list", "Files."), ("mcp__docs__read", "Reads.")]);
         let known = tools.client("mcp__docs__read");
         assert_eq!(known.namespace.as_deref(), Some("mcp__docs"));
-        assert_eq!((known.name.as_str(), known.custom), ("read", false));
+        assert_eq!((known.name.as_str(), known.form), ("read", CallForm::Function));
         assert_eq!(
             tools.client("shell"),
             ClientTool { name: "shell".into(), ..Default::default() }
@@ -243,11 +317,11 @@ mod tests {
         let format = json!({"type": "grammar", "syntax": "lark", "definition": "start: LINE"});
         let patch = json!({"type": "custom", "name": "apply_patch", "description": "Edits.", "format": format});
         let tools = tools(json!([patch])).expect("served");
-        let [tool] = &tools.offered[..] else { panic!("one tool") };
+        let [tool] = &tools.all[..] else { panic!("one tool") };
         assert_eq!(tool.description, "Edits.\n\nGrammar of the input (lark):\nstart: LINE");
         let parameters: Value = serde_json::from_str(&tool.parameters.text()).expect("JSON");
         assert_eq!(parameters["required"], json!(["input"]));
-        assert!(tools.client("apply_patch").custom);
+        assert_eq!(tools.client("apply_patch").form, CallForm::Custom);
         let patch = "*** Begin Patch\n*** End Patch";
         assert_eq!(custom_input(&custom_arguments(patch).text()), patch);
         assert_eq!(custom_input(&json!({ "patch": patch }).to_string()), patch);
@@ -264,14 +338,62 @@ mod tests {
             {"type": "image_generation", "output_format": "png"},
             {"type": "web_search_2025_08_26"},
             {"type": "mcp", "server_label": "m"},
+            {"type": "tool_search"},
+            {"type": "tool_search", "execution": "server"},
         ]));
-        assert_eq!(served, Ok(Tools { given: 5, ..Default::default() }));
+        assert_eq!(served, Ok(Tools { given: 7, ..Default::default() }));
         let strict = json!([{"type": "function", "name": "f", "strict": true}]);
-        assert!(tools(strict).expect("served").offered[0].strict);
+        assert!(tools(strict).expect("served").all[0].strict);
         let custom = json!([{"type": "custom", "name": "f", "strict": true}]);
         let error = tools(custom).expect_err("it has no schema");
         assert_eq!(error.field.as_deref(), Some("tools[0].strict"));
         let unknown = json!([{"type": "computer_use_preview"}]);
         assert!(serde_json::from_value::<Vec<Tool>>(unknown).is_err());
+    }
+    /// The names of the tools that the model is told of.
+    fn offered(tools: &Tools) -> Vec<&str> {
+        let names = tools.all.iter().map(|tool| tool.name.as_str());
+        names.filter(|name| !tools.waits(name)).collect()
+    }
+
+    #[test]
+    fn a_deferred_tool_waits_only_if_the_client_searches() {
+        let function = |name: &str, is_deferred: bool| json!({"type": "function", "name": name, "defer_loading": is_deferred});
+        let grep = json!({"type": "custom", "name": "grep", "defer_loading": true});
+        let list = [function("list", false), grep];
+        let inside = json!({"type": "namespace", "name": "g", "tools": list});
+        let group = json!({"type": "namespace", "name": "h", "defer_loading": true, "tools": list});
+        let with = |search: Value| {
+            tools(json!([function("now", false), function("later", true), inside, group, search]))
+        };
+        for search in [json!({"type": "tool_search"}), json!({"type": "web_search"})] {
+            let served = with(search).expect("served");
+            assert_eq!(
+                offered(&served),
+                ["now", "later", "g__list", "g__grep", "h__list", "h__grep"]
+            );
+        }
+        let search = json!({"type": "tool_search", "execution": "client", "parameters": {
+            "type": "object", "properties": {"goal": {"type": "string"}},
+        }});
+        let mut served = with(search).expect("served");
+        assert_eq!(offered(&served), ["now", "g__list", "tool_search"]);
+        assert_eq!(served.client(SEARCH).form, CallForm::Search);
+
+        let found = json!([
+            function("later", true),
+            {"type": "namespace", "name": "g", "tools": [{"type": "custom", "name": "grep"}]},
+            {"type": "function", "name": "more"},
+            {"type": "mcp", "server_label": "m"},
+        ]);
+        let found: Vec<Tool> = serde_json::from_value(found).expect("known kinds");
+        for _ in 0..2 {
+            let names = served.find("input[3].tools", found.clone()).expect("served");
+            assert_eq!(names, ["later", "g__grep", "more"]);
+        }
+        let now = ["now", "later", "g__list", "g__grep", "tool_search", "more"];
+        assert_eq!(offered(&served), now);
+        assert_eq!(served.client("g__grep").form, CallForm::Custom);
+        assert_eq!(served.given, 10, "a tool that is found again is no further one");
     }
 }

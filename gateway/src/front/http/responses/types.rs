@@ -57,6 +57,9 @@ pub struct ResponsesRequest {
     /// Labels of the request, which the answer repeats.
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<AnyObject>,
+    /// `auto`: the oldest items are left out of a conversation that does not fit. `disabled`: such a
+    /// conversation is refused.
+    pub truncation: Option<String>,
     /// What a request asks of this service alone.
     pub paceline: Option<Extension>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
@@ -89,6 +92,10 @@ pub enum Item {
     CustomToolCallOutput(OutputItem),
     /// Further tools.
     AdditionalTools(AdditionalToolsItem),
+    /// A search for tools.
+    ToolSearchCall(ToolSearchCallItem),
+    /// The tools that it found.
+    ToolSearchOutput(ToolSearchOutputItem),
 }
 
 impl<'de> Deserialize<'de> for InputItem {
@@ -161,6 +168,8 @@ pub struct RefusalPart {
 pub struct ImagePart {
     /// Its address. Only an address that contains the file is served.
     pub image_url: String,
+    /// `low` for few pixels; `auto`, `high` or `original` for all that the model reads.
+    pub detail: Option<String>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -263,6 +272,41 @@ pub struct AdditionalToolsItem {
     pub rest: Rest,
 }
 
+/// A search for tools, which the client or OpenAI's service made.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesToolSearchCallItem)]
+pub struct ToolSearchCallItem {
+    /// Its id. Without one OpenAI's service made the search, and the model is not told of it.
+    pub call_id: Option<String>,
+    /// `client` or `server`.
+    pub execution: Option<String>,
+    /// What was searched for.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub arguments: ResentArguments,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// The tools that a search found. They are offered from there on.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesToolSearchOutputItem)]
+pub struct ToolSearchOutputItem {
+    /// The search that it answers.
+    pub call_id: Option<String>,
+    /// `client` or `server`.
+    pub execution: Option<String>,
+    /// The tools.
+    #[schema(value_type = Vec<ClientTool>)]
+    pub tools: Vec<Tool>,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
 /// A tool.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tool {
@@ -283,13 +327,17 @@ pub enum ClientTool {
     Custom(CustomTool),
     /// A group of tools.
     Namespace(NamespaceTool),
+    /// A search for tools that are deferred.
+    ToolSearch(ToolSearchTool),
 }
 
 impl<'de> Deserialize<'de> for Tool {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let AnyObject(tool) = AnyObject::deserialize(deserializer)?;
-        let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
-        if is_run_by_provider(kind) {
+        let text = |name| tool.get(name).and_then(Value::as_str).unwrap_or_default();
+        let kind = text("type");
+        let is_own_search = kind == "tool_search" && text("execution") == "client";
+        if is_run_by_provider(kind) && !is_own_search {
             return Ok(Tool::Provider(AnyObject(tool)));
         }
         serde_json::from_value(Value::Object(tool)).map(Tool::Client).map_err(D::Error::custom)
@@ -309,6 +357,9 @@ pub struct FunctionTool {
     pub parameters: Option<AnyJson>,
     /// Whether the arguments of every call follow the schema.
     pub strict: Option<bool>,
+    /// True: if the client searches for tools itself, the tool is offered only after a search found
+    /// it. Otherwise it is offered at once.
+    pub defer_loading: Option<bool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -325,6 +376,9 @@ pub struct CustomTool {
     pub description: Option<String>,
     /// The form of its text.
     pub format: Option<CustomFormat>,
+    /// True: if the client searches for tools itself, the tool is offered only after a search found
+    /// it. Otherwise it is offered at once.
+    pub defer_loading: Option<bool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -376,6 +430,25 @@ pub struct NamespaceTool {
     pub description: Option<String>,
     /// Its tools.
     pub tools: Vec<GroupedTool>,
+    /// True: as if each of its tools had it.
+    pub defer_loading: Option<bool>,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A search for tools that the client makes. A search by OpenAI's service is left out.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = ResponsesToolSearchTool)]
+pub struct ToolSearchTool {
+    /// `client`.
+    pub execution: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// The JSON schema of its arguments.
+    #[schema(value_type = Option<Object>)]
+    pub parameters: Option<AnyJson>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]

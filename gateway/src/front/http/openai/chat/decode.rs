@@ -18,7 +18,7 @@ use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
 use crate::front::http::protocol::{AllowedCalls, Decoded};
-use crate::front::http::values::{TextOr, ToolKind};
+use crate::front::http::values::{TextOr, ToolKind, detail_of};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -218,14 +218,7 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
             parts.map(|(place, part)| content_part(&path, place, part)).collect::<Result<_, _>>()?
         }
     };
-    let reasoning = match (reasoning_content, reasoning) {
-        (Some(first), Some(second)) if first != second => {
-            let field = format!("{path}reasoning");
-            let expected = "the text of reasoning_content";
-            return Err(InferenceError::invalid(&field, expected, quoted(&second)));
-        }
-        (first, second) => first.or(second).unwrap_or_default(),
-    };
+    let reasoning = thought(&path, &role, reasoning_content, reasoning)?;
     Ok(MessageInput {
         role,
         content,
@@ -234,6 +227,31 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
         name: name.unwrap_or_default(),
         reasoning,
     })
+}
+
+/// The thought of a message, under either of its names.
+fn thought(
+    path: &str,
+    role: &str,
+    reasoning_content: Option<String>,
+    reasoning: Option<String>,
+) -> Result<String, InferenceError> {
+    let (name, text) = match (reasoning_content, reasoning) {
+        (Some(first), Some(second)) if first != second => {
+            let field = format!("{path}reasoning");
+            let expected = "the text of reasoning_content";
+            return Err(InferenceError::invalid(&field, expected, quoted(&second)));
+        }
+        (None, Some(text)) => ("reasoning", text),
+        (first, _) => ("reasoning_content", first.unwrap_or_default()),
+    };
+    // The middle checks the same and knows one of the names alone.
+    if !text.is_empty() && ["system", "developer", "user", "tool"].contains(&role) {
+        let expected = "nothing, as only assistant turns have it";
+        let found = format!("one of role {role}");
+        return Err(InferenceError::invalid(&format!("{path}{name}"), expected, found));
+    }
+    Ok(text)
 }
 
 fn content_part(
@@ -256,10 +274,11 @@ fn content_part(
             check(&field(""), &rest, accepted::PART)?;
             Ok(ContentPartInput::Text(text))
         }
-        ("image_url", None, Some(ImageAddress { url, rest: more })) => {
+        ("image_url", None, Some(ImageAddress { url, detail, rest: more })) => {
             check(&field(""), &rest, accepted::PART)?;
             check(&field("image_url."), &more, accepted::IMAGE)?;
-            Ok(ContentPartInput::ImageUrl(url))
+            let detail = detail_of(&field("image_url.detail"), detail)?;
+            Ok(ContentPartInput::ImageUrl { url, detail })
         }
         (kind @ ("text" | "refusal" | "image_url"), ..) => {
             let expected = format!("a part with {kind} alone, as its type says");

@@ -1,5 +1,6 @@
 //! Requests of clients against the middle's input, field by field.
 
+use paceline_text::images::Detail;
 use paceline_text::prompt::conversation::Effort;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
@@ -77,6 +78,7 @@ fn every_parameter_is_decoded() {
         ],
         max_tokens: Some(30),
         lower_max_tokens: true,
+        drop_oldest: false,
         min_tokens: 4,
         ignore_eos: true,
         stop_token_ids: vec![5],
@@ -115,7 +117,7 @@ fn every_field_of_a_conversation_is_decoded() {
             {"role": "system", "content": "s", "name": "n"},
             {"role": "user", "content": [
                 {"type": "text", "text": "t", "cache_control": {"type": "ephemeral"}},
-                {"type": "image_url", "image_url": {"url": "data:,", "detail": "auto"}},
+                {"type": "image_url", "image_url": {"url": "data:,", "detail": "low"}},
             ]},
             {"role": "assistant", "content": null, "reasoning_content": "r", "refusal": null, "tool_calls": [
                 {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
@@ -128,13 +130,14 @@ fn every_field_of_a_conversation_is_decoded() {
         "paceline": {"template_arguments": {"x": 1}},
     }));
     let text = |text: &str| ContentPartInput::Text(text.into());
+    let image = ContentPartInput::ImageUrl { url: "data:,".into(), detail: Detail::Low };
     let message =
         |role: &str, content| MessageInput { role: role.into(), content, ..Default::default() };
     let call = ToolCallInput { id: "c".into(), name: "f".into(), arguments: "{}".into() };
     let expected = ConversationInput {
         messages: vec![
             MessageInput { name: "n".into(), ..message("system", vec![text("s")]) },
-            message("user", vec![text("t"), ContentPartInput::ImageUrl("data:,".into())]),
+            message("user", vec![text("t"), image]),
             MessageInput {
                 reasoning: "r".into(),
                 tool_calls: vec![call],
@@ -378,6 +381,12 @@ fn fields_of_other_services_are_served_or_change_nothing() {
     refused(both, "repeat_penalty", "1.25");
     let usage = decoded(asking(json!({"stream": true, "usage": {"include": true}})));
     assert!(usage.expect("served").writer.include_usage);
+    let streamed = |each_chunk: bool| {
+        let options = json!({"include_usage": true, "continuous_usage_stats": each_chunk});
+        json!({"stream": true, "stream_options": options})
+    };
+    assert!(decoded(asking(streamed(false))).expect("served").writer.include_usage);
+    refused(streamed(true), "stream_options.continuous_usage_stats", "false");
     let off = conversation(asking(json!({"enable_thinking": false}))).template_arguments;
     assert_eq!(off.text(), r#"{"enable_thinking":false}"#);
 }

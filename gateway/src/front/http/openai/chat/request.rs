@@ -135,6 +135,8 @@ pub struct ChatPart {
 pub struct ImageAddress {
     /// A `data:` URL. No other address is fetched.
     pub url: String,
+    /// `low` for few pixels; `auto` or `high` for all that the model reads.
+    pub detail: Option<String>,
     /// Fields that are not served.
     #[serde(flatten)]
     #[schema(ignore)]

@@ -1,6 +1,7 @@
 //! Whether and how much the model thinks. Clients of several services say it in fields of their own;
 //! all fields of a request must agree, and together they set one variable of the template.
 
+use paceline_text::prompt::OWN_NAMES;
 use serde_json::{Map, Value};
 
 use super::request::{ReasoningSwitch, Think, ThinkingSwitch};
@@ -85,9 +86,21 @@ fn variables(
     };
     match given {
         None => Ok(Map::new()),
-        Some(AnyJson(Value::Object(variables))) => Ok(variables.clone()),
+        Some(AnyJson(Value::Object(variables))) => match own_name(variables) {
+            // The middle checks the same and knows one of the fields alone.
+            Some(name) => {
+                let expected = "no name that the service itself sets";
+                Err(InferenceError::invalid(field, expected, quoted(name)))
+            }
+            None => Ok(variables.clone()),
+        },
         Some(other) => Err(InferenceError::invalid(field, "an object", quoted(&other.text()))),
     }
+}
+
+/// A name among the variables that the service itself sets.
+fn own_name(variables: &Map<String, Value>) -> Option<&String> {
+    variables.keys().find(|name| OWN_NAMES.contains(&name.as_str()))
 }
 
 /// What each field says, by its name.

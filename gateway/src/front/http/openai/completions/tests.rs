@@ -60,6 +60,42 @@ fn fields_that_are_not_served_are_accepted_at_their_defaults_alone() {
 }
 
 #[test]
+fn fields_of_other_services_are_served_or_change_nothing() {
+    let with = |fields: Value| {
+        let mut body = json!({"prompt": "a"});
+        body.as_object_mut().expect("an object").extend(fields.as_object().expect("one").clone());
+        body
+    };
+    let plain = decoded(with(json!({}))).expect("served");
+    for fields in [
+        json!({"cache_prompt": true}),
+        json!({"cache_prompt": false}),
+        json!({"num_ctx": 8192}),
+        json!({"skip_special_tokens": true}),
+        json!({"repeat_penalty": null, "cache_prompt": null, "num_ctx": null, "unknown": null}),
+    ] {
+        assert_eq!(decoded(with(fields.clone())), Ok(plain.clone()), "{fields}");
+    }
+    let penalty = |fields| {
+        let input = decoded(with(fields)).expect("served").input;
+        input.params.sampling.repetition_penalty
+    };
+    assert_eq!(penalty(json!({"repeat_penalty": 1.5})), Some(1.5));
+    assert_eq!(penalty(json!({"repeat_penalty": 1.5, "repetition_penalty": 1.5})), Some(1.5));
+    refused(with(json!({"repeat_penalty": 1.5, "repetition_penalty": 1.25})), "repeat_penalty");
+    refused(with(json!({"skip_special_tokens": false})), "skip_special_tokens");
+}
+
+#[test]
+fn figures_of_each_chunk_are_refused_and_may_be_declined() {
+    let with = |options: Value| json!({"prompt": "a", "stream": true, "stream_options": options});
+    let served = decoded(with(json!({"include_usage": true, "continuous_usage_stats": false})));
+    assert!(served.expect("served").writer.include_usage);
+    let field = "stream_options.continuous_usage_stats";
+    refused(with(json!({"include_usage": true, "continuous_usage_stats": true})), field);
+}
+
+#[test]
 fn an_answer_has_sixteen_tokens_unless_the_request_says_otherwise() {
     let most = |fields| decoded(fields).expect("served").input.params.max_tokens;
     assert_eq!(most(json!({"prompt": "a"})), Some(16));
