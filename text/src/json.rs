@@ -1,6 +1,6 @@
 //! JSON of a request whose shape no type has: tools' parameters, calls' arguments, variables of the
-//! template. It comes as text, or as a value of a body that was parsed before. One visitor reads both
-//! with one budget for all of a request, which is checked before a value is made.
+//! template. It comes as text, or as a value of a body that was parsed before. One visitor reads
+//! both with one budget for all of a request, which is checked before a value is made.
 //!
 //! An object with a key twice is refused: which of the two values the client means is unknown. In
 //! the arguments of an earlier call the last value counts: a model wrote them, and the client that

@@ -1,6 +1,7 @@
-//! Where requests are decoded and checked: a small one at once, a large one on a thread of its own.
-//! A large one takes tens of milliseconds, which no stream on the threads that move messages may
-//! wait for. All fronts share the seats, and the senders of large messages have them in turn.
+//! Where requests are decoded and checked, and whole answers written: a small one at once, a large
+//! one on a thread of its own. A large one takes tens of milliseconds, which no stream on the
+//! threads that move messages may wait for. All fronts share the seats, and the senders of large
+//! messages have them in turn.
 
 use crate::inference::Sender;
 use crate::inference::error::InferenceError;

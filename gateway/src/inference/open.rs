@@ -1,5 +1,5 @@
-//! A request from its arrival to its first token. All of it counts: the decoding of its message, its
-//! checks, its images. Each step ends at the request's deadline and when the gateway stops.
+//! A request from its arrival to its first token. All of it counts: the decoding of its message,
+//! its checks, its images. Each step ends at the request's deadline and when the gateway stops.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -1,13 +1,14 @@
 //! A model's chat template: a conversation becomes the text of a prompt, with the markup that the
 //! template wrote told from the same letters of a client ([`markup`]).
 //!
-//! What the template can show is found out when it is compiled ([`capabilities`]): a conversation
+//! What the template can show is found out when it is compiled ([`probe`]): a conversation
 //! with something that it leaves out is refused (I5).
 
 mod capabilities;
 mod effort;
 mod engine;
 mod last_turn;
+mod probe;
 
 use std::borrow::Cow;
 
@@ -108,7 +109,7 @@ impl Template {
     ) -> Result<Self, CompileError> {
         let assembled = vec![false; items.len()];
         let engine = Engine::new(source, tokens, Markup::new(items)?)?;
-        let capabilities = Capabilities::of(&engine);
+        let capabilities = probe::capabilities(&engine);
         Ok(Self {
             engine,
             capabilities,

@@ -449,7 +449,7 @@ mod tests {
             messages: vec![message],
             tools: vec![tool],
             calls: CallRule::Named("f".into()),
-            template_arguments: "{\"x\":1}".into(),
+            template_arguments: serde_json::json!({"x": 1}).into(),
             effort: Some(Effort::High),
         };
         let prompt = input.expect("every part is known").prompt;

@@ -161,12 +161,12 @@ fn seen(pieces: &[AnswerEvent]) -> [Seen; 3] {
     let response = || ResponseWriter::new(head(), ResponsesAsked::default(), None);
     // The end of the context is another reason of this protocol.
     let message = || MessageWriter::new("r", "m", MessagesAsked::default());
-    let whole = response().whole(events.clone());
+    let whole = response().whole(events.clone()).json();
     let items = whole["output"].as_array().cloned().unwrap_or_default();
     let whole = [
-        chat_whole(&chat().whole(events.clone())),
+        chat_whole(&chat().whole(events.clone()).json()),
         response_seen(&items, &whole["status"]),
-        message_whole(&message().whole(events)),
+        message_whole(&message().whole(events).json()),
     ];
     let streamed = [
         chat_streamed(&streamed(chat(), pieces.to_vec())),

@@ -30,6 +30,7 @@ use super::streamed::StreamedBody;
 use super::whole::{self, HeldAnswer};
 use super::{HttpFront, body, json};
 use crate::front::connection::track::Caller;
+use crate::front::decoding::Decoding;
 use crate::guard::keys::Principal;
 use crate::inference::admission::{CallSlot, MessageArrival};
 use crate::inference::error::InferenceError;
@@ -37,7 +38,7 @@ use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::record::Method;
 use crate::inference::request::Request;
-use crate::inference::{Call, Inference};
+use crate::inference::{Call, Inference, Sender};
 
 /// Header with the lane of an answer that is not streamed.
 pub const LANE: HeaderName = HeaderName::from_static("x-paceline-lane");
@@ -97,10 +98,11 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
             Some(begun) => Either::Left(begun.map_err(|error| more.of_first(error))?),
             None => Either::Right(answered.try_flatten_stream()),
         };
+        let decoding = front.decoding.clone();
         let events = more.with_first(front, shared, events);
         match stream {
             true => Ok(streamed(StreamedBody::new(events, writer, paths.clone(), keep_alive))),
-            false => whole_reply(events, writer, held).await,
+            false => whole_reply(events, writer, held, &decoding).await,
         }
     };
     replied.await.map_err(|error| paths.translate(error))
@@ -139,6 +141,7 @@ impl HttpFront {
     fn hold_answer(&self, call: &Call) -> HeldAnswer {
         HeldAnswer {
             room: self.inference.budget.hold(call.party.clone()),
+            party: call.party.clone(),
             _slot: call.slot.clone(),
             limit: Duration::from_secs(self.inference.limits.unread_s),
         }
@@ -223,11 +226,13 @@ where
     response
 }
 
-/// An answer as one body. Its bytes count in the budget until the client has read them.
+/// An answer as one body. A large one is written where large bodies are decoded. Its bytes count in
+/// the budget until the client has read them.
 async fn whole_reply<W: AnswerWriter>(
     mut answer: impl Stream<Item = Result<AnswerEvent, InferenceError>> + Unpin,
     writer: W,
     held: HeldAnswer,
+    decoding: &Decoding,
 ) -> Result<Response, InferenceError> {
     let (mut events, mut bytes): (Vec<AnswerEvent>, u64) = (Vec::new(), 0);
     while let Some(event) = answer.next().await {
@@ -237,9 +242,13 @@ async fn whole_reply<W: AnswerWriter>(
         collect(&mut events, event);
     }
     let route = events.iter().find_map(|event| event.last.as_ref()?.route);
-    let written = catch_unwind(AssertUnwindSafe(move || writer.whole(events)));
-    let bug = |_| InferenceError::bug("a panic while writing an answer");
-    let text = written.map_err(bug)?.to_string();
+    let from = Sender { party: held.party.clone(), body: None };
+    let write = move || {
+        let written = catch_unwind(AssertUnwindSafe(move || writer.whole(events).pieces()));
+        written.map_err(|_| InferenceError::bug("a panic while writing an answer"))
+    };
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let text = decoding.run(from, size, write).await?;
     let mut response = json_response(StatusCode::OK, whole::body(text, held));
     if let Some(route) = route {
         let lane = HeaderValue::from_static(route.lane.word());
@@ -258,5 +267,68 @@ fn finish<D: Dialect>(reply: Result<Response, InferenceError>, request_id: &str)
             response
         }
         Err(error) => ErrorReply::new(error).request_id(request_id).of::<D>(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::front::decoding::LARGE_BYTES;
+    use crate::front::http::pieces::{LongList, WholeAnswer};
+    use crate::front::http::sse::SseEvent;
+    use crate::inference::admission::ByteBudget;
+    use crate::turns::Party;
+
+    /// Writes an answer when it may.
+    struct Waiting(mpsc::Receiver<()>);
+
+    impl AnswerWriter for Waiting {
+        fn event(&mut self, _event: AnswerEvent) -> Vec<SseEvent> {
+            Vec::new()
+        }
+
+        fn end(&mut self) -> Vec<SseEvent> {
+            Vec::new()
+        }
+
+        fn error(&mut self, _error: &InferenceError) -> Vec<SseEvent> {
+            Vec::new()
+        }
+
+        fn whole(self, _events: Vec<AnswerEvent>) -> WholeAnswer {
+            let list = LongList::new("/a".to_owned(), 1, move |_| {
+                self.0.recv_timeout(Duration::from_secs(30)).expect("the other answer is out");
+                Value::Null
+            });
+            WholeAnswer::new(json!({"a": []}), vec![list])
+        }
+    }
+
+    #[tokio::test]
+    async fn other_answers_go_out_while_a_large_one_is_written() {
+        let (budget, decoding) = (ByteBudget::new(64 << 20), Decoding::new(1));
+        let reply = async |bytes: usize, may_write| {
+            let (room, party) = (budget.hold(Party::default()), Party::default());
+            let held = HeldAnswer { room, party, _slot: None, limit: Duration::from_secs(60) };
+            let event = AnswerEvent { token_ids: vec![1; bytes], ..Default::default() };
+            let events = futures::stream::iter([Ok(event)]);
+            let reply = whole_reply(events, Waiting(may_write), held, &decoding).await;
+            let body = reply.expect("written").into_body();
+            axum::body::to_bytes(body, 100).await.expect("read")
+        };
+        let ((allow, large_may), (at_once, small_may)) =
+            (mpsc::sync_channel(1), mpsc::sync_channel(1));
+        at_once.send(()).expect("open");
+        let small = async {
+            let body = reply(1, small_may).await;
+            allow.send(()).expect("the large one is being written");
+            body
+        };
+        let (large, small) = futures::join!(reply(LARGE_BYTES, large_may), small);
+        assert_eq!((large, small.as_ref()), (small.clone(), &br#"{"a":[null]}"#[..]));
     }
 }

@@ -9,7 +9,8 @@
 //! - [`encoding`]: no compressed bodies
 //! - [`protocol`]: the parts of a protocol
 //! - [`reply`]: answers with a JSON body
-//! - [`sse`]: server-sent events, `streamed` a body of them, `whole` a body that comes at once
+//! - [`sse`]: server-sent events, `streamed` a body of them, `whole` a body that comes at
+//!   once, [`pieces`] its text
 //! - [`error`]: reasons as HTTP statuses
 //! - [`json`]: bounds of JSON
 //! - [`bodies`]: bodies without a service, for the fuzz targets
@@ -39,6 +40,7 @@ pub mod openai;
 #[cfg(test)]
 mod openapi;
 pub mod page;
+pub mod pieces;
 mod prompts;
 pub mod protocol;
 pub mod reply;

@@ -3,8 +3,8 @@
 //! left out. The model may have written them, so their tokens count.
 
 use paceline_text::stream::{AnswerEvent, AnswerPart};
-use serde_json::Value;
 
+use super::pieces::WholeAnswer;
 use super::protocol::{AllowedCalls, AnswerWriter};
 use super::sse::{KeepAlive, SseEvent};
 use crate::inference::bounds::SampleCount;
@@ -85,7 +85,7 @@ impl<W: AnswerWriter> AnswerWriter for CallFilter<W> {
         self.writer.keep_alive()
     }
 
-    fn whole(mut self, events: Vec<AnswerEvent>) -> Value {
+    fn whole(mut self, events: Vec<AnswerEvent>) -> WholeAnswer {
         let events = events.into_iter().map(|event| self.filtered(event)).collect();
         self.writer.whole(events)
     }

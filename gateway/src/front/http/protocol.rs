@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::aliases::Aliases;
 use super::error::{Dialect, FieldPaths};
 use super::json;
+use super::pieces::WholeAnswer;
 use super::sse::{KeepAlive, SseEvent};
 use crate::inference::TokenCount;
 use crate::inference::error::InferenceError;
@@ -105,7 +106,7 @@ pub trait AnswerWriter: Send + Unpin + 'static {
     }
 
     /// The body of an answer that is not streamed, from all its events.
-    fn whole(self, events: Vec<AnswerEvent>) -> Value;
+    fn whole(self, events: Vec<AnswerEvent>) -> WholeAnswer;
 }
 
 /// What is known of a request beside its body.

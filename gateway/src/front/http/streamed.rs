@@ -110,6 +110,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::front::http::pieces::WholeAnswer;
     use crate::front::http::sse::KEEP_ALIVE;
 
     struct Plain;
@@ -129,8 +130,8 @@ mod tests {
             vec![SseEvent::named("error", error.kind.word())]
         }
 
-        fn whole(self, events: Vec<AnswerEvent>) -> Value {
-            Value::from(events.len())
+        fn whole(self, events: Vec<AnswerEvent>) -> WholeAnswer {
+            Value::from(events.len()).into()
         }
     }
 

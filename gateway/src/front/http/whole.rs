@@ -13,16 +13,17 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use paceline_process::task;
 use tokio::task::AbortHandle;
 
+use super::pieces::Pieces;
 use crate::inference::admission::{ByteHold, CallSlot};
-
-/// Bytes that are handed to the connection at once. The connection keeps them until they are sent.
-const FRAME_BYTES: usize = 64 << 10;
+use crate::turns::Party;
 
 /// What a whole answer holds.
 #[derive(Debug)]
 pub struct HeldAnswer {
     /// Its bytes in the budget.
     pub room: Arc<ByteHold>,
+    /// Whose turns it has.
+    pub party: Party,
     /// The call's place; `None` counts for no call.
     pub _slot: Option<Arc<CallSlot>>,
     /// How long the client may take none of it: `limits.unread_s`.
@@ -32,7 +33,7 @@ pub struct HeldAnswer {
 #[derive(Debug)]
 struct Left {
     /// What the client has not taken; `None` if it was dropped unread.
-    bytes: Option<Bytes>,
+    pieces: Option<Pieces>,
     _held: Option<HeldAnswer>,
     /// How often the connection asked for more.
     asked: u64,
@@ -45,10 +46,10 @@ struct WholeBody {
 }
 
 /// The body with this text.
-pub fn body(text: String, held: HeldAnswer) -> Body {
+pub(super) fn body(text: Pieces, held: HeldAnswer) -> Body {
     let limit = held.limit;
-    held.room.shrink(text.len() as u64);
-    let left = Left { bytes: Some(text.into()), _held: Some(held), asked: 0 };
+    held.room.shrink(text.bytes() as u64);
+    let left = Left { pieces: Some(text), _held: Some(held), asked: 0 };
     let left = Arc::new(Mutex::new(left));
     let watched = Arc::downgrade(&left);
     let watcher = task::spawn("unread whole answer", async move {
@@ -59,7 +60,7 @@ pub fn body(text: String, held: HeldAnswer) -> Body {
             let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
             if before.replace(left.asked) == Some(left.asked) {
                 tracing::debug!("a whole answer was not read");
-                (left.bytes, left._held) = (None, None);
+                (left.pieces, left._held) = (None, None);
                 return;
             }
         }
@@ -77,11 +78,10 @@ impl HttpBody for WholeBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.asked += 1;
-        let Some(bytes) = &mut left.bytes else {
+        let Some(pieces) = &mut left.pieces else {
             return Poll::Ready(Some(Err(axum::Error::new("the answer was not read in time"))));
         };
-        let next = bytes.split_to(bytes.len().min(FRAME_BYTES));
-        Poll::Ready((!next.is_empty()).then(|| Ok(Frame::data(next))))
+        Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -90,9 +90,8 @@ impl HttpBody for WholeBody {
 
     fn size_hint(&self) -> SizeHint {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.bytes
-            .as_ref()
-            .map_or_else(SizeHint::default, |bytes| SizeHint::with_exact(bytes.len() as u64))
+        let exact = |pieces: &Pieces| SizeHint::with_exact(pieces.bytes() as u64);
+        left.pieces.as_ref().map_or_else(SizeHint::default, exact)
     }
 }
 
@@ -105,10 +104,11 @@ impl Drop for WholeBody {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt as _;
+    use serde_json::Value;
 
     use super::*;
+    use crate::front::http::pieces::WholeAnswer;
     use crate::inference::admission::ByteBudget;
-    use crate::turns::Party;
 
     const LIMIT: Duration = Duration::from_secs(60);
     const MIB: usize = 1 << 20;
@@ -117,8 +117,11 @@ mod tests {
         let budget = ByteBudget::new(64 << 20);
         let room = budget.hold(Party::default());
         room.grow_answer(bytes as u64).expect("room");
-        let text = "x".repeat(bytes / 2);
-        (budget, body(text, HeldAnswer { room, _slot: None, limit: LIMIT }))
+        let text = WholeAnswer::from(Value::from("x".repeat(bytes / 2 - 2))).pieces();
+        (
+            budget,
+            body(text, HeldAnswer { room, party: Party::default(), _slot: None, limit: LIMIT }),
+        )
     }
 
     #[tokio::test(start_paused = true)]

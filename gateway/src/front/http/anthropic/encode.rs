@@ -8,6 +8,7 @@ use super::decode::Asked;
 use super::error::Anthropic;
 use crate::front::http::answer::Totals;
 use crate::front::http::error::{Dialect, ErrorView, status};
+use crate::front::http::pieces::WholeAnswer;
 use crate::front::http::protocol::AnswerWriter;
 use crate::front::http::sse::{KeepAlive, SseEvent};
 use crate::inference::error::InferenceError;
@@ -197,7 +198,7 @@ impl AnswerWriter for MessageWriter {
         KeepAlive::Event(named("ping", json!({})))
     }
 
-    fn whole(mut self, events: Vec<AnswerEvent>) -> Value {
+    fn whole(mut self, events: Vec<AnswerEvent>) -> WholeAnswer {
         let mut content = Content { blocks: Vec::new(), hide: self.asked.hide_thinking };
         for event in events {
             for part in event.parts {
@@ -216,7 +217,7 @@ impl AnswerWriter for MessageWriter {
         message["stop_reason"] = self.stop_reason(&end).into();
         message["stop_sequence"] = stop_sequence(&end);
         message["paceline"] = json!(self.totals.extension());
-        message
+        message.into()
     }
 }
 

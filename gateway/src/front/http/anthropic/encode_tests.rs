@@ -121,7 +121,7 @@ fn the_first_event_has_the_usage_with_cached_tokens_apart() {
 
 #[test]
 fn events_and_the_whole_answer_make_the_same_message() {
-    let whole = writer(Asked::default()).whole(agentic());
+    let whole = writer(Asked::default()).whole(agentic()).json();
     assert_eq!(assembled(&streamed(Asked::default(), agentic())), whole);
     assert_eq!(
         whole["content"],
@@ -157,7 +157,7 @@ fn every_block_is_closed_before_the_next_one_and_before_the_end() {
 fn the_end_has_the_protocols_reason() {
     let reason = |max_tokens, parts: Vec<AnswerPart>, last| {
         let asked = Asked { max_tokens, ..Default::default() };
-        let message = writer(asked).whole(vec![event(parts), last]);
+        let message = writer(asked).whole(vec![event(parts), last]).json();
         (message["stop_reason"].clone(), message["stop_sequence"].clone())
     };
     let said = || vec![text("a")];
@@ -186,7 +186,7 @@ fn a_malformed_call_is_text_with_a_warning() {
             last(FinishReason::Stop, "", 3),
         ]
     };
-    let whole = writer(Asked::default()).whole(events());
+    let whole = writer(Asked::default()).whole(events()).json();
     assert_eq!(whole["content"][1]["text"], "<tool_call>{");
     assert_eq!(whole["stop_reason"], "end_turn");
     assert_eq!(whole["paceline"]["warnings"][0]["message"], "no JSON");
@@ -208,7 +208,7 @@ fn a_call_that_was_cut_is_the_last_block_and_no_text() {
         // The arguments are whole, and the rest of the call is not.
         (&["{\"a\": 1}"], json!({"a": 1})),
     ] {
-        let whole = writer(asked()).whole(cut(pieces));
+        let whole = writer(asked()).whole(cut(pieces)).json();
         let block = json!({"type": "tool_use", "id": "t", "name": "f", "input": input});
         assert_eq!(whole["content"], json!([{"type": "text", "text": "a"}, block]));
         assert_eq!(whole["stop_reason"], "max_tokens");
@@ -225,7 +225,7 @@ fn a_call_that_was_cut_is_the_last_block_and_no_text() {
 #[test]
 fn thoughts_without_their_text_stay_blocks() {
     let asked = Asked { hide_thinking: true, ..Default::default() };
-    let whole = writer(asked).whole(agentic());
+    let whole = writer(asked).whole(agentic()).json();
     let expected = json!({"type": "thinking", "thinking": "", "signature": SIGNATURE});
     assert_eq!(whole["content"][0], expected);
     assert_eq!(assembled(&streamed(asked, agentic())), whole);
@@ -251,7 +251,7 @@ fn a_ping_keeps_a_silent_stream_alive() {
 
 #[test]
 fn an_answer_has_the_documented_form() {
-    let whole = writer(Asked::default()).whole(agentic());
+    let whole = writer(Asked::default()).whole(agentic()).json();
     let read = serde_json::from_value::<MessagesAnswer>(whole.clone());
     let read = read.unwrap_or_else(|error| panic!("{error}: {whole:#}"));
     assert_eq!(read.content.len(), 4);

@@ -1,10 +1,13 @@
 //! Log-probabilities in the two forms of the protocol, with the text and the bytes of each token.
 
+use std::sync::Arc;
+
 use paceline_vocabulary::generation::{TokenLogprobs, TopLogprob};
 use serde::{Deserialize, Serialize};
-use serde_json::Map;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::front::http::pieces::LongList;
 use crate::front::http::protocol::{TokenText, TokenTexts};
 
 /// Log-probabilities of a part of an answer of `/v1/chat/completions`.
@@ -49,7 +52,7 @@ pub struct TextLogprobs {
     pub token_logprobs: Vec<f32>,
     /// The most probable tokens there, by their texts.
     #[schema(value_type = Vec<Object>)]
-    pub top_logprobs: Vec<Map<String, serde_json::Value>>,
+    pub top_logprobs: Vec<Map<String, Value>>,
     /// Where each token begins in the answer, in characters.
     pub text_offset: Vec<u64>,
 }
@@ -60,6 +63,14 @@ struct Token {
     text: String,
     /// What it adds to an answer's text; nothing for special tokens.
     bytes: Option<Vec<u8>>,
+}
+
+/// Tokens with their log-probabilities.
+pub(crate) type TokenList = Vec<(u32, TokenLogprobs)>;
+
+/// The tokens of an event that has log-probabilities.
+pub(crate) fn tokens(ids: Vec<u32>, logprobs: Vec<TokenLogprobs>) -> TokenList {
+    ids.into_iter().zip(logprobs).collect()
 }
 
 /// Makes log-probabilities of one answer.
@@ -77,34 +88,67 @@ impl LogprobWriter {
     }
 
     /// Those of these tokens, for a conversation.
-    pub(crate) fn chat(&self, ids: &[u32], logprobs: Vec<TokenLogprobs>) -> ChatLogprobs {
-        let one = |(id, at): (&u32, TokenLogprobs)| {
-            let Token { text, bytes } = self.token(*id);
-            let top = at.top.into_iter().map(|TopLogprob { token_id, logprob }| {
-                let Token { text, bytes } = self.token(token_id);
-                ChatTopLogprob { token: text, bytes, logprob: finite(logprob) }
-            });
-            let top_logprobs = top.collect();
-            ChatTokenLogprob { token: text, bytes, logprob: finite(at.logprob), top_logprobs }
-        };
-        ChatLogprobs { content: ids.iter().zip(logprobs).map(one).collect(), refusal: None }
+    pub(crate) fn chat(&self, tokens: &TokenList) -> ChatLogprobs {
+        let content = tokens.iter().map(|token| self.chat_token(token)).collect();
+        ChatLogprobs { content, refusal: None }
+    }
+
+    /// Those at one token, for a conversation.
+    pub(crate) fn chat_token(&self, (id, at): &(u32, TokenLogprobs)) -> ChatTokenLogprob {
+        let Token { text, bytes } = self.token(*id);
+        let top = at.top.iter().map(|TopLogprob { token_id, logprob }| {
+            let Token { text, bytes } = self.token(*token_id);
+            ChatTopLogprob { token: text, bytes, logprob: finite(*logprob) }
+        });
+        let top_logprobs = top.collect();
+        ChatTokenLogprob { token: text, bytes, logprob: finite(at.logprob), top_logprobs }
     }
 
     /// Those of these tokens, for a text.
-    pub(crate) fn text(&mut self, ids: &[u32], logprobs: Vec<TokenLogprobs>) -> TextLogprobs {
+    pub(crate) fn text(&mut self, tokens: &TokenList) -> TextLogprobs {
         let mut made = TextLogprobs::default();
-        for (id, at) in ids.iter().zip(logprobs) {
-            let Token { text, bytes } = self.token(*id);
-            made.tokens.push(text);
+        for token in tokens {
+            let (id, at) = token;
+            made.tokens.push(self.token(*id).text);
             made.token_logprobs.push(finite(at.logprob));
-            made.text_offset.push(self.characters);
-            let top = at.top.into_iter().map(|TopLogprob { token_id, logprob }| {
-                (self.token(token_id).text, finite(logprob).into())
-            });
-            made.top_logprobs.push(top.collect());
-            self.characters += bytes.map_or(0, |bytes| characters(&bytes));
+            made.text_offset.push(self.offset_of(*id));
+            made.top_logprobs.push(self.text_top(token));
         }
         made
+    }
+
+    /// The same as long lists of the object at this JSON pointer.
+    pub(crate) fn text_lists(mut self, pointer: &str, tokens: TokenList) -> Vec<LongList> {
+        type Column = fn(&LogprobWriter, &(u32, TokenLogprobs)) -> Value;
+        let columns: [(&str, Column); 3] = [
+            ("tokens", |writer, (id, _)| writer.token(*id).text.into()),
+            ("token_logprobs", |_, (_, at)| finite(at.logprob).into()),
+            ("top_logprobs", |writer, token| writer.text_top(token).into()),
+        ];
+        let offsets: Vec<u64> = tokens.iter().map(|(id, _)| self.offset_of(*id)).collect();
+        let (tokens, length) = (Arc::new(tokens), offsets.len());
+        let column = |(name, value): (&str, Column)| {
+            let (writer, tokens) = (self.clone(), Arc::clone(&tokens));
+            let entry = move |at: usize| value(&writer, &tokens[at]);
+            LongList::new(format!("{pointer}/{name}"), length, entry)
+        };
+        let mut lists: Vec<LongList> = columns.into_iter().map(column).collect();
+        let offset = move |at: usize| offsets[at].into();
+        lists.push(LongList::new(format!("{pointer}/text_offset"), length, offset));
+        lists
+    }
+
+    /// Where the next token, which is this one, begins in the answer.
+    fn offset_of(&mut self, id: u32) -> u64 {
+        let offset = self.characters;
+        self.characters += self.token(id).bytes.map_or(0, |bytes| characters(&bytes));
+        offset
+    }
+
+    /// The most probable tokens at one token, by their texts.
+    fn text_top(&self, (_, at): &(u32, TokenLogprobs)) -> Map<String, Value> {
+        let one = |top: &TopLogprob| (self.token(top.token_id).text, finite(top.logprob).into());
+        at.top.iter().map(one).collect()
     }
 
     fn token(&self, id: u32) -> Token {
@@ -133,8 +177,6 @@ fn finite(logprob: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use paceline_text::prompt::Language;
 
     use super::*;
@@ -160,8 +202,8 @@ mod tests {
         let text = "Grüße, 世界 🌍!";
         let ids = language.tokens.encode(text, false).expect("encodes");
         assert!(ids.len() > 4);
-        let logprobs = ids.iter().map(|id| at(-0.5, &[(*id, -0.5)])).collect();
-        let made = writer(&language).chat(&ids, logprobs);
+        let tokens: TokenList = ids.iter().map(|id| (*id, at(-0.5, &[(*id, -0.5)]))).collect();
+        let made = writer(&language).chat(&tokens);
         let bytes = made.content.iter().flat_map(|one| one.bytes.clone().expect("ordinary"));
         assert_eq!(String::from_utf8(bytes.collect()).expect("whole"), text);
         let split = made.content.iter().find(|one| one.token.starts_with("\\x"));
@@ -174,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_special_token_has_its_name_and_no_bytes() {
-        let made = writer(&language()).chat(&[2], vec![at(f32::NEG_INFINITY, &[])]);
+        let made = writer(&language()).chat(&vec![(2, at(f32::NEG_INFINITY, &[]))]);
         assert_eq!(made.content[0].token, "<|im_end|>");
         assert_eq!((made.content[0].bytes.as_ref(), made.content[0].logprob), (None, -9999.0));
     }
@@ -186,7 +228,7 @@ mod tests {
         let mut writer = writer(&language);
         let mut offsets = Vec::new();
         for id in &ids {
-            offsets.extend(writer.text(&[*id], vec![at(-1.0, &[(*id, -1.0)])]).text_offset);
+            offsets.extend(writer.text(&vec![(*id, at(-1.0, &[(*id, -1.0)]))]).text_offset);
         }
         let mut expected = Vec::new();
         for end in 0..ids.len() {

@@ -13,7 +13,8 @@ use super::logprobs::MessageLogprobs;
 use super::tools::{CallForm, ClientTool};
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
-use crate::front::http::openai::logprobs::ChatTokenLogprob;
+use crate::front::http::openai::logprobs::{ChatTokenLogprob, TokenList};
+use crate::front::http::pieces::{LongList, WholeAnswer};
 use crate::front::http::protocol::{AnswerWriter, TokenTexts};
 use crate::front::http::sse::SseEvent;
 use crate::inference::error::InferenceError;
@@ -30,6 +31,9 @@ pub struct ResponseWriter {
     output: Vec<Value>,
     open: Option<OpenItem>,
     logprobs: MessageLogprobs,
+    /// Log-probabilities of the items of a whole answer; `None` if the answer is streamed. A whole
+    /// answer has no events.
+    lists: Option<Vec<LongList>>,
     /// What this service reports and the protocol has no field for.
     totals: Totals,
     end: Option<AnswerEnd>,
@@ -61,8 +65,8 @@ struct OpenItem {
     kind: Kind,
     /// Its text, or the arguments of its call.
     text: String,
-    /// Log-probabilities of its tokens, if it is a message whose request asked for them.
-    logprobs: Vec<ChatTokenLogprob>,
+    /// Its tokens, if it is a message whose request asked for log-probabilities.
+    tokens: TokenList,
 }
 
 /// Kinds of items.
@@ -97,6 +101,7 @@ impl ResponseWriter {
             output: Vec::new(),
             open: None,
             logprobs: MessageLogprobs::new(texts),
+            lists: None,
             totals: Totals::default(),
             end: None,
         }
@@ -160,7 +165,16 @@ impl ResponseWriter {
     }
 
     /// An event of the open item. With `content` it is about a part of the item.
-    fn of_item(&mut self, name: &'static str, mut body: Value, content: bool) -> Option<SseEvent> {
+    fn of_item(
+        &mut self,
+        name: &'static str,
+        content: bool,
+        body: impl FnOnce(&MessageLogprobs) -> Value,
+    ) -> Option<SseEvent> {
+        if self.lists.is_some() {
+            return None;
+        }
+        let mut body = body(&self.logprobs);
         body["item_id"] = self.open.as_ref()?.id.as_str().into();
         body["output_index"] = self.output.len().into();
         if content {
@@ -183,20 +197,23 @@ impl ResponseWriter {
                 if !matches!(self.open, Some(OpenItem { kind: Kind::Message, .. })) {
                     self.open(Kind::Message, events);
                 }
-                let logprobs = self.logprobs.take();
-                let body = json!({"delta": text, "logprobs": logprobs});
-                events.extend(self.of_item("response.output_text.delta", body, true));
+                let tokens = self.logprobs.take();
+                events.extend(self.of_item(
+                    "response.output_text.delta",
+                    true,
+                    |logprobs| json!({"delta": text, "logprobs": logprobs.written(&tokens)}),
+                ));
                 self.push(&text);
                 if let Some(open) = &mut self.open {
-                    open.logprobs.extend(logprobs);
+                    open.tokens.extend(tokens);
                 }
             }
             AnswerPart::Reasoning(text) => {
                 if !matches!(self.open, Some(OpenItem { kind: Kind::Reasoning, .. })) {
                     self.open(Kind::Reasoning, events);
                 }
-                let body = json!({ "delta": text });
-                events.extend(self.of_item("response.reasoning_text.delta", body, true));
+                let body = |_: &_| json!({ "delta": text });
+                events.extend(self.of_item("response.reasoning_text.delta", true, body));
                 self.push(&text);
             }
             AnswerPart::CallStart(CallStart { index: _, id, name }) => {
@@ -221,7 +238,7 @@ impl ResponseWriter {
                     _ => ("response.function_call_arguments.delta", text),
                 };
                 if !delta.is_empty() {
-                    events.extend(self.of_item(name, json!({ "delta": delta }), false));
+                    events.extend(self.of_item(name, false, |_| json!({ "delta": delta })));
                 }
             }
             AnswerPart::CallEnd => self.close(ItemState::Completed, events),
@@ -251,17 +268,17 @@ impl ResponseWriter {
         };
         let id = format!("{prefix}_{}_{}", self.head.request_id, self.output.len());
         let part = match kind {
-            Kind::Message => Some(text_part("", &[])),
+            Kind::Message => Some(text_part("", vec![])),
             Kind::Reasoning => Some(reasoning_part("")),
             Kind::Call { .. } | Kind::CustomCall { .. } | Kind::SearchCall { .. } => None,
         };
-        let open = OpenItem { id, kind, text: String::new(), logprobs: Vec::new() };
-        let body = json!({"output_index": self.output.len(), "item": open.json(ItemState::InProgress, false)});
+        let open = OpenItem { id, kind, text: String::new(), tokens: Vec::new() };
+        let body = json!({"output_index": self.output.len(), "item": open.json(ItemState::InProgress, false, vec![])});
         self.open = Some(open);
         events.push(self.named("response.output_item.added", body));
         if let Some(part) = part {
             let name = "response.content_part.added";
-            events.extend(self.of_item(name, json!({ "part": part }), true));
+            events.extend(self.of_item(name, true, |_| json!({ "part": part })));
         }
     }
 
@@ -280,19 +297,22 @@ impl ResponseWriter {
     fn close(&mut self, state: ItemState, events: &mut Vec<SseEvent>) {
         let Some(open) = &self.open else { return };
         let text = open.text.clone();
+        let logprobs = match self.lists {
+            Some(_) => Vec::new(),
+            None => self.logprobs.written(&open.tokens),
+        };
         match &open.kind {
             Kind::Message => {
-                let part = text_part(&text, &open.logprobs);
-                let body = json!({"text": text, "logprobs": part["logprobs"]});
-                events.extend(self.of_item("response.output_text.done", body, true));
-                let body = json!({ "part": part });
-                events.extend(self.of_item("response.content_part.done", body, true));
+                let body = |_: &_| json!({"text": text, "logprobs": logprobs});
+                events.extend(self.of_item("response.output_text.done", true, body));
+                let body = |_: &_| json!({"part": text_part(&text, logprobs.clone())});
+                events.extend(self.of_item("response.content_part.done", true, body));
             }
             Kind::Reasoning => {
-                let body = json!({ "text": text });
-                events.extend(self.of_item("response.reasoning_text.done", body, true));
-                let body = json!({"part": reasoning_part(&text)});
-                events.extend(self.of_item("response.content_part.done", body, true));
+                let body = |_: &_| json!({ "text": text });
+                events.extend(self.of_item("response.reasoning_text.done", true, body));
+                let body = |_: &_| json!({"part": reasoning_part(&text)});
+                events.extend(self.of_item("response.content_part.done", true, body));
             }
             Kind::SearchCall { .. } => {}
             Kind::CustomCall { .. } | Kind::Call { .. } if state == ItemState::Incomplete => {}
@@ -300,19 +320,25 @@ impl ResponseWriter {
                 let (input, rest) = input.end(&text);
                 if !rest.is_empty() {
                     let name = "response.custom_tool_call_input.delta";
-                    events.extend(self.of_item(name, json!({ "delta": rest }), false));
+                    events.extend(self.of_item(name, false, |_| json!({ "delta": rest })));
                 }
                 let name = "response.custom_tool_call_input.done";
-                events.extend(self.of_item(name, json!({ "input": input }), false));
+                events.extend(self.of_item(name, false, |_| json!({ "input": input })));
             }
             Kind::Call { tool, .. } => {
                 let body = json!({"arguments": arguments(&text, false), "name": tool.name});
                 let name = "response.function_call_arguments.done";
-                events.extend(self.of_item(name, body, false));
+                events.extend(self.of_item(name, false, |_| body));
             }
         }
         let Some(open) = self.open.take() else { return };
-        let item = open.json(state, self.asked.encrypted_reasoning);
+        let item = open.json(state, self.asked.encrypted_reasoning, logprobs);
+        if let Some(lists) = &mut self.lists {
+            let pointer = format!("/output/{}/content/0/logprobs", self.output.len());
+            let has_some = !open.tokens.is_empty();
+            lists.extend(self.logprobs.list(pointer, open.tokens).filter(|_| has_some));
+            return self.output.push(item);
+        }
         let body = json!({"output_index": self.output.len(), "item": item});
         events.push(self.named("response.output_item.done", body));
         self.output.push(item);
@@ -321,7 +347,12 @@ impl ResponseWriter {
 
 impl OpenItem {
     /// The item. It has its content once it has ended.
-    fn json(&self, state: ItemState, encrypted_reasoning: bool) -> Value {
+    fn json(
+        &self,
+        state: ItemState,
+        encrypted_reasoning: bool,
+        logprobs: Vec<ChatTokenLogprob>,
+    ) -> Value {
         let text = Some(self.text.as_str()).filter(|_| state != ItemState::InProgress);
         let is_cut = state == ItemState::Incomplete;
         let state = state.word();
@@ -330,7 +361,7 @@ impl OpenItem {
                 "type": "message",
                 "role": "assistant",
                 "content": text
-                    .map(|text| text_part(text, &self.logprobs))
+                    .map(|text| text_part(text, logprobs))
                     .into_iter()
                     .collect::<Vec<_>>(),
                 "status": state,
@@ -416,13 +447,14 @@ impl AnswerWriter for ResponseWriter {
         vec![self.named("response.failed", json!({ "response": response }))]
     }
 
-    fn whole(mut self, events: Vec<AnswerEvent>) -> Value {
+    fn whole(mut self, events: Vec<AnswerEvent>) -> WholeAnswer {
         // One path makes the items of both forms of an answer.
+        self.lists = Some(Vec::new());
         for event in events {
             self.event(event);
         }
         self.close_last(&mut Vec::new());
-        self.ended()
+        WholeAnswer::new(self.ended(), self.lists.take().unwrap_or_default())
     }
 }
 
@@ -447,7 +479,7 @@ fn object(text: &str) -> Value {
     serde_json::from_str(&arguments(text, false)).unwrap_or_else(|_| text.into())
 }
 
-fn text_part(text: &str, logprobs: &[ChatTokenLogprob]) -> Value {
+fn text_part(text: &str, logprobs: Vec<ChatTokenLogprob>) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 

@@ -81,7 +81,7 @@ fn streamed(asked: Asked, events: Vec<AnswerEvent>) -> Vec<Value> {
 fn events_and_the_whole_answer_make_the_same_response() {
     let mut collected = Vec::new();
     agentic(FinishReason::Stop).into_iter().for_each(|event| collect(&mut collected, event));
-    let whole = writer(asked(false)).whole(collected);
+    let whole = writer(asked(false)).whole(collected).json();
     let events = streamed(asked(false), agentic(FinishReason::Stop));
     let last = events.last().expect("an end");
     assert_eq!((&last["type"], &last["response"]), (&json!("response.completed"), &whole));
@@ -100,7 +100,7 @@ fn events_and_the_whole_answer_make_the_same_response() {
 
 #[test]
 fn items_have_the_clients_names_of_tools_and_the_text_of_custom_ones() {
-    let whole = writer(asked(true)).whole(agentic(FinishReason::Stop));
+    let whole = writer(asked(true)).whole(agentic(FinishReason::Stop)).json();
     let item = |at: usize| &whole["output"][at];
     assert_eq!(item(0)["content"], json!([{"type": "reasoning_text", "text": "hm"}]));
     assert_eq!(item(0)["encrypted_content"], encrypted("hm"));
@@ -187,7 +187,7 @@ fn a_call_that_was_cut_is_an_incomplete_item_and_its_arguments_are_never_done() 
             parts.push(AnswerPart::CallCut);
             vec![event(parts), last(FinishReason::Length)]
         };
-        let whole = writer(asked(false)).whole(cut());
+        let whole = writer(asked(false)).whole(cut()).json();
         assert_eq!(whole["status"], "incomplete");
         let item = &whole["output"][1];
         assert_eq!((&item["status"], &item[field]), (&json!("incomplete"), &json!(value)));
@@ -209,11 +209,12 @@ fn a_call_that_was_cut_is_an_incomplete_item_and_its_arguments_are_never_done() 
 #[test]
 fn what_the_limit_cuts_is_an_incomplete_item() {
     for part in [text("a"), thought("a")] {
-        let whole = writer(asked(false)).whole(vec![event(vec![part]), last(FinishReason::Length)]);
+        let whole =
+            writer(asked(false)).whole(vec![event(vec![part]), last(FinishReason::Length)]).json();
         assert_eq!(whole["output"][0]["status"], "incomplete");
     }
     // The calls came whole.
-    let whole = writer(asked(false)).whole(agentic(FinishReason::Length));
+    let whole = writer(asked(false)).whole(agentic(FinishReason::Length)).json();
     assert_eq!(whole["output"][3]["status"], "completed");
 }
 
@@ -222,7 +223,7 @@ fn a_malformed_call_is_text_with_a_warning() {
     let fault = AnswerPart::MalformedCall(CallFault { warning: "no JSON".into() });
     let events =
         vec![event(vec![text("a"), fault, text("<tool_call>{")]), last(FinishReason::Stop)];
-    let whole = writer(asked(false)).whole(events);
+    let whole = writer(asked(false)).whole(events).json();
     assert_eq!(whole["output"][1]["content"][0]["text"], "<tool_call>{");
     assert_eq!(whole["paceline"]["warnings"][0]["message"], "no JSON");
 }
@@ -252,7 +253,7 @@ fn an_error_in_the_middle_fails_the_response_by_a_code() {
 fn an_answer_has_the_documented_form() {
     for (hidden, reason) in [(true, FinishReason::Stop), (false, FinishReason::Length)] {
         let asked = Asked { repeated: repeated(), ..asked(hidden) };
-        let whole = writer(asked).whole(agentic(reason));
+        let whole = writer(asked).whole(agentic(reason)).json();
         let read = serde_json::from_value::<ResponsesAnswer>(whole.clone());
         let read = read.unwrap_or_else(|error| panic!("{error}: {whole:#}"));
         assert_eq!(read.output.len(), 4);
@@ -298,7 +299,7 @@ fn a_message_has_the_log_probabilities_of_its_tokens() {
     };
     let mut collected = Vec::new();
     events().into_iter().for_each(|event| collect(&mut collected, event));
-    let whole = writer().whole(collected);
+    let whole = writer().whole(collected).json();
     let logprobs = &whole["output"][1]["content"][0]["logprobs"];
     let of = |logprobs: &Value| -> Vec<f64> {
         let all = logprobs.as_array().expect("a list");

@@ -2,8 +2,11 @@
 //! protocol.
 
 use paceline_text::stream::{AnswerEvent, AnswerPart};
+use paceline_vocabulary::generation::TokenLogprobs;
+use serde_json::json;
 
-use crate::front::http::openai::logprobs::{ChatTokenLogprob, LogprobWriter};
+use crate::front::http::openai::logprobs::{ChatTokenLogprob, LogprobWriter, TokenList, tokens};
+use crate::front::http::pieces::LongList;
 use crate::front::http::protocol::TokenTexts;
 
 /// Finds the log-probabilities that belong to each piece of text. Finds none if the request did not
@@ -11,8 +14,8 @@ use crate::front::http::protocol::TokenTexts;
 #[derive(Debug, Default)]
 pub(super) struct MessageLogprobs {
     writer: Option<LogprobWriter>,
-    /// Of tokens whose text has not come yet.
-    waiting: Vec<ChatTokenLogprob>,
+    /// Tokens whose text has not come yet.
+    waiting: TokenList,
     /// Whether the last event with parts had none of a message.
     beside: bool,
 }
@@ -26,17 +29,11 @@ impl MessageLogprobs {
     /// Takes those of an event's tokens. They belong to the event's text. Tokens without any part
     /// belong to what came before, and wait for the rest of it.
     pub(super) fn add(&mut self, event: &mut AnswerEvent) {
-        let Some(writer) = &self.writer else { return };
-        let logprobs = std::mem::take(&mut event.logprobs);
-        let tokens = writer.chat(&event.token_ids, logprobs).content;
-        self.waiting.extend(tokens.into_iter().map(|mut token| {
-            // This protocol has a list in any case; a special token has no bytes.
-            token.bytes.get_or_insert_default();
-            token.top_logprobs.iter_mut().for_each(|top| {
-                top.bytes.get_or_insert_default();
-            });
-            token
-        }));
+        if self.writer.is_none() {
+            return;
+        }
+        let ids = std::mem::take(&mut event.token_ids);
+        self.waiting.extend(tokens(ids, std::mem::take(&mut event.logprobs)));
         if !event.parts.is_empty() {
             self.beside = !event.parts.iter().any(|part| matches!(part, AnswerPart::Text(_)));
         }
@@ -45,8 +42,32 @@ impl MessageLogprobs {
         }
     }
 
-    /// Those of the text that comes now.
-    pub(super) fn take(&mut self) -> Vec<ChatTokenLogprob> {
+    /// Takes the tokens of the text that comes now.
+    pub(super) fn take(&mut self) -> TokenList {
         std::mem::take(&mut self.waiting)
     }
+
+    /// The log-probabilities of these tokens.
+    pub(super) fn written(&self, tokens: &TokenList) -> Vec<ChatTokenLogprob> {
+        let writer = self.writer.iter();
+        writer.flat_map(|writer| tokens.iter().map(|token| one(writer, token))).collect()
+    }
+
+    /// The same as a long list at this JSON pointer.
+    pub(super) fn list(&self, pointer: String, tokens: TokenList) -> Option<LongList> {
+        let writer = self.writer.clone()?;
+        let length = tokens.len();
+        Some(LongList::new(pointer, length, move |at| json!(one(&writer, &tokens[at]))))
+    }
+}
+
+/// The log-probabilities at one token. This protocol has a list of bytes in any case, and a special
+/// token has none.
+fn one(writer: &LogprobWriter, token: &(u32, TokenLogprobs)) -> ChatTokenLogprob {
+    let mut made = writer.chat_token(token);
+    made.bytes.get_or_insert_default();
+    made.top_logprobs.iter_mut().for_each(|top| {
+        top.bytes.get_or_insert_default();
+    });
+    made
 }

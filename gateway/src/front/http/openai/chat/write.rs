@@ -1,16 +1,17 @@
 //! Writes the answers to a conversation: in chunks as events come, or whole from all of them.
 
 use paceline_text::stream::{AnswerEvent, AnswerPart, CallFault, CallStart};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::answer::{
     ChatAnswer, ChatAnswerCall, ChatAnswerFunction, ChatChoice, ChatChunkChoice, ChatCompletion,
     ChatCompletionChunk, ChatDelta, ChatDeltaCall, ChatDeltaFunction,
 };
 use crate::front::http::answer::{Head, Totals};
-use crate::front::http::openai::logprobs::{ChatLogprobs, LogprobWriter};
+use crate::front::http::openai::logprobs::{ChatLogprobs, LogprobWriter, TokenList, tokens};
 use crate::front::http::openai::params::Asked;
 use crate::front::http::openai::{DONE, error_event, events, finish_reason};
+use crate::front::http::pieces::{LongList, WholeAnswer};
 use crate::front::http::protocol::{AnswerWriter, TokenTexts};
 use crate::front::http::sse::SseEvent;
 use crate::inference::bounds::SampleCount;
@@ -79,7 +80,7 @@ impl ChatWriter {
             .logprobs
             .as_ref()
             .filter(|_| !token_ids.is_empty())
-            .map(|writer| writer.chat(&token_ids, logprobs));
+            .map(|writer| writer.chat(&tokens(token_ids, logprobs)));
         if logprobs.is_some() {
             if choices.is_empty() {
                 choices.push(ChatChunkChoice { index, ..Default::default() });
@@ -110,8 +111,8 @@ impl ChatWriter {
         Some(ChatCompletionChunk { usage, paceline, ..self.chunk(Vec::new()) })
     }
 
-    /// The whole answer, from all its events.
-    pub(crate) fn completion(mut self, events: Vec<AnswerEvent>) -> ChatCompletion {
+    /// The whole answer without its log-probabilities, which are in the lists, from all its events.
+    fn completion(mut self, events: Vec<AnswerEvent>) -> (ChatCompletion, Vec<LongList>) {
         let choice = |index: usize| ChatChoice {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             message: ChatAnswer { role: "assistant".to_owned(), ..Default::default() },
@@ -120,6 +121,7 @@ impl ChatWriter {
         };
         let mut choices: Vec<ChatChoice> = (0..self.samples.len()).map(choice).collect();
         let mut open_calls = vec![false; choices.len()];
+        let mut tokens_of: Vec<TokenList> = vec![TokenList::new(); choices.len()];
         for event in events {
             let AnswerEvent { sample_index: index, parts, token_ids, logprobs, last, .. } = event;
             let sample = choices.get_mut(index as usize).zip(open_calls.get_mut(index as usize));
@@ -139,8 +141,8 @@ impl ChatWriter {
                 }
                 choice.message.add(part);
             }
-            if let (Some(writer), Some(all)) = (&self.logprobs, &mut choice.logprobs) {
-                all.content.extend(writer.chat(&token_ids, logprobs).content);
+            if self.logprobs.is_some() {
+                tokens_of[index as usize].extend(tokens(token_ids, logprobs));
             }
             if let Some(end) = last {
                 let calls = !choice.message.tool_calls.is_empty();
@@ -153,8 +155,9 @@ impl ChatWriter {
                 choice.message.content.get_or_insert_default();
             }
         }
+        let lists = self.lists(tokens_of);
         let Head { request_id, created, model } = self.head;
-        ChatCompletion {
+        let completion = ChatCompletion {
             id: id(&request_id),
             object: "chat.completion".to_owned(),
             created,
@@ -162,7 +165,18 @@ impl ChatWriter {
             choices,
             usage: self.totals.usage(),
             paceline: self.totals.extension(),
-        }
+        };
+        (completion, lists)
+    }
+
+    /// Log-probabilities of the tokens of each answer.
+    fn lists(&self, tokens_of: Vec<TokenList>) -> Vec<LongList> {
+        let list = |(index, tokens): (usize, TokenList)| {
+            let writer = self.logprobs.clone()?;
+            let (pointer, length) = (format!("/choices/{index}/logprobs/content"), tokens.len());
+            Some(LongList::new(pointer, length, move |at| json!(writer.chat_token(&tokens[at]))))
+        };
+        tokens_of.into_iter().enumerate().filter_map(list).collect()
     }
 
     fn sample(&self, index: u32) -> Sample {
@@ -238,8 +252,9 @@ impl AnswerWriter for ChatWriter {
         vec![error_event(error, &self.head.request_id)]
     }
 
-    fn whole(self, events: Vec<AnswerEvent>) -> Value {
-        json!(self.completion(events))
+    fn whole(self, events: Vec<AnswerEvent>) -> WholeAnswer {
+        let (completion, lists) = self.completion(events);
+        WholeAnswer::new(json!(completion), lists)
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::write::ChatWriter;
 use crate::front::http::answer::Head;
 use crate::front::http::openai::params::Asked;
-use crate::front::http::protocol::TokenTexts;
+use crate::front::http::protocol::{AnswerWriter as _, TokenTexts};
 use crate::inference::bounds::SampleCount;
 
 fn writer(samples: u32, include_usage: bool, logprobs: bool) -> ChatWriter {
@@ -50,7 +50,7 @@ fn streamed(mut writer: ChatWriter, events: Vec<AnswerEvent>) -> Vec<Value> {
 }
 
 fn whole(writer: ChatWriter, events: Vec<AnswerEvent>) -> Value {
-    serde_json::to_value(writer.completion(events)).expect("JSON")
+    writer.whole(events).json()
 }
 
 fn deltas(chunks: &[Value]) -> Vec<Value> {

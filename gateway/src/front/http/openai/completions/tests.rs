@@ -11,7 +11,7 @@ use super::request::CompletionRequest;
 use super::write::{Answers, CompletionWriter};
 use crate::front::http::answer::Head;
 use crate::front::http::openai::params::Asked;
-use crate::front::http::protocol::{Decoded, TokenTexts};
+use crate::front::http::protocol::{AnswerWriter as _, Decoded, TokenTexts};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{PromptInput, RequestInput};
@@ -141,7 +141,7 @@ fn text_comes_in_chunks_and_whole() {
     assert_eq!(chunks[3]["usage"]["total_tokens"], 7);
     assert_eq!((&chunks[0]["usage"], &chunks[0]["id"]), (&Value::Null, &json!("cmpl-r1")));
 
-    let answer = serde_json::to_value(writer(1, false, false).completion(events)).expect("JSON");
+    let answer = writer(1, false, false).whole(events).json();
     let choice = json!({"index": 0, "text": "ab", "logprobs": null, "finish_reason": "length"});
     assert_eq!(answer["choices"], json!([choice]));
     assert_eq!(answer["object"], "text_completion");
@@ -156,7 +156,7 @@ fn several_answers_keep_their_log_probabilities_apart() {
         ..text(sample, "x")
     };
     let events = vec![with(0, 300, -1.0), with(1, 301, -2.0), with(0, 302, -3.0), end(0), end(1)];
-    let answer = serde_json::to_value(writer(2, false, true).completion(events)).expect("JSON");
+    let answer = writer(2, false, true).whole(events).json();
     let of = |at: usize| &answer["choices"][at]["logprobs"];
     assert_eq!(of(0)["token_logprobs"], json!([-1.0, -3.0]));
     assert_eq!(of(1)["token_logprobs"], json!([-2.0]));

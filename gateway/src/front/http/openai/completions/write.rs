@@ -1,13 +1,16 @@
 //! Writes the answers to a text: in chunks as events come, or whole from all of them.
 
+use std::mem::take;
+
 use paceline_text::stream::AnswerEvent;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::answer::{Completion, CompletionChoice, CompletionChunk};
 use crate::front::http::answer::{Head, Totals};
-use crate::front::http::openai::logprobs::{LogprobWriter, TextLogprobs};
+use crate::front::http::openai::logprobs::{LogprobWriter, TokenList, tokens};
 use crate::front::http::openai::params::Asked;
 use crate::front::http::openai::{DONE, error_event, events, finish_reason};
+use crate::front::http::pieces::{LongList, WholeAnswer};
 use crate::front::http::protocol::{AnswerWriter, TokenTexts};
 use crate::front::http::sse::SseEvent;
 use crate::inference::bounds::SampleCount;
@@ -72,22 +75,32 @@ impl CompletionWriter {
         Some(CompletionChunk { usage, paceline, ..self.around(Vec::new()) })
     }
 
-    /// The whole answer, from all its events.
-    pub(crate) fn completion(mut self, events: Vec<AnswerEvent>) -> Completion {
+    /// The whole answer without its log-probabilities, which are in the lists, from all its events.
+    fn completion(mut self, events: Vec<AnswerEvent>) -> (Completion, Vec<LongList>) {
         let mut choices =
             self.samples.each(|index| CompletionChoice { index, ..Default::default() });
-        for event in events {
+        let mut tokens_of: Vec<TokenList> = self.samples.each(|_| TokenList::new());
+        for mut event in events {
+            let (ids, logprobs) = (take(&mut event.token_ids), take(&mut event.logprobs));
             let more = self.choice(event);
-            let Some(choice) = choices.get_mut(more.index as usize) else { continue };
+            let index = more.index as usize;
+            let Some(choice) = choices.get_mut(index) else { continue };
             choice.text.push_str(&more.text);
-            if let Some(more) = more.logprobs {
-                choice.logprobs.get_or_insert_default().extend(more);
+            if !self.logprobs.is_empty() && !ids.is_empty() {
+                choice.logprobs.get_or_insert_default();
+                tokens_of[index].extend(tokens(ids, logprobs));
             }
             choice.finish_reason = choice.finish_reason.take().or(more.finish_reason);
         }
         let CompletionChunk { id, object, created, model, .. } = self.around(Vec::new());
         let (usage, paceline) = (self.totals.usage(), self.totals.extension());
-        Completion { id, object, created, model, choices, usage, paceline }
+        let writers = self.logprobs.into_iter().zip(tokens_of).enumerate();
+        let written = |(_, (_, tokens)): &(usize, (LogprobWriter, TokenList))| !tokens.is_empty();
+        let lists = writers.filter(written).flat_map(|(index, (writer, tokens))| {
+            writer.text_lists(&format!("/choices/{index}/logprobs"), tokens)
+        });
+        let lists = lists.collect();
+        (Completion { id, object, created, model, choices, usage, paceline }, lists)
     }
 
     /// What an event adds to its answer. A continued text is raw: it has no parts but text.
@@ -95,7 +108,7 @@ impl CompletionWriter {
         let (index, text) = (event.sample_index, event.text());
         let AnswerEvent { token_ids, logprobs, last, .. } = event;
         let writer = self.logprobs.get_mut(index as usize).filter(|_| !token_ids.is_empty());
-        let logprobs = writer.map(|writer| writer.text(&token_ids, logprobs));
+        let logprobs = writer.map(|writer| writer.text(&tokens(token_ids, logprobs)));
         let finish_reason = last.map(|end| {
             self.totals.add(index, &end);
             finish_reason(end.finish_reason, false).to_owned()
@@ -132,18 +145,8 @@ impl AnswerWriter for CompletionWriter {
         vec![error_event(error, &self.head.request_id)]
     }
 
-    fn whole(self, events: Vec<AnswerEvent>) -> Value {
-        json!(self.completion(events))
-    }
-}
-
-impl TextLogprobs {
-    /// Adds those of the tokens that follow.
-    fn extend(&mut self, more: Self) {
-        let Self { tokens, token_logprobs, top_logprobs, text_offset } = more;
-        self.tokens.extend(tokens);
-        self.token_logprobs.extend(token_logprobs);
-        self.top_logprobs.extend(top_logprobs);
-        self.text_offset.extend(text_offset);
+    fn whole(self, events: Vec<AnswerEvent>) -> WholeAnswer {
+        let (completion, lists) = self.completion(events);
+        WholeAnswer::new(json!(completion), lists)
     }
 }

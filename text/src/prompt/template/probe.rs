@@ -1,0 +1,126 @@
+//! Finds what a template can show: renders a few words in each form and searches the output for
+//! them. A template that leaves something out does not report it (I5).
+
+use serde_json::{Map, Value, json};
+
+use super::RenderError;
+use super::capabilities::Capabilities;
+use super::engine::Engine;
+use crate::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall};
+
+/// The capabilities of a template.
+pub(super) fn capabilities(engine: &Engine) -> Capabilities {
+    let probe = Probe { engine, content: content_forms(engine) };
+    Capabilities {
+        tools: probe.shows_tools(),
+        calls: probe.shows(history(), &["t00l", "k3y", "valu3"]).unwrap_or(true),
+        answers: probe.shows(history(), &["answ3r"]).unwrap_or(true),
+        reasoning: probe.shows(thoughts(), &["th0ught"]) == Ok(true),
+        system_anywhere: probe.shows_system_anywhere(),
+        ..probe.content
+    }
+}
+
+/// The forms of content that the template shows, and all else.
+fn content_forms(engine: &Engine) -> Capabilities {
+    let arrives = |words: &[&str], text: bool, parts: bool| {
+        let probe = Probe { engine, content: Capabilities { text, parts, ..Capabilities::ALL } };
+        let conversation =
+            Conversation { messages: vec![message(Role::User, words)], ..Conversation::default() };
+        probe.shows(conversation, words) == Ok(true)
+    };
+    let text = arrives(&[FIRST], true, false);
+    let parts = arrives(&[FIRST, "sec0nd"], false, true);
+    // A template that shows neither form objects to the probe itself. It will object to
+    // requests, too, and tell the client why.
+    if text || parts {
+        Capabilities { text, parts, ..Capabilities::ALL }
+    } else {
+        Capabilities::ALL
+    }
+}
+
+/// Renders short conversations and searches the output for their words.
+struct Probe<'a> {
+    engine: &'a Engine,
+    /// The form of content to use.
+    content: Capabilities,
+}
+
+impl Probe<'_> {
+    /// Whether all words are in the rendering of a conversation.
+    ///
+    /// # Errors
+    /// The template's objection. A template that objects does not leave anything out in silence.
+    fn shows(&self, conversation: Conversation, words: &[&str]) -> Result<bool, RenderError> {
+        let text = self.engine.render(&conversation, self.content)?;
+        Ok(words.iter().all(|word| text.contains(word)))
+    }
+
+    /// Whether system messages among the others and at the end are shown in their order. A template
+    /// that objects to them gets them in front.
+    fn shows_system_anywhere(&self) -> bool {
+        let said = [
+            (Role::System, "syst3m"),
+            (Role::User, FIRST),
+            (Role::Assistant, "ass1st"),
+            (Role::System, "am0ng"),
+            (Role::User, "l4ter"),
+            (Role::System, "at3nd"),
+        ];
+        let messages = said.iter().map(|(role, word)| message(*role, &[word])).collect();
+        let conversation = Conversation { messages, ..Conversation::default() };
+        let Ok(text) = self.engine.render(&conversation, self.content) else { return false };
+        let places: Option<Vec<usize>> = said.iter().map(|(_, word)| text.find(word)).collect();
+        places.is_some_and(|places| places.is_sorted())
+    }
+
+    fn shows_tools(&self) -> bool {
+        let offered = |messages: Vec<Message>| {
+            let conversation =
+                Conversation { messages, tools: vec![tool()], ..Conversation::default() };
+            self.shows(conversation, &["t00l", "k3y"]).unwrap_or(true)
+        };
+        let question = || message(Role::User, &[FIRST]);
+        // Some templates show tools only beside a system message.
+        self.engine.uses("tools")
+            && (offered(vec![question()])
+                || offered(vec![message(Role::System, &["syst3m"]), question()]))
+    }
+}
+
+/// A word that no template has.
+const FIRST: &str = "f1rst";
+
+fn message(role: Role, parts: &[&str]) -> Message {
+    Message::new(role, parts.iter().map(ToString::to_string).collect())
+}
+
+/// A question, a call and its answer.
+fn history() -> Conversation {
+    let arguments = Map::from_iter([("k3y".to_owned(), Value::from("valu3"))]);
+    let call =
+        ToolCall { id: "call00001".into(), name: "t00l".into(), arguments: arguments.into() };
+    let called = Message { calls: vec![call], ..message(Role::Assistant, &[""]) };
+    let answered = Message {
+        call_id: "call00001".into(),
+        name: "t00l".into(),
+        ..message(Role::Tool, &["answ3r"])
+    };
+    let messages = vec![message(Role::User, &[FIRST]), called, answered];
+    Conversation { messages, ..Conversation::default() }
+}
+
+/// The same, with a thought before the call.
+fn thoughts() -> Conversation {
+    let mut conversation = history();
+    conversation.messages[1].reasoning = "th0ught".into();
+    conversation
+}
+
+fn tool() -> Tool {
+    let key = json!({"type": "string", "description": "k"});
+    let parameters = json!({"type": "object", "properties": {"k3y": key}});
+    let parameters = parameters.as_object().cloned().unwrap_or_default();
+    Tool { name: "t00l".into(), description: "d0es".into(), parameters, strict: false }
+}
