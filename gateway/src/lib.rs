@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod overview;
 pub mod prompter;
 mod run;
+pub mod service_report;
 mod shorten;
 pub mod turns;
 

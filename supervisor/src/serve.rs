@@ -74,24 +74,24 @@ impl Services {
         let missing =
             || Reason::InvalidArgument.field("generation", "expected a generation, found none");
         let message = request.generation.ok_or_else(missing)?;
-        let wish = wire::route_wish(message.route)?;
-        let generation = Generation::try_from(message)
-            .map_err(|cause| Reason::InvalidArgument.field(cause.name, cause.to_string()))?;
-        let id = RequestId::parse(&generation.request_id).ok_or_else(|| {
+        let id = RequestId::parse(&message.request_id).ok_or_else(|| {
             Reason::InvalidArgument
                 .field("request_id", "expected 1 to 64 letters, digits, '-' or '_'")
         })?;
-        let prompt_tokens = u32::try_from(generation.prompt_ids.len()).unwrap_or(u32::MAX);
+        let prompt_tokens = u32::try_from(message.prompt_ids.len()).unwrap_or(u32::MAX);
         if prompt_tokens == 0 {
             return Err(
                 Reason::InvalidArgument.field("prompt", "expected at least one token, found none")
             );
         }
-        if generation.max_tokens == 0 {
+        if message.max_tokens == 0 {
             return Err(
                 Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0")
             );
         }
+        let wish = wire::route_wish(message.route)?;
+        let generation = Generation::try_from(message)
+            .map_err(|cause| Reason::InvalidArgument.field(cause.name, cause.to_string()))?;
         let deadline =
             (generation.deadline_ns != 0).then(|| self.handle.clock().at(generation.deadline_ns));
         let continuation = u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX);

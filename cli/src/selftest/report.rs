@@ -222,7 +222,7 @@ Leave the drafter on.
             "2 pairs of streams, 20 tokens compared: DIFFERENT in 1 streams, and 1 near-ties",
             "  near-tie: code prompt 2, sampled, token 17: expected id 4, found id 5; margin 2.00e-5\n",
             "  DIFFERENT: code prompt 2, sampled, token 3: expected id 8, found the stream's end; margin 5.00e-1\n",
-            "3 answers got no draft although one was asked for: behind\n",
+            "3 answers got no draft although one was asked for: drafter_behind\n",
             "2 drafts did not come in time",
             "ms of a step by rows (+ its draft): 1 7.3\n",
         ] {

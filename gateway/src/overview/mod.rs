@@ -1,14 +1,12 @@
-//! What the status page shows of the service: its processes and figures ([`service`]), the
-//! throughput of the last ten minutes ([`history`]), and the last changes of state ([`events`]). All
-//! of it is bounded, none of it has a text of a request (I9), and none of it gives an order.
+//! Figures of the status page: the service as the supervisor reports it, the throughput of the last
+//! ten minutes ([`history`]), and the last changes of state. All of it is bounded, none of it has a
+//! text of a request (I9), and none of it gives an order.
 //!
 //! The supervisor is asked for figures at most once a second, however many pages are open. Samples
 //! and events are collected whether a page is open or not, so that a page that was just opened shows
 //! the minutes before.
 
-pub mod events;
 pub mod history;
-pub mod service;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,9 +17,9 @@ use tokio::task::JoinHandle;
 
 use crate::inference::upstream::Upstream;
 use crate::metrics::Metrics;
-use events::{EventLog, ServiceEvent};
+use crate::service_report::events::{EventLog, ServiceEvent};
+use crate::service_report::service::ServiceReport;
 use history::{History, INTERVAL, Throughput};
-use service::ServiceReport;
 
 /// Age up to which figures are sent again: half of the page's interval between two questions, so
 /// that no page shows a figure twice.

@@ -190,6 +190,7 @@ fn request() -> SubmitRequest {
         max_tokens: 8,
         seed: 9,
         traffic_class: "default".into(),
+        sampling: Some(SamplingRule::GREEDY),
         ..Default::default()
     };
     SubmitRequest {

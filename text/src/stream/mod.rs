@@ -28,9 +28,8 @@ use paceline_vocabulary::generation::{FinishReason, Speculation, TokenLogprobs};
 
 pub use assemble::{Assembler, AssemblerSettings, BrokenStream, ElapsedTimes};
 pub use detokenizer::Detokenizer;
-pub use reading::ConversationReading;
 pub use stop::StopStrings;
-pub use tools::OfferedTools;
+pub use tools::{ConversationReading, OfferedTools};
 
 use parts::Parts;
 

@@ -9,20 +9,9 @@ use super::harmony::HarmonySplitter;
 use super::open_call::CallContext;
 use super::parts::Parts;
 use super::splitter::Splitter;
-use super::tools::OfferedTools;
+use super::tools::ConversationReading;
 use crate::prompt::Language;
 use crate::prompt::format::{AnswerTags, CallFormat, Tag};
-
-/// How the answer to a conversation is read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConversationReading {
-    /// The tools that the request offers; none if it has none. Then no call is recognized.
-    pub tools: Option<Arc<OfferedTools>>,
-    /// Whether the prompt ends in a thought.
-    pub thought_is_open: bool,
-    /// The beginning of the ids of calls.
-    pub call_ids: String,
-}
 
 #[derive(Debug)]
 enum AnySplitter {

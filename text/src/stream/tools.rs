@@ -3,6 +3,7 @@
 //! stand for other values.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -98,6 +99,17 @@ fn type_of(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
+}
+
+/// How the answer to a conversation is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConversationReading {
+    /// The tools that the request offers; none if it has none. Then no call is recognized.
+    pub tools: Option<Arc<OfferedTools>>,
+    /// Whether the prompt ends in a thought.
+    pub thought_is_open: bool,
+    /// The beginning of the ids of calls.
+    pub call_ids: String,
 }
 
 #[cfg(test)]

@@ -86,6 +86,9 @@ pub use cors::Cors;
 pub use site::Sites;
 pub use wire::HttpWire;
 
+/// Path of the status page.
+pub const STATUS_PAGE: &str = "/";
+
 /// What the handlers of all HTTP protocols share.
 #[derive(Debug)]
 pub struct HttpFront {

@@ -18,8 +18,8 @@ use http::header::{HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use super::STATUS_PAGE;
 use super::cors::Cors;
-use super::page;
 use crate::inference::error::{InferenceError, quoted};
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -144,7 +144,7 @@ fn check_fetch_site(request: &Parts) -> Result<(), InferenceError> {
         headers.contains_key(name) && values(headers, name).all(|value| value == word)
     };
     let is_link = request.method == Method::GET
-        && request.uri.path() == page::PAGE
+        && request.uri.path() == STATUS_PAGE
         && only(&FETCH_MODE, "navigate")
         && only(&FETCH_DEST, "document");
     if is_link {

@@ -12,9 +12,9 @@ use paceline_vocabulary::Reason;
 use rustls::ServerConfig;
 
 use super::error::ErrorReply;
-use super::of_path;
-use super::page::{self, session};
+use super::page::session;
 use super::site::Sites;
+use super::{STATUS_PAGE, of_path};
 use crate::front::connection::intake::BodyLength;
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
@@ -22,7 +22,7 @@ use crate::guard::{API_KEY, Guard, KeySource, UnknownKey};
 use crate::inference::error::InferenceError;
 
 /// The paths that need no key. The page has no figures of its own: it asks for them.
-const OPEN: &[&str] = &["/health", page::PAGE];
+const OPEN: &[&str] = &["/health", STATUS_PAGE];
 
 /// HTTP with these paths.
 #[derive(Clone, Debug)]

@@ -14,8 +14,8 @@ use tonic::transport::Channel;
 
 use super::Upstream;
 use crate::inference::standing::Standing;
-use crate::overview::events::{EventLog, SHOWN, ServiceEvent};
-use crate::overview::service::{
+use crate::service_report::events::{EventLog, SHOWN, ServiceEvent};
+use crate::service_report::service::{
     KvReport, LinkReport, MemoryReport, ModelReport, ProcessReport, RefusedDrafterReport,
     RequestsReport, ServedRoute, ServiceReport,
 };

@@ -24,13 +24,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::HttpFront;
 use super::reply::json_reply;
+use super::{HttpFront, STATUS_PAGE};
 use crate::guard::sessions::SessionToken;
 use report::StatusReport;
-
-/// Path of the page. It needs no key, because it has no figures of its own.
-pub const PAGE: &str = "/";
 /// Path of the figures.
 pub const FIGURES: &str = "/status";
 /// Path at which sessions begin and end.
@@ -45,7 +42,7 @@ const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resour
 /// The paths of the page.
 pub fn routes() -> Router<Arc<HttpFront>> {
     Router::new()
-        .route(PAGE, get(page))
+        .route(STATUS_PAGE, get(page))
         .route(FIGURES, get(figures))
         .route(SESSION, post(session::begin).delete(session::end))
 }

@@ -5,9 +5,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::front::http::{Health, HttpFront};
-use crate::overview::events::ServiceEvent;
 use crate::overview::history::Throughput;
-use crate::overview::service::ServiceReport;
+use crate::service_report::events::ServiceEvent;
+use crate::service_report::service::ServiceReport;
 
 /// The figures of the status page. They have no text of a request.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -346,7 +346,7 @@ impl ResponseWriter {
 }
 
 impl OpenItem {
-    /// The item. It has its content once it has ended.
+    /// The item. It has its content once it has ended. Longer than 60 lines: one arm for each kind.
     fn json(
         &self,
         state: ItemState,
