@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use paceline_text::prompt::format::CallFormat;
 use paceline_text::samples::answers::{Model, offered};
-use paceline_vocabulary::generation::{FinishReason};
-use paceline_text::stream::{AnswerPart};
+use paceline_text::stream::AnswerPart;
+use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Map, Value};
 
 const FORMATS: [CallFormat; 6] = [
