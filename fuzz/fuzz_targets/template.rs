@@ -4,7 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use paceline_text::prompt::Template;
-use paceline_text::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall, normalize};
+use paceline_text::prompt::conversation::{
+    CallArguments, Conversation, Message, Role, Tool, ToolCall, normalize,
+};
 
 /// As many bytes as a rendering may have.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
@@ -21,7 +23,8 @@ fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
             Some('a') => conversation.messages.push(message(Role::Assistant)),
             Some('t') => conversation.messages.push(message(Role::Tool)),
             Some('c') => {
-                let arguments = serde_json::from_str(text).unwrap_or_default();
+                let object = serde_json::from_str(text).map(CallArguments::Object);
+                let arguments = object.unwrap_or_else(|_| CallArguments::Text(text.to_owned()));
                 let call = ToolCall { id: "c1".into(), name: "f".into(), arguments };
                 conversation
                     .messages
