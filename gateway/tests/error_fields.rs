@@ -21,6 +21,48 @@ fn with(path: &str, fields: Value) -> Value {
     body
 }
 
+/// The place of a tool is the client's, also if tools before it are not offered to the model.
+#[tokio::test]
+async fn an_error_of_a_tool_names_its_place_in_the_request() {
+    let stage = Exchange::serving().await;
+    let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let flat = |name: &str| json!({"type": "function", "name": name});
+    let message = |name: &str| json!({"name": name, "input_schema": {"type": "object"}});
+    let web = json!({"type": "web_search"});
+    let dated = json!({"type": "web_search_20250305", "name": "web_search"});
+    let deferred =
+        json!({"name": "late", "input_schema": {"type": "object"}, "defer_loading": true});
+    let group =
+        json!({"type": "namespace", "name": "n", "description": "d", "tools": [flat("a b")]});
+    let later = json!([
+        {"type": "additional_tools", "role": "developer", "tools": [flat("a b")]},
+        {"role": "user", "content": "Hi"},
+    ]);
+    let allowed = json!({"type": "allowed_tools", "allowed_tools": {
+        "mode": "auto", "tools": [function("a b")],
+    }});
+    for (path, body, field) in [
+        ("/v1/responses", json!({"input": "Hi", "tools": [web, flat("a b")]}), "tools[1].name"),
+        ("/v1/responses", json!({"input": "Hi", "tools": [web, group]}), "tools[1].tools[0].name"),
+        ("/v1/responses", json!({"input": later, "tools": [web]}), "input[0].tools[0].name"),
+        (
+            CHAT,
+            with(CHAT, json!({"tools": [function("f"), function("a b")], "tool_choice": allowed})),
+            "tools[1].function.name",
+        ),
+        (
+            "/v1/messages",
+            with("", json!({"max_tokens": 9, "tools": [dated, deferred, message("a b")]})),
+            "tools[2].name",
+        ),
+    ] {
+        let (found, words) = refused(&stage, path, &body).await;
+        // Messages has no field of its own for the path.
+        assert!(words.contains(&format!("{field}: ")), "{words}");
+        assert!(found.is_empty() || found == field, "{found}: {words}");
+    }
+}
+
 /// The field and the message of a refusal.
 async fn refused(stage: &Exchange, path: &str, body: &Value) -> (String, String) {
     let reply = stage.post(path, body).await;

@@ -176,7 +176,7 @@ fn tool_call(
 fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, InferenceError> {
     let (mut offered, mut names) = (Vec::new(), HashSet::new());
     for (at, tool) in tools.into_iter().enumerate() {
-        let ToolInput { name, description, parameters, strict } = tool;
+        let ToolInput { name, description, parameters, strict, path: _ } = tool;
         let field = |name: &str| format!("tools[{at}].{name}");
         check_name(&field("name"), &name)?;
         if !names.insert(name.clone()) {
@@ -273,7 +273,7 @@ mod tests {
 
     fn tool(name: &str, parameters: &str) -> ToolInput {
         let (description, parameters) = ("d".into(), parameters.into());
-        ToolInput { name: name.into(), description, parameters, strict: false }
+        ToolInput { name: name.into(), description, parameters, ..Default::default() }
     }
 
     #[track_caller]

@@ -93,6 +93,9 @@ pub struct ToolInput {
     pub parameters: JsonInput,
     /// Whether the arguments of every call follow the schema.
     pub strict: bool,
+    /// Path of the tool in the client's request, for errors; empty if the tool has the same index
+    /// there.
+    pub path: String,
 }
 
 /// A call of a tool.

@@ -87,6 +87,7 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
         description,
         parameters: JsonInput::Text(parameters),
         strict,
+        path: String::new(),
     };
     let choice = tool_rule(tool_choice)?;
     let tools = if choice.is_some() { tools } else { Vec::new() };
@@ -444,7 +445,8 @@ mod tests {
             reasoning: "r".into(),
         };
         let (name, description) = ("f".to_owned(), "d".to_owned());
-        let tool = ToolInput { name, description, parameters: "{}".into(), strict: true };
+        let parameters = "{}".into();
+        let tool = ToolInput { name, description, parameters, strict: true, ..Default::default() };
         let conversation = ConversationInput {
             messages: vec![message],
             tools: vec![tool],

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::reply::{REQUEST_ID, json_reply};
 use crate::inference::error::InferenceError;
+use crate::inference::input::ToolInput;
 use crate::shorten::shorten;
 
 /// Characters of a field's path and of a message in an error.
@@ -210,9 +211,22 @@ pub struct FieldPaths {
     pub fields: &'static [FieldName],
     /// Where each message of the input stands in the body; empty if they stand there as in the input.
     pub messages: Vec<MessagePath>,
+    /// The path of each offered tool in the body; empty if their indices are those of the body.
+    pub tools: Vec<String>,
 }
 
 impl FieldPaths {
+    /// The paths of a protocol with this table. Messages and tools have the same indices in the body.
+    pub fn new(fields: &'static [FieldName]) -> Self {
+        Self { fields, ..Self::default() }
+    }
+
+    /// The paths of a request that offers these tools.
+    #[must_use]
+    pub fn of_tools(self, offered: &[ToolInput]) -> Self {
+        Self { tools: offered.iter().map(|tool| tool.path.clone()).collect(), ..self }
+    }
+
     /// The error with the protocol's name of its field.
     pub fn translate(&self, mut error: InferenceError) -> InferenceError {
         let Some(inner) = error.field.take() else { return bounded(error) };
@@ -226,11 +240,21 @@ impl FieldPaths {
 
     /// The protocol's path.
     fn outer(&self, inner: &str) -> String {
-        if let Some((at, rest)) = message_index(inner)
+        if let Some((at, rest)) = indexed("messages", inner)
             && let Some(message) = self.messages.get(at)
         {
             return message.outer(rest);
         }
+        let outer = self.named(inner);
+        let tool = indexed("tools", &outer);
+        match tool.and_then(|(at, rest)| Some((self.tools.get(at)?, rest))) {
+            Some((path, rest)) if !path.is_empty() => format!("{path}{rest}"),
+            _ => outer,
+        }
+    }
+
+    /// The path with the protocol's names.
+    fn named(&self, inner: &str) -> String {
         for FieldName { inner: prefix, outer } in self.fields {
             let Some((indices, rest)) = after(prefix, inner) else { continue };
             let outer = with_indices(outer, &indices);
@@ -269,9 +293,10 @@ fn with_indices(name: &str, indices: &[&str]) -> String {
     made
 }
 
-/// The index in `messages[3].content` and the rest of the path.
-fn message_index(path: &str) -> Option<(usize, &str)> {
-    let (index, rest) = path.strip_prefix("messages[")?.split_once(']')?;
+/// The index in a path such as `messages[3].content`, whose list has this name, and the rest of the
+/// path.
+fn indexed<'a>(list: &str, path: &'a str) -> Option<(usize, &'a str)> {
+    let (index, rest) = path.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
     Some((index.parse().ok()?, rest))
 }
 
@@ -318,7 +343,7 @@ mod tests {
         call.record("content[3]", "input[0].content[3]");
         assert_eq!(call.fields.len(), 2, "a usual path takes no memory");
         let messages = vec![MessagePath::new("instructions"), call];
-        let paths = FieldPaths { fields: FIELDS, messages };
+        let paths = FieldPaths { messages, ..FieldPaths::new(FIELDS) };
         for (inner, outer) in [
             ("limits.max_tokens", "max_output_tokens"),
             ("limits.max_tokens_more", "limits.max_tokens_more"),

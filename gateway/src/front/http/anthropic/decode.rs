@@ -123,9 +123,11 @@ pub fn decode(
     check("paceline.", &rest, &[])?;
     // What the client sets by name counts more than what follows from other fields.
     arguments.extend(template_arguments.unwrap_or_default().0);
+    let tools = if choice.is_some() { tools } else { Vec::new() };
+    let paths = FieldPaths { messages: paths, ..FieldPaths::new(FIELDS).of_tools(&tools) };
     let conversation = ConversationInput {
         messages: conversation,
-        tools: if choice.is_some() { tools } else { Vec::new() },
+        tools,
         calls: choice.unwrap_or_default(),
         template_arguments: arguments.into(),
         effort,
@@ -154,7 +156,7 @@ pub fn decode(
         writer: Asked { max_tokens: max_tokens.unwrap_or(0), hide_thinking: hide },
         stream: stream.unwrap_or(false),
         calls,
-        paths: FieldPaths { fields: FIELDS, messages: paths },
+        paths,
     })
 }
 

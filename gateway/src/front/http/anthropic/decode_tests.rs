@@ -153,6 +153,7 @@ fn tools_are_offered_unless_the_choice_is_none() {
         description: "d".into(),
         parameters: json!({"type": "object"}).into(),
         strict: false,
+        path: "tools[0]".into(),
     };
     for choice in [json!(null), json!({"type": "auto", "disable_parallel_tool_use": false})] {
         assert_eq!(offered(choice).as_slice(), std::slice::from_ref(&expected));

@@ -137,6 +137,7 @@ impl Tools {
             description: description.unwrap_or_default(),
             parameters: schema.into(),
             strict: strict.unwrap_or(false),
+            path: path.to_owned(),
         });
         self.is_offered.push(defer_loading != Some(true));
         Ok(())

@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn fields_have_the_names_of_this_protocol() {
-        let paths = FieldPaths { fields: FIELDS, messages: Vec::new() };
+        let paths = FieldPaths::new(FIELDS);
         for (middle, here) in [
             ("limits.max_tokens", "max_tokens"),
             ("limits.stop[3]", "stop[3]"),

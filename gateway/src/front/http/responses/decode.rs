@@ -127,6 +127,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
     check("paceline.", &rest, &[])?;
     // What the client sets by name counts more than what follows from other fields.
     arguments.extend(template_arguments.unwrap_or_default().0);
+    let paths = FieldPaths { messages: paths, ..FieldPaths::new(FIELDS).of_tools(&offered) };
     let conversation = ConversationInput {
         messages,
         tools: offered,
@@ -158,7 +159,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
         writer: Asked { tools, encrypted_reasoning, repeated },
         stream: stream.unwrap_or(false),
         calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
-        paths: FieldPaths { fields: FIELDS, messages: paths },
+        paths,
     })
 }
 

@@ -178,7 +178,13 @@ impl Tools {
         check(&format!("{path}."), &rest, accepted::TOOL_SEARCH)?;
         let description = description.unwrap_or_else(|| "Searches for further tools.".to_owned());
         let parameters = parameters.map(JsonInput::from).unwrap_or_default();
-        let input = ToolInput { name: SEARCH.to_owned(), description, parameters, strict: false };
+        let input = ToolInput {
+            name: SEARCH.to_owned(),
+            description,
+            parameters,
+            strict: false,
+            path: path.to_owned(),
+        };
         self.has_search = true;
         self.offer(None, CallForm::Search, input, false);
         Ok(())
@@ -201,7 +207,8 @@ impl Tools {
         let parameters = parameters.map(JsonInput::from).unwrap_or_default();
         let description = described(group, description.unwrap_or_default());
         let strict = strict.unwrap_or(false);
-        let input = ToolInput { name, description, parameters, strict };
+        let path = path.to_owned();
+        let input = ToolInput { name, description, parameters, strict, path };
         self.offer(group, CallForm::Function, input, defer_loading == Some(true));
         Ok(())
     }
@@ -241,7 +248,8 @@ impl Tools {
             "additionalProperties": false,
         });
         let parameters = parameters.into();
-        let input = ToolInput { name, description, parameters, strict: false };
+        let path = path.to_owned();
+        let input = ToolInput { name, description, parameters, strict: false, path };
         self.offer(group, CallForm::Custom, input, defer_loading == Some(true));
         Ok(())
     }

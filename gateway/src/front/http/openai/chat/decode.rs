@@ -86,6 +86,7 @@ pub(crate) fn chat(
     let choice = choice.transpose()?.unwrap_or_default();
     let (tools, calls) = choice.applied(tools, str::to_owned)?;
     let template_arguments = variables.into();
+    let paths = FieldPaths::new(FIELDS).of_tools(&tools);
     let conversation = ConversationInput { messages, tools, calls, template_arguments, effort };
     let params = GenerationParams {
         max_tokens: most_tokens(max_completion_tokens, max_tokens)?.map(MaxTokens::get),
@@ -101,7 +102,7 @@ pub(crate) fn chat(
         writer: Asked { include_usage },
         stream,
         calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
-        paths: FieldPaths { fields: FIELDS, messages: Vec::new() },
+        paths,
     })
 }
 
@@ -307,7 +308,8 @@ fn tool_call(
 
 fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
     let ChatTool { kind, function, rest } = tool;
-    let path = format!("tools[{at}].");
+    let tool = format!("tools[{at}]");
+    let path = format!("{tool}.");
     check_kind(&format!("{path}type"), &kind)?;
     check(&path, &rest, accepted::TOOL)?;
     let Some(ChatFunction { name, description, parameters, strict, rest }) = function else {
@@ -319,6 +321,7 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
         description: description.unwrap_or_default(),
         parameters: parameters.map(JsonInput::from).unwrap_or_default(),
         strict: strict.unwrap_or(false),
+        path: tool,
     })
 }
 

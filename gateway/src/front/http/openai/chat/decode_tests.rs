@@ -150,6 +150,7 @@ fn every_field_of_a_conversation_is_decoded() {
             description: "d".into(),
             parameters: json!({"type": "object", "properties": {"z": {}, "a": {}}}).into(),
             strict: false,
+            path: "tools[0]".into(),
         }],
         calls: CallRule::Auto,
         template_arguments: json!({"x": 1}).into(),

@@ -72,7 +72,7 @@ pub(crate) fn completion(
         writer: Asked { include_usage },
         stream,
         calls: AllowedCalls::All,
-        paths: FieldPaths { fields: FIELDS, messages: Vec::new() },
+        paths: FieldPaths::new(FIELDS),
     })
 }
 
