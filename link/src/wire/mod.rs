@@ -282,7 +282,7 @@ fn to_feed(feed: proto::Feed) -> Result<Feed, WireError> {
         closed: feed.closed,
         contexts: feed.contexts.into_iter().map(to_context).collect::<Result<_, _>>()?,
         hidden: feed.hidden.map(to_tensor).transpose()?,
-        requests: feed.requests.into_iter().map(to_request).collect(),
+        requests: feed.requests.into_iter().map(to_request).collect::<Result<_, _>>()?,
         bonus: feed.bonus.map(to_tensor).transpose()?,
         round: feed.round,
         retained: feed.retained.into_iter().map(to_retained).collect::<Result<_, _>>()?,
@@ -318,12 +318,13 @@ fn from_context(context: Context) -> proto::Context {
     proto::Context { session, position, rows, fresh, request_id, ids, next_id }
 }
 
-fn to_request(request: proto::DraftRequest) -> DraftRequest {
+fn to_request(request: proto::DraftRequest) -> Result<DraftRequest, WireError> {
     let proto::DraftRequest { session, position, block, bonus_id, sampling, seed, sample_index } =
         request;
-    let rule = sampling.as_ref().map_or(SamplingRule::GREEDY, SamplingRule::from);
+    let missing = WireError::Missing { message: "draft request", field: "a sampling rule" };
+    let rule = SamplingRule::from(&sampling.ok_or(missing)?);
     let sampling = DraftSampling { rule, seed, sample_index };
-    DraftRequest { session, position, block, bonus_id, sampling }
+    Ok(DraftRequest { session, position, block, bonus_id, sampling })
 }
 
 fn from_request(request: DraftRequest) -> proto::DraftRequest {

@@ -138,11 +138,15 @@ fn changed_feed(change: fn(&mut proto::Feed)) -> Message {
 }
 
 #[test]
-fn a_feed_with_broken_names_is_no_frame() {
+fn a_feed_with_a_broken_or_missing_field_is_no_frame() {
     check_refusals(vec![
         (
             changed_feed(|feed| feed.hidden.iter_mut().for_each(|tensor| tensor.r#type = 9)),
             "type of a tensor: expected one of f32, f16, bf16, found 9",
+        ),
+        (
+            changed_feed(|feed| feed.requests[0].sampling = None),
+            "expected a draft request with a sampling rule, found none",
         ),
         (
             changed_feed(|feed| feed.contexts[0].request_id = "a b".into()),
