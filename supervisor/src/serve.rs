@@ -91,7 +91,7 @@ impl Services {
         }
         let wish = wire::route_wish(message.route)?;
         let generation = Generation::try_from(message)
-            .map_err(|cause| Reason::InvalidArgument.field(cause.name, cause.to_string()))?;
+            .map_err(|cause| Reason::InvalidArgument.field(cause.field, cause.to_string()))?;
         let deadline =
             (generation.deadline_ns != 0).then(|| self.handle.clock().at(generation.deadline_ns));
         let continuation = u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX);

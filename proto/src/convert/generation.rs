@@ -8,7 +8,7 @@ use paceline_vocabulary::generation::{
 use paceline_vocabulary::sampling::{LogitBias, SamplingRule, SamplingWish};
 use paceline_vocabulary::{Route, RouteWish, with_sampling_parameters};
 
-use super::Unspecified;
+use super::Missing;
 use crate::internal::v1 as internal;
 use crate::v1;
 
@@ -71,8 +71,8 @@ fn each<A, B: From<A>>(items: Vec<A>) -> Vec<B> {
     items.into_iter().map(B::from).collect()
 }
 
-/// Two types whose fields of one name have one type, and the fields that are converted in a way of
-/// their own, in either direction.
+/// Converts a request in both directions. `$same` are the fields that have the same type on both
+/// sides.
 macro_rules! generation {
     ($($same:ident),*) => {
         impl From<Generation> for internal::Generation {
@@ -94,12 +94,12 @@ macro_rules! generation {
 
         /// The numbers are not checked.
         impl TryFrom<internal::Generation> for Generation {
-            type Error = Unspecified;
+            type Error = Missing;
 
             /// # Errors
             /// The message has no sampling rule, or a part of its grammar has no content.
-            fn try_from(generation: internal::Generation) -> Result<Self, Unspecified> {
-                let rule = generation.sampling.ok_or(Unspecified { name: "sampling" })?;
+            fn try_from(generation: internal::Generation) -> Result<Self, Missing> {
+                let rule = generation.sampling.ok_or(Missing { field: "sampling" })?;
                 let route = v1::RouteWish::try_from(generation.route).unwrap_or_default();
                 Ok(Self {
                     sampling: SamplingRule::from(&rule),
@@ -140,9 +140,9 @@ impl From<Grammar> for internal::Grammar {
 }
 
 impl TryFrom<internal::Grammar> for Grammar {
-    type Error = Unspecified;
+    type Error = Missing;
 
-    fn try_from(grammar: internal::Grammar) -> Result<Self, Unspecified> {
+    fn try_from(grammar: internal::Grammar) -> Result<Self, Missing> {
         let internal::Grammar { frame, parts, end_ids } = grammar;
         let parts = parts.into_iter().map(GrammarPart::try_from).collect::<Result<_, _>>()?;
         Ok(Self { frame, parts, end_ids })
@@ -163,12 +163,12 @@ impl From<GrammarPart> for internal::GrammarPart {
 }
 
 impl TryFrom<internal::GrammarPart> for GrammarPart {
-    type Error = Unspecified;
+    type Error = Missing;
 
-    fn try_from(part: internal::GrammarPart) -> Result<Self, Unspecified> {
+    fn try_from(part: internal::GrammarPart) -> Result<Self, Missing> {
         use internal::grammar_part::Content;
         let internal::GrammarPart { field, lenient, content } = part;
-        let content = match content.ok_or(Unspecified { name: "grammar.parts.content" })? {
+        let content = match content.ok_or(Missing { field: "grammar.parts.content" })? {
             Content::JsonSchema(text) => TextForm::JsonSchema(text),
             Content::Regex(text) => TextForm::Regex(text),
             Content::Lark(text) => TextForm::Lark(text),
@@ -344,7 +344,7 @@ mod tests {
         let sent = internal::Generation::from(generation());
         assert_eq!(Generation::try_from(sent), Ok(generation()));
         let sent = internal::Generation { sampling: None, ..generation().into() };
-        assert_eq!(Generation::try_from(sent), Err(Unspecified { name: "sampling" }));
+        assert_eq!(Generation::try_from(sent), Err(Missing { field: "sampling" }));
     }
 
     #[test]

@@ -27,6 +27,21 @@ impl std::fmt::Display for Unspecified {
 
 impl std::error::Error for Unspecified {}
 
+/// A message without a field that it must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Path of the field in the message.
+    pub field: &'static str,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "expected {} in the message, found none", self.field)
+    }
+}
+
+impl std::error::Error for Missing {}
+
 macro_rules! convert {
     ($($wire:path = $word:path { $($value:ident),* $(,)? })*) => {$(
         impl From<$word> for $wire {

@@ -109,7 +109,7 @@ pub(crate) fn request(
     let permit = self::permit(permit)?;
     let grammar = message.grammar.take();
     let generation =
-        Generation::try_from(message).map_err(|cause| invalid(cause.name, cause.to_string()))?;
+        Generation::try_from(message).map_err(|cause| invalid(cause.field, cause.to_string()))?;
     let RequestContext { model, vision, clock } = context;
     let id = RequestId::parse(&generation.request_id)
         .ok_or_else(|| invalid("request_id", "expected 1 to 64 letters, digits, - or _"))?;
