@@ -421,6 +421,13 @@ def choose(case, logits):
         distance = np.abs(scaled[order[1:]] - scaled[order[0]] - math.log(min_p))
         margin = min(margin, float(distance.min(initial=math.inf)))
     order = order[alive]
+    if (top_a := case.get("top_a", 0.0)) > 0.0:
+        masses = np.exp(scaled[order] - scaled[order[0]])
+        probability = masses / masses.sum()
+        alive = probability >= top_a * probability[0] ** 2
+        # In units of the best one's probability. The best itself survives any top_a up to 1.
+        margin = min(margin, float(np.abs(masses[1:] - top_a / masses.sum()).min(initial=math.inf)))
+        order = order[alive]
     score = np.array([scaled[i] + noise(word(case["seed"], case["sample"], case["position"], int(i))) for i in order])
     best = np.lexsort((order, -score))
     if len(best) > 1:
@@ -517,7 +524,7 @@ def make_sampling():
     extremes = [{"word": r, "noise": round(noise(r), 9), "tolerance": float(f"{noise_tolerance(r):.3g}")}
                 for r in (0, 1, 2**31 - 1, 2**31, 2**32 - 512, 2**32 - 2, 2**32 - 1)]
 
-    # (temperature, top_k, top_p, min_p): each processor alone, in pairs, all together, all off.
+    # (temperature, top_k, top_p, min_p), with top_a behind them where it is on: each processor alone, in pairs, all together, all off.
     settings = [
         (0.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.0), (0.7, 0, 1.0, 0.0), (1.5, 0, 1.0, 0.0), (0.1, 0, 1.0, 0.0),
         (1.0, 1, 1.0, 0.0), (1.0, 20, 1.0, 0.0), (0.8, 5, 1.0, 0.0), (1.0, 1000, 1.0, 0.0),
@@ -526,9 +533,12 @@ def make_sampling():
         (0.7, 20, 0.8, 0.0), (1.0, 50, 0.9, 0.05), (0.6, 20, 0.95, 0.01), (1.4, 8, 0.7, 0.2),
     ]
     choices, tied = [], 0
-    while len(choices) < 2 * len(settings):
+    # With top_a as well; after the others, so that their cases stay what they were.
+    with_top_a = [(1.0, 0, 1.0, 0.0, 0.2), (1.5, 0, 1.0, 0.0, 0.05), (1.2, 20, 0.9, 0.02, 0.3), (1.0, 0, 1.0, 0.0, 1.0), (2.0, 0, 0.8, 0.0, 0.5)]
+    settings = 2 * settings + 2 * with_top_a
+    while len(choices) < len(settings):
         index = len(choices)
-        temperature, top_k, top_p, min_p = settings[index % len(settings)]
+        temperature, top_k, top_p, min_p, *top_a = settings[index]
         size = int(rng.integers(64, 301))
         logits = [round(float(x), 4) for x in rng.normal(0.0, 3.0, size)]
         if index % 4 == 0:
@@ -536,7 +546,7 @@ def make_sampling():
             ranked = np.argsort(logits)[::-1]
             for a, b in ((0, 1), (4, 5), (19, 20), (30, 31)):
                 logits[ranked[b]] = logits[ranked[a]]
-        case = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        case = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, **({"top_a": top_a[0]} if top_a else {}),
                 "seed": int(rng.integers(0, 2**64, dtype=np.uint64)), "sample": int(rng.integers(0, 4)),
                 "position": int(rng.integers(0, 5000))}
         token, survivors, margin = choose(case, logits)
@@ -553,7 +563,7 @@ def make_sampling():
         "meaning": {
             "noise": "words are exact; noise in float64 from v = min((word + 0.5) / 2^32, 1 - 2^-24), -ln(-log1p(-v))",
             "tolerance": "allowed distance of a float32 computation",
-            "choices": "top_k 0, top_p 1 and min_p 0 mean off; temperature 0 means greedy; token: what must be chosen; survivors: "
+            "choices": "top_k 0, top_p 1, min_p 0 and no top_a mean off; temperature 0 means greedy; token: what must be chosen; survivors: "
                        "how many tokens the processors leave; margin: least distance of anything decided (null: nothing is near)",
             "processed": "as choices, behind penalties (history; behind prompt_len: generated), bias [[id, bias]] and stop_ids while "
                          "fewer than min_tokens are generated; logprob: of token, top: of the most probable [[id, logprob]]",

@@ -47,6 +47,8 @@ struct ChoiceCase {
     top_k: u32,
     top_p: f32,
     min_p: f32,
+    #[serde(default)]
+    top_a: f32,
     seed: u64,
     sample: u32,
     position: u32,
@@ -100,8 +102,9 @@ fn choices_equal_the_golden_ids() {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let golden: SamplingGolden = read("sampling.json");
     for (at, case) in golden.choices.iter().enumerate() {
-        let ChoiceCase { temperature, top_k, top_p, min_p, .. } = *case;
-        let sampling = SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY };
+        let ChoiceCase { temperature, top_k, top_p, min_p, top_a, .. } = *case;
+        let sampling =
+            SamplingRule { temperature, top_k, top_p, min_p, top_a, ..SamplingRule::GREEDY };
         sampling.check().expect("in range");
         let rule = RowRule {
             sampling,
@@ -141,14 +144,14 @@ fn processors_and_log_probabilities_equal_the_golden_numbers() {
     let golden: SamplingGolden = read("sampling.json");
     assert!(golden.processed.len() >= 40);
     for (at, case) in golden.processed.iter().enumerate() {
-        let ChoiceCase { temperature, top_k, top_p, min_p, .. } = case.choice;
+        let ChoiceCase { temperature, top_k, top_p, min_p, top_a, .. } = case.choice;
         let ProcessedCase { repetition_penalty, presence_penalty, frequency_penalty, .. } = *case;
         let sampling = SamplingRule {
             temperature,
             top_k,
             top_p,
             min_p,
-            top_a: 0.0,
+            top_a,
             repetition_penalty,
             presence_penalty,
             frequency_penalty,
