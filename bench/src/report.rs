@@ -36,7 +36,7 @@ impl<R: Report> Report for FramedReport<R> {
 
 /// A service that is measured.
 pub struct MeasuredService {
-    /// Its process.
+    /// The service that the measurement starts and stops.
     pub own: OwnService,
     /// Its status when it became ready.
     pub status: StatusResponse,

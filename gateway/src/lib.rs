@@ -2,13 +2,20 @@
 //! own tokenizer and chat template, and submitted to the supervisor; the token ids that come back
 //! become text again.
 //!
-//! [`front`] the protocols of clients · [`guard`] keys and TLS · [`inference`] requests and their
-//! answers, in no protocol's words · [`prompter`] and [`images`] threads that prepare the model's
-//! input · [`ending`] how a gateway ends · [`metrics`] figures for Prometheus · [`overview`] figures
-//! of the status page · [`turns`] waiting in turn.
+//! - [`front`]: the protocols of clients.
+//! - [`guard`]: keys and TLS.
+//! - [`inference`]: requests and their answers, in no protocol's words.
+//! - [`prompter`], [`images`]: threads that prepare the model's input.
+//! - [`service_report`]: the service as its supervisor reports it.
+//! - [`overview`]: figures of the status page.
+//! - [`metrics`]: figures for Prometheus.
+//! - [`turns`]: waiting in turn.
+//! - [`ending`]: how a gateway ends.
 //!
-//! Not here: how text becomes token ids (`text`), which worker serves, restarts of workers, MLX. What runs: one task for each
-//! connection, one for the attachment to the supervisor, and [`run`], which decides when this ends.
+//! Not here: how text becomes token ids (`text`), which worker serves, restarts of workers, MLX.
+//!
+//! What runs: one task for each connection, one for the attachment to the supervisor, and [`run`],
+//! which decides when this ends.
 //! Prompts and outputs are never logged (I9).
 
 pub mod ending;

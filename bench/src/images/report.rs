@@ -11,7 +11,7 @@ use super::stages::Stages;
 use crate::report::cell;
 use crate::statistics::Figure;
 
-/// All figures.
+/// Figures of `--images`: each stage of an image, and streams of text beside images.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ImageReport {
     /// Number of runs; each measures everything once.

@@ -10,7 +10,7 @@ use super::same::Counts;
 use super::verdict::{BOUND, LaneRow, Outcome};
 use crate::report::columns;
 
-/// All figures.
+/// Figures of both lanes, of each cell in a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LaneReport {
     /// Whether it was a sweep.

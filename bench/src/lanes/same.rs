@@ -42,7 +42,7 @@ pub struct Counts {
     pub tokens: usize,
     /// Answers that differ, by mode, in the order of their first difference.
     pub different: Vec<(Mode, usize)>,
-    /// Differences, judged.
+    /// Differences between the lanes, and which of them are near-ties.
     #[serde(flatten)]
     pub judged: JudgedDifferences,
 }

@@ -15,7 +15,7 @@ use crate::statistics::Figure;
 /// Bytes of weights below which a processor's caches may hold a part of them.
 const CACHED_BYTES: u64 = 256 << 20;
 
-/// All figures.
+/// Figures of `--tables` and `--roofline`: steps of the target without a drafter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TableReport {
     /// Sizes of the model.

@@ -183,7 +183,7 @@ pub struct TokenComparison {
     pub streams: usize,
     /// Tokens compared, up to the first difference of each pair.
     pub tokens: usize,
-    /// Differences, judged.
+    /// Differences between the lanes, and which of them are near-ties.
     #[serde(flatten)]
     pub judged: JudgedDifferences,
 }
