@@ -1,7 +1,7 @@
 #!/bin/sh
 # The main job on real input: builds the programs, starts the whole service with the embedded pair in a directory of its own,
 # asks the first prompt of each kind in demo/prompts.jsonl without and with the drafter, stops and starts the drafter in the
-# middle of a stream, stops everything and checks that nothing is left; then shows a picture to the embedded vision model in
+# middle of a stream, stops everything and checks that nothing is left; then shows an image to the embedded vision model in
 # the same way; then fetches SmolLM2, a small language model, and asks it four questions. Exit code 0 only if all of that
 # went well, drafts were accepted and no text differs; where SmolLM2 cannot be fetched, its part is left out with a line.
 # PROFILE=dev uses the build that the tests use.
@@ -248,11 +248,11 @@ headline "Stopping"
 # shellcheck disable=SC2046,SC2086
 stop_service $first_pids $(pids)
 
-headline "A picture: demo/vision/pictures/large.png"
+headline "An image: demo/vision/images/large.png"
 export PACELINE_TARGET__MODEL=demo/vision/target PACELINE_DRAFTER__MODEL=demo/vision/drafter
 start_service
 first_pids=$(pids)
-set -- --prompt "Describe the picture." --image demo/vision/pictures/large.png
+set -- --prompt "Describe the picture." --image demo/vision/images/large.png
 say "> Describe the picture."
 ask "$dir/plain" "$@" --route plain
 ask "$dir/drafted" "$@" --route speculative

@@ -24,10 +24,10 @@ bin=$out/build/$host/release
 # Inputs to begin with: what the repository has, and what seeds.rs makes.
 seeds=$out/seeds
 rm -rf "$seeds"
-mkdir -p "$seeds/picture" "$seeds/template" "$seeds/safetensors" "$seeds/config"
+mkdir -p "$seeds/image" "$seeds/template" "$seeds/safetensors" "$seeds/config"
 "$bin/seeds" "$seeds"
-cp text/tests/golden/pictures/* "$seeds/picture"
-cp -R "$seeds/picture" "$seeds/picture_header"
+cp text/tests/golden/images/* "$seeds/image"
+cp -R "$seeds/image" "$seeds/image_header"
 cp text/tests/templates/*.jinja "$seeds/template"
 cp paceline.example.toml "$seeds/config"
 

@@ -5,5 +5,5 @@ set -eu
 
 sh scripts/venv.sh
 .venv-data/bin/python text/tests/templates/make.py
-.venv-data/bin/python text/tests/golden/make_pictures.py
+.venv-data/bin/python text/tests/golden/make_images.py
 exec .venv-data/bin/python models/tests/golden/make.py

@@ -74,7 +74,7 @@ fn cases() -> Vec<Case> {
             &["messages[0].content[0]"],
         ),
         (
-            "a picture",
+            "an image",
             conversation(vec![
                 message("system", "s"),
                 Message { role: "user".into(), content: vec![image()], ..Default::default() },
@@ -252,10 +252,10 @@ fn the_command_line_shows_the_services_refusal() {
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         (output.status.code(), out.into_owned(), err.into_owned())
     };
-    let picture = json!([{ "role": "user", "content": [
+    let image = json!([{ "role": "user", "content": [
         { "type": "text", "text": "what is this?" }, { "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } }
     ] }]);
-    let (code, out, err) = run(&["generate", "--json", "--messages", "-"], &picture.to_string());
+    let (code, out, err) = run(&["generate", "--json", "--messages", "-"], &image.to_string());
     assert_eq!(code, Some(1), "{err}");
     let object: serde_json::Value = serde_json::from_str(&out).expect("an object");
     assert_eq!(

@@ -227,7 +227,7 @@ fn images_are_measured_by_stage_and_beside_streams() {
             .collect::<Vec<_>>()
     };
     for row in rows {
-        let first = row["first"].as_array().expect("ways to meet a picture");
+        let first = row["first"].as_array().expect("ways to meet an image");
         assert_eq!(
             first.iter().filter_map(|one| one["meeting"].as_str()).collect::<Vec<_>>(),
             ["new", "next turn", "elsewhere"]
@@ -244,7 +244,7 @@ fn images_are_measured_by_stage_and_beside_streams() {
         assert_eq!(
             towers,
             [Some(2), Some(0), Some(0)],
-            "a new picture is seen, a known one is not: {row}"
+            "a new image is seen, a known one is not: {row}"
         );
         // Pages of 64 rows; what a page has of the first turn's prompt is all that can be found.
         let (tokens, cached) =

@@ -1,5 +1,5 @@
 //! A disk that becomes full under a running service. Text is served as before, and requests with
-//! pictures are refused with a reason. When there is room again, everything goes on by itself.
+//! images are refused with a reason. When there is room again, everything goes on by itself.
 //!
 //! The disk is full for the service alone: RLIMIT_FSIZE of its processes is lowered while they run,
 //! so that no file of theirs can grow. That needs no privileges, unlike a small file system. The
@@ -10,7 +10,7 @@
 use nix::libc;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::ask::Ask;
-use paceline_tests::picture::{about, noise, seeing, waiting};
+use paceline_tests::images::{about, noise, seeing, waiting};
 use paceline_tests::{Stack, chat, wait};
 use tonic::Code;
 
@@ -94,7 +94,7 @@ fn a_full_disk_costs_no_request_of_text_and_ends_without_a_restart() {
             "{}",
             status.message()
         );
-        assert_eq!(waiting(&stack), Vec::<String>::new(), "half a picture is left");
+        assert_eq!(waiting(&stack), Vec::<String>::new(), "half an image is left");
     }
     for value in ["41", "51", "61"] {
         set_policy(&stack, value);
@@ -134,7 +134,7 @@ fn a_full_disk_costs_no_request_of_text_and_ends_without_a_restart() {
         log(&stack, "supervisor")
     );
     assert_eq!(
-        missing("gateway", "there is room for pictures again"),
+        missing("gateway", "there is room for images again"),
         1,
         "{}",
         log(&stack, "gateway")

@@ -29,8 +29,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', conflicts_with_all = ["sweep", "kinds", "drafter"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub lengths: Vec<u32>,
-    /// Pictures: time to the first token by stage (decode, resize, tower, prefill), and what two
-    /// requests with pictures do to the gaps of four streams of text; needs a model with a vision
+    /// Images: time to the first token by stage (decode, resize, tower, prefill), and what two
+    /// requests with images do to the gaps of four streams of text; needs a model with a vision
     /// tower
     #[arg(long, conflicts_with_all = ["sweep", "tables", "roofline", "lengths", "kinds", "concurrency", "max_tokens", "drafter"])]
     pub images: bool,

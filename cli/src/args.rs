@@ -70,7 +70,7 @@ pub struct GenerateArgs {
     /// What to continue or answer.
     #[command(flatten)]
     pub input: Input,
-    /// Picture to go with the last message of the user; makes a --prompt a message
+    /// Image to go with the last message of the user; makes a --prompt a message
     #[arg(long, value_name = "FILE", conflicts_with = "token_ids")]
     pub image: Vec<PathBuf>,
     /// How to generate.

@@ -1,4 +1,4 @@
-//! `paceline chat`: a conversation, one line of standard input a turn. `/image F` shows a picture
+//! `paceline chat`: a conversation, one line of standard input a turn. `/image F` shows an image
 //! with the next turn, `/reset` begins anew, `/quit` or the end of input ends it. Ctrl-C ends the
 //! answer that runs; what was said of it stays in the conversation, as it does on the screen.
 
@@ -23,7 +23,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
     let mut session = ChatSession::begin(args).await?;
     if screen.err_is_terminal() {
         screen.note(
-            "one line is one turn; /image F shows a picture with it, /reset begins anew, /quit ends, Ctrl-C ends an answer",
+            "one line is one turn; /image F shows an image with it, /reset begins anew, /quit ends, Ctrl-C ends an answer",
         );
     }
     let person = std::io::stdin().is_terminal();
@@ -80,11 +80,11 @@ struct ChatSession {
     messages: Vec<Message>,
     /// Messages that `/reset` keeps.
     kept: usize,
-    /// Pictures that go with the next turn.
-    pictures: Vec<ContentPart>,
+    /// Images that go with the next turn.
+    images: Vec<ContentPart>,
 }
 
-/// Whether a line is the command that shows a picture.
+/// Whether a line is the command that shows an image.
 fn is_image(line: &str) -> bool {
     line.strip_prefix("/image")
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
@@ -105,26 +105,26 @@ impl ChatSession {
             reasoning_effort: args.reasoning_effort.clone().unwrap_or_default(),
             messages: system.collect(),
             kept: args.system.iter().count(),
-            pictures: vec![],
+            images: vec![],
         })
     }
 
     /// Begins anew.
     fn reset(&mut self) {
         self.messages.truncate(self.kept);
-        self.pictures.clear();
+        self.images.clear();
     }
 
-    /// Reads the picture that a line names, for the next turn. Returns a note for the person.
+    /// Reads the image that a line names, for the next turn. Returns a note for the person.
     fn show(&mut self, line: &str) -> Result<String, Failure> {
         let path = line.trim_start_matches("/image").trim();
         if path.is_empty() {
             return Err(Failure::usage("/image: expected a file after it, found none"));
         }
-        let data = generate::read_picture("/image", Path::new(path))?;
+        let data = generate::read_image("/image", Path::new(path))?;
         let note = format!("{path} ({} bytes) goes with the next message", data.len());
-        self.pictures.push(message::image(data));
-        Ok(match self.pictures.len() {
+        self.images.push(message::image(data));
+        Ok(match self.images.len() {
             1 => note,
             count => format!("{note}, with {} before it", count - 1),
         })
@@ -134,7 +134,7 @@ impl ChatSession {
     async fn turn(&mut self, text: &str, screen: &mut Screen) -> Result<(), Failure> {
         let before = self.messages.len();
         let mut said = message::text("user", text);
-        said.content.splice(0..0, self.pictures.iter().cloned());
+        said.content.splice(0..0, self.images.iter().cloned());
         self.messages.push(said);
         let request = ChatRequest {
             template_arguments: self.template_arguments.clone(),
@@ -153,15 +153,15 @@ impl ChatSession {
             Ok(whole) if whole || !said.text.is_empty() => {
                 let Said { text, reasoning } = said;
                 self.messages.push(Message { reasoning, ..message::text("assistant", text) });
-                self.pictures.clear();
+                self.images.clear();
             }
-            // Its pictures are dropped as well: one that is refused would be refused with every
+            // Its images are dropped as well: one that is refused would be refused with every
             // turn to come.
             Err(_) => {
                 self.messages.truncate(before);
-                if !self.pictures.is_empty() {
-                    screen.note("the message's pictures are dropped with it");
-                    self.pictures.clear();
+                if !self.images.is_empty() {
+                    screen.note("the message's images are dropped with it");
+                    self.images.clear();
                 }
             }
             Ok(_) => self.messages.truncate(before),

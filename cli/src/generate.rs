@@ -14,9 +14,9 @@ use tonic::Streaming;
 use crate::args::{GenerateArgs, HowArgs};
 use crate::messages::{self, Conversation};
 
-/// Largest file that is read as a picture. What the service takes is its own to say
+/// Largest file that is read as an image. What the service takes is its own to say
 /// (limits.max_message_bytes); this only keeps a slip of the hand from filling memory.
-const MAX_PICTURE_BYTES: u64 = 256 << 20;
+const MAX_IMAGE_BYTES: u64 = 256 << 20;
 
 /// Runs the command.
 ///
@@ -97,9 +97,9 @@ impl Ask {
     /// A file cannot be used.
     pub fn from_args(args: &GenerateArgs) -> Result<Self, Failure> {
         let model = args.service.model.clone().unwrap_or_default();
-        let pictures =
-            args.image.iter().map(|path| read_picture("--image", path).map(message::image));
-        let pictures = pictures.collect::<Result<Vec<_>, _>>()?;
+        let images =
+            args.image.iter().map(|path| read_image("--image", path).map(message::image));
+        let images = images.collect::<Result<Vec<_>, _>>()?;
         let how = &args.how;
         let as_it_is = |prompt| {
             Self::Continue(GenerateRequest {
@@ -120,7 +120,7 @@ impl Ask {
             &args.input.messages,
             &args.input.token_ids,
         ) {
-            (Some(text), ..) if pictures.is_empty() => {
+            (Some(text), ..) if images.is_empty() => {
                 return Ok(as_it_is(Prompt::Text(text.clone())));
             }
             (Some(text), ..) | (_, Some(text), ..) => {
@@ -136,7 +136,7 @@ impl Ask {
                 ));
             }
         };
-        messages::show(&mut conversation.messages, pictures)
+        messages::show(&mut conversation.messages, images)
             .map_err(|error| Failure::usage(chain(&error)))?;
         let template_arguments = args.template_arguments.clone().unwrap_or_default();
         let reasoning_effort = args.reasoning_effort.clone().unwrap_or_default();
@@ -216,19 +216,19 @@ fn limits(how: &HowArgs) -> v1::Limits {
     }
 }
 
-/// The bytes of a picture's file, which `what` names.
+/// The bytes of an image's file, which `what` names.
 ///
 /// # Errors
 /// It cannot be read, or does not end.
-pub fn read_picture(what: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+pub fn read_image(what: &str, path: &Path) -> Result<Vec<u8>, Failure> {
     let refuse =
         |why: String| Failure::usage(format!("{what}: cannot read {}: {why}", path.display()));
     let mut data = Vec::new();
     let file = std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_PICTURE_BYTES + 1).read_to_end(&mut data));
+        .and_then(|file| file.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut data));
     match file {
-        Ok(_) if data.len() as u64 > MAX_PICTURE_BYTES => {
-            Err(refuse(format!("expected at most {} MiB, found more", MAX_PICTURE_BYTES >> 20)))
+        Ok(_) if data.len() as u64 > MAX_IMAGE_BYTES => {
+            Err(refuse(format!("expected at most {} MiB, found more", MAX_IMAGE_BYTES >> 20)))
         }
         Ok(_) => Ok(data),
         Err(error) => Err(refuse(error.to_string())),

@@ -16,7 +16,7 @@ pub enum MessagesError {
     #[error("not JSON")]
     NotJson(#[source] serde_json::Error),
     /// An image whose bytes are not base64.
-    #[error("{place}: expected a picture in base64")]
+    #[error("{place}: expected an image in base64")]
     NotBase64 {
         /// Path of the image in the file.
         place: String,
@@ -28,7 +28,7 @@ pub enum MessagesError {
     #[error("{0}")]
     Form(String),
     /// Images without a message to go with.
-    #[error("--image: expected a message of the role user that the picture belongs to, found none")]
+    #[error("--image: expected a message of the role user that the image belongs to, found none")]
     NoUserMessage,
 }
 
@@ -36,17 +36,17 @@ fn form(text: impl Into<String>) -> MessagesError {
     MessagesError::Form(text.into())
 }
 
-/// Puts pictures before the text of the last message of the user.
+/// Puts images before the text of the last message of the user.
 ///
 /// # Errors
 /// There is no such message.
-pub fn show(messages: &mut [Message], pictures: Vec<ContentPart>) -> Result<(), MessagesError> {
-    if pictures.is_empty() {
+pub fn show(messages: &mut [Message], images: Vec<ContentPart>) -> Result<(), MessagesError> {
+    if images.is_empty() {
         return Ok(());
     }
     let last = messages.iter_mut().rfind(|message| message.role == "user");
     let message = last.ok_or(MessagesError::NoUserMessage)?;
-    message.content.splice(0..0, pictures);
+    message.content.splice(0..0, images);
     Ok(())
 }
 
@@ -233,7 +233,7 @@ fn part(value: &Value, place: &str) -> Result<ContentPart, MessagesError> {
     }
 }
 
-/// The picture's bytes where they are written out (`data:` URL, or base64 in `source`). Any other
+/// The image's bytes where they are written out (`data:` URL, or base64 in `source`). Any other
 /// address is passed on unchanged. Neither this program nor the service fetches addresses. The
 /// service refuses the address, or images as such if the model has no vision tower.
 fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, MessagesError> {
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_go_before_the_users_last_text() {
+    fn images_go_before_the_users_last_text() {
         let mut messages = vec![
             message::text("user", "a"),
             message::text("assistant", "b"),

@@ -321,14 +321,14 @@ fn short(part: &v1::ContentPart) -> String {
 }
 
 #[tokio::test]
-async fn conversations_and_pictures_become_messages() {
+async fn conversations_and_images_become_messages() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &[u8]| {
         let path = dir.path().join(name);
         std::fs::write(&path, content).unwrap();
         path.display().to_string()
     };
-    let picture = write("p.png", b"\x89PNG");
+    let image = write("p.png", b"\x89PNG");
     let talk = write(
         "m.json",
         br#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}"#,
@@ -339,8 +339,8 @@ async fn conversations_and_pictures_become_messages() {
         (&["--messages", &far], "user <https://x/y.png>"),
         (&["--message", "hi"], "user hi"),
         (&["--messages", &talk], "system s; user u"),
-        (&["--messages", &talk, "--image", &picture], "system s; user [4] u"),
-        (&["--prompt", "what?", "--image", &picture, "--image", &picture], "user [4] [4] what?"),
+        (&["--messages", &talk, "--image", &image], "system s; user [4] u"),
+        (&["--prompt", "what?", "--image", &image, "--image", &image], "user [4] [4] what?"),
     ];
     for (words, expected) in forms {
         let outcome = generate(words, hello()).await;
@@ -383,17 +383,17 @@ async fn chat(lines: String) -> (Vec<String>, String) {
 }
 
 #[tokio::test]
-async fn a_chat_shows_pictures_with_the_next_message() {
+async fn a_chat_shows_images_with_the_next_message() {
     let dir = tempfile::tempdir().unwrap();
-    let picture = dir.path().join("a picture.png");
-    std::fs::write(&picture, b"\x89PNG").unwrap();
-    let picture = picture.display().to_string();
+    let image = dir.path().join("an image.png");
+    std::fs::write(&image, b"\x89PNG").unwrap();
+    let image = image.display().to_string();
     let lines = format!(
-        "/image {picture}\n/image /nowhere.png\n/image\nwhat?\nand now?\n/image {picture}\n/reset\nplain\n/images x\n"
+        "/image {image}\n/image /nowhere.png\n/image\nwhat?\nand now?\n/image {image}\n/reset\nplain\n/images x\n"
     );
     let (seen, told) = chat(lines).await;
     assert_eq!(seen, [" [4] what?", " and now?", " plain", " /images x"]);
-    assert!(told.contains("a picture.png (4 bytes) goes with the next message"), "{told}");
+    assert!(told.contains("an image.png (4 bytes) goes with the next message"), "{told}");
     assert!(
         told.contains("cannot read /nowhere.png") && told.contains("expected a file after it"),
         "{told}"

@@ -151,10 +151,10 @@ pub struct Timing {
     pub ttft_ms: f64,
     /// Time until the last token.
     pub total_ms: f64,
-    /// Part of the time until the first token: decoding pictures.
-    pub picture_decode_ms: f64,
-    /// Part of it: resizing pictures for the model.
-    pub picture_resize_ms: f64,
+    /// Part of the time until the first token: decoding images.
+    pub image_decode_ms: f64,
+    /// Part of it: resizing images for the model.
+    pub image_resize_ms: f64,
     /// Part of it: steps of the vision tower.
     pub tower_ms: f64,
     /// Part of it: steps with rows of the prompt.
@@ -164,13 +164,13 @@ pub struct Timing {
 impl From<v1::Timing> for Timing {
     fn from(timing: v1::Timing) -> Self {
         let v1::Timing { queue_ms, ttft_ms, total_ms, tower_ms, prefill_ms, .. } = timing;
-        let v1::Timing { picture_decode_ms, picture_resize_ms, .. } = timing;
+        let v1::Timing { image_decode_ms, image_resize_ms, .. } = timing;
         Self {
             queue_ms,
             ttft_ms,
             total_ms,
-            picture_decode_ms,
-            picture_resize_ms,
+            image_decode_ms,
+            image_resize_ms,
             tower_ms,
             prefill_ms,
         }
@@ -357,8 +357,8 @@ mod tests {
                 queue_ms: 0.5,
                 ttft_ms: 2.0,
                 total_ms: 2.0,
-                picture_decode_ms: 0.125,
-                picture_resize_ms: 0.25,
+                image_decode_ms: 0.125,
+                image_resize_ms: 0.25,
                 tower_ms: 0.75,
                 prefill_ms: 0.625,
             }),
@@ -372,7 +372,7 @@ mod tests {
                 r#"{"text":"a\n\"ü","token_ids":[7],"finish_reason":"length","route":{"lane":"plain","reason":"drafter_absent"},"#,
                 r#""usage":{"prompt_tokens":3,"completion_tokens":1,"cached_tokens":2},"#,
                 r#""speculation":{"cycles":0,"drafted":0,"accepted":0},"#,
-                r#""timing":{"queue_ms":0.5,"ttft_ms":2.0,"total_ms":2.0,"picture_decode_ms":0.125,"picture_resize_ms":0.25,"#,
+                r#""timing":{"queue_ms":0.5,"ttft_ms":2.0,"total_ms":2.0,"image_decode_ms":0.125,"image_resize_ms":0.25,"#,
                 r#""tower_ms":0.75,"prefill_ms":0.625},"tokens_per_s":null,"resumed":0,"seed":9,"request_id":"r"}"#
             )
         );
@@ -393,7 +393,7 @@ mod tests {
             });
             answer.summary().split(", ").nth(2).expect("a speed").to_owned()
         };
-        // A picture's answer whose tokens arrived together, and the drafted one.
+        // An image's answer whose tokens arrived together, and the drafted one.
         assert_eq!(shown(48, 3.78), "- tok/s");
         assert_eq!(shown(48, 18.0), "- tok/s");
         assert_eq!(shown(16, 1e3), "- tok/s");

@@ -1,7 +1,7 @@
 """Measures the vision demo in transformers, and writes its golden file.
 
     python demo/vision/measure.py [--target DIR] [--drafter DIR] [--other DIR] [--pictures 100]
-    python demo/vision/measure.py --golden      (writes pictures/*.png and golden.json)
+    python demo/vision/measure.py --golden      (writes images/*.png and golden.json)
 
 The pictures come from seeds that training does not use, one question each, all short kinds in turn; greedy, float32 arithmetic, whole
 answers compared. The same pictures are drawn larger too, for the image processor to resize, and asked for a description. `--other`: a
@@ -203,7 +203,7 @@ def golden(reference):
     import safetensors
     import tokenizers
     import transformers
-    folder, drawn, cases = HERE / "pictures", {}, []
+    folder, drawn, cases = HERE / "images", {}, []
     folder.mkdir(exist_ok=True)
     for name, seed, grid, scale in GOLDEN:
         pixels, things = shapes.picture(random.Random(seed), grid, digit_share=1.0 if name == "digit" else 0.5, scale=scale)
@@ -227,7 +227,7 @@ def golden(reference):
             print(f"left out, a choice is too close: {messages}")
             continue
         rendered = reference.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        cases.append({"pictures": [f"pictures/{name}.png" for name in names], "messages": messages, "rendered": rendered,
+        cases.append({"images": [f"images/{name}.png" for name in names], "messages": messages, "rendered": rendered,
                       "grids": inputs["image_grid_thw"].tolist() if names else [], "prompt": inputs["input_ids"][0].tolist(), "greedy": greedy,
                       "text": reference.text(greedy), "right": reference.text(greedy) == expected, "margins": [round(m, 4) for m in margins]})
         print(reference.text(greedy), "" if cases[-1]["right"] else f"(wrong: {expected})")
@@ -237,7 +237,7 @@ def golden(reference):
                        "safetensors": safetensors.__version__, "pillow": Image.__version__},
         "checkpoint": "demo/vision/target",
         "arithmetic": "weights as stored, float32 arithmetic, eager attention, processor: CPU",
-        "meaning": {"pictures": "files of this folder, one for each image part in order", "grids": "image_grid_thw: patches after resizing",
+        "meaning": {"images": "files of this folder, one for each image part in order", "grids": "image_grid_thw: patches after resizing",
                     "prompt": "ids of rendered with as many image ids as a picture has rows", "greedy": "ids with the stop token; ties: lowest id",
                     "right": "text is the answer that the picture's making gives", "margins": "best minus second logit of each choice"},
         "least_margin": LEAST_MARGIN, "special_tokens": {s: i for i, s in enumerate(vlm.SPECIAL)}, "stop_ids": [vlm.STOP]}

@@ -1,4 +1,4 @@
-"""Asks one question and prints the answer as it comes: client.py ADDRESS QUESTION [PICTURE].
+"""Asks one question and prints the answer as it comes: client.py ADDRESS QUESTION [IMAGE].
 
 PACELINE_API_KEY: the key, where the service wants one. An address that begins with https:// is spoken with by TLS; PACELINE_CA
 names a file of certificates to trust instead of the system's. generate.sh makes the modules that are imported.
@@ -57,13 +57,13 @@ def reason(error):
     return ""
 
 
-def ask(address, question, picture=None):
-    """Prints the answer; returns its last message. `picture` is a file's path (PNG, JPEG, WebP, still GIF)."""
+def ask(address, question, image=None):
+    """Prints the answer; returns its last message. `image` is a file's path (PNG, JPEG, WebP, still GIF)."""
     key = os.environ.get("PACELINE_API_KEY")
     metadata = [("authorization", f"Bearer {key}")] if key else []
     content = [api.ContentPart(text=question)]
-    if picture is not None:
-        with open(picture, "rb") as file:
+    if image is not None:
+        with open(image, "rb") as file:
             content.insert(0, api.ContentPart(image=api.Image(data=file.read())))
     message = api.Message(role="user", content=content)
     last = None
@@ -80,7 +80,7 @@ def ask(address, question, picture=None):
 def main():
     """Returns the exit code."""
     if len(sys.argv) not in (3, 4):
-        print("usage: client.py ADDRESS QUESTION [PICTURE]", file=sys.stderr)
+        print("usage: client.py ADDRESS QUESTION [IMAGE]", file=sys.stderr)
         return 2
     try:
         last = ask(*sys.argv[1:])

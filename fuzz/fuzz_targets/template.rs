@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use paceline_text::prompt::Template;
 use paceline_text::prompt::conversation::{
-    CallArguments, Conversation, Message, Role, Tool, ToolCall, normalize,
+    ToolCallArguments, Conversation, Message, Role, Tool, ToolCall, normalize,
 };
 
 /// As many bytes as a rendering may have.
@@ -23,8 +23,8 @@ fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
             Some('a') => conversation.messages.push(message(Role::Assistant)),
             Some('t') => conversation.messages.push(message(Role::Tool)),
             Some('c') => {
-                let object = serde_json::from_str(text).map(CallArguments::Object);
-                let arguments = object.unwrap_or_else(|_| CallArguments::Text(text.to_owned()));
+                let object = serde_json::from_str(text).map(ToolCallArguments::Object);
+                let arguments = object.unwrap_or_else(|_| ToolCallArguments::Text(text.to_owned()));
                 let call = ToolCall { id: "c1".into(), name: "f".into(), arguments };
                 conversation
                     .messages

@@ -6,24 +6,24 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use paceline_text::prompt::format::CallFormat;
+use paceline_text::prompt::format::ToolCallFormat;
 use paceline_text::samples::answers::{Model, offered};
 use paceline_text::stream::AnswerPart;
 use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Map, Value};
 
-const FORMATS: [CallFormat; 6] = [
-    CallFormat::None,
-    CallFormat::Hermes,
-    CallFormat::QwenXml,
-    CallFormat::Llama3,
-    CallFormat::Gemma4,
-    CallFormat::Harmony,
+const FORMATS: [ToolCallFormat; 6] = [
+    ToolCallFormat::None,
+    ToolCallFormat::Hermes,
+    ToolCallFormat::QwenXml,
+    ToolCallFormat::Llama3,
+    ToolCallFormat::Gemma4,
+    ToolCallFormat::Harmony,
 ];
 
 /// A model for each format, with tags as characters and as tokens.
 static MODELS: LazyLock<Vec<[Model; 2]>> = LazyLock::new(|| {
-    let both = |calls: &CallFormat| [false, true].map(|tokens| Model::new(*calls, tokens));
+    let both = |calls: &ToolCallFormat| [false, true].map(|tokens| Model::new(*calls, tokens));
     FORMATS.iter().map(both).collect()
 });
 
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     let whole = parts(ids.len().max(1));
     assert_eq!(parts(1 + usize::from(*size)), whole);
     for pair in whole.windows(2) {
-        if let [AnswerPart::CallArguments(arguments), AnswerPart::CallEnd] = pair {
+        if let [AnswerPart::ToolCallArguments(arguments), AnswerPart::ToolCallEnd] = pair {
             let parsed: Result<Map<String, Value>, _> = serde_json::from_str(arguments);
             assert!(parsed.is_ok(), "{arguments}");
         }

@@ -42,7 +42,7 @@ use paceline_process::runtime_dir::{Lock, RuntimeDirError};
 use paceline_process::{Config, Exit, RuntimeDir};
 use paceline_text::checkpoint::LoadError;
 use paceline_text::prompt::Language;
-use paceline_text::prompt::format::CallFormat;
+use paceline_text::prompt::format::ToolCallFormat;
 
 pub use run::run;
 
@@ -174,15 +174,15 @@ fn listeners(
 }
 
 /// The format of calls that the operator names; `None` leaves it to the model's files.
-fn call_format(setting: ToolFormat) -> Option<CallFormat> {
+fn call_format(setting: ToolFormat) -> Option<ToolCallFormat> {
     Some(match setting {
         ToolFormat::Auto => return None,
-        ToolFormat::None => CallFormat::None,
-        ToolFormat::Hermes => CallFormat::Hermes,
-        ToolFormat::QwenXml => CallFormat::QwenXml,
-        ToolFormat::Llama3 => CallFormat::Llama3,
-        ToolFormat::Gemma4 => CallFormat::Gemma4,
-        ToolFormat::Harmony => CallFormat::Harmony,
+        ToolFormat::None => ToolCallFormat::None,
+        ToolFormat::Hermes => ToolCallFormat::Hermes,
+        ToolFormat::QwenXml => ToolCallFormat::QwenXml,
+        ToolFormat::Llama3 => ToolCallFormat::Llama3,
+        ToolFormat::Gemma4 => ToolCallFormat::Gemma4,
+        ToolFormat::Harmony => ToolCallFormat::Harmony,
     })
 }
 

@@ -25,7 +25,7 @@ use crate::guard::Guard;
 use crate::images::ImagePipeline;
 use crate::images::store::ImageStore;
 use crate::inference::Inference;
-use crate::inference::admission::{ByteBudget, Calls};
+use crate::inference::admission::{ByteBudget, RequestSlots};
 use crate::inference::standing::Standing;
 use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
@@ -77,7 +77,7 @@ impl Socket {
 struct Gateway {
     epoch: Epoch,
     standing: watch::Sender<Standing>,
-    calls: Calls,
+    calls: RequestSlots,
     /// Cancelled to end every running request.
     cancel: CancellationToken,
     /// Cancelled to close every connection.
@@ -103,7 +103,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     let gateway = Gateway {
         epoch: Epoch(epoch),
         standing: watch::Sender::default(),
-        calls: Calls::new(config.target.max_sequences, config.limits.queue),
+        calls: RequestSlots::new(config.target.max_sequences, config.limits.queue),
         cancel: CancellationToken::new(),
         closing: CancellationToken::new(),
     };

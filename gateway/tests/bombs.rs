@@ -1,4 +1,4 @@
-//! Hostile pictures at the program itself: each refused by name within two seconds, together within
+//! Hostile images at the program itself: each refused by name within two seconds, together within
 //! a bound on memory, and the program serves on.
 
 #![cfg(target_os = "linux")]
@@ -15,13 +15,13 @@ use stage::supervisor::Fake;
 use stage::{is, within};
 use tonic::{Code, Status};
 
-/// Memory that pictures may add at their worst.
+/// Memory that images may add at their worst.
 const MAX_ADDED: u64 = 256 << 20;
 /// Time that a refusal may take, on a machine that does something else as well.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_pictures_cost_little_and_are_refused_by_name() {
+async fn hostile_images_cost_little_and_are_refused_by_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     paceline_process::runtime_dir::private_dir(&dir.path().join("run")).expect("made");
     let mut fake = Fake::start(&dir.path().join("run/supervisor.sock"), 1);
@@ -53,17 +53,17 @@ async fn hostile_pictures_cost_little_and_are_refused_by_name() {
     let added = program.memory("VmHWM").saturating_sub(before);
     eprintln!("added one by one {} MiB, together {} MiB", one_by_one >> 20, added >> 20);
     assert!(added <= MAX_ADDED, "{} MiB more than before", added >> 20);
-    let left = std::fs::read_dir(dir.path().join("run/pictures")).expect("there").count();
-    assert_eq!(left, 0, "files of pictures that were refused");
+    let left = std::fs::read_dir(dir.path().join("run/images")).expect("there").count();
+    assert_eq!(left, 0, "files of images that were refused");
     // A hundred good ones in one request are too many.
     let hundred = chat(vec![says("user", (0..100).map(|_| image(file("dot.png"))).collect())]);
     let status =
         within(program.client.clone().chat(hundred)).await.map(|_| ()).expect_err("too many");
     is(&status, Code::InvalidArgument, Reason::BadImage);
-    assert!(status.message().contains("at most 8 pictures"), "{}", status.message());
+    assert!(status.message().contains("at most 8 images"), "{}", status.message());
 }
 
-/// Sends a good picture until the gateway knows that there is a model, and refuses it upstream.
+/// Sends a good image until the gateway knows that there is a model, and refuses it upstream.
 async fn serve_one(program: &Program, fake: &mut Fake) {
     loop {
         let asked = ask(program, file("up.png"));
@@ -87,7 +87,7 @@ async fn serve_one(program: &Program, fake: &mut Fake) {
     }
 }
 
-/// Sends a picture.
+/// Sends an image.
 async fn ask(program: &Program, file: Vec<u8>) -> Result<(), Status> {
     let mut client = program.client.clone();
     let request = chat(vec![says("user", vec![image(file), text("?")])]);

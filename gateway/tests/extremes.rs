@@ -395,7 +395,7 @@ fn mutated(random: &mut Random, bodies: &[(String, Vec<u8>)]) -> (String, Vec<u8
 fn whole_bodies() -> Vec<(String, Vec<u8>)> {
     let fixtures = [
         ("/v1/messages/count_tokens", "claude_code_count_tokens.json"),
-        ("/v1/messages", "claude_code_picture.json"),
+        ("/v1/messages", "claude_code_image.json"),
         ("/v1/messages", "claude_code_turn_2.json"),
         (CHAT, "cline_turn_1.json"),
         (CHAT, "opencode_turn_2.json"),

@@ -1,4 +1,4 @@
-//! Hostile bodies over HTTP at the program itself: JSON of very many small values, and pictures that
+//! Hostile bodies over HTTP at the program itself: JSON of very many small values, and images that
 //! are made to do harm. Each is refused by name, costs at most a few times its bytes, and keeps no
 //! other client waiting. Twins of `amplification` and `bombs`.
 
@@ -26,8 +26,8 @@ use stage::within;
 const BODY_BYTES: usize = (16 << 20) - 1024;
 /// Memory that one such body may add: four times its bytes.
 const MAX_ADDED: u64 = 64 << 20;
-/// Memory that pictures may add at their worst: as over gRPC, and four bodies of base64.
-const MAX_ADDED_BY_PICTURES: u64 = (256 + 64) << 20;
+/// Memory that images may add at their worst: as over gRPC, and four bodies of base64.
+const MAX_ADDED_BY_IMAGES: u64 = (256 + 64) << 20;
 /// Time that a refusal may take, on a machine that does something else as well.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -163,7 +163,7 @@ async fn a_call_beside_large_hostile_bodies_takes_at_most_100_ms_more() {
     );
 }
 
-/// Sends a picture in a conversation.
+/// Sends an image in a conversation.
 async fn ask(client: &HttpClient, file: &[u8]) -> Reply {
     let url = format!("data:image/png;base64,{}", BASE64_STANDARD.encode(file));
     let parts = json!([
@@ -175,7 +175,7 @@ async fn ask(client: &HttpClient, file: &[u8]) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_pictures_cost_little_and_are_refused_by_name() {
+async fn hostile_images_cost_little_and_are_refused_by_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (program, client) = serving(dir.path()).await;
     // A good one first: what serving takes at all is in use.
@@ -199,9 +199,9 @@ async fn hostile_pictures_cost_little_and_are_refused_by_name() {
         assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{reply:?}");
     }
     let added = program.memory("VmHWM").saturating_sub(before);
-    assert!(added <= MAX_ADDED_BY_PICTURES, "{} MiB more than before", added >> 20);
-    let left = std::fs::read_dir(dir.path().join("run/pictures")).expect("there").count();
-    assert_eq!(left, 0, "files of pictures that were refused");
+    assert!(added <= MAX_ADDED_BY_IMAGES, "{} MiB more than before", added >> 20);
+    let left = std::fs::read_dir(dir.path().join("run/images")).expect("there").count();
+    assert_eq!(left, 0, "files of images that were refused");
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long it took is what is tested")]

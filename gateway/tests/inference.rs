@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
-use paceline_gateway::inference::admission::{ByteBudget, Calls};
+use paceline_gateway::inference::admission::{ByteBudget, RequestSlots};
 use paceline_gateway::inference::error::InferenceError;
 use paceline_gateway::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
@@ -21,7 +21,7 @@ use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::unread::AnswerStream;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
-use paceline_gateway::inference::{Call, Inference};
+use paceline_gateway::inference::{RequestContext, Inference};
 use paceline_gateway::prompter::Prompter;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::{Config, RuntimeDir, socket};
@@ -57,7 +57,7 @@ impl Middle {
             supervisor: supervisor.clone(),
             process: GatewayProcess { epoch: Epoch(7), restarts: 0 },
             standing: standing.clone(),
-            running: Calls::new(4, 4).watch(),
+            running: RequestSlots::new(4, 4).watch(),
             orders: mpsc::channel(1).0,
         };
         attachment.start();
@@ -86,9 +86,9 @@ impl Middle {
     }
 }
 
-fn call(name: &'static str) -> Call {
+fn call(name: &'static str) -> RequestContext {
     let code = |reason: Option<Reason>| reason.map_or("fine", Reason::word).to_owned();
-    Call::new(Method { name, code }, monotonic_ns())
+    RequestContext::new(Method { name, code }, monotonic_ns())
 }
 
 async fn answer(

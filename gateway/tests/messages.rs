@@ -130,9 +130,9 @@ async fn claude_codes_second_turn_begins_with_the_prompt_of_the_first() {
 }
 
 #[tokio::test]
-async fn a_picture_that_a_tool_read_is_refused_by_a_model_that_sees_none() {
+async fn an_image_that_a_tool_read_is_refused_by_a_model_that_sees_none() {
     let exchange = Exchange::serving().await;
-    let reply = exchange.post(PATH, &fixture("claude_code_picture.json")).await;
+    let reply = exchange.post(PATH, &fixture("claude_code_image.json")).await;
     let message = refused(&reply, StatusCode::BAD_REQUEST, "invalid_request_error");
     assert_eq!(reply.json()["error"]["reason"], "NO_VISION", "{message}");
 }

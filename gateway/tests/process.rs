@@ -101,7 +101,7 @@ fn a_signal_ends_the_gateway_with_exit_code_zero() {
     );
 }
 
-/// A foreign file in the folder of pictures is nobody's to remove, and a file of the store's form
+/// A foreign file in the folder of images is nobody's to remove, and a file of the store's form
 /// may be the running gateway's.
 #[test]
 fn a_second_gateway_waits_for_the_first_and_removes_nothing_before_it_and_nothing_foreign_ever() {
@@ -116,7 +116,7 @@ fn a_second_gateway_waits_for_the_first_and_removes_nothing_before_it_and_nothin
     };
     let (mut first, mut lines) = start();
     assert!(lines.any(|line| line.contains("gateway listens")));
-    let folder = dir.path().join("run/pictures");
+    let folder = dir.path().join("run/images");
     let own = folder.join(format!("{}-1-0", "0b".repeat(32)));
     std::fs::write(&own, "of a request that runs").expect("writable");
     std::fs::write(folder.join("holiday.jpg"), "precious").expect("writable");

@@ -271,7 +271,7 @@ async fn a_list_of_models_may_be_asked_for_with_a_slash() {
 }
 
 #[tokio::test]
-async fn a_picture_for_a_model_of_text_is_refused_in_words_that_clients_act_on() {
+async fn an_image_for_a_model_of_text_is_refused_in_words_that_clients_act_on() {
     let stage = Exchange::serving().await;
     let file = json!({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="});
     let image = json!({"type": "image", "source": file});

@@ -1,4 +1,4 @@
-//! What a vision tower costs for one picture, block by block, without processes around it.
+//! What a vision tower costs for one image, block by block, without processes around it.
 //!
 //! `cargo run --release -p paceline-models --example tower_speed -- MODEL_DIR [patches down]
 //! [patches across] [times]`
@@ -24,7 +24,7 @@ fn main() {
     let side = tower.info().patch;
     let pixels: Vec<u8> =
         (0..rows * columns * side * side * 3).map(|at| (at * 37 % 251) as u8).collect();
-    let picture =
+    let image =
         ImagePixels { pixels: &pixels, rows, columns, scale: [2.0 / 255.0; 3], bias: [-1.0; 3] };
     let (mut begins, mut blocks, mut ends) = (vec![], vec![], vec![]);
     for _ in 0..times {
@@ -34,7 +34,7 @@ fn main() {
             began = std::time::Instant::now();
             took
         };
-        let mut pass = tower.begin(&picture).expect("taken in");
+        let mut pass = tower.begin(&image).expect("taken in");
         begins.push(lap());
         while tower.advance(&mut pass, 1).expect("goes on").is_none() {
             blocks.push(lap());

@@ -17,7 +17,7 @@ use paceline_supervisor_core::drafter::RefusedDrafter;
 use paceline_supervisor_core::routing::Decision;
 use paceline_supervisor_core::worker::{self, WorkerExit};
 use paceline_supervisor_core::{
-    Action, CallId, Event, Notice, Supervisor, Ticket, WorkerId, WorkerSlot,
+    Action, OrderId, Event, Notice, Supervisor, Ticket, WorkerId, WorkerSlot,
 };
 use paceline_vocabulary::{Epoch, Millis, Permit, RequestId, Term};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -72,8 +72,8 @@ pub struct Actor<H> {
     /// The names of all requests here. The target has them under the same names.
     names: HashMap<Ticket, Named>,
     route_log: Option<LineWriter<RouteLogLine>>,
-    policy_calls: HashMap<CallId, oneshot::Sender<Result<PolicyResponse, Status>>>,
-    calls: HashMap<CallId, oneshot::Sender<Result<StatusResponse, Status>>>,
+    policy_calls: HashMap<OrderId, oneshot::Sender<Result<PolicyResponse, Status>>>,
+    calls: HashMap<OrderId, oneshot::Sender<Result<StatusResponse, Status>>>,
     called: u64,
     /// When free memory was last read.
     memory_read: Option<Millis>,
@@ -225,7 +225,7 @@ impl<H: Host> Actor<H> {
             }
             Mail::SetPolicy { change, reply } => {
                 self.called += 1;
-                let call = CallId(self.called);
+                let call = OrderId(self.called);
                 self.policy_calls.insert(call, reply);
                 Event::PolicySet { call, change }
             }
@@ -285,9 +285,9 @@ impl<H: Host> Actor<H> {
         }
     }
 
-    fn call(&mut self, reply: oneshot::Sender<Result<StatusResponse, Status>>) -> CallId {
+    fn call(&mut self, reply: oneshot::Sender<Result<StatusResponse, Status>>) -> OrderId {
         self.called += 1;
-        let call = CallId(self.called);
+        let call = OrderId(self.called);
         self.calls.insert(call, reply);
         call
     }
@@ -393,7 +393,7 @@ impl<H: Host> Actor<H> {
         log.write(RouteLogLine::Decided(Box::new(line)));
     }
 
-    fn answer(&mut self, call: CallId, outcome: Result<(), OrderRefusal>, now: Millis) {
+    fn answer(&mut self, call: OrderId, outcome: Result<(), OrderRefusal>, now: Millis) {
         let outcome = outcome.map_err(error::refused);
         // The caller may be gone, or may have given up its order.
         if let Some(reply) = self.policy_calls.remove(&call) {

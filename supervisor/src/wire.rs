@@ -140,7 +140,7 @@ pub fn target(message: internal::DescribeResponse) -> DescribedWorker {
     let capacity = Capacity {
         classes: message.kv_classes.into_iter().map(class).collect(),
         max_sequences: message.max_sequences as usize,
-        patch_bytes: message.picture_patch_bytes,
+        patch_bytes: message.image_patch_bytes,
     };
     DescribedWorker {
         claim: WorkerClaim { epoch: Epoch(message.epoch), pid: message.pid, identity },

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_tests::ask::{conversation, message};
-use paceline_tests::{Stack, chat, continue_ids, continue_text, picture, signal, wait};
+use paceline_tests::{Stack, chat, continue_ids, continue_text, image, signal, wait};
 use tonic::Request;
 
 /// In no text of ours.
@@ -109,21 +109,21 @@ pub(super) fn written_nowhere(stack: &Stack, words: &[&str]) {
 #[test]
 // More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn no_content_of_an_image_reaches_a_file_in_any_outcome() {
-    let stack = picture::seeing_and_drafting("routing.route_log = \"\"\nsupervisor.hang_s = 600\n");
+    let stack = images::seeing_and_drafting("routing.route_log = \"\"\nsupervisor.hang_s = 600\n");
     // In its pixels, as they wait for the target, beside them, in its file's name and its address.
     let mut pixels = CANARY.repeat(64 * 64 * 3 / CANARY.len() + 1).into_bytes();
     pixels.truncate(64 * 64 * 3);
     let text = format!("Comment\0{CANARY}");
-    let file = picture::png(64, 64, &pixels, &[(b"tEXt", text.as_bytes())]);
-    let encoded = picture::base64(&file);
+    let file = images::png(64, 64, &pixels, &[(b"tEXt", text.as_bytes())]);
+    let encoded = images::base64(&file);
     let path = stack.path(&format!("{CANARY}.png"));
     std::fs::write(&path, &file).expect("writable");
     let path = path.display().to_string();
-    let ask = |count| picture::about(file.clone(), CANARY).exactly(count);
+    let ask = |count| images::about(file.clone(), CANARY).exactly(count);
 
     stack.ask(ask(8)).expect("served");
     let by_address = || {
-        vec![picture::turn(vec![picture::address(format!(
+        vec![images::turn(vec![images::address(format!(
             "data:image/png;name={CANARY};base64,{encoded}"
         ))])]
     };
@@ -134,15 +134,15 @@ fn no_content_of_an_image_reaches_a_file_in_any_outcome() {
     assert!(output.status.success(), "{output:?}");
     // Refused: broken after the canary, an address to fetch, too many.
     let refused = [
-        picture::about(file[..file.len() - 20].to_vec(), "?"),
-        picture::about(format!("{CANARY}, not a picture").into_bytes(), "?"),
-        conversation(vec![picture::turn(vec![picture::address(format!(
+        images::about(file[..file.len() - 20].to_vec(), "?"),
+        images::about(format!("{CANARY}, not an image").into_bytes(), "?"),
+        conversation(vec![images::turn(vec![images::address(format!(
             "https://{CANARY}.example/{CANARY}.png"
         ))])]),
-        conversation(vec![picture::turn(vec![picture::address(format!(
+        conversation(vec![images::turn(vec![images::address(format!(
             "data:image/png;base64,{CANARY}@"
         ))])]),
-        conversation(vec![picture::turn((0..9).map(|_| picture::image(file.clone())).collect())]),
+        conversation(vec![images::turn((0..9).map(|_| images::image(file.clone())).collect())]),
     ];
     for ask in refused {
         stack.ask(ask).expect_err("refused");
@@ -164,19 +164,19 @@ fn no_content_of_an_image_reaches_a_file_in_any_outcome() {
     signal(target, Signal::SIGSTOP);
     let pending = stack.start(ask(8));
     let lies = wait("its pixels to be in a file", || {
-        picture::waiting(&stack).into_iter().find(|name| !name.starts_with("new"))
+        images::waiting(&stack).into_iter().find(|name| !name.starts_with("new"))
     });
-    let lies = std::fs::read(stack.run_dir().join("pictures").join(lies)).expect("a file");
+    let lies = std::fs::read(stack.run_dir().join("images").join(lies)).expect("a file");
     assert!(holds(&lies, CANARY), "this is what must not be left");
     signal(gateway, Signal::SIGABRT);
     pending.finish().expect_err("its gateway is gone");
     wait("the next gateway to have removed it", || {
-        picture::waiting(&stack).is_empty().then_some(())
+        images::waiting(&stack).is_empty().then_some(())
     });
     signal(target, Signal::SIGCONT);
     stack.wait_ready();
     stack.ask(ask(8)).expect("served");
-    wait("no picture's file to be left", || picture::waiting(&stack).is_empty().then_some(()));
+    wait("no image's file to be left", || images::waiting(&stack).is_empty().then_some(()));
     written_nowhere(&stack, &[CANARY, &encoded[..24]]);
     stack.stop();
 }

@@ -1,4 +1,4 @@
-//! A headless Chromium that opens a page: it runs the page's script, takes pictures, and reports what
+//! A headless Chromium that opens a page: it runs the page's script, takes images, and reports what
 //! the browser complained about. It is driven over a pipe by Chrome's `DevTools` protocol.
 
 use std::cell::{Cell, RefCell};
@@ -36,7 +36,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Messages of the browser that are not read yet.
 const MAX_UNREAD: usize = 4_096;
 
-/// The window of a picture.
+/// The window of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// Width in pixels of the page.
@@ -160,8 +160,8 @@ impl Page {
         self.value(frames);
     }
 
-    /// A picture of the window, as PNG.
-    pub fn picture(&self) -> Vec<u8> {
+    /// An image of the window, as PNG.
+    pub fn screenshot(&self) -> Vec<u8> {
         let answer = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }

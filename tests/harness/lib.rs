@@ -15,7 +15,7 @@ pub mod browser;
 pub mod http;
 pub mod memory;
 pub mod model;
-pub mod picture;
+pub mod images;
 pub mod procs;
 pub mod prompts;
 pub mod python;

@@ -1,11 +1,11 @@
-//! Pictures and text in turn and side by side, with a drafter that comes and goes. Streams of text
-//! keep their lane, drafter and tokens. Answers to pictures are those of the plain lane. Nothing is
+//! Images and text in turn and side by side, with a drafter that comes and goes. Streams of text
+//! keep their lane, drafter and tokens. Answers to images are those of the plain lane. Nothing is
 //! loaded again, and no drafter is stopped.
 
 use nix::sys::signal::Signal;
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 use paceline_tests::ask::{Ask, chat, conversation, message};
-use paceline_tests::picture::{
+use paceline_tests::images::{
     about, image, noise, seeing_and_drafting, seeing_and_drafting_text, text, turn,
 };
 use paceline_tests::stack::Pending;
@@ -49,9 +49,9 @@ fn texts() -> Vec<Ask> {
     (0..8).map(one).collect()
 }
 
-/// Two questions about pictures that no request saw before: one, and two of different size with
+/// Two questions about images that no request saw before: one, and two of different size with
 /// text between.
-fn pictures(number: u64) -> Vec<Ask> {
+fn images(number: u64) -> Vec<Ask> {
     let three = vec![
         turn(vec![
             text("First this: "),
@@ -128,61 +128,61 @@ fn text_requests_beside_images_keep_lane_drafter_and_tokens() {
     let stack = seeing_and_drafting("");
     let (texts, mut compared) = (texts(), Compared::default());
     let plain = alone(&stack, &texts);
-    wait("eight streams that draft, without pictures", || {
+    wait("eight streams that draft, without images", || {
         let answers = finish(start(&stack, &texts));
-        (drafted(&answers, "without pictures") == answers.len()).then_some(())
+        (drafted(&answers, "without images") == answers.len()).then_some(())
     });
     let before = lives(&stack);
 
-    // In turn, with pictures that were sent before in the plain lane only, and with new pictures.
+    // In turn, with images that were sent before in the plain lane only, and with new images.
     for (number, known) in [(100, true), (110, false)] {
-        let asks = pictures(number);
+        let asks = images(number);
         let known = known.then(|| alone(&stack, &asks));
         let mut shown = vec![];
         for (at, ask) in asks.iter().enumerate() {
             shown.push(stack.ask(ask.clone()).expect("served"));
-            wait("a text after a picture that drafts", || {
+            wait("a text after an image that drafts", || {
                 let answer = stack.ask(texts[at].clone()).expect("served");
-                compared.same(&plain[at], &answer, "text after a picture");
-                (drafted(&[answer], "text after a picture") == 1).then_some(())
+                compared.same(&plain[at], &answer, "text after an image");
+                (drafted(&[answer], "text after an image") == 1).then_some(())
             });
         }
         for (known, shown) in known.unwrap_or_else(|| alone(&stack, &asks)).iter().zip(&shown) {
-            compared.same(known, shown, "a picture after text");
+            compared.same(known, shown, "an image after text");
         }
     }
-    // Eight streams, and at one moment two requests with pictures.
-    let (mut all_drafted, mut pictures_drafted, mut number) = (0, 0, 200);
-    while all_drafted < 2 || pictures_drafted < 2 {
-        let asks = pictures(number);
+    // Eight streams, and at one moment two requests with images.
+    let (mut all_drafted, mut images_drafted, mut number) = (0, 0, 200);
+    while all_drafted < 2 || images_drafted < 2 {
+        let asks = images(number);
         let known = (all_drafted == 1).then(|| alone(&stack, &asks));
         let (running, shown) = (start(&stack, &texts), start(&stack, &asks));
         let (said, shown) = (finish(running), finish(shown));
         let known = known.unwrap_or_else(|| alone(&stack, &asks));
         for (at, (plain, said)) in plain.iter().zip(&said).enumerate() {
-            compared.same(plain, said, &format!("text {at} beside pictures {number}"));
+            compared.same(plain, said, &format!("text {at} beside images {number}"));
         }
         let mut were_beside = true;
         for (at, (known, shown)) in known.iter().zip(&shown).enumerate() {
-            compared.same(known, shown, &format!("picture {at} beside text, {number}"));
+            compared.same(known, shown, &format!("image {at} beside text, {number}"));
             let (first, last) = span(shown);
             were_beside &= said.iter().any(|said| span(said).0 < last && first < span(said).1);
         }
-        // On a busy machine the texts may end before the pictures begin. Such a round proves
+        // On a busy machine the texts may end before the images begin. Such a round proves
         // nothing, so another one is run.
         if were_beside {
-            all_drafted += usize::from(drafted(&said, "beside pictures") == said.len());
-            pictures_drafted += drafted(&shown, "pictures beside text");
+            all_drafted += usize::from(drafted(&said, "beside images") == said.len());
+            images_drafted += drafted(&shown, "images beside text");
         }
         number += 10;
-        assert!(number < 490, "{all_drafted} times all drafted, {pictures_drafted} pictures");
+        assert!(number < 490, "{all_drafted} times all drafted, {images_drafted} images");
     }
 
-    // The same picture several times at one moment, and others with it.
-    let asks: Vec<Ask> = [500, 500, 510, 500].into_iter().flat_map(pictures).collect();
+    // The same image several times at one moment, and others with it.
+    let asks: Vec<Ask> = [500, 500, 510, 500].into_iter().flat_map(images).collect();
     let shown = finish(start(&stack, &asks));
     for (known, shown) in alone(&stack, &asks).iter().zip(&shown) {
-        compared.same(known, shown, "eight requests with pictures at one moment");
+        compared.same(known, shown, "eight requests with images at one moment");
     }
     wait("eight streams that draft, after all", || {
         let answers = finish(start(&stack, &texts));
@@ -213,7 +213,7 @@ fn changes_of_the_drafter_change_no_answer_to_an_image() {
     let mut number = 1_000;
     let mut fresh = || {
         number += 10;
-        pictures(number)
+        images(number)
     };
     let mut seen: Vec<(&str, Ask, Answer)> = vec![];
     let mut add = |what, asks: Vec<Ask>, answers: Vec<Answer>| {
@@ -274,7 +274,7 @@ fn changes_of_the_drafter_change_no_answer_to_an_image() {
     );
     add("without a drafter", asks, answers);
     stack.drafter(&["start"]);
-    wait("pictures that draft with one again", || {
+    wait("images that draft with one again", || {
         let asks = fresh();
         let answers = finish(start(&stack, &asks));
         let drafted = drafted(&answers, "with one again");

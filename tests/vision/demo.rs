@@ -3,7 +3,7 @@
 
 use paceline_proto::v1::{Lane, Message, RouteReason, RouteWish};
 use paceline_tests::ask::{Ask, conversation};
-use paceline_tests::picture::{image, text};
+use paceline_tests::images::{image, text};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Answer, Stack, repository};
 use serde_json::Value;
@@ -25,10 +25,10 @@ fn cases() -> Vec<Case> {
     let golden = std::fs::read(dir.join("golden.json")).expect("it is in the repository");
     let golden: Value = serde_json::from_slice(&golden).expect("JSON");
     let case = |case: &Value| {
-        let mut pictures = case["pictures"].as_array().expect("names").iter();
+        let mut images = case["images"].as_array().expect("names").iter();
         let mut part = |part: &Value| match part["type"].as_str() {
             Some("image") => {
-                let name = pictures.next().and_then(Value::as_str).expect("as many names as parts");
+                let name = images.next().and_then(Value::as_str).expect("as many names as parts");
                 image(std::fs::read(dir.join(name)).expect("it is in the repository"))
             }
             _ => text(part["text"].as_str().expect("text")),
@@ -45,13 +45,13 @@ fn cases() -> Vec<Case> {
             case["messages"].as_array().expect("messages").iter().map(&mut message).collect();
         let ids = |key: &str| serde_json::from_value::<Vec<u32>>(case[key].clone()).expect("ids");
         Case {
-            name: format!("{} {}", case["pictures"], case["messages"]),
+            name: format!("{} {}", case["images"], case["messages"]),
             ask: conversation(messages).max_tokens(128),
             prompt: ids("prompt"),
             greedy: ids("greedy"),
             text: case["text"].as_str().expect("text").into(),
-            sees: pictures.next().is_none()
-                && case["pictures"].as_array().is_some_and(|some| !some.is_empty()),
+            sees: images.next().is_none()
+                && case["images"].as_array().is_some_and(|some| !some.is_empty()),
             right: case["right"].as_bool().expect("known"),
         }
     };
@@ -118,12 +118,12 @@ fn the_demo_answers_about_images_as_the_reference_does() {
             break;
         }
     }
-    assert!(accepted > 0, "drafts after pictures are accepted");
-    // At the command line: the same question about another picture is another answer.
+    assert!(accepted > 0, "drafts after images are accepted");
+    // At the command line: the same question about another image is another answer.
     let ask = |name: &str| {
-        let picture = demo.join("pictures").join(name).display().to_string();
+        let image = demo.join("images").join(name).display().to_string();
         let output = stack.paceline(
-            &["generate", "--image", &picture, "--message", "What is in the picture?"],
+            &["generate", "--image", &image, "--message", "What is in the picture?"],
             "",
         );
         assert!(output.status.success(), "{output:?}");

@@ -1,4 +1,4 @@
-//! Processes that die while pictures are under way, clients that leave, and pictures made to do
+//! Processes that die while images are under way, clients that leave, and images made to do
 //! harm.
 
 #[path = "../../gateway/tests/hostile/mod.rs"]
@@ -7,7 +7,7 @@ mod hostile;
 use nix::sys::signal::Signal;
 use paceline_proto::status::Reason;
 use paceline_tests::ask::Ask;
-use paceline_tests::picture::{
+use paceline_tests::images::{
     about, image, noise, path, seeing, seeing_and_drafting, text, turn, waiting,
 };
 use paceline_tests::stack::Pending;
@@ -23,12 +23,12 @@ fn shown(number: u64) -> Ask {
     about(noise(96, 64, number), "What is it?").exactly(40).with_margins()
 }
 
-/// A request whose pictures wait for a target that stands still.
+/// A request whose images wait for a target that stands still.
 fn stuck(stack: &Stack) -> Pending {
     signal(stack.pid("target"), Signal::SIGSTOP);
     let two = vec![turn(vec![image(noise(96, 64, 71)), image(noise(64, 64, 72)), text("Both?")])];
     let pending = stack.start(paceline_tests::ask::conversation(two).exactly(40));
-    wait("its two pictures to be in files", || (waiting(stack).len() == 2).then_some(()));
+    wait("its two images to be in files", || (waiting(stack).len() == 2).then_some(()));
     pending
 }
 
@@ -72,7 +72,7 @@ fn a_killed_targets_images_are_removed_and_the_next_target_has_vision() {
     });
     again(&mut compared, "after a kill in the middle of an answer");
 
-    // Before it has read the pictures.
+    // Before it has read the images.
     let target = stack.pid("target");
     let pending = stuck(&stack);
     signal(target, Signal::SIGKILL);
@@ -81,10 +81,10 @@ fn a_killed_targets_images_are_removed_and_the_next_target_has_vision() {
         Code::Unavailable,
         Reason::TargetGone,
         &[],
-        "before its pictures were read",
+        "before its images were read",
     );
     wait("the files to go with their request", || waiting(&stack).is_empty().then_some(()));
-    again(&mut compared, "after a kill before its pictures were read");
+    again(&mut compared, "after a kill before its images were read");
     let after = stack.status().expect("it answers");
     for process in ["gateway", "supervisor"] {
         assert_eq!(after[process]["pid"], before[process]["pid"]);
@@ -93,7 +93,7 @@ fn a_killed_targets_images_are_removed_and_the_next_target_has_vision() {
 }
 
 #[test]
-fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
+fn a_killed_gateway_leaves_images_that_the_next_one_removes() {
     let mut stack = seeing(LONG_HANG_TIME);
     let expected = stack.ask(shown(1)).expect("served");
     let (gateway, target) = (stack.pid("gateway"), stack.pid("target"));
@@ -161,12 +161,12 @@ fn a_killed_supervisor_ends_running_requests_and_reloads_no_weights() {
 fn images_of_a_client_that_hangs_up_are_removed() {
     let stack = seeing(LONG_HANG_TIME);
     let target = stack.pid("target");
-    let picture = path("up.png").display().to_string();
+    let image = path("up.png").display().to_string();
     // While they wait: the target stands still, so it is not the target that removes them.
     signal(target, Signal::SIGSTOP);
     let mut client =
-        stack.begin(&["generate", "--image", &picture, "--image", &picture, "--message", "What?"]);
-    wait("its two pictures to be in files", || (waiting(&stack).len() == 2).then_some(()));
+        stack.begin(&["generate", "--image", &image, "--image", &image, "--message", "What?"]);
+    wait("its two images to be in files", || (waiting(&stack).len() == 2).then_some(()));
     signal(client.id(), Signal::SIGINT);
     assert_eq!(
         wait("the end of generate", || client.try_wait().expect("a child")).code(),
@@ -212,12 +212,12 @@ fn hostile_images_do_not_disturb_a_stream_beside_them() {
         compared.same(
             &expected,
             &beside.finish().expect("served"),
-            "a stream beside hostile pictures",
+            "a stream beside hostile images",
         );
         compared.same(
             &seen,
             &stack.ask(shown(1)).expect("served"),
-            "a good picture after hostile ones",
+            "a good image after hostile ones",
         );
     }
     assert_eq!((stack.pid("gateway"), stack.pid("target")), (gateway, target), "both are up");

@@ -1,4 +1,4 @@
-//! Pictures through the whole service: every way in, beside text, and under faults. A picture
+//! Images through the whole service: every way in, beside text, and under faults. An image
 //! changes the answer or the request fails and says why; what runs beside it never notices (I1, I2,
 //! I3, I6).
 
@@ -14,7 +14,7 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{CountTokensRequest, CountTokensResponse};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::same_but_near_ties;
-use paceline_tests::{Answer, Stack, picture, wait};
+use paceline_tests::{Answer, Stack, image, wait};
 use tonic::{Code, Status};
 
 /// Held against an answer of the plain lane. On a model of random weights choices are close now and
@@ -56,5 +56,5 @@ fn count(stack: &Stack, ask: &Ask) -> Result<CountTokensResponse, Status> {
 /// Waits until nothing is held for any request, and nothing waits in a file.
 fn all_is_over(stack: &Stack) {
     wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
-    wait("no picture's file to be left", || picture::waiting(stack).is_empty().then_some(()));
+    wait("no image's file to be left", || images::waiting(stack).is_empty().then_some(()));
 }

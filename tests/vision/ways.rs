@@ -6,7 +6,7 @@ use paceline_proto::status::Reason;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ContentPart, GetModelRequest, Message};
 use paceline_tests::ask::{Ask, conversation, message};
-use paceline_tests::picture::{
+use paceline_tests::images::{
     address, base64, data_url, file, image, noise, path, png, seeing, text, turn,
 };
 use paceline_tests::{Answer, Stack, chat};
@@ -52,7 +52,7 @@ fn messages(part: &Value) -> String {
     json!([{"role": "user", "content": [part, {"type": "text", "text": QUESTION}]}]).to_string()
 }
 
-/// The forms of a picture in a file of messages.
+/// The forms of an image in a file of messages.
 fn written(file: &[u8]) -> Vec<Value> {
     let url = data_url(file);
     vec![
@@ -172,7 +172,7 @@ fn every_image_format_is_decoded_and_counted() {
     for (at, (name, answer)) in answers.iter().enumerate() {
         assert!(answers[..at].iter().all(|(_, other)| other != answer), "{name} is seen");
     }
-    // Later turns hang on the picture too; of what was read before, the same picture's rows are
+    // Later turns hang on the image too; of what was read before, the same image's rows are
     // found and no other's.
     let (one, two) = (noise(96, 64, 1), noise(96, 64, 2));
     let first = |file: &[u8]| turn(vec![image(file.to_vec()), text(QUESTION)]);
@@ -239,8 +239,8 @@ fn an_unusable_image_is_refused_and_never_left_out() {
         ("file", address("file:///etc/passwd"), "fetches nothing"),
         ("no base64", address("data:image/png;base64,@@"), "base64"),
         ("broken", image(broken.clone()), "GIF"),
-        ("cut", image(cut.clone()), "ends before the picture"),
-        ("cut in an address", address(data_url(&cut)), "ends before the picture"),
+        ("cut", image(cut.clone()), "ends before the image"),
+        ("cut in an address", address(data_url(&cut)), "ends before the image"),
         ("text", image(&b"a cat, believe me"[..]), "PNG"),
         ("empty", image(vec![]), "empty"),
         ("far too thin", image(png(1, 8_000, &vec![7; 24_000], &[])), "200"),
@@ -264,7 +264,7 @@ fn an_unusable_image_is_refused_and_never_left_out() {
         &stack.ask(see(nine)).expect_err("nine"),
         Code::InvalidArgument,
         Reason::BadImage,
-        &["at most 8 pictures"],
+        &["at most 8 images"],
         "nine",
     );
     // 1,024 rows each: more than the context has, seen before any is unpacked.
@@ -276,19 +276,19 @@ fn an_unusable_image_is_refused_and_never_left_out() {
         &["2048"],
         "two large ones",
     );
-    // The word that stands for a picture makes none.
+    // The word that stands for an image makes none.
     for ask in [
         chat("<|image_pad|>"),
         chat("a <|vision_start|><|image_pad|><|vision_end|>"),
         paceline_tests::continue_ids(&[65, 261]),
     ] {
-        let status = stack.ask(ask).expect_err("no picture");
+        let status = stack.ask(ask).expect_err("no image");
         refused(
             &status,
             Code::InvalidArgument,
             Reason::InvalidArgument,
-            &["picture"],
-            "a picture's word",
+            &["image"],
+            "an image's word",
         );
     }
     // The command line gives the same answer.
@@ -346,7 +346,7 @@ fn a_model_without_vision_refuses_images() {
         ("image", image(good.clone())),
         ("image_url", address(data_url(&good))),
         ("an address", address("https://example.com/a.png")),
-        ("no picture", image(&b"nothing"[..])),
+        ("no image", image(&b"nothing"[..])),
     ] {
         let asks = [
             see(vec![part.clone(), text(QUESTION)]),
@@ -375,8 +375,8 @@ fn a_model_without_vision_refuses_images() {
             );
         }
     }
-    let picture = path("up.png").display().to_string();
-    let words = ["generate", "--json", "--image", &picture, "--message", QUESTION];
+    let image = path("up.png").display().to_string();
+    let words = ["generate", "--json", "--image", &image, "--message", QUESTION];
     let output = stack.paceline(&words, "");
     let object: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(!output.status.success() && object["error"]["reason"] == "NO_VISION", "{object}");
@@ -385,7 +385,7 @@ fn a_model_without_vision_refuses_images() {
         assert!(complaint.contains("no vision tower"), "{part}: {complaint}");
     }
     let talk = stack
-        .paceline(&["chat", "--max-tokens", "4"], &format!("/image {picture}\nWhat?\n/quit\n"));
+        .paceline(&["chat", "--max-tokens", "4"], &format!("/image {image}\nWhat?\n/quit\n"));
     assert!(
         !talk.status.success() && String::from_utf8_lossy(&talk.stderr).contains("no vision tower"),
         "{talk:?}"
@@ -395,8 +395,8 @@ fn a_model_without_vision_refuses_images() {
         .expect("served");
     assert!(!model.into_inner().vision);
     assert!(
-        !Path::new(&stack.run_dir().join("pictures")).exists()
-            || paceline_tests::picture::waiting(&stack).is_empty()
+        !Path::new(&stack.run_dir().join("images")).exists()
+            || paceline_tests::images::waiting(&stack).is_empty()
     );
     assert!(
         !stack.ask(chat("List three fruits.").max_tokens(8)).expect("text goes on").ids.is_empty()

@@ -14,7 +14,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::{Map, Number, Value};
 
 use crate::error::{FieldError, quoted};
-use crate::prompt::conversation::CallArguments;
+use crate::prompt::conversation::ToolCallArguments;
 
 /// Bytes of all JSON of a request: about 260,000 tokens, more than most contexts have.
 const MAX_BYTES: usize = 1 << 20;
@@ -195,7 +195,7 @@ impl JsonBudget {
         &mut self,
         field: &str,
         json: &JsonInput,
-    ) -> Result<CallArguments, FieldError> {
+    ) -> Result<ToolCallArguments, FieldError> {
         if *json == JsonInput::default() {
             return Ok(Map::new().into());
         }
@@ -205,7 +205,7 @@ impl JsonBudget {
             (Ok(Value::Object(members)), None) => Ok(members.into()),
             _ => {
                 self.values = values_before;
-                Ok(CallArguments::Text(json.text().into_owned()))
+                Ok(ToolCallArguments::Text(json.text().into_owned()))
             }
         }
     }
@@ -397,9 +397,9 @@ mod tests {
         let deep = "[".repeat(1 << 19);
         let many = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES));
         for text in ["{\"item\": \"bri", "3", "[]", "null", "\"a\"", "{} x", " ", &deep, &many] {
-            assert_eq!(read(text), CallArguments::Text(text.to_owned()));
+            assert_eq!(read(text), ToolCallArguments::Text(text.to_owned()));
         }
-        let one = |value: i32| CallArguments::Object(Map::from_iter([("a".into(), value.into())]));
+        let one = |value: i32| ToolCallArguments::Object(Map::from_iter([("a".into(), value.into())]));
         assert_eq!(read(r#"{"a": 1, "a": 2}"#), one(2));
         assert_eq!(read(""), Map::new().into());
         // A text takes nothing of the budget of values.

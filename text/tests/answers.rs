@@ -7,7 +7,7 @@ use std::sync::Arc;
 use paceline_text::checkpoint::{Checkpoint, TemplateFile};
 use paceline_text::prompt::Language;
 use paceline_text::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall};
-use paceline_text::prompt::format::CallFormat;
+use paceline_text::prompt::format::ToolCallFormat;
 use paceline_text::stream::{
     AnswerPart, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, OfferedTools,
 };
@@ -78,19 +78,19 @@ fn read(language: Language, turn: &str, thought_is_open: bool) -> Message {
         match part {
             AnswerPart::Text(_) => {}
             AnswerPart::Reasoning(text) => message.reasoning.push_str(&text),
-            AnswerPart::CallStart(start) => {
+            AnswerPart::ToolCallStart(start) => {
                 let (id, name) = (String::new(), start.name);
                 message.calls.push(ToolCall { id, name, arguments: Map::new().into() });
             }
-            AnswerPart::CallArguments(text) => arguments.push_str(&text),
-            AnswerPart::CallEnd => {
+            AnswerPart::ToolCallArguments(text) => arguments.push_str(&text),
+            AnswerPart::ToolCallEnd => {
                 let call = message.calls.last_mut().expect("it began");
                 let members: Map<String, Value> =
                     serde_json::from_str(&std::mem::take(&mut arguments)).expect("an object");
                 call.arguments = members.into();
             }
-            AnswerPart::CallCut => panic!("it ended by itself: {turn:?}"),
-            AnswerPart::MalformedCall(fault) => panic!("{}: {turn:?}", fault.warning),
+            AnswerPart::ToolCallCut => panic!("it ended by itself: {turn:?}"),
+            AnswerPart::MalformedToolCall(fault) => panic!("{}: {turn:?}", fault.warning),
         }
     }
     message
@@ -106,7 +106,7 @@ fn said(thought: &str, text: &str, calls: Vec<ToolCall>) -> Message {
 }
 
 #[track_caller]
-fn check(template: &str, format: CallFormat, end: &str, thinks: bool, messages: Vec<Message>) {
+fn check(template: &str, format: ToolCallFormat, end: &str, thinks: bool, messages: Vec<Message>) {
     for message in messages {
         let language = language(template);
         assert_eq!(language.answer_tags.format().calls, format, "{template}");
@@ -128,23 +128,23 @@ fn hermes_templates_and_answers_agree() {
         said("so", "", calls()),
         said("so", "Here it is.", vec![]),
     ];
-    check("templates/qwen3.jinja", CallFormat::Hermes, "<|im_end|>", true, messages);
+    check("templates/qwen3.jinja", ToolCallFormat::Hermes, "<|im_end|>", true, messages);
 }
 
 #[test]
 fn qwen_xml_templates_and_answers_agree() {
     let calls = || vec![call("read_file", arguments()), call("get-time", json!({}))];
     let messages = vec![said("so", "I read it.", calls()), said("so", "", calls())];
-    check("templates/qwen3_5.jinja", CallFormat::QwenXml, "<|im_end|>", true, messages);
+    check("templates/qwen3_5.jinja", ToolCallFormat::QwenXml, "<|im_end|>", true, messages);
     let message = said("", "It is 5.", calls());
     // Without thinking the prompt has an empty thought, which later turns have as well.
-    check("templates/qwen3_5.jinja", CallFormat::QwenXml, "<|im_end|>", false, vec![message]);
+    check("templates/qwen3_5.jinja", ToolCallFormat::QwenXml, "<|im_end|>", false, vec![message]);
 }
 
 #[test]
 fn llama_templates_and_answers_agree() {
     let messages = vec![said("", "", vec![call("read_file", arguments())])];
-    check("templates/llama3_1.jinja", CallFormat::Llama3, "<|eot_id|>", false, messages);
+    check("templates/llama3_1.jinja", ToolCallFormat::Llama3, "<|eot_id|>", false, messages);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn gemma_templates_and_answers_agree() {
         said("", "", calls()),
         said("so", "5", vec![]),
     ];
-    check("answers/gemma4.jinja", CallFormat::Gemma4, "<turn|>", false, messages);
+    check("answers/gemma4.jinja", ToolCallFormat::Gemma4, "<turn|>", false, messages);
 }
 
 #[test]
@@ -169,5 +169,5 @@ fn harmony_templates_and_answers_agree() {
         said("so", "5", vec![]),
     ];
     let end = "<|start|>functions";
-    check("answers/harmony.jinja", CallFormat::Harmony, end, false, messages);
+    check("answers/harmony.jinja", ToolCallFormat::Harmony, end, false, messages);
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use paceline_text::prompt::conversation::{
-    CallArguments, ContentPart, Conversation, Message, Role, Tool, ToolCall,
+    ToolCallArguments, ContentPart, Conversation, Message, Role, Tool, ToolCall,
 };
 use paceline_text::prompt::{Language, Source};
 use proptest::prelude::*;
@@ -330,7 +330,7 @@ fn conversation(of: impl Fn(Slot) -> String) -> Conversation {
         (of(ArgumentKey), Value::from(of(Argument))),
         ("nested".to_owned(), json!([{"deep": of(NestedArgument)}, 1, true])),
     ]);
-    let asked = |arguments: CallArguments| Message {
+    let asked = |arguments: ToolCallArguments| Message {
         calls: vec![ToolCall { id: of(CallId), name: "read_file".into(), arguments }],
         reasoning: of(Reasoning),
         ..message(Role::Assistant, Assistant)
@@ -346,7 +346,7 @@ fn conversation(of: impl Fn(Slot) -> String) -> Conversation {
             message(Role::User, User),
             asked(arguments.into()),
             answered(),
-            asked(CallArguments::Text(of(ArgumentText))),
+            asked(ToolCallArguments::Text(of(ArgumentText))),
             answered(),
             message(Role::Assistant, Assistant),
             message(Role::User, User),

@@ -22,7 +22,7 @@ fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-/// Text, or a list with pictures in it.
+/// Text, or a list with images in it.
 fn parts(content: &Value) -> Vec<ContentPart> {
     let part = |(number, part): (usize, &Value)| match part["type"].as_str() {
         Some("image") => ContentPart::Image(number),

@@ -92,7 +92,7 @@ impl ImageFiles {
     /// The first image that differs from its announcement, or for which there is no memory at this
     /// moment. The gateway removes the files that were not read.
     pub(crate) fn read(&self, announced: &[AnnouncedImage]) -> Result<Vec<LoadedImage>, Status> {
-        announced.iter().map(|picture| self.one(picture)).collect()
+        announced.iter().map(|image| self.one(image)).collect()
     }
 
     fn one(&self, announced: &AnnouncedImage) -> Result<LoadedImage, Status> {
@@ -108,7 +108,7 @@ impl ImageFiles {
             invalid(
                 "file",
                 format!(
-                    "expected the picture's pixels, which cannot be read: {error}; send the request again"
+                    "expected the image's pixels, which cannot be read: {error}; send the request again"
                 ),
             )
         };
@@ -134,7 +134,7 @@ impl ImageFiles {
         }
         if let Err(error) = std::fs::remove_file(&path) {
             // The gateway removes what is left.
-            tracing::warn!(%error, "cannot remove a picture's file");
+            tracing::warn!(%error, "cannot remove an image's file");
         }
         Ok(LoadedImage { pixels, rows: *rows, columns: *columns, scale: *scale, bias: *bias })
     }
@@ -158,9 +158,9 @@ impl ImageFiles {
         }
         if let Err(error) = held.bytes.try_reserve_exact(bytes as usize) {
             self.total.fetch_sub(bytes, Ordering::Relaxed);
-            tracing::error!(%error, bytes, "no memory for a picture");
+            tracing::error!(%error, bytes, "no memory for an image");
             return Err(
-                Reason::QueueFull.status("there is no memory for the picture at this moment")
+                Reason::QueueFull.status("there is no memory for the image at this moment")
             );
         }
         // The allocator may give more than was asked for.
@@ -210,7 +210,7 @@ mod tests {
             let (digest, bytes) =
                 (digest_of(rows, columns, &scale, &bias, pixels), pixels.len() as u64);
             AnnouncedImage {
-                field: "pictures[3]".into(),
+                field: "images[3]".into(),
                 file: file.into(),
                 bytes,
                 digest,

@@ -87,7 +87,7 @@ fn parts(context: &WorkerContext) -> Result<WorkerParts, Exit> {
         progress: context.progress.clone(),
         commands: mail.clone(),
         clock: context.clock,
-        image_files: ImageFiles::new(context.dir.pictures()),
+        image_files: ImageFiles::new(context.dir.images()),
     };
     let mut services = RoutesBuilder::default();
     services.add_service(TargetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES));

@@ -55,7 +55,7 @@ impl TargetService {
         read.unwrap_or_else(|error| {
             tracing::error!(%error, "the task that reads images failed");
             Err(Reason::Bug
-                .status("the request's pictures could not be read; the log has the reason"))
+                .status("the request's images could not be read; the log has the reason"))
         })
     }
 
@@ -174,7 +174,7 @@ impl Target for TargetService {
             model: Some(wire::model_info(loaded)),
             kv_classes: loaded.kv_classes.iter().copied().map(wire::kv_class).collect(),
             max_sequences: loaded.max_sequences as u32,
-            picture_patch_bytes: loaded.patch_bytes,
+            image_patch_bytes: loaded.patch_bytes,
         }))
     }
 

@@ -19,7 +19,7 @@ use crate::report::failed;
 /// A request about an image, for one token in the plain lane.
 pub fn request(cache: ImageCache, file: Bytes) -> ChatRequest {
     let words = |words: &str| ContentPart { part: Some(Part::Text(words.to_owned())) };
-    let mut content = vec![image(file), words("What does this picture show?")];
+    let mut content = vec![image(file), words("What does this image show?")];
     if cache == ImageCache::Elsewhere {
         content.insert(0, words("Look at this one."));
     }

@@ -21,7 +21,7 @@ use crate::statistics::Figure;
 /// Streams of text.
 pub const STREAMS: usize = 4;
 /// Requests with images that are sent beside them, all at once.
-pub const PICTURES: usize = 2;
+pub const IMAGES: usize = 2;
 /// Messages of each stream before the images are sent, including the uncounted first ones.
 const ALONE: usize = 40;
 /// First messages of each stream, which are not counted: the prompts of the others are prefilled
@@ -101,7 +101,7 @@ pub struct BesideImages {
     /// Gaps of the streams beside images.
     pub beside: Gaps<f64>,
     /// Times of the images' first tokens.
-    pub pictures: Vec<FirstToken>,
+    pub images: Vec<FirstToken>,
     /// A stream reached the end of the model's context before the images' answers began.
     pub short: bool,
 }
@@ -133,11 +133,11 @@ pub async fn measure(
     let asked =
         files.into_iter().map(|file| first_token(images.clone(), request(ImageCache::New, file)));
     let mut answers = try_join_all(asked).boxed();
-    let pictures = loop {
+    let images = loop {
         tokio::select! {
             biased;
             message = texts.message() => { message?; }
-            pictures = &mut answers => break pictures?,
+            images = &mut answers => break images?,
         }
     };
     let until = monotonic_ns();
@@ -148,9 +148,9 @@ pub async fn measure(
     // What is dropped here is cancelled.
     let alone = from.and_then(|from| Gaps::between(&arrivals, from, sent));
     match alone.zip(Gaps::between(&arrivals, sent, until)) {
-        Some((alone, beside)) => Ok(BesideImages { alone, beside, pictures, short: ended }),
+        Some((alone, beside)) => Ok(BesideImages { alone, beside, images, short: ended }),
         None => Err(failed(format!(
-            "expected {STREAMS} streams of text that run beside pictures, found them at their end before that: the model's \
+            "expected {STREAMS} streams of text that run beside images, found them at their end before that: the model's \
              context, or limits.max_new_tokens, is too short for this"
         ))),
     }

@@ -24,7 +24,7 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
 
 use self::ask::{check_vision, first_token, request, tokens};
-use self::gaps::PICTURES;
+use self::gaps::IMAGES;
 use self::paint::{Size, paint};
 use self::report::{ImageReport, LeftOut, progress};
 use self::row::{ImageRow, Run};
@@ -67,7 +67,7 @@ async fn measure(
     let (mut sizes, mut left_out) = (vec![], vec![]);
     for size in SIZES {
         // The prompt of the next turn is the longest.
-        let longest = request(ImageCache::NextTurn, bench.picture(size));
+        let longest = request(ImageCache::NextTurn, bench.image(size));
         match tokens(&mut bench.images, longest).await? {
             Ok(_) => sizes.push(size),
             Err(why) => left_out.push(LeftOut { size, why }),
@@ -75,7 +75,7 @@ async fn measure(
     }
     if sizes.is_empty() {
         return Err(failed(
-            "expected room for a picture in the model's context, found none: serve a model with more",
+            "expected room for an image in the model's context, found none: serve a model with more",
         ));
     }
     // The first steps of a process are slow in many ways.
@@ -107,19 +107,19 @@ struct ImageBench {
 }
 
 impl ImageBench {
-    fn picture(&mut self, size: Size) -> Bytes {
+    fn image(&mut self, size: Size) -> Bytes {
         self.painted += 1;
         paint(size, self.painted).into()
     }
 
     /// Measures everything once with images of this size.
     async fn run(&mut self, size: Size) -> Result<Run, Failure> {
-        let file = self.picture(size);
+        let file = self.image(size);
         let mut first = vec![];
         for cache in ImageCache::ALL {
             first.push(first_token(self.images.clone(), request(cache, file.clone())).await?);
         }
-        let files = (0..PICTURES).map(|_| self.picture(size)).collect();
+        let files = (0..IMAGES).map(|_| self.image(size)).collect();
         let beside = gaps::measure(&self.texts, &self.images, files).await?;
         Ok(Run { first, beside })
     }

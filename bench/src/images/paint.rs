@@ -82,7 +82,7 @@ mod tests {
         let file = paint(SIZE, 7);
         assert_eq!(file, paint(SIZE, 7));
         assert_ne!(pixels(SIZE, 7), pixels(SIZE, 8));
-        let read = image::load_from_memory(&file).expect("a picture").into_rgb8();
+        let read = image::load_from_memory(&file).expect("an image").into_rgb8();
         assert_eq!((read.width(), read.height(), read.as_raw()), (40, 24, &pixels(SIZE, 7)));
     }
 

@@ -4,7 +4,7 @@ use paceline_client::own_service::report::Report;
 use paceline_client::print::Table;
 use serde::Serialize;
 
-use super::gaps::{Gaps, PICTURES, STREAMS};
+use super::gaps::{Gaps, IMAGES, STREAMS};
 use super::paint::Size;
 use super::row::{First, ImageRow, Run};
 use super::stages::Stages;
@@ -37,7 +37,7 @@ impl Report for ImageReport {
         let new = self.first().filter(|(_, first)| first.cache == "new" && first.towers < runs);
         new.map(|(size, First { towers, .. })| {
             format!(
-                "{size}: expected the tower to compute a new picture in {runs} runs, found {towers}"
+                "{size}: expected the tower to compute a new image in {runs} runs, found {towers}"
             )
         })
         .collect()
@@ -47,16 +47,16 @@ impl Report for ImageReport {
         let runs = self.runs;
         let mut text = self.stages();
         text.push_str(&format!(
-            "\nMilliseconds until the first token of a request alone, by stage. REST: time outside the stages (template, hops). NEW: a picture\n\
+            "\nMilliseconds until the first token of a request alone, by stage. REST: time outside the stages (template, hops). NEW: an image\n\
              that the service had not received before. NEXT TURN: of the same conversation, from the prefix cache. ELSEWHERE: after other\n\
              words, with its features retained. TOKENS: of the prompt, and of these from the cache. Medians of {runs} runs, in brackets\n\
              the 95 % interval\n\n"
         ));
         text.push_str(&self.streams());
         text.push_str(&format!(
-            "\nMilliseconds between messages of {STREAMS} streams of text at the client: alone, and from the moment when {PICTURES} requests\n\
-             with new pictures are sent until both have their first token. 95 OF 100 and LONGEST: of a run's gaps. KEPT: the streams' tokens\n\
-             per second as a share of those alone. PICTURES: their time to the first token meanwhile. All in the plain lane\n"
+            "\nMilliseconds between messages of {STREAMS} streams of text at the client: alone, and from the moment when {IMAGES} requests\n\
+             with new images are sent until both have their first token. 95 OF 100 and LONGEST: of a run's gaps. KEPT: the streams' tokens\n\
+             per second as a share of those alone. IMAGES: their time to the first token meanwhile. All in the plain lane\n"
         ));
         for LeftOut { size, why } in &self.left_out {
             text.push_str(&format!("{size}: not measured: {why}\n"));
@@ -66,7 +66,7 @@ impl Report for ImageReport {
         }
         for (size, First { cache, towers, .. }) in self.first() {
             if *cache != "new" && *towers > 0 {
-                text.push_str(&format!("{size}: in {towers} of {runs} runs the tower computed the picture once more ({cache})\n"));
+                text.push_str(&format!("{size}: in {towers} of {runs} runs the tower computed the image once more ({cache})\n"));
             }
         }
         text
@@ -80,7 +80,7 @@ impl ImageReport {
     }
 
     fn stages(&self) -> String {
-        let head = ["PICTURE", "REQUEST", "TOKENS"];
+        let head = ["IMAGE", "REQUEST", "TOKENS"];
         let stages = ["DECODE", "RESIZE", "TOWER", "PREFILL", "REST", "FIRST TOKEN"];
         let mut table = Table::new(head.into_iter().chain(stages));
         for (size, first) in self.first() {
@@ -96,7 +96,7 @@ impl ImageReport {
 
     fn streams(&self) -> String {
         let head =
-            ["PICTURE", "STREAMS", "MEDIAN", "95 OF 100", "LONGEST", "tok/s", "KEPT", "PICTURES"];
+            ["IMAGE", "STREAMS", "MEDIAN", "95 OF 100", "LONGEST", "tok/s", "KEPT", "IMAGES"];
         let mut table = Table::new(head);
         for ImageRow { size, alone, beside, kept, beside_ttft_ms, .. } in &self.rows {
             let mut line = |streams: &str, gaps: &Gaps<Figure>, kept, ttft_ms| {
@@ -143,8 +143,8 @@ mod tests {
     fn report(tower_ms: f64) -> ImageReport {
         let stages = |tower_ms, ttft_ms, cached_tokens| {
             let timing = Timing {
-                picture_decode_ms: 1.0,
-                picture_resize_ms: 2.0,
+                image_decode_ms: 1.0,
+                image_resize_ms: 2.0,
                 tower_ms,
                 prefill_ms: 4.0,
                 ttft_ms,
@@ -165,7 +165,7 @@ mod tests {
             beside: BesideImages {
                 alone: gaps(25.0, 400.0),
                 beside: gaps(90.0, 100.0),
-                pictures: vec![stages(30.0, 50.0, 0), stages(30.0, 70.0, 0)],
+                images: vec![stages(30.0, 50.0, 0), stages(30.0, 70.0, 0)],
                 short: false,
             },
         };
@@ -214,7 +214,7 @@ mod tests {
         again.rows[0].short = 2;
         let text = again.text();
         assert!(
-            text.contains("in 3 of 7 runs the tower computed the picture once more (elsewhere)\n"),
+            text.contains("in 3 of 7 runs the tower computed the image once more (elsewhere)\n"),
             "{text}"
         );
         assert!(text.contains("in 2 of 7 runs a stream reached the end"), "{text}");

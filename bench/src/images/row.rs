@@ -64,7 +64,7 @@ impl ImageRow {
         });
         let kept = |run: &BesideImages| run.beside.tok_s / run.alone.tok_s.max(f64::MIN_POSITIVE);
         let ttft_ms = |run: &BesideImages| {
-            let all = &run.pictures;
+            let all = &run.images;
             all.iter().map(|first| first.stages.ttft_ms).sum::<f64>() / all.len().max(1) as f64
         };
         let beside = runs.iter().map(|run| &run.beside);

@@ -79,7 +79,7 @@ impl FirstToken {
     /// The figures of an answer.
     pub fn of(answer: &Answer) -> Self {
         let Answer { timing, usage, .. } = answer;
-        let (decode_ms, resize_ms) = (timing.picture_decode_ms, timing.picture_resize_ms);
+        let (decode_ms, resize_ms) = (timing.image_decode_ms, timing.image_resize_ms);
         let (tower_ms, prefill_ms, ttft_ms) = (timing.tower_ms, timing.prefill_ms, timing.ttft_ms);
         let rest_ms = ttft_ms - decode_ms - resize_ms - tower_ms - prefill_ms;
         Self {

@@ -7,7 +7,7 @@ use paceline_vocabulary::{Epoch, Permit};
 
 use crate::denial::{Denial, OrderRefusal, Outage};
 use crate::drafter::{LinkEnds, RefusedDrafter};
-use crate::ids::{CallId, Ticket, WorkerId, WorkerSlot};
+use crate::ids::{OrderId, Ticket, WorkerId, WorkerSlot};
 use crate::routing::{Decision, Policy};
 use crate::worker::WorkerDescription;
 use crate::{drafter, routing, worker};
@@ -30,7 +30,7 @@ pub enum Action {
     /// Log that the policy changed.
     LogPolicy { epoch: u64, key: &'static str, from: String, to: String, cause: &'static str },
     /// Answer an operator's call: the order was carried out, or why not.
-    Answer { call: CallId, outcome: Result<(), OrderRefusal> },
+    Answer { call: OrderId, outcome: Result<(), OrderRefusal> },
     /// Forward this request to this epoch of the target.
     Admit { ticket: Ticket, epoch: Epoch, permit: Permit, queued_ms: u64 },
     /// Refuse this request.

@@ -4,7 +4,7 @@ use paceline_vocabulary::Epoch;
 use paceline_vocabulary::report::GatewayReport;
 
 use crate::drafter::DrafterOrder;
-use crate::ids::{CallId, Ticket, WorkerId};
+use crate::ids::{OrderId, Ticket, WorkerId};
 use crate::operations::OperatorOrder;
 use crate::request::{RequestSummary, ServedRequest};
 use crate::routing::PolicyChange;
@@ -21,9 +21,9 @@ pub enum Event {
     /// Both workers have their ends of this link, or why not.
     Connected { generation: u64, failure: Option<String> },
     /// An operator ordered something of the drafter.
-    DrafterOrdered { call: CallId, order: DrafterOrder },
+    DrafterOrdered { call: OrderId, order: DrafterOrder },
     /// An operator ordered something of another process, or of the whole service.
-    Ordered { call: CallId, order: OperatorOrder },
+    Ordered { call: OrderId, order: OperatorOrder },
     /// The last `Repermit` of this epoch of the target was answered, or was not answered in time:
     /// the target took all permits but these.
     Repermitted { epoch: Epoch, missed: Vec<Ticket> },
@@ -32,7 +32,7 @@ pub enum Event {
     /// A request ended well; its `Ended` follows.
     Served { ticket: Ticket, served: ServedRequest },
     /// An operator sets a key of the policy.
-    PolicySet { call: CallId, change: PolicyChange },
+    PolicySet { call: OrderId, change: PolicyChange },
     /// Free memory of the machine was read.
     MemoryRead { available_bytes: Option<u64> },
     /// A request is over, or its client is gone; also of a request that was denied.

@@ -9,7 +9,7 @@ pub struct Ticket(pub u64);
 
 /// An operator's call, numbered by the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallId(pub u64);
+pub struct OrderId(pub u64);
 
 /// A slot for a drafter process. There are two, so that a swap can load and link the next drafter
 /// before it stops the present one.

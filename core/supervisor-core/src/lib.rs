@@ -50,7 +50,7 @@ mod testing;
 
 pub use action::{Action, Notice};
 pub use event::Event;
-pub use ids::{CallId, Ticket, WorkerId, WorkerSlot};
+pub use ids::{OrderId, Ticket, WorkerId, WorkerSlot};
 pub use request::RequestSummary;
 pub use settings::Settings;
 pub use supervisor::Supervisor;

@@ -14,7 +14,7 @@ use paceline_vocabulary::{Epoch, Millis, Reason};
 
 use crate::denial::OrderRefusal;
 use crate::gateway::Gateway;
-use crate::ids::CallId;
+use crate::ids::OrderId;
 use crate::service::ServicePhase;
 use crate::worker::{Phase, Worker};
 
@@ -86,7 +86,7 @@ impl OperatorOrder {
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Action {
     /// Answer an operator's call.
-    Answer { call: CallId, outcome: Result<(), OrderRefusal> },
+    Answer { call: OrderId, outcome: Result<(), OrderRefusal> },
     /// Start the target.
     StartTarget,
     /// End the target.
@@ -100,7 +100,7 @@ pub enum Action {
     /// Restart the gateway of this `Attach` stream and of earlier ones.
     RestartGateway { attachment: u64, grace_ms: Option<u32> },
     /// Restart the drafter; the drafters answer the call.
-    RestartDrafter { call: CallId, at_once: bool },
+    RestartDrafter { call: OrderId, at_once: bool },
     /// Restart the supervisor.
     RestartSupervisor { at_once: bool },
     /// Drain the service.
@@ -139,8 +139,8 @@ enum Goal {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct OpenCall {
-    call: CallId,
+struct OpenOrder {
+    call: OrderId,
     goal: Goal,
 }
 
@@ -158,7 +158,7 @@ enum TargetRestart {
 pub struct Operations {
     drain_ms: u64,
     restart: Option<TargetRestart>,
-    calls: Vec<OpenCall>,
+    calls: Vec<OpenOrder>,
 }
 
 fn stopping() -> OrderRefusal {
@@ -188,7 +188,7 @@ impl Operations {
     /// Takes an operator's order.
     pub fn on_order(
         &mut self,
-        call: CallId,
+        call: OrderId,
         order: OperatorOrder,
         inputs: &Inputs<'_>,
         now: Millis,
@@ -202,7 +202,7 @@ impl Operations {
 
     fn carry_out(
         &mut self,
-        call: CallId,
+        call: OrderId,
         order: OperatorOrder,
         inputs: &Inputs<'_>,
         now: Millis,
@@ -222,11 +222,11 @@ impl Operations {
                 ServiceProcess::Target => {
                     let goal = Goal::Target { after: inputs.target.last_epoch() };
                     self.restart_target(at_once, inputs, now, out);
-                    self.calls.push(OpenCall { call, goal });
+                    self.calls.push(OpenOrder { call, goal });
                 }
                 ServiceProcess::Gateway => {
                     let after = restart_gateway(at_once, inputs.gateway, out)?;
-                    self.calls.push(OpenCall { call, goal: Goal::Gateway { after } });
+                    self.calls.push(OpenOrder { call, goal: Goal::Gateway { after } });
                 }
                 ServiceProcess::Supervisor => {
                     self.restart = None;
@@ -236,7 +236,7 @@ impl Operations {
             },
             OperatorOrder::Drain => {
                 out.push(Action::Hold);
-                self.calls.push(OpenCall { call, goal: Goal::Drained });
+                self.calls.push(OpenOrder { call, goal: Goal::Drained });
             }
             OperatorOrder::Resume => {
                 out.push(Action::Resume);

@@ -15,7 +15,7 @@ use crate::denial::{Denial, Outage};
 use crate::drafter::{DrafterInputs, DrafterLoad, DrafterPlan, Drafters, TargetState};
 use crate::event::Event;
 use crate::gateway::{Gateway, GatewayChange};
-use crate::ids::{CallId, Ticket, WorkerId, WorkerSlot};
+use crate::ids::{OrderId, Ticket, WorkerId, WorkerSlot};
 use crate::memory::MachineMemory;
 use crate::operations::{self, Operations};
 use crate::request::RequestSummary;
@@ -281,7 +281,7 @@ impl Supervisor {
         }
     }
 
-    fn set_policy(&mut self, call: CallId, change: PolicyChange, out: &mut Vec<Action>) {
+    fn set_policy(&mut self, call: OrderId, change: PolicyChange, out: &mut Vec<Action>) {
         let routing::PolicyChanged { epoch, key, from, to } = self.routing.set_policy(change);
         out.push(Action::LogPolicy { epoch, key, from, to, cause: "an operator set it" });
         out.push(Action::Answer { call, outcome: Ok(()) });

@@ -15,7 +15,7 @@ impl ImageKey {
         // The digest has a fixed length and comes first, so two pairs never give the same bytes.
         Self(
             Sha256::new()
-                .chain_update(b"paceline picture")
+                .chain_update(b"paceline image")
                 .chain_update(digest)
                 .chain_update(scope)
                 .finalize()

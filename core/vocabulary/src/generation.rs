@@ -93,7 +93,7 @@ pub enum TextForm {
 /// An image of a prompt, as the target gets it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptImage {
-    /// Name of the file in the runtime directory's folder `pictures`.
+    /// Name of the file in the runtime directory's folder `images`.
     pub file: String,
     /// Size of the file.
     pub bytes: u64,

@@ -1,5 +1,5 @@
 //! Asks one question and prints the answer as it comes: `paceline-example-client ADDRESS QUESTION
-//! [PICTURE]`.
+//! [IMAGE]`.
 //!
 //! `PACELINE_API_KEY`: the key, where the service wants one. An address that begins with `https://`
 //! is spoken with by TLS; `PACELINE_CA` names a file of certificates to trust instead of the
@@ -27,15 +27,15 @@ const TRIES: u32 = 4;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (address, question, picture) = match arguments.as_slice() {
+    let (address, question, image) = match arguments.as_slice() {
         [address, question] => (address, question, None),
-        [address, question, picture] => (address, question, Some(picture.as_str())),
+        [address, question, image] => (address, question, Some(image.as_str())),
         _ => {
-            eprintln!("usage: paceline-example-client ADDRESS QUESTION [PICTURE]");
+            eprintln!("usage: paceline-example-client ADDRESS QUESTION [IMAGE]");
             return ExitCode::from(2);
         }
     };
-    match ask(address, question, picture).await {
+    match ask(address, question, image).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -44,10 +44,10 @@ async fn main() -> ExitCode {
     }
 }
 
-/// `picture` is a file's path: PNG, JPEG, WebP or still GIF.
-async fn ask(address: &str, question: &str, picture: Option<&str>) -> Result<(), Box<dyn Error>> {
+/// `image` is a file's path: PNG, JPEG, WebP or still GIF.
+async fn ask(address: &str, question: &str, image: Option<&str>) -> Result<(), Box<dyn Error>> {
     let mut content = vec![ContentPart { part: Some(Part::Text(question.to_owned())) }];
-    if let Some(path) = picture {
+    if let Some(path) = image {
         let data =
             std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?.into();
         content.insert(0, ContentPart { part: Some(Part::Image(Image { data })) });
@@ -89,7 +89,7 @@ async fn begin(
 ) -> Result<Streaming<GenerateResponse>, Status> {
     let mut client = InferenceClient::new(channel);
     for left in (0..TRIES).rev() {
-        // The bytes of a picture are shared, not copied.
+        // The bytes of an image are shared, not copied.
         let message =
             Message { role: "user".to_owned(), content: content.clone(), ..Message::default() };
         let mut request =

@@ -22,7 +22,7 @@ pub enum ImageError {
     },
     /// The request has more images than the operator allows.
     #[error(
-        "{field}: Could not process image: expected at most {limit} pictures in a request (limits.max_images), found {found}"
+        "{field}: Could not process image: expected at most {limit} images in a request (limits.max_images), found {found}"
     )]
     TooMany {
         /// The field of the first image above the limit.
@@ -44,21 +44,21 @@ pub enum ImageError {
     #[error(transparent)]
     Placeholder(#[from] PlaceholderError),
     /// Other requests' images occupied the threads or the memory for decoding.
-    #[error("waited {waited_s} s for other requests' pictures (limits.queue_wait_s); try again")]
+    #[error("waited {waited_s} s for other requests' images (limits.queue_wait_s); try again")]
     QueueWait {
         /// How long the request waited, in seconds.
         waited_s: u64,
     },
     /// The files of other requests' images have as many bytes as may be in use at once.
-    #[error("no room for more pictures until requests before this one have ended; try again")]
+    #[error("no room for more images until requests before this one have ended; try again")]
     StoreFull,
     /// The disk with the image files is full.
     #[error(
-        "the disk that pictures are kept on is full; send text only, or try again when the operator has made room"
+        "the disk that images are kept on is full; send text only, or try again when the operator has made room"
     )]
     DiskFull,
     /// An image file cannot be written.
-    #[error("a picture's file")]
+    #[error("an image's file")]
     File(#[source] io::Error),
     /// Our own mistake.
     #[error("{0}")]
@@ -86,7 +86,7 @@ impl ImageError {
             }
             Self::Placeholder(error) => Some(error.field()),
             Self::QueueWait { .. } => Some("limits.queue_wait_s"),
-            Self::StoreFull | Self::DiskFull => Some("pictures"),
+            Self::StoreFull | Self::DiskFull => Some("images"),
             Self::File(_) | Self::Bug(_) => None,
         }
     }

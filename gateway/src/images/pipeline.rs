@@ -215,7 +215,7 @@ async fn on_own_thread<T: Send + 'static>(
 ) -> Result<T, ImageError> {
     tokio::task::spawn_blocking(work)
         .await
-        .unwrap_or_else(|_| Err(ImageError::Bug("a panic while working on a picture")))
+        .unwrap_or_else(|_| Err(ImageError::Bug("a panic while working on an image")))
 }
 
 fn inspect(
@@ -245,7 +245,7 @@ fn inspect(
 fn decode(field: String, file: &[u8], header: &Header) -> Result<decode::Pixels, ImageError> {
     let work = AssertUnwindSafe(|| decode::decode(file, header));
     let panicked =
-        |_| Err("expected a whole picture, found one that its decoder cannot make sense of".into());
+        |_| Err("expected a whole image, found one that its decoder cannot make sense of".into());
     catch_unwind(work)
         .unwrap_or_else(panicked)
         .map_err(|problem| ImageError::Bad { field, problem })

@@ -10,7 +10,7 @@ use crate::images::prepare;
 
 fn encoded(count: usize) -> Vec<EncodedImage> {
     let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/pictures").join("up.png");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/images").join("up.png");
     let file = std::fs::read(path).expect("in the repository");
     let one = |at: usize| EncodedImage {
         field: format!("messages[0].content[{at}]"),
@@ -45,7 +45,7 @@ async fn a_model_without_vision_refuses_images_and_too_many_are_refused() {
     assert_eq!(error.reason(), Reason::BadImage);
     assert_eq!(
         error.to_string(),
-        "messages[0].content[8]: Could not process image: expected at most 8 pictures in a request (limits.max_images), \
+        "messages[0].content[8]: Could not process image: expected at most 8 images in a request (limits.max_images), \
          found 9"
     );
 }

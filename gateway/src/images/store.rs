@@ -1,4 +1,4 @@
-//! Image files for the target: one for each image, in the runtime directory's folder `pictures`,
+//! Image files for the target: one for each image, in the runtime directory's folder `images`,
 //! readable by this user alone.
 //!
 //! The target removes a file after reading it. A file that still exists when its request has ended
@@ -34,7 +34,7 @@ const DIGEST_CHARS: usize = 64;
 /// The folder is a link, belongs to another user or is open to others; it cannot be created or
 /// read.
 pub fn prepare(runtime_dir: &RuntimeDir) -> Result<(), RuntimeDirError> {
-    let path = runtime_dir.pictures();
+    let path = runtime_dir.images();
     private_dir(&path)?;
     remove_left(&path).map_err(|cause| RuntimeDirError::at(&path, cause))
 }
@@ -92,7 +92,7 @@ impl ImageStore {
     /// The store of this runtime directory, whose folder [`prepare`] created.
     pub fn new(runtime_dir: &RuntimeDir, epoch: u64) -> Self {
         Self {
-            folder: runtime_dir.pictures(),
+            folder: runtime_dir.images(),
             epoch,
             next: AtomicU64::new(0),
             held: Arc::default(),
@@ -116,14 +116,14 @@ impl ImageStore {
     /// A file could not be written because the disk is full.
     pub fn found_full(&self, cause: &io::Error) {
         if !self.is_full.swap(true, Ordering::Relaxed) {
-            tracing::warn!(folder = %self.folder.display(), %cause, "no room for pictures; requests with pictures are refused");
+            tracing::warn!(folder = %self.folder.display(), %cause, "no room for images; requests with images are refused");
         }
     }
 
     /// A file could be written.
     fn found_room(&self) {
         if self.is_full.swap(false, Ordering::Relaxed) {
-            tracing::info!(folder = %self.folder.display(), "there is room for pictures again");
+            tracing::info!(folder = %self.folder.display(), "there is room for images again");
         }
     }
 
@@ -264,7 +264,7 @@ fn name(path: &Path) -> String {
 fn remove(path: &Path) {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, "a picture's file cannot be removed")
+            tracing::warn!(%error, "an image's file cannot be removed")
         }
         _ => {}
     }
@@ -303,7 +303,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(temp.path());
         prepare(&dir).expect("made");
-        let folder = dir.pictures();
+        let folder = dir.images();
         assert_eq!(fs::metadata(&folder).expect("there").mode() & 0o777, 0o700);
         let store = Arc::new(ImageStore::new(&dir, 3));
         let mut writing = store.begin(5).expect("room");
@@ -350,7 +350,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(&temp.path().join("run"));
         prepare(&dir).expect("made");
-        let folder = dir.pictures();
+        let folder = dir.images();
         let store = Arc::new(ImageStore::new(&dir, 3));
         let mut finished = store.begin(1).expect("room");
         finished.write(b"x").expect("writable");
@@ -405,7 +405,7 @@ mod tests {
     fn a_folder_that_is_a_link_or_open_to_others_is_refused_and_left_as_it_is() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(&temp.path().join("run"));
-        let (folder, elsewhere) = (dir.pictures(), temp.path().join("elsewhere"));
+        let (folder, elsewhere) = (dir.images(), temp.path().join("elsewhere"));
         fs::create_dir(&elsewhere).expect("made");
         let left = format!("{}-1-2", "0a".repeat(32));
         fs::write(elsewhere.join(&left), "x").expect("writable");
@@ -431,7 +431,7 @@ mod tests {
         prepare(&dir).expect("made");
         fs::write(temp.path().join("mine"), "precious").expect("writable");
         let store = Arc::new(ImageStore::new(&dir, 1));
-        symlink(temp.path().join("mine"), dir.pictures().join("new-1-0")).expect("linked");
+        symlink(temp.path().join("mine"), dir.images().join("new-1-0")).expect("linked");
         assert_eq!(store.begin(1).expect_err("taken").kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(temp.path().join("mine")).expect("there"), "precious");
     }

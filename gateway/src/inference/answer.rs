@@ -25,7 +25,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use super::admission::{CallSlot, QueuePlace};
+use super::admission::{RequestSlot, QueuePlace};
 use super::deadline::{BACKSTOP, Deadline};
 use super::error::InferenceError;
 use super::params::GenerationParams;
@@ -64,9 +64,9 @@ struct SampleBatch {
 
 /// What lives as long as an answer.
 #[derive(Debug)]
-struct CallState {
+struct RequestState {
     record: Record,
-    _slot: Option<Arc<CallSlot>>,
+    _slot: Option<Arc<RequestSlot>>,
 }
 
 /// One request's answer: all its samples.
@@ -86,7 +86,7 @@ pub struct Answer {
     ended: bool,
     cancel: CancellationToken,
     deadline: Pin<Box<Sleep>>,
-    call: Option<CallState>,
+    call: Option<RequestState>,
     place: Option<QueuePlace>,
     /// Whether its reader did not read. Set by `unread` before it drops this.
     unread: Arc<AtomicBool>,
@@ -167,8 +167,8 @@ impl Answer {
     }
 
     /// Keeps the call's log line and its slot until the answer ends.
-    pub(super) fn keep(&mut self, record: Record, slot: Option<Arc<CallSlot>>) {
-        self.call = Some(CallState { record, _slot: slot });
+    pub(super) fn keep(&mut self, record: Record, slot: Option<Arc<RequestSlot>>) {
+        self.call = Some(RequestState { record, _slot: slot });
     }
 
     /// Holds its place in the supervisor's queue or model until it ends.
@@ -305,7 +305,7 @@ impl Answer {
         let finished = batch.done.is_some();
         let sample = &mut self.samples[sample];
         let mut times = ElapsedTimes::default();
-        if let Some(CallState { record, .. }) = &mut self.call {
+        if let Some(RequestState { record, .. }) = &mut self.call {
             let now = record.tokens_came(&mut sample.last_ms);
             let images = record.image_times.unwrap_or_default();
             times = ElapsedTimes {
@@ -317,7 +317,7 @@ impl Answer {
         }
         let event = sample.assembler.take(batch, times)?;
         let end = event.as_ref().and_then(|event| event.last.as_ref());
-        if let (Some(end), Some(CallState { record, .. })) = (end, &mut self.call) {
+        if let (Some(end), Some(RequestState { record, .. })) = (end, &mut self.call) {
             record.sample_ended(end);
         }
         let ends = end.is_some();
@@ -328,7 +328,7 @@ impl Answer {
         }
         let tokens = self.tokens();
         let over = !self.samples.iter().any(|sample| sample.is_waiting() || sample.is_upstream());
-        if let Some(CallState { record, .. }) = &mut self.call {
+        if let Some(RequestState { record, .. }) = &mut self.call {
             record.generated(tokens);
             if ends && over {
                 record.ended(Ok(()));
@@ -347,7 +347,7 @@ impl Answer {
         self.ended = true;
         self.samples.clear();
         (self.images, self.place) = (None, None);
-        if let Some(CallState { mut record, _slot }) = self.call.take() {
+        if let Some(RequestState { mut record, _slot }) = self.call.take() {
             record.ended(outcome);
         }
     }

@@ -8,7 +8,7 @@ use paceline_text::images::{Detail, EncodedImage, ImageSource};
 use paceline_text::json::{JsonBudget, JsonInput};
 use paceline_text::prompt::OWN_NAMES;
 use paceline_text::prompt::conversation::{
-    self, CallRule, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
+    self, ToolCallRule, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
 };
 use serde_json::{Map, Value};
 
@@ -84,17 +84,17 @@ fn check_lengths(messages: &[MessageInput]) -> Result<(), InferenceError> {
 }
 
 /// Checks that a tool that must be called is offered.
-fn check_calls(calls: &CallRule, tools: &[ToolInput]) -> Result<(), InferenceError> {
+fn check_calls(calls: &ToolCallRule, tools: &[ToolInput]) -> Result<(), InferenceError> {
     const FIELD: &str = "tool_choice";
     match calls {
-        CallRule::Required if tools.is_empty() => {
+        ToolCallRule::Required if tools.is_empty() => {
             Err(InferenceError::invalid(FIELD, "tools to choose from", "none"))
         }
-        CallRule::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
+        ToolCallRule::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
             let expected = "the name of one of the request's tools";
             Err(InferenceError::invalid(FIELD, expected, quoted(name)))
         }
-        CallRule::Auto | CallRule::Required | CallRule::Named(_) => Ok(()),
+        ToolCallRule::Auto | ToolCallRule::Required | ToolCallRule::Named(_) => Ok(()),
     }
 }
 
@@ -240,7 +240,7 @@ fn arguments(
 
 #[cfg(test)]
 mod tests {
-    use paceline_text::prompt::conversation::CallArguments;
+    use paceline_text::prompt::conversation::ToolCallArguments;
     use paceline_vocabulary::Reason;
 
     use super::*;
@@ -256,7 +256,7 @@ mod tests {
         template_arguments: &str,
     ) -> Result<Conversation, InferenceError> {
         let template_arguments = template_arguments.into();
-        let calls = CallRule::Auto;
+        let calls = ToolCallRule::Auto;
         check(ConversationInput { messages, tools, calls, template_arguments, effort: None })
     }
 
@@ -264,10 +264,10 @@ mod tests {
         ToolCallInput { id: "c1".into(), name: name.into(), arguments: arguments.into() }
     }
 
-    fn keys(arguments: &CallArguments) -> Vec<&str> {
+    fn keys(arguments: &ToolCallArguments) -> Vec<&str> {
         match arguments {
-            CallArguments::Object(members) => members.keys().map(String::as_str).collect(),
-            CallArguments::Text(text) => panic!("{text:?} is no object"),
+            ToolCallArguments::Object(members) => members.keys().map(String::as_str).collect(),
+            ToolCallArguments::Text(text) => panic!("{text:?} is no object"),
         }
     }
 
@@ -354,7 +354,7 @@ mod tests {
                 MessageInput { tool_calls: vec![call("f", text)], ..message("assistant", "x") };
             let checked = conversation(vec![called], vec![], "").expect("shown as it is");
             let arguments = &checked.messages[0].calls[0].arguments;
-            assert_eq!(*arguments, CallArguments::Text(text.to_owned()));
+            assert_eq!(*arguments, ToolCallArguments::Text(text.to_owned()));
         }
     }
 

@@ -66,7 +66,7 @@ impl ModelContext<'_> {
         }
         let most = longest.min(context.saturating_sub(1));
         let message = format!(
-            "messages: expected a prompt of at most {most} tokens, found pictures that alone become {tokens}; send fewer or smaller ones"
+            "messages: expected a prompt of at most {most} tokens, found images that alone become {tokens}; send fewer or smaller ones"
         );
         let error = InferenceError::new(Reason::PromptTooLong, message).field("messages");
         Err(error.fact("prompt_tokens", tokens).fact("context_length", context))

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use paceline_text::images::Detail;
 pub use paceline_text::json::JsonInput;
-pub use paceline_text::prompt::conversation::CallRule;
+pub use paceline_text::prompt::conversation::ToolCallRule;
 use paceline_text::prompt::conversation::Effort;
 
 use super::params::GenerationParams;
@@ -41,7 +41,7 @@ pub struct ConversationInput {
     /// What the model may call.
     pub tools: Vec<ToolInput>,
     /// How it uses them.
-    pub calls: CallRule,
+    pub calls: ToolCallRule,
     /// Variables of the template: a JSON object.
     pub template_arguments: JsonInput,
     /// How much the model is to think. It becomes the variable of the template for that, unless

@@ -1,7 +1,7 @@
 //! ① A request is checked, made token ids, and submitted to the supervisor; its answer comes back
 //! as a stream of events. The middle of the gateway: no protocol of clients is known here.
 //!
-//! A front makes a [`Call`] of the call around its protocol's message and opens it with
+//! A front makes a [`RequestContext`] of the call around its protocol's message and opens it with
 //! [`Inference::open`]. It decodes the message to an [`input::RequestInput`] within the time of that
 //! [`open::OpenRequest`], which answers the request or counts its tokens. The front encodes the
 //! [`paceline_text::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
@@ -58,7 +58,7 @@ use crate::metrics::{GatewayFigures, Metrics};
 use crate::prompter::Prompter;
 use crate::turns::Party;
 
-use admission::{Backlog, ByteBudget, ByteHold, CallSlot};
+use admission::{Backlog, ByteBudget, ByteHold, RequestSlot};
 use answer::{Answer, AnswerBounds, Destination};
 use deadline::Deadline;
 use error::InferenceError;
@@ -107,7 +107,7 @@ pub struct Sender {
 
 /// One call of a client, as its front knows it.
 #[derive(Debug)]
-pub struct Call {
+pub struct RequestContext {
     request_id: RequestId,
     arrived_ns: i64,
     record: Record,
@@ -116,7 +116,7 @@ pub struct Call {
     /// The owner of the call's key.
     pub principal: Option<Principal>,
     /// The call's place among those inside the gateway; `None` counts for no call.
-    pub slot: Option<Arc<CallSlot>>,
+    pub slot: Option<Arc<RequestSlot>>,
     /// Whose turns and bytes it counts as.
     pub party: Party,
     /// The bytes of its message in the budget; `None` counts for none.
@@ -162,7 +162,7 @@ impl Prompt {
     }
 }
 
-impl Call {
+impl RequestContext {
     /// A call of this method that arrived at `arrived_ns` of the monotonic clock.
     pub fn new(method: Method, arrived_ns: i64) -> Self {
         let request_id = paceline_proto::ids::draw_request_id();
@@ -195,7 +195,7 @@ impl Inference {
     }
 
     /// Begins to serve a call: its time runs, and its end is recorded.
-    pub fn open(self: &Arc<Self>, call: Call) -> OpenRequest {
+    pub fn open(self: &Arc<Self>, call: RequestContext) -> OpenRequest {
         OpenRequest::new(Arc::clone(self), call)
     }
 

@@ -9,14 +9,14 @@ use futures::FutureExt;
 use paceline_vocabulary::{KeyId, RequestId};
 use tracing::Instrument;
 
-use super::admission::CallSlot;
+use super::admission::RequestSlot;
 use super::deadline::{BACKSTOP, Deadline};
 use super::error::InferenceError;
 use super::labels::RequestLabels;
 use super::record::Record;
 use super::request::Request;
 use super::unread::AnswerStream;
-use super::{Call, Inference, Prepared, Sender, TokenCount};
+use super::{RequestContext, Inference, Prepared, Sender, TokenCount};
 use crate::guard::keys::Principal;
 
 /// A request whose time runs. It is recorded when this, or its answer, is dropped.
@@ -27,13 +27,13 @@ pub struct OpenRequest {
     deadline: Deadline,
     record: Record,
     principal: Option<Principal>,
-    slot: Option<Arc<CallSlot>>,
+    slot: Option<Arc<RequestSlot>>,
     sender: Sender,
 }
 
 impl OpenRequest {
-    pub(super) fn new(inference: Arc<Inference>, call: Call) -> Self {
-        let Call { request_id, arrived_ns, mut record, timeout, principal, slot, party, body } =
+    pub(super) fn new(inference: Arc<Inference>, call: RequestContext) -> Self {
+        let RequestContext { request_id, arrived_ns, mut record, timeout, principal, slot, party, body } =
             call;
         record.record_in(&inference.metrics);
         let limit = Duration::from_secs(inference.limits.deadline_s);

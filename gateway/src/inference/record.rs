@@ -138,7 +138,7 @@ impl Drop for Record {
             code = %(self.method.code)(reason),
             reason = reason.map(Reason::word),
             prompt_tokens = self.prompt_tokens,
-            pictures = (self.images > 0).then_some(self.images),
+            images = (self.images > 0).then_some(self.images),
             decode_ms = self.image_times.map(|times| times.decode_ms),
             resize_ms = self.image_times.map(|times| times.resize_ms),
             completion_tokens = self.completion_tokens,

@@ -1,4 +1,4 @@
-//! Pictures that are made to do harm, and the words that their refusal must have. Made here, byte
+//! Images that are made to do harm, and the words that their refusal must have. Made here, byte
 //! by byte, so that the repository holds none that somebody's viewer could open.
 
 use std::io::Write as _;
@@ -16,7 +16,7 @@ pub struct Hostile {
 
 fn good(name: &str) -> Vec<u8> {
     let dir =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/pictures");
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/images");
     std::fs::read(dir.join(name)).expect("in the repository")
 }
 
@@ -199,8 +199,8 @@ pub fn all() -> Vec<Hostile> {
     add("png 100,000 x 1", png(100_000, 1, 8, 0, &[], &packed(100_001)), "found 100000 x 1");
     add("png 8,192 x 32", png(8192, 32, 8, 0, &[], &packed(32 * 8193)), "differ at most 200 times");
     let whole = good("up.png");
-    add("png cut in half", whole[..whole.len() / 2].to_vec(), "ends before the picture");
-    add("png without its end", whole[..whole.len() - 12].to_vec(), "ends before the picture");
+    add("png cut in half", whole[..whole.len() / 2].to_vec(), "ends before the image");
+    add("png without its end", whole[..whole.len() - 12].to_vec(), "ends before the image");
     add("png of wrong magic", [b"\x88", &whole[1..]].concat(), "expected PNG, JPEG, WebP or GIF");
     let control = chunk(b"acTL", &[0, 0, 0, 2, 0, 0, 0, 0]);
     add("animated png", small_png(&[control]), "animated");
@@ -211,7 +211,7 @@ pub fn all() -> Vec<Hostile> {
 
     // JPEG.
     let whole = good("baseline.jpg");
-    add("jpeg cut in half", whole[..whole.len() / 2].to_vec(), "ends before the picture");
+    add("jpeg cut in half", whole[..whole.len() / 2].to_vec(), "ends before the image");
     add("jpeg of no height", jpeg(0xc0, 64, 0, &[0x11], 1), "found 64 x 0");
     add("jpeg 1 x 65,500", jpeg(0xc0, 1, 65_500, &[0x11], 1), "found 1 x 65500");
     add(
@@ -226,12 +226,12 @@ pub fn all() -> Vec<Hostile> {
         "MiB to decode",
     );
     add("jpeg of impossible sampling", jpeg(0xc0, 64, 64, &[0x01], 1), "impossible sampling");
-    add("jpeg that is its beginning", b"\xff\xd8\xff".to_vec(), "ends before the picture");
-    add("jpeg without a picture", b"\xff\xd8\xff\xe0\0\x02\xff\xd9".to_vec(), "without a picture");
+    add("jpeg that is its beginning", b"\xff\xd8\xff".to_vec(), "ends before the image");
+    add("jpeg without an image", b"\xff\xd8\xff\xe0\0\x02\xff\xd9".to_vec(), "without an image");
 
     // WebP.
     let whole = good("lossy.webp");
-    add("webp cut in half", whole[..whole.len() / 2].to_vec(), "ends before the picture");
+    add("webp cut in half", whole[..whole.len() / 2].to_vec(), "ends before the image");
     add("webp of garbage", webp(&[(b"VP8L", vp8l(6000, 3000))]), "whole WebP");
     add("webp 16,383 x 16,383", webp(&[(b"VP8L", vp8l(16_383, 16_383))]), "sides of 1 to 8192");
     add("webp of 252 MB by its way", webp(&[(b"VP8L", vp8l(6000, 6000))]), "MiB to decode");
@@ -247,11 +247,11 @@ pub fn all() -> Vec<Hostile> {
     );
     let two = webp(&[(b"VP8X", vp8x(0, 32, 32)), (b"VP8 ", vp8(16_383, 16_383))]);
     add("webp of two sizes", two, "32 x 32 pixels by its header");
-    add("webp without a picture", webp(&[(b"VP8X", vp8x(0, 64, 64))]), "without a picture");
+    add("webp without an image", webp(&[(b"VP8X", vp8x(0, 64, 64))]), "without an image");
 
     // GIF.
     let whole = good("still.gif");
-    add("gif cut in half", whole[..whole.len() / 2].to_vec(), "ends before the picture");
+    add("gif cut in half", whole[..whole.len() / 2].to_vec(), "ends before the image");
     add("gif 65,535 x 65,535", gif((65_535, 65_535), &[(65_535, 65_535)]), "sides of 1 to 8192");
     add("gif with a frame of 256 MB", gif((64, 64), &[(8000, 8000)]), "MiB to decode");
     add("gif of little data", gif((6000, 3000), &[(6000, 3000)]), "whole GIF");

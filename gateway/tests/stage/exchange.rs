@@ -15,7 +15,7 @@ use paceline_gateway::guard::Guard;
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
 use paceline_gateway::inference::Inference;
-use paceline_gateway::inference::admission::{ByteBudget, Calls};
+use paceline_gateway::inference::admission::{ByteBudget, RequestSlots};
 use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
@@ -87,7 +87,7 @@ impl Exchange {
         let mut fake = Fake::start(&dir.path().join("supervisor.sock"), 1);
         let upstream = socket::channel(runtime_dir.socket("supervisor"));
         let standing = watch::Sender::new(Standing::default());
-        let calls = Calls::new(64, 64);
+        let calls = RequestSlots::new(64, 64);
         let attachment = Attachment {
             supervisor: upstream.clone(),
             process: GatewayProcess { epoch: Epoch(7), restarts: 0 },

@@ -83,7 +83,7 @@ impl Stage {
         let http_listener = listen();
         let address = listener.local_addr().expect("bound");
         let http = http_listener.local_addr().expect("bound");
-        paceline_gateway::images::prepare(&runtime_dir).expect("a place for pictures");
+        paceline_gateway::images::prepare(&runtime_dir).expect("a place for images");
         let language = Arc::new(Language::read(model).expect("all its files are there"));
         let (events, receiver) = mpsc::channel(8);
         let guard = Guard::prepare(&config).expect("its files can be used");

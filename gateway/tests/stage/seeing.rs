@@ -1,4 +1,4 @@
-//! A model that sees, for the gateway: the demo's tokenizer with the tokens of pictures, a template
+//! A model that sees, for the gateway: the demo's tokenizer with the tokens of images, a template
 //! that shows them, and how they are made. Nobody serves it; the supervisor is the test.
 
 use std::path::Path;
@@ -8,10 +8,10 @@ use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::{ChatRequest, ContentPart, Image, ImageUrl, Message};
 use serde_json::{Value, json};
 
-/// The id that stands for a picture's rows.
+/// The id that stands for an image's rows.
 pub const PAD: u32 = 4097;
 
-/// As Qwen's: pictures of the user and of the assistant are shown, those of the system are not.
+/// As Qwen's: images of the user and of the assistant are shown, those of the system are not.
 const TEMPLATE: &str = "{%- for message in messages %}<|im_start|>{{ message.role }}\n\
     {%- if message.content is string %}{{ message.content }}\
     {%- else %}{%- for part in message.content %}\
@@ -36,14 +36,14 @@ pub fn model(dir: &Path) {
     }
     let config = json!({"model_type": "qwen3_vl", "image_token_id": PAD, "eos_token_id": 2,
         "vision_config": {"patch_size": 16, "spatial_merge_size": 2}});
-    let pictures = json!({"size": {"shortest_edge": 1024, "longest_edge": 1_048_576}, "image_mean": [0.5, 0.5, 0.5],
+    let images = json!({"size": {"shortest_edge": 1024, "longest_edge": 1_048_576}, "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5], "patch_size": 16, "merge_size": 2});
     let write = |name: &str, value: &Value| {
         std::fs::write(dir.join(name), value.to_string()).expect("writable")
     };
     write("tokenizer.json", &tokenizer);
     write("config.json", &config);
-    write("preprocessor_config.json", &pictures);
+    write("preprocessor_config.json", &images);
     write("tokenizer_config.json", &json!({"eos_token": "<|im_end|>"}));
     std::fs::write(dir.join("chat_template.jinja"), TEMPLATE).expect("writable");
 }
@@ -84,7 +84,7 @@ pub fn chat(messages: Vec<Message>) -> ChatRequest {
 /// A file of the goldens.
 pub fn file(name: &str) -> Vec<u8> {
     std::fs::read(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/pictures").join(name),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/images").join(name),
     )
     .expect("in the repository")
 }

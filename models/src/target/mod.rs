@@ -302,7 +302,7 @@ pub fn load_target_with(
     let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
     checkpoint.skip(unserved);
     if !has_tower && config.part("vision_config")?.is_some() {
-        tracing::info!("no vision tower is served of this checkpoint: requests with pictures fail");
+        tracing::info!("no vision tower is served of this checkpoint: requests with images fail");
     }
     let weight_bytes = checkpoint.total_bytes();
     progress(0, weight_bytes);

@@ -42,7 +42,7 @@ fn image_token(config: &ConfigJson, vocab_size: i32) -> Result<u32, LoadError> {
         None => "image_token_index",
     };
     let id = config.optional::<u32>(key)?.ok_or_else(|| {
-        config.wrong("image_token_id", "expected the id of a picture's rows, found none".into())
+        config.wrong("image_token_id", "expected the id of an image's rows, found none".into())
     })?;
     if id < vocab_size as u32 {
         return Ok(id);

@@ -7,7 +7,7 @@
 
 use super::{ImagePixels, VisionInfo};
 
-/// (row, column) of every patch of a picture of so many patches each way.
+/// (row, column) of every patch of an image of so many patches each way.
 pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
     let mut order = Vec::with_capacity((rows * columns) as usize);
     for top in (0..rows).step_by(merge as usize) {
@@ -23,7 +23,7 @@ pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
 /// Numbers of these patches, one patch after another, each as its pixels lie: from the top, left
 /// to right, red green blue.
 pub(super) fn patches(
-    picture: &ImagePixels<'_>,
+    image: &ImagePixels<'_>,
     info: &VisionInfo,
     places: &[(i32, i32)],
 ) -> Vec<f32> {
@@ -31,17 +31,17 @@ pub(super) fn patches(
     let table: Vec<[f32; 3]> = (0..=u8::MAX)
         .map(|byte| {
             [0, 1, 2].map(|channel| {
-                f32::from(byte).mul_add(picture.scale[channel], picture.bias[channel])
+                f32::from(byte).mul_add(image.scale[channel], image.bias[channel])
             })
         })
         .collect();
     let patch = info.patch as usize;
-    let (line, width) = (patch * 3, picture.columns as usize * patch * 3);
+    let (line, width) = (patch * 3, image.columns as usize * patch * 3);
     let mut numbers = Vec::with_capacity(places.len() * patch * line);
     for (row, column) in places {
         let corner = *row as usize * patch * width + *column as usize * line;
         for y in 0..patch {
-            let pixels = &picture.pixels[corner + y * width..][..line];
+            let pixels = &image.pixels[corner + y * width..][..line];
             for pixel in pixels.as_chunks::<3>().0 {
                 numbers
                     .extend([0, 1, 2].map(|channel| table[usize::from(pixel[channel])][channel]));
@@ -109,17 +109,17 @@ mod tests {
         let info = VisionInfo { patch: 2, merge: 1, image_token: 0, blocks: 1, whole: false };
         // 2 x 4 pixels: pixel n is (3n, 3n + 1, 3n + 2).
         let pixels: Vec<u8> = (0..24).collect();
-        let picture = ImagePixels {
+        let image = ImagePixels {
             pixels: &pixels,
             rows: 1,
             columns: 2,
             scale: [1.0, 2.0, 0.5],
             bias: [0.0, 1.0, -1.0],
         };
-        let found = patches(&picture, &info, &[(0, 1)]);
+        let found = patches(&image, &info, &[(0, 1)]);
         let expected = [6, 7, 8, 9, 10, 11, 18, 19, 20, 21, 22, 23].map(|byte: u8| {
             let channel = usize::from(byte) % 3;
-            f32::from(byte) * picture.scale[channel] + picture.bias[channel]
+            f32::from(byte) * image.scale[channel] + image.bias[channel]
         });
         assert_eq!(found, expected);
     }

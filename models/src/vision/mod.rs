@@ -20,7 +20,7 @@ pub struct VisionInfo {
     pub patch: u32,
     /// Patches of a side that become one row of the prompt.
     pub merge: u32,
-    /// The id that stands in a prompt for each row of a picture.
+    /// The id that stands in a prompt for each row of an image.
     pub image_token: u32,
     /// Number of blocks that [`Vision::advance`] computes.
     pub blocks: usize,
@@ -55,7 +55,7 @@ impl ImagePixels<'_> {
         let Self { rows, columns, .. } = *self;
         if rows == 0 || columns == 0 || rows % info.merge != 0 || columns % info.merge != 0 {
             return bad(format!(
-                "expected a picture of a multiple of {} patches each way, found {rows} x {columns}",
+                "expected an image of a multiple of {} patches each way, found {rows} x {columns}",
                 info.merge
             ));
         }
@@ -136,8 +136,8 @@ pub trait Vision {
     /// Embeds an image: patches and their positions.
     ///
     /// # Errors
-    /// A picture that does not fit; MLX's own.
-    fn begin(&self, picture: &ImagePixels<'_>) -> Result<ImageEncoding>;
+    /// An image that does not fit; MLX's own.
+    fn begin(&self, image: &ImagePixels<'_>) -> Result<ImageEncoding>;
 
     /// Computes at most so many more blocks (at least one) and evaluates. Returns the features when
     /// all blocks are done.

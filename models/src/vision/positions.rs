@@ -25,23 +25,23 @@ impl ImagePlacement {
 }
 
 /// Positions of the rows `start..start + length` of a sequence, appended to the three axes.
-/// `pictures` are all of the sequence, ascending, none overlapping another.
+/// `images` are all of the sequence, ascending, none overlapping another.
 ///
-/// Text counts on by one on all axes. A picture that would begin at p has time p, height p + row
+/// Text counts on by one on all axes. An image that would begin at p has time p, height p + row
 /// and width p + column; what follows it begins at p + the larger of its sides.
-pub fn positions(pictures: &[ImagePlacement], start: i32, length: i32, axes: &mut [Vec<i32>; 3]) {
+pub fn positions(images: &[ImagePlacement], start: i32, length: i32, axes: &mut [Vec<i32>; 3]) {
     // How much smaller positions are than indices.
     let (mut lag, mut next) = (0, 0);
     for index in start..start + length {
-        while next < pictures.len() && pictures[next].end() <= index {
-            lag += pictures[next].saved();
+        while next < images.len() && images[next].end() <= index {
+            lag += images[next].saved();
             next += 1;
         }
-        let at = match pictures.get(next).filter(|picture| picture.first <= index) {
+        let at = match images.get(next).filter(|image| image.first <= index) {
             None => [index - lag; 3],
-            Some(picture) => {
-                let (begin, inside) = (picture.first - lag, index - picture.first);
-                [begin, begin + inside / picture.columns, begin + inside % picture.columns]
+            Some(image) => {
+                let (begin, inside) = (image.first - lag, index - image.first);
+                [begin, begin + inside / image.columns, begin + inside % image.columns]
             }
         };
         axes.iter_mut().zip(at).for_each(|(axis, at)| axis.push(at));
@@ -52,9 +52,9 @@ pub fn positions(pictures: &[ImagePlacement], start: i32, length: i32, axes: &mu
 mod tests {
     use super::*;
 
-    fn of(pictures: &[ImagePlacement], start: i32, length: i32) -> [Vec<i32>; 3] {
+    fn of(images: &[ImagePlacement], start: i32, length: i32) -> [Vec<i32>; 3] {
         let mut axes = Default::default();
-        positions(pictures, start, length, &mut axes);
+        positions(images, start, length, &mut axes);
         axes
     }
 
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn an_image_spans_its_grid_and_text_continues_after_its_larger_side() {
-        let pictures = [ImagePlacement { first: 2, rows: 2, columns: 3 }];
-        let [time, height, width] = of(&pictures, 0, 10);
+        let images = [ImagePlacement { first: 2, rows: 2, columns: 3 }];
+        let [time, height, width] = of(&images, 0, 10);
         assert_eq!(time, [0, 1, 2, 2, 2, 2, 2, 2, 5, 6]);
         assert_eq!(height, [0, 1, 2, 2, 2, 3, 3, 3, 5, 6]);
         assert_eq!(width, [0, 1, 2, 3, 4, 2, 3, 4, 5, 6]);
@@ -74,15 +74,15 @@ mod tests {
 
     #[test]
     fn positions_of_a_part_equal_that_part_of_the_whole() {
-        let pictures = [
+        let images = [
             ImagePlacement { first: 1, rows: 3, columns: 1 },
             ImagePlacement { first: 4, rows: 2, columns: 2 },
             ImagePlacement { first: 12, rows: 1, columns: 2 },
         ];
-        let whole = of(&pictures, 0, 20);
+        let whole = of(&images, 0, 20);
         for start in 0..20 {
             for length in 0..20 - start {
-                let part = of(&pictures, start, length);
+                let part = of(&images, start, length);
                 for (part, whole) in part.iter().zip(&whole) {
                     assert_eq!(*part, whole[start as usize..(start + length) as usize]);
                 }

@@ -1,7 +1,7 @@
-"""Tiny Qwen3.5 checkpoints with a vision tower, dense and with experts, and what transformers makes of pictures and prompts with them.
+"""Tiny Qwen3.5 checkpoints with a vision tower, dense and with experts, and what transformers makes of images and prompts with them.
 
 Called by make.py (`python models/tests/golden/make.py hybrid_vision`), which see. Besides what that names it needs pillow. Text models
-and their weights are made as in hybrid.py; towers, pictures, prompts and the files of a whole model folder as in vision.py.
+and their weights are made as in hybrid.py; towers, images, prompts and the files of a whole model folder as in vision.py.
 
 `qwen3_5-vl-tiny` is a whole model folder: tests of other crates use it too.
 """
@@ -101,12 +101,12 @@ def features_of(model, pixels, values, grid):
             "merged": vision.row(out.pooler_output[0]), "deepstack": []}
 
 
-# Questions about pictures as clients ask them, with the pictures' names.
+# Questions about images as clients ask them, with the images' names.
 SERVED = [("What is it?", ["exact"]), ("And these?", ["small", "exact"])]
 
 
 def served_prompt(text, names, shots):
-    """What vision.TEMPLATE and the tokenizer make of a user's message: pictures, then a text."""
+    """What vision.TEMPLATE and the tokenizer make of a user's message: images, then a text."""
     marks = []
     for name in names:
         _, rows, columns = shots[name][2][0].tolist()
@@ -127,7 +127,7 @@ def served(model, shots):
         greedy, margins, *_ = vision.answer(model, ids, names, shots)
         if not is_decided(greedy, margins) or set(greedy) & set(STOPS) or max(greedy) > max(IDS.values()):
             return None
-        out.append({"text": text, "pictures": names, "prompt": ids, "greedy": greedy})
+        out.append({"text": text, "images": names, "prompt": ids, "greedy": greedy})
     return out
 
 
@@ -139,7 +139,7 @@ def make_hybrid_vision(dump, provenance, versions):
     for name, spec in MODELS.items():
         # All but the last: of that transformers records what is behind the final norm.
         taps = list(range(spec["text"]["num_hidden_layers"] - 1))
-        model, shots = reference(spec), vision.pictures(spec)
+        model, shots = reference(spec), vision.images(spec)
         for seed in range(10_000):
             stored = weights(model, spec, seed)
             load(model, stored)
@@ -147,7 +147,7 @@ def make_hybrid_vision(dump, provenance, versions):
             for ids, names in vision.prompts(shots, seed):
                 greedy, margins, logits, hidden, positions = vision.answer(model, ids, names, shots)
                 rows = vision.tap_rows(ids)
-                cases.append({"prompt": ids, "pictures": names, "positions": positions, "logits": vision.row(logits),
+                cases.append({"prompt": ids, "images": names, "positions": positions, "logits": vision.row(logits),
                               "taps": [[vision.row(hidden[layer + 1][at]) for layer in taps] for at in rows], "tap_rows": rows,
                               "greedy": greedy, "margins": [round(m, 5) for m in margins]})
                 if not is_decided(greedy, margins):
@@ -164,15 +164,15 @@ def make_hybrid_vision(dump, provenance, versions):
             "arithmetic": "weights stored as bfloat16, widened to float32; float32 arithmetic; eager attention; processor: CPU",
             "seed": seed,
             "meaning": {
-                "pictures": "rows, columns in patches; pixels: bytes after the processor's resize, hex; merged: the rows that take the "
+                "images": "rows, columns in patches; pixels: bytes after the processor's resize, hex; merged: the rows that take the "
                             "placeholders' places",
-                "cases": "pictures: names, in the order of the prompt; positions: time, height, width; logits: of the last prompt row; "
+                "cases": "images: names, in the order of the prompt; positions: time, height, width; logits: of the last prompt row; "
                          "taps: transformers' hidden_states[layer + 1] of tap_layers at tap_rows; greedy: ids chosen after the prompt, "
                          "stop tokens ignored, ties: lowest id; margins: best minus second logit of each choice",
-                "served": "ids of a user's message of pictures and a text in the template of qwen3_5-vl-tiny, and those chosen after them",
+                "served": "ids of a user's message of images and a text in the template of qwen3_5-vl-tiny, and those chosen after them",
             },
             "tap_layers": taps,
-            "pictures": features,
+            "images": features,
             "served": answers,
             "cases": cases,
         })

@@ -2,7 +2,7 @@
 
     python models/tests/golden/random_vision.py OUT
 
-Nobody's golden and kept nowhere: it says how long things take and nothing sensible about pictures. Tokenizer, template and
+Nobody's golden and kept nowhere: it says how long things take and nothing sensible about images. Tokenizer, template and
 processor are those of qwen3-vl-tiny (vision.py). Needs torch, transformers and tokenizers as make.py.
 """
 
@@ -38,7 +38,7 @@ def main():
     tensors = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
     out = Path(sys.argv[1])
     vision.write_model(out, SPEC, tensors)
-    # Pictures become at most 640 tokens, so that seven runs on two cores take less than two minutes.
+    # Images become at most 640 tokens, so that seven runs on two cores take less than two minutes.
     processor = vision.processor_config(SPEC)
     processor["size"]["longest_edge"] = 640 * 32 * 32
     (out / "preprocessor_config.json").write_text(json.dumps(processor, indent=1) + "\n")

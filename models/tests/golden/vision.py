@@ -1,6 +1,6 @@
-"""Tiny Qwen3-VL checkpoints with random weights, and what transformers makes of pictures and prompts with them.
+"""Tiny Qwen3-VL checkpoints with random weights, and what transformers makes of images and prompts with them.
 
-Called by make.py (`python models/tests/golden/make.py vision`), which see. Besides what that names it needs pillow. Pictures are
+Called by make.py (`python models/tests/golden/make.py vision`), which see. Besides what that names it needs pillow. Images are
 drawn here by numbers, resized by the reference's own processor (Qwen2VLImageProcessorPil), and kept as the bytes that come out.
 
 `qwen3-vl-tiny` is a whole model folder: tokenizer (bytes and special tokens, no merges), chat template, preprocessor_config.json.
@@ -133,7 +133,7 @@ def write_model(folder, spec, tensors):
         write_processor(folder, spec)
 
 
-# As the published template: a picture stands between its marks, text parts follow one another.
+# As the published template: an image stands between its marks, text parts follow one another.
 TEMPLATE = """{%- for message in messages -%}
 <|im_start|>{{ message.role }}
 {% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}\
@@ -191,7 +191,7 @@ def draw(height, width, seed):
     return image
 
 
-def pictures(spec):
+def images(spec):
     """→ {name: (pixels after the reference's resize, its pixel_values, grid)}"""
     from PIL import Image
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -224,18 +224,18 @@ def unpatch(values, grid, side):
 
 
 def prompts(shots, seed):
-    """Prompts as (ids, names of their pictures)."""
+    """Prompts as (ids, names of their images)."""
     rng = np.random.default_rng(seed)
 
     def text(n):
         return rng.integers(32, 127, n).tolist()
 
-    def picture(name):
+    def image(name):
         _, rows, columns = shots[name][2][0].tolist()
         return [BEGIN, *[IMAGE] * (rows * columns // 4), END]
 
     def prompt(*parts):
-        ids = [id for part in parts for id in (picture(part) if isinstance(part, str) else text(part))]
+        ids = [id for part in parts for id in (image(part) if isinstance(part, str) else text(part))]
         return ids, [part for part in parts if isinstance(part, str)]
 
     return [
@@ -294,7 +294,7 @@ def make_vision(dump, provenance, versions):
         model.set_attn_implementation("eager")
         assert model.config.text_config.rope_parameters["mrope_section"] == spec["rope"].get(
             "rope_parameters", spec["rope"].get("rope_scaling"))["mrope_section"]
-        shots = pictures(spec)
+        shots = images(spec)
         for seed in range(10_000):
             dtype = getattr(torch, spec["dtype"])
             stored = {key: tensor.to(dtype) for key, tensor in weights(model, seed).items()}
@@ -304,7 +304,7 @@ def make_vision(dump, provenance, versions):
             cases = []
             for ids, names in prompts(shots, seed):
                 greedy, margins, logits, hidden, positions = answer(model, ids, names, shots)
-                cases.append({"prompt": ids, "pictures": names, "positions": positions, "logits": row(logits),
+                cases.append({"prompt": ids, "images": names, "positions": positions, "logits": row(logits),
                               "taps": [[row(hidden[layer + 1][at]) for layer in taps] for at in tap_rows(ids)], "tap_rows": tap_rows(ids),
                               "greedy": greedy, "margins": [round(m, 5) for m in margins]})
             if all(min(c["margins"]) >= LEAST_MARGIN and len(set(c["greedy"])) >= LEAST_DISTINCT and IMAGE not in c["greedy"]
@@ -319,20 +319,20 @@ def make_vision(dump, provenance, versions):
             "arithmetic": f"weights stored as {spec['dtype']}, widened to float32; float32 arithmetic; eager attention; processor: CPU",
             "seed": seed,
             "meaning": {
-                "pictures": "rows, columns in patches; pixels: bytes after the processor's resize, hex; merged: the rows that take the "
+                "images": "rows, columns in patches; pixels: bytes after the processor's resize, hex; merged: the rows that take the "
                             "placeholders' places; deepstack: the rows added behind layer 0, 1, …",
-                "cases": "pictures: names, in the order of the prompt; positions: time, height, width; logits: of the last prompt row; "
+                "cases": "images: names, in the order of the prompt; positions: time, height, width; logits: of the last prompt row; "
                          "taps: transformers' hidden_states[layer + 1] of tap_layers at tap_rows; greedy: ids chosen after the prompt, "
                          "stop tokens ignored, ties: lowest id; margins: best minus second logit of each choice",
             },
             "tap_layers": taps,
-            "pictures": features,
+            "images": features,
             "cases": cases,
         })
 
 
 def tap_rows(ids):
-    """The last row, and of a picture one in the middle."""
+    """The last row, and of an image one in the middle."""
     inside = [at for at, id in enumerate(ids) if id == IMAGE]
     return [*inside[len(inside) // 2:len(inside) // 2 + 1], len(ids) - 1]
 

@@ -245,7 +245,7 @@ fn without_tower(all: &mut Tensors) {
 #[test]
 fn a_checkpoint_without_a_tower_is_the_text_model_bit_by_bit() {
     let (seeing, golden) = load(DENSE);
-    let text = golden.cases.iter().position(|case| case.pictures.is_empty()).expect("one of text");
+    let text = golden.cases.iter().position(|case| case.images.is_empty()).expect("one of text");
     let expected = case_bits(&*seeing, &golden, &[text], 1000);
     let no_sizes = |config: &mut Value| config["vision_config"] = Value::Null;
     // mlx-lm's conversions have the sizes and no tensors. Without sizes tensors are left unread.
@@ -290,7 +290,7 @@ fn contradictory_configs_of_the_tower_are_refused_by_name() {
     says(&["vision_config", "out_hidden_size"], json!(33), "expected the text model's hidden_size");
     says(&["vision_config", "depth"], json!(4), "model.visual.blocks.3.norm1.weight is missing");
     says(&["vision_config", "depth"], json!(2), "the first is model.visual.blocks.2.");
-    says(&["image_token_id"], Value::Null, "image_token_id: expected the id of a picture's rows");
+    says(&["image_token_id"], Value::Null, "image_token_id: expected the id of an image's rows");
     says(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
     says(
         &["text_config", "rope_parameters", "mrope_section"],

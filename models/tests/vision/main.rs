@@ -1,5 +1,5 @@
-//! Qwen3-VL and Qwen3.5 with their towers against transformers on tiny random checkpoints: pictures
-//! to features, prompts with pictures to tokens. Values and provenance: `golden/vision.py` and
+//! Qwen3-VL and Qwen3.5 with their towers against transformers on tiny random checkpoints: images
+//! to features, prompts with images to tokens. Values and provenance: `golden/vision.py` and
 //! `golden/hybrid_vision.py`, remade by `make golden`.
 
 mod broken;
@@ -18,7 +18,7 @@ use scene::{BIAS, Case, Golden, SCALE, Scene, Sequence, features, floats, load, 
 
 fn known(model: &dyn Target, golden: &Golden) -> HashMap<String, Features> {
     let tower = model.vision().expect("it sees");
-    golden.pictures.iter().map(|shot| (shot.name.clone(), shot.features(tower, 1))).collect()
+    golden.images.iter().map(|shot| (shot.name.clone(), shot.features(tower, 1))).collect()
 }
 
 fn sequence(
@@ -28,17 +28,17 @@ fn sequence(
     case: &Case,
 ) -> Sequence {
     let shot =
-        |name: &String| golden.pictures.iter().find(|shot| shot.name == *name).expect("drawn");
-    let shots: Vec<_> = case.pictures.iter().map(shot).collect();
+        |name: &String| golden.images.iter().find(|shot| shot.name == *name).expect("drawn");
+    let shots: Vec<_> = case.images.iter().map(shot).collect();
     Sequence::new(&case.prompt, &shots, model.vision().expect("it sees"), known)
 }
 
 fn check_features(name: &str) {
     let (model, golden) = load(name);
     let tower = model.vision().expect("it sees");
-    for shot in &golden.pictures {
+    for shot in &golden.images {
         let found = shot.features(tower, 1);
-        let what = format!("{name}, picture {}", shot.name);
+        let what = format!("{name}, image {}", shot.name);
         assert_eq!(
             found.rows() as u32,
             shot.rows * shot.columns / tower.info().merge.pow(2),
@@ -70,7 +70,7 @@ fn check_prompts(name: &str) {
     let (model, golden) = load(name);
     let known = known(&*model, &golden);
     for case in &golden.cases {
-        let what = format!("{name}, pictures {:?}", case.pictures);
+        let what = format!("{name}, images {:?}", case.images);
         let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
         let rows = case.prompt.len() as i32;
         let batch = scene.batch(&[(0, rows)]);
@@ -98,7 +98,7 @@ fn check_prompts(name: &str) {
         );
         assert!(off < 1e-3, "{what}: hidden states are off by {off}");
 
-        // Alone, and read in so that chunks end inside pictures: the same ids.
+        // Alone, and read in so that chunks end inside images: the same ids.
         for chunk in [1000, 7, 3] {
             let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
             assert_eq!(
@@ -147,7 +147,7 @@ fn another_image_gives_other_features_and_another_answer() {
     let tower = model.vision().expect("it sees");
     let mut known = known(&*model, &golden);
     let case = &golden.cases[0];
-    let shot = golden.pictures.iter().find(|shot| shot.name == case.pictures[0]).expect("drawn");
+    let shot = golden.images.iter().find(|shot| shot.name == case.images[0]).expect("drawn");
     let mut pixels = shot.pixels();
     pixels.reverse();
     let turned = ImagePixels {

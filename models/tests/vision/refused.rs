@@ -1,4 +1,4 @@
-//! What is refused, by what the message says: batches, pictures, configurations.
+//! What is refused, by what the message says: batches, images, configurations.
 
 use mlx_rs::ops::zeros;
 use paceline_models::vision::ImagePixels;
@@ -29,7 +29,7 @@ fn contradictory_batches_are_refused() {
     let length = golden.cases[0].prompt.len() as i32;
     let good = scene.batch(&[(0, length)]);
     let (hidden, [part]) = (model.info().hidden, good.overrides.as_slice()) else {
-        panic!("one picture")
+        panic!("one image")
     };
     let n = part.rows.len() as i32;
     let mut check = |batch: &Batch, expected: &str| {
@@ -99,7 +99,7 @@ fn contradictory_batches_are_refused() {
 fn images_that_do_not_fit_the_tower_are_refused() {
     let (model, golden) = load("qwen3-vl-tiny");
     let tower = model.vision().expect("it sees");
-    let shot = &golden.pictures[0];
+    let shot = &golden.images[0];
     let pixels = shot.pixels();
     let good = ImagePixels {
         pixels: &pixels,
@@ -108,13 +108,13 @@ fn images_that_do_not_fit_the_tower_are_refused() {
         scale: SCALE,
         bias: BIAS,
     };
-    let check = |picture: ImagePixels<'_>, expected: &str| {
-        let found = tower.begin(&picture).expect_err("refused").to_string();
+    let check = |image: ImagePixels<'_>, expected: &str| {
+        let found = tower.begin(&image).expect_err("refused").to_string();
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
     };
     check(
         ImagePixels { rows: 5, ..good },
-        "expected a picture of a multiple of 2 patches each way, found 5 x 8",
+        "expected an image of a multiple of 2 patches each way, found 5 x 8",
     );
     check(ImagePixels { rows: 0, ..good }, "multiple of 2");
     check(ImagePixels { columns: 10, ..good }, "bytes for 6 x 10 patches");
@@ -238,7 +238,7 @@ fn impossible_configurations_are_refused() {
     refuses(
         &["image_token_id"],
         json!(null),
-        "image_token_id: expected the id of a picture's rows, found none",
+        "image_token_id: expected the id of an image's rows, found none",
     );
     refuses(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
     refuses(&["image_token_id"], json!("<image>"), "image_token_id");

@@ -1,4 +1,4 @@
-//! Sequences with pictures, put into batches as an engine would.
+//! Sequences with images, put into batches as an engine would.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use serde::Deserialize;
 #[derive(Deserialize)]
 pub struct Golden {
     pub tap_layers: Vec<usize>,
-    pub pictures: Vec<Shot>,
+    pub images: Vec<Shot>,
     pub cases: Vec<Case>,
 }
 
@@ -32,7 +32,7 @@ pub struct Shot {
 #[derive(Deserialize)]
 pub struct Case {
     pub prompt: Vec<u32>,
-    pub pictures: Vec<String>,
+    pub images: Vec<String>,
     pub positions: [Vec<i32>; 3],
     pub logits: Vec<f32>,
     pub tap_rows: Vec<i32>,
@@ -53,20 +53,20 @@ impl Shot {
 
     pub fn features(&self, tower: &dyn Vision, blocks: usize) -> Features {
         let pixels = self.pixels();
-        let picture = ImagePixels {
+        let image = ImagePixels {
             pixels: &pixels,
             rows: self.rows,
             columns: self.columns,
             scale: SCALE,
             bias: BIAS,
         };
-        features(tower, &picture, blocks)
+        features(tower, &image, blocks)
     }
 }
 
-pub fn features(tower: &dyn Vision, picture: &ImagePixels<'_>, blocks: usize) -> Features {
-    let mut pass = tower.begin(picture).expect("taken in");
-    assert_eq!((pass.done(), pass.patches()), (0, picture.rows * picture.columns));
+pub fn features(tower: &dyn Vision, image: &ImagePixels<'_>, blocks: usize) -> Features {
+    let mut pass = tower.begin(image).expect("taken in");
+    assert_eq!((pass.done(), pass.patches()), (0, image.rows * image.columns));
     loop {
         let before = pass.done();
         if let Some(features) = tower.advance(&mut pass, blocks).expect("goes on") {
@@ -109,7 +109,7 @@ pub fn worst(expected: &[f32], found: &[f32]) -> f32 {
         .fold(0.0, f32::max)
 }
 
-/// A sequence and its pictures.
+/// A sequence and its images.
 pub struct Sequence {
     pub ids: Vec<u32>,
     pub placed: Vec<ImagePlacement>,
@@ -117,7 +117,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// One without pictures.
+    /// One without images.
     pub fn of_text(prompt: &[u32]) -> Self {
         Self { ids: prompt.to_vec(), placed: vec![], features: vec![] }
     }
@@ -134,18 +134,18 @@ impl Sequence {
             let skipped = prompt[at..]
                 .iter()
                 .position(|id| *id == info.image_token)
-                .expect("a place for every picture");
+                .expect("a place for every image");
             let (rows, columns) =
                 ((shot.rows / info.merge) as i32, (shot.columns / info.merge) as i32);
-            let picture = ImagePlacement { first: (at + skipped) as i32, rows, columns };
-            at = picture.end() as usize;
-            placed.push(picture);
+            let image = ImagePlacement { first: (at + skipped) as i32, rows, columns };
+            at = image.end() as usize;
+            placed.push(image);
         }
         let features = shots.iter().map(|shot| known[&shot.name].clone()).collect();
         Self { ids: prompt.to_vec(), placed, features }
     }
 
-    /// The rows `start..start + length`: their positions appended, and the pictures' parts among
+    /// The rows `start..start + length`: their positions appended, and the images' parts among
     /// them.
     fn rows(
         &self,
@@ -156,13 +156,13 @@ impl Sequence {
     ) -> Vec<Override> {
         positions(&self.placed, start, length, axes);
         let mut overrides = vec![];
-        for (picture, features) in self.placed.iter().zip(&self.features) {
-            let (from, to) = (picture.first.max(start), picture.end().min(start + length));
+        for (image, features) in self.placed.iter().zip(&self.features) {
+            let (from, to) = (image.first.max(start), image.end().min(start + length));
             if from >= to {
                 continue;
             }
             let part = Array::from_slice(
-                &(from - picture.first..to - picture.first).collect::<Vec<_>>(),
+                &(from - image.first..to - image.first).collect::<Vec<_>>(),
                 &[to - from],
             );
             let cut = |array: &Array| array.take_axis(&part, 0).expect("its rows");

@@ -181,8 +181,8 @@ impl RuntimeDir {
     }
 
     /// Folder of images on their way from the gateway to the target (generation.proto).
-    pub fn pictures(&self) -> PathBuf {
-        self.0.join("pictures")
+    pub fn images(&self) -> PathBuf {
+        self.0.join("images")
     }
 
     /// Socket of a process ("supervisor", "target").

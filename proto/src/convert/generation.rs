@@ -85,7 +85,7 @@ macro_rules! generation {
                 Self {
                     sampling: Some(sampling),
                     route: route.into(),
-                    pictures: each(generation.images),
+                    images: each(generation.images),
                     grammar: generation.grammar.map(internal::Grammar::from),
                     $($same: generation.$same,)*
                 }
@@ -105,7 +105,7 @@ macro_rules! generation {
                     sampling: SamplingRule::from(&rule),
                     logit_bias: each(rule.logit_bias),
                     route: RouteWish::try_from(route).ok(),
-                    images: each(generation.pictures),
+                    images: each(generation.images),
                     grammar: generation.grammar.map(Grammar::try_from).transpose()?,
                     $($same: generation.$same,)*
                 })
@@ -177,7 +177,7 @@ impl TryFrom<internal::GrammarPart> for GrammarPart {
     }
 }
 
-impl From<PromptImage> for internal::Picture {
+impl From<PromptImage> for internal::Image {
     fn from(image: PromptImage) -> Self {
         let PromptImage { file, bytes, digest, start, grid, scale, bias } = image;
         let PatchGrid { rows, columns } = grid;
@@ -185,9 +185,9 @@ impl From<PromptImage> for internal::Picture {
     }
 }
 
-impl From<internal::Picture> for PromptImage {
-    fn from(image: internal::Picture) -> Self {
-        let internal::Picture { file, bytes, digest, first, rows, columns, scale, bias } = image;
+impl From<internal::Image> for PromptImage {
+    fn from(image: internal::Image) -> Self {
+        let internal::Image { file, bytes, digest, first, rows, columns, scale, bias } = image;
         let grid = PatchGrid { rows, columns };
         Self { file, bytes, digest: digest.into(), start: first, grid, scale, bias }
     }

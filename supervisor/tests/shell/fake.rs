@@ -232,7 +232,7 @@ impl Target for Service {
             model: Some(model),
             kv_classes: vec![class(256, 100), class(1_024, 2_000)],
             max_sequences: 2,
-            picture_patch_bytes: 0,
+            image_patch_bytes: 0,
         }))
     }
 

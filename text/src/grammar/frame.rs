@@ -3,12 +3,12 @@
 use paceline_vocabulary::generation::TextForm;
 use serde_json::json;
 
-use super::calls::{self, Calls};
+use super::tool_calls::{self, ToolCalls};
 use super::lark::{escaped, symbol};
 use super::{AnswerForm, ModelAnswers, Parts, ThoughtRule};
 use crate::error::FieldError;
-use crate::prompt::conversation::CallRule;
-use crate::prompt::format::{CallFormat, Tag};
+use crate::prompt::conversation::ToolCallRule;
+use crate::prompt::format::{ToolCallFormat, Tag};
 
 /// Any text. Tags that are tokens are no part of it.
 const TEXT: &str = "TEXT: /(?s:.*)/\n";
@@ -30,13 +30,13 @@ pub(super) fn write(
         return Ok(format!("start: {}\n", text.unwrap_or_default()));
     };
     // A call of a tool is free beside a text that is held to a form.
-    let offers = !tools.is_empty() && (text.is_none() || calls == CallRule::Auto);
-    let is_forced = calls != CallRule::Auto;
+    let offers = !tools.is_empty() && (text.is_none() || calls == ToolCallRule::Auto);
+    let is_forced = calls != ToolCallRule::Auto;
     let calls = match offers || is_forced {
         false => None,
-        true => calls::write(model, &calls, &tools, parts)?,
+        true => tool_calls::write(model, &calls, &tools, parts)?,
     };
-    if tags.format().calls == CallFormat::Harmony {
+    if tags.format().calls == ToolCallFormat::Harmony {
         let rules = HarmonyRules { text, calls, is_forced };
         return Ok(harmony(model, rules));
     }
@@ -105,7 +105,7 @@ fn thought_rules(model: ModelAnswers<'_>, rules: &mut String) -> String {
 struct HarmonyRules {
     /// The form of the text, if it has one.
     text: Option<String>,
-    calls: Option<Calls>,
+    calls: Option<ToolCalls>,
     /// Whether the answer is a call.
     is_forced: bool,
 }

@@ -9,7 +9,7 @@
 //!
 //! Must not know: protocols, token ids of an answer.
 
-mod calls;
+mod tool_calls;
 mod check;
 mod frame;
 mod lark;
@@ -22,14 +22,14 @@ use paceline_vocabulary::generation::{Grammar, GrammarPart, TextForm};
 use serde_json::{Map, Value};
 
 use crate::error::FieldError;
-use crate::prompt::conversation::{CallRule, Conversation, Tool};
+use crate::prompt::conversation::{ToolCallRule, Conversation, Tool};
 use crate::prompt::format::{AnswerTags, PromptThought};
 
 pub use check::check_form;
 
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct CallTool {
+struct CallableTool {
     name: String,
     /// The schema of its arguments.
     parameters: Map<String, Value>,
@@ -43,8 +43,8 @@ struct CallTool {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerForm {
     text: Option<TextForm>,
-    calls: CallRule,
-    tools: Vec<CallTool>,
+    calls: ToolCallRule,
+    tools: Vec<CallableTool>,
 }
 
 /// The form of a model's answers.
@@ -88,7 +88,7 @@ impl AnswerForm {
 
     /// What the answer to a conversation is held to.
     pub fn of_conversation(text: Option<TextForm>, conversation: &Conversation) -> Self {
-        let tool = |(at, tool): (usize, &Tool)| CallTool {
+        let tool = |(at, tool): (usize, &Tool)| CallableTool {
             name: tool.name.clone(),
             parameters: tool.parameters.clone(),
             strict: tool.strict,
@@ -101,7 +101,7 @@ impl AnswerForm {
     /// Whether the answer is free: nothing is asked of its text, and no call is forced or strict.
     pub fn is_free(&self) -> bool {
         let is_strict = self.tools.iter().any(|tool| tool.strict);
-        self.text.is_none() && self.calls == CallRule::Auto && !is_strict
+        self.text.is_none() && self.calls == ToolCallRule::Auto && !is_strict
     }
 
     /// The grammar of answers of a model; `None` if answers are free. `model` is `None` for a prompt

@@ -2,17 +2,17 @@
 
 use serde_json::{Map, Value};
 
-use super::{CallTool, Parts, TextForm, check};
+use super::{CallableTool, Parts, TextForm, check};
 use crate::error::FieldError;
 
 /// A tool's schema is not enforced in calls of this family.
-pub(super) fn not_strict(tool: &CallTool, why: &str) -> FieldError {
+pub(super) fn not_strict(tool: &CallableTool, why: &str) -> FieldError {
     FieldError::new(&tool.field, format!("a tool without `strict`, {why}"), "one with it")
 }
 
 /// A schema of a tool as a part of the frame.
 pub(super) fn schema_part(
-    tool: &CallTool,
+    tool: &CallableTool,
     schema: &Value,
     parts: &mut Parts,
 ) -> Result<String, FieldError> {

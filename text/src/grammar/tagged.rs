@@ -1,4 +1,4 @@
-//! Calls as tags (Qwen3-Coder, Qwen3.5): each argument stands between `<parameter=name>` and
+//! ToolCalls as tags (Qwen3-Coder, Qwen3.5): each argument stands between `<parameter=name>` and
 //! `</parameter>`. A text has no quotes there; other values are JSON.
 //!
 //! Arguments come in the order of the schema's properties, and no others come. For a tool without
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::lark::quoted;
 use super::schema::{not_strict, schema_part, type_of};
-use super::{CallTool, Parts};
+use super::{CallableTool, Parts};
 use crate::error::FieldError;
 
 /// The end of a value.
@@ -23,7 +23,7 @@ const WHOLE: &[&str] = &["$ref", "allOf", "anyOf", "oneOf", "patternProperties",
 ///
 /// # Errors
 /// A strict tool's schema cannot be written so.
-pub(super) fn calls(tools: &[&CallTool], parts: &mut Parts) -> Result<String, FieldError> {
+pub(super) fn calls(tools: &[&CallableTool], parts: &mut Parts) -> Result<String, FieldError> {
     let mut all = Vec::with_capacity(tools.len());
     for tool in tools {
         let begin = quoted(&format!("<function={}>\n", tool.name));
@@ -39,7 +39,7 @@ pub(super) fn calls(tools: &[&CallTool], parts: &mut Parts) -> Result<String, Fi
 }
 
 /// The parameters of one tool, as a part of a rule.
-fn parameters(tool: &CallTool, parts: &mut Parts) -> Result<String, FieldError> {
+fn parameters(tool: &CallableTool, parts: &mut Parts) -> Result<String, FieldError> {
     let refuse = |what: &str| {
         let why = format!("because this model's calls cannot be held to {what}");
         Err(not_strict(tool, &why))
@@ -76,7 +76,7 @@ fn is_writable(name: &str) -> bool {
 
 /// The value of an argument with its end, as a part of a rule.
 fn value(
-    tool: &CallTool,
+    tool: &CallableTool,
     name: &str,
     schema: &Map<String, Value>,
     parts: &mut Parts,
@@ -132,7 +132,7 @@ fn is_optional_text(schema: &Map<String, Value>) -> bool {
 }
 
 /// The schema of one property, with the definitions that it may refer to.
-fn with_definitions(tool: &CallTool, schema: &Map<String, Value>) -> Value {
+fn with_definitions(tool: &CallableTool, schema: &Map<String, Value>) -> Value {
     let mut whole = schema.clone();
     for name in ["$defs", "definitions"] {
         if let Some(definitions) = tool.parameters.get(name) {

@@ -8,8 +8,8 @@ use llguidance::{Matcher, ParserFactory, regex_to_lark};
 use serde_json::json;
 
 use super::*;
-use crate::prompt::conversation::CallRule;
-use crate::prompt::format::{AnswerFormat, CallFormat};
+use crate::prompt::conversation::ToolCallRule;
+use crate::prompt::format::{AnswerFormat, ToolCallFormat};
 use crate::prompt::markup::Added;
 
 /// A family's tags as tokens from 256 on, or as letters.
@@ -19,7 +19,7 @@ struct Family {
 }
 
 impl Family {
-    fn new(calls: CallFormat, thoughts: bool, words: &[&'static str]) -> Self {
+    fn new(calls: ToolCallFormat, thoughts: bool, words: &[&'static str]) -> Self {
         let added = (256..).zip(words).map(|(id, text)| Added {
             id,
             text: (*text).to_owned(),
@@ -118,28 +118,28 @@ fn compiled(env: &TokEnv, grammar: &Grammar) -> Matcher {
     Matcher::new(Ok(parser.unwrap_or_else(|error| panic!("{error} in\n{}", grammar.frame))))
 }
 
-fn tool(name: &str, parameters: Value, strict: bool) -> CallTool {
+fn tool(name: &str, parameters: Value, strict: bool) -> CallableTool {
     let parameters = parameters.as_object().cloned().unwrap_or_default();
-    CallTool { name: name.into(), parameters, strict, field: "tools[0].parameters".into() }
+    CallableTool { name: name.into(), parameters, strict, field: "tools[0].parameters".into() }
 }
 
 /// One tool with an integer, and another one without arguments.
-fn tools(strict: bool) -> Vec<CallTool> {
+fn tools(strict: bool) -> Vec<CallableTool> {
     let properties = json!({"x": {"type": "integer"}});
     let schema = json!({"type": "object", "properties": properties, "required": ["x"], "additionalProperties": false});
     vec![tool("f", schema, strict), tool("g", json!({}), strict)]
 }
 
-fn calls(rule: CallRule, strict: bool) -> AnswerForm {
+fn calls(rule: ToolCallRule, strict: bool) -> AnswerForm {
     AnswerForm { text: None, calls: rule, tools: tools(strict) }
 }
 
 fn required() -> AnswerForm {
-    calls(CallRule::Required, false)
+    calls(ToolCallRule::Required, false)
 }
 
 fn named(name: &str) -> AnswerForm {
-    calls(CallRule::Named(name.into()), false)
+    calls(ToolCallRule::Named(name.into()), false)
 }
 
 fn object() -> AnswerForm {
@@ -148,7 +148,7 @@ fn object() -> AnswerForm {
 
 #[test]
 fn a_text_without_a_conversation_is_its_form_alone() {
-    let none = Family::new(CallFormat::None, false, &[]);
+    let none = Family::new(ToolCallFormat::None, false, &[]);
     let form = AnswerForm::of_text(Some(TextForm::Regex("[ab]+/?".into())));
     let grammar = form.grammar(None, &[7, 9]).expect("a grammar").expect("it is not free");
     assert_eq!((grammar.frame.as_str(), grammar.end_ids), ("start: @part_0\n", vec![7, 9]));
@@ -165,14 +165,14 @@ fn a_text_without_a_conversation_is_its_form_alone() {
 
 #[test]
 fn a_thought_before_an_answer_is_free() {
-    let tagged = Family::new(CallFormat::None, true, &["<think>", "</think>"]);
+    let tagged = Family::new(ToolCallFormat::None, true, &["<think>", "</think>"]);
     let good = ["{}", "<think>so { </think>{}", "<think>\nso\n</think>\n\n{}"];
     tagged.check(object(), false, &good, &["so</think>{}", "<think>so{}", "</think>{}"]);
     tagged.check(object(), true, &["so</think>\n\n{}", "</think>{}"], &["{}", "so</think>x"]);
-    let spelled = Family::new(CallFormat::None, true, &[]);
+    let spelled = Family::new(ToolCallFormat::None, true, &[]);
     spelled.check(object(), false, &good, &["so</think>{}", "<think>so{}"]);
     spelled.check(object(), true, &["so < </think>\n\n{}"], &["{}", "so</think>x"]);
-    let gemma = Family::new(CallFormat::Gemma4, true, &["<|channel>", "<channel|>"]);
+    let gemma = Family::new(ToolCallFormat::Gemma4, true, &["<|channel>", "<channel|>"]);
     gemma.check(object(), false, &["<|channel>thought\nso\n<channel|>{}", "{}"], &["thought{}"]);
 }
 
@@ -184,23 +184,23 @@ fn with_thinking_off_no_answer_has_a_thought() {
     let f = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
     let (beside, thought) = (format!("I call it. {f}\nDone."), format!("<think>hm</think>\n\n{f}"));
     for words in [&["<think>", "</think>", "<tool_call>", "</tool_call>"][..], &[]] {
-        let plain = Family::new(CallFormat::None, true, words);
+        let plain = Family::new(ToolCallFormat::None, true, words);
         check(&plain, object(), &["{}"], &["<think>so</think>{}", "so</think>{}", "</think>{}"]);
-        let hermes = Family::new(CallFormat::Hermes, true, words);
+        let hermes = Family::new(ToolCallFormat::Hermes, true, words);
         check(&hermes, required(), &[f], &[&thought]);
-        check(&hermes, calls(CallRule::Auto, true), &["hm", f, &beside], &[&thought, "<think>hm"]);
+        check(&hermes, calls(ToolCallRule::Auto, true), &["hm", f, &beside], &[&thought, "<think>hm"]);
     }
-    let gemma = Family::new(CallFormat::Gemma4, true, &["<|channel>", "<channel|>"]);
+    let gemma = Family::new(ToolCallFormat::Gemma4, true, &["<|channel>", "<channel|>"]);
     check(&gemma, object(), &["{}"], &["<|channel>thought\nso\n<channel|>{}"]);
     let words = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"];
-    let harmony = Family::new(CallFormat::Harmony, false, &words);
+    let harmony = Family::new(ToolCallFormat::Harmony, false, &words);
     let answer = "<|channel|>final<|message|>{}";
     let said = "<|channel|>commentary<|message|>I call.<|end|><|start|>assistant";
     let call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}";
     let thought = "<|channel|>analysis<|message|>so<|end|><|start|>assistant";
     check(&harmony, object(), &[answer], &[&format!("{thought}{answer}")]);
     check(&harmony, required(), &[call], &[&format!("{thought}{call}")]);
-    let auto = calls(CallRule::Auto, true);
+    let auto = calls(ToolCallRule::Auto, true);
     check(&harmony, auto, &[answer, &format!("{said}{call}")], &[&format!("{thought}{answer}")]);
 }
 
@@ -233,16 +233,16 @@ fn hermes_calls_have_the_names_and_arguments_of_the_tools() {
     let unfit = f.replace('1', "\"1\"");
     let cut = f.replace("</tool_call>", "");
     for words in [&["<tool_call>", "</tool_call>", "<think>", "</think>"][..], &[]] {
-        let family = Family::new(CallFormat::Hermes, true, words);
+        let family = Family::new(ToolCallFormat::Hermes, true, words);
         let thought = format!("<think>hm</think>\n\n{f}");
         let bad = ["", "hm", &wrong, &unfit, &cut, &format!("hm {f}")];
         family.check(required(), false, &[f, g, &both, &thought], &bad);
         family.check(named("g"), false, &[g], &[f, &both]);
         // Beside free text, calls of strict tools are held to their schemas and others are not.
         let text = format!("I call it. {f}\n{g} Done.");
-        let auto = calls(CallRule::Auto, true);
+        let auto = calls(ToolCallRule::Auto, true);
         family.check(auto, false, &["", "hm { <tool", f, &text, &thought], &[&wrong, &unfit, &cut]);
-        let mut mixed = calls(CallRule::Auto, true);
+        let mut mixed = calls(ToolCallRule::Auto, true);
         mixed.tools[0].strict = false;
         let grammar = family.grammar(mixed, false).expect("a grammar");
         assert_eq!(
@@ -250,7 +250,7 @@ fn hermes_calls_have_the_names_and_arguments_of_the_tools() {
             [true, false]
         );
         // A form of the text, or calls.
-        let form = AnswerForm { text: Some(TextForm::JsonObject), ..calls(CallRule::Auto, false) };
+        let form = AnswerForm { text: Some(TextForm::JsonObject), ..calls(ToolCallRule::Auto, false) };
         family.check(form, false, &["{}", f, &both], &["hm", &format!("{{}}{f}")]);
         let form = AnswerForm { text: Some(TextForm::JsonObject), ..required() };
         family.check(form, false, &[f], &["{}"]);
@@ -270,7 +270,7 @@ fn tagged_calls_have_their_parameters_in_order() {
         },
         "required": ["x", "text"],
     });
-    let form = |rule: CallRule| AnswerForm {
+    let form = |rule: ToolCallRule| AnswerForm {
         text: None,
         calls: rule,
         tools: vec![tool("f", schema.clone(), true)],
@@ -293,15 +293,15 @@ fn tagged_calls_have_their_parameters_in_order() {
     ];
     let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
     for words in [&["<tool_call>", "</tool_call>"][..], &[]] {
-        let family = Family::new(CallFormat::QwenXml, false, words);
-        family.check(form(CallRule::Required), false, &[&least, &most], &bad);
+        let family = Family::new(ToolCallFormat::QwenXml, false, words);
+        family.check(form(ToolCallRule::Required), false, &[&least, &most], &bad);
         let text = format!("Now. {least}\n{most}");
-        family.check(form(CallRule::Auto), false, &["hm", &least, &text], &bad);
+        family.check(form(ToolCallRule::Auto), false, &["hm", &least, &text], &bad);
     }
-    let family = Family::new(CallFormat::QwenXml, false, &[]);
+    let family = Family::new(ToolCallFormat::QwenXml, false, &[]);
     let only = |property: Value, strict| AnswerForm {
         text: None,
-        calls: CallRule::Required,
+        calls: ToolCallRule::Required,
         tools: vec![tool("f", json!({"type": "object", "properties": {"a": property}}), strict)],
     };
     for (property, word) in [
@@ -319,7 +319,7 @@ fn tagged_calls_have_their_parameters_in_order() {
     let optional = json!({"anyOf": [{"type": "string"}, {"type": "null"}]});
     family.grammar(only(optional, true), false).expect("a text or null is a text");
     let whole = tool("f", json!({"type": "object", "oneOf": [{}]}), true);
-    let form = AnswerForm { text: None, calls: CallRule::Auto, tools: vec![whole] };
+    let form = AnswerForm { text: None, calls: ToolCallRule::Auto, tools: vec![whole] };
     assert!(family.grammar(form, false).expect_err("refused").to_string().contains("oneOf"));
 }
 
@@ -328,11 +328,11 @@ fn a_call_of_llama_is_the_whole_answer() {
     let f = r#"{"name": "f", "parameters": {"x": 1}}"#;
     let g = r#"{"name": "g", "parameters": {}}"#;
     for words in [&["<|python_tag|>"][..], &[]] {
-        let family = Family::new(CallFormat::Llama3, false, words);
+        let family = Family::new(ToolCallFormat::Llama3, false, words);
         family.check(required(), false, &[f, g], &["hm", "", &f.replace('1', "true")]);
         let good = [f, g, "", "hm {", "1. {\"name\": 2}"];
         let bad = [&f.replace('1', "true"), "{", " {\"name\"", "hm <|python_tag|>x"];
-        family.check(calls(CallRule::Auto, true), false, &good, &bad);
+        family.check(calls(ToolCallRule::Auto, true), false, &good, &bad);
     }
 }
 
@@ -348,9 +348,9 @@ fn gemmas_calls_have_the_names_of_the_tools_and_free_arguments() {
     let bad = [call("h{}"), call("f{x}"), call("f{x:one}"), call("f{x:[1}")];
     let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
     for words in [&["<|tool_call>", "<tool_call|>", "<|\"|>"][..], &[]] {
-        let family = Family::new(CallFormat::Gemma4, true, words);
+        let family = Family::new(ToolCallFormat::Gemma4, true, words);
         family.check(required(), false, &good, &bad);
-        let error = family.grammar(calls(CallRule::Auto, true), false).expect_err("refused");
+        let error = family.grammar(calls(ToolCallRule::Auto, true), false).expect_err("refused");
         assert!(error.to_string().contains("no JSON"), "{error}");
     }
 }
@@ -371,7 +371,7 @@ fn harmony_has_an_answer_in_its_channel() {
     let answer = "<|channel|>final<|message|>{}";
     let json = "<|channel|>final <|constrain|>json<|message|>{}";
     let f = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}";
-    let family = Family::new(CallFormat::Harmony, false, &words);
+    let family = Family::new(ToolCallFormat::Harmony, false, &words);
     let thoughtful = format!("{thought}{answer}");
     family.check(
         object(),
@@ -385,30 +385,30 @@ fn harmony_has_an_answer_in_its_channel() {
         &[f, &format!("{thought}{f}")],
         &[answer, &f.replace("f ", "h ")],
     );
-    let auto = calls(CallRule::Auto, true);
+    let auto = calls(ToolCallRule::Auto, true);
     let free = "<|channel|>final<|message|>hm";
     let both = format!("{thought}{said}{f}");
     family.check(auto, false, &[free, f, &both], &["hm", &f.replace('1', "{}")]);
-    let form = AnswerForm { text: Some(TextForm::JsonObject), ..calls(CallRule::Auto, false) };
+    let form = AnswerForm { text: Some(TextForm::JsonObject), ..calls(ToolCallRule::Auto, false) };
     family.check(form, false, &[answer, f], &[free]);
 }
 
 #[test]
 fn a_model_without_a_format_of_calls_is_not_forced() {
-    let family = Family::new(CallFormat::None, false, &[]);
+    let family = Family::new(ToolCallFormat::None, false, &[]);
     let error = family.grammar(required(), false).expect_err("refused");
     assert_eq!(error.field, "tool_choice");
-    let error = family.grammar(calls(CallRule::Auto, true), false).expect_err("refused");
+    let error = family.grammar(calls(ToolCallRule::Auto, true), false).expect_err("refused");
     assert_eq!(error.field, "tools[0].parameters");
-    let form = AnswerForm { text: Some(TextForm::JsonObject), ..calls(CallRule::Auto, false) };
+    let form = AnswerForm { text: Some(TextForm::JsonObject), ..calls(ToolCallRule::Auto, false) };
     family.check(form, false, &["{}"], &["hm"]);
 }
 
 #[test]
 fn free_answers_have_no_grammar() {
-    assert!(calls(CallRule::Auto, false).is_free() && AnswerForm::default().is_free());
-    assert!(!calls(CallRule::Auto, true).is_free() && !required().is_free() && !object().is_free());
+    assert!(calls(ToolCallRule::Auto, false).is_free() && AnswerForm::default().is_free());
+    assert!(!calls(ToolCallRule::Auto, true).is_free() && !required().is_free() && !object().is_free());
     let tags = AnswerTags::of_added(AnswerFormat::default(), &[]);
     let model = ModelAnswers { tags: &tags, thought: ThoughtRule::Free };
-    assert_eq!(calls(CallRule::Auto, false).grammar(Some(model), &[]), Ok(None));
+    assert_eq!(calls(ToolCallRule::Auto, false).grammar(Some(model), &[]), Ok(None));
 }

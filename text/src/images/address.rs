@@ -29,7 +29,7 @@ pub fn open(url: &str) -> Result<Vec<u8>, BadImage> {
             _ => "another address".to_owned(),
         };
         return Err(format!(
-            "expected a data: URL with the picture in it, found {found}; this service fetches nothing, send the bytes"
+            "expected a data: URL with the image in it, found {found}; this service fetches nothing, send the bytes"
         ).into());
     }
     let (head, data) = url

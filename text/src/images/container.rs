@@ -60,7 +60,7 @@ impl Header {
 }
 
 /// The refusal of a file that ends before its structure does.
-const CUT: &str = "the file ends before the picture does";
+const CUT: &str = "the file ends before the image does";
 
 /// Reads a file's structure.
 ///
@@ -112,7 +112,7 @@ fn guess(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// Bytes of a picture's pixels.
+/// Bytes of an image's pixels.
 fn area(width: u32, height: u32, bytes_of_pixel: u64) -> u64 {
     u64::from(width).saturating_mul(u64::from(height)).saturating_mul(bytes_of_pixel)
 }

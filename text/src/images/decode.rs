@@ -47,7 +47,7 @@ pub fn inspect(file: &[u8], bounds: Bounds) -> Result<Header, BadImage> {
     if header.decoding_bytes > bounds.bytes {
         let (most, found) = (bounds.bytes >> 20, header.decoding_bytes >> 20);
         return Err(format!(
-            "expected a picture that takes at most {most} MiB to decode, found one that takes {found} MiB; shrink it, or save it with fewer colours or without progression"
+            "expected an image that takes at most {most} MiB to decode, found one that takes {found} MiB; shrink it, or save it with fewer colours or without progression"
         ).into());
     }
     Ok(header)

@@ -25,7 +25,7 @@ impl From<&str> for BadImage {
 pub enum PlaceholderError {
     /// A text or a list of token ids has the token that stands for an image.
     #[error(
-        "{field}: expected no {token}, which stands for a picture's place ({instead}), found it"
+        "{field}: expected no {token}, which stands for an image's place ({instead}), found it"
     )]
     Reserved {
         /// The field with the token.
@@ -37,8 +37,8 @@ pub enum PlaceholderError {
     },
     /// The rendered conversation has another number of placeholders than the request has images.
     #[error(
-        "{field}: Could not process image: expected a place for each of {expected} pictures in the rendered conversation, found {found}: this model's \
-         chat template leaves pictures out here, or text has {placeholder}; send pictures in turns of the user, and no such text"
+        "{field}: Could not process image: expected a place for each of {expected} images in the rendered conversation, found {found}: this model's \
+         chat template leaves images out here, or text has {placeholder}; send images in turns of the user, and no such text"
     )]
     Count {
         /// The field of the prompt.

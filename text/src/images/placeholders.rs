@@ -31,7 +31,7 @@ impl<'a> ReservedTokens<'a> {
                 Err(PlaceholderError::Reserved {
                     field: field.to_owned(),
                     token: processor.placeholder.clone(),
-                    instead: "a picture is a part of its own",
+                    instead: "an image is a part of its own",
                 })
             }
             _ => Ok(()),
@@ -49,7 +49,7 @@ impl<'a> ReservedTokens<'a> {
             Some(at) => Err(PlaceholderError::Reserved {
                 field: format!("{field}[{at}]"),
                 token: processor.token.to_string(),
-                instead: "send Chat with the picture",
+                instead: "send Chat with the image",
             }),
         }
     }
@@ -150,7 +150,7 @@ mod tests {
             let error = expand_placeholders(ids.to_vec(), field, Some(&processor), counts)
                 .expect_err("they do not agree");
             assert_eq!(error.reason(), paceline_vocabulary::Reason::Template);
-            let words = format!("each of {} pictures", counts.len());
+            let words = format!("each of {} images", counts.len());
             assert!(error.to_string().contains(&words), "{error}");
         }
     }
@@ -163,7 +163,7 @@ mod tests {
         let error = reserved.check_text("text", &text).expect_err("it has the placeholder");
         assert_eq!(
             error.to_string(),
-            "text: expected no <|image_pad|>, which stands for a picture's place (a picture is a \
+            "text: expected no <|image_pad|>, which stands for an image's place (an image is a \
              part of its own), found it"
         );
         let ids = [1, processor.token];

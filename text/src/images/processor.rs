@@ -65,7 +65,7 @@ impl ImageProcessor {
         }
         let Some(token) = settings.image_token_id else {
             return Err(config(
-                "image_token_id: expected the id that stands for pictures, as there is a vision_config; found none".into(),
+                "image_token_id: expected the id that stands for images, as there is a vision_config; found none".into(),
             ));
         };
         let Some(placeholder) = token_text(token) else {
@@ -116,7 +116,7 @@ fn reads_images(settings: &VisionSettings) -> Result<bool, LoadError> {
         // The target decides whether the model can be served at all.
         tracing::warn!(
             model_type,
-            "this version knows no pictures of this model type: it is served as a text model"
+            "this version knows no images of this model type: it is served as a text model"
         );
         return Ok(false);
     }

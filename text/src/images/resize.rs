@@ -158,7 +158,7 @@ pub fn resize(
         }
         while lines.len() < weights.len() {
             let mut line = spare.pop().unwrap_or_else(|| vec![0; mixed_bytes]);
-            // Below the picture's height, which bounds `first_row` and the number of weights.
+            // Below the image's height, which bounds `first_row` and the number of weights.
             let y = (first + lines.len()) as u32;
             if rows_first {
                 row(y, &mut line);

@@ -1,4 +1,4 @@
-//! Images against the pixels of the reference implementation (tests/golden/make_pictures.py made
+//! Images against the pixels of the reference implementation (tests/golden/make_images.py made
 //! them), and files changed at random.
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const BOUNDS: Bounds = Bounds { pixels: 40_000_000, bytes: DECODING_BYTES };
 
 #[derive(Deserialize)]
 struct Golden {
-    pictures: Vec<Case>,
+    images: Vec<Case>,
     sizes: Vec<[u64; 7]>,
 }
 
@@ -47,12 +47,12 @@ fn dir() -> PathBuf {
 }
 
 fn golden() -> Golden {
-    serde_json::from_slice(&std::fs::read(dir().join("pictures.json")).expect("in the repository"))
+    serde_json::from_slice(&std::fs::read(dir().join("images.json")).expect("in the repository"))
         .expect("as written")
 }
 
 fn file(name: &str) -> Vec<u8> {
-    std::fs::read(dir().join("pictures").join(name)).expect("in the repository")
+    std::fs::read(dir().join("images").join(name)).expect("in the repository")
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -73,8 +73,8 @@ fn pixels(file: &[u8]) -> (Size, Vec<u8>) {
 #[test]
 fn pixels_equal_those_of_the_reference_implementation() {
     let golden = golden();
-    assert!(golden.pictures.len() >= 30);
-    for case in golden.pictures {
+    assert!(golden.images.len() >= 30);
+    for case in golden.images {
         let bytes = file(&case.file);
         let (size, found) = pixels(&bytes);
         let expected = Size { width: case.width, height: case.height };

@@ -18,7 +18,7 @@ pub struct Conversation {
     /// Tools that the model may call.
     pub tools: Vec<Tool>,
     /// How it uses them. No template is told.
-    pub calls: CallRule,
+    pub calls: ToolCallRule,
     /// Variables of the template that the request sets.
     pub arguments: Map<String, Value>,
     /// How much the model is to think, if the request says so.
@@ -82,8 +82,8 @@ impl Edits<'_> {
                 self.text(id);
                 self.text(name);
                 match arguments {
-                    CallArguments::Object(members) => self.members(members),
-                    CallArguments::Text(text) => self.text(text),
+                    ToolCallArguments::Object(members) => self.members(members),
+                    ToolCallArguments::Text(text) => self.text(text),
                 }
             }
         }
@@ -240,20 +240,20 @@ pub struct ToolCall {
     /// The tool.
     pub name: String,
     /// Its arguments.
-    pub arguments: CallArguments,
+    pub arguments: ToolCallArguments,
 }
 
 /// Arguments of a call that the model made earlier. The protocols allow texts that are no JSON: a
 /// call that `max_tokens` cut, or a mistake of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallArguments {
+pub enum ToolCallArguments {
     /// By name.
     Object(Map<String, Value>),
     /// A text that is no JSON object. The template shows it as it is.
     Text(String),
 }
 
-impl From<Map<String, Value>> for CallArguments {
+impl From<Map<String, Value>> for ToolCallArguments {
     fn from(members: Map<String, Value>) -> Self {
         Self::Object(members)
     }
@@ -274,7 +274,7 @@ pub struct Tool {
 
 /// How the model uses its tools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum CallRule {
+pub enum ToolCallRule {
     /// As it decides.
     #[default]
     Auto,

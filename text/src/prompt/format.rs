@@ -12,7 +12,7 @@ const MAX_NAME_BYTES: usize = 128;
 
 /// The format in which a family writes calls of tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CallFormat {
+pub enum ToolCallFormat {
     /// The model writes no calls.
     #[default]
     None,
@@ -34,7 +34,7 @@ pub struct AnswerFormat {
     /// Whether thoughts have tags. In Harmony they have a channel.
     pub thoughts: bool,
     /// How calls are written.
-    pub calls: CallFormat,
+    pub calls: ToolCallFormat,
 }
 
 impl AnswerFormat {
@@ -42,19 +42,19 @@ impl AnswerFormat {
     pub(super) fn of_template(source: &str) -> Self {
         let has = |words: &[&str]| words.iter().all(|word| source.contains(word));
         let calls = match () {
-            () if has(&["<|channel|>", "<|message|>"]) => CallFormat::Harmony,
-            () if has(&["<|tool_call>", "call:"]) => CallFormat::Gemma4,
-            () if has(&["<tool_call>", "<function="]) => CallFormat::QwenXml,
+            () if has(&["<|channel|>", "<|message|>"]) => ToolCallFormat::Harmony,
+            () if has(&["<|tool_call>", "call:"]) => ToolCallFormat::Gemma4,
+            () if has(&["<tool_call>", "<function="]) => ToolCallFormat::QwenXml,
             // Families with other content between the same tags are not read.
             () if has(&["<tool_call>", "arguments"]) && !source.contains("<arg_key>") => {
-                CallFormat::Hermes
+                ToolCallFormat::Hermes
             }
-            () if has(&["<|start_header_id|>", "\"parameters\": "]) => CallFormat::Llama3,
-            () => CallFormat::None,
+            () if has(&["<|start_header_id|>", "\"parameters\": "]) => ToolCallFormat::Llama3,
+            () => ToolCallFormat::None,
         };
         let thoughts = match calls {
-            CallFormat::Harmony => false,
-            CallFormat::Gemma4 => true,
+            ToolCallFormat::Harmony => false,
+            ToolCallFormat::Gemma4 => true,
             _ => source.contains("</think>"),
         };
         Self { thoughts, calls }
@@ -62,11 +62,11 @@ impl AnswerFormat {
 
     /// The same with calls in the format that the operator names.
     #[must_use]
-    pub fn with_calls(self, calls: CallFormat) -> Self {
+    pub fn with_calls(self, calls: ToolCallFormat) -> Self {
         let thoughts = match calls {
-            CallFormat::Harmony => false,
-            CallFormat::Gemma4 => true,
-            _ => self.thoughts && self.calls != CallFormat::Gemma4,
+            ToolCallFormat::Harmony => false,
+            ToolCallFormat::Gemma4 => true,
+            _ => self.thoughts && self.calls != ToolCallFormat::Gemma4,
         };
         Self { thoughts, calls }
     }
@@ -80,9 +80,9 @@ pub enum Tag {
     /// A thought ends.
     ThoughtClose,
     /// A call begins.
-    CallOpen,
+    ToolCallOpen,
     /// A call ends.
-    CallClose,
+    ToolCallClose,
     /// A text in a call begins or ends.
     Quote,
     /// A call begins without its opening tag.
@@ -106,22 +106,22 @@ pub enum Tag {
 /// The letters of a format's tags.
 fn letters(format: AnswerFormat) -> Vec<(Tag, &'static str)> {
     let mut tags = match format.calls {
-        CallFormat::None => vec![],
-        CallFormat::Hermes => {
-            vec![(Tag::CallOpen, "<tool_call>"), (Tag::CallClose, "</tool_call>")]
+        ToolCallFormat::None => vec![],
+        ToolCallFormat::Hermes => {
+            vec![(Tag::ToolCallOpen, "<tool_call>"), (Tag::ToolCallClose, "</tool_call>")]
         }
-        CallFormat::QwenXml => vec![
-            (Tag::CallOpen, "<tool_call>"),
-            (Tag::CallClose, "</tool_call>"),
+        ToolCallFormat::QwenXml => vec![
+            (Tag::ToolCallOpen, "<tool_call>"),
+            (Tag::ToolCallClose, "</tool_call>"),
             (Tag::Function, "<function="),
         ],
-        CallFormat::Llama3 => vec![(Tag::CallOpen, "<|python_tag|>")],
-        CallFormat::Gemma4 => vec![
-            (Tag::CallOpen, "<|tool_call>"),
-            (Tag::CallClose, "<tool_call|>"),
+        ToolCallFormat::Llama3 => vec![(Tag::ToolCallOpen, "<|python_tag|>")],
+        ToolCallFormat::Gemma4 => vec![
+            (Tag::ToolCallOpen, "<|tool_call>"),
+            (Tag::ToolCallClose, "<tool_call|>"),
             (Tag::Quote, "<|\"|>"),
         ],
-        CallFormat::Harmony => vec![
+        ToolCallFormat::Harmony => vec![
             (Tag::Start, "<|start|>"),
             (Tag::Channel, "<|channel|>"),
             (Tag::Message, "<|message|>"),
@@ -133,7 +133,7 @@ fn letters(format: AnswerFormat) -> Vec<(Tag, &'static str)> {
     };
     if format.thoughts {
         let (open, close) = match format.calls {
-            CallFormat::Gemma4 => ("<|channel>", "<channel|>"),
+            ToolCallFormat::Gemma4 => ("<|channel>", "<channel|>"),
             _ => ("<think>", "</think>"),
         };
         tags.extend([(Tag::ThoughtOpen, open), (Tag::ThoughtClose, close)]);
@@ -268,27 +268,27 @@ mod tests {
 
     #[test]
     fn the_template_decides_the_format() {
-        let check = |source: &str, thoughts: bool, calls: CallFormat| {
+        let check = |source: &str, thoughts: bool, calls: ToolCallFormat| {
             assert_eq!(
                 AnswerFormat::of_template(source),
                 AnswerFormat { thoughts, calls },
                 "{source}"
             );
         };
-        check("{{ messages }}", false, CallFormat::None);
-        check("<think></think>", true, CallFormat::None);
-        check("<tool_call>{\"name\": , \"arguments\": }</think>", true, CallFormat::Hermes);
-        check("<tool_call><function=name><parameter=key>", false, CallFormat::QwenXml);
-        check("<tool_call>f<arg_key>a</arg_key> arguments", false, CallFormat::None);
-        check("<|start_header_id|>{\"name\": , \"parameters\": {", false, CallFormat::Llama3);
-        check("<|tool_call>call:f{}<tool_call|>", true, CallFormat::Gemma4);
-        check("<|start|>assistant<|channel|>final<|message|>", false, CallFormat::Harmony);
+        check("{{ messages }}", false, ToolCallFormat::None);
+        check("<think></think>", true, ToolCallFormat::None);
+        check("<tool_call>{\"name\": , \"arguments\": }</think>", true, ToolCallFormat::Hermes);
+        check("<tool_call><function=name><parameter=key>", false, ToolCallFormat::QwenXml);
+        check("<tool_call>f<arg_key>a</arg_key> arguments", false, ToolCallFormat::None);
+        check("<|start_header_id|>{\"name\": , \"parameters\": {", false, ToolCallFormat::Llama3);
+        check("<|tool_call>call:f{}<tool_call|>", true, ToolCallFormat::Gemma4);
+        check("<|start|>assistant<|channel|>final<|message|>", false, ToolCallFormat::Harmony);
     }
 
     #[test]
     fn an_open_thought_at_the_prompts_end_is_found() {
         let tokens = crate::samples::language().tokens;
-        let format = AnswerFormat { thoughts: true, calls: CallFormat::None };
+        let format = AnswerFormat { thoughts: true, calls: ToolCallFormat::None };
         let tags = AnswerTags::new(format, &tokens);
         let opens = |prompt: &str| {
             let ids = tokens.encode(prompt, false).expect("encodes");

@@ -7,7 +7,7 @@ use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
-use super::call_text::CallText;
+use super::tool_call_text::ToolCallText;
 use super::markup;
 
 /// Columns of one level of indentation, at most.
@@ -47,7 +47,7 @@ pub(super) fn tojson(value: &Value, arguments: Kwargs) -> Result<Value, Error> {
     let ascii = arguments.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     arguments.assert_all_used()?;
-    if let Some(text) = CallText::of(value) {
+    if let Some(text) = ToolCallText::of(value) {
         return Ok(Value::from(text));
     }
     let json = serde_json::to_value(value).map_err(|_| {

@@ -2,7 +2,7 @@
 //!
 //! A conversation is rendered by the template ([`template`]) and becomes token ids ([`tokens`]).
 
-mod call_text;
+mod tool_call_text;
 mod chat_vocabulary;
 pub mod conversation;
 mod delimiters;
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use conversation::Conversation;
-use format::{AnswerFormat, AnswerTags, CallFormat};
+use format::{AnswerFormat, AnswerTags, ToolCallFormat};
 use markup::Rendered;
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::sampling::SamplingRule;
@@ -92,7 +92,7 @@ impl Language {
 
     /// The same with calls in the format that the operator names, whatever the template has.
     #[must_use]
-    pub fn with_call_format(mut self, calls: CallFormat) -> Self {
+    pub fn with_call_format(mut self, calls: ToolCallFormat) -> Self {
         let format: AnswerFormat = self.answer_tags.format().with_calls(calls);
         self.answer_tags = Arc::new(AnswerTags::new(format, &self.tokens));
         self

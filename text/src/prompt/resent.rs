@@ -140,7 +140,7 @@ fn tagged(text: &str) -> Option<(ToolCall, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prompt::conversation::CallArguments;
+    use crate::prompt::conversation::ToolCallArguments;
 
     const BOTH: AssistantMarkup = AssistantMarkup { thoughts: true, calls: true };
 
@@ -155,8 +155,8 @@ mod tests {
         let Message { reasoning, parts, calls, .. } = message;
         let [ContentPart::Text(said)] = &parts[..] else { panic!("one text") };
         let shown = |call: ToolCall| match call.arguments {
-            CallArguments::Object(members) => format!("{}{}", call.name, Value::from(members)),
-            CallArguments::Text(text) => panic!("{text:?}: markup of calls has objects"),
+            ToolCallArguments::Object(members) => format!("{}{}", call.name, Value::from(members)),
+            ToolCallArguments::Text(text) => panic!("{text:?}: markup of calls has objects"),
         };
         (reasoning, said.clone(), calls.into_iter().map(shown).collect())
     }

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
-use super::call_text::CallText;
-use super::conversation::{CallArguments, ContentPart, Conversation, Message, Tool, ToolCall};
+use super::tool_call_text::ToolCallText;
+use super::conversation::{ToolCallArguments, ContentPart, Conversation, Message, Tool, ToolCall};
 
 /// Variables that are set here, or could be by a model's files. A request may set others.
 pub const OWN_NAMES: [&str; 14] = [
@@ -104,7 +104,7 @@ impl Serialize for Content<'_> {
     }
 }
 
-/// A message. Arguments of its calls are mappings, also those that are a text ([`CallText`]).
+/// A message. Arguments of its calls are mappings, also those that are a text ([`ToolCallText`]).
 #[derive(Serialize)]
 struct MessageVariables<'a> {
     role: &'static str,
@@ -166,8 +166,8 @@ enum ShownArguments<'a> {
 
 fn called(call: &ToolCall) -> ToolCallVariables<'_> {
     let arguments = match &call.arguments {
-        CallArguments::Object(members) => ShownArguments::Object(members),
-        CallArguments::Text(text) => ShownArguments::Text(CallText::value(text)),
+        ToolCallArguments::Object(members) => ShownArguments::Object(members),
+        ToolCallArguments::Text(text) => ShownArguments::Text(ToolCallText::value(text)),
     };
     ToolCallVariables {
         id: &call.id,

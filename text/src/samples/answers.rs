@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::prompt::Language;
 use crate::prompt::conversation::Tool;
-use crate::prompt::format::{AnswerFormat, AnswerTags, CallFormat};
+use crate::prompt::format::{AnswerFormat, AnswerTags, ToolCallFormat};
 use crate::prompt::markup::Added;
 use crate::stream::parts::Parts;
 use crate::stream::{
@@ -52,10 +52,10 @@ pub struct Model {
 
 impl Model {
     /// The demo model with tags of this format.
-    pub fn new(calls: CallFormat, tokens: bool) -> Self {
+    pub fn new(calls: ToolCallFormat, tokens: bool) -> Self {
         let mut language = super::language();
         let format = AnswerFormat::default().with_calls(calls);
-        let thoughts = format.thoughts || (THINKS && calls != CallFormat::Harmony);
+        let thoughts = format.thoughts || (THINKS && calls != ToolCallFormat::Harmony);
         let format = AnswerFormat { thoughts, calls };
         let added = |(text, id): (&&str, u32)| {
             let special = text.contains('|');
@@ -158,7 +158,7 @@ pub fn offered() -> ConversationReading {
 #[derive(Debug)]
 pub struct SampleAnswer {
     /// The format of its calls.
-    pub calls: CallFormat,
+    pub calls: ToolCallFormat,
     /// All that the model writes.
     pub answer: String,
     /// Its text.
@@ -196,21 +196,21 @@ pub fn sample_answers() -> Vec<SampleAnswer> {
     );
     vec![
         SampleAnswer {
-            calls: CallFormat::Hermes,
+            calls: ToolCallFormat::Hermes,
             answer: around(&hermes("read", arguments), &hermes("get-time", "{}"), thought),
             text,
         },
         SampleAnswer {
-            calls: CallFormat::QwenXml,
+            calls: ToolCallFormat::QwenXml,
             answer: around(&tagged("read", &parameters), &tagged("get-time", ""), thought),
             text,
         },
-        SampleAnswer { calls: CallFormat::Llama3, answer: format!("{llama}; {llama}"), text: "" },
+        SampleAnswer { calls: ToolCallFormat::Llama3, answer: format!("{llama}; {llama}"), text: "" },
         SampleAnswer {
-            calls: CallFormat::Gemma4,
+            calls: ToolCallFormat::Gemma4,
             answer: around(gemma[0], gemma[1], "<|channel>thought\nso\n<channel|>"),
             text,
         },
-        SampleAnswer { calls: CallFormat::Harmony, answer: harmony, text: "I look." },
+        SampleAnswer { calls: ToolCallFormat::Harmony, answer: harmony, text: "I look." },
     ]
 }

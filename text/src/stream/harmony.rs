@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use super::Ending;
-use super::call::NoCall;
-use super::open_call::{CallContext, OpenCall};
+use super::tool_call::BrokenToolCall;
+use super::open_tool_call::{ToolCallContext, OpenToolCall};
 use super::parts::Parts;
-use crate::prompt::format::{AnswerTags, CallFormat, Tag, is_tool_name};
+use crate::prompt::format::{AnswerTags, ToolCallFormat, Tag, is_tool_name};
 
 /// Bytes of a header, at most: more is text without a header.
 const MAX_HEADER_BYTES: usize = 256;
@@ -29,7 +29,7 @@ enum State {
     Header(String),
     Text,
     Reasoning,
-    Call(Box<OpenCall>),
+    Call(Box<OpenToolCall>),
     /// After a message.
     Between,
 }
@@ -38,7 +38,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub(super) struct HarmonySplitter {
     tags: Arc<AnswerTags>,
-    context: CallContext,
+    context: ToolCallContext,
     state: State,
     /// Letters that may become a tag, for a tokenizer without the tags.
     spelled: String,
@@ -78,7 +78,7 @@ impl<'a> Header<'a> {
 
 impl HarmonySplitter {
     /// Before the first token of an answer.
-    pub(super) fn new(tags: Arc<AnswerTags>, context: CallContext) -> Self {
+    pub(super) fn new(tags: Arc<AnswerTags>, context: ToolCallContext) -> Self {
         Self { tags, context, state: State::Header(String::new()), spelled: String::new() }
     }
 
@@ -202,12 +202,12 @@ impl HarmonySplitter {
             (None, _) if channel == "analysis" => State::Reasoning,
             (None, _) => State::Text,
             (Some(_), Some(name)) if self.context.tools().is_some() => {
-                let call = OpenCall::named(CallFormat::Harmony, &whole, name.to_owned());
+                let call = OpenToolCall::named(ToolCallFormat::Harmony, &whole, name.to_owned());
                 State::Call(Box::new(call))
             }
             (Some(_), _) => {
                 if self.context.tools().is_some() {
-                    let problem = NoCall::other("a recipient functions.NAME", "another one");
+                    let problem = BrokenToolCall::other("a recipient functions.NAME", "another one");
                     parts.fault(problem.to_string());
                 }
                 parts.text(&whole);
@@ -237,7 +237,7 @@ impl HarmonySplitter {
         }
     }
 
-    fn fail_call(&mut self, problem: &NoCall, parts: &mut Parts) {
+    fn fail_call(&mut self, problem: &BrokenToolCall, parts: &mut Parts) {
         if let State::Call(call) = std::mem::replace(&mut self.state, State::Text) {
             call.fail(problem, "", parts);
         }

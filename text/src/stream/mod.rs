@@ -7,16 +7,16 @@
 //! `harmony` for messages in channels.
 //!
 //! At the limit of tokens ([`Ending::Cut`]) nothing of a family's markup is sent: half a tag and a
-//! call without its name are dropped, and a call with its name ends with [`AnswerPart::CallCut`].
+//! call without its name are dropped, and a call with its name ends with [`AnswerPart::ToolCallCut`].
 //!
 //! No clock and no socket. Must not know: requests, protocols, the supervisor.
 
 mod assemble;
-mod call;
+mod tool_call;
 mod detokenizer;
 mod harmony;
 mod json;
-mod open_call;
+mod open_tool_call;
 pub(crate) mod parts;
 mod reading;
 mod splitter;
@@ -59,22 +59,22 @@ pub enum AnswerPart {
     /// Reasoning before the answer.
     Reasoning(String),
     /// A call of a tool begins.
-    CallStart(CallStart),
+    ToolCallStart(ToolCallStart),
     /// More of the arguments of the call that began last: a piece of a JSON text.
-    CallArguments(String),
+    ToolCallArguments(String),
     /// The call that began last is complete, and its arguments together are a JSON object.
-    CallEnd,
+    ToolCallEnd,
     /// The limit of tokens cut the call that began last. It has the arguments that came so far. The
     /// answer ends with it.
-    CallCut,
+    ToolCallCut,
     /// What follows as text looked like a call and is none. If a call had begun and not ended, it is
     /// void: the text has all its letters.
-    MalformedCall(CallFault),
+    MalformedToolCall(ToolCallFault),
 }
 
 /// The beginning of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallStart {
+pub struct ToolCallStart {
     /// Its place among the calls of its sample, from 0.
     pub index: u32,
     /// Its id, unique among all calls.
@@ -85,7 +85,7 @@ pub struct CallStart {
 
 /// Why a text that looked like a call is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallFault {
+pub struct ToolCallFault {
     /// What was expected and found, in a sentence for the client.
     pub warning: String,
 }
@@ -134,10 +134,10 @@ impl AnswerEvent {
         let letters = |part: &AnswerPart| match part {
             AnswerPart::Text(text)
             | AnswerPart::Reasoning(text)
-            | AnswerPart::CallArguments(text) => text.len(),
-            AnswerPart::CallStart(start) => start.id.len() + start.name.len(),
-            AnswerPart::MalformedCall(fault) => fault.warning.len(),
-            AnswerPart::CallEnd | AnswerPart::CallCut => 0,
+            | AnswerPart::ToolCallArguments(text) => text.len(),
+            AnswerPart::ToolCallStart(start) => start.id.len() + start.name.len(),
+            AnswerPart::MalformedToolCall(fault) => fault.warning.len(),
+            AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut => 0,
         };
         let parts: usize = self.parts.iter().map(letters).sum();
         let numbers: usize = self.logprobs.iter().map(|at| 1 + at.top.len()).sum();

@@ -1,6 +1,6 @@
 //! Pieces of an answer in order. Neighbours of one kind become one piece.
 
-use super::{AnswerPart, CallFault, CallStart};
+use super::{AnswerPart, ToolCallFault, ToolCallStart};
 
 /// Collects the pieces that a token completes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,25 +31,25 @@ impl Parts {
     pub(crate) fn arguments(&mut self, text: &str) {
         match self.0.last_mut() {
             _ if text.is_empty() => {}
-            Some(AnswerPart::CallArguments(last)) => last.push_str(text),
-            _ => self.0.push(AnswerPart::CallArguments(text.to_owned())),
+            Some(AnswerPart::ToolCallArguments(last)) => last.push_str(text),
+            _ => self.0.push(AnswerPart::ToolCallArguments(text.to_owned())),
         }
     }
 
-    pub(crate) fn start(&mut self, start: CallStart) {
-        self.0.push(AnswerPart::CallStart(start));
+    pub(crate) fn start(&mut self, start: ToolCallStart) {
+        self.0.push(AnswerPart::ToolCallStart(start));
     }
 
     pub(crate) fn end(&mut self) {
-        self.0.push(AnswerPart::CallEnd);
+        self.0.push(AnswerPart::ToolCallEnd);
     }
 
     pub(crate) fn cut(&mut self) {
-        self.0.push(AnswerPart::CallCut);
+        self.0.push(AnswerPart::ToolCallCut);
     }
 
     pub(crate) fn fault(&mut self, warning: String) {
-        self.0.push(AnswerPart::MalformedCall(CallFault { warning }));
+        self.0.push(AnswerPart::MalformedToolCall(ToolCallFault { warning }));
     }
 
     /// A piece of any kind.
@@ -57,7 +57,7 @@ impl Parts {
         match part {
             AnswerPart::Text(text) => self.text(&text),
             AnswerPart::Reasoning(text) => self.reasoning(&text),
-            AnswerPart::CallArguments(text) => self.arguments(&text),
+            AnswerPart::ToolCallArguments(text) => self.arguments(&text),
             other => self.0.push(other),
         }
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::Detokenizer;
 use super::Ending;
 use super::harmony::HarmonySplitter;
-use super::open_call::CallContext;
+use super::open_tool_call::ToolCallContext;
 use super::parts::Parts;
 use super::splitter::Splitter;
 use super::tools::ConversationReading;
 use crate::prompt::Language;
-use crate::prompt::format::{AnswerTags, CallFormat, Tag};
+use crate::prompt::format::{AnswerTags, ToolCallFormat, Tag};
 
 #[derive(Debug)]
 enum AnySplitter {
@@ -44,9 +44,9 @@ impl AnswerReader {
         let splitter = match reading {
             None => AnySplitter::Raw,
             Some(reading) => {
-                let (tags, context) = (Arc::clone(&tags), CallContext { reading, count: 0 });
+                let (tags, context) = (Arc::clone(&tags), ToolCallContext { reading, count: 0 });
                 match tags.format().calls {
-                    CallFormat::Harmony => {
+                    ToolCallFormat::Harmony => {
                         AnySplitter::Harmony(Box::new(HarmonySplitter::new(tags, context)))
                     }
                     _ => AnySplitter::Tagged(Box::new(Splitter::new(tags, context))),

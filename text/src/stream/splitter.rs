@@ -12,10 +12,10 @@
 use std::sync::Arc;
 
 use super::Ending;
-use super::call::NoCall;
-use super::open_call::{Before, CallContext, OpenCall};
+use super::tool_call::BrokenToolCall;
+use super::open_tool_call::{Before, ToolCallContext, OpenToolCall};
 use super::parts::Parts;
-use crate::prompt::format::{AnswerTags, CallFormat, THOUGHT, Tag};
+use crate::prompt::format::{AnswerTags, ToolCallFormat, THOUGHT, Tag};
 
 /// What a text follows, with nothing but line breaks and separators since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,14 +54,14 @@ struct ThoughtState {
 enum State {
     Text(TextState),
     Thought(ThoughtState),
-    Call(Box<OpenCall>),
+    Call(Box<OpenToolCall>),
 }
 
 /// Splits one answer.
 #[derive(Clone, Debug)]
 pub(super) struct Splitter {
     tags: Arc<AnswerTags>,
-    context: CallContext,
+    context: ToolCallContext,
     state: State,
     /// Letters that may become a tag.
     spelled: String,
@@ -73,7 +73,7 @@ pub(super) struct Splitter {
 
 impl Splitter {
     /// Before the first token of an answer.
-    pub(super) fn new(tags: Arc<AnswerTags>, context: CallContext) -> Self {
+    pub(super) fn new(tags: Arc<AnswerTags>, context: ToolCallContext) -> Self {
         let state = match context.reading.thought_is_open && tags.format().thoughts {
             true => State::Thought(ThoughtState::default()),
             false => State::Text(TextState::default()),
@@ -82,12 +82,12 @@ impl Splitter {
         Self { tags, context, state, spelled, has_text: false, gap }
     }
 
-    fn format(&self) -> CallFormat {
+    fn format(&self) -> ToolCallFormat {
         self.tags.format().calls
     }
 
     fn reads_calls(&self) -> bool {
-        self.context.tools().is_some() && self.format() != CallFormat::None
+        self.context.tools().is_some() && self.format() != ToolCallFormat::None
     }
 
     /// Takes letters.
@@ -172,12 +172,12 @@ impl Splitter {
     fn wants(&self, tag: Tag) -> bool {
         match (&self.state, tag) {
             (State::Text(_), Tag::ThoughtOpen) => !self.has_text,
-            (State::Text(_), Tag::CallOpen) => self.reads_calls(),
-            (State::Text(state), Tag::CallClose) => state.is_failed_call,
+            (State::Text(_), Tag::ToolCallOpen) => self.reads_calls(),
+            (State::Text(state), Tag::ToolCallClose) => state.is_failed_call,
             (State::Text(state), Tag::Function) => self.reads_calls() && self.at_line_start(state),
             (State::Thought(_), Tag::ThoughtClose) => true,
             (State::Call(_), Tag::Quote) => true,
-            (State::Call(call), Tag::CallOpen | Tag::CallClose) => !call.in_text(),
+            (State::Call(call), Tag::ToolCallOpen | Tag::ToolCallClose) => !call.in_text(),
             _ => false,
         }
     }
@@ -187,7 +187,7 @@ impl Splitter {
     }
 
     fn take_letter(&mut self, letter: char, parts: &mut Parts) {
-        let has_name = self.format() == CallFormat::Gemma4;
+        let has_name = self.format() == ToolCallFormat::Gemma4;
         match &mut self.state {
             State::Thought(state) => state.push(letter, has_name, parts),
             State::Text(_) => self.take_letter_of_text(letter, parts),
@@ -197,13 +197,13 @@ impl Splitter {
 
     fn take_letter_of_text(&mut self, letter: char, parts: &mut Parts) {
         let reads_calls = self.reads_calls();
-        let llama = self.format() == CallFormat::Llama3 && reads_calls;
+        let llama = self.format() == ToolCallFormat::Llama3 && reads_calls;
         let State::Text(state) = &mut self.state else { return };
         let separates = letter == '\n' || (llama && (letter == ';' || letter == ' '));
         let first = !self.has_text || (state.after != After::Text && self.context.count > 0);
         if llama && letter == '{' && first {
             let before = self.before_call();
-            let call = OpenCall::uncertain(CallFormat::Llama3).after(before);
+            let call = OpenToolCall::uncertain(ToolCallFormat::Llama3).after(before);
             self.state = State::Call(Box::new(call));
             return self.take_letter_of_call(letter, parts);
         }
@@ -229,7 +229,7 @@ impl Splitter {
             return self.fail_call(&problem, parts);
         }
         // This family's calls have no closing tag.
-        if self.format() == CallFormat::Llama3
+        if self.format() == ToolCallFormat::Llama3
             && let State::Call(call) = &self.state
             && call.is_done()
         {
@@ -251,7 +251,7 @@ impl Splitter {
                 };
                 match taken {
                     Ok(true) => {}
-                    Ok(false) if tag == Tag::CallClose => self.end_call(letters, parts),
+                    Ok(false) if tag == Tag::ToolCallClose => self.end_call(letters, parts),
                     Ok(false) => {
                         self.end_call("", parts);
                         self.take_tag(tag, parts);
@@ -271,10 +271,10 @@ impl Splitter {
                 self.release_held(parts);
                 self.state = State::Thought(ThoughtState::default());
             }
-            (State::Text(_), Tag::CallOpen | Tag::Function) if self.context.tools().is_some() => {
+            (State::Text(_), Tag::ToolCallOpen | Tag::Function) if self.context.tools().is_some() => {
                 let before = self.before_call();
                 let opening = if tag == Tag::Function { "" } else { letters };
-                let call = OpenCall::new(tags.format().calls, opening).after(before);
+                let call = OpenToolCall::new(tags.format().calls, opening).after(before);
                 self.state = State::Call(Box::new(call));
                 if tag == Tag::Function {
                     letters.chars().for_each(|letter| self.take_letter(letter, parts));
@@ -284,7 +284,7 @@ impl Splitter {
                 // A tag in a place where it means nothing. Its token is left out of the text if
                 // the tokenizer says so, unless it ends what has become text.
                 let is_failed_call = std::mem::take(&mut state.is_failed_call);
-                state.is_failed_call = is_failed_call && tag != Tag::CallClose;
+                state.is_failed_call = is_failed_call && tag != Tag::ToolCallClose;
                 if is_failed_call || !tags.is_skipped(tag) {
                     letters.chars().for_each(|letter| self.take_letter(letter, parts));
                 }
@@ -321,7 +321,7 @@ impl Splitter {
         }
     }
 
-    fn close_call(&mut self, mut call: OpenCall, closing: &str, parts: &mut Parts) {
+    fn close_call(&mut self, mut call: OpenToolCall, closing: &str, parts: &mut Parts) {
         self.gap = call.take_gap();
         if !call.close(closing, parts) {
             // It was sent with the letters of the call.
@@ -332,7 +332,7 @@ impl Splitter {
     }
 
     /// What follows up to the call's closing tag is text as well.
-    fn fail_call(&mut self, problem: &NoCall, parts: &mut Parts) {
+    fn fail_call(&mut self, problem: &BrokenToolCall, parts: &mut Parts) {
         let text = State::Text(TextState { is_failed_call: true, ..Default::default() });
         if let State::Call(call) = std::mem::replace(&mut self.state, text) {
             call.fail(problem, "", parts);

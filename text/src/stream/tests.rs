@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use super::parts::Parts;
-use super::{AnswerPart, CallStart, ConversationReading};
-use crate::prompt::format::CallFormat;
+use super::{AnswerPart, ToolCallStart, ConversationReading};
+use crate::prompt::format::ToolCallFormat;
 use crate::samples::answers::{Model, TAGS, offered};
 
 fn shown(parts: &[AnswerPart]) -> Vec<String> {
@@ -16,20 +16,20 @@ fn shown(parts: &[AnswerPart]) -> Vec<String> {
         match part {
             AnswerPart::Text(text) => out.push(format!("text {text}")),
             AnswerPart::Reasoning(text) => out.push(format!("thought {text}")),
-            AnswerPart::CallStart(CallStart { index, id, name }) => {
+            AnswerPart::ToolCallStart(ToolCallStart { index, id, name }) => {
                 assert_eq!(id, &format!("c{index}"));
                 out.push(format!("call {index} {name} "));
             }
-            AnswerPart::CallArguments(text) => out.last_mut().expect("a call").push_str(text),
-            AnswerPart::CallEnd => {
+            AnswerPart::ToolCallArguments(text) => out.last_mut().expect("a call").push_str(text),
+            AnswerPart::ToolCallEnd => {
                 let call = out.last_mut().expect("a call");
                 let arguments = call.splitn(4, ' ').nth(3).expect("arguments");
                 let parsed: Result<Map<String, Value>, _> = serde_json::from_str(arguments);
                 assert!(parsed.is_ok(), "{arguments}");
                 call.push('.');
             }
-            AnswerPart::CallCut => out.last_mut().expect("a call").push_str(" cut"),
-            AnswerPart::MalformedCall(_) => out.push("fault".into()),
+            AnswerPart::ToolCallCut => out.last_mut().expect("a call").push_str(" cut"),
+            AnswerPart::MalformedToolCall(_) => out.push("fault".into()),
         }
     }
     out
@@ -37,7 +37,7 @@ fn shown(parts: &[AnswerPart]) -> Vec<String> {
 
 #[track_caller]
 fn check_as(
-    calls: CallFormat,
+    calls: ToolCallFormat,
     tokens: bool,
     reading: &ConversationReading,
     answer: &str,
@@ -48,7 +48,7 @@ fn check_as(
 
 #[track_caller]
 fn check_end(
-    calls: CallFormat,
+    calls: ToolCallFormat,
     tokens: bool,
     reading: &ConversationReading,
     answer: &str,
@@ -65,7 +65,7 @@ fn check_end(
 
 /// The same with tags as tokens and as letters.
 #[track_caller]
-fn check(calls: CallFormat, answer: &str, expected: &[&str]) {
+fn check(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
     for tokens in [true, false] {
         check_as(calls, tokens, &offered(), answer, expected);
     }
@@ -73,7 +73,7 @@ fn check(calls: CallFormat, answer: &str, expected: &[&str]) {
 
 #[test]
 fn thoughts_are_told_from_the_answer() {
-    for calls in [CallFormat::None, CallFormat::Hermes, CallFormat::QwenXml, CallFormat::Llama3] {
+    for calls in [ToolCallFormat::None, ToolCallFormat::Hermes, ToolCallFormat::QwenXml, ToolCallFormat::Llama3] {
         check(
             calls,
             "<think>\nso\n\nand so\n</think>\n\nIt is 5.",
@@ -86,7 +86,7 @@ fn thoughts_are_told_from_the_answer() {
     let open = ConversationReading { thought_is_open: true, ..offered() };
     for tokens in [true, false] {
         let check = |answer: &str, expected: &[&str]| {
-            check_as(CallFormat::Hermes, tokens, &open, answer, expected);
+            check_as(ToolCallFormat::Hermes, tokens, &open, answer, expected);
         };
         check(
             "so <tool_call> is a tag\n</think>\n\n5",
@@ -99,22 +99,22 @@ fn thoughts_are_told_from_the_answer() {
 #[test]
 fn tags_that_are_tokens_are_no_letters_and_without_tools_there_is_no_call() {
     let answer = "a<think>b</think><tool_call>{\"name\": \"read\"}</tool_call>";
-    let model = Model::new(CallFormat::Hermes, true);
+    let model = Model::new(ToolCallFormat::Hermes, true);
     // The letters of the tags, as the model spelled them.
     let ids = Model { tokens: false, ..model }.ids(answer);
-    let model = Model::new(CallFormat::Hermes, true);
+    let model = Model::new(ToolCallFormat::Hermes, true);
     let parts = model.parts(&ids, offered(), &[1], FinishReason::Stop);
     assert_eq!(shown(&parts), [format!("text {answer}")]);
     let no_tools = ConversationReading::default();
     let call = "<tool_call>{\"name\": \"read\"}</tool_call>";
     for tokens in [true, false] {
-        check_as(CallFormat::Hermes, tokens, &no_tools, call, &[&format!("text {call}")]);
+        check_as(ToolCallFormat::Hermes, tokens, &no_tools, call, &[&format!("text {call}")]);
     }
 }
 
 #[test]
 fn hermes_calls_are_json_between_tags() {
-    let check = |answer: &str, expected: &[&str]| check(CallFormat::Hermes, answer, expected);
+    let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::Hermes, answer, expected);
     let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"text\": \"a</tool_call>\\n\", \"n\": [1.0, null]}}\n</tool_call>";
     let read = "call 0 read {\"text\": \"a</tool_call>\\n\", \"n\": [1.0, null]}.";
     check(call, &[read]);
@@ -159,7 +159,7 @@ fn hermes_calls_are_json_between_tags() {
 
 #[test]
 fn qwen_calls_are_tags_with_values_by_the_schema() {
-    let check = |answer: &str, expected: &[&str]| check(CallFormat::QwenXml, answer, expected);
+    let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::QwenXml, answer, expected);
     let parameter =
         |name: &str, value: &str| format!("<parameter={name}>\n{value}\n</parameter>\n");
     let call = |parameters: &str| {
@@ -199,7 +199,7 @@ fn qwen_calls_are_tags_with_values_by_the_schema() {
 
 #[test]
 fn llama_calls_are_the_whole_answer() {
-    let check = |answer: &str, expected: &[&str]| check(CallFormat::Llama3, answer, expected);
+    let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::Llama3, answer, expected);
     let call = "{\"name\": \"read\", \"parameters\": {\"n\": 5}}";
     check(call, &["call 0 read {\"n\": 5}."]);
     check(&format!("<|python_tag|>{call}"), &["call 0 read {\"n\": 5}."]);
@@ -217,7 +217,7 @@ fn llama_calls_are_the_whole_answer() {
 
 #[test]
 fn gemma_calls_have_keys_without_quotes() {
-    let check = |answer: &str, expected: &[&str]| check(CallFormat::Gemma4, answer, expected);
+    let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::Gemma4, answer, expected);
     let call = "<|tool_call>call:read{flag:true,list:[1,<|\"|>x<|\"|>,{}],n:-2.5,sub:{a:None},text:<|\"|>a \"b\"\n} é<|\"|>}<tool_call|>";
     let read = "call 0 read {\"flag\":true,\"list\":[1,\"x\",{}],\"n\":-2.5,\"sub\":{\"a\":null},\"text\":\"a \\\"b\\\"\\n} é\"}.";
     check(call, &[read]);
@@ -237,7 +237,7 @@ fn gemma_calls_have_keys_without_quotes() {
         ["read{}", "call:read{n:five}", "call:read{n:1,}", "call:read{n:1}}", "call:re ad{}"]
     {
         let answer = format!("<|tool_call>{wrong}<tool_call|>");
-        let model = Model::new(CallFormat::Gemma4, true);
+        let model = Model::new(ToolCallFormat::Gemma4, true);
         let parts = shown(&model.parts(&model.ids(&answer), offered(), &[1], FinishReason::Stop));
         let text = format!("text {answer}");
         assert_eq!(parts[parts.len() - 2..], ["fault".to_owned(), text], "{wrong}");
@@ -246,7 +246,7 @@ fn gemma_calls_have_keys_without_quotes() {
 
 #[test]
 fn harmony_messages_go_by_their_channel_and_recipient() {
-    let check = |answer: &str, expected: &[&str]| check(CallFormat::Harmony, answer, expected);
+    let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::Harmony, answer, expected);
     let thought = "<|channel|>analysis<|message|>so\n<|end|>";
     let call = "<|start|>assistant<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"n\": 5}<|call|>";
     check(
@@ -273,7 +273,7 @@ fn harmony_messages_go_by_their_channel_and_recipient() {
 
 /// The same of an answer that the limit of tokens cuts.
 #[track_caller]
-fn check_cut(calls: CallFormat, answer: &str, expected: &[&str]) {
+fn check_cut(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
     for tokens in [true, false] {
         check_end(calls, tokens, &offered(), answer, FinishReason::Length, expected);
     }
@@ -281,13 +281,13 @@ fn check_cut(calls: CallFormat, answer: &str, expected: &[&str]) {
 
 /// The same of an answer with half a tag: a tokenizer that has it as a token makes no halves.
 #[track_caller]
-fn check_half(calls: CallFormat, answer: &str, expected: &[&str]) {
+fn check_half(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
     check_end(calls, false, &offered(), answer, FinishReason::Length, expected);
 }
 
 #[test]
 fn a_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
-    let check = |answer: &str, expected: &[&str]| check_cut(CallFormat::Hermes, answer, expected);
+    let check = |answer: &str, expected: &[&str]| check_cut(ToolCallFormat::Hermes, answer, expected);
     let begun = "I look.\n<tool_call>\n{\"name\": \"read\"";
     check(begun, &["text I look.", "call 0 read  cut"]);
     check(&format!("{begun}, \"arg"), &["text I look.", "call 0 read  cut"]);
@@ -300,42 +300,42 @@ fn a_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
     check(&arguments, &["text I look.", "call 0 read {\"n\": 1} cut"]);
     // The call is whole, and half its closing tag came.
     let whole = format!("{arguments}}}\n</tool_c");
-    check_half(CallFormat::Hermes, &whole, &["text I look.", "call 0 read {\"n\": 1}."]);
+    check_half(ToolCallFormat::Hermes, &whole, &["text I look.", "call 0 read {\"n\": 1}."]);
     check(
         &format!("{arguments}}}\n</tool_call>\n<tool_call>\n{{\"name\": \"get-time\", "),
         &["text I look.", "call 0 read {\"n\": 1}.", "call 1 get-time  cut"],
     );
     let tagged = "<tool_call>\n<function=read>\n<parameter=";
     let check = |answer: &str, expected: &[&str]| {
-        check_cut(CallFormat::QwenXml, &format!("{tagged}{answer}"), expected);
+        check_cut(ToolCallFormat::QwenXml, &format!("{tagged}{answer}"), expected);
     };
     check("text>\nab\n</para", &["call 0 read {\"text\": \"ab cut"]);
     check("n>\n12", &["call 0 read {\"n\": 12 cut"]);
     check("maybe>\na \"b\"", &["call 0 read {\"maybe\": \"a \\\"b\\\" cut"]);
     check("n>\n5\n</parameter>\n</func", &["call 0 read {\"n\": 5 cut"]);
     let whole = format!("{tagged}n>\n5\n</parameter>\n</function>\n</tool");
-    check_half(CallFormat::QwenXml, &whole, &["call 0 read {\"n\": 5}."]);
+    check_half(ToolCallFormat::QwenXml, &whole, &["call 0 read {\"n\": 5}."]);
     check_cut(
-        CallFormat::Llama3,
+        ToolCallFormat::Llama3,
         "{\"name\": \"read\", \"parameters\": {\"n\": 1",
         &["call 0 read {\"n\": 1 cut"],
     );
     let gemma = "<|tool_call>call:read{list:[<|\"|>x<|\"|>,1";
-    check_cut(CallFormat::Gemma4, gemma, &["call 0 read {\"list\":[\"x\",1 cut"]);
-    check_cut(CallFormat::Gemma4, &gemma[..gemma.len() - 7], &["call 0 read {\"list\":[\"x cut"]);
+    check_cut(ToolCallFormat::Gemma4, gemma, &["call 0 read {\"list\":[\"x\",1 cut"]);
+    check_cut(ToolCallFormat::Gemma4, &gemma[..gemma.len() - 7], &["call 0 read {\"list\":[\"x cut"]);
     let header = "<|channel|>commentary to=functions.read <|constrain|>json<|message|>";
-    check_cut(CallFormat::Harmony, header, &["call 0 read  cut"]);
-    check_cut(CallFormat::Harmony, &format!("{header}{{\"n\": 5"), &["call 0 read {\"n\": 5 cut"]);
-    check_half(CallFormat::Harmony, &format!("{header}{{}}<|ca"), &["call 0 read {}."]);
+    check_cut(ToolCallFormat::Harmony, header, &["call 0 read  cut"]);
+    check_cut(ToolCallFormat::Harmony, &format!("{header}{{\"n\": 5"), &["call 0 read {\"n\": 5 cut"]);
+    check_half(ToolCallFormat::Harmony, &format!("{header}{{}}<|ca"), &["call 0 read {}."]);
 }
 
 /// What the limit leaves of a call before its name: nothing, also of half a tag.
 #[test]
 fn a_call_that_the_limit_cuts_before_its_name_is_left_out() {
     for (calls, opening) in [
-        (CallFormat::Hermes, "<tool_call>\n{\"arguments\": {\"n\": 1}, \"name\": \"re"),
-        (CallFormat::QwenXml, "<tool_call>\n<function=re"),
-        (CallFormat::Gemma4, "<|tool_call>call:re"),
+        (ToolCallFormat::Hermes, "<tool_call>\n{\"arguments\": {\"n\": 1}, \"name\": \"re"),
+        (ToolCallFormat::QwenXml, "<tool_call>\n<function=re"),
+        (ToolCallFormat::Gemma4, "<|tool_call>call:re"),
     ] {
         for end in 1..=opening.len() {
             check_half(calls, &opening[..end], &[]);
@@ -349,32 +349,32 @@ fn a_call_that_the_limit_cuts_before_its_name_is_left_out() {
         }
     }
     for after_tag in ["", "\n{", "\n{\"na", "\n{\"name\": \"re"] {
-        check_cut(CallFormat::Hermes, &format!("a\n<tool_call>{after_tag}"), &["text a"]);
+        check_cut(ToolCallFormat::Hermes, &format!("a\n<tool_call>{after_tag}"), &["text a"]);
     }
-    check_cut(CallFormat::Gemma4, "a<|tool_call>call:re", &["text a"]);
-    check_cut(CallFormat::QwenXml, "a\n<function=re", &["text a"]);
+    check_cut(ToolCallFormat::Gemma4, "a<|tool_call>call:re", &["text a"]);
+    check_cut(ToolCallFormat::QwenXml, "a\n<function=re", &["text a"]);
     let header = "<|channel|>commentary to=functions.read <|constrain|>json<|mess";
     for end in ["<|channel|>".len(), 20, 40, header.len()] {
-        check_cut(CallFormat::Harmony, &header[..end], &[]);
+        check_cut(ToolCallFormat::Harmony, &header[..end], &[]);
     }
-    check_cut(CallFormat::Harmony, " to=functions.re", &[]);
-    check_cut(CallFormat::Harmony, "short", &["text short"]);
+    check_cut(ToolCallFormat::Harmony, " to=functions.re", &[]);
+    check_cut(ToolCallFormat::Harmony, "short", &["text short"]);
     // JSON that cannot become a call of an offered tool is an answer.
-    let llama = |answer: &str, expected: &[&str]| check_cut(CallFormat::Llama3, answer, expected);
+    let llama = |answer: &str, expected: &[&str]| check_cut(ToolCallFormat::Llama3, answer, expected);
     llama("{\"name\": \"re", &[]);
     llama("{\"type\": \"function\", \"na", &[]);
     llama("{\"name\": \"Ad", &["text {\"name\": \"Ad"]);
     llama("{\"tit", &["text {\"tit"]);
     // Half a tag of a thought.
-    check_half(CallFormat::Hermes, "<think>so</th", &["thought so"]);
-    check_half(CallFormat::None, "<thi", &[]);
-    check_cut(CallFormat::None, "a <thi", &["text a <thi"]);
+    check_half(ToolCallFormat::Hermes, "<think>so</th", &["thought so"]);
+    check_half(ToolCallFormat::None, "<thi", &[]);
+    check_cut(ToolCallFormat::None, "a <thi", &["text a <thi"]);
 }
 
 #[test]
 fn line_breaks_around_calls_are_kept_between_texts_alone() {
     let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {}}\n</tool_call>";
-    let hermes = |answer: &str, expected: &[&str]| check(CallFormat::Hermes, answer, expected);
+    let hermes = |answer: &str, expected: &[&str]| check(ToolCallFormat::Hermes, answer, expected);
     let (first, second) = ("call 0 read {}.", "call 1 read {}.");
     hermes(&format!("I look.\n{call}\nDone."), &["text I look.", first, "text \n\nDone."]);
     hermes(&format!("I look.{call}\n\nDone.\n"), &["text I look.", first, "text \n\nDone.\n"]);
@@ -392,7 +392,7 @@ fn line_breaks_around_calls_are_kept_between_texts_alone() {
     hermes(&format!("\n{call}\n{call}\n\nDone."), &[first, second, "text Done."]);
     let thinking = format!("I look.\n{call}\n<think>so</think>\n\nDone.");
     let expected = ["text I look.", first, "thought so", "text \nDone."];
-    check_as(CallFormat::Hermes, true, &offered(), &thinking, &expected);
+    check_as(ToolCallFormat::Hermes, true, &offered(), &thinking, &expected);
     // A call that is none is text with what stood before it.
     hermes(
         &format!("I look.\n{call}\n<tool_call>oops</tool_call>"),
@@ -400,49 +400,49 @@ fn line_breaks_around_calls_are_kept_between_texts_alone() {
     );
     let tagged = "<tool_call>\n<function=read>\n</function>\n</tool_call>";
     let shown = ["text I look.", first, "text \n\nDone."];
-    check(CallFormat::QwenXml, &format!("I look.\n{tagged}\nDone."), &shown);
+    check(ToolCallFormat::QwenXml, &format!("I look.\n{tagged}\nDone."), &shown);
     let gemma = "<|tool_call>call:read{}<tool_call|>";
-    check(CallFormat::Gemma4, &format!("I look.\n{gemma}\nDone."), &shown);
+    check(ToolCallFormat::Gemma4, &format!("I look.\n{gemma}\nDone."), &shown);
     let llama = "{\"name\": \"read\", \"parameters\": {}}";
-    check(CallFormat::Llama3, &format!("{llama}\n{llama}\nDone."), &[first, second, "text Done."]);
+    check(ToolCallFormat::Llama3, &format!("{llama}\n{llama}\nDone."), &[first, second, "text Done."]);
 }
 
 #[test]
 fn tokens_of_thoughts_are_counted_with_their_tags_whatever_the_batches() {
-    let usage = |calls: CallFormat, reading: &ConversationReading, answer: &str, size: usize| {
+    let usage = |calls: ToolCallFormat, reading: &ConversationReading, answer: &str, size: usize| {
         let model = Model::new(calls, true);
         let ids = model.ids(answer);
         let events = model.events(&ids, reading.clone(), &[size], &[], FinishReason::Stop);
         let end = events.into_iter().rev().find_map(|event| event.last).expect("an end");
         (end.usage.reasoning_tokens as usize, end.usage.completion_tokens as usize)
     };
-    let model = Model::new(CallFormat::Hermes, true);
+    let model = Model::new(ToolCallFormat::Hermes, true);
     let (thought, text) = ("so it is", "\n\nIt is 5.");
     let thoughts = model.ids(thought).len();
     let open = ConversationReading { thought_is_open: true, ..offered() };
     for size in [1, 2, 5, 1000] {
         let whole = format!("<think>{thought}</think>{text}");
         let all = model.ids(&whole).len();
-        assert_eq!(usage(CallFormat::Hermes, &offered(), &whole, size), (thoughts + 2, all));
+        assert_eq!(usage(ToolCallFormat::Hermes, &offered(), &whole, size), (thoughts + 2, all));
         let rest = &whole["<think>".len()..];
-        assert_eq!(usage(CallFormat::Hermes, &open, rest, size), (thoughts + 1, all - 1));
-        assert_eq!(usage(CallFormat::Hermes, &offered(), text, size).0, 0);
+        assert_eq!(usage(ToolCallFormat::Hermes, &open, rest, size), (thoughts + 1, all - 1));
+        assert_eq!(usage(ToolCallFormat::Hermes, &offered(), text, size).0, 0);
         let harmony = format!(
             "<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant<|channel|>final<|message|>5"
         );
-        assert_eq!(usage(CallFormat::Harmony, &offered(), &harmony, size).0, thoughts + 2);
+        assert_eq!(usage(ToolCallFormat::Harmony, &offered(), &harmony, size).0, thoughts + 2);
     }
 }
 
 #[test]
 fn arguments_are_sent_as_they_come() {
-    let model = Model::new(CallFormat::QwenXml, true);
+    let model = Model::new(ToolCallFormat::QwenXml, true);
     let answer = "<tool_call><function=read><parameter=text>one two three four five";
     let mut seen = String::new();
     for event in model.events(&model.ids(answer), offered(), &[1], &[], FinishReason::Stop) {
         if event.last.is_none() {
             for part in event.parts {
-                if let AnswerPart::CallArguments(text) = part {
+                if let AnswerPart::ToolCallArguments(text) = part {
                     seen.push_str(&text);
                 }
             }
@@ -453,7 +453,7 @@ fn arguments_are_sent_as_they_come() {
 
 #[test]
 fn a_stop_string_is_looked_for_in_the_text_alone() {
-    let model = Model::new(CallFormat::Hermes, true);
+    let model = Model::new(ToolCallFormat::Hermes, true);
     let answer = "<think>a END b</think>c E<tool_call>{\"name\": \"read\", \"arguments\": {\"text\": \"END\"}}</tool_call>ND d END e";
     let events = model.events(&model.ids(answer), offered(), &[3], &["END"], FinishReason::Stop);
     let end = events.last().and_then(|event| event.last.clone()).expect("an end");
@@ -496,12 +496,12 @@ fn fragments() -> impl Strategy<Value = Vec<&'static str>> {
 #[test]
 fn batches_do_not_matter_and_nothing_is_lost() {
     let formats = [
-        CallFormat::None,
-        CallFormat::Hermes,
-        CallFormat::QwenXml,
-        CallFormat::Llama3,
-        CallFormat::Gemma4,
-        CallFormat::Harmony,
+        ToolCallFormat::None,
+        ToolCallFormat::Hermes,
+        ToolCallFormat::QwenXml,
+        ToolCallFormat::Llama3,
+        ToolCallFormat::Gemma4,
+        ToolCallFormat::Harmony,
     ];
     let models: Vec<Model> = [true, false]
         .into_iter()
@@ -530,9 +530,9 @@ fn batches_do_not_matter_and_nothing_is_lost() {
         for word in words {
             prop_assert!(seen.contains(&word), "{} of {:?} is not in {:?}", word, answer, parts);
         }
-        let void = parts.iter().filter(|part| matches!(part, AnswerPart::CallStart(_))).count()
-            - parts.iter().filter(|part| matches!(part, AnswerPart::CallEnd)).count();
-        let faults = parts.iter().filter(|part| matches!(part, AnswerPart::MalformedCall(_))).count();
+        let void = parts.iter().filter(|part| matches!(part, AnswerPart::ToolCallStart(_))).count()
+            - parts.iter().filter(|part| matches!(part, AnswerPart::ToolCallEnd)).count();
+        let faults = parts.iter().filter(|part| matches!(part, AnswerPart::MalformedToolCall(_))).count();
         prop_assert!(void <= faults, "{:?}", parts);
     });
 }

@@ -94,13 +94,13 @@ def shown(role, *parts):
     return {"role": role, "content": [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]}
 
 
-# Of templates that show pictures.
-PICTURES = {
-    "a picture and a question": ([shown("user", IMAGE, "What is it?")], None, {}),
-    "pictures between texts": ([SYSTEM, shown("user", "This", IMAGE, "or", IMAGE, "?"), ANSWER, shown("user", IMAGE)], None, {}),
-    "a picture of the assistant": ([HELLO, shown("assistant", "Look:", IMAGE), MORE], None, {}),
-    "a picture of a tool": ([HELLO, CALL, {**shown("tool", IMAGE, "done"), "tool_call_id": "call_1"}], [READ], {}),
-    "a picture of the system": ([shown("system", "Be brief.", IMAGE), HELLO], None, {}),
+# Of templates that show images.
+IMAGES = {
+    "an image and a question": ([shown("user", IMAGE, "What is it?")], None, {}),
+    "images between texts": ([SYSTEM, shown("user", "This", IMAGE, "or", IMAGE, "?"), ANSWER, shown("user", IMAGE)], None, {}),
+    "an image of the assistant": ([HELLO, shown("assistant", "Look:", IMAGE), MORE], None, {}),
+    "an image of a tool": ([HELLO, CALL, {**shown("tool", IMAGE, "done"), "tool_call_id": "call_1"}], [READ], {}),
+    "an image of the system": ([shown("system", "Be brief.", IMAGE), HELLO], None, {}),
 }
 WORDS = {"words": ([{"role": "user", "content": "hello old world"}, {"role": "assistant", "content": "x"}], None, {})}
 
@@ -131,7 +131,7 @@ def main():
                 # It shows thoughts of their own field alone. Paceline moves those in a text there before it renders.
                 del conversations["earlier thoughts"]
         if "<|image_pad|>" in source:
-            conversations = conversations | PICTURES
+            conversations = conversations | IMAGES
         for name, conversation in conversations.items():
             messages, tools, arguments = conversation
             case = {"template": path.name, "name": name, "messages": messages, "tools": tools, "arguments": arguments}

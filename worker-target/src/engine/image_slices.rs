@@ -61,7 +61,7 @@ impl Engine {
             );
             self.end_with_bug(
                 key,
-                "the engine failed on a picture of this request; the log has the reason",
+                "the engine failed on an image of this request; the log has the reason",
             );
         }
     }

@@ -45,13 +45,13 @@ pub(super) fn check(
             return Ok(CheckedImages::default());
         }
         let what = format!("expected none: {} has no vision tower", context.architecture);
-        return Err(Reason::NoVision.field("pictures", what));
+        return Err(Reason::NoVision.field("images", what));
     };
     let mut checked = CheckedImages::default();
     // End of the image before.
     let mut end = 0;
     for (at, image) in images.iter().enumerate() {
-        let one = checked_image(image, format!("pictures[{at}]"), context.cache_scope, vision)?;
+        let one = checked_image(image, format!("images[{at}]"), context.cache_scope, vision)?;
         check_place(at, &one.image, end, prompt, vision)?;
         end = one.image.end();
         checked.announced.push(one.announced);
@@ -70,10 +70,10 @@ fn check_place(
     vision: &VisionInfo,
 ) -> Result<(), Status> {
     let invalid =
-        |what: String| Err(Reason::InvalidArgument.field(&format!("pictures[{at}].first"), what));
+        |what: String| Err(Reason::InvalidArgument.field(&format!("images[{at}].first"), what));
     if image.first < end {
         return invalid(format!(
-            "expected a place from {end} on, after the picture before, found {}",
+            "expected a place from {end} on, after the image before, found {}",
             image.first
         ));
     }
@@ -89,7 +89,7 @@ fn check_place(
     let rows = &prompt[image.first..image.end()];
     if let Some(other) = rows.iter().position(|id| *id != vision.image_token) {
         return invalid(format!(
-            "expected {} at all places of the picture, found {} at {}",
+            "expected {} at all places of the image, found {} at {}",
             vision.image_token,
             rows[other],
             image.first + other
@@ -106,7 +106,7 @@ fn no_placeholder(ids: &[u32], first: usize, vision: &VisionInfo) -> Result<(), 
         Some(at) => {
             let (id, place) = (vision.image_token, first + at);
             let what = format!(
-                "expected a picture for each {id}, which stands for one of its rows, found none for place {place}"
+                "expected an image for each {id}, which stands for one of its rows, found none for place {place}"
             );
             Err(Reason::InvalidArgument.field("prompt_ids", what))
         }
@@ -210,7 +210,7 @@ fn three_finite(numbers: &[f32]) -> Option<[f32; 3]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::internal::v1::Picture;
+    use paceline_proto::internal::v1::Image;
     use tonic_types::StatusExt as _;
 
     const TOKEN: u32 = 9;
@@ -220,8 +220,8 @@ mod tests {
     }
 
     /// 2 x 3 rows of a prompt.
-    fn picture(first: u32) -> Picture {
-        Picture {
+    fn image(first: u32) -> Image {
+        Image {
             file: "abc".into(),
             bytes: 4 * 6 * 16 * 3,
             digest: vec![7; 32].into(),
@@ -242,17 +242,17 @@ mod tests {
     }
 
     fn checked(
-        pictures: &[Picture],
+        images: &[Image],
         prompt: &[u32],
         cache_scope: &str,
         vision: Option<&VisionInfo>,
     ) -> Result<CheckedImages, Status> {
-        let images: Vec<_> = pictures.iter().cloned().map(PromptImage::from).collect();
+        let images: Vec<_> = images.iter().cloned().map(PromptImage::from).collect();
         check(&images, ImageContext { prompt, cache_scope, vision, architecture: "m" })
     }
 
-    fn refusal(pictures: &[Picture], prompt: &[u32]) -> (Option<Reason>, String) {
-        let status = checked(pictures, prompt, "", Some(&vision())).expect_err("refused");
+    fn refusal(images: &[Image], prompt: &[u32]) -> (Option<Reason>, String) {
+        let status = checked(images, prompt, "", Some(&vision())).expect_err("refused");
         let field = status
             .get_details_bad_request()
             .map(|bad| bad.field_violations[0].field.clone())
@@ -264,10 +264,10 @@ mod tests {
     fn each_image_replaces_its_own_placeholders() {
         let prompt = prompt(20, &[(2, 8), (8, 14)]);
         let CheckedImages { announced, images } =
-            checked(&[picture(2), picture(8)], &prompt, "s", Some(&vision())).expect("good");
+            checked(&[image(2), image(8)], &prompt, "s", Some(&vision())).expect("good");
         assert_eq!(
             announced.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(),
-            ["pictures[0]", "pictures[1]"]
+            ["images[0]", "images[1]"]
         );
         assert_eq!(
             (images[0].first, images[0].grid_rows, images[0].grid_columns, images[0].patches),
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn without_a_tower_images_are_refused_and_every_id_is_text() {
-        let status = checked(&[picture(2)], &prompt(20, &[(2, 8)]), "", None).expect_err("refused");
+        let status = checked(&[image(2)], &prompt(20, &[(2, 8)]), "", None).expect_err("refused");
         assert_eq!(Reason::of(&status), Some(Reason::NoVision));
         assert_eq!(
             checked(&[], &[TOKEN], "", None).expect("an ordinary id"),
@@ -295,33 +295,33 @@ mod tests {
     fn each_bad_field_is_named() {
         let invalid = |field: &str| (Some(Reason::InvalidArgument), field.to_owned());
         let good = prompt(20, &[(2, 8)]);
-        let refused = |change: &dyn Fn(&mut Picture)| {
-            let mut picture = picture(2);
-            change(&mut picture);
-            refusal(&[picture], &good)
+        let refused = |change: &dyn Fn(&mut Image)| {
+            let mut image = image(2);
+            change(&mut image);
+            refusal(&[image], &good)
         };
         for name in ["", ".", "..", ".hidden", "a/b", "/etc/passwd", "a\0b"] {
-            assert_eq!(refused(&|p| p.file = name.into()), invalid("pictures[0].file"), "{name:?}");
+            assert_eq!(refused(&|p| p.file = name.into()), invalid("images[0].file"), "{name:?}");
         }
-        assert_eq!(refused(&|p| p.file = "a".repeat(256)), invalid("pictures[0].file"));
+        assert_eq!(refused(&|p| p.file = "a".repeat(256)), invalid("images[0].file"));
         for length in [0, 31, 33] {
             assert_eq!(
                 refused(&|p| p.digest = vec![7; length].into()),
-                invalid("pictures[0].digest")
+                invalid("images[0].digest")
             );
         }
-        assert_eq!(refused(&|p| p.rows = 0), invalid("pictures[0].rows"));
-        assert_eq!(refused(&|p| p.rows = 3), invalid("pictures[0].rows"));
-        assert_eq!(refused(&|p| p.columns = 5), invalid("pictures[0].columns"));
-        assert_eq!(refused(&|p| (p.rows, p.columns) = (1 << 31, 2)), invalid("pictures[0].rows"));
+        assert_eq!(refused(&|p| p.rows = 0), invalid("images[0].rows"));
+        assert_eq!(refused(&|p| p.rows = 3), invalid("images[0].rows"));
+        assert_eq!(refused(&|p| p.columns = 5), invalid("images[0].columns"));
+        assert_eq!(refused(&|p| (p.rows, p.columns) = (1 << 31, 2)), invalid("images[0].rows"));
         assert_eq!(
             refused(&|p| (p.rows, p.columns) = (u32::MAX - 1, 1 << 20)),
-            invalid("pictures[0].rows")
+            invalid("images[0].rows")
         );
-        assert_eq!(refused(&|p| p.bytes += 1), invalid("pictures[0].bytes"));
-        assert_eq!(refused(&|p| p.scale[1] = f32::NAN), invalid("pictures[0].scale"));
-        assert_eq!(refused(&|p| p.bias.push(0.0)), invalid("pictures[0].bias"));
-        assert_eq!(refused(&|p| p.bias.clear()), invalid("pictures[0].bias"));
+        assert_eq!(refused(&|p| p.bytes += 1), invalid("images[0].bytes"));
+        assert_eq!(refused(&|p| p.scale[1] = f32::NAN), invalid("images[0].scale"));
+        assert_eq!(refused(&|p| p.bias.push(0.0)), invalid("images[0].bias"));
+        assert_eq!(refused(&|p| p.bias.clear()), invalid("images[0].bias"));
         // Its position: beside its place, after the end, the largest number there is.
         for first in [1, 3, 15, 20, u32::MAX] {
             assert!(
@@ -329,22 +329,22 @@ mod tests {
                 "{first}"
             );
         }
-        assert_eq!(refused(&|p| p.first = 1), invalid("pictures[0].first"));
-        assert_eq!(refused(&|p| p.first = 15), invalid("pictures[0].first"));
-        assert_eq!(refusal(&[picture(2), picture(5)], &good), invalid("pictures[1].first"));
+        assert_eq!(refused(&|p| p.first = 1), invalid("images[0].first"));
+        assert_eq!(refused(&|p| p.first = 15), invalid("images[0].first"));
+        assert_eq!(refusal(&[image(2), image(5)], &good), invalid("images[1].first"));
         assert_eq!(
-            refusal(&[picture(10), picture(2)], &prompt(20, &[(2, 8), (10, 16)])),
+            refusal(&[image(10), image(2)], &prompt(20, &[(2, 8), (10, 16)])),
             invalid("prompt_ids")
         );
-        // Places without a picture: before, between and after pictures, and without any at all.
+        // Places without an image: before, between and after images, and without any at all.
         for extra in [(1, 2), (8, 9), (19, 20)] {
             assert_eq!(
-                refusal(&[picture(2)], &prompt(20, &[(2, 8), extra])),
+                refusal(&[image(2)], &prompt(20, &[(2, 8), extra])),
                 invalid("prompt_ids")
             );
         }
         assert_eq!(refusal(&[], &good), invalid("prompt_ids"));
         // One place is missing.
-        assert_eq!(refusal(&[picture(2)], &prompt(20, &[(2, 7)])), invalid("pictures[0].first"));
+        assert_eq!(refusal(&[image(2)], &prompt(20, &[(2, 7)])), invalid("images[0].first"));
     }
 }

@@ -17,10 +17,10 @@ async fn drafts_after_images_change_no_token_of_a_target_with_states() {
 #[tokio::test]
 async fn resumption_in_the_middle_of_an_answer_changes_no_token_of_a_target_with_states() {
     let (tall, wide) = (TestImage::random(20, 12, 1), TestImage::random(8, 30, 2));
-    // A cold worker's first chunk has 256 rows and ends inside the second picture.
+    // A cold worker's first chunk has 256 rows and ends inside the second image.
     let pieces = [Text(130, 1), Image(&tall), Text(30, 2), Image(&wide), Text(60, 3)];
     let long = request(&pieces, 50);
-    let end = long.generation.pictures[1].first as usize + wide.places();
+    let end = long.generation.images[1].first as usize + wide.places();
     assert!((end - wide.places()..end).contains(&256), "{end}");
     let worker = VisionWorker::of(HYBRID, &[]).await;
     let greedy: ImageRequest = long.scope("greedy");

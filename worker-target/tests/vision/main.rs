@@ -34,14 +34,14 @@ async fn answers_equal_the_reference_alone_and_in_a_batch() {
 async fn check_reference(model: VisionModel) {
     let worker = VisionWorker::of(model, &[]).await;
     let golden = golden(model);
-    assert!(golden.iter().any(|(one, _)| one.images.len() > 1), "several pictures in one request");
+    assert!(golden.iter().any(|(one, _)| one.images.len() > 1), "several images in one request");
     let mut about = worker.process.client.clone();
     let described = about
         .describe(DescribeRequest { stamp: Some(STAMP) })
         .await
         .expect("described")
         .into_inner();
-    assert!(described.model.expect("a model").vision && described.picture_patch_bytes > 0);
+    assert!(described.model.expect("a model").vision && described.image_patch_bytes > 0);
     for (one, expected) in &golden {
         assert_eq!(
             worker.ask(&one.scope("alone")).await.0,
@@ -55,7 +55,7 @@ async fn check_reference(model: VisionModel) {
     for text in &texts {
         plain.push(worker.ask(&text.scope("alone")).await.0);
     }
-    // All pictures at one moment, each twice, beside eight streams of text.
+    // All images at one moment, each twice, beside eight streams of text.
     let all: Vec<ImageRequest> = texts
         .iter()
         .chain(golden.iter().map(|(one, _)| one))
@@ -76,11 +76,11 @@ async fn check_reference(model: VisionModel) {
 #[tokio::test]
 async fn chunks_cache_and_resumption_change_no_token() {
     let (tall, wide) = (TestImage::random(20, 12, 1), TestImage::random(8, 30, 2));
-    // A cold worker's first chunk has 256 rows and ends inside the second picture.
+    // A cold worker's first chunk has 256 rows and ends inside the second image.
     let long = request(&[Text(130, 1), Image(&tall), Text(30, 2), Image(&wide), Text(60, 3)], 50);
     let (first, end) = (
-        long.generation.pictures[1].first as usize,
-        long.generation.pictures[1].first as usize + wide.places(),
+        long.generation.images[1].first as usize,
+        long.generation.images[1].first as usize + wide.places(),
     );
     assert!(first < 256 && 256 < end, "{first}..{end}");
     let worker = VisionWorker::new(&[("PACELINE_KV__PREFIX_CACHE", "true")]).await;
@@ -94,7 +94,7 @@ async fn chunks_cache_and_resumption_change_no_token() {
         (found, done.cached_tokens as usize),
         (expected.clone(), (long.prompt().len() - 1) / PAGE * PAGE)
     );
-    // Other text after the second picture: what is found ends inside it, and the rest of its rows
+    // Other text after the second image: what is found ends inside it, and the rest of its rows
     // are read.
     let other = vec![9; long.prompt().len() - end];
     let prompt_ids = [&long.prompt()[..end], &other].concat();
@@ -105,12 +105,12 @@ async fn chunks_cache_and_resumption_change_no_token() {
     let (fresh, again) = (worker.ask(&other.scope("fresh")).await.0, worker.ask(&other).await);
     assert_eq!((&again.0, again.1.cached_tokens as usize), (&fresh, end / PAGE * PAGE));
     assert!(first < end / PAGE * PAGE && fresh != expected);
-    // Text, with the ids of pictures' neighbours, where the second picture was.
+    // Text, with the ids of images' neighbours, where the second image was.
     let prompt_ids =
         [&long.prompt()[..first], &vec![7; wide.places()], &long.prompt()[end..]].concat();
-    let pictures = long.generation.pictures[..1].to_vec();
+    let images = long.generation.images[..1].to_vec();
     let one = ImageRequest {
-        generation: Generation { prompt_ids, pictures, ..long.generation.clone() },
+        generation: Generation { prompt_ids, images, ..long.generation.clone() },
         images: vec![tall],
     };
     let (fresh, again) = (worker.ask(&one.scope("fresh")).await.0, worker.ask(&one).await);
@@ -141,13 +141,13 @@ async fn pages_of_one_image_are_never_used_for_another() {
     let mut answers = vec![];
     for image in &images {
         let (answer, done) = worker.ask(&see(image)).await;
-        // The page before the picture is all they have in common.
+        // The page before the image is all they have in common.
         assert_eq!(done.cached_tokens as usize, if answers.is_empty() { 0 } else { PAGE });
         assert!(done.tower_ms > 0.0 && done.prefill_ms > 0.0, "both took time: {done:?}");
         answers.push(answer);
     }
     for (at, answer) in answers.iter().enumerate() {
-        assert!(answers[..at].iter().all(|other| other != answer), "pictures change the answer");
+        assert!(answers[..at].iter().all(|other| other != answer), "images change the answer");
         let (again, done) = worker.ask(&see(&images[at])).await;
         assert_eq!((&again, done.cached_tokens as usize), (answer, (70 + 64 + 79) / PAGE * PAGE));
         assert!(
@@ -159,11 +159,11 @@ async fn pages_of_one_image_are_never_used_for_another() {
     let turned = TestImage { rows: 8, columns: 32, ..images[0].clone() };
     assert_ne!(worker.ask(&see(&turned)).await.0, answers[0]);
     let mut dark = see(&images[0]);
-    dark.generation.pictures[0].bias = vec![-0.5; 3];
+    dark.generation.images[0].bias = vec![-0.5; 3];
     let status =
         worker.run(worker.submitted(&dark), None).await.expect_err("the digest is of all of it");
     assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
-    // Scopes share no picture.
+    // Scopes share no image.
     let (other, done) = worker.ask(&see(&images[0]).scope("x")).await;
     assert_eq!((&other, done.cached_tokens), (&answers[0], 0));
     assert!(done.tower_ms > 0.0, "{done:?}");
@@ -260,7 +260,7 @@ async fn check_drafts(model: VisionModel) {
                 let sum = |of: fn(&v1::Speculation) -> u64| counts[..4].iter().map(of).sum::<u64>();
                 assert!(
                     sum(|one| one.accepted) * 10 >= sum(|one| one.drafted) * 8,
-                    "pictures first: {counts:?}"
+                    "images first: {counts:?}"
                 );
             }
         }
@@ -279,24 +279,24 @@ async fn an_unusable_image_fails_its_request_alone() {
     let text = request(&[Text(40, 9)], 200);
     let (beside, _) = worker.ask(&text).await;
     let broken: [(&str, &str, Damage); 8] = [
-        ("missing", "pictures[1].file", |worker, g| {
-            std::fs::remove_file(worker.folder().join(&g.pictures[1].file)).expect("there")
+        ("missing", "images[1].file", |worker, g| {
+            std::fs::remove_file(worker.folder().join(&g.images[1].file)).expect("there")
         }),
-        ("too short", "pictures[0].file", |worker, g| {
-            std::fs::write(worker.folder().join(&g.pictures[0].file), [7; 99]).expect("writable")
+        ("too short", "images[0].file", |worker, g| {
+            std::fs::write(worker.folder().join(&g.images[0].file), [7; 99]).expect("writable")
         }),
-        ("other pixels", "pictures[1].digest", |worker, g| {
+        ("other pixels", "images[1].digest", |worker, g| {
             std::fs::write(
-                worker.folder().join(&g.pictures[1].file),
-                vec![7; g.pictures[1].bytes as usize],
+                worker.folder().join(&g.images[1].file),
+                vec![7; g.images[1].bytes as usize],
             )
             .expect("writable");
         }),
-        ("another folder", "pictures[0].file", |_, g| g.pictures[0].file = "../target.sock".into()),
-        ("another size", "pictures[0].bytes", |_, g| g.pictures[0].bytes += 1),
-        ("no digest", "pictures[0].digest", |_, g| g.pictures[0].digest = vec![].into()),
-        ("another place", "prompt_ids", |_, g| g.pictures[0].first += 1),
-        ("a place without one", "prompt_ids", |_, g| g.pictures.truncate(1)),
+        ("another folder", "images[0].file", |_, g| g.images[0].file = "../target.sock".into()),
+        ("another size", "images[0].bytes", |_, g| g.images[0].bytes += 1),
+        ("no digest", "images[0].digest", |_, g| g.images[0].digest = vec![].into()),
+        ("another place", "prompt_ids", |_, g| g.images[0].first += 1),
+        ("a place without one", "prompt_ids", |_, g| g.images.truncate(1)),
     ];
     let stream = worker.ask(&text);
     let all = async {

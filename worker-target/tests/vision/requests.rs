@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use paceline_proto::internal::v1::{Generation, Picture, SamplingRule};
+use paceline_proto::internal::v1::{Generation, Image, SamplingRule};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -35,7 +35,7 @@ impl VisionModel {
     }
 }
 
-/// A picture, sizes in patches.
+/// An image, sizes in patches.
 #[derive(Clone)]
 pub struct TestImage {
     pub rows: u32,
@@ -57,13 +57,13 @@ impl TestImage {
         (self.rows * self.columns / MERGE / MERGE) as usize
     }
 
-    pub fn announced(&self, first: usize) -> Picture {
+    pub fn announced(&self, first: usize) -> Image {
         let (scale, bias) = ([2.0_f32 / 255.0; 3], [-1.0_f32; 3]);
         let mut digest = Sha256::new();
         [self.rows, self.columns].iter().for_each(|size| digest.update(size.to_le_bytes()));
         scale.iter().chain(&bias).for_each(|number| digest.update(number.to_le_bytes()));
         digest.update(&*self.pixels);
-        Picture {
+        Image {
             file: String::new(),
             bytes: self.pixels.len() as u64,
             digest: digest.finalize().to_vec().into(),
@@ -84,7 +84,7 @@ pub enum Piece<'a> {
 }
 pub use Piece::{Image, Text};
 
-/// A request and the pictures it needs.
+/// A request and the images it needs.
 #[derive(Clone)]
 pub struct ImageRequest {
     pub generation: Generation,
@@ -92,7 +92,7 @@ pub struct ImageRequest {
 }
 
 pub fn request(pieces: &[Piece<'_>], max_tokens: u32) -> ImageRequest {
-    let (mut prompt, mut pictures, mut images) = (vec![], vec![], vec![]);
+    let (mut prompt, mut images, mut images) = (vec![], vec![], vec![]);
     for piece in pieces {
         match piece {
             Text(length, seed) => {
@@ -100,14 +100,14 @@ pub fn request(pieces: &[Piece<'_>], max_tokens: u32) -> ImageRequest {
                 prompt.extend((0..*length).map(|_| (roll(&mut seed) % VOCAB) as u32));
             }
             Image(image) => {
-                pictures.push(image.announced(prompt.len()));
+                images.push(image.announced(prompt.len()));
                 prompt.extend(vec![IMAGE; image.places()]);
                 images.push((*image).clone());
             }
         }
     }
     ImageRequest {
-        generation: Generation { pictures, ..generation("r", &prompt, max_tokens) },
+        generation: Generation { images, ..generation("r", &prompt, max_tokens) },
         images,
     }
 }
@@ -145,7 +145,7 @@ impl ImageRequest {
 pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
     #[derive(Deserialize)]
     struct Golden {
-        pictures: Vec<Taken>,
+        images: Vec<Taken>,
         cases: Vec<Case>,
     }
     #[derive(Deserialize)]
@@ -158,7 +158,7 @@ pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
     #[derive(Deserialize)]
     struct Case {
         prompt: Vec<u32>,
-        pictures: Vec<String>,
+        images: Vec<String>,
         greedy: Vec<u32>,
     }
     let text = std::fs::read(model.dir().with_extension("json"))
@@ -166,10 +166,10 @@ pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
     let golden: Golden = serde_json::from_slice(&text).expect("it has these fields");
     let image = |name: &String| {
         let taken = golden
-            .pictures
+            .images
             .iter()
             .find(|taken| taken.name == *name)
-            .expect("a picture of this name");
+            .expect("an image of this name");
         let digits: Vec<u8> = taken
             .pixels
             .bytes()
@@ -179,16 +179,16 @@ pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
         TestImage { rows: taken.rows, columns: taken.columns, pixels: Arc::new(pixels) }
     };
     let case = |(at, case): (usize, &Case)| {
-        let images: Vec<TestImage> = case.pictures.iter().map(image).collect();
-        let (mut pictures, mut behind) = (vec![], 0);
+        let images: Vec<TestImage> = case.images.iter().map(image).collect();
+        let (mut images, mut behind) = (vec![], 0);
         for image in &images {
             let first =
                 behind + case.prompt[behind..].iter().position(|id| *id == IMAGE).expect("a place");
-            pictures.push(image.announced(first));
+            images.push(image.announced(first));
             behind = first + image.places();
         }
         let generation = Generation {
-            pictures,
+            images,
             ..generation(&format!("g{at}"), &case.prompt, case.greedy.len() as u32)
         };
         (ImageRequest { generation, images }, case.greedy.clone())

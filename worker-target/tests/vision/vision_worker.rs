@@ -33,26 +33,26 @@ impl VisionWorker {
     pub async fn of(model: VisionModel, environment: &[(&str, &str)]) -> Self {
         let mut process = Worker::start(&model.dir(), environment);
         process.ready().await;
-        std::fs::create_dir(process.dir.path().join("pictures")).expect("a folder");
+        std::fs::create_dir(process.dir.path().join("images")).expect("a folder");
         Self { process, model, names: AtomicU64::new(0) }
     }
 
-    /// As the gateway does before it submits: each picture in a file of its own.
+    /// As the gateway does before it submits: each image in a file of its own.
     pub fn submitted(&self, request: &ImageRequest) -> Generation {
         let mut generation = request.generation.clone();
         let number = self.names.fetch_add(1, Ordering::Relaxed);
         generation.request_id = format!("{}-{number}", generation.request_id);
-        for (at, (picture, image)) in
-            generation.pictures.iter_mut().zip(&request.images).enumerate()
+        for (at, (image, image)) in
+            generation.images.iter_mut().zip(&request.images).enumerate()
         {
-            picture.file = format!("p{number}-{at}");
-            std::fs::write(self.folder().join(&picture.file), &*image.pixels).expect("writable");
+            image.file = format!("p{number}-{at}");
+            std::fs::write(self.folder().join(&image.file), &*image.pixels).expect("writable");
         }
         generation
     }
 
     pub fn folder(&self) -> PathBuf {
-        self.process.dir.path().join("pictures")
+        self.process.dir.path().join("images")
     }
 
     pub fn left_over(&self) -> usize {

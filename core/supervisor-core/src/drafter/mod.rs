@@ -24,14 +24,14 @@ use paceline_vocabulary::report::LinkReport;
 use paceline_vocabulary::{Epoch, Millis, Reason, Term};
 
 use crate::denial::{OrderRefusal, Outage};
-use crate::ids::{CallId, WorkerSlot};
+use crate::ids::{OrderId, WorkerSlot};
 use crate::worker::{self, Phase, StopReason, Worker, WorkerKind, WorkerSettings};
 use candidates::Candidates;
 pub use candidates::RefusedDrafter;
 pub use link::LinkEnds;
 use link::{Link, LinkEvent};
 pub use order::DrafterOrder;
-use order::OpenCall;
+use order::OpenOrder;
 pub use suspension::DrafterLoad;
 use suspension::{SuspendReason, Suspension};
 
@@ -96,7 +96,7 @@ pub enum Action {
     /// Log that a drafter of the list was refused, and the one that is tried in its place.
     LogRefusal { refused: RefusedDrafter, next: String },
     /// Answer an operator's call.
-    Answer { call: CallId, outcome: Result<(), OrderRefusal> },
+    Answer { call: OrderId, outcome: Result<(), OrderRefusal> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ pub struct Drafters {
     successor: Option<Successor>,
     /// Why the current link was last lost; empty once it is up.
     trouble: String,
-    calls: Vec<OpenCall>,
+    calls: Vec<OpenOrder>,
     /// Number of the newest link.
     generation: u64,
     takeover: Option<Takeover>,

@@ -2,7 +2,7 @@
 
 use paceline_vocabulary::Epoch;
 
-use crate::ids::{CallId, WorkerSlot};
+use crate::ids::{OrderId, WorkerSlot};
 
 /// What an operator orders. Directories are absolute; an empty one is that of the current drafter,
 /// or of the last.
@@ -51,7 +51,7 @@ pub(super) enum OrderGoal {
 
 /// A call whose order is not carried out yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OpenCall {
-    pub(super) call: CallId,
+pub(super) struct OpenOrder {
+    pub(super) call: OrderId,
     pub(super) goal: OrderGoal,
 }

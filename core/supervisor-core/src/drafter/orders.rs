@@ -2,10 +2,10 @@
 
 use paceline_vocabulary::{Millis, Reason};
 
-use super::order::{DrafterOrder, OpenCall, OrderGoal};
+use super::order::{DrafterOrder, OpenOrder, OrderGoal};
 use super::{Action, DrafterInputs, Drafters, Successor, Wanted};
 use crate::denial::OrderRefusal;
-use crate::ids::CallId;
+use crate::ids::OrderId;
 use crate::worker::{self, Phase, StopReason};
 
 /// Calls that may wait at once (I6).
@@ -15,7 +15,7 @@ impl Drafters {
     /// An operator's order.
     pub fn on_order(
         &mut self,
-        call: CallId,
+        call: OrderId,
         order: DrafterOrder,
         serving: bool,
         now: Millis,
@@ -41,7 +41,7 @@ impl Drafters {
             DrafterOrder::Renew => self.renew(now, &mut out),
         };
         match taken {
-            Ok(goal) => self.calls.push(OpenCall { call, goal }),
+            Ok(goal) => self.calls.push(OpenOrder { call, goal }),
             Err(refused) => out.push(Action::Answer { call, outcome: Err(refused) }),
         }
         out

@@ -112,7 +112,7 @@ impl Machine {
                 4 => RouteWish::Plain,
                 _ => RouteWish::Auto,
             },
-            // Every fourth has a picture.
+            // Every fourth has an image.
             patches: if prompt % 4 == 3 { prompt / 4 } else { 0 },
         };
         if hangup > 0 {
@@ -123,7 +123,7 @@ impl Machine {
 
     pub(super) fn order(&mut self, verb: u64, model: u64) {
         self.called += 1;
-        let call = CallId(self.called);
+        let call = OrderId(self.called);
         let model = ["", "/d", "/e"][model as usize % 3].to_owned();
         let (order, done) = match verb {
             0 => (DrafterOrder::Stop, "stopped"),
@@ -136,7 +136,7 @@ impl Machine {
 
     pub(super) fn command(&mut self, what: u64, now: u64) {
         self.called += 1;
-        let call = CallId(self.called);
+        let call = OrderId(self.called);
         let parts = [
             ServiceProcess::Target,
             ServiceProcess::Drafter,
@@ -165,7 +165,7 @@ impl Machine {
         ];
         let change = changes[setting as usize % changes.len()];
         self.called += 1;
-        let call = CallId(self.called);
+        let call = OrderId(self.called);
         self.calls.insert(call, "set");
         self.post(0, Happening::Message(Event::PolicySet { call, change }));
     }

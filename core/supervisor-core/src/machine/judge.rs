@@ -256,13 +256,13 @@ impl Machine {
         let blind = blind.is_some_and(|process| !serves_images(&process.model));
         self.require(
             permit.reason != RouteReason::Modality || images,
-            "a text request is denied drafts for pictures it has not",
+            "a text request is denied drafts for images it has not",
         );
         self.require(
             permit.reason != RouteReason::Modality || permit.lane == Lane::Plain,
             "a permit contradicts itself",
         );
-        self.tally(images && permit.lane == Lane::Speculative, "drafts behind pictures");
+        self.tally(images && permit.lane == Lane::Speculative, "drafts behind images");
         let wishes = policy.force == Force::Speculative
             || request.summary.wish != paceline_vocabulary::RouteWish::Plain;
         let slot = WorkerId::Drafter(self.core.drafters().current_slot());

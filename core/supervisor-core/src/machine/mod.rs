@@ -174,7 +174,7 @@ struct Machine {
     submitted: u64,
     outcomes: u64,
     /// What was ordered and is not answered.
-    calls: BTreeMap<CallId, &'static str>,
+    calls: BTreeMap<OrderId, &'static str>,
     called: u64,
     exited: bool,
     seen: BTreeMap<String, u64>,

@@ -35,7 +35,7 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "admit plain forced",
             "admit plain concurrency",
             "admit plain modality",
-            "drafts behind pictures",
+            "drafts behind images",
             "admit plain kv_pressure",
             "admit plain drafter_absent",
             "admit plain drafter_loading",

@@ -208,7 +208,7 @@ pub(super) fn event(words: &Words<'_>) -> Event {
 
 /// An operator's order.
 fn ordered(words: &Words<'_>) -> Event {
-    let call = CallId(words.number("call").expect("call=1"));
+    let call = OrderId(words.number("call").expect("call=1"));
     let of_drafter = |order| Event::DrafterOrdered { call, order };
     let of_service = |order| Event::Ordered { call, order };
     match words.all[0] {

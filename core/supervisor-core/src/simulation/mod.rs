@@ -89,7 +89,7 @@ struct World {
     processes: BTreeMap<WorkerId, Process>,
     links: Links,
     /// What was ordered, whether it was answered, and the target's last epoch before it.
-    calls: BTreeMap<CallId, (&'static str, bool, u64)>,
+    calls: BTreeMap<OrderId, (&'static str, bool, u64)>,
     /// The routes of those that run.
     permits: BTreeMap<Ticket, Permit>,
     /// Those that the last order for other permits did not reach.

@@ -112,7 +112,7 @@ impl World {
     }
 
     /// An operator's call is answered.
-    fn answer(&mut self, call: CallId, is_done: bool) {
+    fn answer(&mut self, call: OrderId, is_done: bool) {
         let (kind, answered, target) = self.calls[&call];
         self.assert(!answered, "a call is answered twice");
         self.calls.insert(call, (kind, true, target));

@@ -105,7 +105,7 @@ impl World {
             deadline: (self.random.below(3) == 0).then(|| self.now + self.random.below(4_000)),
             wish: [RouteWish::Auto, RouteWish::Auto, RouteWish::Speculative, RouteWish::Plain]
                 [self.random.below(4) as usize],
-            // Every fourth has a picture.
+            // Every fourth has an image.
             patches: if prompt_tokens % 4 == 3 { u64::from(prompt_tokens / 4) } else { 0 },
         };
         let ticket = Ticket(self.requests.len() as u64);
@@ -161,7 +161,7 @@ impl World {
     }
 
     fn set_policy(&mut self) {
-        let call = CallId(self.calls.len() as u64);
+        let call = OrderId(self.calls.len() as u64);
         let change = [
             PolicyChange::Force(Force::Plain),
             PolicyChange::Force(Force::Auto),
@@ -177,7 +177,7 @@ impl World {
     }
 
     fn order(&mut self) {
-        let call = CallId(self.calls.len() as u64);
+        let call = OrderId(self.calls.len() as u64);
         let model = ["", "/d", "/e"][self.random.below(3) as usize].to_owned();
         let order = match self.random.below(6) {
             0 => DrafterOrder::Stop,
@@ -196,7 +196,7 @@ impl World {
     }
 
     fn command(&mut self) {
-        let call = CallId(self.calls.len() as u64);
+        let call = OrderId(self.calls.len() as u64);
         let at_once = self.random.below(3) == 0;
         let restart = |process| OperatorOrder::Restart { process, at_once };
         let (order, kind) = match self.random.below(12) {

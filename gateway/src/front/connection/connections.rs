@@ -292,7 +292,7 @@ impl ConnectionHandle {
     /// # Errors
     /// The connection's slot was given away a moment ago, or it has as many calls as it may have
     /// without a key.
-    pub fn begin(&self, authenticated: bool) -> Result<OpenCall, InferenceError> {
+    pub fn begin(&self, authenticated: bool) -> Result<TrackedRequest, InferenceError> {
         let _ordered = self.table.lock();
         let (mut begun, mut full) = (false, false);
         self.activity.send_if_modified(|activity| {
@@ -319,7 +319,7 @@ impl ConnectionHandle {
         if full {
             return Err(too_many_unknown_calls());
         }
-        begun.then(|| OpenCall(self.clone())).ok_or_else(closing)
+        begun.then(|| TrackedRequest(self.clone())).ok_or_else(closing)
     }
 
     fn end(&self) {
@@ -358,9 +358,9 @@ impl Activity {
 
 /// A call that is open, until it is dropped.
 #[derive(Debug)]
-pub struct OpenCall(ConnectionHandle);
+pub struct TrackedRequest(ConnectionHandle);
 
-impl Drop for OpenCall {
+impl Drop for TrackedRequest {
     fn drop(&mut self) {
         self.0.end();
     }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, Request, Response};
 
-use super::layer::{CallLayer, Entered, Passed};
+use super::layer::{RequestLayer, Entered, Passed};
 use super::track::TrackedBody;
 use super::{RequestBody, WireProtocol, timed};
 use crate::guard::Guard;
@@ -28,12 +28,12 @@ impl<P> AskKey<P> {
     }
 }
 
-impl<P: WireProtocol, B: RequestBody> CallLayer<B> for AskKey<P> {
+impl<P: WireProtocol, B: RequestBody> RequestLayer<B> for AskKey<P> {
     type Body = B;
     type Answer = TrackedBody<P::Body>;
     type Reply = TrackedBody<P::Body>;
     /// Headers that the answer gets.
-    type Call = HeaderMap;
+    type Kept = HeaderMap;
 
     fn before(&self, request: Request<B>) -> Entered<Self, B> {
         let (mut parts, body) = request.into_parts();

@@ -1,5 +1,5 @@
 //! The one [`Service`] of all layers before the services: [`Layered`]. What a layer does is its
-//! [`CallLayer`].
+//! [`RequestLayer`].
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -22,12 +22,12 @@ pub struct Passed<B, C> {
 
 /// What a layer makes of a request: a call for the next layer, or an answer.
 pub type Entered<L, B> = Result<
-    Passed<<L as CallLayer<B>>::Body, <L as CallLayer<B>>::Call>,
-    Refused<<L as CallLayer<B>>::Reply>,
+    Passed<<L as RequestLayer<B>>::Body, <L as RequestLayer<B>>::Kept>,
+    Refused<<L as RequestLayer<B>>::Reply>,
 >;
 
 /// A layer before a service.
-pub trait CallLayer<B>: Sized {
+pub trait RequestLayer<B>: Sized {
     /// Body of a request for the next layer.
     type Body;
     /// Body of the next layer's response.
@@ -35,7 +35,7 @@ pub trait CallLayer<B>: Sized {
     /// Body of this layer's response.
     type Reply;
     /// What the layer keeps of a call until the response.
-    type Call: Send + 'static;
+    type Kept: Send + 'static;
 
     /// Lets a call pass, or answers it.
     ///
@@ -44,7 +44,7 @@ pub trait CallLayer<B>: Sized {
     fn before(&self, request: Request<B>) -> Entered<Self, B>;
 
     /// The response for the previous layer.
-    fn after(call: Self::Call, response: Response<Self::Answer>) -> Response<Self::Reply>;
+    fn after(call: Self::Kept, response: Response<Self::Answer>) -> Response<Self::Reply>;
 }
 
 /// A service behind a layer.
@@ -67,7 +67,7 @@ impl<S: NamedService, L> NamedService for Layered<S, L> {
 
 impl<S, L, B> Service<Request<B>> for Layered<S, L>
 where
-    L: CallLayer<B>,
+    L: RequestLayer<B>,
     S: Service<Request<L::Body>, Response = Response<L::Answer>, Error = Infallible>,
     S::Future: Send + 'static,
     L::Reply: 'static,

@@ -24,7 +24,7 @@ use super::key::AskKey;
 use super::layer::Layered;
 use super::opening::{self, Opened, OpeningGuard, Openings};
 use super::timed::MessageBounds;
-use super::track::TrackCalls;
+use super::track::TrackRequests;
 use crate::guard::Guard;
 use crate::inference::admission::ByteBudget;
 
@@ -189,7 +189,7 @@ impl Listeners {
         P: WireProtocol,
     {
         let builder = self.builder(is_http2);
-        let track = TrackCalls::<P>::new(slot.handle(), self.guard.has_keys(), self.bounds.clone());
+        let track = TrackRequests::<P>::new(slot.handle(), self.guard.has_keys(), self.bounds.clone());
         let calls = Layered::new(protocol.service(), track);
         let service = Layered::new(calls, AskKey::new(protocol, self.guard, peer));
         let service = TowerToHyperService::new(service);

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 
-use super::connections::{ConnectionHandle, OpenCall};
-use super::layer::{CallLayer, Entered, Passed};
+use super::connections::{ConnectionHandle, TrackedRequest};
+use super::layer::{RequestLayer, Entered, Passed};
 use super::timed::{MessageBounds, TimedBody, timed};
 use super::{RequestBody, WireProtocol};
 use crate::guard::keys::Principal;
@@ -27,14 +27,14 @@ pub struct Caller {
 
 /// Counts and bounds the calls of one connection.
 #[derive(Debug)]
-pub struct TrackCalls<P> {
+pub struct TrackRequests<P> {
     connection: ConnectionHandle,
     has_keys: bool,
     bounds: MessageBounds,
     protocol: PhantomData<fn() -> P>,
 }
 
-impl<P> TrackCalls<P> {
+impl<P> TrackRequests<P> {
     /// For the calls of `connection`. Without keys every call counts as authenticated. `bounds` are
     /// those of a call's message, from its headers on.
     pub fn new(connection: ConnectionHandle, has_keys: bool, bounds: MessageBounds) -> Self {
@@ -42,17 +42,17 @@ impl<P> TrackCalls<P> {
     }
 }
 
-impl<P> Clone for TrackCalls<P> {
+impl<P> Clone for TrackRequests<P> {
     fn clone(&self) -> Self {
         Self::new(self.connection.clone(), self.has_keys, self.bounds.clone())
     }
 }
 
-impl<P: WireProtocol, B: RequestBody> CallLayer<B> for TrackCalls<P> {
+impl<P: WireProtocol, B: RequestBody> RequestLayer<B> for TrackRequests<P> {
     type Body = TimedBody<B>;
     type Answer = P::Body;
     type Reply = TrackedBody<P::Body>;
-    type Call = OpenCall;
+    type Kept = TrackedRequest;
 
     fn before(&self, mut request: Request<B>) -> Entered<Self, B> {
         let principal = request.extensions().get::<Principal>();
@@ -72,7 +72,7 @@ impl<P: WireProtocol, B: RequestBody> CallLayer<B> for TrackCalls<P> {
         }
     }
 
-    fn after(call: OpenCall, response: Response<P::Body>) -> Response<Self::Reply> {
+    fn after(call: TrackedRequest, response: Response<P::Body>) -> Response<Self::Reply> {
         response.map(|inner| TrackedBody { inner, _call: Some(call) })
     }
 }
@@ -81,7 +81,7 @@ impl<P: WireProtocol, B: RequestBody> CallLayer<B> for TrackCalls<P> {
 #[derive(Debug)]
 pub struct TrackedBody<B> {
     inner: B,
-    _call: Option<OpenCall>,
+    _call: Option<TrackedRequest>,
 }
 
 impl<B> TrackedBody<B> {

@@ -16,7 +16,7 @@ use crate::front::effort::{self, Thoughts, Wish};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput,
+    ToolCallRule, ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput,
     RequestInput, ToolCallInput, ToolInput,
 };
 use crate::inference::params::GenerationParams;
@@ -205,8 +205,8 @@ fn text_form(grammar: Option<v1::Grammar>) -> Result<Option<TextForm>, Inference
 }
 
 /// How the model uses the tools; `None` if they are left out.
-fn tool_rule(choice: Option<v1::ToolChoice>) -> Result<Option<CallRule>, InferenceError> {
-    let Some(v1::ToolChoice { mode, name }) = choice else { return Ok(Some(CallRule::Auto)) };
+fn tool_rule(choice: Option<v1::ToolChoice>) -> Result<Option<ToolCallRule>, InferenceError> {
+    let Some(v1::ToolChoice { mode, name }) = choice else { return Ok(Some(ToolCallRule::Auto)) };
     let mode = v1::ToolMode::try_from(mode).map_err(|_| {
         let found = format!("the unknown number {mode}");
         InferenceError::invalid("tool_choice.mode", "a ToolMode (0 to 4)", found)
@@ -216,10 +216,10 @@ fn tool_rule(choice: Option<v1::ToolChoice>) -> Result<Option<CallRule>, Inferen
         return Err(InferenceError::invalid("tool_choice.name", expected, quoted(&name)));
     }
     Ok(match mode {
-        v1::ToolMode::Unspecified | v1::ToolMode::Auto => Some(CallRule::Auto),
+        v1::ToolMode::Unspecified | v1::ToolMode::Auto => Some(ToolCallRule::Auto),
         v1::ToolMode::None => None,
-        v1::ToolMode::Required => Some(CallRule::Required),
-        v1::ToolMode::Named => Some(CallRule::Named(name)),
+        v1::ToolMode::Required => Some(ToolCallRule::Required),
+        v1::ToolMode::Named => Some(ToolCallRule::Named(name)),
     })
 }
 
@@ -282,11 +282,11 @@ mod tests {
             PromptInput::Conversation(input) => (input.tools.len(), input.calls),
             other => panic!("{other:?}"),
         };
-        assert_eq!(rule(v1::ToolMode::Auto, ""), (1, CallRule::Auto));
-        assert_eq!(rule(v1::ToolMode::Unspecified, ""), (1, CallRule::Auto));
-        assert_eq!(rule(v1::ToolMode::None, ""), (0, CallRule::Auto));
-        assert_eq!(rule(v1::ToolMode::Required, ""), (1, CallRule::Required));
-        assert_eq!(rule(v1::ToolMode::Named, "f"), (1, CallRule::Named("f".into())));
+        assert_eq!(rule(v1::ToolMode::Auto, ""), (1, ToolCallRule::Auto));
+        assert_eq!(rule(v1::ToolMode::Unspecified, ""), (1, ToolCallRule::Auto));
+        assert_eq!(rule(v1::ToolMode::None, ""), (0, ToolCallRule::Auto));
+        assert_eq!(rule(v1::ToolMode::Required, ""), (1, ToolCallRule::Required));
+        assert_eq!(rule(v1::ToolMode::Named, "f"), (1, ToolCallRule::Named("f".into())));
         refused(decoded(7, ""), "tool_choice.mode", "7");
         refused(decoded(v1::ToolMode::Required.into(), "f"), "tool_choice.name", "f");
     }
@@ -450,7 +450,7 @@ mod tests {
         let conversation = ConversationInput {
             messages: vec![message],
             tools: vec![tool],
-            calls: CallRule::Named("f".into()),
+            calls: ToolCallRule::Named("f".into()),
             template_arguments: serde_json::json!({"x": 1}).into(),
             effort: Some(Effort::High),
         };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use paceline_proto::v1;
-use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, ToolCallFault, ToolCallStart};
 use paceline_vocabulary::generation::{FinishReason, TokenLogprobs, TopLogprob};
 
 use crate::inference::TokenCount;
@@ -40,23 +40,23 @@ impl AnswerEncoder {
         match part {
             AnswerPart::Text(text) => message.text.push_str(&text),
             AnswerPart::Reasoning(text) => message.reasoning.push_str(&text),
-            AnswerPart::CallStart(CallStart { index, id, name }) => {
+            AnswerPart::ToolCallStart(ToolCallStart { index, id, name }) => {
                 self.running.insert(sample, index);
                 let first = v1::ToolCallPiece { index, id, name, ..Default::default() };
                 message.tool_calls.push(first);
             }
-            AnswerPart::CallArguments(arguments) => {
+            AnswerPart::ToolCallArguments(arguments) => {
                 self.piece(message).arguments.push_str(&arguments);
             }
-            AnswerPart::CallEnd => {
+            AnswerPart::ToolCallEnd => {
                 self.piece(message).complete = true;
                 self.running.remove(&sample);
             }
-            AnswerPart::CallCut => {
+            AnswerPart::ToolCallCut => {
                 self.piece(message).cut = true;
                 self.running.remove(&sample);
             }
-            AnswerPart::MalformedCall(CallFault { warning }) => {
+            AnswerPart::MalformedToolCall(ToolCallFault { warning }) => {
                 self.running.remove(&sample);
                 message.warnings.push(warning);
             }
@@ -108,8 +108,8 @@ fn end(end: AnswerEnd) -> v1::Final {
             queue_ms: timing.queue_ms,
             ttft_ms: timing.ttft_ms,
             total_ms: timing.total_ms,
-            picture_decode_ms: timing.image_decode_ms,
-            picture_resize_ms: timing.image_resize_ms,
+            image_decode_ms: timing.image_decode_ms,
+            image_resize_ms: timing.image_resize_ms,
             tower_ms: timing.tower_ms,
             prefill_ms: timing.prefill_ms,
         }),
@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn parts_become_fields_and_pieces_of_calls() {
         let start = |index: u32| {
-            AnswerPart::CallStart(CallStart { index, id: format!("c{index}"), name: "f".into() })
+            AnswerPart::ToolCallStart(ToolCallStart { index, id: format!("c{index}"), name: "f".into() })
         };
-        let arguments = |text: &str| AnswerPart::CallArguments(text.into());
+        let arguments = |text: &str| AnswerPart::ToolCallArguments(text.into());
         let mut encoder = AnswerEncoder::default();
         let mut encode = |sample_index, parts| {
             let event = AnswerEvent { sample_index, parts, ..Default::default() };
@@ -206,11 +206,11 @@ mod tests {
         };
         assert_eq!(first.tool_calls, std::slice::from_ref(&piece));
         assert!(encode(0, vec![AnswerPart::Text("a".into())]).tool_calls.is_empty());
-        let second = encode(1, vec![arguments("}"), AnswerPart::CallEnd, start(1), arguments("[")]);
+        let second = encode(1, vec![arguments("}"), AnswerPart::ToolCallEnd, start(1), arguments("[")]);
         let end = v1::ToolCallPiece { arguments: "}".into(), complete: true, ..Default::default() };
         let next = v1::ToolCallPiece { index: 1, id: "c1".into(), arguments: "[".into(), ..piece };
         assert_eq!(second.tool_calls, [end, next]);
-        let cut = encode(0, vec![start(0), arguments("{"), AnswerPart::CallCut]);
+        let cut = encode(0, vec![start(0), arguments("{"), AnswerPart::ToolCallCut]);
         let piece = v1::ToolCallPiece {
             id: "c0".into(),
             name: "f".into(),
@@ -219,7 +219,7 @@ mod tests {
             ..Default::default()
         };
         assert_eq!((cut.tool_calls, cut.text.as_str()), (vec![piece], ""));
-        let fault = AnswerPart::MalformedCall(CallFault { warning: "w".into() });
+        let fault = AnswerPart::MalformedToolCall(ToolCallFault { warning: "w".into() });
         let last = encode(1, vec![fault, AnswerPart::Text("[".into())]);
         assert_eq!(
             (last.warnings, last.text.as_str(), last.tool_calls),

@@ -12,9 +12,9 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::status;
-use crate::front::connection::layer::{CallLayer, Passed, Refused};
+use crate::front::connection::layer::{RequestLayer, Passed, Refused};
 use crate::guard::keys::Principal;
-use crate::inference::admission::{CallSlot, Calls, MessageArrival};
+use crate::inference::admission::{RequestSlot, RequestSlots, MessageArrival};
 use crate::inference::error::InferenceError;
 use crate::inference::standing::Standing;
 use crate::metrics::Metrics;
@@ -25,14 +25,14 @@ pub(super) struct Arrival {
     /// When its headers were read, by the monotonic clock.
     pub(super) at_ns: i64,
     /// Its place among the calls.
-    pub(super) slot: Arc<CallSlot>,
+    pub(super) slot: Arc<RequestSlot>,
 }
 
 /// The gate before a service.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
     /// The calls inside the gateway.
-    pub(super) calls: Calls,
+    pub(super) calls: RequestSlots,
     /// Whether the gateway takes new calls.
     pub(super) standing: watch::Receiver<Standing>,
     /// `limits.max_message_bytes`.
@@ -42,18 +42,18 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    fn enter(&self, principal: Option<&Principal>) -> Result<CallSlot, InferenceError> {
+    fn enter(&self, principal: Option<&Principal>) -> Result<RequestSlot, InferenceError> {
         self.standing.borrow().open()?;
         self.calls.enter(principal.map(|principal| &principal.name))
     }
 }
 
-impl CallLayer<Body> for Gate {
+impl RequestLayer<Body> for Gate {
     type Body = Body;
     type Answer = Body;
     type Reply = Body;
     /// The limit for messages.
-    type Call = u64;
+    type Kept = u64;
 
     fn before(&self, mut request: Request<Body>) -> Result<Passed<Body, u64>, Refused<Body>> {
         let slot = match self.enter(request.extensions().get()) {

@@ -30,13 +30,13 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 
 use crate::front::decoding::Decoding;
-use crate::inference::admission::Calls;
+use crate::inference::admission::RequestSlots;
 use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::request;
 use crate::inference::standing::Standing;
-use crate::inference::{Call, Inference, Sender};
+use crate::inference::{RequestContext, Inference, Sender};
 
 use gate::{Arrival, Gate};
 
@@ -55,7 +55,7 @@ const MAX_NAME_BYTES: usize = 1 << 10;
 /// cancelled.
 pub fn routes(
     inference: Arc<Inference>,
-    calls: Calls,
+    calls: RequestSlots,
     standing: watch::Receiver<Standing>,
     decoding: Decoding,
     closing: CancellationToken,
@@ -158,7 +158,7 @@ impl InferenceService {
         // In tests without the gate before the service, the call has no slot.
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
-        let mut call = Call::new(status::method(method), arrived_ns);
+        let mut call = RequestContext::new(status::method(method), arrived_ns);
         call.principal = extensions.remove();
         call.body = extensions.remove();
         call.party = extensions.remove().map(|caller: Caller| caller.party).unwrap_or_default();

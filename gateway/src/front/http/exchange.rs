@@ -22,8 +22,8 @@ use paceline_text::stream::{AnswerEvent, collect};
 use tokio::time::timeout;
 
 use super::error::{Dialect, ErrorReply, code};
-use super::one_call::CallFilter;
-use super::prompts::{MorePrompts, SharedCall, of_prompt};
+use super::tool_call_filter::ToolCallFilter;
+use super::prompts::{MorePrompts, SharedContext, of_prompt};
 use super::protocol::{AnswerWriter, Counting, DecodeContext, Decoded, Protocol};
 use super::reply::{REQUEST_ID, json_reply, json_response};
 use super::streamed::StreamedBody;
@@ -32,13 +32,13 @@ use super::{HttpFront, body, json};
 use crate::front::connection::track::Caller;
 use crate::front::decoding::Decoding;
 use crate::guard::keys::Principal;
-use crate::inference::admission::{CallSlot, MessageArrival};
+use crate::inference::admission::{RequestSlot, MessageArrival};
 use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::record::Method;
 use crate::inference::request::Request;
-use crate::inference::{Call, Inference, Sender};
+use crate::inference::{RequestContext, Inference, Sender};
 
 /// Header with the lane of an answer that is not streamed.
 pub const LANE: HeaderName = HeaderName::from_static("x-paceline-lane");
@@ -81,12 +81,12 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
     received: Received,
 ) -> Result<Response, InferenceError> {
     let Received { call, source } = received;
-    let (shared, held) = (SharedCall::of(&call, P::METHOD), front.hold_answer(&call));
+    let (shared, held) = (SharedContext::of(&call, P::METHOD), front.hold_answer(&call));
     let mut open = front.inference.open(call);
     let decoded = front.read::<P>(&mut open, source).await?;
     let Decoded { input, more, writer, stream, calls, paths } = decoded;
     let (keep_alive, samples) = (front.keep_alive, input.params.samples);
-    let writer = CallFilter::new(writer, calls, samples);
+    let writer = ToolCallFilter::new(writer, calls, samples);
     let more = MorePrompts { requests: more, samples };
     let replied = async {
         let mut answered = Box::pin(open.answer(input));
@@ -110,7 +110,7 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
 
 /// A request as its handler gets it.
 struct Received {
-    call: Call,
+    call: RequestContext,
     source: Source,
 }
 
@@ -126,7 +126,7 @@ struct Source {
 impl HttpFront {
     fn receive(&self, method: &'static str, request: HttpRequest) -> Received {
         let (mut parts, body) = request.into_parts();
-        let mut call = Call::new(Method { name: method, code }, monotonic_ns());
+        let mut call = RequestContext::new(Method { name: method, code }, monotonic_ns());
         call.principal = parts.extensions.remove::<Principal>();
         call.body = parts.extensions.remove();
         let caller = parts.extensions.remove().map(|caller: Caller| caller.party);
@@ -138,7 +138,7 @@ impl HttpFront {
     }
 
     /// What a whole answer to the call will hold.
-    fn hold_answer(&self, call: &Call) -> HeldAnswer {
+    fn hold_answer(&self, call: &RequestContext) -> HeldAnswer {
         HeldAnswer {
             room: self.inference.budget.hold(call.party.clone()),
             party: call.party.clone(),
@@ -152,7 +152,7 @@ impl HttpFront {
         &self,
         principal: Option<&Principal>,
         parts: &Parts,
-    ) -> Result<Arc<CallSlot>, InferenceError> {
+    ) -> Result<Arc<RequestSlot>, InferenceError> {
         self.standing.borrow().open()?;
         let slot = Arc::new(self.calls.enter(principal.map(|principal| &principal.name))?);
         if let Some(message) = parts.extensions.get::<Arc<MessageArrival>>() {

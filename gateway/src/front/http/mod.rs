@@ -19,7 +19,7 @@
 //! - [`number`]: whole numbers of requests, checked while they are read
 //! - [`values`]: values of requests with several forms
 //! - [`answer`]: fields of all answers
-//! - [`one_call`]: answers that may have one call of a tool
+//! - [`tool_call_filter`]: answers that may have one call of a tool
 //! - `prompts`: requests with several prompts
 
 pub mod accepted;
@@ -35,7 +35,7 @@ pub mod exchange;
 pub mod json;
 pub mod metrics;
 pub mod number;
-pub mod one_call;
+pub mod tool_call_filter;
 pub mod openai;
 #[cfg(test)]
 mod openapi;
@@ -77,7 +77,7 @@ use self::reply::json_reply;
 use crate::front::decoding::Decoding;
 use crate::guard::Guard;
 use crate::inference::Inference;
-use crate::inference::admission::Calls;
+use crate::inference::admission::RequestSlots;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::standing::Standing;
 use crate::overview::Overview;
@@ -95,7 +95,7 @@ pub struct HttpFront {
     /// Serves requests.
     pub inference: Arc<Inference>,
     /// The calls inside the gateway, those of other fronts included.
-    pub calls: Calls,
+    pub calls: RequestSlots,
     /// Whether the gateway takes new calls.
     pub standing: watch::Receiver<Standing>,
     /// Decodes and checks bodies, large ones on threads of their own.

@@ -12,8 +12,8 @@ use paceline_text::stream::AnswerEvent;
 use super::HttpFront;
 use super::error::code;
 use crate::guard::keys::Principal;
-use crate::inference::Call;
-use crate::inference::admission::{ByteHold, CallSlot};
+use crate::inference::RequestContext;
+use crate::inference::admission::{ByteHold, RequestSlot};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::record::Method;
@@ -35,17 +35,17 @@ pub(super) struct MorePrompts {
 
 /// What the call of a further prompt shares with that of the first.
 #[derive(Debug)]
-pub(super) struct SharedCall {
+pub(super) struct SharedContext {
     method: Method,
     principal: Option<Principal>,
-    slot: Option<Arc<CallSlot>>,
+    slot: Option<Arc<RequestSlot>>,
     party: Party,
     body: Option<Arc<ByteHold>>,
 }
 
-impl SharedCall {
+impl SharedContext {
     /// What calls of this method share with `call`.
-    pub(super) fn of(call: &Call, method: &'static str) -> Self {
+    pub(super) fn of(call: &RequestContext, method: &'static str) -> Self {
         Self {
             method: Method { name: method, code },
             principal: call.principal.clone(),
@@ -55,8 +55,8 @@ impl SharedCall {
         }
     }
 
-    fn call(&self) -> Call {
-        let mut call = Call::new(self.method, monotonic_ns());
+    fn call(&self) -> RequestContext {
+        let mut call = RequestContext::new(self.method, monotonic_ns());
         call.principal = self.principal.clone();
         call.slot = self.slot.clone();
         call.party = self.party.clone();
@@ -75,7 +75,7 @@ impl MorePrompts {
     pub(super) fn with_first<S>(
         self,
         front: Arc<HttpFront>,
-        shared: SharedCall,
+        shared: SharedContext,
         first: S,
     ) -> impl Stream<Item = Result<AnswerEvent, InferenceError>> + Send + Unpin + 'static
     where

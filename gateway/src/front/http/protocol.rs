@@ -58,7 +58,7 @@ pub struct Decoded<R, W> {
     /// Whether the answer is streamed.
     pub stream: bool,
     /// How many calls of a tool the answer may have.
-    pub calls: AllowedCalls,
+    pub calls: AllowedToolCalls,
     /// The protocol's names of the input's fields, for errors.
     pub paths: FieldPaths,
 }
@@ -73,7 +73,7 @@ impl<R, W> Decoded<R, W> {
 
 /// How many calls of a tool an answer may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AllowedCalls {
+pub enum AllowedToolCalls {
     /// As many as the model makes.
     #[default]
     All,
@@ -81,10 +81,10 @@ pub enum AllowedCalls {
     One,
 }
 
-impl AllowedCalls {
+impl AllowedToolCalls {
     /// One if the client's flag is set.
     pub fn one_if(flag: bool) -> Self {
-        if flag { AllowedCalls::One } else { AllowedCalls::All }
+        if flag { AllowedToolCalls::One } else { AllowedToolCalls::All }
     }
 }
 

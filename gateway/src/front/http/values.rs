@@ -17,7 +17,7 @@ use super::accepted::check_members;
 use super::json::AnyObject;
 use super::number::TokenId;
 use crate::inference::error::{InferenceError, quoted};
-use crate::inference::input::{CallRule, ToolInput};
+use crate::inference::input::{ToolCallRule, ToolInput};
 
 /// A text, or a list.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -206,7 +206,7 @@ pub enum CallChoice {
     /// Not at all: they are left out of the prompt.
     None,
     /// By this rule.
-    Rule(CallRule),
+    Rule(ToolCallRule),
     /// Only some of them are offered.
     Allowed {
         /// The path of the list.
@@ -220,7 +220,7 @@ pub enum CallChoice {
 
 impl Default for CallChoice {
     fn default() -> Self {
-        Self::Rule(CallRule::Auto)
+        Self::Rule(ToolCallRule::Auto)
     }
 }
 
@@ -234,10 +234,10 @@ impl CallChoice {
         self,
         mut tools: Vec<ToolInput>,
         model_name: impl Fn(&str) -> String,
-    ) -> Result<(Vec<ToolInput>, CallRule), InferenceError> {
+    ) -> Result<(Vec<ToolInput>, ToolCallRule), InferenceError> {
         match self {
-            Self::None => Ok((Vec::new(), CallRule::Auto)),
-            Self::Rule(CallRule::Named(name)) => Ok((tools, CallRule::Named(model_name(&name)))),
+            Self::None => Ok((Vec::new(), ToolCallRule::Auto)),
+            Self::Rule(ToolCallRule::Named(name)) => Ok((tools, ToolCallRule::Named(model_name(&name)))),
             Self::Rule(rule) => Ok((tools, rule)),
             Self::Allowed { field, names, required } => {
                 let known: HashSet<String> = tools.iter().map(|tool| tool.name.clone()).collect();
@@ -252,7 +252,7 @@ impl CallChoice {
                     allowed.insert(name);
                 }
                 tools.retain(|tool| allowed.contains(&tool.name));
-                Ok((tools, if required { CallRule::Required } else { CallRule::Auto }))
+                Ok((tools, if required { ToolCallRule::Required } else { ToolCallRule::Auto }))
             }
         }
     }
@@ -273,9 +273,9 @@ impl ToolChoice {
         const EXPECTED: &str = "auto, none, required, a tool by name, or allowed tools";
         let object = match self {
             Self::Word(word) => match word.as_str() {
-                "auto" => return Ok(CallChoice::Rule(CallRule::Auto)),
+                "auto" => return Ok(CallChoice::Rule(ToolCallRule::Auto)),
                 "none" => return Ok(CallChoice::None),
-                "required" => return Ok(CallChoice::Rule(CallRule::Required)),
+                "required" => return Ok(CallChoice::Rule(ToolCallRule::Required)),
                 _ => return Err(InferenceError::invalid("tool_choice", EXPECTED, quoted(&word))),
             },
             Self::Tools(object) => object,
@@ -283,7 +283,7 @@ impl ToolChoice {
         if object.get("type").and_then(Value::as_str) == Some(ALLOWED_TOOLS) {
             return allowed_tools(object, allowed, kinds, is_left_out);
         }
-        named_tool("tool_choice", object, kinds).map(|name| CallChoice::Rule(CallRule::Named(name)))
+        named_tool("tool_choice", object, kinds).map(|name| CallChoice::Rule(ToolCallRule::Named(name)))
     }
 }
 
@@ -438,8 +438,8 @@ mod tests {
         };
         assert_eq!(rule(json!("auto")), Ok(CallChoice::default()));
         assert_eq!(rule(json!("none")), Ok(CallChoice::None));
-        assert_eq!(rule(json!("required")), Ok(CallChoice::Rule(CallRule::Required)));
-        let named = Ok(CallChoice::Rule(CallRule::Named("f".into())));
+        assert_eq!(rule(json!("required")), Ok(CallChoice::Rule(ToolCallRule::Required)));
+        let named = Ok(CallChoice::Rule(ToolCallRule::Named("f".into())));
         assert_eq!(rule(json!({"type": "function", "function": {"name": "f"}})), named);
         assert_eq!(rule(json!({"type": "custom", "name": "f", "mode": null})), named);
         for (other, field) in [
@@ -473,12 +473,12 @@ mod tests {
         };
         let entry = |name: &str| json!({"type": "custom", "name": name});
         let flat = |mode: &str, tools: Value| json!({"type": "allowed_tools", "mode": mode, "tools": tools});
-        let g = Ok((vec!["g".to_owned()], CallRule::Required));
+        let g = Ok((vec!["g".to_owned()], ToolCallRule::Required));
         assert_eq!(chosen(flat("required", json!([entry("g"), {"type": "web_search"}])), None), g);
         let list = json!({"mode": "required", "tools": [entry("g")]});
         let nested = json!({"type": "allowed_tools", "allowed_tools": list});
         assert_eq!(chosen(nested.clone(), Some("allowed_tools")), g);
-        assert_eq!(chosen(flat("auto", json!([])), None), Ok((vec![], CallRule::Auto)));
+        assert_eq!(chosen(flat("auto", json!([])), None), Ok((vec![], ToolCallRule::Auto)));
         for (value, inner, field) in [
             (flat("often", json!([])), None, "tool_choice.mode"),
             (flat("auto", json!([entry("x")])), None, "tool_choice.tools[0]"),

@@ -14,7 +14,7 @@ use paceline_process::task;
 use tokio::task::AbortHandle;
 
 use super::pieces::Pieces;
-use crate::inference::admission::{ByteHold, CallSlot};
+use crate::inference::admission::{ByteHold, RequestSlot};
 use crate::turns::Party;
 
 /// What a whole answer holds.
@@ -25,7 +25,7 @@ pub struct HeldAnswer {
     /// Whose turns it has.
     pub party: Party,
     /// The call's place; `None` counts for no call.
-    pub _slot: Option<Arc<CallSlot>>,
+    pub _slot: Option<Arc<RequestSlot>>,
     /// How long the client may take none of it: `limits.unread_s`.
     pub limit: Duration,
 }

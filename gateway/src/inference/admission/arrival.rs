@@ -10,7 +10,7 @@ const ARRIVED: u8 = 1;
 const DISPLACED: u8 = 2;
 
 /// State of one call's message, shared between the front that reads the message and
-/// [`super::Calls`]. It changes once: the message arrives, or its call is displaced.
+/// [`super::RequestSlots`]. It changes once: the message arrives, or its call is displaced.
 #[derive(Debug, Default)]
 pub struct MessageArrival {
     state: AtomicU8,

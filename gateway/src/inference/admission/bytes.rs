@@ -25,7 +25,7 @@ use crate::turns::{Fit, Party, Turns};
 /// them by default, and almost every request has no more.
 pub const FREE_BYTES: u64 = 64 << 10;
 /// Bodies up to this length do not wait for longer ones. Prompts of agents are below it, documents
-/// and pictures above.
+/// and images above.
 pub const SMALL_BYTES: u64 = 1 << 20;
 /// Bytes of an answer are counted in steps of this length.
 const ANSWER_STEP: u64 = 64 << 10;

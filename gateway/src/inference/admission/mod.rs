@@ -1,12 +1,12 @@
-//! What the gateway itself admits: calls ([`Calls`]), their bytes ([`ByteBudget`]), and requests that
+//! What the gateway itself admits: calls ([`RequestSlots`]), their bytes ([`ByteBudget`]), and requests that
 //! the supervisor's queue has room for ([`Backlog`]).
 
 mod arrival;
 mod backlog;
 mod bytes;
-mod calls;
+mod slots;
 
 pub use arrival::MessageArrival;
 pub use backlog::{Backlog, QueuePlace};
 pub use bytes::{ByteBudget, ByteHold, ByteKind, FREE_BYTES, SMALL_BYTES, TakeBytes, bodies_full};
-pub use calls::{CallSlot, Calls};
+pub use slots::{RequestSlot, RequestSlots};

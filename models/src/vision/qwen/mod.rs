@@ -268,14 +268,14 @@ impl QwenTower {
     }
 
     /// Embeds the patches at these places: `[places, hidden]`.
-    fn embed_patches(&self, picture: &ImagePixels<'_>, places: &[(i32, i32)]) -> Result<Array> {
+    fn embed_patches(&self, image: &ImagePixels<'_>, places: &[(i32, i32)]) -> Result<Array> {
         let Config { patch_size, hidden_size, side, .. } = self.config;
         let n = places.len() as i32;
         let pixels = Array::from_slice(
-            &grid::patches(picture, &self.info, places),
+            &grid::patches(image, &self.info, places),
             &[n, patch_size * patch_size * 3],
         );
-        let (rows, columns) = (picture.rows as i32, picture.columns as i32);
+        let (rows, columns) = (image.rows as i32, image.columns as i32);
         let grid::Interpolation { indices, shares } =
             grid::interpolation(places, rows, columns, side);
         let corners = self
@@ -315,7 +315,7 @@ impl QwenTower {
     }
 }
 
-/// The convolution over `temporal_patch_size` frames as a product over one: a picture is the same
+/// The convolution over `temporal_patch_size` frames as a product over one: an image is the same
 /// in every frame, so their weights are summed. `[out, 3, T, P, P]` as transformers keeps it, or
 /// `[out, T, P, P, 3]` as MLX does → `[out, P · P · 3]`.
 ///
@@ -360,12 +360,12 @@ impl Vision for QwenTower {
         &self.info
     }
 
-    fn begin(&self, picture: &ImagePixels<'_>) -> Result<ImageEncoding> {
-        picture.check(&self.info)?;
-        let ImagePixels { rows, columns, .. } = *picture;
+    fn begin(&self, image: &ImagePixels<'_>) -> Result<ImageEncoding> {
+        image.check(&self.info)?;
+        let ImagePixels { rows, columns, .. } = *image;
         let too_large = |_| {
             ModelError::Batch(format!(
-                "expected a picture of at most {} patches, found {rows} x {columns}",
+                "expected an image of at most {} patches, found {rows} x {columns}",
                 i32::MAX
             ))
         };
@@ -373,7 +373,7 @@ impl Vision for QwenTower {
         let places = grid::order(rows as i32, columns as i32, self.config.spatial_merge_size);
         let mut parts = Vec::new();
         for places in places.chunks(EMBEDDED_AT_ONCE) {
-            let part = self.embed_patches(picture, places)?;
+            let part = self.embed_patches(image, places)?;
             // Evaluated now, so that its inputs are freed before the next part is made.
             part.eval()?;
             parts.push(part);

@@ -22,7 +22,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
             0x2c => {
                 if frame.is_some() {
                     return Err(
-                        "the GIF is animated; one still picture is expected, so that none of its frames is lost".into()
+                        "the GIF is animated; one still image is expected, so that none of its frames is lost".into()
                     );
                 }
                 let [x0, x1, y0, y1, w0, w1, h0, h1, flags] = cursor.array()?;
@@ -40,7 +40,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
             other => return Err(format!("a GIF with a block of unknown type {other:#04x}").into()),
         }
     }
-    let frame = frame.ok_or("a GIF without a picture")?;
+    let frame = frame.ok_or("a GIF without an image")?;
     // A frame that does not span the screen is unpacked beside it.
     let spans = frame.left == 0 && frame.width == width && frame.top + frame.height <= height;
     let beside = if spans { 0 } else { area(frame.width, frame.height, 4) };

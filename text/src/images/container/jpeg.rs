@@ -6,7 +6,7 @@ use image::metadata::Orientation;
 use super::super::BadImage;
 use super::{CUT, Cursor, Header, Kind, area, exif};
 
-/// Scans of a picture, at most. Each costs its decoder a pass over all pixels, and a few bytes
+/// Scans of an image, at most. Each costs its decoder a pass over all pixels, and a few bytes
 /// suffice for one; programs write about ten.
 const MAX_SCANS: u32 = 40;
 
@@ -49,7 +49,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
         }
     }
     let Some(Frame { width, height, decoding_bytes }) = frame.filter(|_| scans > 0) else {
-        return Err("a JPEG without a picture".into());
+        return Err("a JPEG without an image".into());
     };
     // Its decoder works on a copy of the file.
     let decoding_bytes = decoding_bytes.saturating_add(bytes.len() as u64);

@@ -50,7 +50,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
         match &chunk.kind {
             b"IEND" => break,
             b"acTL" | b"fcTL" | b"fdAT" => {
-                return Err("the PNG is animated; one still picture is expected, so that none of its frames is lost".into());
+                return Err("the PNG is animated; one still image is expected, so that none of its frames is lost".into());
             }
             b"IHDR" => return Err("a PNG with two headers".into()),
             b"iCCP" | b"zTXt" | b"iTXt" => {
@@ -120,7 +120,7 @@ fn unpacked_bytes(chunk: &Chunk<'_>, most: u64) -> u64 {
     count
 }
 
-/// Without the chunks that are not the picture. For files that [`read`] passed.
+/// Without the chunks that are not the image. For files that [`read`] passed.
 pub(super) fn essential(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut cursor = Cursor { rest: bytes.get(SIGNATURE.len()..).unwrap_or_default() };
     let (mut kept, mut all) = (SIGNATURE.to_vec(), true);

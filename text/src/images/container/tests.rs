@@ -1,7 +1,7 @@
 use super::*;
 
 fn file(name: &str) -> Vec<u8> {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pictures");
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/images");
     std::fs::read(dir.join(name)).expect("in the repository")
 }
 

@@ -7,7 +7,7 @@ use super::super::BadImage;
 use super::{CUT, Cursor, Header, Kind, area, exif};
 
 const MOVES: &str =
-    "the WebP is animated; one still picture is expected, so that none of its frames is lost";
+    "the WebP is animated; one still image is expected, so that none of its frames is lost";
 
 pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
     let mut cursor = Cursor { rest: &bytes[4..] };
@@ -31,7 +31,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
             }
             b"ANIM" | b"ANMF" => return Err(MOVES.into()),
             b"VP8 " | b"VP8L" if stream.is_some() => {
-                return Err("a WebP with two pictures".into());
+                return Err("a WebP with two images".into());
             }
             b"VP8 " => stream = Some((lossy(content)?, false)),
             b"VP8L" => stream = Some((lossless(content)?, true)),
@@ -40,16 +40,16 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
             _ => {}
         }
     }
-    let ((width, height), lossless) = stream.ok_or("a WebP without a picture")?;
+    let ((width, height), lossless) = stream.ok_or("a WebP without an image")?;
     // Its decoder would notice only when it has made room for the larger.
     if let Some((wide, high)) = canvas.filter(|canvas| *canvas != (width, height)) {
         return Err(format!(
-            "a WebP of {wide} x {high} pixels by its header and {width} x {height} by its picture"
+            "a WebP of {wide} x {high} pixels by its header and {width} x {height} by its image"
         )
         .into());
     }
     // Pixels as they come out and as they go through: with transparency and without; or planes of
-    // brightness and colour, and those of transparency, which are packed as a picture of their own.
+    // brightness and colour, and those of transparency, which are packed as an image of their own.
     let each = match (lossless, alpha) {
         (true, _) => 7,
         (false, false) => 5,
@@ -73,7 +73,7 @@ fn lossy(content: &[u8]) -> Result<(u32, u32), BadImage> {
     let mut cursor = Cursor { rest: content };
     let [tag, _, _, start @ ..]: [u8; 6] = cursor.array()?;
     if tag & 1 != 0 || start != [0x9d, 0x01, 0x2a] {
-        return Err("a WebP that does not begin with a whole picture".into());
+        return Err("a WebP that does not begin with a whole image".into());
     }
     let mut side = || cursor.array().map(|bytes| u32::from(u16::from_le_bytes(bytes) & 0x3fff));
     Ok((side()?, side()?))

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A picture of one row, two by one or one by two, by hand.
+/// An image of one row, two by one or one by two, by hand.
 fn pixels(data: &[u8], color: ColorType, size: Size, orientation: Orientation) -> Pixels {
     let Size { width, height } = size;
     Pixels { data: data.to_vec(), color, width, height, orientation }

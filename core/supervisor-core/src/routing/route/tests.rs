@@ -75,7 +75,7 @@ fn the_first_guard_that_denies_gives_the_reason() {
     let busy = among(5);
     let long = Signals { context_tokens: 4_097, ..CALM };
     let full = Signals { kv_pressure: 0.86, ..CALM };
-    let pictures = Signals { images: true, ..CALM };
+    let images = Signals { images: true, ..CALM };
     let capped = Policy { max_concurrent: Limit::Is(2), max_context: Limit::Is(100), ..POLICY };
     let speculative = Policy { force: Force::Speculative, ..POLICY };
     let both = Policy { force: Force::Speculative, ..capped };
@@ -87,11 +87,11 @@ fn the_first_guard_that_denies_gives_the_reason() {
         (RouteWish::Plain, CALM, speculative, "speculative forced"),
         (wished, CALM, plain, "plain forced"),
         // Force and wish to go plainly stand before modality, modality before the drafter's state.
-        (auto, pictures, POLICY, "plain modality"),
-        (wished, pictures, speculative, "plain modality"),
-        (RouteWish::Plain, pictures, POLICY, "plain forced"),
-        (auto, Signals { drafter: DrafterState::Loading, ..pictures }, POLICY, "plain modality"),
-        (auto, Signals { drafter_images: true, ..pictures }, POLICY, "speculative prior"),
+        (auto, images, POLICY, "plain modality"),
+        (wished, images, speculative, "plain modality"),
+        (RouteWish::Plain, images, POLICY, "plain forced"),
+        (auto, Signals { drafter: DrafterState::Loading, ..images }, POLICY, "plain modality"),
+        (auto, Signals { drafter_images: true, ..images }, POLICY, "speculative prior"),
         (auto, busy, POLICY, "plain concurrency"),
         (auto, among(4), POLICY, "speculative prior"),
         // Of many the first four draft.

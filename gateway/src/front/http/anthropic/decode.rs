@@ -18,12 +18,12 @@ use super::types::{
 use crate::front::http::accepted::{Rest, check};
 use crate::front::http::error::{FieldName, FieldPaths};
 use crate::front::http::number::{Count, MaxTokens};
-use crate::front::http::protocol::{AllowedCalls, Decoded};
+use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::TextOr;
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, PromptInput, RequestInput,
+    ToolCallRule, ContentPartInput, ConversationInput, PromptInput, RequestInput,
 };
 use crate::inference::params::GenerationParams;
 
@@ -112,7 +112,7 @@ pub fn decode(
     conversation.add(messages)?;
     let Turns { messages: conversation, paths, changes, outputs, .. } = conversation;
     let one_call = tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
-    let calls = AllowedCalls::one_if(one_call == Some(true));
+    let calls = AllowedToolCalls::one_if(one_call == Some(true));
     let choice = tool_rule(tool_choice)?;
     let tools = offered(tools.unwrap_or_default(), changes)?;
     let Thoughts { mut arguments, mut effort, hide, form } = thoughts(thinking, output_config)?;
@@ -196,16 +196,16 @@ fn system_message(
 }
 
 /// How the model uses the tools; `None` if they are left out of the prompt.
-fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<CallRule>, InferenceError> {
+fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<ToolCallRule>, InferenceError> {
     let Some(ToolChoice { kind, name, disable_parallel_tool_use: _, rest }) = choice else {
-        return Ok(Some(CallRule::Auto));
+        return Ok(Some(ToolCallRule::Auto));
     };
     check("tool_choice.", &rest, accepted::TOOL_CHOICE)?;
     match (kind.as_str(), name) {
-        ("auto", None) => Ok(Some(CallRule::Auto)),
+        ("auto", None) => Ok(Some(ToolCallRule::Auto)),
         ("none", None) => Ok(None),
-        ("any", None) => Ok(Some(CallRule::Required)),
-        ("tool", Some(name)) => Ok(Some(CallRule::Named(name))),
+        ("any", None) => Ok(Some(ToolCallRule::Required)),
+        ("tool", Some(name)) => Ok(Some(ToolCallRule::Named(name))),
         ("tool", None) => {
             Err(InferenceError::invalid("tool_choice.name", "the name of a tool", "none"))
         }

@@ -169,9 +169,9 @@ fn a_choice_may_force_calls_and_a_tool_may_be_strict() {
         assert!(conversation.tools.iter().all(|tool| tool.strict));
         conversation.calls
     };
-    assert_eq!(with(json!({"type": "auto"})), CallRule::Auto);
-    assert_eq!(with(json!({"type": "any"})), CallRule::Required);
-    assert_eq!(with(json!({"type": "tool", "name": "f"})), CallRule::Named("f".into()));
+    assert_eq!(with(json!({"type": "auto"})), ToolCallRule::Auto);
+    assert_eq!(with(json!({"type": "any"})), ToolCallRule::Required);
+    assert_eq!(with(json!({"type": "tool", "name": "f"})), ToolCallRule::Named("f".into()));
 }
 
 #[test]
@@ -186,10 +186,10 @@ fn the_output_may_have_a_schema() {
 #[test]
 fn a_choice_may_allow_one_call() {
     let calls = |choice: Value| served(json!({ "tool_choice": choice })).calls;
-    assert_eq!(calls(json!(null)), AllowedCalls::All);
+    assert_eq!(calls(json!(null)), AllowedToolCalls::All);
     let choice = |flag: bool| json!({"type": "auto", "disable_parallel_tool_use": flag});
-    assert_eq!(calls(choice(false)), AllowedCalls::All);
-    assert_eq!(calls(choice(true)), AllowedCalls::One);
+    assert_eq!(calls(choice(false)), AllowedToolCalls::All);
+    assert_eq!(calls(choice(true)), AllowedToolCalls::One);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Answers of the Messages protocol: blocks of content, whole or as events.
 
-use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart, Usage};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, ToolCallStart, Usage};
 use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Value, json};
 
@@ -95,17 +95,17 @@ impl MessageWriter {
                     self.delta(json!({"type": "thinking_delta", "thinking": text}), events);
                 }
             }
-            AnswerPart::CallStart(CallStart { index: _, id, name }) => {
+            AnswerPart::ToolCallStart(ToolCallStart { index: _, id, name }) => {
                 self.close(events);
                 self.calls = true;
                 let start = || json!({"type": "tool_use", "id": id, "name": name, "input": {}});
                 self.block(Kind::ToolUse, start, events);
             }
-            AnswerPart::CallArguments(text) => {
+            AnswerPart::ToolCallArguments(text) => {
                 self.delta(json!({"type": "input_json_delta", "partial_json": text}), events);
             }
-            AnswerPart::CallEnd | AnswerPart::CallCut => self.close(events),
-            AnswerPart::MalformedCall(fault) => {
+            AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut => self.close(events),
+            AnswerPart::MalformedToolCall(fault) => {
                 self.close(events);
                 self.totals.warn(0, fault.warning);
             }
@@ -203,8 +203,8 @@ impl AnswerWriter for MessageWriter {
         for event in events {
             for part in event.parts {
                 match &part {
-                    AnswerPart::CallStart(_) => self.calls = true,
-                    AnswerPart::MalformedCall(fault) => self.totals.warn(0, fault.warning.clone()),
+                    AnswerPart::ToolCallStart(_) => self.calls = true,
+                    AnswerPart::MalformedToolCall(fault) => self.totals.warn(0, fault.warning.clone()),
                     _ => {}
                 }
                 content.take(part);
@@ -233,7 +233,7 @@ enum Block {
     Text(String),
     Thinking(String),
     ToolUse {
-        call: CallStart,
+        call: ToolCallStart,
         arguments: String,
         /// Whether the limit of tokens cut it.
         is_cut: bool,
@@ -253,16 +253,16 @@ impl Content {
             }
             (AnswerPart::Reasoning(more), Some(Block::Thinking(text))) => text.push_str(&more),
             (AnswerPart::Reasoning(text), _) => self.blocks.push(Block::Thinking(text)),
-            (AnswerPart::CallStart(call), _) => {
+            (AnswerPart::ToolCallStart(call), _) => {
                 let (arguments, is_cut) = (String::new(), false);
                 self.blocks.push(Block::ToolUse { call, arguments, is_cut });
             }
-            (AnswerPart::CallArguments(more), Some(Block::ToolUse { arguments, .. })) => {
+            (AnswerPart::ToolCallArguments(more), Some(Block::ToolUse { arguments, .. })) => {
                 arguments.push_str(&more);
             }
-            (AnswerPart::CallCut, Some(Block::ToolUse { is_cut, .. })) => *is_cut = true,
-            (AnswerPart::MalformedCall(_), _) => self.blocks.push(Block::Closed),
-            (AnswerPart::CallArguments(_) | AnswerPart::CallEnd | AnswerPart::CallCut, _) => {}
+            (AnswerPart::ToolCallCut, Some(Block::ToolUse { is_cut, .. })) => *is_cut = true,
+            (AnswerPart::MalformedToolCall(_), _) => self.blocks.push(Block::Closed),
+            (AnswerPart::ToolCallArguments(_) | AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut, _) => {}
         }
     }
 }
@@ -274,7 +274,7 @@ impl Block {
             Block::Thinking(thinking) => {
                 json!({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
             }
-            Block::ToolUse { call: CallStart { index: _, id, name }, arguments, is_cut } => {
+            Block::ToolUse { call: ToolCallStart { index: _, id, name }, arguments, is_cut } => {
                 let input = match serde_json::from_str::<Value>(&arguments) {
                     Ok(input) if input.is_object() => input,
                     _ if arguments.is_empty() && !is_cut => json!({}),

@@ -1,6 +1,6 @@
 //! Answers of the Messages protocol, whole and as events.
 
-use paceline_text::stream::CallFault;
+use paceline_text::stream::ToolCallFault;
 use serde_json::json;
 
 use super::*;
@@ -35,11 +35,11 @@ fn thought(text: &str) -> AnswerPart {
 }
 
 fn call(id: &str, name: &str) -> AnswerPart {
-    AnswerPart::CallStart(CallStart { index: 0, id: id.into(), name: name.into() })
+    AnswerPart::ToolCallStart(ToolCallStart { index: 0, id: id.into(), name: name.into() })
 }
 
 fn arguments(text: &str) -> AnswerPart {
-    AnswerPart::CallArguments(text.into())
+    AnswerPart::ToolCallArguments(text.into())
 }
 
 fn agentic() -> Vec<AnswerEvent> {
@@ -47,7 +47,7 @@ fn agentic() -> Vec<AnswerEvent> {
         event(vec![thought("h")]),
         event(vec![thought("m"), text("Let ")]),
         event(vec![text("me."), call("t1", "read"), arguments("{\"a\":")]),
-        event(vec![arguments("1}"), AnswerPart::CallEnd, call("t2", "list"), AnswerPart::CallEnd]),
+        event(vec![arguments("1}"), AnswerPart::ToolCallEnd, call("t2", "list"), AnswerPart::ToolCallEnd]),
         last(FinishReason::Stop, "", 7),
     ]
 }
@@ -179,10 +179,10 @@ fn the_end_has_the_protocols_reason() {
 
 #[test]
 fn a_malformed_call_is_text_with_a_warning() {
-    let fault = CallFault { warning: "no JSON".into() };
+    let fault = ToolCallFault { warning: "no JSON".into() };
     let events = || {
         vec![
-            event(vec![text("a"), AnswerPart::MalformedCall(fault.clone()), text("<tool_call>{")]),
+            event(vec![text("a"), AnswerPart::MalformedToolCall(fault.clone()), text("<tool_call>{")]),
             last(FinishReason::Stop, "", 3),
         ]
     };
@@ -198,7 +198,7 @@ fn a_call_that_was_cut_is_the_last_block_and_no_text() {
     let cut = |pieces: &[&str]| {
         let mut parts = vec![text("a"), call("t", "f")];
         parts.extend(pieces.iter().map(|piece| arguments(piece)));
-        parts.push(AnswerPart::CallCut);
+        parts.push(AnswerPart::ToolCallCut);
         vec![event(parts), last(FinishReason::Length, "", 3)]
     };
     let asked = || Asked { max_tokens: 3, ..Default::default() };

@@ -22,7 +22,7 @@ use super::types::{
 use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
 use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
-use crate::front::http::protocol::{AllowedCalls, Decoded};
+use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{TextOr, ToolKind, detail_of};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
@@ -158,7 +158,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
         more: Vec::new(),
         writer: Asked { tools, encrypted_reasoning, repeated },
         stream: stream.unwrap_or(false),
-        calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
+        calls: AllowedToolCalls::one_if(parallel_tool_calls == Some(false)),
         paths,
     })
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::inference::input::CallRule;
+use crate::inference::input::ToolCallRule;
 
 fn decoded(body: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     decode(serde_json::from_value(body).expect("a request"))
@@ -157,12 +157,12 @@ fn a_choice_of_tools_has_the_name_that_the_model_knows() {
         assert!(conversation.tools[0].strict && !conversation.tools[1].strict);
         conversation.calls
     };
-    assert_eq!(with(json!("auto")), CallRule::Auto);
-    assert_eq!(with(json!("required")), CallRule::Required);
+    assert_eq!(with(json!("auto")), ToolCallRule::Auto);
+    assert_eq!(with(json!("required")), ToolCallRule::Required);
     let named = |name: &str| json!({"type": "function", "name": name});
-    assert_eq!(with(named("f")), CallRule::Named("f".into()));
-    assert_eq!(with(named("h")), CallRule::Named("g__h".into()));
-    assert_eq!(with(named("x")), CallRule::Named("x".into()), "the middle refuses it");
+    assert_eq!(with(named("f")), ToolCallRule::Named("f".into()));
+    assert_eq!(with(named("h")), ToolCallRule::Named("g__h".into()));
+    assert_eq!(with(named("x")), ToolCallRule::Named("x".into()), "the middle refuses it");
 }
 
 #[test]
@@ -241,9 +241,9 @@ fn what_is_not_served_is_refused_by_its_path() {
 #[test]
 fn a_request_may_allow_one_call() {
     let calls = |flag: Value| served(json!({ "parallel_tool_calls": flag })).calls;
-    assert_eq!(calls(json!(null)), AllowedCalls::All);
-    assert_eq!(calls(json!(true)), AllowedCalls::All);
-    assert_eq!(calls(json!(false)), AllowedCalls::One);
+    assert_eq!(calls(json!(null)), AllowedToolCalls::All);
+    assert_eq!(calls(json!(true)), AllowedToolCalls::All);
+    assert_eq!(calls(json!(false)), AllowedToolCalls::One);
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn only_allowed_tools_are_offered() {
     let body = json!({"tools": [function("f"), group], "tool_choice": choice});
     let found = conversation(served(body));
     let names: Vec<_> = found.tools.iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!((names, found.calls), (vec!["g__h"], CallRule::Required));
+    assert_eq!((names, found.calls), (vec!["g__h"], ToolCallRule::Required));
     let unknown = json!({"type": "allowed_tools", "mode": "auto", "tools": [function("x")]});
     refused(json!({ "tool_choice": unknown }), "tool_choice.tools[0]", "the request's tools");
 }

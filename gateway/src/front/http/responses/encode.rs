@@ -2,7 +2,7 @@
 //! item's content from its last event and shows the pieces before it, which must belong to an item
 //! that was announced.
 
-use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallStart};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, ToolCallStart};
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::custom_input::CustomInput;
 use super::decode::{Asked, encrypted};
 use super::logprobs::MessageLogprobs;
-use super::tools::{CallForm, ClientTool};
+use super::tools::{ToolCallForm, ClientTool};
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
 use crate::front::http::openai::logprobs::{ChatTokenLogprob, TokenList};
@@ -216,18 +216,18 @@ impl ResponseWriter {
                 events.extend(self.of_item("response.reasoning_text.delta", true, body));
                 self.push(&text);
             }
-            AnswerPart::CallStart(CallStart { index: _, id, name }) => {
+            AnswerPart::ToolCallStart(ToolCallStart { index: _, id, name }) => {
                 let tool = self.asked.tools.client(&name);
                 let kind = match tool.form {
-                    CallForm::Custom => {
+                    ToolCallForm::Custom => {
                         Kind::CustomCall { id, tool, input: CustomInput::default() }
                     }
-                    CallForm::Function => Kind::Call { id, tool },
-                    CallForm::Search => Kind::SearchCall { id },
+                    ToolCallForm::Function => Kind::Call { id, tool },
+                    ToolCallForm::Search => Kind::SearchCall { id },
                 };
                 self.open(kind, events);
             }
-            AnswerPart::CallArguments(text) => {
+            AnswerPart::ToolCallArguments(text) => {
                 self.push(&text);
                 let open = self.open.as_mut().map(|open| (&mut open.kind, &open.text));
                 let (name, delta) = match open {
@@ -241,9 +241,9 @@ impl ResponseWriter {
                     events.extend(self.of_item(name, false, |_| json!({ "delta": delta })));
                 }
             }
-            AnswerPart::CallEnd => self.close(ItemState::Completed, events),
-            AnswerPart::CallCut => self.close(ItemState::Incomplete, events),
-            AnswerPart::MalformedCall(fault) => {
+            AnswerPart::ToolCallEnd => self.close(ItemState::Completed, events),
+            AnswerPart::ToolCallCut => self.close(ItemState::Incomplete, events),
+            AnswerPart::MalformedToolCall(fault) => {
                 self.close(ItemState::Completed, events);
                 self.totals.warn(0, fault.warning);
             }

@@ -1,6 +1,6 @@
 //! Answers of the Responses protocol, whole and as events.
 
-use paceline_text::stream::{CallFault, Usage, collect};
+use paceline_text::stream::{ToolCallFault, Usage, collect};
 use paceline_vocabulary::generation::{TokenLogprobs, TopLogprob};
 use serde_json::json;
 
@@ -43,11 +43,11 @@ fn thought(text: &str) -> AnswerPart {
 }
 
 fn call(id: &str, name: &str) -> AnswerPart {
-    AnswerPart::CallStart(CallStart { index: 0, id: id.into(), name: name.into() })
+    AnswerPart::ToolCallStart(ToolCallStart { index: 0, id: id.into(), name: name.into() })
 }
 
 fn arguments(text: &str) -> AnswerPart {
-    AnswerPart::CallArguments(text.into())
+    AnswerPart::ToolCallArguments(text.into())
 }
 
 fn agentic(reason: FinishReason) -> Vec<AnswerEvent> {
@@ -55,9 +55,9 @@ fn agentic(reason: FinishReason) -> Vec<AnswerEvent> {
         event(vec![thought("h")]),
         event(vec![thought("m"), text("Let ")]),
         event(vec![text("me."), call("c1", "mcp__docs__read"), arguments("{\"a\":")]),
-        event(vec![arguments("1}"), AnswerPart::CallEnd]),
+        event(vec![arguments("1}"), AnswerPart::ToolCallEnd]),
         event(vec![call("c2", "apply_patch"), arguments("{\"input\": \"***")]),
-        event(vec![arguments(" \\n\"}"), AnswerPart::CallEnd]),
+        event(vec![arguments(" \\n\"}"), AnswerPart::ToolCallEnd]),
         last(reason),
     ]
 }
@@ -184,7 +184,7 @@ fn a_call_that_was_cut_is_an_incomplete_item_and_its_arguments_are_never_done() 
         let cut = || {
             let mut parts = vec![text("Let me."), call("c1", name)];
             parts.extend(pieces.iter().map(|piece| arguments(piece)));
-            parts.push(AnswerPart::CallCut);
+            parts.push(AnswerPart::ToolCallCut);
             vec![event(parts), last(FinishReason::Length)]
         };
         let whole = writer(asked(false)).whole(cut()).json();
@@ -220,7 +220,7 @@ fn what_the_limit_cuts_is_an_incomplete_item() {
 
 #[test]
 fn a_malformed_call_is_text_with_a_warning() {
-    let fault = AnswerPart::MalformedCall(CallFault { warning: "no JSON".into() });
+    let fault = AnswerPart::MalformedToolCall(ToolCallFault { warning: "no JSON".into() });
     let events =
         vec![event(vec![text("a"), fault, text("<tool_call>{")]), last(FinishReason::Stop)];
     let whole = writer(asked(false)).whole(events).json();
@@ -288,7 +288,7 @@ fn a_message_has_the_log_probabilities_of_its_tokens() {
             at([46, 47], vec![]),
             at([48, 49], vec![text("me.")]),
             at([50, 51], vec![call("c1", "mcp__docs__read"), arguments("{}")]),
-            at([52, 53], vec![AnswerPart::CallEnd]),
+            at([52, 53], vec![AnswerPart::ToolCallEnd]),
             last(FinishReason::Stop),
         ]
     };

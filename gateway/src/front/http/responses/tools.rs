@@ -26,7 +26,7 @@ pub(super) const SEARCH: &str = "tool_search";
 
 /// The form of a tool's calls in the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CallForm {
+pub enum ToolCallForm {
     /// Arguments, as text.
     #[default]
     Function,
@@ -44,7 +44,7 @@ pub struct ClientTool {
     /// Its name.
     pub name: String,
     /// The form of its calls.
-    pub form: CallForm,
+    pub form: ToolCallForm,
 }
 
 /// The tools of a request.
@@ -186,7 +186,7 @@ impl Tools {
             path: path.to_owned(),
         };
         self.has_search = true;
-        self.offer(None, CallForm::Search, input, false);
+        self.offer(None, ToolCallForm::Search, input, false);
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl Tools {
         let strict = strict.unwrap_or(false);
         let path = path.to_owned();
         let input = ToolInput { name, description, parameters, strict, path };
-        self.offer(group, CallForm::Function, input, defer_loading == Some(true));
+        self.offer(group, ToolCallForm::Function, input, defer_loading == Some(true));
         Ok(())
     }
 
@@ -250,7 +250,7 @@ impl Tools {
         let parameters = parameters.into();
         let path = path.to_owned();
         let input = ToolInput { name, description, parameters, strict: false, path };
-        self.offer(group, CallForm::Custom, input, defer_loading == Some(true));
+        self.offer(group, ToolCallForm::Custom, input, defer_loading == Some(true));
         Ok(())
     }
 
@@ -258,7 +258,7 @@ impl Tools {
     fn offer(
         &mut self,
         group: Option<&Group>,
-        form: CallForm,
+        form: ToolCallForm,
         input: ToolInput,
         is_deferred: bool,
     ) {
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(offered, [("mcp__docs__list", "Files."), ("mcp__docs__read", "Reads.")]);
         let known = tools.client("mcp__docs__read");
         assert_eq!(known.namespace.as_deref(), Some("mcp__docs"));
-        assert_eq!((known.name.as_str(), known.form), ("read", CallForm::Function));
+        assert_eq!((known.name.as_str(), known.form), ("read", ToolCallForm::Function));
         assert_eq!(
             tools.client("shell"),
             ClientTool { name: "shell".into(), ..Default::default() }
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(tool.description, "Edits.\n\nGrammar of the input (lark):\nstart: LINE");
         let parameters: Value = serde_json::from_str(&tool.parameters.text()).expect("JSON");
         assert_eq!(parameters["required"], json!(["input"]));
-        assert_eq!(tools.client("apply_patch").form, CallForm::Custom);
+        assert_eq!(tools.client("apply_patch").form, ToolCallForm::Custom);
         let patch = "*** Begin Patch\n*** End Patch";
         assert_eq!(custom_input(&custom_arguments(patch).text()), patch);
         assert_eq!(custom_input(&json!({ "patch": patch }).to_string()), patch);
@@ -386,7 +386,7 @@ mod tests {
         }});
         let mut served = with(search).expect("served");
         assert_eq!(offered(&served), ["now", "g__list", "tool_search"]);
-        assert_eq!(served.client(SEARCH).form, CallForm::Search);
+        assert_eq!(served.client(SEARCH).form, ToolCallForm::Search);
 
         let found = json!([
             function("later", true),
@@ -401,7 +401,7 @@ mod tests {
         }
         let now = ["now", "later", "g__list", "g__grep", "tool_search", "more"];
         assert_eq!(offered(&served), now);
-        assert_eq!(served.client("g__grep").form, CallForm::Custom);
+        assert_eq!(served.client("g__grep").form, ToolCallForm::Custom);
         assert_eq!(served.given, 10, "a tool that is found again is no further one");
     }
 }

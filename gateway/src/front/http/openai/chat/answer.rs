@@ -52,12 +52,12 @@ pub struct ChatAnswer {
     pub reasoning_content: Option<String>,
     /// Calls of tools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tool_calls: Vec<ChatAnswerCall>,
+    pub tool_calls: Vec<ChatAnswerToolCall>,
 }
 
 /// A call of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ChatAnswerCall {
+pub struct ChatAnswerToolCall {
     /// Its id.
     pub id: String,
     /// `function`.
@@ -126,12 +126,12 @@ pub struct ChatDelta {
     pub reasoning_content: Option<String>,
     /// A call that begins, or more of the arguments of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tool_calls: Option<Vec<ChatDeltaCall>>,
+    pub tool_calls: Option<Vec<ChatDeltaToolCall>>,
 }
 
 /// More of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ChatDeltaCall {
+pub struct ChatDeltaToolCall {
     /// Its place among the calls of the answer.
     pub index: u32,
     /// Its id, where the call begins.

@@ -17,7 +17,7 @@ use crate::front::http::error::FieldPaths;
 use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
-use crate::front::http::protocol::{AllowedCalls, Decoded};
+use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{TextOr, ToolKind, detail_of};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
@@ -101,7 +101,7 @@ pub(crate) fn chat(
         more: Vec::new(),
         writer: Asked { include_usage },
         stream,
-        calls: AllowedCalls::one_if(parallel_tool_calls == Some(false)),
+        calls: AllowedToolCalls::one_if(parallel_tool_calls == Some(false)),
         paths,
     })
 }

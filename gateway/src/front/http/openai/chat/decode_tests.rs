@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use super::decode::chat;
 use super::request::ChatCompletionRequest;
 use crate::front::http::openai::params::Asked;
-use crate::front::http::protocol::{AllowedCalls, Decoded};
+use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{
-    CallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
+    ToolCallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput, ToolInput,
 };
 use crate::inference::params::GenerationParams;
@@ -152,7 +152,7 @@ fn every_field_of_a_conversation_is_decoded() {
             strict: false,
             path: "tools[0]".into(),
         }],
-        calls: CallRule::Auto,
+        calls: ToolCallRule::Auto,
         template_arguments: json!({"x": 1}).into(),
         effort: None,
     };
@@ -187,10 +187,10 @@ fn a_choice_of_no_tool_leaves_the_tools_out_of_the_prompt() {
     assert_eq!((with("auto").tools.len(), with("none").tools.len()), (1, 0));
     let rule =
         |choice: Value| conversation(asking(json!({"tools": tools, "tool_choice": choice}))).calls;
-    assert_eq!(rule(json!("auto")), CallRule::Auto);
-    assert_eq!(rule(json!("required")), CallRule::Required);
+    assert_eq!(rule(json!("auto")), ToolCallRule::Auto);
+    assert_eq!(rule(json!("required")), ToolCallRule::Required);
     let named = json!({"type": "function", "function": {"name": "f"}});
-    assert_eq!(rule(named), CallRule::Named("f".into()));
+    assert_eq!(rule(named), ToolCallRule::Named("f".into()));
     refused(json!({"tool_choice": "any"}), "tool_choice", "any");
 }
 
@@ -306,9 +306,9 @@ fn a_request_may_allow_one_call() {
     let calls = |flag: Value| {
         decoded(asking(json!({ "parallel_tool_calls": flag }))).expect("served").calls
     };
-    assert_eq!(calls(json!(null)), AllowedCalls::All);
-    assert_eq!(calls(json!(true)), AllowedCalls::All);
-    assert_eq!(calls(json!(false)), AllowedCalls::One);
+    assert_eq!(calls(json!(null)), AllowedToolCalls::All);
+    assert_eq!(calls(json!(true)), AllowedToolCalls::All);
+    assert_eq!(calls(json!(false)), AllowedToolCalls::One);
 }
 
 #[test]
@@ -400,5 +400,5 @@ fn only_allowed_tools_are_offered() {
     let tools = json!([function("f"), function("g")]);
     let found = conversation(asking(json!({"tools": tools, "tool_choice": choice})));
     let names: Vec<_> = found.tools.iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!((names, found.calls), (vec!["g"], CallRule::Required));
+    assert_eq!((names, found.calls), (vec!["g"], ToolCallRule::Required));
 }

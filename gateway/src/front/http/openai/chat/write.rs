@@ -1,11 +1,11 @@
 //! Writes the answers to a conversation: in chunks as events come, or whole from all of them.
 
-use paceline_text::stream::{AnswerEvent, AnswerPart, CallFault, CallStart};
+use paceline_text::stream::{AnswerEvent, AnswerPart, ToolCallFault, ToolCallStart};
 use serde_json::json;
 
 use super::answer::{
-    ChatAnswer, ChatAnswerCall, ChatAnswerFunction, ChatChoice, ChatChunkChoice, ChatCompletion,
-    ChatCompletionChunk, ChatDelta, ChatDeltaCall, ChatDeltaFunction,
+    ChatAnswer, ChatAnswerToolCall, ChatAnswerFunction, ChatChoice, ChatChunkChoice, ChatCompletion,
+    ChatCompletionChunk, ChatDelta, ChatDeltaToolCall, ChatDeltaFunction,
 };
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::openai::logprobs::{ChatLogprobs, LogprobWriter, TokenList, tokens};
@@ -128,9 +128,9 @@ impl ChatWriter {
             let Some((choice, open)) = sample else { continue };
             for part in parts {
                 match &part {
-                    AnswerPart::CallStart(_) => *open = true,
-                    AnswerPart::CallEnd | AnswerPart::CallCut => *open = false,
-                    AnswerPart::MalformedCall(CallFault { warning }) => {
+                    AnswerPart::ToolCallStart(_) => *open = true,
+                    AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut => *open = false,
+                    AnswerPart::MalformedToolCall(ToolCallFault { warning }) => {
                         self.totals.warn(index, warning.clone());
                         // The text of a call that had begun follows.
                         if std::mem::take(open) {
@@ -195,28 +195,28 @@ impl ChatWriter {
             AnswerPart::Reasoning(text) => {
                 Some(ChatDelta { reasoning_content: Some(text), ..Default::default() })
             }
-            AnswerPart::CallStart(CallStart { index: place, id, name }) => {
+            AnswerPart::ToolCallStart(ToolCallStart { index: place, id, name }) => {
                 if let Some(sample) = self.samples.get_mut(index as usize) {
                     sample.call = Some(place);
                 }
                 let function = ChatDeltaFunction { name: Some(name), arguments: String::new() };
                 let kind = Some("function".to_owned());
-                Some(call(ChatDeltaCall { index: place, id: Some(id), kind, function }))
+                Some(call(ChatDeltaToolCall { index: place, id: Some(id), kind, function }))
             }
-            AnswerPart::CallArguments(arguments) => {
+            AnswerPart::ToolCallArguments(arguments) => {
                 let place = self.sample(index).call?;
                 let function = ChatDeltaFunction { name: None, arguments };
-                Some(call(ChatDeltaCall { index: place, function, ..Default::default() }))
+                Some(call(ChatDeltaToolCall { index: place, function, ..Default::default() }))
             }
-            AnswerPart::CallEnd => {
+            AnswerPart::ToolCallEnd => {
                 if let Some(sample) = self.samples.get_mut(index as usize) {
                     sample.called = true;
                 }
                 None
             }
             // The end's reason tells it.
-            AnswerPart::CallCut => None,
-            AnswerPart::MalformedCall(CallFault { warning }) => {
+            AnswerPart::ToolCallCut => None,
+            AnswerPart::MalformedToolCall(ToolCallFault { warning }) => {
                 self.totals.warn(index, warning);
                 None
             }
@@ -266,16 +266,16 @@ impl ChatAnswer {
             AnswerPart::Reasoning(text) => {
                 self.reasoning_content.get_or_insert_default().push_str(&text);
             }
-            AnswerPart::CallStart(CallStart { index: _, id, name }) => {
+            AnswerPart::ToolCallStart(ToolCallStart { index: _, id, name }) => {
                 let function = ChatAnswerFunction { name, arguments: String::new() };
-                self.tool_calls.push(ChatAnswerCall { id, kind: "function".to_owned(), function });
+                self.tool_calls.push(ChatAnswerToolCall { id, kind: "function".to_owned(), function });
             }
-            AnswerPart::CallArguments(arguments) => {
+            AnswerPart::ToolCallArguments(arguments) => {
                 if let Some(call) = self.tool_calls.last_mut() {
                     call.function.arguments.push_str(&arguments);
                 }
             }
-            AnswerPart::CallEnd | AnswerPart::CallCut | AnswerPart::MalformedCall(_) => {}
+            AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut | AnswerPart::MalformedToolCall(_) => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, CallFault, CallStart, Usage};
+use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, ToolCallFault, ToolCallStart, Usage};
 use paceline_vocabulary::generation::{FinishReason, TokenLogprobs};
 use serde_json::{Value, json};
 
@@ -35,11 +35,11 @@ fn text(text: &str) -> AnswerPart {
 }
 
 fn call(index: u32, name: &str) -> AnswerPart {
-    AnswerPart::CallStart(CallStart { index, id: format!("call_{index}"), name: name.into() })
+    AnswerPart::ToolCallStart(ToolCallStart { index, id: format!("call_{index}"), name: name.into() })
 }
 
 fn arguments(piece: &str) -> AnswerPart {
-    AnswerPart::CallArguments(piece.into())
+    AnswerPart::ToolCallArguments(piece.into())
 }
 
 /// The chunks of a stream, as a client reads them.
@@ -115,8 +115,8 @@ fn reasoning_and_calls_are_fields_of_their_own() {
     let events = vec![
         event(0, vec![AnswerPart::Reasoning("hm".into())]),
         event(0, vec![text("ok"), call(0, "f"), arguments("{\"a\"")]),
-        event(0, vec![arguments(":1}"), AnswerPart::CallEnd, call(1, "g"), arguments("{}")]),
-        event(0, vec![AnswerPart::CallEnd]),
+        event(0, vec![arguments(":1}"), AnswerPart::ToolCallEnd, call(1, "g"), arguments("{}")]),
+        event(0, vec![AnswerPart::ToolCallEnd]),
         end(0, FinishReason::Stop),
     ];
     let chunks = streamed(writer(1, false, false), events.clone());
@@ -153,7 +153,7 @@ fn reasoning_and_calls_are_fields_of_their_own() {
 
 #[test]
 fn an_answer_of_calls_alone_has_no_text() {
-    let parts = vec![call(0, "f"), arguments("{}"), AnswerPart::CallEnd];
+    let parts = vec![call(0, "f"), arguments("{}"), AnswerPart::ToolCallEnd];
     let events = vec![event(0, parts), end(0, FinishReason::Stop)];
     let answer = whole(writer(1, false, false), events);
     assert_eq!(answer["choices"][0]["message"]["content"], Value::Null);
@@ -163,7 +163,7 @@ fn an_answer_of_calls_alone_has_no_text() {
 
 #[test]
 fn a_malformed_call_is_text_with_a_warning() {
-    let fault = || AnswerPart::MalformedCall(CallFault { warning: "no JSON".into() });
+    let fault = || AnswerPart::MalformedToolCall(ToolCallFault { warning: "no JSON".into() });
     let events = vec![
         event(0, vec![call(0, "f"), arguments("{oops"), fault(), text("{oops")]),
         end(0, FinishReason::Stop),
@@ -187,7 +187,7 @@ fn a_malformed_call_is_text_with_a_warning() {
 fn a_call_that_was_cut_is_a_call_with_the_reason_length() {
     let events = vec![
         event(0, vec![text("ok"), call(0, "f"), arguments("{\"a\": ")]),
-        event(0, vec![arguments("\"b"), AnswerPart::CallCut]),
+        event(0, vec![arguments("\"b"), AnswerPart::ToolCallCut]),
         end(0, FinishReason::Length),
     ];
     let answer = whole(writer(1, false, false), events.clone());

@@ -11,7 +11,7 @@ use crate::front::http::error::FieldPaths;
 use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
-use crate::front::http::protocol::{AllowedCalls, Decoded};
+use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::Prompt;
 use crate::inference::bounds::{MAX_PROMPTS, check_elements};
 use crate::inference::error::InferenceError;
@@ -71,7 +71,7 @@ pub(crate) fn completion(
         more: inputs.collect(),
         writer: Asked { include_usage },
         stream,
-        calls: AllowedCalls::All,
+        calls: AllowedToolCalls::All,
         paths: FieldPaths::new(FIELDS),
     })
 }

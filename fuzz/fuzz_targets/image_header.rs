@@ -1,5 +1,5 @@
-//! Whatever a client sends as a picture is refused in words, or its header says sizes and a memory
-//! that can be counted with. Faster than `picture`, as nothing is unpacked: this one finds its way
+//! Whatever a client sends as an image is refused in words, or its header says sizes and a memory
+//! that can be counted with. Faster than `image`, as nothing is unpacked: this one finds its way
 //! deeper into what a file says of itself.
 #![no_main]
 

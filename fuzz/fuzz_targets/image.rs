@@ -1,4 +1,4 @@
-//! Whatever a client sends as a picture is refused in words or becomes pixels of the size that its
+//! Whatever a client sends as an image is refused in words or becomes pixels of the size that its
 //! prompt was made for. The same function and bounds as
 //! `images::tests::changed_files_are_refused_or_served`.
 #![no_main]

@@ -1,4 +1,4 @@
-//! Requests with pictures, a service with a vision tower, and a drafter that fits it. The model is
+//! Requests with images, a service with a vision tower, and a drafter that fits it. The model is
 //! the tiny Qwen3-VL of the parity tests. Its weights are random, so its answers mean nothing and
 //! depend on every pixel.
 
@@ -78,18 +78,18 @@ fn seeing_beside(settings: &str, make_drafter: impl FnOnce(&Path)) -> Stack {
     stack
 }
 
-/// A file of a picture from the gateway's tests.
+/// A file of an image from the gateway's tests.
 pub fn file(name: &str) -> Vec<u8> {
     std::fs::read(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// Where it is.
 pub fn path(name: &str) -> PathBuf {
-    repository().join("text/tests/golden/pictures").join(name)
+    repository().join("text/tests/golden/images").join(name)
 }
 
 /// A PNG of this many random pixels, a multiple of what the model reads, so that they reach it as
-/// they are. Another number, another picture, which no cache has.
+/// they are. Another number, another image, which no cache has.
 pub fn noise(columns: u32, rows: u32, number: u64) -> Vec<u8> {
     let mut dice = Dice(number);
     let pixels: Vec<u8> = (0..columns * rows * 3).map(|_| dice.roll(256) as u8).collect();
@@ -123,7 +123,7 @@ pub fn text(text: &str) -> ContentPart {
     ContentPart { part: Some(Part::Text(text.into())) }
 }
 
-/// A picture's file as a part.
+/// An image's file as a part.
 pub fn image(file: impl Into<bytes::Bytes>) -> ContentPart {
     ContentPart { part: Some(Part::Image(Image { data: file.into() })) }
 }
@@ -148,14 +148,14 @@ pub fn turn(parts: Vec<ContentPart>) -> Message {
     Message { role: "user".into(), content: parts, ..Default::default() }
 }
 
-/// Asks about a picture, greedily.
+/// Asks about an image, greedily.
 pub fn about(file: impl Into<bytes::Bytes>, question: &str) -> Ask {
     conversation(vec![turn(vec![image(file), text(question)])])
 }
 
 /// Files that wait for the target.
 pub fn waiting(stack: &Stack) -> Vec<String> {
-    let entries = std::fs::read_dir(stack.run_dir().join("pictures"))
+    let entries = std::fs::read_dir(stack.run_dir().join("images"))
         .into_iter()
         .flatten()
         .filter_map(Result::ok);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::super::json::JsonScanner;
 use super::super::tools::OfferedTools;
-use super::{CallPiece, NoCall};
+use super::{PartialToolCall, BrokenToolCall};
 
 /// Keys of the object's members.
 const KEYS: [&str; 4] = ["name", "arguments", "parameters", "type"];
@@ -44,7 +44,7 @@ struct OpenMember {
 
 /// Reads one object.
 #[derive(Clone, Debug, Default)]
-pub(in super::super) struct JsonCall {
+pub(in super::super) struct JsonToolCall {
     expected: Expected,
     running: Option<OpenMember>,
     member: Option<Member>,
@@ -52,7 +52,7 @@ pub(in super::super) struct JsonCall {
     has_type: bool,
 }
 
-impl JsonCall {
+impl JsonToolCall {
     pub(super) fn is_done(&self) -> bool {
         self.expected == Expected::Nothing
     }
@@ -62,7 +62,7 @@ impl JsonCall {
     }
 
     /// Adds the beginning of a value to the arguments of a call that is cut.
-    pub(super) fn cut(&mut self, piece: &mut CallPiece) {
+    pub(super) fn cut(&mut self, piece: &mut PartialToolCall) {
         if let Some(running) = self.running.as_mut().filter(|running| !running.is_text) {
             running.scanner.cut(&mut piece.arguments);
         }
@@ -79,7 +79,7 @@ impl JsonCall {
         }
     }
 
-    pub(super) fn push(&mut self, letter: char, piece: &mut CallPiece) -> Result<(), NoCall> {
+    pub(super) fn push(&mut self, letter: char, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
         if self.running.is_some() {
             return self.go_on(letter, piece);
         }
@@ -99,18 +99,18 @@ impl JsonCall {
             (Expected::CommaOrEnd, ',') => Expected::Key,
             (Expected::CommaOrEnd | Expected::KeyOrEnd, '}') => {
                 if piece.name.is_none() {
-                    return Err(NoCall::other("a member \"name\"", "none"));
+                    return Err(BrokenToolCall::other("a member \"name\"", "none"));
                 }
                 if !self.has_arguments {
                     piece.arguments.push_str("{}");
                 }
                 Expected::Nothing
             }
-            (Expected::Begin, _) => return Err(NoCall::other("a JSON object", "other text")),
+            (Expected::Begin, _) => return Err(BrokenToolCall::other("a JSON object", "other text")),
             (Expected::Nothing, _) => {
-                return Err(NoCall::other("the end of the call", "other text"));
+                return Err(BrokenToolCall::other("the end of the call", "other text"));
             }
-            _ => return Err(NoCall::other("a member of the JSON object", "other text")),
+            _ => return Err(BrokenToolCall::other("a member of the JSON object", "other text")),
         };
         Ok(())
     }
@@ -120,8 +120,8 @@ impl JsonCall {
         &mut self,
         member: Option<Member>,
         letter: char,
-        piece: &mut CallPiece,
-    ) -> Result<(), NoCall> {
+        piece: &mut PartialToolCall,
+    ) -> Result<(), BrokenToolCall> {
         let is_text = letter == '"';
         if !is_text && (letter != '{' || member != Some(Member::Arguments)) {
             let expected = if member == Some(Member::Arguments) {
@@ -129,14 +129,14 @@ impl JsonCall {
             } else {
                 "a name that is a text"
             };
-            return Err(NoCall::other(expected, "another value"));
+            return Err(BrokenToolCall::other(expected, "another value"));
         }
         let scanner = JsonScanner::new();
         self.running = Some(OpenMember { scanner, member, text: String::new(), is_text });
         self.go_on(letter, piece)
     }
 
-    fn go_on(&mut self, letter: char, piece: &mut CallPiece) -> Result<(), NoCall> {
+    fn go_on(&mut self, letter: char, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let out = if running.is_text { &mut running.text } else { &mut piece.arguments };
         running.scanner.push(letter, out)?;
@@ -155,7 +155,7 @@ impl JsonCall {
             }
             Some(Member::Name) => piece.set_name(text())?,
             Some(Member::Type) if text() == "function" => self.has_type = true,
-            Some(Member::Type) => return Err(NoCall::other("the type \"function\"", "another")),
+            Some(Member::Type) => return Err(BrokenToolCall::other("the type \"function\"", "another")),
             Some(Member::Arguments) => {
                 self.has_arguments = true;
                 if is_text {
@@ -167,25 +167,25 @@ impl JsonCall {
     }
 
     /// The member of this key.
-    fn key(&self, key: &str, piece: &CallPiece) -> Result<Member, NoCall> {
+    fn key(&self, key: &str, piece: &PartialToolCall) -> Result<Member, BrokenToolCall> {
         let (member, is_new) = match key {
             "name" => (Member::Name, piece.name.is_none()),
             "arguments" | "parameters" => (Member::Arguments, !self.has_arguments),
             "type" => (Member::Type, !self.has_type),
-            _ => return Err(NoCall::other("the members \"name\" and \"arguments\"", "another")),
+            _ => return Err(BrokenToolCall::other("the members \"name\" and \"arguments\"", "another")),
         };
-        if is_new { Ok(member) } else { Err(NoCall::other("each member once", "one twice")) }
+        if is_new { Ok(member) } else { Err(BrokenToolCall::other("each member once", "one twice")) }
     }
 }
 
 /// Arguments that came as a text with JSON in it.
-fn arguments_of_text(text: &str) -> Result<String, NoCall> {
+fn arguments_of_text(text: &str) -> Result<String, BrokenToolCall> {
     if text.trim().is_empty() {
         return Ok("{}".to_owned());
     }
     let parsed: Result<Map<String, Value>, _> = serde_json::from_str(text);
     match parsed {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err(NoCall::other("arguments that are a JSON object", "another text")),
+        Err(_) => Err(BrokenToolCall::other("arguments that are a JSON object", "another text")),
     }
 }

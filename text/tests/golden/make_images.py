@@ -1,7 +1,7 @@
-"""Pictures and what the reference makes of them: pictures/* and pictures.json beside this script.
+"""Images and what the reference makes of them: images/* and images.json beside this script.
 
 Needs transformers 5.23 and Pillow 13 (no torchvision): the reference's own conversion and resizing, by its Pillow backend.
-Run: python make_pictures.py
+Run: python make_images.py
 """
 
 import base64
@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 HERE = Path(__file__).parent
-FILES = HERE / "pictures"
+FILES = HERE / "images"
 
 
 def pattern(width, height, channels, levels=256):
@@ -75,7 +75,7 @@ def png16(name, width, height, channels):
     return name, Image.fromarray(high[..., 0] if channels == 1 else high, mode=mode)
 
 
-def all_pictures():
+def all_images():
     """(name, what the reference opens, lossy)"""
     alphas = np.stack(np.meshgrid(np.arange(256), np.arange(256)), axis=-1)
     table = np.concatenate([np.repeat(alphas[..., :1], 3, axis=-1), alphas[..., 1:]], axis=-1).astype(np.uint8)
@@ -164,7 +164,7 @@ if __name__ == "__main__":
     FILES.mkdir(exist_ok=True)
     golden_file = {
         "made_with": f"transformers {transformers.__version__}, Pillow {PIL.__version__}",
-        "pictures": [golden(*picture) for picture in all_pictures()],
+        "images": [golden(*image) for image in all_images()],
         "sizes_note": "width, height, factor, min_pixels, max_pixels, width and height it gets (0 0: refused)",
         "sizes": sizes(),
     }
@@ -173,4 +173,4 @@ if __name__ == "__main__":
     import re
 
     text = re.sub(r"\[\s+(-?\d[^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
-    (HERE / "pictures.json").write_text(text + "\n")
+    (HERE / "images.json").write_text(text + "\n")

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::super::json::escape;
 use super::super::stop::longest_beginning;
 use super::super::tools::{ArgumentType, OfferedTools};
-use super::{CallPiece, NoCall, Word};
+use super::{PartialToolCall, BrokenToolCall, Word};
 
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
@@ -45,20 +45,20 @@ struct RunningValue {
 
 /// Reads one function.
 #[derive(Clone, Debug)]
-pub(in super::super) struct TaggedCall {
+pub(in super::super) struct TaggedToolCall {
     expected: Expected,
     name: String,
     keys: Vec<String>,
 }
 
-impl Default for TaggedCall {
+impl Default for TaggedToolCall {
     fn default() -> Self {
         let expected = Expected::Function(Word::default());
         Self { expected, name: String::new(), keys: vec![] }
     }
 }
 
-impl TaggedCall {
+impl TaggedToolCall {
     pub(super) fn is_done(&self) -> bool {
         self.expected == Expected::Nothing
     }
@@ -68,7 +68,7 @@ impl TaggedCall {
     }
 
     /// Adds the beginning of a value to the arguments of a call that is cut.
-    pub(super) fn cut(&mut self, piece: &mut CallPiece) {
+    pub(super) fn cut(&mut self, piece: &mut PartialToolCall) {
         if let Expected::Value(value) = &self.expected {
             value.cut(&mut piece.arguments);
         }
@@ -78,8 +78,8 @@ impl TaggedCall {
         &mut self,
         letter: char,
         tools: &OfferedTools,
-        piece: &mut CallPiece,
-    ) -> Result<(), NoCall> {
+        piece: &mut PartialToolCall,
+    ) -> Result<(), BrokenToolCall> {
         match &mut self.expected {
             Expected::Function(word) => {
                 if word.push(letter, &[FUNCTION], "<function=")?.is_some() {
@@ -98,7 +98,7 @@ impl TaggedCall {
             }
             Expected::Name(name) | Expected::Key(name) => {
                 if name.len() >= MAX_KEY_BYTES || letter == '\n' {
-                    return Err(NoCall::other("> after a name", "other text"));
+                    return Err(BrokenToolCall::other("> after a name", "other text"));
                 }
                 name.push(letter);
             }
@@ -119,7 +119,7 @@ impl TaggedCall {
                 }
             }
             Expected::Nothing if letter.is_whitespace() => {}
-            Expected::Nothing => return Err(NoCall::other("the end of the call", "other text")),
+            Expected::Nothing => return Err(BrokenToolCall::other("the end of the call", "other text")),
         }
         Ok(())
     }
@@ -128,10 +128,10 @@ impl TaggedCall {
         &mut self,
         key: String,
         tools: &OfferedTools,
-        piece: &mut CallPiece,
-    ) -> Result<(), NoCall> {
+        piece: &mut PartialToolCall,
+    ) -> Result<(), BrokenToolCall> {
         if self.keys.contains(&key) {
-            return Err(NoCall::other("each parameter once", "one twice"));
+            return Err(BrokenToolCall::other("each parameter once", "one twice"));
         }
         let separator = if self.keys.is_empty() { "\"" } else { ", \"" };
         piece.arguments.push_str(separator);

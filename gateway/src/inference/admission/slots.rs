@@ -13,10 +13,10 @@ use tokio::sync::watch;
 use super::arrival::MessageArrival;
 use crate::inference::error::InferenceError;
 
-/// Calls inside the gateway beyond those that run and those that the supervisor queues. They
+/// RequestSlots inside the gateway beyond those that run and those that the supervisor queues. They
 /// arrive, or they are over and not read to the end.
 const ON_THEIR_WAY: usize = 160;
-/// Calls that a key may have for each free place. One key alone thus gets at most eight of nine
+/// RequestSlots that a key may have for each free place. One key alone thus gets at most eight of nine
 /// places. However many keys send as many calls as they can, some places stay free for others.
 const CALLS_PER_FREE_PLACE: usize = 8;
 
@@ -24,23 +24,23 @@ const CALLS_PER_FREE_PLACE: usize = 8;
 /// are refused, as the supervisor would refuse them. The supervisor decides how many requests of a
 /// key run; here no key may take all places.
 #[derive(Clone, Debug)]
-pub struct Calls {
+pub struct RequestSlots {
     running: Arc<watch::Sender<usize>>,
     most: usize,
     /// Number of calls by the key's name. A key without calls has no entry.
     of_keys: Arc<Mutex<HashMap<Arc<str>, usize>>>,
-    /// Calls whose message is on its way, oldest first. Some of their messages have arrived since.
-    arriving: Arc<Mutex<VecDeque<ArrivingCall>>>,
+    /// RequestSlots whose message is on its way, oldest first. Some of their messages have arrived since.
+    arriving: Arc<Mutex<VecDeque<ArrivingRequest>>>,
 }
 
 /// A call whose message is on its way. It may lose its slot to a newer one.
 #[derive(Debug)]
-struct ArrivingCall {
+struct ArrivingRequest {
     message: Arc<MessageArrival>,
-    slot: Weak<CallSlot>,
+    slot: Weak<RequestSlot>,
 }
 
-impl Calls {
+impl RequestSlots {
     /// No calls. There are places for the calls that run at once (`target.max_sequences`), and for
     /// `queue` calls that wait.
     pub fn new(run_at_once: u32, queue: u32) -> Self {
@@ -64,7 +64,7 @@ impl Calls {
     ///
     /// # Errors
     /// All places are taken, or the key has as many as it may have.
-    pub fn enter(&self, key: Option<&Arc<str>>) -> Result<CallSlot, InferenceError> {
+    pub fn enter(&self, key: Option<&Arc<str>>) -> Result<RequestSlot, InferenceError> {
         let key = key.map(|name| self.enter_key(name)).transpose()?;
         let most = self.most;
         let refusal = || {
@@ -97,14 +97,14 @@ impl Calls {
         Ok(KeySlot { counts: Arc::clone(&self.of_keys), name: Arc::clone(name) })
     }
 
-    fn enter_all(&self, key: Option<KeySlot>) -> Option<CallSlot> {
+    fn enter_all(&self, key: Option<KeySlot>) -> Option<RequestSlot> {
         let mut entered = false;
         self.running.send_if_modified(|calls| {
             entered = *calls < self.most;
             *calls += usize::from(entered);
             entered
         });
-        let slot = || CallSlot {
+        let slot = || RequestSlot {
             running: Arc::clone(&self.running),
             is_displaced: AtomicBool::new(false),
             _key: key,
@@ -128,27 +128,27 @@ impl Calls {
     }
 
     /// Notes that the call with this slot may be displaced until its message is there.
-    pub fn follow(&self, message: &Arc<MessageArrival>, slot: &Arc<CallSlot>) {
+    pub fn follow(&self, message: &Arc<MessageArrival>, slot: &Arc<RequestSlot>) {
         let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
         // At most `most` of them are on their way, so this is bounded, and seldom done.
         if arriving.len() >= 2 * self.most {
             arriving.retain(|call| call.slot.strong_count() > 0 && call.message.is_arriving());
         }
         arriving
-            .push_back(ArrivingCall { message: Arc::clone(message), slot: Arc::downgrade(slot) });
+            .push_back(ArrivingRequest { message: Arc::clone(message), slot: Arc::downgrade(slot) });
     }
 }
 
 /// One call's place; given back when dropped.
 #[derive(Debug)]
-pub struct CallSlot {
+pub struct RequestSlot {
     running: Arc<watch::Sender<usize>>,
     /// Whether another call has taken the place over.
     is_displaced: AtomicBool,
     _key: Option<KeySlot>,
 }
 
-impl Drop for CallSlot {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         if !self.is_displaced.load(Ordering::Relaxed) {
             self.running.send_modify(|calls| *calls -= 1);
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_given_back() {
-        let calls = Calls::new(32, 8);
+        let calls = RequestSlots::new(32, 8);
         let seen = calls.watch();
-        let slots: Vec<CallSlot> =
+        let slots: Vec<RequestSlot> =
             (0..ON_THEIR_WAY + 32 + 8 + 1).map(|_| calls.enter(None).expect("room")).collect();
         let error = calls.enter(None).expect_err("full");
         assert_eq!(error.kind, Reason::QueueFull);
@@ -194,14 +194,14 @@ mod tests {
     }
 
     /// As many calls of this key as get in.
-    fn fill(calls: &Calls, key: &Arc<str>) -> Vec<CallSlot> {
+    fn fill(calls: &RequestSlots, key: &Arc<str>) -> Vec<RequestSlot> {
         std::iter::from_fn(|| calls.enter(Some(key)).ok()).collect()
     }
 
     #[test]
     fn a_key_can_fill_the_queue_and_leaves_places_for_others() {
         for queue in [0, 128, 10_000] {
-            let calls = Calls::new(32, queue);
+            let calls = RequestSlots::new(32, queue);
             let (alice, bob, carol): (Arc<str>, Arc<str>, Arc<str>) =
                 ("alice".into(), "bob".into(), "carol".into());
             let mut hers = fill(&calls, &alice);
@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn without_free_places_the_gateway_is_full_and_not_the_key() {
-        let calls = Calls::new(32, 0);
-        let slots: Vec<CallSlot> =
+        let calls = RequestSlots::new(32, 0);
+        let slots: Vec<RequestSlot> =
             (0..calls.most).map(|_| calls.enter(None).expect("room")).collect();
         let error = calls.enter(Some(&"alice".into())).expect_err("full");
         assert_eq!(error.kind, Reason::QueueFull);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_oldest_call_without_its_message_makes_room_for_a_newer_one() {
-        let calls = Calls::new(1, 0);
+        let calls = RequestSlots::new(1, 0);
         let (most, seen) = (calls.most, calls.watch());
         let messages: Vec<Arc<MessageArrival>> = (0..most).map(|_| Arc::default()).collect();
         let enter = |message: &Arc<MessageArrival>| {
@@ -247,7 +247,7 @@ mod tests {
             calls.follow(message, &slot);
             slot
         };
-        let mut slots: Vec<Arc<CallSlot>> = messages.iter().map(enter).collect();
+        let mut slots: Vec<Arc<RequestSlot>> = messages.iter().map(enter).collect();
         assert!(messages.iter().all(|message| message.is_arriving()));
         slots.push(Arc::new(calls.enter(None).expect("the first one's")));
         assert!(!messages[0].is_arriving() && messages[1].is_arriving());
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn calls_whose_message_arrived_are_forgotten() {
-        let calls = Calls::new(1, 0);
+        let calls = RequestSlots::new(1, 0);
         let most = calls.most;
         let message = Arc::<MessageArrival>::default();
         let first = Arc::new(calls.enter(None).expect("room"));

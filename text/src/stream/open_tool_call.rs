@@ -1,20 +1,20 @@
 //! A call that runs: its letters go to the reader of its family, and what the reader makes of them
 //! goes out at once. The letters are kept, because a call that turns out to be none becomes text.
 
-use super::call::{CallPiece, CallReader, NoCall};
+use super::tool_call::{PartialToolCall, ToolCallReader, BrokenToolCall};
 use super::parts::Parts;
 use super::tools::OfferedTools;
-use super::{CallStart, ConversationReading};
-use crate::prompt::format::CallFormat;
+use super::{ToolCallStart, ConversationReading};
+use crate::prompt::format::ToolCallFormat;
 
 /// A call that runs.
 #[derive(Clone, Debug)]
-pub(super) struct OpenCall {
+pub(super) struct OpenToolCall {
     before: Before,
     /// All its letters, with those of its tags.
     raw: String,
-    reader: CallReader,
-    piece: CallPiece,
+    reader: ToolCallReader,
+    piece: PartialToolCall,
     /// Whether the letters are certainly meant as a call. Otherwise they become text without a
     /// warning.
     is_certain: bool,
@@ -32,27 +32,27 @@ pub(super) struct Before {
 
 /// What calls need to know of their sample.
 #[derive(Clone, Debug, Default)]
-pub(super) struct CallContext {
+pub(super) struct ToolCallContext {
     pub(super) reading: ConversationReading,
     /// Calls that have begun.
     pub(super) count: u32,
 }
 
-impl CallContext {
+impl ToolCallContext {
     /// The tools, if the request has any.
     pub(super) fn tools(&self) -> Option<&OfferedTools> {
         self.reading.tools.as_deref()
     }
 }
 
-impl OpenCall {
+impl OpenToolCall {
     /// A call of this format, after an opening tag with these letters.
-    pub(super) fn new(format: CallFormat, opening: &str) -> Self {
+    pub(super) fn new(format: ToolCallFormat, opening: &str) -> Self {
         Self {
             before: Before::default(),
             raw: opening.to_owned(),
-            reader: CallReader::new(format),
-            piece: CallPiece::default(),
+            reader: ToolCallReader::new(format),
+            piece: PartialToolCall::default(),
             is_certain: true,
             has_started: false,
         }
@@ -69,12 +69,12 @@ impl OpenCall {
     }
 
     /// A call without an opening tag, which only the name of a tool makes certain.
-    pub(super) fn uncertain(format: CallFormat) -> Self {
+    pub(super) fn uncertain(format: ToolCallFormat) -> Self {
         Self { is_certain: false, ..Self::new(format, "") }
     }
 
     /// A call of a tool that is named before it, after a header with these letters.
-    pub(super) fn named(format: CallFormat, header: &str, name: String) -> Self {
+    pub(super) fn named(format: ToolCallFormat, header: &str, name: String) -> Self {
         let mut call = Self::new(format, header);
         call.piece.name = Some(name);
         call
@@ -95,9 +95,9 @@ impl OpenCall {
     pub(super) fn push(
         &mut self,
         letter: char,
-        context: &mut CallContext,
+        context: &mut ToolCallContext,
         parts: &mut Parts,
-    ) -> Result<(), NoCall> {
+    ) -> Result<(), BrokenToolCall> {
         self.raw.push(letter);
         let none = OfferedTools::default();
         let tools = context.tools().unwrap_or(&none);
@@ -106,7 +106,7 @@ impl OpenCall {
             && let Some(name) = &self.piece.name
         {
             if !tools.has(name) {
-                return Err(NoCall::other("the name of a tool", "another name"));
+                return Err(BrokenToolCall::other("the name of a tool", "another name"));
             }
             self.is_certain = true;
         }
@@ -121,9 +121,9 @@ impl OpenCall {
     pub(super) fn push_all(
         &mut self,
         letters: &str,
-        context: &mut CallContext,
+        context: &mut ToolCallContext,
         parts: &mut Parts,
-    ) -> Result<(), NoCall> {
+    ) -> Result<(), BrokenToolCall> {
         letters.chars().try_for_each(|letter| self.push(letter, context, parts))
     }
 
@@ -134,10 +134,10 @@ impl OpenCall {
     pub(super) fn quote(
         &mut self,
         letters: &str,
-        context: &mut CallContext,
+        context: &mut ToolCallContext,
         parts: &mut Parts,
-    ) -> Result<bool, NoCall> {
-        if !matches!(self.reader, CallReader::Gemma(_)) {
+    ) -> Result<bool, BrokenToolCall> {
+        if !matches!(self.reader, ToolCallReader::Gemma(_)) {
             return Ok(false);
         }
         self.raw.push_str(letters);
@@ -147,13 +147,13 @@ impl OpenCall {
     }
 
     /// Sends what is known: first the name, then arguments.
-    fn send(&mut self, context: &mut CallContext, parts: &mut Parts) {
+    fn send(&mut self, context: &mut ToolCallContext, parts: &mut Parts) {
         if !self.has_started {
             let Some(name) = &self.piece.name else { return };
             let index = context.count;
             context.count = context.count.saturating_add(1);
             let id = format!("{}{index}", context.reading.call_ids);
-            parts.start(CallStart { index, id, name: name.clone() });
+            parts.start(ToolCallStart { index, id, name: name.clone() });
             self.has_started = true;
         }
         parts.arguments(&std::mem::take(&mut self.piece.arguments));
@@ -165,14 +165,14 @@ impl OpenCall {
             parts.end();
             return true;
         }
-        let problem = NoCall::other("a complete call", "the end before it");
+        let problem = BrokenToolCall::other("a complete call", "the end before it");
         self.fail(&problem, closing, parts);
         false
     }
 
     /// The limit of tokens. A call whose name is known is sent as far as it came. Letters before the
     /// name are dropped, unless they can only become text.
-    pub(super) fn cut(mut self, context: &mut CallContext, parts: &mut Parts) {
+    pub(super) fn cut(mut self, context: &mut ToolCallContext, parts: &mut Parts) {
         self.send(context, parts);
         if !self.has_started {
             let none = OfferedTools::default();
@@ -191,7 +191,7 @@ impl OpenCall {
     }
 
     /// Gives the letters back as text.
-    pub(super) fn fail(self, problem: &NoCall, closing: &str, parts: &mut Parts) {
+    pub(super) fn fail(self, problem: &BrokenToolCall, closing: &str, parts: &mut Parts) {
         if !self.has_started {
             parts.text(&self.before.text);
         }

@@ -1,17 +1,17 @@
-//! Calls of tools in each family's format.
+//! ToolCalls of tools in each family's format.
 
 use serde_json::{Value, json};
 
 use super::lark::{escaped, quoted, symbol};
 use super::schema::{not_strict, schema_part};
-use super::{CallTool, ModelAnswers, Parts, ThoughtRule, tagged};
+use super::{CallableTool, ModelAnswers, Parts, ThoughtRule, tagged};
 use crate::error::FieldError;
-use crate::prompt::conversation::CallRule;
-use crate::prompt::format::{AnswerTags, CallFormat, Tag};
+use crate::prompt::conversation::ToolCallRule;
+use crate::prompt::format::{AnswerTags, ToolCallFormat, Tag};
 
 /// Rules of calls.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct ToolCalls {
     /// The rule `calls`, one or more calls, and those that it needs.
     pub(super) rules: String,
     /// The rule `free`: text with any number of calls.
@@ -22,34 +22,34 @@ pub(super) struct Calls {
 /// that anybody asked for.
 ///
 /// # Errors
-/// Calls are forced, or held to a schema, and the family's format does not allow that.
+/// ToolCalls are forced, or held to a schema, and the family's format does not allow that.
 pub(super) fn write(
     model: ModelAnswers<'_>,
-    rule: &CallRule,
-    tools: &[CallTool],
+    rule: &ToolCallRule,
+    tools: &[CallableTool],
     parts: &mut Parts,
-) -> Result<Option<Calls>, FieldError> {
-    let named = |tool: &&CallTool| match rule {
-        CallRule::Named(name) => tool.name == *name,
-        CallRule::Auto | CallRule::Required => true,
+) -> Result<Option<ToolCalls>, FieldError> {
+    let named = |tool: &&CallableTool| match rule {
+        ToolCallRule::Named(name) => tool.name == *name,
+        ToolCallRule::Auto | ToolCallRule::Required => true,
     };
-    let called: Vec<&CallTool> = tools.iter().filter(named).collect();
+    let called: Vec<&CallableTool> = tools.iter().filter(named).collect();
     let tags = model.tags;
     let calls = match tags.format().calls {
-        CallFormat::None => return unknown(rule, &called).map(|()| None),
-        CallFormat::Hermes => between_tags(model, &json_calls(&called, "arguments", parts)?),
-        CallFormat::QwenXml => between_tags(model, &tagged::calls(&called, parts)?),
-        CallFormat::Llama3 => whole(model, &json_calls(&called, "parameters", parts)?),
-        CallFormat::Gemma4 => gemma(tags, &called)?,
-        CallFormat::Harmony => harmony(tags, &called, parts)?,
+        ToolCallFormat::None => return unknown(rule, &called).map(|()| None),
+        ToolCallFormat::Hermes => between_tags(model, &json_calls(&called, "arguments", parts)?),
+        ToolCallFormat::QwenXml => between_tags(model, &tagged::calls(&called, parts)?),
+        ToolCallFormat::Llama3 => whole(model, &json_calls(&called, "parameters", parts)?),
+        ToolCallFormat::Gemma4 => gemma(tags, &called)?,
+        ToolCallFormat::Harmony => harmony(tags, &called, parts)?,
     };
     Ok(Some(calls))
 }
 
 /// A model whose format of calls is not known makes none that the service reads.
-fn unknown(rule: &CallRule, tools: &[&CallTool]) -> Result<(), FieldError> {
+fn unknown(rule: &ToolCallRule, tools: &[&CallableTool]) -> Result<(), FieldError> {
     const WHY: &str = "because the format of this model's calls is not known";
-    if *rule != CallRule::Auto {
+    if *rule != ToolCallRule::Auto {
         let expected = format!("auto or none, {WHY}");
         return Err(FieldError::new("tool_choice", expected, "a forced call"));
     }
@@ -60,7 +60,7 @@ fn unknown(rule: &CallRule, tools: &[&CallTool]) -> Result<(), FieldError> {
 }
 
 /// The arguments of a tool as JSON: a part of the frame.
-fn arguments(tool: &CallTool, parts: &mut Parts) -> Result<String, FieldError> {
+fn arguments(tool: &CallableTool, parts: &mut Parts) -> Result<String, FieldError> {
     let nothing = json!({"type": "object", "properties": {}, "additionalProperties": false});
     let schema = match &tool.parameters {
         none if none.is_empty() => nothing,
@@ -70,8 +70,8 @@ fn arguments(tool: &CallTool, parts: &mut Parts) -> Result<String, FieldError> {
 }
 
 /// The rule `one`: `{"name": …, "arguments": {…}}`, with the family's word for arguments.
-fn json_calls(tools: &[&CallTool], word: &str, parts: &mut Parts) -> Result<String, FieldError> {
-    let call = |tool: &&CallTool| {
+fn json_calls(tools: &[&CallableTool], word: &str, parts: &mut Parts) -> Result<String, FieldError> {
+    let call = |tool: &&CallableTool| {
         let begin = format!("{{\"name\": \"{}\", \"{word}\": ", tool.name);
         Ok(format!("{} {} \"}}\"", quoted(&begin), arguments(tool, parts)?))
     };
@@ -79,27 +79,27 @@ fn json_calls(tools: &[&CallTool], word: &str, parts: &mut Parts) -> Result<Stri
     Ok(format!("one: {}\n", all.join(" | ")))
 }
 
-/// Calls between the family's tags, with text before, between and after them.
-fn between_tags(model: ModelAnswers<'_>, one: &str) -> Calls {
+/// ToolCalls between the family's tags, with text before, between and after them.
+fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     let tags = model.tags;
-    let (open, close) = (symbol(tags, Tag::CallOpen), symbol(tags, Tag::CallClose));
+    let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
     let mut rules = format!("calls: call (GAP? call)*\ncall: {open} inside\n");
     rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
     // A format whose calls may begin without the opening tag.
     let other = tags.letters(Tag::Function);
     let mut excluded: Vec<&str> = if other.is_empty() { vec![] } else { vec![other] };
     excluded.extend(excluded_thought(model));
-    let beside_text = match tags.token(Tag::CallOpen) {
+    let beside_text = match tags.token(Tag::ToolCallOpen) {
         Some(_) => format!("free: SAID (call SAID)*\n{}", said(&excluded)),
         None => {
-            let letters = tags.letters(Tag::CallOpen);
+            let letters = tags.letters(Tag::ToolCallOpen);
             let text = if excluded.is_empty() { "(?s:.*)" } else { "[^<]*" };
             excluded.push(letters);
             let begun = format!("begun[lazy]: /{text}{}/\n", escaped(letters));
             format!("free: (begun inside)* SAID\n{begun}{}", said(&excluded))
         }
     };
-    Calls { rules, beside_text }
+    ToolCalls { rules, beside_text }
 }
 
 /// The letters that would begin a thought, if there may be none and no token stands for them.
@@ -117,29 +117,29 @@ fn said(excluded: &[&str]) -> String {
 }
 
 /// One call that is the whole answer.
-fn whole(model: ModelAnswers<'_>, one: &str) -> Calls {
+fn whole(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     let tags = model.tags;
     let rules = format!("calls: one\n{one}");
-    let tag = tags.letters(Tag::CallOpen);
+    let tag = tags.letters(Tag::ToolCallOpen);
     let mut beside_text = "free: one | SAID?\nSAID: /[^{\\s](?s:.*)/".to_owned();
-    let spelled = (tags.token(Tag::CallOpen).is_none() && !tag.is_empty()).then_some(tag);
+    let spelled = (tags.token(Tag::ToolCallOpen).is_none() && !tag.is_empty()).then_some(tag);
     for letters in spelled.into_iter().chain(excluded_thought(model)) {
         beside_text.push_str(&format!(" & ~/(?s:.*){}(?s:.*)/", escaped(letters)));
     }
     beside_text.push('\n');
-    Calls { rules, beside_text }
+    ToolCalls { rules, beside_text }
 }
 
-/// Calls with names held to the request's tools and free arguments: texts stand between tags and
+/// ToolCalls with names held to the request's tools and free arguments: texts stand between tags and
 /// other values are no JSON, so that a schema of JSON does not describe them.
-fn gemma(tags: &AnswerTags, tools: &[&CallTool]) -> Result<Calls, FieldError> {
+fn gemma(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<ToolCalls, FieldError> {
     if let Some(tool) = tools.iter().find(|tool| tool.strict) {
         return Err(not_strict(
             tool,
             "because this model writes arguments in a form that is no JSON",
         ));
     }
-    let begin = |tool: &&CallTool| quoted(&format!("call:{}{{", tool.name));
+    let begin = |tool: &&CallableTool| quoted(&format!("call:{}{{", tool.name));
     let begin: Vec<String> = tools.iter().map(begin).collect();
     let text = match tags.token(Tag::Quote) {
         Some(_) => format!("text: {0} TEXT {0}\n", symbol(tags, Tag::Quote)),
@@ -151,7 +151,7 @@ fn gemma(tags: &AnswerTags, tools: &[&CallTool]) -> Result<Calls, FieldError> {
             )
         }
     };
-    let (open, close) = (symbol(tags, Tag::CallOpen), symbol(tags, Tag::CallClose));
+    let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
     let rules = format!(
         "calls: call (GAP? call)*\n\
          call: {open} ({}) pairs? \"}}\" {close}\n\
@@ -164,17 +164,17 @@ fn gemma(tags: &AnswerTags, tools: &[&CallTool]) -> Result<Calls, FieldError> {
          {text}",
         begin.join(" | ")
     );
-    Ok(Calls { rules, beside_text: String::new() })
+    Ok(ToolCalls { rules, beside_text: String::new() })
 }
 
 /// A message whose recipient is a function.
-fn harmony(tags: &AnswerTags, tools: &[&CallTool], parts: &mut Parts) -> Result<Calls, FieldError> {
+fn harmony(tags: &AnswerTags, tools: &[&CallableTool], parts: &mut Parts) -> Result<ToolCalls, FieldError> {
     let tag = |tag: Tag| symbol(tags, tag);
-    let call = |tool: &&CallTool| {
+    let call = |tool: &&CallableTool| {
         let recipient = quoted(&format!("commentary to=functions.{} ", tool.name));
         let header = format!("{} {recipient} {} \"json\"", tag(Tag::Channel), tag(Tag::Constrain));
         Ok(format!("{header} {} {}", tag(Tag::Message), arguments(tool, parts)?))
     };
     let all = tools.iter().map(call).collect::<Result<Vec<_>, FieldError>>()?;
-    Ok(Calls { rules: format!("calls: {}\n", all.join(" | ")), beside_text: String::new() })
+    Ok(ToolCalls { rules: format!("calls: {}\n", all.join(" | ")), beside_text: String::new() })
 }

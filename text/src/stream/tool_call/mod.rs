@@ -7,22 +7,22 @@ mod tagged;
 
 use super::json::{BrokenJson, JsonScanner};
 use super::tools::OfferedTools;
-use crate::prompt::format::{CallFormat, is_tool_name};
+use crate::prompt::format::{ToolCallFormat, is_tool_name};
 
-use gemma::GemmaCall;
-use json::JsonCall;
-use tagged::TaggedCall;
+use gemma::GemmaToolCall;
+use json::JsonToolCall;
+use tagged::TaggedToolCall;
 
 /// Why the letters are no call, in a sentence for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoCall {
+pub(super) enum BrokenToolCall {
     #[error(transparent)]
     Json(#[from] BrokenJson),
     #[error("expected {expected}, found {found}")]
     Other { expected: &'static str, found: &'static str },
 }
 
-impl NoCall {
+impl BrokenToolCall {
     pub(super) fn other(expected: &'static str, found: &'static str) -> Self {
         Self::Other { expected, found }
     }
@@ -30,19 +30,19 @@ impl NoCall {
 
 /// What the letters so far have made of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct CallPiece {
+pub(super) struct PartialToolCall {
     /// The tool's name, once it is known.
     pub(super) name: Option<String>,
     /// Arguments that are not sent yet.
     pub(super) arguments: String,
 }
 
-impl CallPiece {
+impl PartialToolCall {
     /// Sets the name.
-    fn set_name(&mut self, name: String) -> Result<(), NoCall> {
+    fn set_name(&mut self, name: String) -> Result<(), BrokenToolCall> {
         if !is_tool_name(&name) {
             let expected = "a name of at most 128 letters, digits, \"_\", \"-\" or \".\"";
-            return Err(NoCall::other(expected, "another name"));
+            return Err(BrokenToolCall::other(expected, "another name"));
         }
         self.name = Some(name);
         Ok(())
@@ -51,23 +51,23 @@ impl CallPiece {
 
 /// Reads one call.
 #[derive(Clone, Debug)]
-pub(super) enum CallReader {
-    Json(JsonCall),
-    Tagged(TaggedCall),
-    Gemma(GemmaCall),
+pub(super) enum ToolCallReader {
+    Json(JsonToolCall),
+    Tagged(TaggedToolCall),
+    Gemma(GemmaToolCall),
     /// Arguments alone: the name is known from elsewhere.
     Arguments(JsonScanner),
 }
 
-impl CallReader {
+impl ToolCallReader {
     /// The reader of a format's calls.
-    pub(super) fn new(format: CallFormat) -> Self {
+    pub(super) fn new(format: ToolCallFormat) -> Self {
         match format {
-            CallFormat::QwenXml => Self::Tagged(TaggedCall::default()),
-            CallFormat::Gemma4 => Self::Gemma(GemmaCall::default()),
-            CallFormat::Harmony => Self::Arguments(JsonScanner::new()),
-            CallFormat::Hermes | CallFormat::Llama3 | CallFormat::None => {
-                Self::Json(JsonCall::default())
+            ToolCallFormat::QwenXml => Self::Tagged(TaggedToolCall::default()),
+            ToolCallFormat::Gemma4 => Self::Gemma(GemmaToolCall::default()),
+            ToolCallFormat::Harmony => Self::Arguments(JsonScanner::new()),
+            ToolCallFormat::Hermes | ToolCallFormat::Llama3 | ToolCallFormat::None => {
+                Self::Json(JsonToolCall::default())
             }
         }
     }
@@ -80,8 +80,8 @@ impl CallReader {
         &mut self,
         letter: char,
         tools: &OfferedTools,
-        piece: &mut CallPiece,
-    ) -> Result<(), NoCall> {
+        piece: &mut PartialToolCall,
+    ) -> Result<(), BrokenToolCall> {
         match self {
             Self::Json(reader) => reader.push(letter, piece),
             Self::Tagged(reader) => reader.push(letter, tools, piece),
@@ -95,7 +95,7 @@ impl CallReader {
     ///
     /// # Errors
     /// It cannot stand there.
-    pub(super) fn quote(&mut self, piece: &mut CallPiece) -> Result<bool, NoCall> {
+    pub(super) fn quote(&mut self, piece: &mut PartialToolCall) -> Result<bool, BrokenToolCall> {
         match self {
             Self::Gemma(reader) => reader.quote(piece).map(|()| true),
             _ => Ok(false),
@@ -103,7 +103,7 @@ impl CallReader {
     }
 
     /// Adds what the reader holds back of a value to the arguments of a call that is cut.
-    pub(super) fn cut(&mut self, piece: &mut CallPiece) {
+    pub(super) fn cut(&mut self, piece: &mut PartialToolCall) {
         match self {
             Self::Json(reader) => reader.cut(piece),
             Self::Tagged(reader) => reader.cut(piece),
@@ -153,13 +153,13 @@ impl Word {
         letter: char,
         words: &[&'a str],
         expected: &'static str,
-    ) -> Result<Option<&'a str>, NoCall> {
+    ) -> Result<Option<&'a str>, BrokenToolCall> {
         if self.0.is_empty() && letter.is_whitespace() {
             return Ok(None);
         }
         self.0.push(letter);
         let Some(word) = words.iter().find(|word| word.starts_with(&self.0)) else {
-            return Err(NoCall::other(expected, "other text"));
+            return Err(BrokenToolCall::other(expected, "other text"));
         };
         if *word != self.0 {
             return Ok(None);

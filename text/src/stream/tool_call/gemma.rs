@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::super::json::{JsonScanner, MAX_DEPTH, escape};
-use super::{CallPiece, NoCall, Word};
+use super::{PartialToolCall, BrokenToolCall, Word};
 
 const CALL: &str = "call:";
 /// Bytes of a key, a name or a number, at most.
@@ -41,18 +41,18 @@ enum Expected {
 
 /// Reads one call.
 #[derive(Clone, Debug)]
-pub(in super::super) struct GemmaCall {
+pub(in super::super) struct GemmaToolCall {
     expected: Expected,
     stack: Vec<Frame>,
 }
 
-impl Default for GemmaCall {
+impl Default for GemmaToolCall {
     fn default() -> Self {
         Self { expected: Expected::Call(Word::default()), stack: vec![] }
     }
 }
 
-impl GemmaCall {
+impl GemmaToolCall {
     pub(super) fn is_done(&self) -> bool {
         self.expected == Expected::Nothing
     }
@@ -66,7 +66,7 @@ impl GemmaCall {
     }
 
     /// Adds the beginning of a value to the arguments of a call that is cut.
-    pub(super) fn cut(&mut self, piece: &mut CallPiece) {
+    pub(super) fn cut(&mut self, piece: &mut PartialToolCall) {
         match &mut self.expected {
             Expected::Literal(word) => piece.arguments.push_str(word),
             Expected::Json(scanner) => scanner.cut(&mut piece.arguments),
@@ -75,7 +75,7 @@ impl GemmaCall {
     }
 
     /// The tag around texts.
-    pub(super) fn quote(&mut self, piece: &mut CallPiece) -> Result<(), NoCall> {
+    pub(super) fn quote(&mut self, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
         self.expected = match std::mem::replace(&mut self.expected, Expected::Nothing) {
             Expected::Value | Expected::ValueOrEnd => {
                 piece.arguments.push('"');
@@ -90,12 +90,12 @@ impl GemmaCall {
                 write_key(&key, piece);
                 Expected::Colon
             }
-            _ => return Err(NoCall::other("a key or a value", "the tag of a text")),
+            _ => return Err(BrokenToolCall::other("a key or a value", "the tag of a text")),
         };
         Ok(())
     }
 
-    pub(super) fn push(&mut self, letter: char, piece: &mut CallPiece) -> Result<(), NoCall> {
+    pub(super) fn push(&mut self, letter: char, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
         match &mut self.expected {
             Expected::Call(word) => {
                 if word.push(letter, &[CALL], "call:")?.is_some() {
@@ -118,7 +118,7 @@ impl GemmaCall {
             }
             Expected::Name(word) | Expected::Key(word, _) | Expected::Literal(word) => {
                 if word.len() >= MAX_WORD_BYTES {
-                    return Err(NoCall::other("a key or a value", "a long text without quotes"));
+                    return Err(BrokenToolCall::other("a key or a value", "a long text without quotes"));
                 }
                 word.push(letter);
             }
@@ -135,7 +135,7 @@ impl GemmaCall {
         Ok(())
     }
 
-    fn push_outside(&mut self, letter: char, piece: &mut CallPiece) -> Result<(), NoCall> {
+    fn push_outside(&mut self, letter: char, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
         use Expected::{Colon, CommaOrEnd, KeyOrEnd, Value, ValueOrEnd};
         let top = self.stack.last().copied();
         match (&self.expected, letter) {
@@ -170,16 +170,16 @@ impl GemmaCall {
                 self.expected = Expected::Literal(letter.to_string());
             }
             (Expected::Nothing, _) => {
-                return Err(NoCall::other("the end of the call", "other text"));
+                return Err(BrokenToolCall::other("the end of the call", "other text"));
             }
-            _ => return Err(NoCall::other("a key or a value", "other text")),
+            _ => return Err(BrokenToolCall::other("a key or a value", "other text")),
         }
         Ok(())
     }
 
-    fn open(&mut self, frame: Frame, piece: &mut CallPiece) -> Result<(), NoCall> {
+    fn open(&mut self, frame: Frame, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
         if self.stack.len() >= MAX_DEPTH {
-            return Err(NoCall::other("at most 64 levels of arguments", "more"));
+            return Err(BrokenToolCall::other("at most 64 levels of arguments", "more"));
         }
         self.stack.push(frame);
         let (sign, expected) = match frame {
@@ -191,14 +191,14 @@ impl GemmaCall {
         Ok(())
     }
 
-    fn close(&mut self, sign: char, piece: &mut CallPiece) {
+    fn close(&mut self, sign: char, piece: &mut PartialToolCall) {
         piece.arguments.push(sign);
         self.stack.pop();
         self.expected =
             if self.stack.is_empty() { Expected::Nothing } else { Expected::CommaOrEnd };
     }
 
-    fn end_literal(&mut self, piece: &mut CallPiece) -> Result<(), NoCall> {
+    fn end_literal(&mut self, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
         let Expected::Literal(word) = &self.expected else { return Ok(()) };
         // The template prints what it does not know as Python does.
         let word = match word.trim() {
@@ -208,7 +208,7 @@ impl GemmaCall {
             other => other,
         };
         if serde_json::from_str::<Value>(word).is_err() {
-            return Err(NoCall::other("a number, true, false, null or a text in quotes", "a word"));
+            return Err(BrokenToolCall::other("a number, true, false, null or a text in quotes", "a word"));
         }
         piece.arguments.push_str(word);
         self.expected = Expected::CommaOrEnd;
@@ -216,7 +216,7 @@ impl GemmaCall {
     }
 }
 
-fn write_key(key: &str, piece: &mut CallPiece) {
+fn write_key(key: &str, piece: &mut PartialToolCall) {
     piece.arguments.push('"');
     key.chars().for_each(|letter| escape(letter, &mut piece.arguments));
     piece.arguments.push('"');

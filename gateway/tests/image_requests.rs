@@ -1,4 +1,4 @@
-//! Pictures through the gateway: what is submitted for them, what becomes of their files, what is
+//! Images through the gateway: what is submitted for them, what becomes of their files, what is
 //! refused and how.
 
 mod hostile;
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
-use paceline_proto::internal::v1::Picture;
+use paceline_proto::internal::v1::Image;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::{ChatRequest, CountTokensRequest, GetModelRequest};
@@ -23,7 +23,7 @@ use stage::seeing::{PAD, chat, file, image, says, text, url};
 use stage::{Stage, is, within};
 
 fn folder(stage: &Stage) -> PathBuf {
-    stage.dir.path().join("pictures")
+    stage.dir.path().join("images")
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -41,7 +41,7 @@ fn data_url(name: &str) -> String {
     )
 }
 
-/// A conversation with a picture of 100 x 60 (3 x 2 rows: it becomes 96 x 64) before one of 33 x
+/// A conversation with an image of 100 x 60 (3 x 2 rows: it becomes 96 x 64) before one of 33 x
 /// 400.
 fn two() -> ChatRequest {
     chat(vec![says(
@@ -50,31 +50,31 @@ fn two() -> ChatRequest {
     )])
 }
 
-/// Reads a picture as the target does.
-fn read(folder: &Path, picture: &Picture) -> Vec<u8> {
-    let path = folder.join(&picture.file);
+/// Reads an image as the target does.
+fn read(folder: &Path, image: &Image) -> Vec<u8> {
+    let path = folder.join(&image.file);
     let meta = std::fs::symlink_metadata(&path).expect("there");
     assert!(meta.is_file() && meta.mode() & 0o777 == 0o600, "{:o}", meta.mode());
     let pixels = std::fs::read(&path).expect("readable");
-    assert_eq!((pixels.len() as u64, meta.len()), (picture.bytes, picture.bytes));
+    assert_eq!((pixels.len() as u64, meta.len()), (image.bytes, image.bytes));
     let mut hasher = Sha256::new();
-    hasher.update(picture.rows.to_le_bytes());
-    hasher.update(picture.columns.to_le_bytes());
-    picture
+    hasher.update(image.rows.to_le_bytes());
+    hasher.update(image.columns.to_le_bytes());
+    image
         .scale
         .iter()
-        .chain(&picture.bias)
+        .chain(&image.bias)
         .for_each(|number| hasher.update(number.to_le_bytes()));
     hasher.update(&pixels);
     let digest = hasher.finalize();
-    assert_eq!(digest[..], picture.digest[..]);
+    assert_eq!(digest[..], image.digest[..]);
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert!(picture.file.starts_with(&hex), "{}", picture.file);
+    assert!(image.file.starts_with(&hex), "{}", image.file);
     pixels
 }
 
 #[tokio::test]
-async fn pictures_stand_in_the_prompt_and_in_files() {
+async fn images_stand_in_the_prompt_and_in_files() {
     let (mut stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
     let folder = folder(&stage);
     assert_eq!(std::fs::metadata(&folder).expect("made").mode() & 0o777, 0o700);
@@ -88,25 +88,25 @@ async fn pictures_stand_in_the_prompt_and_in_files() {
     let generation = submission.generation().clone();
     assert_eq!(generation.prompt_ids, counted.token_ids);
     assert_eq!(generation.traffic_class, "image");
-    let [first, second] = generation.pictures.as_slice() else {
-        panic!("two, found {}", generation.pictures.len())
+    let [first, second] = generation.images.as_slice() else {
+        panic!("two, found {}", generation.images.len())
     };
     assert_eq!((first.rows, first.columns, second.rows, second.columns), (4, 6, 24, 2));
     assert_eq!((first.scale.len(), first.bias.as_slice()), (3, &[-1.0; 3][..]));
-    for picture in [first, second] {
-        let rows = (picture.rows * picture.columns / 4) as usize;
-        let place = &generation.prompt_ids[picture.first as usize..];
+    for image in [first, second] {
+        let rows = (image.rows * image.columns / 4) as usize;
+        let place = &generation.prompt_ids[image.first as usize..];
         assert!(
             place[..rows].iter().all(|id| *id == PAD) && place[rows] == 4098,
             "its rows, and the end behind them"
         );
         assert_eq!(
-            generation.prompt_ids[picture.first as usize - 1],
+            generation.prompt_ids[image.first as usize - 1],
             4096,
             "the beginning before them"
         );
-        assert_eq!(picture.bytes, u64::from(picture.rows * picture.columns) * 16 * 16 * 3);
-        read(&folder, picture);
+        assert_eq!(image.bytes, u64::from(image.rows * image.columns) * 16 * 16 * 3);
+        read(&folder, image);
     }
     assert_eq!(generation.prompt_ids.iter().filter(|id| **id == PAD).count(), 6 + 12);
     assert_eq!(names(&folder).len(), 2);
@@ -124,7 +124,7 @@ async fn pictures_stand_in_the_prompt_and_in_files() {
 }
 
 #[tokio::test]
-async fn the_same_picture_is_the_same_however_it_comes_and_another_is_not() {
+async fn the_same_image_is_the_same_however_it_comes_and_another_is_not() {
     let (stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
     let mut digests = vec![];
     for part in [image(file("up.png")), url(&data_url("up.png")), image(file("odd.png"))] {
@@ -136,7 +136,7 @@ async fn the_same_picture_is_the_same_however_it_comes_and_another_is_not() {
                 async move { client.chat(request).await.map(|_| ()) },
             );
         let submission = fake.submission().await;
-        digests.push(submission.generation().pictures[0].digest.clone());
+        digests.push(submission.generation().images[0].digest.clone());
         submission.refuse(Reason::TargetLoading.status("not yet"));
         is(
             &within(call).await.expect("no panic").expect_err("refused"),
@@ -159,10 +159,10 @@ async fn every_sample_has_files_of_its_own() {
     let mut accepted = vec![];
     for _ in 0..3 {
         let submission = fake.submission().await;
-        for picture in &submission.generation().pictures {
-            read(&folder, picture);
-            std::fs::remove_file(folder.join(&picture.file)).expect("its own");
-            files.push(picture.file.clone());
+        for image in &submission.generation().images {
+            read(&folder, image);
+            std::fs::remove_file(folder.join(&image.file)).expect("its own");
+            files.push(image.file.clone());
         }
         accepted.push(submission.accept());
     }
@@ -191,22 +191,22 @@ async fn refused(stage: &Stage, request: ChatRequest) -> Status {
 }
 
 #[tokio::test]
-async fn a_picture_is_never_left_out_and_never_made_of_text() {
+async fn an_image_is_never_left_out_and_never_made_of_text() {
     let (mut stage, mut fake, _attachment) =
         Stage::seeing(|config| config.limits.max_images = 3).await;
-    let picture = || image(file("up.png"));
+    let image = || image(file("up.png"));
     // The template shows none of the system's.
     let hidden =
-        chat(vec![says("system", vec![picture(), text("s")]), says("user", vec![text("u")])]);
+        chat(vec![says("system", vec![image(), text("s")]), says("user", vec![text("u")])]);
     let status = refused(&stage, hidden.clone()).await;
     is(&status, Code::InvalidArgument, Reason::Template);
     assert!(
-        status.message().contains("each of 1 pictures") && status.message().contains("found 0"),
+        status.message().contains("each of 1 images") && status.message().contains("found 0"),
         "{status:?}"
     );
     // Nor does a text beside it take its place.
     let said =
-        chat(vec![says("system", vec![picture()]), says("user", vec![text("see <|image_pad|>")])]);
+        chat(vec![says("system", vec![image()]), says("user", vec![text("see <|image_pad|>")])]);
     let status = refused(&stage, said).await;
     is(&status, Code::InvalidArgument, Reason::InvalidArgument);
     assert_eq!(
@@ -233,17 +233,17 @@ async fn a_picture_is_never_left_out_and_never_made_of_text() {
 }
 
 #[tokio::test]
-async fn more_pictures_than_allowed_are_refused() {
+async fn more_images_than_allowed_are_refused() {
     let (stage, mut fake, _attachment) = Stage::seeing(|config| config.limits.max_images = 3).await;
     let many = chat(vec![says("user", (0..4).map(|_| image(file("up.png"))).collect())]);
     let status = refused(&stage, many).await;
     is(&status, Code::InvalidArgument, Reason::BadImage);
-    assert!(status.message().contains("at most 3 pictures"), "{status:?}");
+    assert!(status.message().contains("at most 3 images"), "{status:?}");
     assert!(fake.submissions.try_recv().is_err() && names(&folder(&stage)).is_empty());
 }
 
 #[tokio::test]
-async fn an_assistants_picture_is_shown_and_text_alone_has_the_default_class() {
+async fn an_assistants_image_is_shown_and_text_alone_has_the_default_class() {
     let (mut stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
     let model = within(stage.client.get_model(GetModelRequest::default()))
         .await
@@ -257,27 +257,27 @@ async fn an_assistants_picture_is_shown_and_text_alone_has_the_default_class() {
     ]);
     let _call =
         paceline_process::task::spawn("call", async move { client.chat(answer).await.map(|_| ()) });
-    assert_eq!(fake.submission().await.generation().pictures.len(), 1);
+    assert_eq!(fake.submission().await.generation().images.len(), 1);
     let mut client = stage.client.clone();
     let _call = paceline_process::task::spawn("text", async move {
         client.generate(stage::text("Hi")).await.map(|_| ())
     });
     let submission = fake.submission().await;
     assert_eq!(
-        (submission.generation().traffic_class.as_str(), submission.generation().pictures.len()),
+        (submission.generation().traffic_class.as_str(), submission.generation().images.len()),
         ("default", 0)
     );
 }
 
 #[tokio::test]
-async fn pictures_that_the_context_cannot_hold_are_not_decoded() {
+async fn images_that_the_context_cannot_hold_are_not_decoded() {
     let (stage, _fake, _attachment) = Stage::seeing(|config| {
         config.limits.max_prompt_tokens = paceline_process::config::Auto::Is(17)
     })
     .await;
     let status = refused(&stage, two()).await;
     is(&status, Code::InvalidArgument, Reason::PromptTooLong);
-    assert!(status.message().contains("pictures that alone become 18"), "{status:?}");
+    assert!(status.message().contains("images that alone become 18"), "{status:?}");
 }
 
 #[tokio::test]
@@ -308,7 +308,7 @@ async fn addresses_are_refused_with_the_reason_and_nothing_is_fetched() {
 }
 
 #[tokio::test]
-async fn hostile_pictures_are_refused_by_name_when_counted_too() {
+async fn hostile_images_are_refused_by_name_when_counted_too() {
     let (mut stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
     for one in hostile::all().into_iter().filter(|one| one.file.len() < 1 << 16) {
         let request = chat(vec![says("user", vec![image(one.file), text("?")])]);
@@ -321,14 +321,14 @@ async fn hostile_pictures_are_refused_by_name_when_counted_too() {
 }
 
 #[tokio::test]
-async fn a_picture_of_low_detail_has_at_most_the_pixels_of_a_square_of_512() {
+async fn an_image_of_low_detail_has_at_most_the_pixels_of_a_square_of_512() {
     let (stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
     let client = HttpClient::new(stage.http);
     let url = |width, height| {
         let file = base64::engine::general_purpose::STANDARD.encode(plain_png(width, height));
         format!("data:image/png;base64,{file}")
     };
-    // Width and height of the file, the detail, and the pixels of the submitted picture.
+    // Width and height of the file, the detail, and the pixels of the submitted image.
     for (width, height, detail, pixels) in [
         (1280, 640, None, 1280 * 640),
         (1280, 640, Some("auto"), 1280 * 640),
@@ -347,15 +347,15 @@ async fn a_picture_of_low_detail_has_at_most_the_pixels_of_a_square_of_512() {
         for (path, body) in [("/v1/chat/completions", chat), ("/v1/responses", responses)] {
             let serving = async {
                 let submission = fake.submission().await;
-                let pictures = submission.generation().pictures.clone();
+                let images = submission.generation().images.clone();
                 let _over = submission.accept().done(&[2]).await;
-                pictures
+                images
             };
-            let (reply, pictures) =
+            let (reply, images) =
                 within(async { tokio::join!(client.post(path, &body), serving) }).await;
             assert_eq!(reply.status, http::StatusCode::OK, "{reply:?}");
-            let [picture] = &pictures[..] else { panic!("one picture") };
-            assert_eq!(picture.rows * picture.columns * 256, pixels, "{path} {detail:?}");
+            let [image] = &images[..] else { panic!("one image") };
+            assert_eq!(image.rows * image.columns * 256, pixels, "{path} {detail:?}");
         }
     }
 }

@@ -14,9 +14,9 @@ const MEMBER: &str = "incomplete";
 
 /// The text of a call's arguments.
 #[derive(Debug)]
-pub(super) struct CallText(String);
+pub(super) struct ToolCallText(String);
 
-impl CallText {
+impl ToolCallText {
     /// A template's value of this text.
     pub(super) fn value(text: &str) -> Value {
         Value::from_object(Self(text.to_owned()))
@@ -28,7 +28,7 @@ impl CallText {
     }
 }
 
-impl Object for CallText {
+impl Object for ToolCallText {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Map
     }
@@ -71,7 +71,7 @@ mod tests {
                 "{\"arguments\": {\"incomplete\": \"{\\\"item\\\": \\\"bri\"}}".to_owned(),
             ),
         ] {
-            let variables = minijinja::context! { a => CallText::value(text) };
+            let variables = minijinja::context! { a => ToolCallText::value(text) };
             assert_eq!(environment.render_str(template, variables).expect(template), expected);
         }
     }

@@ -5,23 +5,23 @@
 use paceline_text::stream::{AnswerEvent, AnswerPart};
 
 use super::pieces::WholeAnswer;
-use super::protocol::{AllowedCalls, AnswerWriter};
+use super::protocol::{AllowedToolCalls, AnswerWriter};
 use super::sse::{KeepAlive, SseEvent};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 
 /// Writes answers with at most so many calls.
 #[derive(Debug)]
-pub(super) struct CallFilter<W> {
+pub(super) struct ToolCallFilter<W> {
     writer: W,
-    allowed: AllowedCalls,
+    allowed: AllowedToolCalls,
     /// The state of each sample, by its index.
-    samples: Vec<Calls>,
+    samples: Vec<ToolCalls>,
 }
 
 /// The calls of one sample so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Calls {
+enum ToolCalls {
     /// No complete call. One may have begun.
     #[default]
     None,
@@ -31,15 +31,15 @@ enum Calls {
     LeftOut,
 }
 
-impl<W> CallFilter<W> {
+impl<W> ToolCallFilter<W> {
     /// For an answer of so many samples.
-    pub(super) fn new(writer: W, allowed: AllowedCalls, samples: SampleCount) -> Self {
-        Self { writer, allowed, samples: samples.each(|_| Calls::None) }
+    pub(super) fn new(writer: W, allowed: AllowedToolCalls, samples: SampleCount) -> Self {
+        Self { writer, allowed, samples: samples.each(|_| ToolCalls::None) }
     }
 
     /// The event without the calls that are too many.
     fn filtered(&mut self, mut event: AnswerEvent) -> AnswerEvent {
-        if self.allowed == AllowedCalls::All {
+        if self.allowed == AllowedToolCalls::All {
             return event;
         }
         if let Some(calls) = self.samples.get_mut(event.sample_index as usize) {
@@ -49,25 +49,25 @@ impl<W> CallFilter<W> {
     }
 }
 
-impl Calls {
+impl ToolCalls {
     /// Whether the next part of the sample is kept.
     fn keeps(&mut self, part: &AnswerPart) -> bool {
         match (*self, part) {
-            (Calls::None, AnswerPart::CallEnd) => *self = Calls::Complete,
-            (Calls::Complete, AnswerPart::CallStart(_)) => *self = Calls::LeftOut,
-            (Calls::LeftOut, AnswerPart::CallEnd | AnswerPart::CallCut) => {
-                *self = Calls::Complete;
+            (ToolCalls::None, AnswerPart::ToolCallEnd) => *self = ToolCalls::Complete,
+            (ToolCalls::Complete, AnswerPart::ToolCallStart(_)) => *self = ToolCalls::LeftOut,
+            (ToolCalls::LeftOut, AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut) => {
+                *self = ToolCalls::Complete;
                 return false;
             }
             // The call was none, and its letters follow as text.
-            (Calls::LeftOut, AnswerPart::MalformedCall(_)) => *self = Calls::Complete,
+            (ToolCalls::LeftOut, AnswerPart::MalformedToolCall(_)) => *self = ToolCalls::Complete,
             _ => {}
         }
-        *self != Calls::LeftOut
+        *self != ToolCalls::LeftOut
     }
 }
 
-impl<W: AnswerWriter> AnswerWriter for CallFilter<W> {
+impl<W: AnswerWriter> AnswerWriter for ToolCallFilter<W> {
     fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent> {
         let event = self.filtered(event);
         self.writer.event(event)
@@ -93,16 +93,16 @@ impl<W: AnswerWriter> AnswerWriter for CallFilter<W> {
 
 #[cfg(test)]
 mod tests {
-    use paceline_text::stream::{CallFault, CallStart};
+    use paceline_text::stream::{ToolCallFault, ToolCallStart};
 
     use super::*;
 
     fn start(id: &str) -> AnswerPart {
-        AnswerPart::CallStart(CallStart { index: 0, id: id.into(), name: "f".into() })
+        AnswerPart::ToolCallStart(ToolCallStart { index: 0, id: id.into(), name: "f".into() })
     }
 
-    fn kept(allowed: AllowedCalls, samples: &[(u32, Vec<AnswerPart>)]) -> Vec<AnswerPart> {
-        let mut filter = CallFilter::new((), allowed, SampleCount::checked(2).expect("few"));
+    fn kept(allowed: AllowedToolCalls, samples: &[(u32, Vec<AnswerPart>)]) -> Vec<AnswerPart> {
+        let mut filter = ToolCallFilter::new((), allowed, SampleCount::checked(2).expect("few"));
         let events = samples.iter().map(|(sample_index, parts)| AnswerEvent {
             sample_index: *sample_index,
             parts: parts.clone(),
@@ -113,43 +113,43 @@ mod tests {
 
     #[test]
     fn one_complete_call_is_kept_and_later_ones_are_left_out() {
-        let arguments = || AnswerPart::CallArguments("{}".into());
+        let arguments = || AnswerPart::ToolCallArguments("{}".into());
         let text = || AnswerPart::Text("t".into());
         let calls = [
             (0, vec![text(), start("a"), arguments()]),
-            (0, vec![AnswerPart::CallEnd, text(), start("b")]),
-            (0, vec![arguments(), AnswerPart::CallEnd, text()]),
+            (0, vec![AnswerPart::ToolCallEnd, text(), start("b")]),
+            (0, vec![arguments(), AnswerPart::ToolCallEnd, text()]),
         ];
-        let one = kept(AllowedCalls::One, &calls);
-        let expected = [text(), start("a"), arguments(), AnswerPart::CallEnd, text(), text()];
+        let one = kept(AllowedToolCalls::One, &calls);
+        let expected = [text(), start("a"), arguments(), AnswerPart::ToolCallEnd, text(), text()];
         assert_eq!(one, expected);
         let all: Vec<_> = calls.iter().flat_map(|(_, parts)| parts.clone()).collect();
-        assert_eq!(kept(AllowedCalls::All, &calls), all);
+        assert_eq!(kept(AllowedToolCalls::All, &calls), all);
     }
 
     #[test]
     fn a_call_that_was_none_is_not_the_one_and_its_text_is_kept() {
-        let fault = || AnswerPart::MalformedCall(CallFault { warning: "w".into() });
+        let fault = || AnswerPart::MalformedToolCall(ToolCallFault { warning: "w".into() });
         let text = || AnswerPart::Text("<tool_call>".into());
-        let broken_first = vec![start("a"), fault(), text(), start("b"), AnswerPart::CallEnd];
-        assert_eq!(kept(AllowedCalls::One, &[(0, broken_first.clone())]), broken_first);
-        let broken_second = vec![start("a"), AnswerPart::CallEnd, start("b"), fault(), text()];
-        let expected = [start("a"), AnswerPart::CallEnd, fault(), text()];
-        assert_eq!(kept(AllowedCalls::One, &[(0, broken_second)]), expected);
+        let broken_first = vec![start("a"), fault(), text(), start("b"), AnswerPart::ToolCallEnd];
+        assert_eq!(kept(AllowedToolCalls::One, &[(0, broken_first.clone())]), broken_first);
+        let broken_second = vec![start("a"), AnswerPart::ToolCallEnd, start("b"), fault(), text()];
+        let expected = [start("a"), AnswerPart::ToolCallEnd, fault(), text()];
+        assert_eq!(kept(AllowedToolCalls::One, &[(0, broken_second)]), expected);
     }
 
     #[test]
     fn a_call_that_was_cut_is_kept_alone_and_left_out_after_another_one() {
-        let cut = vec![start("a"), AnswerPart::CallCut];
-        assert_eq!(kept(AllowedCalls::One, &[(0, cut.clone())]), cut);
-        let second = vec![start("a"), AnswerPart::CallEnd, start("b"), AnswerPart::CallCut];
-        assert_eq!(kept(AllowedCalls::One, &[(0, second)]), [start("a"), AnswerPart::CallEnd]);
+        let cut = vec![start("a"), AnswerPart::ToolCallCut];
+        assert_eq!(kept(AllowedToolCalls::One, &[(0, cut.clone())]), cut);
+        let second = vec![start("a"), AnswerPart::ToolCallEnd, start("b"), AnswerPart::ToolCallCut];
+        assert_eq!(kept(AllowedToolCalls::One, &[(0, second)]), [start("a"), AnswerPart::ToolCallEnd]);
     }
 
     #[test]
     fn each_sample_has_a_call_of_its_own() {
-        let call = |id| vec![start(id), AnswerPart::CallEnd];
-        let found = kept(AllowedCalls::One, &[(1, call("a")), (0, call("b")), (1, call("c"))]);
+        let call = |id| vec![start(id), AnswerPart::ToolCallEnd];
+        let found = kept(AllowedToolCalls::One, &[(1, call("a")), (0, call("b")), (1, call("c"))]);
         assert_eq!(found, [call("a"), call("b")].concat());
     }
 }
