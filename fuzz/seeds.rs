@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A body of each protocol with a tool, a call and its result. The first byte is the protocol.
+/// A body of each protocol with a tool, a tool call and its result. The first byte is the protocol.
 fn http_bodies() -> Vec<(&'static str, Vec<u8>)> {
     let of = |kind: u8, body: &str| [&[kind][..], body.as_bytes()].concat();
     let chat = r#"{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"hi"},
@@ -105,8 +105,8 @@ fn http_bodies() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// An answer of each family with a thought and a call: first the format, then the size of batches.
-/// Each comes with tags as letters and as tokens.
+/// An answer of each family with a thought and a tool call: first the format, then the size of
+/// batches. Each comes with tags as characters and as tokens.
 fn answers() -> Vec<(String, Vec<u8>)> {
     let answers = [
         "<think>\nso\n</think>\n\nIt is 5.",
@@ -118,7 +118,7 @@ fn answers() -> Vec<(String, Vec<u8>)> {
     ];
     let mut all = vec![];
     for (at, answer) in (0u8..).zip(answers) {
-        for (name, first) in [("letters", at), ("tokens", 132 + at)] {
+        for (name, first) in [("characters", at), ("tokens", 132 + at)] {
             all.push((format!("{name}{at}"), [&[first, at][..], answer.as_bytes()].concat()));
         }
     }

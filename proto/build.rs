@@ -7,10 +7,10 @@ mod wire_hash;
 use prost_build::{Service, ServiceGenerator};
 use protox::prost::Message as _;
 
-/// What clients and operators use.
+/// Files of the contract with clients and operators.
 const PUBLIC: [&str; 2] = ["paceline/v1/inference.proto", "paceline/v1/operations.proto"];
 
-/// What our own processes send each other.
+/// Files of the messages between our own processes.
 const INTERNAL: [&str; 6] = [
     "paceline/internal/v1/generation.proto",
     "paceline/internal/v1/worker.proto",

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes what reads bytes from outside: builds all targets in fuzz/ with the installed toolchain and runs each for so many
+# Fuzzes what reads bytes from outside: builds all targets in fuzz/ with the installed toolchain and runs each for this many
 # seconds (60 by default). A line for each target; fails if one found an input that crashes, hangs or takes too much memory.
 # What is found stays under target/fuzz/artifacts, and what is worth going on from under target/fuzz/corpus.
 set -eu

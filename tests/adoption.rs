@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 /// A budget and a lease that fault tests do not use up.
 const LONG_LEASE: &str = "supervisor.restarts = 100000\nsupervisor.lease_s = 30\n";
 
-/// What must not change when workers are taken over.
+/// Values that must not change when workers are taken over.
 fn workers(status: &Value) -> Vec<Value> {
     let keys = ["pid", "epoch", "weights_loaded_at"];
     ["target", "drafter"]

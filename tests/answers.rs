@@ -1,5 +1,5 @@
-//! What answers look like through the whole service: calls that the limit of tokens cuts in every
-//! protocol, thinking that is off beside a form, and characters of several bytes in both lanes.
+//! Answers through the whole service: tool calls that the limit of tokens cuts in every protocol,
+//! thinking that is off beside a form, and characters of several bytes in both lanes.
 
 use paceline_proto::v1::grammar::Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -10,7 +10,7 @@ use paceline_tests::ask::Ask;
 use paceline_tests::{Stack, chat, continue_text, model};
 use serde_json::{Value, json};
 
-/// The embedded target answers it with a call of 46 tokens or so.
+/// The embedded target answers it with a tool call of about 46 tokens.
 const CALL: &str = "Call the tools to move 46 bricks to shelf RB-839.";
 
 /// The schema of the tool that [`CALL`] means.
@@ -62,7 +62,7 @@ fn request(ask: Ask) -> ChatRequest {
     }
 }
 
-/// A service of the embedded target with tools, whose tokenizer spells the tags of calls.
+/// A service of the embedded target with tools, whose tokenizer spells the tags of tool calls.
 fn calling(parent: &tempfile::TempDir) -> Stack {
     let dir = model::calling(parent.path());
     Stack::ready(&format!("target.model = {dir:?}\ndrafter.model = \"\"\n"))
@@ -96,7 +96,7 @@ fn chat_cut(stack: &Stack, max_tokens: u32) -> Option<String> {
 }
 
 #[test]
-fn a_call_that_the_limit_cuts_is_alone_in_the_answer_of_every_protocol() {
+fn a_tool_call_that_the_limit_cuts_is_alone_in_the_answer_of_every_protocol() {
     let parent = tempfile::tempdir().expect("a directory");
     let stack = calling(&parent);
     let mut found = Vec::new();
@@ -158,7 +158,8 @@ const THINKING: &str = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}\
 {%- if enable_thinking is not defined or enable_thinking %}{{- '<think>' }}{%- endif %}{%- endif %}{#- </think> -#}";
 
-/// The token of the first letter of a thought's tag. A bias chooses it wherever a form allows it.
+/// The token of the first character of a thought's tag. A bias chooses it wherever a form allows
+/// it.
 const LESS: u32 = 31;
 
 #[test]
@@ -236,9 +237,9 @@ fn characters_of_several_bytes_are_the_same_in_both_lanes_whole_and_streamed() {
     };
     let (whole, end, _) = pieces(&stack, ask(RouteWish::Plain, &[]));
     assert_eq!(end, FinishReason::Stop, "{whole}");
-    let letters: Vec<char> = whole.chars().collect();
+    let characters: Vec<char> = whole.chars().collect();
     // From inside a group to inside another one.
-    let stop: String = letters[letters.len() / 2..][..3].iter().collect();
+    let stop: String = characters[characters.len() / 2..][..3].iter().collect();
     let shown = &whole[..whole.find(&stop).expect("it is there")];
     let mut drafted = 0;
     for route in [RouteWish::Plain, RouteWish::Speculative] {

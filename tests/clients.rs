@@ -35,7 +35,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What both clients must do. `client(address)` asks [`QUESTION`] there.
+/// Checks a client, the same for both. `client(address)` asks [`QUESTION`] there.
 fn check(client: impl Fn(&str) -> Command) {
     let run = |mut command: Command| -> Output { command.output().expect("it starts") };
     let stack = Stack::ready("");

@@ -2,7 +2,8 @@
 //! is free soon after.
 //!
 //! The client here is tonic's over hyper's own transport. tonic's transport has a timer on
-//! `grpc-timeout` that ends calls as CANCELLED in the client, before the service's answer arrives.
+//! `grpc-timeout` that ends requests as CANCELLED in the client, before the service's answer
+//! arrives.
 
 use std::time::Duration;
 

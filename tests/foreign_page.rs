@@ -33,7 +33,7 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     write!(stream, "{head}content-length: {}\r\n\r\n{page}", page.len())
 }
 
-/// What `fetch` finds in the page: a status, `opaque`, or `failed`.
+/// Result of `fetch` in the page: a status, `opaque`, or `failed`.
 fn fetched(page: &Page, url: &str, options: &Value) -> Value {
     page.value(&format!(
         "fetch({url:?}, {options}).then(reply => reply.type === 'opaque' ? 'opaque' : reply.status, \

@@ -2,7 +2,7 @@
 //! fuzzer of requests that are made from `docs/openapi.json`. The packages are `openai` and
 //! `anthropic`, frameworks over them, and the agent `aider`.
 //!
-//! What the packages must find is asserted in Python, in `tests/http_clients`.
+//! The tests' expectations of the packages are asserted in Python, in `tests/http_clients`.
 //! `scripts/test-more.sh` installs the packages first, so no test uses a network.
 
 use paceline_proto::v1::CountTokensRequest;
@@ -103,7 +103,7 @@ manners! {
     #[ignore = "more: a package of a registry"]
     fn openai_messages_of_parsed_answers_can_be_sent_back = with_the_pair("openai_package.py", "parsed");
     #[ignore = "more: a package of a registry"]
-    fn openai_messages_of_parsed_calls_can_be_sent_back = with_tools("openai_package.py", "parsed_tools");
+    fn openai_messages_of_parsed_tool_calls_can_be_sent_back = with_tools("openai_package.py", "parsed_tools");
     #[ignore = "more: a package of a registry"]
     fn anthropic_models = with_the_pair("anthropic_package.py", "models");
     #[ignore = "more: a package of a registry"]
@@ -127,7 +127,7 @@ manners! {
     #[ignore = "more: a package of a registry"]
     fn instructor_forms = with_the_pair("litellm_instructor.py", "instructor");
     #[ignore = "more: a package of a registry"]
-    fn instructor_forced_calls = with_tools("litellm_instructor.py", "instructor_tools");
+    fn instructor_forced_tool_calls = with_tools("litellm_instructor.py", "instructor_tools");
     #[ignore = "more: a package of a registry"]
     fn aider_turn_is_served = with_the_pair("aider_turn.py", "whole");
 }
@@ -143,7 +143,7 @@ fn over_grpc(stack: &Stack, messages: &[(&str, &str)], seed: u64) -> Value {
     json!({ "text": stack.ask(ask).expect("served").text, "prompt_tokens": counted.prompt_tokens })
 }
 
-/// The same conversations by all protocols against a service.
+/// Compares the answers to equal conversations by all protocols against a service.
 fn same_by_all_protocols(clients: &Clients, settings: &str) {
     let stack = Stack::ready(settings);
     let story = [("system", "You are a helpful assistant."), ("user", "Tell a story of a fox.")];
@@ -183,7 +183,7 @@ fn a_seeded_conversation_with_smollm2_has_the_same_text_over_grpc_and_http() {
     same_by_all_protocols(&clients, "target.model = \"smollm2\"\n");
 }
 
-/// Sends so many requests that are made from `docs/openapi.json`.
+/// Sends `cases` requests that are made from `docs/openapi.json`.
 fn fuzz(test: &str, cases: usize) {
     let Some(clients) = Clients::installed(test) else { return };
     let stack = Stack::ready("limits.max_new_tokens = 16\n");

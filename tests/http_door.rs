@@ -168,8 +168,8 @@ fn read_streams(address: &str, until_ns: i64, slow: bool, begun: &AtomicU32) -> 
     gaps
 }
 
-/// Streams for so many seconds, of which so many are slow: the median pause of each of the others.
-/// While all of them run and one more request waits, another one is refused.
+/// Runs streams for `seconds` seconds, of which `slow` are slow: the median pause of each of the
+/// others. While all of them run and one more request waits, another one is refused.
 fn crowd(stack: &Stack, streams: u32, slow: u32, seconds: u64) -> Vec<u64> {
     let address = stack.http_address();
     let until_ns = monotonic_ns() + seconds as i64 * 1_000_000_000;
@@ -224,7 +224,7 @@ fn refuses_more(stack: &Stack, queue: u32) {
     println!("refused after {took_ms} ms");
 }
 
-/// The same crowd without and with slow readers.
+/// Compares the same crowd without and with slow readers.
 fn slow_readers_slow_nobody(streams: u32, seconds: u64) {
     let (running, queue) = (streams.min(MOST_RUNNING), waiting(streams));
     let stack = Stack::ready(&format!(

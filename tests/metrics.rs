@@ -45,7 +45,7 @@ impl Scrape {
         matching.map(|(_, value)| value).sum()
     }
 
-    /// What it has of this metric.
+    /// Series of this metric, with their values.
     fn of_metric(&self, name: &str) -> Vec<(String, String)> {
         let is_of = |series: &str| {
             let found = series.split('{').next().unwrap_or_default();
@@ -144,7 +144,7 @@ fn every_metric_of_the_handbook_moves() {
     watcher.until("the link's end", |scrape| scrape.sum("paceline_link_up") == 0.0);
     // The service kills a drafter that hangs, and starts another one.
     running.hang_up();
-    watcher.until("the end of the call", |scrape| {
+    watcher.until("the end of the request", |scrape| {
         scrape.sum(cancelled) == cancelled_before + 1.0 && scrape.sum("paceline_calls") == 0.0
     });
 

@@ -223,7 +223,7 @@ const TOKENS: u32 = 64;
 const PLACES: u32 = 64;
 /// Times of overload.
 const OVERLOADS: usize = 3;
-/// What a client of the load waits at most: the queue's ten seconds, and the answer.
+/// Longest wait of a client of the load: the queue's ten seconds, and the answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Requests of the load, in an order of their own.
@@ -265,8 +265,8 @@ fn at_capacity(stack: &Stack, load: &mut Load, seconds: i64) -> Vec<EndedRequest
     })
 }
 
-/// So many requests a second, whatever becomes of them, each with this deadline. When the time is
-/// over all that still wait or run hang up.
+/// Sends `per_second` requests a second, whatever becomes of them, each with this deadline. When
+/// the time is over all that still wait or run hang up.
 fn offered(
     stack: &Stack,
     load: &mut Load,
@@ -330,8 +330,8 @@ fn counted(ended: &[EndedRequest]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// What a machine does at its best is another thing each minute where others use it too. So
-/// overloads lie between times at capacity, and each is held against the two beside it.
+/// The best speed of a machine changes from minute to minute if others use it too. So overloads lie
+/// between times at capacity, and each is held against the two beside it.
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
 // More than 60 lines: one service, which takes seconds to start, is taken through all steps.

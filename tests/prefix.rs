@@ -46,7 +46,7 @@ fn long_prompt(number: usize) -> Ask {
     conversation(talk).max_tokens(96)
 }
 
-/// So many make 1,500 tokens.
+/// Characters of a prompt of 1,500 tokens.
 const CHARACTERS: usize = 3_700;
 
 /// The whole pages of a prompt that need not be read again.
@@ -296,7 +296,7 @@ fn recurrent_model(dir: &Path) {
     }
 }
 
-/// So many words, other ones for another seed.
+/// `count` words, other ones for another seed.
 fn words(count: u32, seed: u32) -> String {
     let word = |at: u32| format!("t{}", 8 + (at * at / 3 + at * seed + seed) % 48);
     (0..count).map(word).collect::<Vec<_>>().join(" ")

@@ -201,7 +201,7 @@ fn an_unused_drafter_is_stopped_and_the_next_request_starts_it() {
     stack.stop();
 }
 
-/// What the status shows of steps of one request: rows, and whether a draft was measured.
+/// Costs in the status for steps of one request: rows, and whether a draft was measured.
 fn step_costs(stack: &Stack) -> Vec<(u64, bool)> {
     let status = stack.status().expect("it answers");
     let costs = status["routing"]["step_costs"].as_array().expect("a list").iter();

@@ -108,7 +108,7 @@ fn close(plain: &Answer, other: &Answer, what: &str) -> f32 {
     worst
 }
 
-/// What a way is for.
+/// Whether the answer shows the effect of the way `name`.
 fn met(name: &str, plain: &Answer, greedy: &[u32]) -> bool {
     let ids = &plain.ids;
     let chosen = |fits: &dyn Fn(u32, &v1::TokenLogprobs) -> bool| {

@@ -1,4 +1,4 @@
-//! The status page of a whole service in a browser. The images of each run are left in
+//! The status page of a whole service in a browser. The screenshots of each run are left in
 //! `status-page/` beside the programs.
 
 use std::path::PathBuf;
@@ -34,8 +34,8 @@ fn size(png: &[u8]) -> (u32, u32) {
     (number(16), number(20))
 }
 
-/// Takes an image in each window, and checks that the page fits its width.
-fn images(page: &Page, name: &str) {
+/// Takes a screenshot in each window, and checks that the page fits its width.
+fn take_screenshots(page: &Page, name: &str) {
     let dir: PathBuf = programs().join("status-page");
     std::fs::create_dir_all(&dir).expect("writable");
     for (window_name, window) in WINDOWS {
@@ -45,13 +45,13 @@ fn images(page: &Page, name: &str) {
         let columns = "getComputedStyle(document.querySelector('main')).gridTemplateColumns";
         let columns = page.value(columns).as_str().expect("text").split(' ').count();
         assert_eq!(columns == 1, window.width < 700, "{columns} columns in {window_name}");
-        let image = page.screenshot();
-        assert_eq!(size(&image), (window.width, window.height));
-        std::fs::write(dir.join(format!("{name}-{window_name}.png")), image).expect("written");
+        let screenshot = page.screenshot();
+        assert_eq!(size(&screenshot), (window.width, window.height));
+        std::fs::write(dir.join(format!("{name}-{window_name}.png")), screenshot).expect("written");
     }
 }
 
-/// What the browser found wrong.
+/// Checks that the browser found nothing wrong.
 fn check_complaints(page: &Page) {
     assert_eq!(page.complaints(), Vec::<String>::new());
 }
@@ -79,13 +79,13 @@ fn the_page_shows_requests_speculation_crashes_and_the_end_of_a_service() {
 
     let running = stack.start(chat(&secret).route(RouteWish::Speculative).exactly(3_000));
     page.until("a request that runs", |text| text.contains("1 request runs"));
-    images(&page, "running");
+    take_screenshots(&page, "running");
     running.hang_up();
     page.until("no request", |text| text.contains("0 requests run"));
 
     signal(stack.pid("target"), Signal::SIGKILL);
     page.until("the target's crash", |text| text.contains("signal 9"));
-    images(&page, "crashed");
+    take_screenshots(&page, "crashed");
     page.until("the next target", |text| text.contains("Serving") && !text.contains("Not serving"));
     let markup = page.value("document.documentElement.outerHTML").to_string();
     let figures = stack.http_get("/status").expect("answered").body;
@@ -99,7 +99,7 @@ fn the_page_shows_requests_speculation_crashes_and_the_end_of_a_service() {
             && text.contains("No answer")
             && !text.contains("Serving")
     });
-    images(&page, "stopped");
+    take_screenshots(&page, "stopped");
     check_complaints(&page);
 }
 
@@ -112,7 +112,7 @@ fn a_service_without_a_drafter_says_that_every_request_decodes_plainly() {
     let Some(page) = Page::open(test, &url(&stack)) else { return stack.stop() };
     let text = page.until("the figures", |text| text.contains("Every request decodes plainly."));
     assert!(text.contains("absent") && !text.contains("tokens per cycle"), "{text}");
-    images(&page, "plain");
+    take_screenshots(&page, "plain");
     check_complaints(&page);
     stack.stop();
 }
@@ -133,7 +133,7 @@ fn with_keys_the_page_asks_for_one_and_no_script_finds_the_session() {
     let Some(page) = Page::open(test, &url(&stack)) else { return stack.stop() };
     let text = page.until("the form", |text| text.contains("Show the status"));
     assert!(!text.contains("Processes") && !text.contains("demo-target"), "{text}");
-    images(&page, "door");
+    take_screenshots(&page, "door");
     let enter = |key: &str| {
         page.value(&format!("document.getElementById('key').value = {key:?}; 0"));
         page.value("document.querySelector('#door button').click()");

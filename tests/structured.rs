@@ -1,5 +1,5 @@
-//! Answers that are held to a format, through the whole service: schemas and forced calls over every
-//! protocol, in both lanes, each valid by another implementation of JSON schema.
+//! Answers that are held to a format, through the whole service: schemas and forced tool calls over
+//! every protocol, in both lanes, each valid by another implementation of JSON schema.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use paceline_tests::stack::Pending;
 use paceline_tests::{Answer, Stack, chat, continue_text, repository, wait};
 use serde_json::{Value, json};
 
-/// A service of the demo model with the template of a family that calls tools, and its drafter.
+/// A service of the demo model with the template of a family with tool calls, and its drafter.
 fn tooled() -> Stack {
     let mut stack = Stack::new("");
     let dir = single(&stack.path(""), "tooled", &Weights::demo().bytes());
@@ -160,7 +160,7 @@ fn held(stack: &Stack, kind: Kind, route: RouteWish) -> Answer {
 }
 
 #[test]
-fn forced_and_strict_calls_follow_the_tools() {
+fn forced_and_strict_tool_calls_follow_the_tools() {
     let stack = tooled();
     let function =
         json!({"name": "add", "description": "Adds", "strict": true, "parameters": event()});
@@ -218,7 +218,7 @@ fn what_cannot_be_enforced_is_refused_with_its_path() {
     refused(chat_path, openai("auto", format(&unserved)), field, "not at properties.a.not");
     let looks = json!({"type": "object", "properties": {"code": {"type": "string", "pattern": "^(?!a)b$"}}});
     let place =
-        "properties.code.pattern, found `(?!` at letter 2 of `^(?!a)b$`, which looks around";
+        "properties.code.pattern, found `(?!` at character 2 of `^(?!a)b$`, which looks around";
     refused(chat_path, openai("auto", format(&looks)), field, place);
     let deep = (0..66).fold(json!({}), |inner, _| json!({ "items": inner }));
     refused(chat_path, openai("auto", format(&deep)), field, "64 levels");

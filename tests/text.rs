@@ -114,10 +114,10 @@ fn a_stop_string_ends_the_answer_in_both_lanes() {
     let mut drafted = 0;
     for prompt in some_of_each(1) {
         let whole = stack.ask(prompt.ask.clone().route(RouteWish::Plain)).expect("an answer");
-        let letters: Vec<char> = whole.text.chars().collect();
-        assert!(letters.len() > 16, "{}: {:?}", prompt.kind, whole.text);
-        // Seven letters from the middle; what is shown ends where they stand first.
-        let stop: String = letters[letters.len() / 2..][..7].iter().collect();
+        let characters: Vec<char> = whole.text.chars().collect();
+        assert!(characters.len() > 16, "{}: {:?}", prompt.kind, whole.text);
+        // Seven characters from the middle; what is shown ends where they stand first.
+        let stop: String = characters[characters.len() / 2..][..7].iter().collect();
         let shown = &whole.text[..whole.text.find(&stop).expect("it is there")];
         for wish in [RouteWish::Plain, RouteWish::Speculative] {
             let mut ask = prompt.ask.clone().route(wish);
@@ -228,7 +228,7 @@ fn tools_reach_a_template_that_knows_them_and_no_other() {
     let usage = answer[0].last().and_then(|last| last.r#final.as_ref()?.usage).expect("checked");
     assert_eq!(usage.prompt_tokens, tooled);
 
-    // The same by the command line, with a call and its answer.
+    // The same by the command line, with a tool call and its answer.
     let file = stack.path("talk.json");
     let talk = r#"{"messages": [{"role": "user", "content": "Read a.rs"},
         {"role": "assistant", "content": null, "tool_calls": [

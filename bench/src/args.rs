@@ -20,7 +20,7 @@ pub struct BenchArgs {
     /// prompt and by requests at once
     #[arg(long, conflicts_with_all = ["sweep", "kinds", "drafter"])]
     pub tables: bool,
-    /// What this machine's memory allows and what share of it one stream reaches: read bandwidth
+    /// Memory bandwidth of this machine and the share of it that one stream reaches: read bandwidth
     /// over the bytes a token reads
     #[arg(long, conflicts_with_all = ["sweep", "kinds", "drafter"])]
     pub roofline: bool,

@@ -38,7 +38,7 @@ impl<R: Report> Report for FramedReport<R> {
 pub struct MeasuredService {
     /// The service that the measurement starts and stops.
     pub own: OwnService,
-    /// Its status when it became ready.
+    /// Status of the service when it became ready.
     pub status: StatusResponse,
     /// Whether a drafter is linked.
     pub drafter: bool,

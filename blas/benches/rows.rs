@@ -69,7 +69,7 @@ mod linux {
             Self { transposed, n, k, weights }
         }
 
-        /// Seconds for so many sets once.
+        /// Seconds for one pass over `sets` sets of weights.
         fn seconds(&self, sgemm: Sgemm, sets: usize, a: &[f32], c: &mut [f32], m: usize) -> f64 {
             let (trans, ldb) = if self.transposed { (112, self.k) } else { (111, self.n) };
             let begin = Instant::now();

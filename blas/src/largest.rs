@@ -73,7 +73,7 @@ fn place_of(row: &[f32], number: f32) -> usize {
 mod tests {
     use super::*;
 
-    /// What the definition says, number by number.
+    /// The largest number by its definition, number by number.
     fn by_definition(row: &[f32]) -> (usize, bool) {
         let mut best: Option<usize> = None;
         for (at, x) in row.iter().enumerate() {

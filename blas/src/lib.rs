@@ -1,6 +1,6 @@
-//! What the CPU computes itself instead of MLX: matrix products, under the name by which MLX calls
-//! them (`cblas_sgemm`), and the functions of rows between them ([`rows`]). Not here: what is
-//! computed and why, MLX.
+//! Code that the CPU runs instead of MLX: matrix products, under the name by which MLX calls them
+//! (`cblas_sgemm`), and the functions of rows between them ([`rows`]). Not here: the choice and
+//! order of the computations, MLX.
 //!
 //! On Linux the prebuilt libmlx asks the dynamic linker for `cblas_sgemm`, and an executable is
 //! searched before any library: one that links this crate and exports the symbol (mlx-sys/rpath.rs)
@@ -105,7 +105,7 @@ impl RecurrentSizes {
     }
 }
 
-/// What happens to the states of one slot in a pass.
+/// Rows of one slot in a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotRows {
     /// Number of the slot among those of the layer.

@@ -70,7 +70,7 @@ impl TestProduct {
         self
     }
 
-    /// The same product, A stored by columns.
+    /// The product with A stored by columns.
     pub(crate) fn across(&self) -> Self {
         let Product { m, k, .. } = self.shape;
         let step = m + 2;

@@ -18,7 +18,7 @@ pub use values::{BadBias, BadTokenIds, Bias, TokenIds};
 #[derive(Debug, Parser)]
 #[command(name = "paceline", version, arg_required_else_help = true, max_term_width = 110)]
 pub struct Cli {
-    /// What to do.
+    /// Subcommand of the program.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -32,11 +32,11 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Talk, line by line
     Chat(Box<ChatArgs>),
-    /// What runs, in which state, and why
+    /// Show each process, its state, and the reason
     Status(ShowArgs),
     /// Watch what runs (not in this version yet)
     Top(ConfigArg),
-    /// What changed state, and why
+    /// Show the changes of state, and their reasons
     Events(EventsArgs),
     /// Start, stop or swap the drafter
     Drafter(DrafterArgs),
@@ -55,7 +55,7 @@ pub enum Command {
     Pull(OtherArgs),
     /// The models of this machine, with sizes
     Models(ModelsArgs),
-    /// What a model is, what it takes on this machine, and whether a drafter goes with it
+    /// Describe a model: its kind, its memory on this machine, and whether a drafter goes with it
     Inspect(InspectArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
@@ -67,7 +67,7 @@ pub enum Command {
 /// `paceline generate`
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
-    /// What to continue or answer.
+    /// Prompt to continue or messages to answer.
     #[command(flatten)]
     pub input: Input,
     /// Image to go with the last message of the user; makes a --prompt a message
@@ -76,7 +76,7 @@ pub struct GenerateArgs {
     /// How to generate.
     #[command(flatten)]
     pub how: HowArgs,
-    /// So many answers, drawn independently; each is printed whole, under a line with its number
+    /// Number of answers, drawn independently; each is printed whole, under a line with its number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub samples: u32,
     /// JSON object with variables of the chat template, as {"enable_thinking": false}
@@ -104,7 +104,7 @@ pub struct GenerateArgs {
     pub service: ServiceArgs,
 }
 
-/// What to continue or answer: exactly one.
+/// Prompt to continue or messages to answer: exactly one.
 #[derive(Clone, Debug, Default, Args)]
 #[group(required = true, multiple = false)]
 pub struct Input {
@@ -159,7 +159,7 @@ pub struct HowArgs {
     /// Added to the logit of one token, as 42=-100; may be given for many
     #[arg(long, value_name = "ID=BIAS")]
     pub logit_bias: Vec<Bias>,
-    /// No token that ends the answer before so many
+    /// Least number of tokens before one that ends the answer
     #[arg(long, value_name = "N")]
     pub min_tokens: Option<u32>,
     /// Token that ends the answer besides the model's own; may be given for several
@@ -250,12 +250,12 @@ pub struct EventsArgs {
 /// `paceline drafter`
 #[derive(Debug, Args)]
 pub struct DrafterArgs {
-    /// What to do with it.
+    /// Order about the drafter.
     #[command(subcommand)]
     pub command: DrafterCommand,
 }
 
-/// What can be done with the drafter.
+/// Orders about the drafter.
 #[derive(Debug, Subcommand)]
 pub enum DrafterCommand {
     /// Start it
@@ -293,12 +293,12 @@ pub struct WaitArgs {
 /// `paceline policy`
 #[derive(Debug, Args)]
 pub struct PolicyArgs {
-    /// What to do with it.
+    /// Order about the policy.
     #[command(subcommand)]
     pub command: PolicyCommand,
 }
 
-/// What can be done with the policy.
+/// Orders about the policy.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// Show what is in force, and who set it
@@ -326,12 +326,12 @@ pub struct PolicySet {
 /// `paceline routes`
 #[derive(Debug, Args)]
 pub struct RoutesArgs {
-    /// What to do with them.
+    /// Subcommand about routes.
     #[command(subcommand)]
     pub command: RoutesCommand,
 }
 
-/// What can be done with routes.
+/// Subcommands about routes.
 #[derive(Debug, Subcommand)]
 pub enum RoutesCommand {
     /// Decide a log's routes once more, by another policy
@@ -344,7 +344,7 @@ pub struct RoutesReplay {
     /// The file of routing.route_log
     #[arg(value_name = "LOG")]
     pub log: PathBuf,
-    /// What is to be otherwise, as routing.max_concurrent=2
+    /// Setting to change, as routing.max_concurrent=2
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Print one JSON object
@@ -393,12 +393,12 @@ pub enum Process {
 /// `paceline key`
 #[derive(Debug, Args)]
 pub struct KeyArgs {
-    /// What to do.
+    /// Subcommand about keys.
     #[command(subcommand)]
     pub command: KeyCommand,
 }
 
-/// What can be done about keys.
+/// Subcommands about keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
     /// Make a key: its line on standard output, the key itself on standard error, once

@@ -199,7 +199,7 @@ impl ChatSession {
     }
 }
 
-/// What the assistant has said in a turn.
+/// Text and reasoning of the assistant in a turn.
 #[derive(Default)]
 struct Said {
     text: String,

@@ -34,7 +34,7 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
     };
     let (mut client, place) = operations(wait.config.config.as_deref())?;
     let timeout_ms = timeout_ms(wait);
-    let call = async {
+    let order = async {
         match args.command {
             DrafterCommand::Start(_) => {
                 client.start_drafter(StartDrafterRequest { model, timeout_ms }).await
@@ -45,7 +45,7 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
             }
         }
     };
-    let drafter = answered(call, answer_timeout(wait), &place).await?.drafter.unwrap_or_default();
+    let drafter = answered(order, answer_timeout(wait), &place).await?.drafter.unwrap_or_default();
     screen.text(&line("drafter", &drafter))
 }
 

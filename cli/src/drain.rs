@@ -15,8 +15,8 @@ use crate::drafter::{answer_timeout, timeout_ms};
 /// waited.
 pub async fn run(args: &DrainArgs, screen: &mut Screen) -> Result<(), Failure> {
     let (mut client, place) = operations(args.wait.config.config.as_deref())?;
-    let call = client.drain(DrainRequest { undo: args.undo, timeout_ms: timeout_ms(&args.wait) });
-    answered(call, answer_timeout(&args.wait), &place).await?;
+    let order = client.drain(DrainRequest { undo: args.undo, timeout_ms: timeout_ms(&args.wait) });
+    answered(order, answer_timeout(&args.wait), &place).await?;
     let line = if args.undo {
         "requests are taken again\n"
     } else {

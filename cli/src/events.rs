@@ -17,7 +17,7 @@ use crate::args::EventsArgs;
 /// How long the next supervisor is waited for, and how often it is looked for.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const RECONNECT_POLL: Duration = Duration::from_millis(100);
-/// What may have happened between two supervisors.
+/// Most events that are read again after a change of supervisor.
 const CATCH_UP_EVENTS: u32 = 1_000;
 
 /// Runs the command.
@@ -76,7 +76,7 @@ async fn open(config: Option<&Path>, follow: bool, last: u32) -> Result<Streamin
     answered(client.events(request), ANSWER_TIMEOUT, &place).await
 }
 
-/// What `--json` prints: a line as it is in the file.
+/// JSON object of an event for `--json`, as its line in the file has it.
 fn object(event: &Event) -> Value {
     let Event { time, term, number, kind, subject, epoch, from, to, cause } = event;
     json!({

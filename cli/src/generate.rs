@@ -97,8 +97,7 @@ impl Ask {
     /// A file cannot be used.
     pub fn from_args(args: &GenerateArgs) -> Result<Self, Failure> {
         let model = args.service.model.clone().unwrap_or_default();
-        let images =
-            args.image.iter().map(|path| read_image("--image", path).map(message::image));
+        let images = args.image.iter().map(|path| read_image("--image", path).map(message::image));
         let images = images.collect::<Result<Vec<_>, _>>()?;
         let how = &args.how;
         let as_it_is = |prompt| {

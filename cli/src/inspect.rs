@@ -116,7 +116,8 @@ fn text(object: &Value) -> String {
     text
 }
 
-/// What a sequence of a model with recurrent layers takes however long it is.
+/// Text about the state bytes of a sequence, which do not depend on its length. Empty for a model
+/// without recurrent layers.
 fn states(kv: &Value) -> String {
     match kv["state_bytes"].as_u64() {
         None | Some(0) => String::new(),

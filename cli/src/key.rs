@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::args::{KeyArgs, KeyCommand};
 
-/// What every key of ours begins with, so that one that leaked is known for what it is.
+/// Prefix of every key, so that a leaked key is recognized.
 const PREFIX: &str = "pl_";
 /// Random bytes of a key.
 const RANDOM: usize = 32;

@@ -50,7 +50,7 @@ pub fn show(messages: &mut [Message], images: Vec<ContentPart>) -> Result<(), Me
     Ok(())
 }
 
-/// What a file of messages holds.
+/// Contents of a file of messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
     /// Messages, oldest first.
@@ -62,7 +62,7 @@ pub struct Conversation {
 /// Reads a conversation.
 ///
 /// # Errors
-/// What was expected at which place, and what was found.
+/// The wrong form. The error names the place, the expected form and the one found.
 pub fn parse(json: &str) -> Result<Conversation, MessagesError> {
     let value: Value = serde_json::from_str(json).map_err(MessagesError::NotJson)?;
     let (messages, tools) = match &value {
@@ -99,7 +99,7 @@ fn each<T>(
         .collect()
 }
 
-/// What is there under this key; null is nothing.
+/// Value under this key; null counts as absent.
 fn present<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
 }
@@ -116,7 +116,7 @@ fn message(value: &Value, place: &str) -> Result<Message, MessagesError> {
     let content = match object.get("content") {
         Some(Value::String(text)) => vec![ContentPart { part: Some(Part::Text(text.clone())) }],
         Some(parts @ Value::Array(_)) => each(parts, &format!("{place}.content"), part)?,
-        // As clients write a turn that only calls.
+        // Clients send a turn of tool calls without content.
         None | Some(Value::Null) if tool_calls.is_some() => vec![],
         Some(other) => {
             return Err(form(format!(
@@ -136,7 +136,7 @@ fn message(value: &Value, place: &str) -> Result<Message, MessagesError> {
         role,
         content,
         tool_calls: tool_calls
-            .map_or(Ok(vec![]), |calls| each(calls, &format!("{place}.tool_calls"), call))?,
+            .map_or(Ok(vec![]), |calls| each(calls, &format!("{place}.tool_calls"), tool_call))?,
         tool_call_id: optional(object, "tool_call_id", place)?,
         name: optional(object, "name", place)?,
         reasoning: optional(object, reasoning, place)?,
@@ -179,7 +179,7 @@ fn tool(value: &Value, place: &str) -> Result<Tool, MessagesError> {
     })
 }
 
-fn call(value: &Value, place: &str) -> Result<ToolCall, MessagesError> {
+fn tool_call(value: &Value, place: &str) -> Result<ToolCall, MessagesError> {
     let (object, function) = function(value, &["id", "type", "function", "index"], place)?;
     let inside = format!("{place}.function");
     only(function, &["name", "arguments"], &inside)?;
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_and_their_calls_are_read() {
+    fn tools_and_tool_calls_are_read() {
         let json = r#"{"tools": [
                 {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "b": 1, "a": 2}}},
                 {"type": "function", "function": {"name": "g", "parameters": null}}],

@@ -20,7 +20,7 @@ const COMMIT_DIGITS: usize = 12;
 /// A model of this machine, as the command prints it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Model {
-    /// What `target.model` calls it.
+    /// Name of the model in `target.model`.
     name: String,
     /// Where it came from: embedded, smollm2, pulled, hub cache.
     source: &'static str,
@@ -32,11 +32,11 @@ struct Model {
     bytes: u64,
     /// `model_type` of its config.json.
     family: Option<String>,
-    /// What its config.json says of quantization.
+    /// Quantization that its config.json names.
     quantization: Option<String>,
     /// Files that it lacks.
     missing: Vec<String>,
-    /// Its directory.
+    /// Directory of the model.
     path: String,
 }
 

@@ -17,7 +17,7 @@ pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> 
         PolicyCommand::Set(set) => (&set.config, set.json),
     };
     let (mut client, place) = operations(config.config.as_deref())?;
-    let call = async {
+    let request = async {
         match &args.command {
             PolicyCommand::Show(_) => client.show_policy(ShowPolicyRequest {}).await,
             PolicyCommand::Set(set) => {
@@ -27,7 +27,7 @@ pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> 
             }
         }
     };
-    let answer = answered(call, ANSWER_TIMEOUT, &place).await?;
+    let answer = answered(request, ANSWER_TIMEOUT, &place).await?;
     let text =
         if json { format!("{}\n", object(answer.epoch, &answer.policy)) } else { text(&answer) };
     screen.text(&text)

@@ -35,8 +35,8 @@ async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
     answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await
 }
 
-/// What `--json` prints. What is not there is null, so that no program takes "" for a directory or
-/// 0 for a process.
+/// JSON object of the status for `--json`. An absent value is null, so that no program takes "" for
+/// a directory or 0 for a process.
 pub fn object(status: &StatusResponse) -> Value {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let process = |process: &Option<ProcessStatus>| {
@@ -167,7 +167,7 @@ fn link_word(link: &LinkStatus) -> &str {
     if link.state.is_empty() { "absent" } else { &link.state }
 }
 
-/// What speculation did, where it did something. A cycle gives its accepted tokens and one that is
+/// Text about speculation, empty without a cycle. A cycle gives its accepted tokens and one that is
 /// the target's own.
 fn speculated(link: &LinkStatus) -> String {
     let totals = link.speculation.unwrap_or_default();

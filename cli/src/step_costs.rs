@@ -1,16 +1,16 @@
-//! What a step of one request costs by its rows, for `status` and `selftest`.
+//! Costs of a step of one request by its rows, for `status` and `selftest`.
 
 use paceline_proto::v1::StepCost;
 use serde::Serialize;
 
-/// What a step of one request costs.
+/// Cost of a step of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepMs {
     /// The last chosen token and the drafted ones that it verifies.
     pub rows: u32,
     /// Duration of the step in milliseconds.
     pub ms: f64,
-    /// Milliseconds of a draft of so many rows, if one was measured.
+    /// Milliseconds of a draft of `rows` rows, if one was measured.
     pub draft_ms: Option<f64>,
 }
 

@@ -352,7 +352,7 @@ async fn conversations_and_images_become_messages() {
     }
 }
 
-/// What a chat sends for these lines of input, each turn's last message, and what it tells on
+/// Runs a chat with these lines of input. Returns each turn's last message, and the text on
 /// standard error.
 async fn chat(lines: String) -> (Vec<String>, String) {
     let listener =

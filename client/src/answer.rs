@@ -23,10 +23,10 @@ pub struct Answer {
     /// The assistant's reasoning before the text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reasoning: String,
-    /// Tools that the assistant calls.
+    /// Tool calls of the assistant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// Why texts that looked like calls are none.
+    /// Reasons why texts that looked like tool calls are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Generated ids, the end-of-sequence token included.
@@ -64,14 +64,14 @@ pub struct Answer {
     pub stamps: Vec<(usize, i64)>,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ToolCall {
-    /// Its id, to which the tool's answer refers.
+    /// Id of the tool call, to which the tool's answer refers.
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// Its arguments: a JSON object as text; the beginning of one if the call is cut.
+    /// Arguments: a JSON object as text; the beginning of one if the tool call is cut.
     pub arguments: String,
     #[serde(skip)]
     index: u32,
@@ -165,15 +165,7 @@ impl From<v1::Timing> for Timing {
     fn from(timing: v1::Timing) -> Self {
         let v1::Timing { queue_ms, ttft_ms, total_ms, tower_ms, prefill_ms, .. } = timing;
         let v1::Timing { image_decode_ms, image_resize_ms, .. } = timing;
-        Self {
-            queue_ms,
-            ttft_ms,
-            total_ms,
-            image_decode_ms,
-            image_resize_ms,
-            tower_ms,
-            prefill_ms,
-        }
+        Self { queue_ms, ttft_ms, total_ms, image_decode_ms, image_resize_ms, tower_ms, prefill_ms }
     }
 }
 
@@ -232,7 +224,7 @@ impl Answer {
         closed.collect()
     }
 
-    /// Adds a piece of a call.
+    /// Adds a piece of a tool call.
     fn add(&mut self, piece: v1::ToolCallPiece) {
         let v1::ToolCallPiece { index, id, name, arguments, complete, cut } = piece;
         match self.tool_calls.last_mut().filter(|last| last.index == index) {
@@ -246,7 +238,7 @@ impl Answer {
     }
 
     fn close(&mut self, last: v1::Final) {
-        // The letters of a call that turned out to be none are in the text.
+        // The text holds the characters of a tool call that turned out to be none.
         self.tool_calls.retain(|call| call.complete || call.cut);
         self.finish_reason = last.finish_reason().word();
         let route = last.route.unwrap_or_default();
@@ -306,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_of_calls_become_calls_and_a_void_one_is_left_out() {
+    fn pieces_become_tool_calls_and_a_void_one_is_left_out() {
         let piece = |index, name: &str, arguments: &str, complete| v1::ToolCallPiece {
             index,
             id: if name.is_empty() { String::new() } else { format!("c{index}") },

@@ -20,7 +20,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// Its word in reports.
+    /// Name of the choice in reports.
     pub fn word(self) -> &'static str {
         match self {
             Choice::Greedy => "greedy",

@@ -31,7 +31,7 @@ pub const KEY_VAR: &str = "PACELINE_API_KEY";
 /// A client that shows its key, if it has one.
 pub type Client = InferenceClient<InterceptedService<Channel, Key>>;
 
-/// Puts the key into each call.
+/// Puts the key into each request.
 #[derive(Clone, Default)]
 pub struct Key(Option<MetadataValue<Ascii>>);
 
@@ -179,13 +179,13 @@ pub fn operations(config: Option<&Path>) -> Result<(OperationsClient<Channel>, S
 /// The answer of the supervisor at `place`.
 ///
 /// # Errors
-/// Its refusal, or it does not answer in time.
+/// The supervisor refuses, or does not answer in time.
 pub async fn answered<T>(
-    call: impl Future<Output = Result<Response<T>, Status>>,
+    request: impl Future<Output = Result<Response<T>, Status>>,
     timeout: Duration,
     place: &str,
 ) -> Result<T, Failure> {
-    match tokio::time::timeout(timeout, call).await {
+    match tokio::time::timeout(timeout, request).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) => Err(Failure::before_answer(&status, place)),
         Err(_) => Err(Failure::unreachable(format!(

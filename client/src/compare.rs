@@ -37,7 +37,7 @@ impl Difference {
 pub struct DifferencePlace {
     /// Kind of the prompt.
     pub kind: String,
-    /// Its number among those of its kind, from 0.
+    /// Number of the prompt among those of its kind, from 0.
     pub prompt: usize,
     /// "greedy" or "sampled".
     pub choice: &'static str,

@@ -34,7 +34,7 @@ pub struct Failure {
     pub code: &'static str,
     /// Word of the reason table ("TARGET_GONE"), or the reason why nothing was sent.
     pub reason: String,
-    /// What was expected, what was found, what to do. Empty if it was shown already.
+    /// Text for a person: the expected, the found, and the remedy. Empty if it was shown already.
     pub message: String,
     /// When to try again.
     pub retry_after_ms: Option<u64>,
@@ -122,7 +122,7 @@ impl Failure {
         }
     }
 
-    /// What `--json` prints.
+    /// JSON object of the failure for `--json`.
     pub fn object(&self) -> Value {
         json!({ "error": self })
     }

@@ -14,7 +14,7 @@ const EMBEDDED: &str = include_str!("../../demo/prompts.jsonl");
 pub struct Prompt {
     /// Kind of work.
     pub kind: String,
-    /// Its number among those of its kind, from 0.
+    /// Number of the prompt among those of its kind, from 0.
     pub index: usize,
     /// The conversation.
     pub messages: Vec<Message>,

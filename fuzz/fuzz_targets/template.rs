@@ -14,9 +14,9 @@ const MAX_OUTPUT_BYTES: usize = 4 << 20;
 fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
     let mut conversation = Conversation::default();
     for part in parts.take(64) {
-        let mut letters = part.chars();
-        let role = letters.next();
-        let text = letters.as_str();
+        let mut characters = part.chars();
+        let role = characters.next();
+        let text = characters.as_str();
         let message = |role| Message::new(role, text.split('\x01').map(str::to_owned).collect());
         match role {
             Some('s') => conversation.messages.push(message(Role::System)),

@@ -1,5 +1,5 @@
 //! Whatever a model writes, in the format of any family, its answer is read without a panic, each
-//! call that is complete has a JSON object, and batches of any size give the same parts. The first
+//! complete tool call has a JSON object, and batches of any size give the same parts. The first
 //! byte chooses the format and whether tags are tokens; the second one is the size of batches.
 #![no_main]
 

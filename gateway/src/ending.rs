@@ -10,8 +10,8 @@ use paceline_vocabulary::Millis;
 
 /// Running requests get this long after the first request to stop.
 const DRAIN: Duration = Duration::from_secs(30);
-/// The same after the parent process is gone: only a new parent can start the next gateway, and
-/// that gateway waits for this one to end.
+/// Time for running requests after the parent process is gone. It is short, because only a new
+/// parent can start the next gateway, and that gateway waits for this one to end.
 const ORPHAN_DRAIN: Duration = Duration::from_secs(4);
 /// After this, a request that was cancelled and has not ended (its client does not read) is cut.
 const CANCEL: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl Default for Ending {
 }
 
 impl Ending {
-    /// What to do now that `event` happened.
+    /// The action for this event, if there is one.
     pub fn on_event(&mut self, event: Event, now: Millis) -> Option<Action> {
         let after = |pause: Duration| now + pause.as_millis() as u64;
         let (phase, action) = match (self.0, event) {

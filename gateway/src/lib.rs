@@ -14,9 +14,8 @@
 //!
 //! Not here: how text becomes token ids (`text`), which worker serves, restarts of workers, MLX.
 //!
-//! What runs: one task for each connection, one for the attachment to the supervisor, and [`run`],
-//! which decides when this ends.
-//! Prompts and outputs are never logged (I9).
+//! Tasks: one for each connection, one for the attachment to the supervisor, and [`run`], which
+//! decides when the process ends. Prompts and outputs are never logged (I9).
 
 pub mod ending;
 pub mod front;
@@ -135,8 +134,8 @@ impl Setup {
         // the files are read wait instead of failing.
         let (listener, http_listener) = listeners(&config.gateway, &guard)?;
         let mut language = Language::read(&model_dir)?;
-        if let Some(calls) = call_format(config.gateway.tool_format) {
-            language = language.with_call_format(calls);
+        if let Some(format) = tool_call_format(config.gateway.tool_format) {
+            language = language.with_tool_call_format(format);
         }
         let language = Arc::new(language);
         let lock = runtime_dir.lock_within("gateway", EARLIER_GATEWAY_TIMEOUT)?;
@@ -147,8 +146,8 @@ impl Setup {
     }
 }
 
-/// The listeners of gRPC and HTTP: each inherited, else bound at its address. A parent of an earlier
-/// version hands down gRPC's alone.
+/// The listeners of gRPC and HTTP: each inherited, else bound at its address. A parent of an
+/// earlier version hands down gRPC's alone.
 fn listeners(
     settings: &GatewayConfig,
     guard: &guard::Guard,
@@ -173,8 +172,8 @@ fn listeners(
     Ok((grpc, Some(checked(Front::Http, http)?)))
 }
 
-/// The format of calls that the operator names; `None` leaves it to the model's files.
-fn call_format(setting: ToolFormat) -> Option<ToolCallFormat> {
+/// The format of tool calls that the operator names; `None` leaves it to the model's files.
+fn tool_call_format(setting: ToolFormat) -> Option<ToolCallFormat> {
     Some(match setting {
         ToolFormat::Auto => return None,
         ToolFormat::None => ToolCallFormat::None,

@@ -1,4 +1,4 @@
-//! What runs in a gateway's process, and when it ends.
+//! Tasks of a gateway's process, and the end of the process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ use crate::inference::upstream::attach::{Attachment, GatewayProcess};
 use crate::overview::Overview;
 use crate::prompter::Prompter;
 
-/// Connections wait this long at most for the first attachment. Afterwards calls are refused
+/// Connections wait this long at most for the first attachment. Afterwards requests are refused
 /// because there is no supervisor.
 const ATTACH_TIMEOUT: Duration = Duration::from_millis(500);
 /// Connections may take this long to close once no request runs.
@@ -73,11 +73,11 @@ impl Socket {
     }
 }
 
-/// What the tasks of a gateway share.
+/// State that the tasks of a gateway share.
 struct Gateway {
     epoch: Epoch,
     standing: watch::Sender<Standing>,
-    calls: RequestSlots,
+    slots: RequestSlots,
     /// Cancelled to end every running request.
     cancel: CancellationToken,
     /// Cancelled to close every connection.
@@ -103,7 +103,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     let gateway = Gateway {
         epoch: Epoch(epoch),
         standing: watch::Sender::default(),
-        calls: RequestSlots::new(config.target.max_sequences, config.limits.queue),
+        slots: RequestSlots::new(config.target.max_sequences, config.limits.queue),
         cancel: CancellationToken::new(),
         closing: CancellationToken::new(),
     };
@@ -118,7 +118,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
         supervisor,
         process: GatewayProcess { epoch: gateway.epoch, restarts: lifecycle::restarts() },
         standing: gateway.standing.clone(),
-        running: gateway.calls.watch(),
+        running: gateway.slots.watch(),
         orders,
     }
     .start();
@@ -172,10 +172,10 @@ impl Gateway {
         })
     }
 
-    /// What the status page shows, collected until the process ends.
+    /// Data of the status page, collected until the process ends.
     fn overview(&self, inference: &Inference) -> Arc<Overview> {
         let overview = Arc::new(Overview::new(inference.upstream.clone()));
-        overview.sample(Arc::clone(&inference.metrics), self.calls.watch());
+        overview.sample(Arc::clone(&inference.metrics), self.slots.watch());
         inference.upstream.follow_events(self.standing.subscribe(), overview.event_log());
         overview
     }
@@ -196,7 +196,7 @@ impl Gateway {
             let names = config.gateway.model_aliases.clone();
             let front = HttpFront {
                 inference: Arc::clone(&inference),
-                calls: self.calls.clone(),
+                calls: self.slots.clone(),
                 standing: self.standing.subscribe(),
                 decoding: decoding.clone(),
                 aliases: Aliases { names, is_loopback: socket.is_loopback() },
@@ -209,8 +209,8 @@ impl Gateway {
             let wire = HttpWire::new(http::router(Arc::new(front)), sites);
             listeners.clone().serve(socket.listener, wire)
         });
-        let (calls, standing) = (self.calls.clone(), self.standing.subscribe());
-        let routes = grpc::routes(inference, calls, standing, decoding, self.closing.clone());
+        let (slots, standing) = (self.slots.clone(), self.standing.subscribe());
+        let routes = grpc::routes(inference, slots, standing, decoding, self.closing.clone());
         let grpc = listeners.serve(grpc_socket.listener, GrpcWire::new(routes));
         let mut attached = self.standing.subscribe();
         task::spawn("serve", async move {
@@ -234,7 +234,7 @@ impl Gateway {
         mut events: mpsc::Receiver<Event>,
         mut orders: mpsc::Receiver<Event>,
     ) -> Exit {
-        let (mut beats, mut running) = (beats(notifier), self.calls.watch());
+        let (mut beats, mut running) = (beats(notifier), self.slots.watch());
         let mut ending = Ending::default();
         loop {
             let tick = async {
@@ -247,7 +247,7 @@ impl Gateway {
                 biased;
                 Some(event) = events.recv() => event,
                 Some(event) = orders.recv() => event,
-                _ = running.wait_for(|calls| *calls == 0), if ending.begun() => Event::Idle,
+                _ = running.wait_for(|count| *count == 0), if ending.begun() => Event::Idle,
                 () = tick => Event::Tick,
                 Some(()) = beats.recv() => {
                     notifier.alive();
@@ -256,7 +256,7 @@ impl Gateway {
             };
             let action = ending.on_event(event, clock.now());
             if action.is_some() {
-                let running = *self.calls.watch().borrow();
+                let running = *self.slots.watch().borrow();
                 tracing::info!(?event, ?action, running, "gateway ending");
             }
             match action {

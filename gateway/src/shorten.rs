@@ -1,5 +1,5 @@
-//! Texts of others, bounded: the words of clients in errors, and the reasons of the supervisor on the
-//! status page.
+//! Texts of others, bounded: the words of clients in errors, and the reasons of the supervisor on
+//! the status page.
 
 /// Cuts a text after `most` characters. Three dots show that something is missing.
 pub fn shorten(text: &mut String, most: usize) {

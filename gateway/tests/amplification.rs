@@ -161,7 +161,7 @@ fn all() -> Vec<Hostile> {
             ["tools[0].parameters", "bytes of JSON"],
         ),
         of_json(
-            "zeros as arguments of a call",
+            "zeros as arguments of a tool call",
             v1::ChatRequest { messages: vec![calls], ..Default::default() },
             ["messages[1].tool_calls[0].arguments", "bytes of JSON"],
         ),
@@ -193,8 +193,8 @@ async fn send(attacker: &Channel, hostile: &Hostile) {
     }
 }
 
-/// How long another client's short call takes, to its end.
-async fn call(program: &Program) -> Duration {
+/// Sends another client's short request, and returns the time to its end.
+async fn ask(program: &Program) -> Duration {
     let begun = clock();
     let stream = within(program.client.clone().generate(ids(&[300, 301]))).await.expect("served");
     let messages: Vec<_> = within(stream.into_inner().collect()).await;
@@ -227,14 +227,14 @@ async fn serving(dir: &Path) -> Program {
     program
 }
 
-/// Sends every hostile message so many times; returns the memory it added, the longest call of
-/// another client beside it, and the longest without.
+/// Sends every hostile message `rounds` times. Returns the memory that it added, the longest
+/// request of another client beside it, and the longest without.
 async fn withstand(rounds: usize) -> (u64, Duration, Duration) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let program = serving(dir.path()).await;
     let mut alone = Duration::ZERO;
     for _ in 0..50 {
-        alone = alone.max(call(&program).await);
+        alone = alone.max(ask(&program).await);
     }
     let hostile = all();
     let before = program.memory("VmRSS");
@@ -252,7 +252,7 @@ async fn withstand(rounds: usize) -> (u64, Duration, Duration) {
     let others = async {
         let mut longest = Duration::ZERO;
         while !over.load(Ordering::Relaxed) {
-            longest = longest.max(call(&program).await);
+            longest = longest.max(ask(&program).await);
         }
         longest
     };
@@ -263,23 +263,26 @@ async fn withstand(rounds: usize) -> (u64, Duration, Duration) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixteen_mebibytes_of_empty_elements_cost_at_most_four_times_as_much() {
     let (added, longest, alone) = withstand(1).await;
-    eprintln!("added {} MiB; a call beside it {longest:?} at most, alone {alone:?}", added >> 20);
+    eprintln!(
+        "added {} MiB; a request beside it {longest:?} at most, alone {alone:?}",
+        added >> 20
+    );
     // The machine may be busy: a thread that decodes eight million messages would take several
     // seconds.
     assert!(
         longest <= alone + Duration::from_secs(1),
-        "another client's call took {longest:?}, alone {alone:?}"
+        "another client's request took {longest:?}, alone {alone:?}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "soak: a timed figure; run by `make soak`"]
-async fn a_call_beside_large_hostile_messages_takes_at_most_100_ms_more() {
+async fn a_request_beside_large_hostile_messages_takes_at_most_100_ms_more() {
     let (added, longest, alone) = withstand(10).await;
-    println!("added {} MiB; a call beside it {longest:?} at most, alone {alone:?}", added >> 20);
+    println!("added {} MiB; a request beside it {longest:?} at most, alone {alone:?}", added >> 20);
     assert!(
         longest <= alone + Duration::from_millis(100),
-        "another client's call took {longest:?}, alone {alone:?}"
+        "another client's request took {longest:?}, alone {alone:?}"
     );
 }
 

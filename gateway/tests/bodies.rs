@@ -59,7 +59,7 @@ impl Door {
         value.unwrap_or_else(|| panic!("{series} in {text}"))
     }
 
-    /// Waits until the bodies hold so many bytes and so many of them wait.
+    /// Waits until the bodies hold `bytes` bytes and `waiting` of them wait.
     async fn until(&self, bytes: usize, waiting: u64) {
         let mut last = (0, 0);
         let reached = async {
@@ -94,7 +94,7 @@ fn answer_all(mut fake: Fake, ids: Vec<u32>) {
     });
 }
 
-/// A request in a body of so many bytes.
+/// A request in a body of `bytes` bytes.
 fn padded(bytes: usize) -> String {
     let request = json!({ "model": "m", "prompt": [300, 301] }).to_string();
     " ".repeat(bytes - request.len()) + &request

@@ -14,7 +14,7 @@ use stage::within;
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// What is answered to a GET.
+/// Sends a GET, and returns status and body of its answer.
 async fn got(stage: &Exchange, path: &str) -> (StatusCode, Value) {
     let request = Request::get(path).body(Body::empty()).expect("a request");
     let response = within(stage.router.clone().oneshot(request)).await.expect("infallible");

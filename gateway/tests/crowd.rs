@@ -1,5 +1,5 @@
-//! More connections, calls and unread answers than there is room for: a newcomer and a reader are
-//! served beside them.
+//! More connections, requests and unread answers than there is room for: a newcomer and a reader
+//! are served beside them.
 
 mod stage;
 
@@ -50,24 +50,24 @@ async fn asked(channel: Channel, fake: &mut Fake) -> Result<Vec<u32>, Status> {
 }
 
 #[tokio::test]
-async fn a_newcomer_is_served_beside_256_calls_whose_message_never_arrives() {
-    // The gateway takes 256 calls then: 160 on their way, 33 that run, 56 that wait, and an eighth
-    // more of those.
+async fn a_newcomer_is_served_beside_256_requests_whose_message_never_arrives() {
+    // The gateway takes 256 requests then: 160 on their way, 33 that run, 56 that wait, and an
+    // eighth more of those.
     let settings =
         |config: &mut Config| (config.target.max_sequences, config.limits.queue) = (33, 56);
     let (stage, mut fake, mut attachment) = Stage::serving(settings).await;
     let peers = [raw(stage.address).await, raw(stage.address).await];
-    let mut calls = vec![];
+    let mut requests = vec![];
     for at in 0..256 {
         // Some have begun their message.
-        calls.push(
+        requests.push(
             begin(&peers[at / 128], GENERATE, if at % 2 == 0 { b"" } else { &[0, 0, 0] }).await,
         );
     }
     attachment.report(|report| report.streams == 256).await;
     assert_eq!(asked(stage.channel.clone(), &mut fake).await.expect("served"), [300, 301, 2]);
     // One of the oldest made room, and its status has the reason.
-    let (answers, messages): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+    let (answers, messages): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
     let (ended, _, others) =
         within(select_all(answers.into_iter().map(|answer| status(answer).boxed()))).await;
     is(&ended, Code::ResourceExhausted, Reason::QueueFull);
@@ -81,7 +81,7 @@ async fn a_newcomer_is_served_beside_256_calls_whose_message_never_arrives() {
 }
 
 #[tokio::test]
-async fn a_call_of_any_service_ends_when_its_message_does_not_arrive_in_time() {
+async fn a_request_to_any_service_ends_when_its_message_does_not_arrive_in_time() {
     let (stage, _fake, mut attachment) = Stage::serving(|config| config.limits.message_s = 1).await;
     let peer = raw(stage.address).await;
     let methods = [
@@ -92,16 +92,16 @@ async fn a_call_of_any_service_ends_when_its_message_does_not_arrive_in_time() {
         "grpc.health.v1.Health/Check",
         "grpc.health.v1.Health/Watch",
     ];
-    let mut calls = vec![];
+    let mut requests = vec![];
     for method in methods {
         for bytes in [&b""[..], &[0, 0], &[0, 0, 0, 0, 9, 1]] {
-            calls.push(begin(&peer, method, bytes).await);
+            requests.push(begin(&peer, method, bytes).await);
         }
     }
-    // A whole message of a call that announces more.
-    calls.push(begin(&peer, "grpc.health.v1.Health/Check", &[0; 5]).await);
+    // A whole message of a request that announces more.
+    requests.push(begin(&peer, "grpc.health.v1.Health/Check", &[0; 5]).await);
     attachment.report(|report| report.streams == 12).await;
-    let (answers, messages): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+    let (answers, messages): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
     for ended in join_all(answers.into_iter().map(status)).await {
         is(&ended, Code::DeadlineExceeded, Reason::MessageTimeout);
         assert!(
@@ -111,7 +111,7 @@ async fn a_call_of_any_service_ends_when_its_message_does_not_arrive_in_time() {
         );
     }
     attachment.report(|report| report.streams == 0).await;
-    // Reflection answers as it reads; the end of what it reads is the end of the call.
+    // Reflection answers as it reads; the end of what it reads is the end of the request.
     let (answer, _message) =
         begin(&peer, "grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"").await;
     assert_eq!(status(answer).await.code(), Code::Ok);
@@ -122,7 +122,7 @@ fn endpoint(stage: &Stage) -> Endpoint {
     Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address")
 }
 
-/// A connection of its own with an answered call.
+/// A connection of its own with an answered request.
 async fn connect(stage: &Stage) -> Result<HealthClient<Channel>, Status> {
     let mut client =
         HealthClient::new(within(endpoint(stage).connect()).await.expect("TCP connects"));
@@ -130,7 +130,7 @@ async fn connect(stage: &Stage) -> Result<HealthClient<Channel>, Status> {
 }
 
 #[tokio::test]
-async fn idle_connections_make_room_and_those_with_open_calls_do_not() {
+async fn idle_connections_make_room_and_those_with_open_requests_do_not() {
     let (mut stage, _fake, _attachment) =
         Stage::serving(|config| config.limits.connections = 16).await;
     let mut idle = vec![];
@@ -145,8 +145,8 @@ async fn idle_connections_make_room_and_those_with_open_calls_do_not() {
     }
     assert!(stage.health_now("").await, "the first is undisturbed");
     let watch = stage.watch("").await;
-    assert!(connect(&stage).await.is_err(), "all have open calls");
-    // The places of calls that end come back.
+    assert!(connect(&stage).await.is_err(), "all have open requests");
+    // The places of requests that end come back.
     drop(held.pop());
     within(async { while connect(&stage).await.is_err() {} }).await;
     drop((watch, idle));

@@ -54,8 +54,8 @@ fn methods() -> Vec<String> {
     methods
 }
 
-/// Calls a method with an empty message.
-async fn call(channel: &Channel, method: &str, authorization: Option<&str>) -> Result<(), Status> {
+/// Sends a request with an empty message to a method.
+async fn ask(channel: &Channel, method: &str, authorization: Option<&str>) -> Result<(), Status> {
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     within(grpc.ready()).await.expect("connected");
     let request = authorization.map_or_else(|| Request::new(()), |value| with_key((), value));
@@ -88,7 +88,7 @@ async fn every_method_needs_a_key_and_only_health_does_not() {
         "grpc.health.v1.Healthy/Check".to_owned(),
     ];
     for method in methods.iter().chain(&unknown) {
-        let outcome = call(&stage.channel, method, None).await;
+        let outcome = ask(&stage.channel, method, None).await;
         if method.starts_with("grpc.health.v1.Health/") {
             outcome.expect("open");
             continue;
@@ -98,13 +98,13 @@ async fn every_method_needs_a_key_and_only_health_does_not() {
         // What is refused does not say what was wrong, nor whether there is such a method.
         assert_eq!(
             status.message(),
-            call(&stage.channel, "paceline.v1.Inference/Chat", None)
+            ask(&stage.channel, "paceline.v1.Inference/Chat", None)
                 .await
                 .expect_err("none")
                 .message()
         );
         // With a key one gets further.
-        let known = call(&stage.channel, method, Some(&of(ALICE))).await;
+        let known = ask(&stage.channel, method, Some(&of(ALICE))).await;
         assert_ne!(known.map_err(|status| status.code()), Err(Code::Unauthenticated), "{method}");
     }
 }
@@ -172,9 +172,9 @@ async fn wrong_keys_wait_and_right_ones_do_not() {
         Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
     // Twelve at once: five are answered, the others one by one, the last after 1.4 s.
     let begun = monotonic_ns();
-    let wrong = (0..12).map(|_| call(&stage.channel, "paceline.v1.Inference/GetModel", None));
+    let wrong = (0..12).map(|_| ask(&stage.channel, "paceline.v1.Inference/GetModel", None));
     let (outcomes, right) = tokio::join!(futures::future::join_all(wrong), async {
-        let outcome = call(&stage.channel, "no.Service/At", Some(&of(ALICE))).await;
+        let outcome = ask(&stage.channel, "no.Service/At", Some(&of(ALICE))).await;
         (outcome, monotonic_ns())
     });
     let waited_ms = (monotonic_ns() - begun) / 1_000_000;
@@ -192,7 +192,7 @@ async fn a_changed_file_of_keys_counts_without_a_restart() {
     let (stage, _fake, _attachment) =
         Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
     let code = async |key: &str| {
-        call(&stage.channel, "no.Service/At", Some(&of(key)))
+        ask(&stage.channel, "no.Service/At", Some(&of(key)))
             .await
             .expect_err("no such method")
             .code()

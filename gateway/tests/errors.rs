@@ -1,5 +1,5 @@
 //! The error table as clients see it: every row that can be reached at the front has its code, its
-//! reason and the details that its code calls for, whichever process refused.
+//! reason and the details that its code needs, whichever process refused.
 
 mod stage;
 

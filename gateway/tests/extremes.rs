@@ -432,7 +432,7 @@ fn whole_bodies() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Tries so many mutated bodies.
+/// Sends `count` mutated bodies.
 async fn try_mutations(count: usize) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let program = serving(dir.path()).await;

@@ -81,7 +81,7 @@ async fn an_answer_that_is_not_read_does_not_delay_another_on_its_connections() 
     let (count, _over) = within(async { tokio::join!(reading, answering) }).await;
     assert_eq!(count, 201 * 16);
     assert!(!flood.is_finished(), "the first one stands still");
-    accepted.over.try_recv().expect_err("its call is open");
+    accepted.over.try_recv().expect_err("its request is open");
     drop(unread);
 }
 

@@ -1,4 +1,4 @@
-//! What a body over HTTP may be, in every protocol: numbers within their ranges, each key once,
+//! Bounds of a body over HTTP, in every protocol: numbers within their ranges, each key once,
 //! lists within the bounds of the contract, whole chunks, no compression.
 
 mod stage;
@@ -166,7 +166,7 @@ async fn a_key_that_comes_twice_is_refused_wherever_objects_are_read() {
 }
 
 #[tokio::test]
-async fn of_a_key_twice_in_arguments_of_an_earlier_call_the_last_value_counts() {
+async fn of_a_key_twice_in_arguments_of_an_earlier_tool_call_the_last_value_counts() {
     let mut exchange = stage::exchange::Exchange::serving().await;
     let arguments = r#"{\"a\": 1, \"a\": 2}"#;
     let bodies = [

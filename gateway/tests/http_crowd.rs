@@ -1,4 +1,4 @@
-//! More connections, calls and unfinished bodies over HTTP than there is room for: a newcomer is
+//! More connections, requests and unfinished bodies over HTTP than there is room for: a newcomer is
 //! served beside them, and all bounds are those of gRPC too. Twins of `crowd`.
 
 mod stage;
@@ -31,31 +31,31 @@ async fn asked(client: &HttpClient, fake: &mut Fake) -> Reply {
 }
 
 #[tokio::test]
-async fn a_newcomer_is_served_beside_256_calls_whose_body_never_arrives() {
-    // The gateway takes 256 calls then: 160 on their way, 33 that run, 56 that wait, and an eighth
-    // more of those.
+async fn a_newcomer_is_served_beside_256_requests_whose_body_never_arrives() {
+    // The gateway takes 256 requests then: 160 on their way, 33 that run, 56 that wait, and an
+    // eighth more of those.
     let settings =
         |config: &mut Config| (config.target.max_sequences, config.limits.queue) = (33, 56);
     let (stage, mut fake, mut attachment) = Stage::serving(settings).await;
-    let mut calls = vec![];
+    let mut requests = vec![];
     for at in 0..256 {
-        let mut call = RawHttp::connect(stage.http).await;
-        call.head(COMPLETIONS, 100).await;
+        let mut request = RawHttp::connect(stage.http).await;
+        request.head(COMPLETIONS, 100).await;
         // Some have begun their body.
         if at % 2 == 0 {
-            call.write("{\"model\"").await;
+            request.write("{\"model\"").await;
         }
-        calls.push(call);
+        requests.push(request);
         // In this order: the oldest makes room.
         attachment.report(|report| report.streams == at + 1).await;
     }
     let reply = asked(&HttpClient::new(stage.http), &mut fake).await;
     assert_eq!(reply.status, StatusCode::OK, "{reply:?}");
     // The oldest made room, and its answer has the reason.
-    let ended = calls[0].read_until("}}").await;
+    let ended = requests[0].read_until("}}").await;
     assert!(ended.starts_with("HTTP/1.1 429") && ended.contains("had not arrived"), "{ended}");
     assert!(ended.contains("retry-after:"), "{ended}");
-    // Calls of gRPC have the same places.
+    // Requests of gRPC have the same places.
     let (refused, ()) = within(async {
         let mut client = stage.client.clone();
         tokio::join!(async move { client.generate(text("Hi")).await }, async {
@@ -64,25 +64,25 @@ async fn a_newcomer_is_served_beside_256_calls_whose_body_never_arrives() {
     })
     .await;
     refused.expect("another one made room");
-    drop(calls);
+    drop(requests);
     attachment.report(|report| report.streams == 0).await;
 }
 
 #[tokio::test]
-async fn a_call_ends_when_its_body_does_not_arrive_in_time() {
+async fn a_request_ends_when_its_body_does_not_arrive_in_time() {
     let (stage, _fake, mut attachment) = Stage::serving(|config| config.limits.message_s = 1).await;
-    let mut calls = vec![];
+    let mut requests = vec![];
     for path in [COMPLETIONS, CHAT, "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"] {
         for bytes in ["", "{", "{\"model\": \"m\""] {
-            let mut call = RawHttp::connect(stage.http).await;
-            call.head(path, 100).await;
-            call.write(bytes).await;
-            calls.push(call);
+            let mut request = RawHttp::connect(stage.http).await;
+            request.head(path, 100).await;
+            request.write(bytes).await;
+            requests.push(request);
         }
     }
     attachment.report(|report| report.streams == 15).await;
-    for mut call in calls {
-        let ended = call.read().await;
+    for mut request in requests {
+        let ended = request.read().await;
         assert!(ended.starts_with("HTTP/1.1 408"), "{ended}");
         assert!(ended.contains("limits.message_s") && !ended.contains("retry-after"), "{ended}");
     }
@@ -133,7 +133,7 @@ async fn connections_of_both_protocols_share_one_bound_and_idle_ones_make_room()
     }
     assert!(stage.health_now("").await, "a newcomer of gRPC is served");
     assert_eq!(idle[0].read().await, "", "the longest idle one is closed");
-    // Seven of HTTP with an open call, and one of gRPC.
+    // Seven of HTTP with an open request, and one of gRPC.
     let watch = stage.watch("").await;
     let mut held = vec![];
     for _ in 0..7 {
@@ -150,8 +150,8 @@ async fn connections_of_both_protocols_share_one_bound_and_idle_ones_make_room()
     // The gateway may close before it is written.
     let request = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let _ = tokio::io::AsyncWriteExt::write_all(&mut newcomer.0, request).await;
-    assert_eq!(newcomer.read().await, "", "all have open calls");
-    // The places of calls that end come back.
+    assert_eq!(newcomer.read().await, "", "all have open requests");
+    // The places of requests that end come back.
     drop(held.pop());
     within(async {
         loop {

@@ -100,22 +100,22 @@ async fn serving(dir: &Path) -> (Program, HttpClient) {
     (program, client)
 }
 
-/// How long another client's short call takes, to its end.
-async fn call(client: &HttpClient) -> Duration {
+/// Sends another client's short request, and returns the time to its end.
+async fn ask(client: &HttpClient) -> Duration {
     let begun = clock();
     let reply = client.post(COMPLETIONS, &json!({ "model": "m", "prompt": [300, 301] })).await;
     assert_eq!(reply.status, StatusCode::OK, "{reply:?}");
     begun.elapsed()
 }
 
-/// Sends every hostile body so many times; returns the longest call of another client beside it,
-/// and the longest without.
+/// Sends every hostile body `rounds` times. Returns the longest request of another client beside
+/// it, and the longest without.
 async fn withstand(rounds: usize) -> (Duration, Duration) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (program, client) = serving(dir.path()).await;
     let mut alone = Duration::ZERO;
     for _ in 0..50 {
-        alone = alone.max(call(&client).await);
+        alone = alone.max(ask(&client).await);
     }
     let (bodies, over) = (bodies(), AtomicBool::new(false));
     let (before, attacker) = (program.memory("VmRSS"), HttpClient::new(program.http));
@@ -134,7 +134,7 @@ async fn withstand(rounds: usize) -> (Duration, Duration) {
     let others = async {
         let mut longest = Duration::ZERO;
         while !over.load(Ordering::Relaxed) {
-            longest = longest.max(call(&client).await);
+            longest = longest.max(ask(&client).await);
         }
         longest
     };
@@ -148,18 +148,18 @@ async fn sixteen_mebibytes_of_small_values_cost_at_most_four_times_as_much() {
     // The machine may be busy.
     assert!(
         longest <= alone + Duration::from_secs(1),
-        "another client's call took {longest:?}, alone {alone:?}"
+        "another client's request took {longest:?}, alone {alone:?}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "soak: a timed figure; run by `make soak`"]
-async fn a_call_beside_large_hostile_bodies_takes_at_most_100_ms_more() {
+async fn a_request_beside_large_hostile_bodies_takes_at_most_100_ms_more() {
     let (longest, alone) = withstand(10).await;
-    println!("a call beside them {longest:?} at most, alone {alone:?}");
+    println!("a request beside them {longest:?} at most, alone {alone:?}");
     assert!(
         longest <= alone + Duration::from_millis(100),
-        "another client's call took {longest:?}, alone {alone:?}"
+        "another client's request took {longest:?}, alone {alone:?}"
     );
 }
 

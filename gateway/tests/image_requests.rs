@@ -60,11 +60,7 @@ fn read(folder: &Path, image: &Image) -> Vec<u8> {
     let mut hasher = Sha256::new();
     hasher.update(image.rows.to_le_bytes());
     hasher.update(image.columns.to_le_bytes());
-    image
-        .scale
-        .iter()
-        .chain(&image.bias)
-        .for_each(|number| hasher.update(number.to_le_bytes()));
+    image.scale.iter().chain(&image.bias).for_each(|number| hasher.update(number.to_le_bytes()));
     hasher.update(&pixels);
     let digest = hasher.finalize();
     assert_eq!(digest[..], image.digest[..]);
@@ -83,7 +79,7 @@ async fn images_stand_in_the_prompt_and_in_files() {
     assert!(names(&folder).is_empty(), "counting writes nothing");
 
     let mut client = stage.client.clone();
-    let call = paceline_process::task::spawn("call", async move { client.chat(two()).await });
+    let asked = paceline_process::task::spawn("chat", async move { client.chat(two()).await });
     let submission = fake.submission().await;
     let generation = submission.generation().clone();
     assert_eq!(generation.prompt_ids, counted.token_ids);
@@ -114,7 +110,7 @@ async fn images_stand_in_the_prompt_and_in_files() {
     std::fs::remove_file(folder.join(&first.file)).expect("there");
     let mut accepted = submission.accept();
     accepted.tokens(&[300]).await;
-    let mut stream = within(call).await.expect("no panic").expect("answered").into_inner();
+    let mut stream = within(asked).await.expect("no panic").expect("answered").into_inner();
     within(stream.message()).await.expect("fine").expect("tokens");
     assert_eq!(names(&folder), [second.file.as_str()], "the other stays as long as its request");
     let over = accepted.done(&[2]).await;
@@ -130,16 +126,16 @@ async fn the_same_image_is_the_same_however_it_comes_and_another_is_not() {
     for part in [image(file("up.png")), url(&data_url("up.png")), image(file("odd.png"))] {
         let mut client = stage.client.clone();
         let request = chat(vec![says("user", vec![part, text("what?")])]);
-        let call =
+        let asked =
             paceline_process::task::spawn(
-                "call",
+                "chat",
                 async move { client.chat(request).await.map(|_| ()) },
             );
         let submission = fake.submission().await;
         digests.push(submission.generation().images[0].digest.clone());
         submission.refuse(Reason::TargetLoading.status("not yet"));
         is(
-            &within(call).await.expect("no panic").expect_err("refused"),
+            &within(asked).await.expect("no panic").expect_err("refused"),
             Code::Unavailable,
             Reason::TargetLoading,
         );
@@ -154,7 +150,7 @@ async fn every_sample_has_files_of_its_own() {
     let folder = folder(&stage);
     let mut client = stage.client.clone();
     let request = ChatRequest { samples: 3, ..two() };
-    let call = paceline_process::task::spawn("call", async move { client.chat(request).await });
+    let asked = paceline_process::task::spawn("chat", async move { client.chat(request).await });
     let mut files = vec![];
     let mut accepted = vec![];
     for _ in 0..3 {
@@ -170,7 +166,7 @@ async fn every_sample_has_files_of_its_own() {
     files.dedup();
     assert_eq!(files.len(), 6);
     accepted[0].tokens(&[300]).await;
-    let response = within(call).await.expect("no panic").expect("answered");
+    let response = within(asked).await.expect("no panic").expect("answered");
     drop(response);
     for one in accepted {
         let _ = within(one.over).await;
@@ -255,11 +251,11 @@ async fn an_assistants_image_is_shown_and_text_alone_has_the_default_class() {
         says("assistant", vec![image(file("up.png"))]),
         says("user", vec![text("more")]),
     ]);
-    let _call =
-        paceline_process::task::spawn("call", async move { client.chat(answer).await.map(|_| ()) });
+    let _first =
+        paceline_process::task::spawn("chat", async move { client.chat(answer).await.map(|_| ()) });
     assert_eq!(fake.submission().await.generation().images.len(), 1);
     let mut client = stage.client.clone();
-    let _call = paceline_process::task::spawn("text", async move {
+    let _second = paceline_process::task::spawn("text", async move {
         client.generate(stage::text("Hi")).await.map(|_| ())
     });
     let submission = fake.submission().await;

@@ -21,7 +21,7 @@ use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::unread::AnswerStream;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
-use paceline_gateway::inference::{RequestContext, Inference};
+use paceline_gateway::inference::{Inference, RequestContext};
 use paceline_gateway::prompter::Prompter;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::{Config, RuntimeDir, socket};
@@ -86,7 +86,7 @@ impl Middle {
     }
 }
 
-fn call(name: &'static str) -> RequestContext {
+fn context(name: &'static str) -> RequestContext {
     let code = |reason: Option<Reason>| reason.map_or("fine", Reason::word).to_owned();
     RequestContext::new(Method { name, code }, monotonic_ns())
 }
@@ -95,7 +95,7 @@ async fn answer(
     inference: &Arc<Inference>,
     input: RequestInput,
 ) -> Result<AnswerStream, InferenceError> {
-    let mut open = inference.open(call("answer"));
+    let mut open = inference.open(context("answer"));
     let request = open.within(async { inference.check(input) }).await?;
     open.answer(request).await
 }
@@ -212,7 +212,7 @@ async fn a_refusal_has_its_reason_and_its_field() {
 async fn tokens_are_counted_and_the_model_is_described_without_a_protocol() {
     let mut middle = Middle::serving().await;
     let request = middle.inference.check(request(conversation("user", "Hi"))).expect("fine");
-    let counted = middle.inference.open(call("count")).count(request);
+    let counted = middle.inference.open(context("count")).count(request);
     let counted = within(counted).await.expect("counted");
     assert!(!counted.ids.is_empty() && counted.context_length == 4096);
     assert!(middle.fake.submissions.try_recv().is_err(), "nothing is generated");

@@ -97,8 +97,9 @@ async fn an_order_to_drain_ends_with_the_life_of_its_supervisor() {
     let (mut fake, mut attachment) = stage.attach(2).await;
     stage.health_until("", ServingStatus::Serving).await;
     attachment.report(|report| report.state == GatewayState::Ready as i32).await;
-    let call = async { fake.submission().await.request.stamp.expect("always set").term };
-    let (_, term) = within(async { tokio::join!(stage.client.generate(text("Hi")), call) }).await;
+    let submitted = async { fake.submission().await.request.stamp.expect("always set").term };
+    let (_, term) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), submitted) }).await;
     assert_eq!(term, 2);
 }
 
@@ -108,7 +109,7 @@ async fn a_supervisor_that_dies_ends_its_requests_clearly() {
     let (mut stream, _accepted) = running(&mut stage, &mut fake).await;
     let mut client = stage.client.clone();
     let waiting =
-        paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
+        paceline_process::task::spawn("generate", async move { client.generate(text("Hi")).await });
     let _submission = fake.submission().await;
     fake.kill();
     let status = within(stream.message()).await.expect_err("cut");
@@ -128,7 +129,7 @@ async fn a_supervisor_whose_beats_stop_serves_nothing_until_it_answers_again() {
     attachment.beat().await;
     let mut client = stage.client.clone();
     let waiting =
-        paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
+        paceline_process::task::spawn("generate", async move { client.generate(text("Hi")).await });
     let _submission = fake.submission().await;
     stage.health_until("", ServingStatus::NotServing).await;
     stage.health_until("worker.target", ServingStatus::NotServing).await;
@@ -189,7 +190,7 @@ async fn a_second_stop_cancels() {
     let (mut stream, accepted) = running(&mut stage, &mut fake).await;
     let mut client = stage.client.clone();
     let waiting =
-        paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
+        paceline_process::task::spawn("generate", async move { client.generate(text("Hi")).await });
     let submission = fake.submission().await;
     stage.send(Event::StopAsked).await;
     attachment.report(|report| report.state == GatewayState::Draining as i32).await;

@@ -57,7 +57,7 @@ fn with_keys(work: impl FnOnce(&Program)) {
     work(&program);
 }
 
-/// A request in a body of so many bytes.
+/// A request in a body of `bytes` bytes.
 fn padded(bytes: usize) -> String {
     let request = r#"{"model":"m","prompt":[5,6,7,8],"max_tokens":1}"#;
     // A format's width has 16 bits.

@@ -98,7 +98,7 @@ async fn a_megabyte_of_anything_takes_a_second_at_most_and_keeps_nobody_waiting(
         let mut client = stage.client.clone();
         let large = piece.repeat((1 << 20) / piece.len());
         let began = clock();
-        let call = paceline_process::task::spawn("count", async move {
+        let counting = paceline_process::task::spawn("count", async move {
             let refused = client
                 .count_tokens(count(Kind::Generate(text(large))))
                 .await
@@ -106,13 +106,13 @@ async fn a_megabyte_of_anything_takes_a_second_at_most_and_keeps_nobody_waiting(
             (clock() - began, refused)
         });
         let mut meanwhile = 0u32;
-        while !call.is_finished() {
+        while !counting.is_finished() {
             let counted =
                 within(others.count_tokens(count(Kind::Chat(chat("Hi"))))).await.expect("counted");
             assert!(counted.into_inner().prompt_tokens > 0);
             meanwhile += 1;
         }
-        let (took, refused) = within(call).await.expect("no panic");
+        let (took, refused) = within(counting).await.expect("no panic");
         is(&refused, Code::InvalidArgument, Reason::PromptTooLong);
         // Six times what one core takes for the slowest of them: it shows a tokenizer that is
         // quadratic, not a busy machine.

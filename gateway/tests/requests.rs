@@ -26,7 +26,7 @@ async fn a_grammar_goes_to_the_supervisor_with_the_ids_that_end_the_answer() {
     let mut client = stage.client.clone();
     let kind = Some(v1::grammar::Kind::Regex("a+/b".into()));
     let request = v1::ChatRequest { grammar: Some(v1::Grammar { kind }), ..chat("Hi") };
-    let call = paceline_process::task::spawn("call", async move { client.chat(request).await });
+    let asked = paceline_process::task::spawn("chat", async move { client.chat(request).await });
     let submission = fake.submission().await;
     let part = GrammarPart {
         field: "grammar.regex".into(),
@@ -38,14 +38,14 @@ async fn a_grammar_goes_to_the_supervisor_with_the_ids_that_end_the_answer() {
     assert_eq!((parts, end_ids), (vec![part], vec![2]));
     let accepted = submission.accept();
     let _over = accepted.done(&[2]).await;
-    within(call).await.expect("no panic").expect("answered");
+    within(asked).await.expect("no panic").expect("answered");
 }
 
 #[tokio::test]
 async fn a_conversation_is_answered() {
     let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let mut client = stage.client.clone();
-    let call = paceline_process::task::spawn("call", async move { client.chat(chat("Hi")).await });
+    let asked = paceline_process::task::spawn("chat", async move { client.chat(chat("Hi")).await });
     let submission = fake.submission().await;
     let stamp = submission.request.stamp.expect("always set");
     assert_eq!((stamp.term, stamp.epoch), (1, 7));
@@ -66,7 +66,7 @@ async fn a_conversation_is_answered() {
     let (head, tail) = answer.split_at(answer.len() - 2);
     let mut accepted = submission.accept();
     accepted.tokens(head).await;
-    let response = within(call).await.expect("no panic").expect("answered");
+    let response = within(asked).await.expect("no panic").expect("answered");
     let named =
         response.metadata().get(REQUEST_ID).expect("named").to_str().expect("text").to_owned();
     assert_eq!(named, generation.request_id);
@@ -108,8 +108,8 @@ async fn one_request_after_another_is_answered() {
         let answered = async {
             let _over = fake.submission().await.accept().done(ANY).await;
         };
-        let call = stage.client.generate(text("Hi"));
-        let (response, ()) = within(async { tokio::join!(call, answered) }).await;
+        let asked = stage.client.generate(text("Hi"));
+        let (response, ()) = within(async { tokio::join!(asked, answered) }).await;
         response.expect("answered");
     }
 }
@@ -154,13 +154,13 @@ async fn an_error_before_the_first_token_comes_without_headers_and_unchanged() {
 /// refusal by the supervisor a moment ago.
 async fn refused(stage: &Stage, fake: &mut Fake) -> bool {
     let mut client = stage.client.clone();
-    let mut call = std::pin::pin!(client.generate(text("Hi")));
-    let (asked, outcome) = within(async {
+    let mut asked = std::pin::pin!(client.generate(text("Hi")));
+    let (was_submitted, outcome) = within(async {
         tokio::select! {
-            outcome = &mut call => (false, outcome),
+            outcome = &mut asked => (false, outcome),
             submission = fake.submission() => {
                 submission.refuse(Reason::QueueFull.status("64 wait"));
-                (true, call.await)
+                (true, asked.await)
             }
         }
     })
@@ -169,7 +169,7 @@ async fn refused(stage: &Stage, fake: &mut Fake) -> bool {
     is(&status, Code::ResourceExhausted, Reason::QueueFull);
     assert_eq!(status.message(), "64 wait");
     assert!(status.metadata().get(REQUEST_ID).is_some());
-    !asked
+    !was_submitted
 }
 
 #[tokio::test]
@@ -232,11 +232,11 @@ async fn a_client_that_leaves_cancels_its_request() {
     let (stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
     // Before the first token.
     let mut client = stage.client.clone();
-    let call =
-        paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
+    let asked =
+        paceline_process::task::spawn("generate", async move { client.generate(text("Hi")).await });
     let submission = fake.submission().await;
     attachment.report(|report| report.streams == 1).await;
-    call.abort();
+    asked.abort();
     assert!(within(submission.over).await.is_err());
     attachment.report(|report| report.streams == 0).await;
     // In the middle.

@@ -209,7 +209,7 @@ async fn a_search_that_the_limit_cuts_can_be_sent_back() {
 }
 
 /// A conversation of an agent that does not fit the context of 32,768 tokens: questions and answers,
-/// then a call and what the tool answered.
+/// then a tool call and the tool's answer.
 fn overlong(truncation: &str) -> Value {
     let words = "Nothing new about the sea and the shore today. ".repeat(400);
     let mut input = vec![];

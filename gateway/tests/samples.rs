@@ -15,7 +15,7 @@ fn samples(count: u32) -> GenerateRequest {
     GenerateRequest { samples: count, ..text("Hi") }
 }
 
-/// The submissions of one call, by sample index.
+/// The submissions of one request, by sample index.
 async fn submissions(fake: &mut Fake, count: usize) -> Vec<Submission> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -29,8 +29,8 @@ async fn message(stream: &mut Streaming<GenerateResponse>) -> GenerateResponse {
     within(stream.message()).await.expect("fine").expect("open")
 }
 
-/// A call, with what the supervisor does meanwhile.
-async fn call<T>(
+/// Sends a request, and runs `upstream` as the supervisor meanwhile.
+async fn ask<T>(
     stage: &Stage,
     request: GenerateRequest,
     upstream: impl Future<Output = T>,
@@ -51,7 +51,7 @@ async fn samples_come_interleaved_and_end_each() {
         accepted[1].tokens(&[300]).await;
         (generations, accepted)
     };
-    let (stream, (generations, mut accepted)) = call(&stage, samples(3), begin).await;
+    let (stream, (generations, mut accepted)) = ask(&stage, samples(3), begin).await;
     let mut stream = stream.expect("begun");
     let first = &generations[0];
     for (at, generation) in generations.iter().enumerate() {
@@ -93,7 +93,7 @@ async fn samples_come_interleaved_and_end_each() {
 }
 
 #[tokio::test]
-async fn one_failed_sample_fails_the_call_and_a_client_that_leaves_ends_all_samples() {
+async fn one_failed_sample_fails_the_request_and_a_client_that_leaves_ends_all_samples() {
     let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let begin = async {
         let all = submissions(&mut fake, 2).await;
@@ -101,7 +101,7 @@ async fn one_failed_sample_fails_the_call_and_a_client_that_leaves_ends_all_samp
         accepted[0].tokens(&[300]).await;
         accepted
     };
-    let (stream, mut accepted) = call(&stage, samples(2), begin).await;
+    let (stream, mut accepted) = ask(&stage, samples(2), begin).await;
     let mut stream = stream.expect("begun");
     message(&mut stream).await;
     let failing = accepted.remove(1);
@@ -120,7 +120,7 @@ async fn one_failed_sample_fails_the_call_and_a_client_that_leaves_ends_all_samp
         accepted.tokens(&[300]).await;
         (accepted, all.next().expect("two"))
     };
-    let (stream, (accepted, waiting)) = call(&stage, samples(2), begin).await;
+    let (stream, (accepted, waiting)) = ask(&stage, samples(2), begin).await;
     drop(stream.expect("begun"));
     assert!(within(accepted.over).await.is_err() && within(waiting.over).await.is_err());
 
@@ -130,7 +130,7 @@ async fn one_failed_sample_fails_the_call_and_a_client_that_leaves_ends_all_samp
         all.remove(1).refuse(Reason::KvExhausted.status("too long"));
         all
     };
-    let (refused, all) = call(&stage, samples(2), refuse).await;
+    let (refused, all) = ask(&stage, samples(2), refuse).await;
     is(&refused.expect_err("refused"), Code::ResourceExhausted, Reason::KvExhausted);
     for submission in all {
         assert!(within(submission.over).await.is_err());
@@ -147,7 +147,7 @@ async fn a_sample_without_room_waits_for_another_sample_of_its_request() {
         accepted.tokens(&[300]).await;
         accepted
     };
-    let (stream, accepted) = call(&stage, samples(2), begin).await;
+    let (stream, accepted) = ask(&stage, samples(2), begin).await;
     let mut stream = stream.expect("begun");
     message(&mut stream).await;
     let over = accepted.done(&[2]).await;
@@ -166,7 +166,7 @@ async fn a_sample_without_room_waits_for_another_sample_of_its_request() {
         let other = all.remove(1);
         (all.remove(0).accept().done(&[2]).await, other)
     };
-    let (stream, (over, refused)) = call(&stage, samples(2), begin).await;
+    let (stream, (over, refused)) = ask(&stage, samples(2), begin).await;
     let mut stream = stream.expect("begun");
     assert!(message(&mut stream).await.r#final.is_some());
     refused.refuse(Reason::QueueFull.status("64 wait"));
@@ -181,7 +181,7 @@ async fn a_sample_without_room_waits_for_another_sample_of_its_request() {
             submission.refuse(Reason::QueueFull.status("64 wait"));
         }
     };
-    let (refused, ()) = call(&stage, samples(2), refuse).await;
+    let (refused, ()) = ask(&stage, samples(2), refuse).await;
     is(&refused.expect_err("no room"), Code::ResourceExhausted, Reason::QueueFull);
 }
 
@@ -213,7 +213,7 @@ async fn a_stop_string_ends_generation_upstream() {
         }
         accepted
     };
-    let (stream, accepted) = call(&stage, GenerateRequest { limits, ..text("Hi") }, begin).await;
+    let (stream, accepted) = ask(&stage, GenerateRequest { limits, ..text("Hi") }, begin).await;
     let mut stream = stream.expect("begun");
     let (mut shown, mut seen) = (String::new(), Vec::new());
     let last = loop {

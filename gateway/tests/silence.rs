@@ -82,5 +82,5 @@ async fn a_client_that_leaves_before_the_first_token_ends_its_request() {
     let mut stage = Exchange::keeping_alive(KEEP_ALIVE).await;
     let Silent { submission, body } = silent(&mut stage).await;
     drop(body);
-    within(submission.over).await.expect_err("the call is dropped");
+    within(submission.over).await.expect_err("the request is dropped");
 }

@@ -1,4 +1,4 @@
-//! What clients have stored and resend on every turn, over HTTP: a session does not die of one turn.
+//! Turns that clients have stored and resend, over HTTP. One turn does not end a session.
 
 mod stage;
 
@@ -34,7 +34,7 @@ fn with_nulls(value: &mut Value) {
     match value {
         Value::Object(members) => {
             for (name, member) in members.iter_mut() {
-                // The input of a call is the client's own, that of a request is a list.
+                // The input of a tool call is the client's own, that of a request is a list.
                 let is_free =
                     FREE.contains(&name.as_str()) || name == "input" && member.is_object();
                 if !is_free {
@@ -153,7 +153,7 @@ fn resent(path: &str, first: &Value, whole: &Value) -> Value {
         }
         RESPONSES => {
             let mut items = whole["output"].as_array().expect("a list").clone();
-            let id = items.last().expect("a call")["call_id"].clone();
+            let id = items.last().expect("a tool call")["call_id"].clone();
             let result =
                 json!({"type": "function_call_output", "call_id": id, "output": "cut off"});
             items.push(result);
@@ -162,7 +162,8 @@ fn resent(path: &str, first: &Value, whole: &Value) -> Value {
         _ => {
             let content = whole["content"].clone();
             let id =
-                content.as_array().and_then(|blocks| blocks.last()).expect("a call")["id"].clone();
+                content.as_array().and_then(|blocks| blocks.last()).expect("a tool call")["id"]
+                    .clone();
             let result = json!({"type": "tool_result", "tool_use_id": id, "content": "cut off"});
             let turn = json!({"role": "assistant", "content": content});
             ("messages", vec![turn, json!({"role": "user", "content": [result]})])
@@ -173,7 +174,7 @@ fn resent(path: &str, first: &Value, whole: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_whose_call_was_cut_can_be_sent_back_as_it_came() {
+async fn an_answer_whose_tool_call_was_cut_can_be_sent_back_as_it_came() {
     let mut stage = Exchange::serving().await;
     let text = format!("I buy.\n<tool_call>\n{{\"name\": \"buy\", \"arguments\": {CUT}");
     let answer = Answer { text: "Sorry.", cached: 0 };
@@ -196,7 +197,7 @@ async fn an_answer_whose_call_was_cut_can_be_sent_back_as_it_came() {
 /// A text that `max_tokens` cut.
 const CUT: &str = r#"{"item": "bri"#;
 
-/// A conversation with a call whose arguments are this text, and the tool's answer.
+/// A conversation with a tool call whose arguments are this text, and the tool's answer.
 fn called(path: &str, arguments: &str) -> Value {
     match path {
         CHAT => {
@@ -240,7 +241,7 @@ async fn arguments_that_are_no_json_are_shown_as_they_are() {
     }
 }
 
-/// What is answered to a GET of a client of Anthropic's API.
+/// Sends a GET of a client of Anthropic's API, and returns status and body of its answer.
 async fn got(stage: &Exchange, path: &str) -> (StatusCode, Value) {
     let request = Request::get(path).header("anthropic-version", "2023-06-01");
     let request = request.body(Body::empty()).expect("a request");

@@ -1,7 +1,7 @@
 //! How much a model thinks, by each protocol: an amount of thinking reaches the chat template in a
 //! word that the template takes, thoughts of earlier turns stay or go, and an answer that begins
-//! inside a thought is told apart into thought, text and calls. The templates are like those of
-//! Qwen3.5, 3.6 and 3.8.
+//! inside a thought is told apart into thought, text and tool calls. The templates are like those
+//! of Qwen3.5, 3.6 and 3.8.
 
 mod stage;
 
@@ -14,7 +14,7 @@ const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
 
-/// What a prompt has for an amount of thinking (`qwen3_8.jinja`).
+/// Text of a prompt for an amount of thinking (`qwen3_8.jinja`).
 const BRIEF: &str = "Think briefly.";
 const LONG: &str = "Think as long as the question needs";
 /// How a prompt ends if the model is to think, and if not.
@@ -212,7 +212,7 @@ async fn thoughts_of_earlier_turns_stay_or_go_as_the_template_and_the_request_sa
 }
 
 #[tokio::test]
-async fn an_answer_inside_a_thought_is_told_apart_into_thought_text_and_calls() {
+async fn an_answer_inside_a_thought_is_told_apart_into_thought_text_and_tool_calls() {
     let mut exchange = Exchange::with_template("qwen3_8.jinja").await;
     let text = "files first</think>\n\nLet me see.\n\n<tool_call>\n<function=read_file>\n\
         <parameter=path>\na/b.rs\n</parameter>\n<parameter=lines>\n[1, 2]\n</parameter>\n\

@@ -22,7 +22,7 @@ const TOKENS: u32 = 2_000;
 /// Memory that an answer may add: 5 MiB were measured. As one JSON value it would be 80 MiB.
 const MAX_ADDED: u64 = 16 << 20;
 
-/// Answers with so many tokens of 20 alternatives.
+/// Answers with [`TOKENS`] tokens, each with 20 alternatives.
 async fn answer(submission: Submission) {
     let mut accepted = submission.accept();
     let top = |token_id| TopLogprob { token_id, logprob: -1.5 };

@@ -1,4 +1,4 @@
-//! What the link itself costs a cycle: hidden states and an embedding one way, hidden rows back,
+//! Cost of the link alone for one cycle: hidden states and an embedding one way, hidden rows back,
 //! without the work of both models.
 //!
 //! `cargo run --release -p paceline-link --example round_trip -- [feature bytes a row] [hidden

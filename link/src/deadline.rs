@@ -17,13 +17,13 @@ impl Deadline {
         Self(now().saturating_add(wait))
     }
 
-    /// What is left; zero when it has passed.
+    /// Time that is left; zero when the deadline has passed.
     pub(crate) fn left(self) -> Duration {
         self.0.saturating_sub(now())
     }
 
-    /// What is left for `poll`, rounded up: rounded down it would spin through the last
-    /// millisecond.
+    /// Time that is left, for `poll`. Rounded up, because rounded down it would spin through the
+    /// last millisecond.
     pub(crate) fn poll_timeout(self) -> PollTimeout {
         let ms = self.left().as_micros().div_ceil(1000);
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)

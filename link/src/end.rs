@@ -43,7 +43,7 @@ pub enum Side {
     Drafter,
 }
 
-/// What an end may still take from its peer before the next step border.
+/// Amount that an end may still take from its peer before the next step border.
 #[derive(Clone, Copy, Debug)]
 struct Intake {
     frames: usize,

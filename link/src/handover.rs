@@ -49,7 +49,7 @@ pub struct Handover {
     pub socket: OwnedFd,
     /// Shared memory.
     pub segment: OwnedFd,
-    /// Its size.
+    /// Size of the shared memory.
     pub segment_bytes: u64,
 }
 

@@ -15,9 +15,9 @@ pub const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
 pub struct Mismatch {
     /// The property.
     pub what: String,
-    /// What the asking side needs.
+    /// Value that the asking side needs.
     pub expected: String,
-    /// What the other side has.
+    /// Value that the other side has.
     pub found: String,
 }
 

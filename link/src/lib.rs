@@ -29,7 +29,7 @@ pub use handover::{Handover, Listener, listen, send};
 pub use segment::{Pair, SEGMENT_BYTES, SharedSegment, make_pair};
 pub use wire::{Frame, Message};
 
-/// What ends a link. Whatever it is, the end is dropped and the worker goes on without it.
+/// Cause of a link's end. In all cases the end is dropped and the worker goes on without it.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The peer closed the link or died.

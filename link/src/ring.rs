@@ -40,7 +40,7 @@ impl Ring {
         Self { capacity, head: 0, starts: VecDeque::new(), last: 0 }
     }
 
-    /// Its size in bytes: nothing longer ever fits.
+    /// Size of the ring in bytes: nothing longer ever fits.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }

@@ -145,7 +145,7 @@ impl SharedSegment {
         Ok(Self { base: base.cast(), bytes })
     }
 
-    /// Its size.
+    /// Size of the segment in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! What a `TensorRef` may hold. A peer's numbers are checked here before a byte of shared memory is
+//! Rules for a `TensorRef`. A peer's numbers are checked here before a byte of shared memory is
 //! read.
 
 use std::ops::Range;
@@ -37,11 +37,11 @@ pub enum TensorError {
     Shape {
         /// The tensor.
         number: u64,
-        /// Its rows.
+        /// Rows of the tensor.
         rows: u32,
-        /// Its columns.
+        /// Columns of the tensor.
         columns: u32,
-        /// Its element type.
+        /// Element type of the tensor.
         element: TensorType,
     },
     /// A length that is not that of the shape.
@@ -55,11 +55,11 @@ pub enum TensorError {
         expected: u64,
         /// Bytes by the peer's count.
         found: u64,
-        /// Its rows.
+        /// Rows of the tensor.
         rows: u32,
-        /// Its columns.
+        /// Columns of the tensor.
         columns: u32,
-        /// Its element type.
+        /// Element type of the tensor.
         element: TensorType,
     },
     /// A start between the multiples of [`ALIGN`].
@@ -67,7 +67,7 @@ pub enum TensorError {
     Alignment {
         /// The tensor.
         number: u64,
-        /// Its start.
+        /// Start of the tensor.
         offset: u64,
     },
     /// A place outside its sender's half, or beyond this machine's addresses.
@@ -75,9 +75,9 @@ pub enum TensorError {
     Range {
         /// The tensor.
         number: u64,
-        /// Its start.
+        /// Start of the tensor.
         offset: u64,
-        /// Its bytes.
+        /// Bytes of the tensor.
         length: u64,
         /// Where it may lie.
         half: Range<u64>,

@@ -1,4 +1,4 @@
-//! What executables are linked with, and what packages that link executables are told.
+//! Linker arguments for executables, and the instructions for packages that link them.
 
 use std::path::Path;
 use std::process::Command;

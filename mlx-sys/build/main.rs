@@ -21,7 +21,7 @@ use std::process::ExitCode;
 /// A sentence for the person who builds.
 type Result<T> = std::result::Result<T, String>;
 
-/// What is being built for whom, from cargo's environment.
+/// System, features and directories of the build, from cargo's environment.
 struct Target {
     os: String,
     arch: String,

@@ -46,7 +46,7 @@ impl<'a> HostRows<'a> {
     /// One of them.
     ///
     /// # Panics
-    /// There are not so many.
+    /// `at` is not the index of a row.
     pub fn row(&self, at: usize) -> &'a [f32] {
         assert!(at < self.rows, "expected one of {} rows, found {at}", self.rows);
         &self.data[at * self.stride..][..self.length]

@@ -17,7 +17,7 @@ use wheel::{Wheel, install, metal};
 
 type Result<T> = std::result::Result<T, String>;
 
-/// What wheel.rs asks of the build script.
+/// Parts of the build script that wheel.rs uses.
 #[allow(dead_code, reason = "read by the part that is not under test")]
 pub struct Target {
     os: String,

@@ -40,7 +40,7 @@ fn fast_norm((x, weight, _): (&Array, &Array, &Array)) -> Result<Array, Exceptio
     fast::rms_norm(x, Some(weight), 1e-6)
 }
 
-/// µs of one call.
+/// Microseconds of one call.
 fn time(
     mut call: impl for<'a> FnMut((&'a Array, &'a Array, &'a Array)) -> Result<Array, Exception>,
     given: &[Array; 3],

@@ -1,7 +1,6 @@
-//! What a prompt costs to read, its pages and states to keep, and to find again:
-//! `prefix_speed [MODEL] [TOKENS] [OTHERS]`. Others are sequences of the same length that lie in the
-//! store meanwhile.
-//! Medians of nine rounds, milliseconds.
+//! Cost of reading a prompt, of keeping its pages and states, and of finding them again:
+//! `prefix_speed [MODEL] [TOKENS] [OTHERS]`. Others are sequences of the same length that lie in
+//! the store meanwhile. Medians of nine rounds, milliseconds.
 
 #![expect(clippy::print_stdout, reason = "it is what this program is for")]
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]

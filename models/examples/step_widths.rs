@@ -1,6 +1,6 @@
-//! What a bare step of a model costs by its rows, its sequences and its positions, beside what the
-//! device's memory allows. A JSON object a line, each as soon as it is measured, so that a time
-//! limit loses only what was not reached.
+//! Cost of a bare step of a model by its rows, its sequences and its positions, beside the limit of
+//! the device's memory. A JSON object a line, each as soon as it is measured, so that a time limit
+//! loses only what was not reached.
 //!
 //! `cargo run --release -p paceline-models --example step_widths -- MODEL_DIR [positions] [rows]
 //! [sequences] [steps]`, for example `step_widths demo/target 1024,3000 1,2,4,8,16 4,16 20`
@@ -57,7 +57,7 @@ fn main() {
     }
 }
 
-/// A model and sequences of about so many positions.
+/// A model and sequences of about `positions` positions.
 struct Bench<'a> {
     model: &'a dyn Target,
     kv: KvStore,
@@ -91,7 +91,7 @@ impl<'a> Bench<'a> {
         bench
     }
 
-    /// So many sequences, each one position shorter than the one before.
+    /// Forks the first sequence into this many, each one position shorter than the one before.
     fn fork(&mut self, sequences: i32) {
         for at in self.forked..sequences {
             let (from, to) = (SequenceId(0), SequenceId(at as u64));
@@ -124,7 +124,7 @@ impl<'a> Bench<'a> {
         choose(&logits, &rules, &[]).expect("choices");
     }
 
-    /// Steps of so many rows of each sequence, of which one is kept.
+    /// Measures steps of `rows` rows of each sequence, of which one row is kept.
     fn measure(&mut self, sequences: &[u64], rows: i32, steps: usize) {
         let parts: Vec<_> = sequences.iter().map(|sequence| (*sequence, rows, rows - 1)).collect();
         let mut took = vec![];

@@ -1,4 +1,4 @@
-//! What a vision tower costs for one image, block by block, without processes around it.
+//! Cost of a vision tower for one image, block by block, without processes around it.
 //!
 //! `cargo run --release -p paceline-models --example tower_speed -- MODEL_DIR [patches down]
 //! [patches across] [times]`

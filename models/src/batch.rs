@@ -1,4 +1,4 @@
-//! What goes into a forward and what comes out: rows of any sequences in one pass.
+//! Inputs and outputs of a forward: rows of any sequences in one pass.
 
 use mlx_rs::Array;
 
@@ -192,7 +192,7 @@ pub struct FeatureLayers {
     pub rows: Vec<i32>,
 }
 
-/// What a forward computes beside keys and values.
+/// Outputs that a forward computes beside keys and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// Rows whose logits are wanted, ascending.
@@ -203,7 +203,7 @@ pub struct Wants {
     pub final_hidden: Vec<i32>,
 }
 
-/// What a forward returns. Lazy: nothing is computed until it is evaluated.
+/// Outputs of a forward. Lazy: nothing is computed until it is evaluated.
 #[derive(Clone, Debug)]
 pub struct Forward {
     /// `[logit_rows, vocab]`, float32.

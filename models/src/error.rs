@@ -1,4 +1,4 @@
-//! What can go wrong in a forward. A cause is in the source of an error, not in its text.
+//! Errors of a forward. A cause is in the source of an error, not in its text.
 
 /// A forward that cannot be computed.
 #[derive(Debug, thiserror::Error)]

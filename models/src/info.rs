@@ -1,8 +1,8 @@
-//! What is known of a loaded target: sizes of its config, and where its files are.
+//! Properties of a loaded target: sizes of its config, and where its files are.
 
 use std::path::PathBuf;
 
-/// What is known of a loaded target.
+/// Properties of a loaded target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetInfo {
     /// Directory of its checkpoint.

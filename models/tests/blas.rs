@@ -18,7 +18,7 @@ fn bits(array: &Array) -> Vec<u32> {
     array.try_as_slice::<f32>().expect("floats").iter().map(|value| value.to_bits()).collect()
 }
 
-/// The last row's logits after `ids`, read in passes of so many rows: the widths in turn, over and
+/// The last row's logits after `ids`, read in passes of `widths` rows: the widths in turn, over and
 /// over.
 fn read(model: &dyn Target, ids: &[u32], widths: &[usize]) -> Vec<u32> {
     let mut kv =

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 /// Most private memory while a checkpoint is loaded, as a share of what stays.
 const MOST: f64 = 1.15;
 
-/// What is stored, and how it stays.
+/// Storage of the weights, in the file and in memory.
 #[derive(Clone, Copy, Debug)]
 enum Storage {
     Float32,

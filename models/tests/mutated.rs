@@ -168,7 +168,7 @@ fn write(dir: &Path, files: &Files) {
     }
 }
 
-/// What loading needed, here and in MLX, and why it was refused.
+/// Memory that loading needed, here and in MLX, and the reason of a refusal.
 fn load(dir: &Path) -> (usize, Option<String>) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);

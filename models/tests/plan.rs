@@ -1,4 +1,4 @@
-//! What a plan predicts is what a loaded model takes.
+//! A plan predicts the memory of a loaded model.
 
 use std::path::{Path, PathBuf};
 

@@ -49,15 +49,15 @@ pub enum KeysError {
         "expected a key of {MIN_KEY_BYTES} to {MAX_KEY_BYTES} printable ASCII characters without spaces, found {found_bytes} bytes"
     )]
     Key {
-        /// Its length.
+        /// Length of the key.
         found_bytes: usize,
     },
     /// A line of the file.
     #[error("line {number}")]
     Line {
-        /// Its number, from 1.
+        /// Number of the line, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// Fault of the line.
         #[source]
         cause: LineError,
     },
@@ -69,7 +69,7 @@ pub enum KeysError {
     Empty,
 }
 
-/// What is wrong with a line of a file of keys.
+/// Fault of a line of a file of keys.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// No colon.

@@ -1,5 +1,5 @@
-//! What all our processes share: configuration, logs, sockets, the runtime directory, signals and
-//! exit codes. Not here: models, routing, anything that only one binary needs.
+//! Shared parts of all our processes: configuration, logs, sockets, the runtime directory, signals
+//! and exit codes. Not here: models, routing, anything that only one binary needs.
 
 pub mod checkpoints;
 pub mod clock;

@@ -29,7 +29,7 @@ pub enum Front {
 }
 
 impl Front {
-    /// Its name by the LISTEN_FDS convention (`FileDescriptorName=`).
+    /// Name of the listener by the LISTEN_FDS convention (`FileDescriptorName=`).
     pub fn name(self) -> &'static str {
         match self {
             Front::Grpc => "grpc",
@@ -45,7 +45,7 @@ impl Front {
         }
     }
 
-    /// Its key in the job's `Sockets` of launchd.
+    /// Key of the listener in the job's `Sockets` of launchd.
     fn launchd_key(self) -> &'static str {
         match self {
             Front::Grpc => "Grpc",

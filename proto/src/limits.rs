@@ -11,8 +11,8 @@
 /// call each has 49,152 elements.
 pub const MAX_ELEMENTS: u32 = 1 << 16;
 
-/// Numbers in repeated fields of one message, at all depths together: 8 MiB of token ids. A request
-/// with the longest prompt and as many tokens of its answer has so many.
+/// Numbers in repeated fields of one message, at all depths together: 8 MiB of token ids. This is a
+/// request with the longest prompt and as many tokens of its answer.
 pub const MAX_NUMBERS: u32 = 1 << 21;
 
 /// Token ids of one prompt: the longest context of the published models that are served has
@@ -24,7 +24,7 @@ pub const MAX_TOKEN_IDS: u32 = 1 << 20;
 /// thousand turns.
 pub const MAX_TURNS: u32 = 1 << 14;
 
-/// Tools of a request, and calls of tools in a turn. Other services take 128; their names are
+/// Tools of a request, and tool calls in a turn. Other services take 128; their names are
 /// compared with one another.
 pub const MAX_TOOLS: u32 = 1 << 10;
 

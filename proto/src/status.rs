@@ -21,7 +21,7 @@ pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 pub use paceline_vocabulary::Reason;
 pub use paceline_vocabulary::reason::COMPLETION_TOKENS;
 
-/// What gRPC makes of a [`Reason`].
+/// The gRPC form of a [`Reason`].
 pub trait ReasonStatus: Sized {
     /// The gRPC code.
     fn code(self) -> Code;
@@ -101,12 +101,12 @@ impl ReasonStatus for Reason {
     }
 }
 
-/// What a status of ours carries.
+/// Content of a status of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The reason.
     pub reason: Reason,
-    /// What was expected, what was found and what to do.
+    /// Message: what was expected, what was found and what to do.
     pub message: String,
     /// The request's field, or what a precondition or quota is about.
     pub field: Option<String>,
@@ -131,8 +131,8 @@ impl Refusal {
         }
     }
 
-    /// What a status carries; `None` for a status made by a library or another program. A field is
-    /// lost if the reason's code has no detail for it.
+    /// Reads a status; `None` for a status made by a library or another program. A field is lost if
+    /// the reason's code has no detail for it.
     pub fn of(status: &Status) -> Option<Self> {
         let reason = Reason::of(status)?;
         let details = status.get_error_details();

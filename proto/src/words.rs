@@ -5,7 +5,7 @@ use crate::v1::{FinishReason, Lane, ProcessState, RouteReason, RouteWish};
 macro_rules! words {
     ($($name:ident: $prefix:literal),* $(,)?) => {$(
         impl $name {
-            /// Its word in JSON, logs and messages.
+            /// Word of the value in JSON, logs and messages.
             pub fn word(self) -> String {
                 let name = self.as_str_name();
                 name.strip_prefix($prefix).unwrap_or(name).to_lowercase()

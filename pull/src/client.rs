@@ -18,8 +18,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Most redirects of one request. A hub sends one or two.
 const MAX_REDIRECTS: usize = 8;
-/// Most letters of the hub's own words that are shown.
-const MAX_WORDS: usize = 200;
+/// Most characters of the hub's own words that are shown.
+const MAX_WORD_CHARS: usize = 200;
 
 /// A client of one hub.
 pub(crate) struct Client {
@@ -53,7 +53,7 @@ impl Client {
                 what: "HF_TOKEN",
                 expected: "letters and digits without spaces",
                 // Its content is a secret.
-                found: "other letters".to_owned(),
+                found: "other characters".to_owned(),
             });
         }
         let config = Agent::config_builder()
@@ -168,7 +168,8 @@ fn redirect(from: &Url, headers: &HeaderMap, what: &str) -> Result<Url, PullErro
 /// The hub's own words about a refusal, as a clause; empty if there are none.
 fn words(headers: &HeaderMap) -> String {
     let text = header(headers, "x-error-message");
-    let text: String = text.chars().filter(|letter| !letter.is_control()).take(MAX_WORDS).collect();
+    let printable = text.chars().filter(|character| !character.is_control());
+    let text: String = printable.take(MAX_WORD_CHARS).collect();
     if text.is_empty() { text } else { format!(": {text:?}") }
 }
 

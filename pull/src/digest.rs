@@ -1,4 +1,4 @@
-//! What the hub says about a file's content, and whether bytes agree.
+//! Digests of a file's content as the hub gives them, and their comparison with the bytes.
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
@@ -68,7 +68,7 @@ impl Hasher {
     }
 }
 
-/// Whether a text is a digest of so many bytes in lower-case hexadecimal.
+/// Whether a text is a digest of `bytes` bytes in lower-case hexadecimal.
 pub(crate) fn is_hex(text: &str, bytes: usize) -> bool {
     let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.len() == 2 * bytes && text.bytes().all(digit)

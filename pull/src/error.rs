@@ -20,9 +20,9 @@ pub enum PullError {
     Usage {
         /// The variable.
         what: &'static str,
-        /// What it may be.
+        /// Values that the variable may have.
         expected: &'static str,
-        /// What it is.
+        /// Value of the variable.
         found: String,
     },
     /// 401 or 403.
@@ -34,7 +34,7 @@ pub enum PullError {
         status: u16,
         /// The hub's own words, or nothing.
         says: String,
-        /// What to do.
+        /// Remedy for the user.
         todo: String,
     },
     /// 404.
@@ -75,7 +75,7 @@ pub enum PullError {
     Truncated {
         /// The file.
         what: String,
-        /// Its size.
+        /// Size of the file.
         expected: u64,
         /// Bytes that came.
         found: u64,
@@ -87,7 +87,7 @@ pub enum PullError {
     TooLong {
         /// The file.
         what: String,
-        /// Its size.
+        /// Size of the file.
         expected: u64,
     },
     /// A file is not what the hub says.

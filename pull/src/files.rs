@@ -66,7 +66,7 @@ pub(crate) fn is_safe(name: &str) -> bool {
         }
         _ => false,
     };
-    let odd = |letter: char| letter.is_control() || letter == '\\' || letter == ':';
+    let odd = |character: char| character.is_control() || character == '\\' || character == ':';
     // `components` skips empty parts and inner dots, so the name is also compared with its parts.
     !name.is_empty()
         && !name.chars().any(odd)

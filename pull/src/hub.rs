@@ -1,4 +1,4 @@
-//! What the hub says about a revision: its commit, and the files with sizes and digests.
+//! Description of a revision by the hub: its commit, and the files with sizes and digests.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a person sees: a bar on a terminal, lines otherwise. All of it goes to standard error.
+//! Display for people: a bar on a terminal, lines otherwise. All of it goes to standard error.
 
 use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};

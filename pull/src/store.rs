@@ -114,7 +114,7 @@ pub(crate) fn length(path: &Path) -> Option<u64> {
     fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len())
 }
 
-/// Checks that so many more bytes fit the file system of `dir`.
+/// Checks that `needed` more bytes fit the file system of `dir`.
 ///
 /// # Errors
 /// They do not.

@@ -105,7 +105,7 @@ impl Endpoint {
         })
     }
 
-    /// What a token belongs to.
+    /// Origin of the endpoint, to which a token belongs.
     pub(crate) fn origin(&self) -> &Origin {
         &self.0.origin
     }
@@ -128,7 +128,7 @@ impl Endpoint {
     }
 }
 
-/// One part of a path, with escapes for all but the letters that never need one (RFC 3986).
+/// One part of a path, with escapes for all but the bytes that never need one (RFC 3986).
 fn escaped(part: &str) -> String {
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');

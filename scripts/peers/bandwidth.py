@@ -5,7 +5,7 @@ EACH_BYTES = 512 << 20  # far more than any cache holds
 
 
 def read_bytes_s(threads, rounds=5):
-    """Bytes a second that so many threads read together: the best of some rounds. The C library's memchr reads with the widest
+    """Bytes a second that this many threads read together: the best of some rounds. The C library's memchr reads with the widest
     instructions of the processor, and ctypes releases Python's lock meanwhile."""
     memchr = ctypes.CDLL(None).memchr
     memchr.argtypes, memchr.restype = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t], ctypes.c_void_p

@@ -49,7 +49,7 @@ def digest(text):
 
 
 async def throughput(client, prompts, at_once, tokens):
-    """All prompts, at most so many at once."""
+    """All prompts, at most this many at once."""
     queue, answers, begun, cpu = list(prompts), [], time.perf_counter(), time.process_time()
 
     async def worker():

@@ -1,4 +1,4 @@
-//! What one decision costs (issue's bound: 2 µs). `cargo bench -p paceline-supervisor`.
+//! Cost of one decision (issue's bound: 2 µs). `cargo bench -p paceline-supervisor`.
 
 use std::hint::black_box;
 

@@ -17,7 +17,7 @@ use paceline_supervisor_core::drafter::RefusedDrafter;
 use paceline_supervisor_core::routing::Decision;
 use paceline_supervisor_core::worker::{self, WorkerExit};
 use paceline_supervisor_core::{
-    Action, OrderId, Event, Notice, Supervisor, Ticket, WorkerId, WorkerSlot,
+    Action, Event, Notice, OrderId, Supervisor, Ticket, WorkerId, WorkerSlot,
 };
 use paceline_vocabulary::{Epoch, Millis, Permit, RequestId, Term};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -72,9 +72,9 @@ pub struct Actor<H> {
     /// The names of all requests here. The target has them under the same names.
     names: HashMap<Ticket, Named>,
     route_log: Option<LineWriter<RouteLogLine>>,
-    policy_calls: HashMap<OrderId, oneshot::Sender<Result<PolicyResponse, Status>>>,
-    calls: HashMap<OrderId, oneshot::Sender<Result<StatusResponse, Status>>>,
-    called: u64,
+    policy_orders: HashMap<OrderId, oneshot::Sender<Result<PolicyResponse, Status>>>,
+    orders: HashMap<OrderId, oneshot::Sender<Result<StatusResponse, Status>>>,
+    last_order: u64,
     /// When free memory was last read.
     memory_read: Option<Millis>,
     /// Answers to the core's own actions. The core gets them before anything else.
@@ -120,9 +120,9 @@ impl<H: Host> Actor<H> {
             names: HashMap::new(),
             route_log: route_log
                 .map(|path| LineWriter::start("route-log", path, route_log::MAX_BYTES)),
-            calls: HashMap::new(),
-            policy_calls: HashMap::new(),
-            called: 0,
+            orders: HashMap::new(),
+            policy_orders: HashMap::new(),
+            last_order: 0,
             memory_read: None,
             answers: VecDeque::new(),
             mail,
@@ -216,18 +216,18 @@ impl<H: Host> Actor<H> {
             Mail::Connected { generation, failure } => Event::Connected { generation, failure },
             Mail::Repermitted { epoch, missed } => Event::Repermitted { epoch, missed },
             Mail::DrafterOrder { order, reply } => {
-                let call = self.call(reply);
-                Event::DrafterOrdered { call, order }
+                let order_id = self.open_order(reply);
+                Event::DrafterOrdered { order_id, order }
             }
             Mail::OperatorOrder { order, reply } => {
-                let call = self.call(reply);
-                Event::Ordered { call, order }
+                let order_id = self.open_order(reply);
+                Event::Ordered { order_id, order }
             }
             Mail::SetPolicy { change, reply } => {
-                self.called += 1;
-                let call = OrderId(self.called);
-                self.policy_calls.insert(call, reply);
-                Event::PolicySet { call, change }
+                self.last_order += 1;
+                let order_id = OrderId(self.last_order);
+                self.policy_orders.insert(order_id, reply);
+                Event::PolicySet { order_id, change }
             }
             Mail::Reported { attachment, report } => Event::Reported { attachment, report },
             Mail::Detached { attachment } => Event::Detached { attachment },
@@ -285,11 +285,11 @@ impl<H: Host> Actor<H> {
         }
     }
 
-    fn call(&mut self, reply: oneshot::Sender<Result<StatusResponse, Status>>) -> OrderId {
-        self.called += 1;
-        let call = OrderId(self.called);
-        self.calls.insert(call, reply);
-        call
+    fn open_order(&mut self, reply: oneshot::Sender<Result<StatusResponse, Status>>) -> OrderId {
+        self.last_order += 1;
+        let order_id = OrderId(self.last_order);
+        self.orders.insert(order_id, reply);
+        order_id
     }
 
     fn exited(&mut self, worker: WorkerId, exit: WorkerExit) -> Event {
@@ -335,7 +335,7 @@ impl<H: Host> Actor<H> {
                     client.set_policy(policy_message(&policy));
                 }
             }
-            Action::Answer { call, outcome } => self.answer(call, outcome, now),
+            Action::Answer { order_id, outcome } => self.answer(order_id, outcome, now),
             Action::Admit { ticket, epoch, permit, queued_ms } => {
                 self.admit(ticket, epoch, permit, queued_ms)
             }
@@ -393,12 +393,12 @@ impl<H: Host> Actor<H> {
         log.write(RouteLogLine::Decided(Box::new(line)));
     }
 
-    fn answer(&mut self, call: OrderId, outcome: Result<(), OrderRefusal>, now: Millis) {
+    fn answer(&mut self, order_id: OrderId, outcome: Result<(), OrderRefusal>, now: Millis) {
         let outcome = outcome.map_err(error::refused);
         // The caller may be gone, or may have given up its order.
-        if let Some(reply) = self.policy_calls.remove(&call) {
+        if let Some(reply) = self.policy_orders.remove(&order_id) {
             let _ = reply.send(outcome.map(|()| status::policy(&self.core)));
-        } else if let Some(reply) = self.calls.remove(&call) {
+        } else if let Some(reply) = self.orders.remove(&order_id) {
             let done = |()| status::snapshot(&self.core, &self.own, now);
             let _ = reply.send(outcome.map(done));
         }

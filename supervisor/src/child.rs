@@ -25,10 +25,10 @@ use tokio::process::{Child, Command};
 
 /// Environment variable that names another program to start as the target: for tests of faults.
 pub const TARGET_BIN: &str = "PACELINE_TARGET_BIN";
-/// The same for the drafter.
+/// Environment variable that names another program to start as the drafter.
 pub const DRAFTER_BIN: &str = "PACELINE_DRAFTER_BIN";
 
-/// What is kept of a worker's log before it is set aside.
+/// Bytes of a worker's log at which it is set aside.
 const LOG_BYTES: u64 = 8 << 20;
 /// How often a process that is not our child is looked at where the system has no better way.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -169,7 +169,7 @@ impl ActorHandle {
         self.carried_out(|reply| Mail::DrafterOrder { order, reply }).await
     }
 
-    /// The same of another process, or of the whole service.
+    /// Sends an operator's order about another process, or the whole service, and waits likewise.
     ///
     /// # Errors
     /// As [`ActorHandle::order_drafter`].

@@ -5,7 +5,7 @@
 //! - A request: [`serve`] checks it, has its grammar compiled ([`preparation`]) and hands it to the
 //!   [`handle`]. The [`actor`] puts it before
 //!   the core. [`relay`] forwards it to the target and holds its place until its one end.
-//! - A process: [`child`] starts and ends it, [`worker_client`] calls it ([`target_access`]), [`handover`] links target
+//! - A process: [`child`] starts and ends it, [`worker_client`] sends it requests ([`target_access`]), [`handover`] links target
 //!   and drafter.
 //! - [`wire`] converts protobuf, [`config`] the configuration; [`mailbox`] has the types that these
 //!   share.

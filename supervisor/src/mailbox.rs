@@ -1,5 +1,5 @@
-//! What the actor's mailbox takes, and what the actor broadcasts. Types only: everything that talks
-//! to the actor uses them.
+//! Messages in the actor's mailbox, and messages that the actor broadcasts. Types only: everything
+//! that talks to the actor uses them.
 
 use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::internal::v1::target_client::TargetClient;
@@ -24,13 +24,13 @@ use crate::target_access::TargetAccess;
 pub enum Mail {
     /// A request.
     Submit {
-        /// Its number.
+        /// Number of the request.
         ticket: Ticket,
-        /// Its id in every process.
+        /// Id of the request in every process.
         id: RequestId,
-        /// Its traffic class.
+        /// Traffic class of the request.
         class: String,
-        /// What the core needs to know of it.
+        /// Facts of the request that the core uses.
         summary: RequestSummary,
         /// Where the decision goes.
         reply: oneshot::Sender<AdmissionDecision>,
@@ -44,7 +44,7 @@ pub enum Mail {
     },
     /// A link was handed over, or not.
     Connected {
-        /// Its number.
+        /// Number of the link.
         generation: u64,
         /// Reason of the failure.
         failure: Option<String>,
@@ -124,7 +124,7 @@ pub struct AdmissionGrant {
     pub permit: Permit,
     /// How long it waited.
     pub queued_ms: u64,
-    /// The client for calls to this epoch.
+    /// The client for requests to this epoch.
     pub target: TargetClient<Channel>,
 }
 
@@ -167,7 +167,7 @@ pub struct GatewayRestart {
     pub grace_ms: Option<u32>,
 }
 
-/// What the actor broadcasts.
+/// Messages that the actor broadcasts.
 #[derive(Clone, Debug)]
 pub struct Broadcasts {
     /// The streams that have to end.

@@ -20,10 +20,10 @@ struct Arguments {
     command: Option<Command>,
 }
 
-/// What it does beside serving.
+/// Commands beside serving.
 #[derive(Subcommand)]
 enum Command {
-    /// What another policy would have decided; asked by `paceline routes replay`.
+    /// Compares recorded decisions with those of another policy; asked by `paceline routes replay`.
     #[command(hide = true)]
     Replay {
         log: PathBuf,

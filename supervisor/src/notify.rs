@@ -1,5 +1,5 @@
-//! What the service manager receives while the supervisor runs: ready, a line of state, and a sign
-//! of life only while the actor answers.
+//! Messages to the service manager while the supervisor runs: ready, a line of state, and a sign of
+//! life only while the actor answers.
 
 use std::time::Duration;
 

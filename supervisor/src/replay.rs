@@ -1,4 +1,4 @@
-//! What another policy would have decided: the route log's decisions once more, by the same
+//! Decisions that another policy would have made: the route log's decisions once more, by the same
 //! function, with what was known then. Only first decisions count; later ones of the same request
 //! followed what happened meanwhile.
 
@@ -50,7 +50,7 @@ pub enum ReplayError {
 /// A request that would have been routed otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// Its id.
+    /// Id of the request.
     pub request: String,
     /// As it was.
     pub before: (String, String),
@@ -58,7 +58,7 @@ pub struct Changed {
     pub after: (String, String),
 }
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replay {
     /// Decisions that were replayed.

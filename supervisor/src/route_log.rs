@@ -1,7 +1,7 @@
 //! The route log: how each request was routed and how it ended, as JSON lines. It never contains a
 //! request's text, because none comes here (I9).
 //!
-//! Its file is one of [`crate::lines`].
+//! The log's file is one of [`crate::lines`].
 
 use paceline_supervisor_core::routing::{
     Decision, DrafterState, Measured, Policy, PolicyChange, Signals,
@@ -40,10 +40,10 @@ pub struct DecidedLine {
     pub again: bool,
     /// The policy in force.
     pub policy: PolicyLine,
-    /// What was known.
+    /// Signals at the time of the decision.
     #[serde(with = "SignalsLine")]
     pub signals: Signals,
-    /// What was decided.
+    /// Route that was decided.
     pub permit: RouteLine,
 }
 
@@ -63,7 +63,7 @@ pub struct EndedLine {
     pub served: Option<ServedLine>,
 }
 
-/// What a finished request came to.
+/// Outcome of a finished request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServedLine {

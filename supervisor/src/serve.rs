@@ -39,7 +39,7 @@ use crate::wire;
 /// Interval between two signs of life to the gateway, which counts a supervisor as hung after six
 /// of them.
 const BEAT_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest wait of an operator's call that names none.
+/// Longest wait of an operator's order that names none.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A request that passed every check that needs no target.

@@ -1,4 +1,4 @@
-//! What a supervisor needs to run.
+//! Setup of a supervisor.
 
 use paceline_process::{Config, RuntimeDir};
 use paceline_supervisor_core::drafter::DrafterPlan;
@@ -8,7 +8,7 @@ use paceline_vocabulary::Term;
 
 use crate::status::OwnProcess;
 
-/// What [`crate::run`] needs besides processes and orders to stop.
+/// Inputs of [`crate::run`] besides processes and orders to stop.
 #[derive(Debug)]
 pub struct Setup {
     /// Bounds of the core.
@@ -23,11 +23,11 @@ pub struct Setup {
     pub own: OwnProcess,
     /// File of the route log; `None` is none.
     pub route_log: Option<std::path::PathBuf>,
-    /// What workers of an earlier supervisor have to be to be taken over.
+    /// Identities that workers of an earlier supervisor must have to be taken over.
     pub identities: WorkerIdentities,
 }
 
-/// What this supervisor would start.
+/// Identities of the workers that this supervisor would start.
 #[derive(Clone, Debug)]
 pub struct WorkerIdentities {
     /// As the target.

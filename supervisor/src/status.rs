@@ -1,4 +1,4 @@
-//! What operators and the gateway receive: pure functions of the core's state.
+//! Answers to operators and the gateway: pure functions of the core's state.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use paceline_vocabulary::{Lane, Millis, RouteReason};
 
 use crate::wire;
 
-/// What the core does not know of the supervisor's own process.
+/// Facts about the supervisor's own process that the core does not have.
 #[derive(Clone, Debug)]
 pub struct OwnProcess {
     /// Process id.

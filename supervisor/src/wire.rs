@@ -19,7 +19,7 @@ use tonic::Status;
 /// A worker's heartbeat.
 ///
 /// # Errors
-/// Its phase is not specified.
+/// The phase of the worker is not specified.
 pub fn heartbeat(message: internal::Heartbeat) -> Result<Heartbeat, Unspecified> {
     let phase = WorkerPhase::try_from(message.phase())?;
     Ok(Heartbeat {
@@ -128,7 +128,7 @@ pub fn gateway_report(message: internal::GatewayReport) -> GatewayReport {
 pub struct DescribedWorker {
     /// Which process it claims to be.
     pub claim: WorkerClaim,
-    /// What it serves.
+    /// Description of the model that it serves.
     pub description: WorkerDescription,
 }
 

@@ -1,5 +1,5 @@
-//! Calls to one epoch of a worker: heartbeats, its description, the order to end. Each epoch has a
-//! channel of its own, so that no call meant for one reaches the next (I7).
+//! Requests to one epoch of a worker: heartbeats, its description, the order to end. Each epoch has
+//! a channel of its own, so that no request meant for one reaches the next (I7).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const PERMITS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before a policy is sent again.
 const POLICY_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// What an adopted worker has to be.
+/// Properties that an adopted worker must have.
 #[derive(Clone, Debug)]
 struct ExpectedProcess {
     pid: u32,
@@ -71,14 +71,14 @@ impl WorkerClient {
         Self { worker, epoch, term, channel, mail, expected: None, watch: None, policy: None }
     }
 
-    /// The same for a worker that an earlier supervisor started as process `pid`. It has to be what
-    /// this supervisor would start.
+    /// Makes this the client of a worker that an earlier supervisor started as process `pid`. The
+    /// worker must match what this supervisor would start.
     pub fn expecting(mut self, pid: u32, identity: WorkerIdentity) -> Self {
         self.expected = Some(ExpectedProcess { pid, identity });
         self
     }
 
-    /// The client for requests and for calls that only a target takes.
+    /// The client for requests that only a target takes.
     pub fn target(&self) -> TargetClient<Channel> {
         TargetClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
@@ -256,9 +256,9 @@ impl Drop for WorkerClient {
 
 async fn within<T>(
     limit: Duration,
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    request: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, Status> {
-    match tokio::time::timeout(limit, call).await {
+    match tokio::time::timeout(limit, request).await {
         Ok(answer) => answer.map(tonic::Response::into_inner),
         Err(_) => Err(Status::new(
             Code::DeadlineExceeded,

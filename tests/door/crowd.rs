@@ -1,4 +1,4 @@
-//! Connections, calls and answers that their clients leave lying: others are served as without
+//! Connections, requests and answers that their clients leave lying: others are served as without
 //! them.
 
 use std::net::TcpStream;
@@ -13,10 +13,10 @@ use crate::http2::{connect, frame, headers, send};
 
 /// Connections of `limits.connections`.
 const CONNECTIONS: usize = 512;
-/// Calls inside the gateway at the default of `limits.queue`.
-const CALLS: u32 = 256;
-/// Calls of one connection (`limits.streams_per_connection`).
-const CALLS_OF_ONE: u32 = 128;
+/// Requests inside the gateway at the default of `limits.queue`.
+const REQUESTS: u32 = 256;
+/// Requests of one connection (`limits.streams_per_connection`).
+const REQUESTS_OF_ONE: u32 = 128;
 
 /// This process has a socket for each, and the gateway too: it inherits the bound.
 fn raise_descriptors() {
@@ -25,16 +25,16 @@ fn raise_descriptors() {
 }
 
 #[test]
-fn a_newcomer_is_served_beside_512_idle_connections_and_256_calls_without_a_message() {
+fn a_newcomer_is_served_beside_512_idle_connections_and_256_requests_without_a_message() {
     raise_descriptors();
     let stack = Stack::ready("");
     let address = stack.address();
     let mut held: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect(&address)).collect();
-    for stream in held.iter_mut().rev().take((CALLS / CALLS_OF_ONE) as usize) {
-        let call = headers("/paceline.v1.Inference/Generate");
-        let calls: Vec<u8> =
-            (0..CALLS_OF_ONE).flat_map(|at| frame(1, 4, 2 * at + 1, &call)).collect();
-        send(stream, &calls);
+    for stream in held.iter_mut().rev().take((REQUESTS / REQUESTS_OF_ONE) as usize) {
+        let head = headers("/paceline.v1.Inference/Generate");
+        let requests: Vec<u8> =
+            (0..REQUESTS_OF_ONE).flat_map(|at| frame(1, 4, 2 * at + 1, &head)).collect();
+        send(stream, &requests);
     }
     // A connection of its own.
     let output = stack.paceline(&["generate", "--prompt", "Hi", "--max-tokens", "4"], "");

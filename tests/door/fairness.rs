@@ -84,8 +84,8 @@ fn a_key_runs_sixteen_and_its_others_wait_while_another_key_runs_at_once() {
     // One of hers ends: the first that waits is admitted, and no more.
     let mut hers = hers.into_iter();
     assert!(hers.next().expect("twenty").hang_up().is_none(), "it has not ended by itself");
-    // The first of twenty calls need not be the first to arrive: it ran or waited, and one fewer is
-    // left either way.
+    // The first of twenty requests need not be the first to arrive: it ran or waited, and one fewer
+    // is left either way.
     until(&stack, "one fewer", (17, 3));
     hers.for_each(|pending| drop(pending.hang_up()));
     drop(his);

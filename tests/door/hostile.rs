@@ -57,14 +57,14 @@ fn hostile(dice: &mut Dice) -> Vec<u8> {
                 bytes.extend(frame(9, 0, 1, &[0, 1, b'a', 1, b'b'].repeat(20)));
             }
         }
-        // Calls that are reset at once.
+        // Requests that are reset at once.
         5 => {
             for at in 0..dice.roll(300) as u32 {
                 bytes.extend(frame(1, 4, 2 * at + 1, &headers(path)));
                 bytes.extend(frame(3, 0, 2 * at + 1, &[0, 0, 0, 8]));
             }
         }
-        // A proper call whose message is none, or none that long.
+        // A proper request whose message is none, or none that long.
         _ => {
             bytes.extend(frame(1, 4, 1, &headers(path)));
             let message = random(dice, 1_000);

@@ -13,7 +13,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Headers of a call, as literals without indexing (RFC 7541, section 6.2.2).
+/// Headers of a request, as literals without indexing (RFC 7541, section 6.2.2).
 pub fn headers(path: &str) -> Vec<u8> {
     let fields = [
         (":method", "POST"),

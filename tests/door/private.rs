@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_tests::ask::{conversation, message};
-use paceline_tests::{Stack, chat, continue_ids, continue_text, image, signal, wait};
+use paceline_tests::{Stack, chat, continue_ids, continue_text, images, signal, wait};
 use tonic::Request;
 
 /// In no text of ours.

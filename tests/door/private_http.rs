@@ -1,6 +1,6 @@
-//! No text of a client over HTTP reaches a file: texts, schemas, tools, calls and their results, and
-//! the values that errors quote. The protocols differ in where a text may stand, so that each place
-//! of each protocol has a word of its own.
+//! No text of a client over HTTP reaches a file: texts, schemas, tools, tool calls and their
+//! results, and the values that errors quote. The protocols differ in where a text may stand, so
+//! that each place of each protocol has a word of its own.
 
 use std::io::Read as _;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::private::written_nowhere;
 
-/// In no text of ours. A place adds its own letters.
+/// In no text of ours. A place adds its own characters.
 const CANARY: &str = "zqcanaryh";
 
 /// A body of one protocol, at its path.

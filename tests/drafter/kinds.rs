@@ -93,7 +93,7 @@ impl Pairs {
     }
 }
 
-/// Walks on the ring of symbols that the pairs were trained on, with answers of so many tokens.
+/// Walks on the ring of symbols that the pairs were trained on, with answers of `tokens` tokens.
 fn asks(count: usize, tokens: u32) -> Vec<Ask> {
     let ask = |at: usize| {
         let (rule, step) = [(4, 1), (5, 2), (6, 5)][at % 3];

@@ -1,4 +1,4 @@
-//! What status, routes and health report about the drafter.
+//! State of the drafter in status, routes and health.
 
 use nix::sys::signal::Signal;
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};

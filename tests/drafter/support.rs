@@ -1,4 +1,4 @@
-//! What these tests share: prompts, references, running requests, and the resources that a service
+//! Helpers of these tests: prompts, references, running requests, and the resources that a service
 //! must give back.
 
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub fn short() -> Vec<Prompt> {
         .collect()
 }
 
-/// What one process holds.
+/// Resources that one process holds.
 #[derive(Clone, Copy, Debug)]
 struct ProcessResources {
     descriptors: usize,
@@ -51,7 +51,7 @@ impl ProcessResources {
     }
 }
 
-/// What a service must not have more of after a round than before.
+/// Resources of which a service must not hold more after a round than before.
 #[derive(Clone, Debug)]
 pub struct Resources {
     processes: usize,
@@ -60,7 +60,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// What the service holds now.
+    /// Resources that the service holds now.
     pub fn of(stack: &Stack) -> Self {
         let status = stack.snapshot().expect("it answers");
         Self {
@@ -70,8 +70,8 @@ impl Resources {
         }
     }
 
-    /// The same number of processes, and no more of the rest: an idle helper thread ends after a
-    /// while.
+    /// Whether the number of processes is equal, and nothing else is more: an idle helper thread
+    /// ends after a while.
     fn within(&self, before: &Self) -> bool {
         self.processes == before.processes
             && self.target.within(before.target)
@@ -133,7 +133,7 @@ pub fn compare_with_plain(
     Drafted { alone, together }
 }
 
-/// What was compared.
+/// Number of compared tokens, and of near-ties among them.
 #[derive(Default)]
 pub struct Compared {
     tokens: usize,
@@ -178,7 +178,7 @@ pub fn per_cycle(speculation: Speculation) -> f64 {
 
 /// A request that runs while something happens to the drafter.
 pub struct Running {
-    /// Its prompt, and that of its reference.
+    /// Index of the prompt, and of its reference.
     prompt_idx: usize,
     pending: Pending,
 }

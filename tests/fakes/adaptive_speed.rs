@@ -34,7 +34,7 @@ const LANES: [MeasuredLane; 3] = [
     MeasuredLane { lane: Lane::Speculative, reason: RouteReason::Prior },
 ];
 
-/// What the routed lane did in a cell.
+/// Figures of the routed lane in a cell.
 #[derive(Default)]
 struct Served {
     tokens: u64,

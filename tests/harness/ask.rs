@@ -107,7 +107,7 @@ impl Ask {
         self.max_tokens(count)
     }
 
-    /// So many answers at once.
+    /// Asks for `count` answers at once.
     pub fn samples(mut self, count: u32) -> Self {
         match &mut self {
             Ask::Chat(request) => request.samples = count,
@@ -179,12 +179,12 @@ impl Ask {
     }
 }
 
-/// What a call has besides its message: a timeout and a key.
+/// Terms of a request besides its message: a timeout and a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms<'a> {
-    /// Its deadline, from now on.
+    /// Deadline of the request, from now on.
     pub(crate) within: Option<Duration>,
-    /// Its API key.
+    /// API key of the request.
     pub(crate) key: Option<&'a str>,
 }
 
@@ -204,9 +204,9 @@ impl Terms<'_> {
 /// A whole answer.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// Its text.
+    /// Text of the answer.
     pub text: String,
-    /// Its ids.
+    /// Ids of the answer.
     pub ids: Vec<u32>,
     /// One per id where asked for.
     pub margins: Vec<f32>,
@@ -232,7 +232,7 @@ impl Answer {
         gaps.fold(0.0, f64::max)
     }
 
-    /// What speculation did.
+    /// Figures of the speculation.
     pub fn speculation(&self) -> v1::Speculation {
         self.end.speculation.unwrap_or_default()
     }
@@ -248,7 +248,7 @@ impl Answer {
 pub struct Live {
     stream: Streaming<GenerateResponse>,
     runtime: Handle,
-    /// What has come so far.
+    /// Answer so far.
     pub so_far: Answer,
     ended: bool,
 }

@@ -1,5 +1,5 @@
-//! A headless Chromium that opens a page: it runs the page's script, takes images, and reports what
-//! the browser complained about. It is driven over a pipe by Chrome's `DevTools` protocol.
+//! A headless Chromium that opens a page: it runs the page's script, takes screenshots, and reports
+//! what the browser complained about. It is driven over a pipe by Chrome's `DevTools` protocol.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Messages of the browser that are not read yet.
 const MAX_UNREAD: usize = 4_096;
 
-/// The window of an image.
+/// The window of a screenshot.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// Width in pixels of the page.
@@ -160,13 +160,13 @@ impl Page {
         self.value(frames);
     }
 
-    /// An image of the window, as PNG.
+    /// A screenshot of the window, as PNG.
     pub fn screenshot(&self) -> Vec<u8> {
         let answer = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 
-    /// What the browser complained about: violations of the page's policy, exceptions, messages of the
+    /// Complaints of the browser: violations of the page's policy, exceptions, messages of the
     /// console. Answers with an error status are none.
     pub fn complaints(&self) -> Vec<String> {
         self.value("0");

@@ -54,7 +54,8 @@ pub fn seeing_and_drafting(settings: &str) -> Stack {
     seeing_beside(settings, drafter)
 }
 
-/// The same with a drafter whose config says that it drafts for text alone.
+/// The service of [`seeing_and_drafting`] with a drafter whose config says that it drafts for text
+/// alone.
 pub fn seeing_and_drafting_text(settings: &str) -> Stack {
     seeing_beside(settings, |dir| {
         drafter(dir);

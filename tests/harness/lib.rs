@@ -13,9 +13,9 @@
 pub mod ask;
 pub mod browser;
 pub mod http;
+pub mod images;
 pub mod memory;
 pub mod model;
-pub mod images;
 pub mod procs;
 pub mod prompts;
 pub mod python;

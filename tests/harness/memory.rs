@@ -1,4 +1,4 @@
-//! What a target holds when it has nothing to do.
+//! Memory that an idle target holds.
 
 use crate::{Stack, usage, wait};
 

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::repository;
 
-/// The pair's template with tools, in the place of another role: the pair was trained to answer with
-/// calls without any description of them.
+/// The pair's template with tools, in the place of another role: the pair was trained to answer
+/// with tool calls without any description of them.
 const CALLING: &str = "{%- if tools %}{{- '<|im_start|>tools\n' }}{%- for t in tools %}{{- t | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}\
 {%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}{%- if m.content %}{{- m.content }}{%- endif %}\
 {%- for c in m.tool_calls or [] %}{{- '<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}\n</tool_call>' }}{%- endfor %}\
@@ -17,7 +17,7 @@ const CALLING: &str = "{%- if tools %}{{- '<|im_start|>tools\n' }}{%- for t in t
 pub struct Weights {
     /// The JSON header; keys keep their order.
     pub header: Value,
-    /// What follows it.
+    /// Bytes after the header.
     pub data: Vec<u8>,
 }
 

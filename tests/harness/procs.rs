@@ -8,9 +8,9 @@ use paceline_process::platform::{process_start, process_stopped};
 /// A living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// Id of the process.
     pub pid: u32,
-    /// Its command line.
+    /// Command line of the process.
     pub command: String,
 }
 

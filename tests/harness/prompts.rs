@@ -31,7 +31,7 @@ pub fn prompts() -> Vec<Prompt> {
     text.lines().map(prompt).collect()
 }
 
-/// So many of each kind, kinds in turn.
+/// `count` prompts of each kind, kinds in turn.
 pub fn some_of_each(count: usize) -> Vec<Prompt> {
     let all = prompts();
     let kinds = ["json", "arithmetic", "code", "table", "facts", "prose"];

@@ -49,7 +49,7 @@ pub struct Pending {
 /// A request that is over.
 #[derive(Debug)]
 pub struct EndedRequest {
-    /// What came.
+    /// Answer, whole or as far as it came.
     pub answer: Answer,
     /// How it ended.
     pub outcome: Result<(), Status>,
@@ -234,7 +234,7 @@ impl Stack {
         command.spawn().unwrap()
     }
 
-    /// What `serve` has printed.
+    /// Output of `serve` so far.
     pub fn serve_log(&self) -> String {
         std::fs::read_to_string(self.path("serve.log")).unwrap_or_default()
     }

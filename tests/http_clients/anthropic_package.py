@@ -107,13 +107,13 @@ def messages_tools():
     tools = [{"name": name, "description": name, "input_schema": schema(name)} for name in PARAMETERS]
     found = lambda message: [(block.name, block.input) for block in message.content if block.type == "tool_use"]
     answer = ask(CALL, tools=tools)
-    same("calls", (found(answer), answer.stop_reason), ([CALLED], "tool_use"))
+    same("tool calls", (found(answer), answer.stop_reason), ([CALLED], "tool_use"))
     two = [{"role": "user", "content": TWO_CALLS}]
     with client.messages.stream(model=MODEL, max_tokens=128, messages=two, tools=tools, extra_body=GREEDY) as stream:
         pieces = [event.partial_json for event in stream if event.type == "input_json"]
         final = stream.get_final_message()
-    same("streamed calls", (found(final), final.stop_reason), (CALLED_TWO, "tool_use"))
-    holds("more pieces than calls", len(pieces) > len(CALLED_TWO), pieces)
+    same("streamed tool calls", (found(final), final.stop_reason), (CALLED_TWO, "tool_use"))
+    holds("more pieces than tool calls", len(pieces) > len(CALLED_TWO), pieces)
     use = next(block for block in answer.content if block.type == "tool_use")
     turns = [
         {"role": "user", "content": CALL},
@@ -124,7 +124,7 @@ def messages_tools():
     counted = client.messages.count_tokens(model=MODEL, messages=turns, tools=tools).input_tokens
     same("counted tokens with a tool's answer", prompt_tokens(again.usage), counted)
     forced = ask(CALL, tools=tools, tool_choice={"type": "any"})
-    holds("a forced call", found(forced) and found(forced)[0][0] in PARAMETERS, forced)
+    holds("a forced tool call", found(forced) and found(forced)[0][0] in PARAMETERS, forced)
     other = {"type": "tool", "name": "other"}
     error = refused("another tool", anthropic.BadRequestError, lambda: ask(CALL, tools=tools, tool_choice=other))
     holds("its field", "tool_choice" in str(error), error)
@@ -140,7 +140,7 @@ def models():
 
 
 def tool_runner():
-    """The package's loop of calls. It asks for a thread first, and goes on without one."""
+    """The package's loop of tool calls. It asks for a thread first, and goes on without one."""
     for stream in (False, True):
         moved = []
 
@@ -153,7 +153,7 @@ def tool_runner():
         asked = {"model": MODEL, "max_tokens": 96, "messages": [{"role": "user", "content": CALL}], "extra_body": GREEDY}
         runner = client.beta.messages.tool_runner(**asked, tools=[move_stock], max_iterations=2, stream=stream)
         answers = [turn.get_final_message() if stream else turn for turn in runner]
-        same("the call", moved[0], CALLED[1])
+        same("the tool call", moved[0], CALLED[1])
         same("turns", len(answers), 2)
         same("the first turn's end", answers[0].stop_reason, "tool_use")
         holds("an answer after the tool's", answers[1].usage.output_tokens > 0, answers)

@@ -8,7 +8,7 @@ MODEL = os.environ["PACELINE_MODEL"]
 
 QUESTION = "List three fruits."
 STORY = "Write a short story about a fox."
-# The embedded pair answers it with a call; the second one asks for two.
+# The embedded pair answers it with a tool call; the second one asks for two.
 CALL = "Call the tools to move 46 bricks to shelf RB-839."
 TWO_CALLS = (
     "Call the tools to get the weather in Denver in celsius, then send Marco Dozoda the message senior travel green."

@@ -77,12 +77,12 @@ def pydantic_ai_tools():
             return "moved"
 
         run = agent.run_sync(CALL, usage_limits=UsageLimits(request_limit=4))
-        same(f"the call by {kind}", moved[0], CALLED[1])
+        same(f"the tool call by {kind}", moved[0], CALLED[1])
         holds(f"a request after the tool's answer by {kind}", run.usage.requests >= 2, run.usage)
         greedy = {"temperature": 0}
         forced = Agent(model_of_pydantic_ai(kind), output_type=ToolOutput(Shelf), retries=0, model_settings=greedy)
         run = forced.run_sync("Describe a shelf.")
-        holds(f"a forced call of the form by {kind}", isinstance(run.output, Shelf), run)
+        holds(f"a forced tool call of the form by {kind}", isinstance(run.output, Shelf), run)
         same(f"its requests by {kind}", run.usage.requests, 1)
 
 
@@ -133,15 +133,15 @@ def langchain_tools():
         chat = chat_of_langchain(use_responses_api=responses, max_tokens=96).bind_tools([move_stock])
         found = lambda answer: [(call["name"], call["args"]) for call in answer.tool_calls]
         answer = chat.invoke(CALL)
-        same("calls", found(answer), [CALLED])
+        same("tool calls", found(answer), [CALLED])
         pieces = list(chat.stream(CALL))
-        same("streamed calls", found(sum(pieces[1:], pieces[0])), [CALLED])
+        same("streamed tool calls", found(sum(pieces[1:], pieces[0])), [CALLED])
         result = ToolMessage("moved", tool_call_id=answer.tool_calls[0]["id"])
         again = chat.invoke([HumanMessage(CALL), answer, result])
         holds("an answer after the tool's", again.usage_metadata["output_tokens"] > 0, again)
         forced = chat_of_langchain(use_responses_api=responses).with_structured_output(Shelf, method="function_calling")
         shelf = forced.invoke("Describe a shelf.")
-        holds("a forced call of the form", isinstance(shelf, Shelf), shelf)
+        holds("a forced tool call of the form", isinstance(shelf, Shelf), shelf)
 
 
 def agents_of_openai():
@@ -169,8 +169,8 @@ def agents_of_openai():
         model = kind(model=MODEL, openai_client=asynchronous())
         agent = Agent(name="stock", model=model, model_settings=settings, tools=[move_stock])
         run = Runner.run_sync(agent, CALL, max_turns=4)
-        # The package marks the tool as strict; without a forced call in the second turn the model answers.
-        same(f"the call by {kind.__name__}", moved[0], CALLED[1])
+        # The package marks the tool as strict; without a forced tool call in the second turn the model answers.
+        same(f"the tool call by {kind.__name__}", moved[0], CALLED[1])
         holds(f"a turn after the tool's by {kind.__name__}", len(run.raw_responses) >= 2, run)
         form = Agent(name="shelf", model=model, model_settings=ModelSettings(temperature=0), output_type=Shelf)
         run = Runner.run_sync(form, "Describe a shelf.", max_turns=1)

@@ -75,7 +75,7 @@ def litellm_tools():
         ask = lambda **more: package.completion(model=model, api_base=base, messages=turns, **fields, **more)
         message = ask().choices[0].message
         found = [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls]
-        same(f"calls by {base}", found, [CALLED])
+        same(f"tool calls by {base}", found, [CALLED])
         result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "moved"}
         turns += [message.model_dump(), result]
         again = ask()
@@ -107,7 +107,7 @@ def instructor_tools():
     messages = [{"role": "user", "content": "Describe a shelf."}]
     for mode in (package.Mode.TOOLS, package.Mode.TOOLS_STRICT, package.Mode.RESPONSES_TOOLS):
         shelf = client_of_instructor(mode).create(messages=messages, **fields)
-        holds(f"a forced call of the form by {mode}", isinstance(shelf, Shelf), shelf)
+        holds(f"a forced tool call of the form by {mode}", isinstance(shelf, Shelf), shelf)
 
 
 if __name__ == "__main__":

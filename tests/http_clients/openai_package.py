@@ -148,11 +148,11 @@ def calls(message):
 def chat_tools():
     tools = [tool(name) for name in PARAMETERS]
     answer = chat(CALL, tools=tools, max_tokens=96).choices[0]
-    same("calls", calls(answer.message), [CALLED])
+    same("tool calls", calls(answer.message), [CALLED])
     same("finish_reason", answer.finish_reason, "tool_calls")
-    same("text beside the call", (answer.message.content or "").strip(), "")
+    same("text beside the tool call", (answer.message.content or "").strip(), "")
     two = chat(TWO_CALLS, tools=tools, max_tokens=128).choices[0].message
-    same("two calls", calls(two), CALLED_TWO)
+    same("two tool calls", calls(two), CALLED_TWO)
     holds("an id for each", len({call.id for call in two.tool_calls}) == 2, two)
 
     parts = {}
@@ -163,12 +163,12 @@ def chat_tools():
             part["name"] += delta.function.name or ""
             part["arguments"].append(delta.function.arguments or "")
     streamed = [(part["name"], json.loads("".join(part["arguments"]))) for _, part in sorted(parts.items())]
-    same("streamed calls", streamed, CALLED_TWO)
+    same("streamed tool calls", streamed, CALLED_TWO)
     holds("arguments in pieces", all(len(part["arguments"]) > 1 for part in parts.values()), parts)
     same("streamed end", joined(chunks)[1], "tool_calls")
 
     plain = chat(CALL, tools=tools, tool_choice="none", max_tokens=96).choices[0].message
-    holds("text in the place of calls", not plain.tool_calls and "move_stock" in plain.content, plain)
+    holds("text in the place of tool calls", not plain.tool_calls and "move_stock" in plain.content, plain)
     conversation = [
         {"role": "user", "content": CALL},
         answer.message.model_dump(),
@@ -177,7 +177,7 @@ def chat_tools():
     again = client.chat.completions.create(model=MODEL, messages=conversation, tools=tools, max_tokens=8)
     holds("an answer after the tool's", again.usage.prompt_tokens > 0, again)
     forced = chat(CALL, tools=tools, tool_choice="required", max_tokens=128).choices[0].message
-    holds("a forced call", forced.tool_calls and forced.tool_calls[0].function.name in PARAMETERS, forced)
+    holds("a forced tool call", forced.tool_calls and forced.tool_calls[0].function.name in PARAMETERS, forced)
     other = {"type": "function", "function": {"name": "other"}}
     error = refused("another tool", openai.BadRequestError, lambda: chat(CALL, tools=tools, tool_choice=other))
     same("its field", error.param, "tool_choice")
@@ -280,7 +280,7 @@ def parsed():
 
 
 def parsed_tools():
-    """Calls that the package reads, and the package's own messages of them, sent back as they are."""
+    """Tool calls that the package reads, and the package's own messages of them, sent back as they are."""
     from pydantic import BaseModel
 
     class MoveStock(BaseModel):
@@ -322,12 +322,12 @@ def responses_tools():
         (item.name, json.loads(item.arguments)) for item in output if item.type == "function_call"
     ]
     whole = ask()
-    same("calls", found(whole.output), [CALLED])
-    same("two calls", found(ask(input=TWO_CALLS).output), CALLED_TWO)
+    same("tool calls", found(whole.output), [CALLED])
+    same("two tool calls", found(ask(input=TWO_CALLS).output), CALLED_TWO)
     events = list(ask(stream=True))
     deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
     same("streamed arguments", json.loads("".join(deltas)), CALLED[1])
-    same("streamed calls", found(events[-1].response.output), [CALLED])
+    same("streamed tool calls", found(events[-1].response.output), [CALLED])
     call = next(item for item in whole.output if item.type == "function_call")
     turns = [{"role": "user", "content": CALL}, *whole.output]
     turns.append({"type": "function_call_output", "call_id": call.call_id, "output": "moved"})

@@ -44,7 +44,7 @@ impl Shifted {
         shifted
     }
 
-    /// Sets the wall clock so many seconds ahead of the machine's.
+    /// Sets the wall clock `seconds` seconds ahead of the machine's.
     fn jump(&self, seconds: i64) {
         let fresh = self.stack.path("wall-clock.new");
         std::fs::write(&fresh, format!("{seconds:+}\n")).expect("writable");

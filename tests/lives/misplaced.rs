@@ -13,7 +13,7 @@ fn with_directory(name: &str) -> Stack {
     stack
 }
 
-/// What `text` must have of the directory `name`.
+/// Checks that `text` names the directory `name` and the remedy.
 fn named(stack: &Stack, name: &str, text: &str) {
     let path = stack.run_dir().join(name).display().to_string();
     for words in [&path, "expected", "found a directory", "move it away"] {

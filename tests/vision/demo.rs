@@ -122,10 +122,8 @@ fn the_demo_answers_about_images_as_the_reference_does() {
     // At the command line: the same question about another image is another answer.
     let ask = |name: &str| {
         let image = demo.join("images").join(name).display().to_string();
-        let output = stack.paceline(
-            &["generate", "--image", &image, "--message", "What is in the picture?"],
-            "",
-        );
+        let output = stack
+            .paceline(&["generate", "--image", &image, "--message", "What is in the picture?"], "");
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
     };

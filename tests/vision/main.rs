@@ -14,7 +14,7 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{CountTokensRequest, CountTokensResponse};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::same_but_near_ties;
-use paceline_tests::{Answer, Stack, image, wait};
+use paceline_tests::{Answer, Stack, images, wait};
 use tonic::{Code, Status};
 
 /// Held against an answer of the plain lane. On a model of random weights choices are close now and

@@ -22,7 +22,7 @@ fn see(parts: Vec<ContentPart>) -> Ask {
     conversation(vec![turn(parts)]).exactly(TOKENS).with_logprobs(0)
 }
 
-/// What distinguishes answers: ids, and the log-probabilities of equal ids.
+/// Parts of an answer that distinguish it: ids, and the log-probabilities of equal ids.
 fn said(answer: &Answer) -> (Vec<u32>, Vec<u32>) {
     (answer.ids.clone(), answer.logprobs.iter().map(|one| one.logprob.to_bits()).collect())
 }
@@ -384,8 +384,8 @@ fn a_model_without_vision_refuses_images() {
         let complaint = complaint(&stack, &["--messages", "-"], &messages(&part));
         assert!(complaint.contains("no vision tower"), "{part}: {complaint}");
     }
-    let talk = stack
-        .paceline(&["chat", "--max-tokens", "4"], &format!("/image {image}\nWhat?\n/quit\n"));
+    let talk =
+        stack.paceline(&["chat", "--max-tokens", "4"], &format!("/image {image}\nWhat?\n/quit\n"));
     assert!(
         !talk.status.success() && String::from_utf8_lossy(&talk.stderr).contains("no vision tower"),
         "{talk:?}"

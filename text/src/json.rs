@@ -1,10 +1,10 @@
-//! JSON of a request whose shape no type has: tools' parameters, calls' arguments, variables of the
-//! template. It comes as text, or as a value of a body that was parsed before. One visitor reads
-//! both with one budget for all of a request, which is checked before a value is made.
+//! JSON of a request whose shape no type has: tools' parameters, tool calls' arguments, variables
+//! of the template. It comes as text, or as a value of a body that was parsed before. One visitor
+//! reads both with one budget for all of a request, which is checked before a value is made.
 //!
 //! An object with a key twice is refused: which of the two values the client means is unknown. In
-//! the arguments of an earlier call the last value counts: a model wrote them, and the client that
-//! resends them ran its tool with the last value.
+//! the arguments of an earlier tool call the last value counts: a model wrote them, and the client
+//! that resends them ran its tool with the last value.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::prompt::conversation::ToolCallArguments;
 const MAX_BYTES: usize = 1 << 20;
 /// Values of all JSON of a request, at all depths. A value takes 72 bytes and one in an object of
 /// its own about 600: 40 MiB at worst, 5 MiB for numbers in a list. The schemas of 100 tools and
-/// 5,000 calls of them have about 30,000 values.
+/// 5,000 tool calls of them have about 30,000 values.
 const MAX_VALUES: usize = 1 << 16;
 /// Objects and lists inside one another. Published schemas have at most 20; a template's own
 /// functions recurse by it.
@@ -105,14 +105,14 @@ enum JsonProblem {
     KeyTwice(String),
 }
 
-/// What becomes of an object with a key twice.
+/// Treatment of an object that has a key twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyTwice {
     Refused,
     LastCounts,
 }
 
-/// What a request's JSON took so far.
+/// Bytes and values of a request's JSON, counted so far against their limits.
 #[derive(Debug)]
 pub struct JsonBudget {
     bytes: usize,
@@ -186,12 +186,12 @@ impl JsonBudget {
         }
     }
 
-    /// Arguments of an earlier call, which the model wrote: a JSON object, or another text as it is.
-    /// Of a key that comes twice the last value counts, as for the clients that ran the call.
+    /// Arguments of an earlier tool call, which the model wrote: a JSON object, or another text as
+    /// it is. Of a key that comes twice the last value counts, as for clients that ran the call.
     ///
     /// # Errors
     /// The request's JSON is over the bound of bytes with it.
-    pub fn call_arguments(
+    pub fn tool_call_arguments(
         &mut self,
         field: &str,
         json: &JsonInput,
@@ -392,22 +392,24 @@ mod tests {
 
     #[test]
     fn arguments_that_are_no_object_stay_a_text() {
-        let read =
-            |text: &str| JsonBudget::default().call_arguments("f", &text.into()).expect("within");
+        let read = |text: &str| {
+            JsonBudget::default().tool_call_arguments("f", &text.into()).expect("within")
+        };
         let deep = "[".repeat(1 << 19);
         let many = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES));
         for text in ["{\"item\": \"bri", "3", "[]", "null", "\"a\"", "{} x", " ", &deep, &many] {
             assert_eq!(read(text), ToolCallArguments::Text(text.to_owned()));
         }
-        let one = |value: i32| ToolCallArguments::Object(Map::from_iter([("a".into(), value.into())]));
+        let one =
+            |value: i32| ToolCallArguments::Object(Map::from_iter([("a".into(), value.into())]));
         assert_eq!(read(r#"{"a": 1, "a": 2}"#), one(2));
         assert_eq!(read(""), Map::new().into());
         // A text takes nothing of the budget of values.
         let mut budget = JsonBudget::default();
-        budget.call_arguments("f", &many.as_str().into()).expect("a text");
-        assert_eq!(budget.call_arguments("f", &r#"{"a": 1}"#.into()).expect("within"), one(1));
+        budget.tool_call_arguments("f", &many.as_str().into()).expect("a text");
+        assert_eq!(budget.tool_call_arguments("f", &r#"{"a": 1}"#.into()).expect("within"), one(1));
         let long = JsonInput::Text("x".repeat(MAX_BYTES));
-        budget.call_arguments("g", &long).expect_err("more bytes than a request may have");
+        budget.tool_call_arguments("g", &long).expect_err("more bytes than a request may have");
     }
 
     #[test]
@@ -427,7 +429,7 @@ mod tests {
             assert_eq!(object(&parsed), object(&text));
             let arguments = |json| {
                 let mut budget = JsonBudget::default();
-                (budget.call_arguments("f", json), budget.bytes, budget.values)
+                (budget.tool_call_arguments("f", json), budget.bytes, budget.values)
             };
             assert_eq!(arguments(&parsed), arguments(&text));
         }

@@ -1,5 +1,5 @@
-//! What a family's template writes for an assistant's message is read back as that message: the
-//! thought, the text, and the calls with their arguments.
+//! Round trip of an assistant's message: the text that a family's template writes is read back as
+//! that message, with the thought, the text, and the tool calls with their arguments.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use paceline_text::prompt::conversation::{
-    ToolCallArguments, ContentPart, Conversation, Message, Role, Tool, ToolCall,
+    ContentPart, Conversation, Message, Role, Tool, ToolCall, ToolCallArguments,
 };
 use paceline_text::prompt::{Language, Source};
 use proptest::prelude::*;
@@ -362,9 +362,11 @@ fn conversation(of: impl Fn(Slot) -> String) -> Conversation {
     }
 }
 
-/// The same text without a letter that markup needs.
+/// Replaces every character that markup needs by a dot.
 fn harmless(text: &str) -> String {
-    text.chars().map(|letter| if "<|>[]/:".contains(letter) { '.' } else { letter }).collect()
+    text.chars()
+        .map(|character| if "<|>[]/:".contains(character) { '.' } else { character })
+        .collect()
 }
 
 #[test]
@@ -381,7 +383,7 @@ fn forged_markup_in_any_string_of_a_client_is_ordinary_text() {
             };
             let (found, expected) = (with(&forged), with(&harmless(&forged)));
             assert_eq!(model.counts(&found), model.counts(&expected), "{} {slot:?}", model.name());
-            // And it is there, letter for letter, wherever the template shows that string.
+            // And it is there, character for character, wherever the template shows that string.
             if model.text(&expected).contains("Obey") {
                 let text = model.text(&found);
                 assert!(text.contains(&markup.join(" ")), "{} {slot:?}: {text}", model.name());
@@ -421,7 +423,7 @@ fn markup_that_only_arises_in_the_template_is_ordinary_text() {
     }
 }
 
-/// A key of a call becomes a tag of the template's, between its own brackets.
+/// A key of a tool call becomes a tag of the template's, between its own brackets.
 #[test]
 fn a_clients_word_between_the_templates_brackets_makes_no_token() {
     let model = &MODELS[7];

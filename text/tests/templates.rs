@@ -1,5 +1,5 @@
-//! Chat templates against the reference implementation: what it renders is rendered, letter for
-//! letter, and what it refuses is refused with its words. tests/templates/make.py says how the
+//! Chat templates against the reference implementation: what it renders is rendered, character for
+//! character, and what it refuses is refused with its words. tests/templates/make.py says how the
 //! fixtures were made.
 
 use std::path::PathBuf;

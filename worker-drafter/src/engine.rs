@@ -34,7 +34,7 @@ pub(crate) enum DrafterCommand {
     Stop,
 }
 
-/// What a turn may end in.
+/// Errors that end a turn.
 enum TurnError {
     /// The link is over.
     Link(LinkEnd),

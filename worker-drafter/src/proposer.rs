@@ -1,4 +1,4 @@
-//! What the engine needs of a drafter: a model with weights, or prompt lookup.
+//! Interface of a drafter for the engine: a model with weights, or prompt lookup.
 
 use paceline_drafter_core::{Step, StoreCommand};
 use paceline_models::ModelError;

@@ -71,7 +71,7 @@ pub(crate) struct TargetLink {
     up: Option<Up>,
 }
 
-/// What there is once the handshake is over.
+/// State of the link once the handshake is over.
 struct Up {
     sessions: Sessions,
     /// The mask token's embedding, if the drafter names one and the target has sent it.
@@ -140,7 +140,7 @@ impl TargetLink {
         self.up.as_ref().and_then(|up| up.mask.as_deref()).unwrap_or_default()
     }
 
-    /// What the target's tensors are made of, once the handshake is over.
+    /// Form of the target's tensors, once the handshake is over.
     pub(crate) fn terms(&self) -> Option<&Terms> {
         self.up.as_ref().map(|up| up.sessions.terms())
     }

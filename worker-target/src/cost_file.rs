@@ -118,7 +118,7 @@ impl CostFile {
     }
 }
 
-/// What costs depend on beside the model's files.
+/// Conditions of the costs beside the model's files.
 fn machine(config: &TargetConfig) -> String {
     let TargetConfig { device, threads, keep_quantized, .. } = config;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);

@@ -8,7 +8,7 @@ use paceline_process::config::{Auto, Config};
 /// Share of free memory for the KV when the configuration names none.
 pub(crate) const KV_SHARE: f64 = 0.5;
 
-/// What a model takes, and what there is.
+/// Memory that a model needs, and memory that there is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Fit {
     /// Bytes of the weights once they are loaded.

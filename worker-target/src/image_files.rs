@@ -21,7 +21,7 @@ const MAX_PIXEL_BYTES: u64 = 1 << 30;
 /// An image whose pixels are not read yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AnnouncedImage {
-    /// Its field in the message, for errors.
+    /// Field of the message with the image, for errors.
     pub(crate) field: String,
     /// A plain file name.
     pub(crate) file: String,
@@ -159,9 +159,7 @@ impl ImageFiles {
         if let Err(error) = held.bytes.try_reserve_exact(bytes as usize) {
             self.total.fetch_sub(bytes, Ordering::Relaxed);
             tracing::error!(%error, bytes, "no memory for an image");
-            return Err(
-                Reason::QueueFull.status("there is no memory for the image at this moment")
-            );
+            return Err(Reason::QueueFull.status("there is no memory for the image at this moment"));
         }
         // The allocator may give more than was asked for.
         self.total.fetch_add(held.bytes.capacity() as u64 - bytes, Ordering::Relaxed);

@@ -77,7 +77,7 @@ fn describe(
     }))
 }
 
-/// What the target would send to a drafter at its attachment.
+/// The hello that the target would send to a drafter at its attachment.
 fn hello(dir: &Path, plan: &CheckpointPlan, config: &Config) -> Hello {
     Hello {
         version: paceline_link::handshake::VERSION,

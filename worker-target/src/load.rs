@@ -115,7 +115,7 @@ pub(crate) fn load(
     }))
 }
 
-/// What the other threads know of the model.
+/// Description of the model for the other threads.
 fn loaded_model(
     context: &WorkerContext,
     model: &dyn Target,
@@ -236,7 +236,7 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
 }
 
 /// The layers whose hidden states the first drafter of `drafter.model` reads that may fit a target
-/// of so many layers. If another drafter is linked, the target follows the layers of that one.
+/// of `n_layers` layers. If another drafter is linked, the target follows the layers of that one.
 fn feature_layers(config: &Config, n_layers: usize) -> Vec<usize> {
     for choice in config.drafter_choices() {
         let DrafterFiles { dir, kind } = match config.drafter_files(&choice) {

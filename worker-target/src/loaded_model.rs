@@ -1,4 +1,4 @@
-//! What is known of the model once its weights are loaded.
+//! Description of the model once its weights are loaded.
 
 use paceline_models::TargetInfo;
 use paceline_models::vision::VisionInfo;
@@ -10,7 +10,7 @@ use crate::grammar::Grammars;
 #[derive(Debug)]
 pub(crate) struct LoadedModel {
     pub(crate) info: TargetInfo,
-    /// Its vision tower; `None` if it has none.
+    /// Vision tower of the model; `None` if it has none.
     pub(crate) vision: Option<VisionInfo>,
     /// Bytes that a sequence holds for each patch of its images.
     pub(crate) patch_bytes: u64,

@@ -13,7 +13,7 @@ use crate::request::ValidRequest;
 pub(crate) struct RunningRequest {
     pub(crate) request: ValidRequest,
     pub(crate) outlet: TokenOutlet,
-    /// What the answer is held to, and how far it is.
+    /// Grammar of the answer, and the answer's place in it.
     pub(crate) grammar: Option<GrammarState>,
     pub(crate) first_token: FirstTokenTimes,
     pub(crate) figures: RequestFigures,
@@ -27,7 +27,7 @@ impl RunningRequest {
         Self { request, outlet, grammar: None, first_token, figures }
     }
 
-    /// The same request, held to a grammar.
+    /// The request, held to a grammar.
     pub(crate) fn with_grammar(self, grammar: Option<GrammarState>) -> Self {
         Self { grammar, ..self }
     }
@@ -82,7 +82,7 @@ fn ms(ns: i64) -> f64 {
     (ns as f64 / 1e5).round() / 10.0
 }
 
-/// What a request's first token cost: steps of the vision tower for its images, and steps with rows
+/// Cost of a request's first token: steps of the vision tower for its images, and steps with rows
 /// of its prompt. A preempted sequence that recomputes its rows after its first token adds nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FirstTokenTimes {

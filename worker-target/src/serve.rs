@@ -1,4 +1,4 @@
-//! The worker's gRPC service: checks term and epoch, turns calls into commands, and streams of
+//! The worker's gRPC service: checks term and epoch, turns requests into commands, and streams of
 //! tokens into responses.
 
 use std::pin::Pin;

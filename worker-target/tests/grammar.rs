@@ -51,7 +51,7 @@ fn checkpoint() -> tempfile::TempDir {
     }
     let vocab = words().into_iter().enumerate().filter(|(id, _)| *id != END as usize);
     let vocab: Map<String, Value> = vocab
-        .map(|(id, word)| (word.iter().map(|byte| letter(*byte)).collect(), Value::from(id)))
+        .map(|(id, word)| (word.iter().map(|byte| character(*byte)).collect(), Value::from(id)))
         .collect();
     let tokenizer = json!({
         "added_tokens": [{"id": END, "content": "<|end|>", "special": true}],
@@ -70,14 +70,14 @@ fn words() -> Vec<Vec<u8>> {
     words
 }
 
-/// The letter of a byte in a byte-level tokenizer.
-fn letter(byte: u8) -> char {
+/// The character of a byte in a byte-level tokenizer.
+fn character(byte: u8) -> char {
     let own = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     match own(byte) {
         true => char::from(byte),
         false => {
             let before = (0..byte).filter(|other| !own(*other)).count() as u32;
-            char::from_u32(0x100 + before).expect("a letter")
+            char::from_u32(0x100 + before).expect("a character")
         }
     }
 }

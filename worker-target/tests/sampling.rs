@@ -26,7 +26,7 @@ const TOKENS: u32 = 40;
 /// How far log-probabilities may be apart in two lanes (natural logarithm).
 const NEAR: f32 = 1e-3;
 
-/// What came of a request.
+/// Results of a request.
 #[derive(Debug)]
 struct Stream {
     ids: Vec<u32>,

@@ -45,7 +45,7 @@ pub struct ImageRow {
     pub first: Vec<First>,
     /// Streams of text alone.
     pub alone: Option<Gaps<Figure>>,
-    /// The same streams beside images.
+    /// Decode speed of the streams of text while images are processed.
     pub beside: Option<Gaps<Figure>>,
     /// Speed of the streams beside images over their speed alone, within each run.
     pub kept: Option<Figure>,

@@ -5,15 +5,16 @@ use serde::Serialize;
 
 use crate::statistics::Figure;
 
-/// What the caches of the service hold of an image.
+/// State of the service's caches for an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageCache {
     /// Nothing: it comes for the first time.
     New,
-    /// Its rows in the prefix cache: it comes in the next turn of the same conversation.
+    /// The prefix cache holds the rows of the image: it comes in the next turn of the same
+    /// conversation.
     NextTurn,
-    /// Its features: it comes in another conversation, after other words, so its rows are prefilled
-    /// again.
+    /// The features of the image are cached: it comes in another conversation, after other words,
+    /// so its rows are prefilled again.
     Elsewhere,
 }
 
@@ -21,7 +22,7 @@ impl ImageCache {
     /// All states, in the order of measurement: each needs the ones before it.
     pub const ALL: [Self; 3] = [Self::New, Self::NextTurn, Self::Elsewhere];
 
-    /// Its word in reports.
+    /// Name of the state in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::New => "new",

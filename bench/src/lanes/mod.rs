@@ -180,7 +180,8 @@ impl LaneBench<'_> {
         Ok(())
     }
 
-    /// What was compared; each difference is looked at with the margins of one more plain answer.
+    /// Counts of the compared answers. Each answer that differs is judged by the margins of one
+    /// more plain answer.
     async fn weighed(mut self, screen: &mut Screen) -> Result<Counts, Failure> {
         let (mut counts, suspects) = std::mem::take(&mut self.same).finish();
         if !suspects.is_empty() {

@@ -48,7 +48,7 @@ impl Mode {
         }
     }
 
-    /// Its word in reports.
+    /// Name of the mode in reports.
     pub fn word(self) -> &'static str {
         match self {
             Mode::Absent => "absent",
@@ -85,7 +85,7 @@ impl Cell {
     }
 }
 
-/// What is measured.
+/// Plan of a measurement of the lanes.
 #[derive(Clone, Debug)]
 pub struct LanePlan {
     /// Settings of the service.

@@ -46,7 +46,7 @@ impl Shape {
     }
 }
 
-/// What is measured.
+/// Plan of a measurement of the tables.
 #[derive(Clone, Debug)]
 pub struct TablePlan {
     /// Settings of the service, which has no drafter.

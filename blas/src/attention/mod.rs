@@ -73,7 +73,7 @@ struct Block {
     positions: Range<usize>,
 }
 
-/// What a thread needs for a piece, kept from piece to piece.
+/// Buffers of a thread, kept from piece to piece.
 #[derive(Default)]
 struct Scratch {
     queries: Vec<f32>,
@@ -82,7 +82,7 @@ struct Scratch {
     packed: PackBuffer,
 }
 
-/// What all pieces read, and where they write.
+/// Inputs and outputs that all pieces share.
 struct Attention<'a> {
     kernels: &'a Kernels,
     queries: FloatRows<'a>,

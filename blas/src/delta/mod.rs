@@ -57,7 +57,7 @@ impl NewRows<'_> {
     };
 }
 
-/// What a pass changes and writes.
+/// States and outputs that a pass writes.
 #[derive(Debug)]
 pub struct PassOutput<'a> {
     /// Slots of [`RecurrentSizes::slot`] numbers.
@@ -68,7 +68,7 @@ pub struct PassOutput<'a> {
     pub tape: &'a mut [f32],
 }
 
-/// What all pieces read, and where they write.
+/// Inputs and outputs that all pieces share.
 struct Pass<'a> {
     kernels: &'a Kernels,
     sizes: RecurrentSizes,
@@ -86,7 +86,7 @@ struct Pass<'a> {
 // SAFETY: pieces write different slots, heads or channels, which are the caller's alone.
 unsafe impl Sync for Pass<'_> {}
 
-/// What a thread needs for a piece, kept from piece to piece.
+/// Buffers of a thread, kept from piece to piece.
 #[derive(Default)]
 struct Scratch {
     /// Query, key and values of a row after the convolution.

@@ -213,8 +213,8 @@ pub(super) fn equal_blocks(m: usize, most: usize) -> impl Iterator<Item = (usize
     })
 }
 
-/// A block of so many rows, a number that the compiler knows. Those an instruction set never asks
-/// for are not compiled.
+/// A block of `$rows` rows, a number that the compiler knows. Row counts that an instruction set
+/// never asks for are not compiled.
 macro_rules! by_rows {
     ($rows:ident, $block:ident, $width:expr, $arguments:tt) => {
         by_rows!(@ $rows, $block, $width, $arguments, 1 2 3 4 5 6)

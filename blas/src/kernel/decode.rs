@@ -14,7 +14,7 @@ pub(super) trait Decode {
     const REGISTERS: usize;
     /// Most rows of a block; 0 where weights are always expanded.
     const ROWS: usize;
-    /// What the weights of a group have in common, ready for [`Decode::weights`].
+    /// Values that the weights of a group share, ready for [`Decode::weights`].
     type Group: Copy;
 
     /// # Safety
@@ -29,7 +29,7 @@ pub(super) trait Decode {
         at: usize,
         group: Self::Group,
     ) -> <Self::Lanes as Lanes>::Vector;
-    /// The same weights in the order of lanes that is cheapest.
+    /// The weights of [`Decode::weights`] in the order of lanes that is cheapest.
     ///
     /// # Safety
     /// [`Decode::weights`]'s.
@@ -346,7 +346,7 @@ mod arm {
             at: usize,
             group: Self::Group,
         ) -> float32x4_t {
-            /// To the right by so many.
+            /// Shift of each lane in bits; a negative one shifts to the right.
             static SHIFTS: [i32; 8] = [0, -4, -8, -12, 0, -8, -16, -24];
             // SAFETY: as above; the caller's. Four numbers are 2 or 4 bytes.
             unsafe {

@@ -1,5 +1,5 @@
-//! What a forward does between products, row by row. A row's result has the same bits whatever rows
-//! stand beside it: every sum runs in an order that only the row's length settles.
+//! Functions of a forward between products, row by row. A row's result has the same bits whatever
+//! rows stand beside it: every sum runs in an order that only the row's length settles.
 
 use super::lanes::Lanes;
 
@@ -16,14 +16,14 @@ macro_rules! pieces {
     };
 }
 
-/// So many floats from a place, zeros behind them.
+/// Loads `count` floats from `from`, with zeros after them.
 #[inline(always)]
 pub(super) unsafe fn load<L: Lanes>(from: *const f32, count: usize) -> L::Vector {
     // SAFETY: the caller's.
     unsafe { if count == L::COUNT { L::load(from) } else { L::load_part(from, count) } }
 }
 
-/// So many floats to a place.
+/// Stores the first `count` floats of `vector` at `to`.
 #[inline(always)]
 pub(super) unsafe fn store<L: Lanes>(to: *mut f32, vector: L::Vector, count: usize) {
     // SAFETY: the caller's; no vector is longer than the array.
@@ -281,7 +281,7 @@ pub struct Rotation<'a> {
     pub sin: &'a [f32],
 }
 
-/// What a layer norm multiplies each number of a row by, and what it adds.
+/// Factors and offsets of a layer norm, one of each for every number of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Affine<'a> {
     /// Factors.

@@ -331,7 +331,8 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn load_part(from: *const f32, count: usize) -> __m256 {
-            /// Its window that begins `count` before the middle has `count` lanes set.
+            /// Masks by window: the window that begins `count` before the middle has `count` lanes
+            /// set.
             static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
             // SAFETY: as above; count < 8, and lanes that are masked out are not read.
             unsafe {

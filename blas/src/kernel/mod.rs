@@ -124,7 +124,7 @@ impl PackBuffer {
         Self(Vec::new())
     }
 
-    /// Room for so many floats, of any content.
+    /// Room for `count` floats, of any content.
     fn floats(&mut self, count: usize) -> *mut f32 {
         let lines = count.div_ceil(16);
         if self.0.len() < lines {
@@ -248,7 +248,7 @@ const WIDE: Kernels = Kernels {
     ..PORTABLE
 };
 
-/// What this processor can run, best first.
+/// Instruction sets that this processor has, best first.
 pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     #[cfg(target_arch = "x86_64")]
     let native = {

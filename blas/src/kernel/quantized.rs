@@ -70,7 +70,7 @@ const LINE: usize = 64;
 /// AVX-512 with 8 to 32 rows).
 const BLOCKS: usize = 2;
 
-/// Whether so many rows are multiplied by weights in registers. Other formats and portable code are
+/// Whether `m` rows are multiplied by weights in registers. Other formats and portable code are
 /// rare, and each is much code.
 fn in_registers<D: Decode>(weight: &QuantizedWeight, m: usize) -> bool {
     matches!(weight.bits, 4 | 8) && m <= BLOCKS * D::ROWS
@@ -341,12 +341,12 @@ unsafe fn block<D: Decode, const BITS: usize, const R: usize, const C: usize>(
 /// [`span`]'s, for all rows.
 #[inline(always)]
 unsafe fn multiply<D: Blocks, const BITS: usize>(all: &Span<'_>) {
-    /// Whether the sums of so many rows and four columns, and what decodes the weights, fit the
-    /// registers; else two columns at a time.
+    /// Whether the sums of `rows` rows and four columns fit the registers beside the decoder of the
+    /// weights. Else two columns are computed at a time.
     const fn fits(rows: usize, registers: usize) -> bool {
         4 * rows + 8 < registers
     }
-    /// A span of so many rows, a number that the compiler knows.
+    /// A span of `$rows` rows, a number that the compiler knows.
     macro_rules! spans {
         ($rows:expr, $span:expr, $($number:literal)*) => {
             match $rows {

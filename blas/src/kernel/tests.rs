@@ -78,7 +78,7 @@ fn factors_are_applied_and_c_is_not_read_without_one() {
     }
 }
 
-/// What the crate is for.
+/// Tests the purpose of the crate.
 #[test]
 fn a_row_has_the_same_bits_among_any_others() {
     for kernels in available() {

@@ -23,7 +23,7 @@ pub(crate) use several::run_several;
 /// More are not used: the products are bound by memory.
 const MOST_THREADS: usize = 64;
 
-/// What a product costs beside its weights, in the same unit: multiplications of so many rows cost
+/// Cost of a product beside its weights, in the same unit: multiplications of this many rows cost
 /// as much as reading the weight.
 pub(crate) const ROWS_PER_READ: usize = 4;
 
@@ -34,7 +34,7 @@ const ALONE: usize = 64 * 1024;
 /// Weights of a piece, at least.
 const PIECE: usize = 16 * 1024;
 
-/// Up to so many rows a product is bound by reading its weights.
+/// Up to this many rows a product is bound by reading its weights.
 const FEW: usize = 48;
 
 /// Most rows that are packed at a time: 240 of 11,008 numbers are 10 MiB.
@@ -121,7 +121,7 @@ pub(crate) fn run_pieces(pieces: usize, threads: usize, piece: &(impl Fn(usize) 
     }
 }
 
-/// Threads for work of so many weights that are read.
+/// Threads for work that reads `work` weights.
 pub(crate) fn threads_for(work: usize) -> usize {
     if work < ALONE { 1 } else { threads() }
 }
@@ -205,13 +205,13 @@ unsafe fn band(kernels: &Kernels, product: &Product, buffer: &mut PackBuffer) {
     }
 }
 
-/// What a product costs, in weights that are read.
+/// Cost of a product, in weights that are read.
 fn work_of(product: &Product) -> usize {
     let Product { m, n, k, .. } = *product;
     n.saturating_mul(k).saturating_mul(m.max(ROWS_PER_READ)) / ROWS_PER_READ
 }
 
-/// How a product is cut into pieces: so many columns and rows each.
+/// Partition of a product into pieces of `columns` columns and `rows` rows.
 #[derive(Clone, Copy)]
 struct Partition {
     columns: usize,

@@ -1,4 +1,4 @@
-//! What the helper threads need of the standard library and of Linux: atomics, a cell, a futex,
+//! Primitives of the helper threads from the standard library and Linux: atomics, a cell, a futex,
 //! threads. The model of the pool (`tests/pool_model`) has the same names with loom's types behind
 //! them.
 

@@ -12,7 +12,7 @@ fn with_openblas() {
     unsafe { openblas_set_num_threads(1) };
 }
 
-/// What MLX would call.
+/// Calls `cblas_sgemm` as MLX does.
 fn call(product: &Product) {
     let Product { transposed, m, n, k, alpha, a, a_row, a_step, b, ldb, beta, c, ldc, .. } =
         *product;
@@ -110,7 +110,7 @@ fn nothing_to_sum_leaves_c_to_its_factor() {
     }
 }
 
-/// The same numbers in every layout and, so that the reference is not our own, by OpenBLAS as well.
+/// Checks every layout against OpenBLAS, so that the reference is not our own.
 #[test]
 fn without_openblas_every_layout_is_computed() {
     with_openblas();

@@ -1,5 +1,5 @@
-//! What `src/pool/sync.rs` gives the pool, with loom's types and a modelled futex, and the bugs
-//! that tests plant in it.
+//! Loom's counterparts of `src/pool/sync.rs`: its types, a modelled futex, and the bugs that tests
+//! plant in it.
 
 use std::cell::{Cell, RefCell};
 use std::io;

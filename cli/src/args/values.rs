@@ -23,7 +23,7 @@ pub struct BadTokenIds(String);
 pub struct Bias {
     /// The id of the token whose logit is changed.
     pub id: u32,
-    /// What is added to its logit; the service knows the range.
+    /// Number added to the logit of the token; the service knows the range.
     pub bias: f32,
 }
 

@@ -12,14 +12,14 @@ use super::report::SelftestReport;
 use super::tester::Tester;
 use super::verdict::EVEN;
 
-/// What became of one drafter.
+/// Outcome of the selftest of one drafter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DrafterResult {
     /// As it was named: a directory, or `lookup`.
     pub drafter: String,
     /// Why it was not measured.
     pub refused: Option<String>,
-    /// Its figures, if it was.
+    /// Figures of the drafter, if it was measured.
     pub report: Option<SelftestReport>,
 }
 

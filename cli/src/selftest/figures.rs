@@ -30,8 +30,8 @@ impl Decode {
     }
 }
 
-/// The same request in both lanes, one right after the other; the drafted one is missing where
-/// there is no drafter.
+/// One request in both lanes, one right after the other; the drafted answer is missing where there
+/// is no drafter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     /// Kind of the prompt.
@@ -68,7 +68,7 @@ impl Spread {
     }
 }
 
-/// What was found for one kind of prompt, or for all.
+/// Result for one kind of prompt, or for all kinds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SelftestRow {
     /// Kind of the prompts; "all".
@@ -98,7 +98,7 @@ pub struct SelftestRow {
     pub ttft_ratio: Option<f64>,
     /// Seconds of decoding in the plain lane, of pairs in which both are known.
     pub plain_s: f64,
-    /// The same with the drafter.
+    /// Seconds of decoding with the drafter, of the same pairs.
     pub drafted_s: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What is tested: the configuration, with the models of the flags.
+//! Subject of the test: the configuration, with the models of the flags.
 
 use paceline_client::Failure;
 use paceline_client::own_service::settings::{Settings, drafter};

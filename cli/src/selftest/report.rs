@@ -33,7 +33,7 @@ pub struct SelftestReport {
     pub late_drafts: u64,
     /// Answers without a draft although they asked for one: reason and number.
     pub undrafted: Vec<(String, usize)>,
-    /// What a step of one request costs, by rows.
+    /// Costs of a step of one request, by rows.
     pub step_costs: Vec<StepMs>,
     /// The verdict, in sentences.
     pub verdict: Vec<String>,

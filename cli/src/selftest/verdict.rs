@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// The verdict of kinds with these ratios, at so many tokens per cycle.
+    /// Verdict on kinds with these ratios, at `per_cycle` tokens per cycle.
     fn lines(ratios: &[(&str, f64)], per_cycle: f64) -> Vec<String> {
         lines_of(ratios, SelftestRow { tokens_per_cycle: Some(per_cycle), ..row("all", 1.0) })
     }

@@ -149,7 +149,7 @@ pub fn open_log(dir: &RuntimeDir, member: Member) -> io::Result<File> {
     telemetry::child_log(&dir.log(member.name()), LOG_BYTES)
 }
 
-/// What a child does by itself.
+/// Changes that a child makes by itself.
 pub enum News {
     /// The process ended.
     Ended(ChildEnd),

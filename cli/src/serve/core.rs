@@ -37,7 +37,7 @@ impl std::fmt::Display for ChildEnd {
     }
 }
 
-/// What happened.
+/// Events of the supervised processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The service begins.
@@ -52,7 +52,7 @@ pub enum Event {
     Tick,
 }
 
-/// What is to be done.
+/// Actions for the shell to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start it; how often it was restarted without being asked.
@@ -75,11 +75,11 @@ pub enum Action {
 /// A note for the person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A child ended and is started again after so many milliseconds.
+    /// A child ended and is started again after this many milliseconds.
     Restarting(Member, ChildEnd, u64),
     /// A child ended and the service ends with it.
     Fatal(Member, ChildEnd),
-    /// A child's restart budget is spent: it is down, and tried again after so many milliseconds.
+    /// A child's restart budget is spent: it is down, and tried again after this many milliseconds.
     Failed(Member, ChildEnd, u64),
     /// A child gave no sign of life for too long and is killed.
     Frozen(Member),

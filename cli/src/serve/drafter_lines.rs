@@ -1,4 +1,4 @@
-//! What `serve` shows of the drafter once the service is ready: the drafter that is used, and each
+//! Lines of `serve` about the drafter once the service is ready: the drafter that is used, and each
 //! one of `drafter.model` that was refused. Given snapshots, returns lines.
 
 use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};

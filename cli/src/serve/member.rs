@@ -13,7 +13,7 @@ pub enum Member {
 pub const BOTH: [Member; 2] = [Member::Supervisor, Member::Gateway];
 
 impl Member {
-    /// Its name in files and messages.
+    /// Name of the process in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Member::Supervisor => "supervisor",
@@ -21,7 +21,7 @@ impl Member {
         }
     }
 
-    /// Its place in a list of both.
+    /// Index of the process in a list of both.
     pub fn place(self) -> usize {
         self as usize
     }

@@ -46,8 +46,8 @@ const READY_STATUS_POLL: Duration = Duration::from_secs(1);
 const TRIES_IN_LEASE: u64 = 3;
 const LONGEST_SUPERVISOR_RETRY_MS: u64 = 10_000;
 const SHORTEST_SUPERVISOR_RETRY_MS: u64 = 1_000;
-/// Gateway and supervisor are frozen after so many times `supervisor.hang_s` without a sign of
-/// life: 30 s by default, as WatchdogSec of the units in deploy/.
+/// Gateway and supervisor count as frozen after this many times `supervisor.hang_s` without a sign
+/// of life: 30 s by default, as WatchdogSec of the units in deploy/.
 const HANGS_TO_FREEZE: u64 = 3;
 /// A day: more than that means never, and stays within what a watchdog's variable can hold.
 const LONGEST_FREEZE_MS: u64 = 86_400_000;

@@ -1,5 +1,5 @@
-//! What `serve` shows of the service's way to ready and of what happens to it later. Given
-//! snapshots, returns lines.
+//! Lines of `serve` about the start of the service until it is ready, and about later changes.
+//! Given snapshots, returns lines.
 
 use paceline_client::print::{bytes, share};
 use paceline_proto::v1::{ProcessState, StatusResponse};
@@ -13,7 +13,7 @@ pub enum Show {
     Passing(String),
 }
 
-/// What has been shown so far.
+/// State that `serve` has shown so far.
 #[derive(Debug)]
 pub struct Progress {
     model: String,
@@ -38,7 +38,7 @@ impl Progress {
         Self { model, address, sparse, seen: None, quarter: 0, served: false }
     }
 
-    /// What is new in a snapshot.
+    /// Text for what changed since the last snapshot, if anything did.
     pub fn update(&mut self, status: &StatusResponse) -> Option<Show> {
         let target = status.target.clone().unwrap_or_default();
         let state = (target.state(), target.epoch);

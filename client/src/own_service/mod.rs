@@ -102,8 +102,8 @@ pub struct OwnService {
 }
 
 impl OwnService {
-    /// Waits until it can be measured, and calls `passing` with each step on the way. Returns
-    /// whether there is a drafter.
+    /// Waits until the service can be measured, and passes each step on the way to `passing`.
+    /// Returns whether there is a drafter.
     ///
     /// # Errors
     /// It cannot become ready, or hangs.
@@ -136,7 +136,7 @@ impl OwnService {
         }
     }
 
-    /// Its status; `None` if its supervisor does not answer.
+    /// Status of the service; `None` if its supervisor does not answer.
     pub async fn snapshot(&self) -> Option<StatusResponse> {
         let mut client = self.operations();
         let answer = tokio::time::timeout(STATUS_TIMEOUT, client.status(StatusRequest {})).await;

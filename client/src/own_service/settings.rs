@@ -38,7 +38,7 @@ impl Settings {
         Ok(Self { config, file })
     }
 
-    /// The same target without a drafter, not even the embedded one.
+    /// Settings with this target and no drafter, not even the embedded one.
     ///
     /// # Errors
     /// The configuration names no target that is there.

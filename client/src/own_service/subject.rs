@@ -6,9 +6,9 @@ use serde::Serialize;
 /// A model that took part in a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Model {
-    /// Its directory.
+    /// Directory of the model.
     pub model: String,
-    /// Its weights in memory.
+    /// Bytes of the weights in memory.
     pub weight_bytes: u64,
 }
 

@@ -1,6 +1,6 @@
-//! What prompt lookup costs a cycle: three committed tokens are read and a proposal is made, after
-//! a context of 1,000, 4,000 and 60,000 tokens. Further what the reading of 4,000 tokens costs. The
-//! bound of a cycle after 4,000 tokens is 20 µs.
+//! Cost of prompt lookup for one cycle: three committed tokens are read and a proposal is made,
+//! after a context of 1,000, 4,000 and 60,000 tokens. A second figure is the cost of reading 4,000
+//! tokens. The bound of a cycle after 4,000 tokens is 20 µs.
 //!
 //! `cargo bench -p paceline-drafter-core --bench lookup`
 

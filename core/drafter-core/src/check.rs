@@ -45,13 +45,13 @@ pub enum FeedError {
         expected: u32,
         /// Ids of the target's vocabulary.
         vocab_size: u32,
-        /// What is there instead.
+        /// Number of ids, or the id that is not below `vocab_size`, in words.
         found: String,
     },
     /// More sessions than were agreed on.
     #[error("expected at most {limit} sessions, found {found}")]
     TooManySessions {
-        /// What was agreed on.
+        /// Most sessions that were agreed on.
         limit: usize,
         /// Sessions after this Feed.
         found: usize,
@@ -61,7 +61,7 @@ pub enum FeedError {
         "expected {what} of [{rows}, {columns}] {element:?}, none for no rows; found {found:?}"
     )]
     Tensor {
-        /// What the tensor holds.
+        /// Name of the tensor's content.
         what: &'static str,
         /// Rows of all entries.
         rows: u64,
@@ -105,7 +105,7 @@ pub enum FeedError {
     /// A round number without requests.
     #[error("round {round} has no requests")]
     EmptyRound {
-        /// Its number.
+        /// Number of the round.
         round: u64,
     },
     /// A round number that does not count up.

@@ -1,5 +1,5 @@
-//! What a drafter decides: which sessions there are, what a Feed means for them, what the next
-//! forward holds. Pure: no clock, no socket, no array.
+//! Decisions of a drafter: the sessions that exist, the meaning of a Feed for them, the content of
+//! the next forward. Pure: no clock, no socket, no array.
 //!
 //! ```text
 //!  first context ──▶ open ──▶ reading ⇄ caught up ──▶ closed     caught up: all rows that came were read
@@ -25,7 +25,7 @@ pub use sessions::{DenialReason, DeniedDraft, DraftBlock, Opened, SessionWork, S
 
 use paceline_vocabulary::TensorType;
 
-/// What both sides agreed on in the handshake.
+/// Terms that both sides agreed on in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Width of embeddings and of hidden rows.

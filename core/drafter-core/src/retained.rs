@@ -14,7 +14,7 @@ use paceline_vocabulary::link::{PageKey, RetainedPages};
 /// Positions of a page.
 const PAGE: u32 = 64;
 
-/// What the shell does in its store.
+/// Command to the shell's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreCommand {
     /// Free a slot: nothing uses it any more.
@@ -62,7 +62,7 @@ struct RetainedContext {
 /// A retained context that a session can begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its number.
+    /// Number of the retained context.
     pub context: u64,
     /// Position of its first row.
     pub start: u32,

@@ -11,12 +11,12 @@ use paceline_vocabulary::link::{
 
 use crate::{PIECE_ROWS, RIDER_ROWS, RetainedContexts, Rows, StoreCommand, Terms};
 
-/// What one forward does for one session.
+/// Work of one forward for one session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionWork {
     /// The target's number of the session.
     pub session: SessionId,
-    /// Its number in the KV store; another one after every fresh start.
+    /// Number of the session in the KV store; another one after every fresh start.
     pub slot: u64,
     /// Absolute position of the first context row, or of the bonus token if there is no context.
     pub position: u32,
@@ -47,7 +47,7 @@ impl SessionWork {
 /// A block to draft.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftBlock {
-    /// Its rows, the bonus token included: at least 2.
+    /// Rows of the block, the bonus token included: at least 2.
     pub rows: u32,
     /// The bonus token.
     pub bonus_id: u32,
@@ -182,7 +182,7 @@ impl Sessions {
         }
     }
 
-    /// What was agreed on.
+    /// Terms that were agreed on in the handshake.
     pub fn terms(&self) -> &Terms {
         &self.terms
     }

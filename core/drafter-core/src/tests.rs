@@ -49,7 +49,7 @@ struct Rig {
     missed: Vec<u64>,
     round: u64,
     value: u16,
-    /// What lies at (session, position), by the newest start of the session.
+    /// Values of the rows by (session, position), of the newest start of the session.
     rows: HashMap<(u64, u32), u16>,
 }
 

@@ -12,7 +12,7 @@ use crate::routing::{Decision, Policy};
 use crate::worker::WorkerDescription;
 use crate::{drafter, routing, worker};
 
-/// What is to be done.
+/// Action that the shell is to carry out.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Action {
@@ -29,8 +29,8 @@ pub enum Action {
     PushPolicy { epoch: Epoch, policy: Policy },
     /// Log that the policy changed.
     LogPolicy { epoch: u64, key: &'static str, from: String, to: String, cause: &'static str },
-    /// Answer an operator's call: the order was carried out, or why not.
-    Answer { call: OrderId, outcome: Result<(), OrderRefusal> },
+    /// Answer an operator's order: it was carried out, or why not.
+    Answer { order_id: OrderId, outcome: Result<(), OrderRefusal> },
     /// Forward this request to this epoch of the target.
     Admit { ticket: Ticket, epoch: Epoch, permit: Permit, queued_ms: u64 },
     /// Refuse this request.
@@ -72,7 +72,7 @@ impl From<drafter::Action> for Action {
                 Action::LogLink { slot, generation, to, cause }
             }
             drafter::Action::LogRefusal { refused, next } => Action::LogRefusal { refused, next },
-            drafter::Action::Answer { call, outcome } => Action::Answer { call, outcome },
+            drafter::Action::Answer { order_id, outcome } => Action::Answer { order_id, outcome },
         }
     }
 }

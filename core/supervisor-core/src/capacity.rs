@@ -1,10 +1,10 @@
-//! What one epoch of the target can hold, as the target describes it.
+//! Capacity of one epoch of the target, as the target describes it.
 
 use paceline_vocabulary::report::KvClass;
 
 use crate::request::RequestSummary;
 
-/// What a target can hold.
+/// Capacity of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// KV memory by length of a sequence, ascending.

@@ -55,7 +55,7 @@ pub enum Denial {
     },
     /// The queue is full.
     QueueFull {
-        /// Its places.
+        /// Number of places in the queue.
         limit: usize,
     },
     /// It waited its whole time in the queue.
@@ -81,14 +81,14 @@ pub enum Denial {
         /// The longest sequence.
         context: u32,
     },
-    /// Its first token would come after its deadline.
+    /// The first token would come after the request's deadline.
     DeadlineInfeasible {
         /// Earliest time of its first token, from its arrival.
         earliest_ms: u64,
         /// Time to its deadline, from its arrival.
         remaining_ms: u64,
     },
-    /// Its deadline passed while it waited.
+    /// The request's deadline passed while it waited.
     DeadlinePassed {
         /// How long it waited.
         waited_ms: u64,

@@ -10,7 +10,7 @@ use crate::request::{RequestSummary, ServedRequest};
 use crate::routing::PolicyChange;
 use crate::worker;
 
-/// What happened.
+/// Event that the core receives.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Event {
@@ -21,9 +21,9 @@ pub enum Event {
     /// Both workers have their ends of this link, or why not.
     Connected { generation: u64, failure: Option<String> },
     /// An operator ordered something of the drafter.
-    DrafterOrdered { call: OrderId, order: DrafterOrder },
+    DrafterOrdered { order_id: OrderId, order: DrafterOrder },
     /// An operator ordered something of another process, or of the whole service.
-    Ordered { call: OrderId, order: OperatorOrder },
+    Ordered { order_id: OrderId, order: OperatorOrder },
     /// The last `Repermit` of this epoch of the target was answered, or was not answered in time:
     /// the target took all permits but these.
     Repermitted { epoch: Epoch, missed: Vec<Ticket> },
@@ -32,7 +32,7 @@ pub enum Event {
     /// A request ended well; its `Ended` follows.
     Served { ticket: Ticket, served: ServedRequest },
     /// An operator sets a key of the policy.
-    PolicySet { call: OrderId, change: PolicyChange },
+    PolicySet { order_id: OrderId, change: PolicyChange },
     /// Free memory of the machine was read.
     MemoryRead { available_bytes: Option<u64> },
     /// A request is over, or its client is gone; also of a request that was denied.

@@ -18,7 +18,7 @@ pub struct GatewayChange {
     pub cause: &'static str,
 }
 
-/// What is known of the gateway.
+/// State of the gateway, by its stream and its reports.
 #[derive(Clone, Debug, Default)]
 pub struct Gateway {
     /// Number of the newest `Attach` stream; the shell counts them up.
@@ -74,12 +74,12 @@ impl Gateway {
         self.newest
     }
 
-    /// Its epoch; 0 before the first report.
+    /// Epoch of the gateway; 0 before the first report.
     pub fn epoch(&self) -> Epoch {
         self.report.map_or(Epoch(0), |report| report.epoch)
     }
 
-    /// Its state as `paceline status` names it.
+    /// State of the gateway as `paceline status` names it.
     pub fn state(&self) -> ProcessState {
         match (self.attached, self.report.map(|report| report.state)) {
             (None, _) => ProcessState::Stopped,
@@ -94,7 +94,7 @@ impl Gateway {
         self.attached
     }
 
-    /// Its last report; also of a gateway that is gone.
+    /// Last report of the gateway; also of a gateway that is gone.
     pub fn report(&self) -> Option<&GatewayReport> {
         self.report.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Numbers and names of requests, operators' calls and workers.
+//! Numbers and names of requests, operators' orders and workers.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// An operator's call, numbered by the shell.
+/// An operator's order, numbered by the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderId(pub u64);
 
@@ -33,7 +33,7 @@ impl WorkerSlot {
         }
     }
 
-    /// Its index in an array of both.
+    /// Index of the slot in an array of both.
     pub fn idx(self) -> usize {
         match self {
             WorkerSlot::First => 0,
@@ -52,7 +52,7 @@ pub enum WorkerId {
 }
 
 impl WorkerId {
-    /// Its name in the runtime directory and in logs.
+    /// Name of the worker in the runtime directory and in logs.
     pub fn name(self) -> &'static str {
         match self {
             WorkerId::Target => "target",

@@ -70,7 +70,7 @@ pub struct MachineMemory {
     pub drafter: ProcessMemory,
     /// Free bytes, as the system reports.
     pub available_bytes: Option<u64>,
-    /// What the GPU's driver recommends for all processes, as the target reports it; `None`: no
+    /// Bytes that the GPU's driver recommends for all processes, as the target reports; `None`: no
     /// such bound.
     pub recommended_bytes: Option<u64>,
 }
@@ -97,7 +97,7 @@ impl MachineMemory {
         (whole / RESERVE_SHARE).min(MAX_RESERVE_BYTES)
     }
 
-    /// What all of ours may hold together; 0 if neither the system nor the GPU bounds it.
+    /// Bytes that all processes of ours may hold; 0 if neither the system nor the GPU bounds it.
     fn budget(&self) -> u64 {
         let held = self.target.plus(self.drafter).all();
         let whole = |available| held.saturating_add(available);

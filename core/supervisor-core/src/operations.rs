@@ -1,5 +1,5 @@
-//! What operators order of the target, the gateway, the supervisor and the whole service, and when
-//! an order is carried out.
+//! Orders of operators about the target, the gateway, the supervisor and the whole service, and
+//! when an order is carried out.
 //!
 //! ```text
 //! restart target:  requests are refused ── none runs, or time ──▶ the process is ended ── gone ──▶ it is started ── ready ──▶ answer
@@ -7,7 +7,7 @@
 //! drain:           requests are refused ── none runs ──▶ answer; undone by another order
 //! restart supervisor: answer; requests are refused ── none runs, or time ──▶ it ends and leaves the workers where they are
 //! ```
-//! If an operator gives up a call, its order stands.
+//! If an operator stops waiting, the order stands.
 
 use paceline_vocabulary::state::ProcessState;
 use paceline_vocabulary::{Epoch, Millis, Reason};
@@ -18,8 +18,8 @@ use crate::ids::OrderId;
 use crate::service::ServicePhase;
 use crate::worker::{Phase, Worker};
 
-/// Calls that may wait at once (I6).
-const MAX_CALLS: usize = 64;
+/// Orders that may wait at once (I6).
+const MAX_OPEN_ORDERS: usize = 64;
 /// Time that running requests of a gateway get if it is restarted at once.
 const NO_GRACE_MS: u32 = 0;
 
@@ -34,7 +34,7 @@ pub enum ServiceProcess {
 }
 
 impl ServiceProcess {
-    /// Its name in events and messages.
+    /// Name of the process in events and messages.
     pub fn name(self) -> &'static str {
         match self {
             ServiceProcess::Gateway => "gateway",
@@ -45,7 +45,7 @@ impl ServiceProcess {
     }
 }
 
-/// What an operator orders.
+/// An operator's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorOrder {
     /// A process is to end and be started again.
@@ -81,12 +81,12 @@ impl OperatorOrder {
     }
 }
 
-/// What is to be done.
+/// Action that operations order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Action {
-    /// Answer an operator's call.
-    Answer { call: OrderId, outcome: Result<(), OrderRefusal> },
+    /// Answer an operator's order.
+    Answer { order_id: OrderId, outcome: Result<(), OrderRefusal> },
     /// Start the target.
     StartTarget,
     /// End the target.
@@ -99,8 +99,8 @@ pub enum Action {
     ForgetRequests,
     /// Restart the gateway of this `Attach` stream and of earlier ones.
     RestartGateway { attachment: u64, grace_ms: Option<u32> },
-    /// Restart the drafter; the drafters answer the call.
-    RestartDrafter { call: OrderId, at_once: bool },
+    /// Restart the drafter; the drafters answer the order.
+    RestartDrafter { order_id: OrderId, at_once: bool },
     /// Restart the supervisor.
     RestartSupervisor { at_once: bool },
     /// Drain the service.
@@ -109,7 +109,7 @@ pub enum Action {
     Resume,
 }
 
-/// What operations need to know of the rest.
+/// Inputs of operations from the rest of the core.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// Where the service stands.
@@ -140,14 +140,14 @@ enum Goal {
 
 #[derive(Clone, Copy, Debug)]
 struct OpenOrder {
-    call: OrderId,
+    order_id: OrderId,
     goal: Goal,
 }
 
 /// Where a restart of the target stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TargetRestart {
-    /// Its requests have their time.
+    /// The requests have their time to end.
     Draining { until: Millis },
     /// The process is being ended.
     Ending,
@@ -158,7 +158,7 @@ enum TargetRestart {
 pub struct Operations {
     drain_ms: u64,
     restart: Option<TargetRestart>,
-    calls: Vec<OpenOrder>,
+    open_orders: Vec<OpenOrder>,
 }
 
 fn stopping() -> OrderRefusal {
@@ -169,7 +169,7 @@ fn stopping() -> OrderRefusal {
 impl Operations {
     /// No order yet. Running requests get `drain_ms` before a restart.
     pub fn new(drain_ms: u64) -> Self {
-        Self { drain_ms, restart: None, calls: Vec::new() }
+        Self { drain_ms, restart: None, open_orders: Vec::new() }
     }
 
     /// When [`Operations::on_time`] has something to do.
@@ -188,21 +188,21 @@ impl Operations {
     /// Takes an operator's order.
     pub fn on_order(
         &mut self,
-        call: OrderId,
+        order_id: OrderId,
         order: OperatorOrder,
         inputs: &Inputs<'_>,
         now: Millis,
     ) -> Vec<Action> {
         let mut out = Vec::new();
-        if let Err(refusal) = self.carry_out(call, order, inputs, now, &mut out) {
-            out.push(Action::Answer { call, outcome: Err(refusal) });
+        if let Err(refusal) = self.carry_out(order_id, order, inputs, now, &mut out) {
+            out.push(Action::Answer { order_id, outcome: Err(refusal) });
         }
         out
     }
 
     fn carry_out(
         &mut self,
-        call: OrderId,
+        order_id: OrderId,
         order: OperatorOrder,
         inputs: &Inputs<'_>,
         now: Millis,
@@ -211,41 +211,42 @@ impl Operations {
         if !inputs.is_up() {
             return Err(stopping());
         }
-        if self.calls.len() >= MAX_CALLS {
+        if self.open_orders.len() >= MAX_OPEN_ORDERS {
             let message =
-                format!("{MAX_CALLS} orders are being carried out already; try again in 1 s");
+                format!("{MAX_OPEN_ORDERS} orders are being carried out already; try again in 1 s");
             return Err(OrderRefusal::new(Reason::QueueFull, message));
         }
         match order {
             OperatorOrder::Restart { process, at_once } => match process {
-                ServiceProcess::Drafter => out.push(Action::RestartDrafter { call, at_once }),
+                ServiceProcess::Drafter => out.push(Action::RestartDrafter { order_id, at_once }),
                 ServiceProcess::Target => {
                     let goal = Goal::Target { after: inputs.target.last_epoch() };
                     self.restart_target(at_once, inputs, now, out);
-                    self.calls.push(OpenOrder { call, goal });
+                    self.open_orders.push(OpenOrder { order_id, goal });
                 }
                 ServiceProcess::Gateway => {
                     let after = restart_gateway(at_once, inputs.gateway, out)?;
-                    self.calls.push(OpenOrder { call, goal: Goal::Gateway { after } });
+                    self.open_orders.push(OpenOrder { order_id, goal: Goal::Gateway { after } });
                 }
                 ServiceProcess::Supervisor => {
                     self.restart = None;
-                    out.push(Action::Answer { call, outcome: Ok(()) });
+                    out.push(Action::Answer { order_id, outcome: Ok(()) });
                     out.push(Action::RestartSupervisor { at_once });
                 }
             },
             OperatorOrder::Drain => {
                 out.push(Action::Hold);
-                self.calls.push(OpenOrder { call, goal: Goal::Drained });
+                self.open_orders.push(OpenOrder { order_id, goal: Goal::Drained });
             }
             OperatorOrder::Resume => {
                 out.push(Action::Resume);
                 let undone =
                     OrderRefusal::new(Reason::ProcessState, "another order undid the drain");
-                for open in self.calls.extract_if(.., |open| open.goal == Goal::Drained) {
-                    out.push(Action::Answer { call: open.call, outcome: Err(undone.clone()) });
+                for open in self.open_orders.extract_if(.., |open| open.goal == Goal::Drained) {
+                    let outcome = Err(undone.clone());
+                    out.push(Action::Answer { order_id: open.order_id, outcome });
                 }
-                out.push(Action::Answer { call, outcome: Ok(()) });
+                out.push(Action::Answer { order_id, outcome: Ok(()) });
             }
         }
         Ok(())
@@ -332,13 +333,13 @@ impl Operations {
         out
     }
 
-    /// Answers the calls whose order is carried out, or cannot be.
-    pub fn answer_calls(&mut self, inputs: &Inputs<'_>, now: Millis) -> Vec<Action> {
+    /// Answers the orders that are carried out, or cannot be.
+    pub fn answer_orders(&mut self, inputs: &Inputs<'_>, now: Millis) -> Vec<Action> {
         let mut out = Vec::new();
-        self.calls.retain(|open| {
+        self.open_orders.retain(|open| {
             let outcome = outcome(open.goal, inputs, now);
             let is_open = outcome.is_none();
-            out.extend(outcome.map(|outcome| Action::Answer { call: open.call, outcome }));
+            out.extend(outcome.map(|outcome| Action::Answer { order_id: open.order_id, outcome }));
             is_open
         });
         out

@@ -1,8 +1,8 @@
-//! What the core knows of a request.
+//! Facts of a request that the core uses.
 
 use paceline_vocabulary::{KeyId, Lane, Millis, RouteReason, RouteWish};
 
-/// What admission and routing need to know of a request.
+/// Facts of a request that admission and routing use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestSummary {
     /// Owner of the request.
@@ -48,7 +48,7 @@ impl RequestSummary {
 /// How a request that ended well was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedRequest {
-    /// Its lane.
+    /// Lane of the request.
     pub lane: Lane,
     /// Why it had this lane.
     pub reason: RouteReason,

@@ -30,7 +30,7 @@ pub enum ServicePhase {
 }
 
 impl ServicePhase {
-    /// Its word in events.
+    /// Name of the phase in events.
     pub fn name(self) -> &'static str {
         match self {
             ServicePhase::Serving => "serving",
@@ -43,7 +43,7 @@ impl ServicePhase {
     }
 }
 
-/// What happened.
+/// Event that the service receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Somebody asked the service to stop: the first time it drains, the second time it aborts, the
@@ -68,7 +68,7 @@ pub enum Event {
     TimePassed,
 }
 
-/// What is to be done.
+/// Action that the service orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Log that the phase changed.

@@ -17,7 +17,7 @@ pub struct Settings {
     pub worker: WorkerSettings,
     /// Time that running requests get when the service is asked to stop.
     pub drain_ms: u64,
-    /// The same when the process that started the supervisor is gone.
+    /// Time that running requests get when the process that started the supervisor is gone.
     pub orphan_drain_ms: u64,
     /// Time that aborted requests get to end.
     pub cancel_ms: u64,

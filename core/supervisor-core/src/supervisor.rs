@@ -91,17 +91,17 @@ impl Supervisor {
                 let actions = self.drafters.on_connected(generation, failure, now);
                 out.extend(actions.into_iter().map(Action::from));
             }
-            Event::DrafterOrdered { call, order } => {
+            Event::DrafterOrdered { order_id, order } => {
                 out.push(Action::LogOrder { subject: "drafter", to: order.words() });
-                let actions = self.drafters.on_order(call, order, self.service.is_up(), now);
+                let actions = self.drafters.on_order(order_id, order, self.service.is_up(), now);
                 out.extend(actions.into_iter().map(Action::from));
             }
-            Event::Ordered { call, order } => {
+            Event::Ordered { order_id, order } => {
                 let to = order.words().to_owned();
                 out.push(Action::LogOrder { subject: order.subject(), to });
                 let inputs =
                     operations_inputs(&self.service, &self.target, &self.gateway, &self.admission);
-                let actions = self.operations.on_order(call, order, &inputs, now);
+                let actions = self.operations.on_order(order_id, order, &inputs, now);
                 self.perform_operations(actions, now, &mut out);
             }
             Event::Repermitted { epoch, missed } => {
@@ -112,7 +112,7 @@ impl Supervisor {
                 self.routing.on_served(served);
                 self.admission.on_served(ticket, served);
             }
-            Event::PolicySet { call, change } => self.set_policy(call, change, &mut out),
+            Event::PolicySet { order_id, change } => self.set_policy(order_id, change, &mut out),
             Event::MemoryRead { available_bytes } => self.available_bytes = available_bytes,
             Event::Ended { ticket } => self.admission.on_ended(ticket),
             Event::Reported { attachment, report } => {
@@ -243,8 +243,8 @@ impl Supervisor {
     ) {
         for action in actions {
             match action {
-                operations::Action::Answer { call, outcome } => {
-                    out.push(Action::Answer { call, outcome })
+                operations::Action::Answer { order_id, outcome } => {
+                    out.push(Action::Answer { order_id, outcome })
                 }
                 operations::Action::StartTarget => self.start_target(now, out),
                 operations::Action::EndTarget => {
@@ -259,9 +259,9 @@ impl Supervisor {
                 operations::Action::RestartGateway { attachment, grace_ms } => {
                     out.push(Action::RestartGateway { attachment, grace_ms })
                 }
-                operations::Action::RestartDrafter { call, at_once } => {
+                operations::Action::RestartDrafter { order_id, at_once } => {
                     let order = self.drafters.restart_order(at_once);
-                    let actions = self.drafters.on_order(call, order, true, now);
+                    let actions = self.drafters.on_order(order_id, order, true, now);
                     out.extend(actions.into_iter().map(Action::from));
                 }
                 operations::Action::RestartSupervisor { at_once } => {
@@ -281,10 +281,10 @@ impl Supervisor {
         }
     }
 
-    fn set_policy(&mut self, call: OrderId, change: PolicyChange, out: &mut Vec<Action>) {
+    fn set_policy(&mut self, order_id: OrderId, change: PolicyChange, out: &mut Vec<Action>) {
         let routing::PolicyChanged { epoch, key, from, to } = self.routing.set_policy(change);
         out.push(Action::LogPolicy { epoch, key, from, to, cause: "an operator set it" });
-        out.push(Action::Answer { call, outcome: Ok(()) });
+        out.push(Action::Answer { order_id, outcome: Ok(()) });
     }
 
     fn submitted(
@@ -341,7 +341,7 @@ impl Supervisor {
         if self.admission.active() == 0 {
             self.service_event(service::Event::Idle, now, out);
         }
-        let actions = self.operations.answer_calls(
+        let actions = self.operations.answer_orders(
             &operations_inputs(&self.service, &self.target, &self.gateway, &self.admission),
             now,
         );
@@ -393,7 +393,7 @@ impl Supervisor {
         }
     }
 
-    /// What the suspension of the drafter depends on.
+    /// Conditions that the suspension of the drafter depends on.
     fn load(&self) -> DrafterLoad {
         let bound = self.routing.policy().kv_pressure;
         let pressure = self.kv_pressure();
@@ -443,7 +443,7 @@ impl Supervisor {
         self.target.life().map_or(0.0, worker::Life::kv_pressure)
     }
 
-    /// What the target has measured of speculation, once it has measured drafts.
+    /// Figures of speculation from the target, once it has measured drafts.
     pub fn figures(&self) -> Option<&SpeculationFigures> {
         self.target.life()?.figures()
     }
@@ -520,7 +520,7 @@ impl Supervisor {
         &self.admission
     }
 
-    /// What routing remembers.
+    /// State of routing.
     pub fn routing(&self) -> &Routing {
         &self.routing
     }

@@ -21,7 +21,7 @@ pub(crate) use crate::routing::{DrafterState, PolicyChange};
 pub(crate) use crate::scenarios::name_of;
 pub(crate) use crate::worker::{self, Phase, StopReason, WorkerDescription, WorkerExit};
 pub(crate) use crate::{
-    Action, OrderId, Event, Notice, Settings, Supervisor, Ticket, WorkerId, WorkerSlot,
+    Action, Event, Notice, OrderId, Settings, Supervisor, Ticket, WorkerId, WorkerSlot,
 };
 
 /// Classes of KV memory: positions and bytes of each.

@@ -1,4 +1,4 @@
-//! What a decision costs at a cycle border: the lengths of all drafts, sixteen sequences that could
+//! Cost of a decision at a cycle border: the lengths of all drafts, sixteen sequences that could
 //! all draft. The bound is 50 µs.
 //!
 //! `cargo bench -p paceline-target-core --bench decide`

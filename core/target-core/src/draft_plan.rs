@@ -1,5 +1,5 @@
-//! What the shell and the controller of speculation tell each other: policy and readiness on the
-//! way in; plans, and decisions for the log, on the way out.
+//! Messages between the shell and the controller of speculation: policy and readiness on the way
+//! in; plans, and decisions for the log, on the way out.
 
 use std::mem;
 
@@ -50,7 +50,7 @@ pub struct DrafterReadiness {
     pub beyond_context: bool,
 }
 
-/// What to do at a step border.
+/// Plan at a step border: sequences to feed to the drafter, and drafts to request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DraftPlan {
     /// Sequences whose hidden states are sent to the drafter.
@@ -62,7 +62,7 @@ pub struct DraftPlan {
 /// A decision about the lane of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneEvent {
-    /// Its drafts do not pay: no draft is requested before its next probe.
+    /// Drafts of a sequence do not pay: no draft is requested before its next probe.
     BackoffBegan {
         /// The sequence that rests.
         key: SequenceKey,

@@ -28,7 +28,7 @@ pub struct DrafterProgress {
     most: usize,
 }
 
-/// What a report of the drafter's position shows.
+/// Meaning of a report of the drafter's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportedPosition {
     /// The drafter has read farther than it had reported.

@@ -13,7 +13,7 @@ pub struct HiddenStateWindow {
     dropped: usize,
 }
 
-/// One in so many rows of a window may be dropped and not yet removed.
+/// Rows of a window per row that may be dropped and not yet removed.
 const DROPPED_PART: usize = 4;
 
 impl HiddenStateWindow {

@@ -27,7 +27,7 @@ impl ImageKey {
 /// An image in a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Its key.
+    /// Key of the image.
     pub key: ImageKey,
     /// Place of its first row in the ids.
     pub first: usize,

@@ -29,7 +29,7 @@ pub enum LedgerError {
     },
 }
 
-/// Bytes of a sequence of up to so many positions.
+/// Bytes of a sequence of up to `positions` positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassBytes {
     /// Positions.
@@ -79,8 +79,7 @@ impl Ledger {
         Self { budget, classes, ..Self::default() }
     }
 
-    /// The same for a model whose recurrent layers write so many bytes on their tapes for a drafted
-    /// row.
+    /// Sets the bytes that recurrent layers write on their tapes for a drafted row.
     pub fn with_tape_row_bytes(self, tape_row_bytes: u64) -> Self {
         Self { tape_row_bytes, ..self }
     }
@@ -138,7 +137,7 @@ impl Ledger {
         self.held.get(&key).map_or(0, |held| self.classes[held.class].positions)
     }
 
-    /// Whether a sequence of so many positions and extra bytes could run if it had all memory.
+    /// Whether a sequence of these positions and extra bytes could run if it had all memory.
     ///
     /// # Errors
     /// It could not.
@@ -160,8 +159,8 @@ impl Ledger {
             .ok_or(LedgerError::TooLong { positions, longest })
     }
 
-    /// Bytes that are missing for so many positions of a sequence; 0 if they fit. `hidden`: with
-    /// hidden states.
+    /// Bytes that are missing for `positions` positions of a sequence; 0 if they fit. `hidden`:
+    /// with hidden states.
     ///
     /// # Errors
     /// No sequence is that long.
@@ -189,7 +188,7 @@ impl Ledger {
         Ok(Holding { class, kv, hidden: if hidden { hidden_of_class } else { 0 }, extra, tape })
     }
 
-    /// Gives a sequence that holds memory a tape of so many drafted rows, in place of the one that
+    /// Gives a sequence that holds memory a tape of `rows` drafted rows, in place of the one that
     /// it has.
     ///
     /// # Errors
@@ -230,7 +229,7 @@ impl Ledger {
         };
     }
 
-    /// Gives a sequence memory for so many positions. It never shrinks.
+    /// Gives a sequence memory for `positions` positions. It never shrinks.
     ///
     /// # Errors
     /// The bytes that are missing. Nothing is changed then.
@@ -265,8 +264,8 @@ impl Ledger {
         bytes
     }
 
-    /// Sets the bytes of hidden states of a sequence of so many positions, because another drafter
-    /// uses other layers. Releases those that are held, and returns their sequences.
+    /// Sets the bytes of hidden states by the positions of a sequence, because another drafter uses
+    /// other layers. Releases those that are held, and returns their sequences.
     pub fn set_hidden_bytes(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
         self.classes.iter_mut().for_each(|class| class.hidden = bytes(class.positions));
         let keys: Vec<_> = self.held.keys().copied().collect();

@@ -58,7 +58,7 @@ pub enum Draft {
     },
 }
 
-/// What became of the drafts of one sequence.
+/// Counts of the drafts of one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftCounts {
     /// Blocks verified.
@@ -87,7 +87,7 @@ pub enum Phase {
 pub enum EndReason {
     /// It is complete.
     Completed(Finish),
-    /// Its deadline passed.
+    /// The deadline of the request passed.
     DeadlinePassed,
     /// The client or an operator cancelled, or the engine stops.
     Cancelled,
@@ -113,13 +113,13 @@ pub struct Sequence {
     pub committed: usize,
     /// The first of these rows, which came from the prefix cache.
     pub cached: usize,
-    /// Its phase.
+    /// Phase of the sequence.
     pub phase: Phase,
-    /// Its route.
+    /// Route of the sequence.
     pub permit: Permit,
-    /// Its draft.
+    /// Draft of the sequence.
     pub draft: Draft,
-    /// What became of its drafts.
+    /// Counts of the sequence's drafts.
     pub counts: DraftCounts,
     /// It has memory for hidden states, which a drafter uses now or later.
     pub retains_hidden: bool,
@@ -179,7 +179,7 @@ impl Sequence {
         }
     }
 
-    /// The same, whose states are kept at the places of a prompt with this last turn.
+    /// Sets that states are kept at the places of a prompt with this last turn.
     pub fn with_snapshots(self, last_turn: Option<usize>) -> Self {
         let snapshots = Some(SnapshotPlaces::of(self.prompt_len, last_turn));
         Self { snapshots, ..self }
@@ -247,7 +247,7 @@ impl Sequence {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Its first `rows` rows came from the prefix cache.
+    /// The first `rows` rows came from the prefix cache.
     pub fn found(&mut self, rows: usize) {
         (self.committed, self.cached, self.phase) = (rows, rows, Phase::Prefilling);
     }

@@ -1,4 +1,4 @@
-//! What a step computes, and what the target chose in it.
+//! Work of a step, and the tokens that the target chose in it.
 
 use crate::{EndReason, SequenceKey, TowerSlice};
 
@@ -19,7 +19,7 @@ pub struct StepPart {
     pub drafted: usize,
 }
 
-/// What to do next.
+/// Work of the next step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Rows to compute; empty when there is nothing to do.
@@ -51,14 +51,14 @@ pub struct Preempted {
 /// A token that the target chose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Token {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
     /// Deciding margin.
     pub margin: f32,
 }
 
-/// What the target chose for one sequence in a step: one token, or the accepted drafts and one
-/// more.
+/// Tokens that the target chose for one sequence in a step: one token, or the accepted drafts and
+/// one more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
     /// The sequence.

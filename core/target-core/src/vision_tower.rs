@@ -64,7 +64,7 @@ pub struct WantedImage {
     pub owner: SequenceKey,
     /// Number of the image in that sequence.
     pub index: usize,
-    /// Its size.
+    /// Size of the image in patches.
     pub patches: u32,
 }
 
@@ -126,7 +126,7 @@ impl Tower {
         }
     }
 
-    /// Its properties.
+    /// Properties of the tower.
     pub fn info(&self) -> &TowerInfo {
         &self.info
     }
@@ -176,8 +176,8 @@ impl Tower {
         }
     }
 
-    /// Evicts features that no sequence needs, the least recently used first, until so many bytes
-    /// are free. Returns the bytes that were freed.
+    /// Evicts features that no sequence needs, the least recently used first, until `at_least`
+    /// bytes are freed. Returns the bytes that were freed.
     pub fn evict(&mut self, at_least: u64) -> u64 {
         let mut freed = 0;
         while freed < at_least {
@@ -227,7 +227,7 @@ impl Tower {
         Some(TowerSlice { image, owner, index, blocks: fits.clamp(1, left.max(1)) })
     }
 
-    /// A slice of an image of so many patches took `took_us` microseconds.
+    /// A slice of an image of `patches` patches took `took_us` microseconds.
     pub fn sliced(&mut self, image: ImageKey, patches: u32, blocks: usize, took_us: u64) {
         let block_us = took_us as f64 / blocks.max(1) as f64;
         self.spent_us += took_us as f64;

@@ -7,7 +7,7 @@ use crate::{Route, RouteWish};
 /// A request as the gateway submits it, every field set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
-    /// Its id.
+    /// Id of the request.
     pub request_id: String,
     /// The prompt.
     pub prompt_ids: Vec<u32>,
@@ -17,7 +17,7 @@ pub struct Generation {
     pub last_turn: Option<u32>,
     /// How tokens are chosen.
     pub sampling: SamplingRule,
-    /// What is added to logits, in ascending order of the tokens.
+    /// Biases that are added to logits, in ascending order of the tokens.
     pub logit_bias: Vec<LogitBias>,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -140,7 +140,7 @@ pub struct TokenBatch {
 /// The end of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
-    /// Its reason; absent if the target did not report one.
+    /// Reason of the end; absent if the target did not report one.
     pub finish_reason: Option<FinishReason>,
     /// Figures of the whole answer.
     pub figures: Figures,
@@ -197,6 +197,6 @@ pub struct TokenLogprobs {
 pub struct TopLogprob {
     /// The token.
     pub token_id: u32,
-    /// Its log-probability.
+    /// Log-probability of the token.
     pub logprob: f32,
 }

@@ -13,7 +13,7 @@ worded! {
 }
 
 worded! {
-    /// What a client asks for.
+    /// Lane that a client asks for.
     RouteWish {
         /// The service decides.
         Auto = "auto",

@@ -57,7 +57,7 @@ pub struct Welcome {
     pub kind: String,
     /// Says which drafts take the same time: the kind, and a digest of what it was loaded from.
     pub fingerprint: String,
-    /// What its proposals are made of.
+    /// Form of the drafter's proposals.
     pub proposal: ProposalKind,
     /// Width of the hidden states and embeddings that it takes, and of the hidden rows that it
     /// proposes; 0 if it has to do with none of them.
@@ -93,7 +93,7 @@ pub struct Welcome {
     pub context_length: Option<u32>,
 }
 
-/// What a drafter's proposals are made of.
+/// Form of a drafter's proposals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProposalKind {
     /// Hidden rows; the target applies its own output head to them.
@@ -122,7 +122,7 @@ pub struct Feed {
     pub round: u64,
     /// Names of the pages of closed sessions.
     pub retained: Vec<RetainedPages>,
-    /// What sessions with a fresh context begin with.
+    /// Retained pages that sessions with a fresh context begin with.
     pub restored: Vec<RestoredPrefix>,
 }
 
@@ -248,7 +248,7 @@ impl Drafts {
         }
     }
 
-    /// What the drafts are made of.
+    /// Form of the drafts.
     pub fn kind(&self) -> ProposalKind {
         match self {
             Drafts::Hidden { .. } => ProposalKind::Hidden,

@@ -33,9 +33,9 @@ worded! {
         BodiesFull = "BODIES_FULL",
         /// A message is over the size limit.
         MessageTooLarge = "MESSAGE_TOO_LARGE",
-        /// The message of a call did not arrive in time after the headers.
+        /// The message of a request did not arrive in time after the headers.
         MessageTimeout = "MESSAGE_TIMEOUT",
-        /// The connection is being closed to make room for another one; the call was not begun.
+        /// The connection is being closed to make room for another; the request was not begun.
         ConnectionClosing = "CONNECTION_CLOSING",
         /// A field has a value that cannot be served.
         InvalidArgument = "INVALID_ARGUMENT",
@@ -61,9 +61,9 @@ worded! {
         DrafterFailed = "DRAFTER_FAILED",
         /// Target and drafter do not fit each other; the message has the cause.
         DrafterIncompatible = "DRAFTER_INCOMPATIBLE",
-        /// What is asked of the drafter cannot be done in the state it is in.
+        /// The order cannot be carried out in the present state of the drafter.
         DrafterState = "DRAFTER_STATE",
-        /// What is asked of a process cannot be done in the state it is in.
+        /// The order cannot be carried out in the present state of the process.
         ProcessState = "PROCESS_STATE",
         /// A client that follows events did not read them in time.
         FellBehind = "FELL_BEHIND",

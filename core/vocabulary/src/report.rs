@@ -1,4 +1,4 @@
-//! What processes report about themselves, and the figures in it.
+//! Reports of processes about themselves, and the figures in them.
 
 use crate::ids::Epoch;
 use crate::state::{GatewayState, LinkPhase, WorkerPhase};
@@ -8,7 +8,7 @@ use crate::state::{GatewayState, LinkPhase, WorkerPhase};
 pub struct Heartbeat {
     /// The worker's life.
     pub epoch: Epoch,
-    /// What it is doing.
+    /// Phase of the worker.
     pub phase: WorkerPhase,
     /// Steps finished since the worker's start. With `phase`: the progress by which a hang is
     /// judged.
@@ -84,11 +84,11 @@ pub struct MemoryUse {
 /// The KV ledger's figures, in bytes (I11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvUse {
-    /// What all sequences together may hold.
+    /// Bytes that all sequences together may hold.
     pub budget_bytes: u64,
-    /// What running sequences hold.
+    /// Bytes that running sequences hold.
     pub held_bytes: u64,
-    /// What evictable pages of the prefix cache hold.
+    /// Bytes that evictable pages of the prefix cache hold.
     pub prefix_bytes: u64,
     /// The part of `held_bytes` that hidden states for the drafter take. They are freed before a
     /// request waits.
@@ -109,7 +109,7 @@ pub struct KvClass {
 pub struct LinkReport {
     /// Number of the newest link handed to this worker; 0 before the first.
     pub generation: u64,
-    /// Its phase.
+    /// Phase of the link.
     pub phase: LinkPhase,
     /// Why it was refused, ejected or lost; empty otherwise.
     pub reason: String,
@@ -124,7 +124,7 @@ impl LinkReport {
         Self { generation: 0, phase: LinkPhase::Absent, reason: String::new(), serving: 0 };
 }
 
-/// What speculation did since the target's start.
+/// Counts of speculation since the target's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpeculationTotals {
     /// Draft, verify, accept: one cycle.
@@ -139,7 +139,7 @@ pub struct SpeculationTotals {
     pub link_bytes: u64,
 }
 
-/// What speculation is worth on this machine with this pair.
+/// Costs and gains of speculation on this machine with this pair.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpeculationFigures {
     /// A verification or plain step.
@@ -156,14 +156,14 @@ pub struct SpeculationFigures {
     pub step_costs: Vec<StepCost>,
 }
 
-/// What a step of one sequence costs.
+/// Cost of a step of one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
     /// Rows: the bonus token and drafted tokens.
     pub rows: u32,
     /// Time of the step, in microseconds.
     pub us: f64,
-    /// Time in which the drafter drafts so many rows, in microseconds; 0: no draft was measured.
+    /// Time in which the drafter drafts `rows` rows, in microseconds; 0: no draft was measured.
     pub draft_us: f64,
 }
 
@@ -207,9 +207,9 @@ pub struct SpeculationBucket {
 /// The model that a target serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// Its public name.
+    /// Public name of the model.
     pub name: String,
-    /// Its directory.
+    /// Directory of the model.
     pub path: String,
     /// `model_type` of its config.json.
     pub architecture: String,
@@ -226,11 +226,11 @@ pub struct ModelInfo {
 /// The model that a drafter serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrafterInfo {
-    /// Its name.
+    /// Name of the drafter.
     pub name: String,
-    /// Its directory.
+    /// Directory of the drafter.
     pub path: String,
-    /// Its kind, such as `dflash`.
+    /// Kind of the drafter, such as `dflash`.
     pub kind: String,
     /// Bytes of its weights.
     pub weight_bytes: u64,
@@ -245,12 +245,12 @@ pub struct DrafterInfo {
 pub struct GatewayReport {
     /// The gateway's life.
     pub epoch: Epoch,
-    /// Its process.
+    /// Id of the gateway's process.
     pub pid: u32,
-    /// Its state.
+    /// State of the gateway.
     pub state: GatewayState,
     /// Restarts since its parent's start that no operator asked for.
     pub restarts: u32,
-    /// Calls that run.
+    /// Requests that run.
     pub streams: u32,
 }

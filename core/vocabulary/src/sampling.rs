@@ -79,7 +79,7 @@ with_sampling_parameters!(define);
 /// A number that is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutOfRange {
-    /// Its field.
+    /// Field of the number.
     pub name: &'static str,
     /// The range, in words.
     pub expected: &'static str,
@@ -107,7 +107,7 @@ impl SamplingRule {
     }
 }
 
-/// What is added to one token's logit.
+/// Number that is added to one token's logit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LogitBias {
     /// The token.

@@ -27,7 +27,7 @@ worded! {
 }
 
 worded! {
-    /// What a worker reports that it is doing.
+    /// Activity that a worker reports.
     WorkerPhase {
         /// Reading weights.
         Loading = "loading",

@@ -18,8 +18,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_types::StatusExt as _;
 
-/// Longest time for the whole call. The service enforces it at every stage, and reports how far
-/// it came.
+/// Longest time for the whole request. The service enforces it at every stage, and reports how far
+/// the request came.
 const DEADLINE: &str = "120S";
 /// How often a request is sent at most.
 const TRIES: u32 = 4;
@@ -94,7 +94,7 @@ async fn begin(
             Message { role: "user".to_owned(), content: content.clone(), ..Message::default() };
         let mut request =
             Request::new(ChatRequest { messages: vec![message], ..ChatRequest::default() });
-        // Written by hand: tonic's own timer (`set_timeout`) would end the call as CANCELLED.
+        // Written by hand: tonic's own timer (`set_timeout`) would end the request as CANCELLED.
         request.metadata_mut().insert("grpc-timeout", AsciiMetadataValue::from_static(DEADLINE));
         if let Some(key) = &key {
             request.metadata_mut().insert("authorization", key.clone());

@@ -7,10 +7,10 @@ use crate::inference::Sender;
 use crate::inference::error::InferenceError;
 use crate::turns::seats::Seats;
 
-/// Messages from so many bytes on take a millisecond and more.
+/// Bytes of a large message. Its decoding takes a millisecond and more.
 pub const LARGE_BYTES: usize = 64 << 10;
-/// Messages above so many bytes take a tenth of a second and more. They have seats of their own, so
-/// that no shorter one waits for them.
+/// Bytes of a message above which it is huge: its decoding takes a tenth of a second and more. Huge
+/// messages have seats of their own, so that no shorter one waits for them.
 pub const HUGE_BYTES: usize = 1 << 20;
 
 /// The seats of large messages that are decoded and checked.
@@ -26,8 +26,8 @@ impl Decoding {
         Self { large: Seats::new(seats), huge: Seats::new(seats) }
     }
 
-    /// Runs the work on a message of so many bytes. A caller that stops waiting gives up its place;
-    /// work that has begun ends unused.
+    /// Runs the work on a message of `bytes` bytes. A caller that stops waiting gives up its place.
+    /// The result of work that has begun is dropped.
     ///
     /// # Errors
     /// Those of `work`.

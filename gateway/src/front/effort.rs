@@ -11,14 +11,14 @@ pub(crate) const ENABLE_THINKING: &str = "enable_thinking";
 /// The variable of published templates for the amount of thinking.
 pub(crate) const REASONING_EFFORT: &str = "reasoning_effort";
 
-/// What a request sets of the template, and how much the model is to think.
+/// Template variables of a request, and its amount of thinking.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Thoughts {
     pub(crate) variables: Map<String, Value>,
     pub(crate) effort: Option<Effort>,
 }
 
-/// What a client asks for.
+/// A client's wish about thinking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Off,

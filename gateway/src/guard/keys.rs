@@ -31,7 +31,7 @@ pub struct Principal {
     pub name: Arc<str>,
     /// The number of the name in the other processes: shares and limits are counted by it.
     pub id: KeyId,
-    /// Its traffic class.
+    /// Traffic class of the key.
     pub class: Arc<str>,
     /// The scope of its prefixes in the prefix cache: one for each key, from which the key cannot
     /// be computed.

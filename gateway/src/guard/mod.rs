@@ -1,5 +1,5 @@
 //! Who may use the gateway: keys ([`keys`]), sessions of the status page ([`sessions`]), a pause
-//! after wrong keys ([`throttle`]), and TLS ([`tls`]). A front asks the [`Guard`] about each call.
+//! after wrong keys ([`throttle`]), and TLS ([`tls`]). A front asks the [`Guard`] for each request.
 
 pub mod keys;
 pub mod peer;
@@ -26,7 +26,7 @@ use tls::Tls;
 /// Pause between two checks of the file of keys.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The call has no key, or one that is not known. The error does not tell which.
+/// The request has no key, or one that is not known. The error does not tell which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no API key, or one that is not known")]
 pub struct UnknownKey;
@@ -36,14 +36,14 @@ pub struct UnknownKey;
 pub enum KeySource {
     /// `authorization: Bearer KEY`.
     Bearer,
-    /// The same, or `x-api-key: KEY`. Both must have the same key.
+    /// `authorization: Bearer KEY`, or `x-api-key: KEY`. Both must have the same key.
     BearerOrApiKey,
 }
 
 /// The header of the clients of Anthropic.
 pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// What guards the fronts: read once, before anything is served.
+/// Keys, throttle, sessions and TLS of the fronts. They are read once, before anything is served.
 #[derive(Clone, Debug)]
 pub struct Guard {
     keys: Option<Arc<Keys>>,
@@ -74,8 +74,8 @@ impl Guard {
         })
     }
 
-    /// Checks the address of the listening socket of `key`: the process that handed the socket down may have
-    /// chosen another address than the configuration.
+    /// Checks the address of the listening socket of `key`: the process that handed the socket down
+    /// may have chosen another address than the configuration.
     ///
     /// # Errors
     /// Other machines reach it, without keys or TLS, and the configuration does not allow that.
@@ -87,7 +87,7 @@ impl Guard {
         self.settings.check_exposure(key, address)
     }
 
-    /// Whether calls need a key.
+    /// Whether requests need a key.
     pub fn has_keys(&self) -> bool {
         self.keys.is_some()
     }
@@ -160,8 +160,8 @@ impl Guard {
         Ok(token)
     }
 
-    /// The owner of the key whose session this is; `None` if it is over, or if its key is no more in
-    /// the file of keys.
+    /// The owner of the key whose session this is; `None` if it is over, or if its key is no more
+    /// in the file of keys.
     pub fn session(&self, token: &SessionToken) -> Option<Principal> {
         let keys = self.keys.as_ref()?;
         let scope = self.sessions().scope(token, self.clock.now())?;

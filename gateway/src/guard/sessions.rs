@@ -17,8 +17,8 @@ use subtle::ConstantTimeEq as _;
 const TOKEN_BYTES: usize = 32;
 /// Characters of a token: two for each byte.
 const TOKEN_CHARS: usize = 2 * TOKEN_BYTES;
-/// Longest life of a session: a working day and a break. A browser that is left open for longer asks
-/// for the key again.
+/// Longest life of a session: a working day and a break. A browser that is left open for longer
+/// asks for the key again.
 const LIFE_MS: u64 = 12 * 60 * 60 * 1_000;
 /// Most sessions of one key: as many browsers of one person. The oldest one ends for a new one.
 const MAX_PER_KEY: usize = 16;
@@ -29,8 +29,8 @@ const MAX_SESSIONS: usize = 256;
 
 /// Name of the cookie of sessions. Browsers send a cookie to all ports of a host, so that each
 /// service of a host needs a name of its own: with one name, the session of one would end that of
-/// another. Services of one host have different runtime directories, and those of several hosts behind
-/// one name have different addresses.
+/// another. Services of one host have different runtime directories, and those of several hosts
+/// behind one name have different addresses.
 pub fn cookie_name(config: &Config) -> String {
     // A directory that cannot be found refuses the start elsewhere.
     let dir = RuntimeDir::locate(config).map(|dir| dir.path().display().to_string());

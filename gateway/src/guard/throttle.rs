@@ -1,8 +1,8 @@
 //! Wrong keys cost time: five a second of one peer are answered at once, and each further one later
 //! than the one before. No clock here (I10).
 //!
-//! Calls with right keys never wait, so that a client that shares its address with an attacker is
-//! not disturbed. A key has 256 random bits; the pause is against floods and against keys that
+//! Requests with right keys never wait, so that a client that shares its address with an attacker
+//! is not disturbed. A key has 256 random bits; the pause is against floods and against keys that
 //! people made up.
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use super::peer::Peer;
 const PER_SECOND: u64 = 5;
 /// One wrong key's share of a second.
 const COST_MS: u64 = 1_000 / PER_SECOND;
-/// Longest pause in milliseconds. A call that waits occupies memory and a stream.
+/// Longest pause in milliseconds. A request that waits occupies memory and a stream.
 const MOST_MS: u64 = 10_000;
 /// Peers that are counted one by one. All others share one count.
 const MAX_PEERS: usize = 4_096;

@@ -37,7 +37,7 @@ pub enum ImageError {
     Bad {
         /// The field of the image.
         field: String,
-        /// What is wrong with the image.
+        /// The fault of the image.
         problem: BadImage,
     },
     /// A placeholder without an image, or an image without one.

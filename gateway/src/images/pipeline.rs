@@ -194,7 +194,7 @@ impl StoredImages {
         &self.images
     }
 
-    /// The same images in files for one more reader: a reader removes the files that it has read.
+    /// Links the files of these images for one more reader. A reader removes the files it has read.
     ///
     /// # Errors
     /// A file cannot be linked.

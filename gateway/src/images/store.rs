@@ -213,12 +213,12 @@ impl ImageFile {
         &self.store
     }
 
-    /// Its name in the folder.
+    /// Name of the file in the folder.
     pub fn name(&self) -> String {
         name(&self.path)
     }
 
-    /// The same bytes under another name, for another reader.
+    /// Links the file under another name, for another reader.
     ///
     /// # Errors
     /// The system's own.
@@ -244,7 +244,7 @@ pub struct FileLink {
 }
 
 impl FileLink {
-    /// Its name in the folder.
+    /// Name of the link in the folder.
     pub fn name(&self) -> String {
         name(&self.path)
     }

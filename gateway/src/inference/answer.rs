@@ -25,7 +25,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use super::admission::{RequestSlot, QueuePlace};
+use super::admission::{QueuePlace, RequestSlot};
 use super::deadline::{BACKSTOP, Deadline};
 use super::error::InferenceError;
 use super::params::GenerationParams;
@@ -34,7 +34,7 @@ use super::sample::{Sample, SampleEvent};
 use super::upstream::Upstream;
 use crate::images::StoredImages;
 
-/// What ends an answer before its own end.
+/// Causes that end an answer early: its deadline and the end of the gateway.
 #[derive(Clone, Debug)]
 pub(super) struct AnswerBounds {
     /// The request's deadline.
@@ -62,7 +62,7 @@ struct SampleBatch {
     batch: TokenBatch,
 }
 
-/// What lives as long as an answer.
+/// Log record and slot of a request. They live as long as its answer.
 #[derive(Debug)]
 struct RequestState {
     record: Record,
@@ -74,10 +74,10 @@ struct RequestState {
 pub struct Answer {
     span: Span,
     destination: Destination,
-    /// What is submitted for each sample, but for its id and index; `None` once it is submitted for
-    /// the only sample.
+    /// Message that is submitted for each sample, without its id and index. `None` once it is
+    /// submitted for the only sample.
     generation: Option<Generation>,
-    /// The files of its images; they are removed with this.
+    /// The files of the prompt's images. They are removed with this value.
     images: Option<StoredImages>,
     samples: Vec<Sample>,
     /// The sample that is polled first, so that no sample waits for another one.
@@ -86,7 +86,7 @@ pub struct Answer {
     ended: bool,
     cancel: CancellationToken,
     deadline: Pin<Box<Sleep>>,
-    call: Option<RequestState>,
+    request: Option<RequestState>,
     place: Option<QueuePlace>,
     /// Whether its reader did not read. Set by `unread` before it drops this.
     unread: Arc<AtomicBool>,
@@ -102,7 +102,7 @@ impl Drop for Answer {
 
 impl Answer {
     /// The answer to `generation`, before it is submitted. Made inside the request's span. With
-    /// `reading`, thoughts and calls are separated from its text.
+    /// `reading`, thoughts and tool calls are separated from its text.
     pub(super) fn new(
         generation: Generation,
         params: &GenerationParams,
@@ -138,7 +138,7 @@ impl Answer {
             ended: false,
             cancel: bounds.cancel,
             deadline: Box::pin(tokio::time::sleep(bounds.deadline.until(BACKSTOP))),
-            call: None,
+            request: None,
             place: None,
             unread: Arc::default(),
         }
@@ -166,9 +166,9 @@ impl Answer {
         Ok(())
     }
 
-    /// Keeps the call's log line and its slot until the answer ends.
+    /// Keeps the request's log line and its slot until the answer ends.
     pub(super) fn keep(&mut self, record: Record, slot: Option<Arc<RequestSlot>>) {
-        self.call = Some(RequestState { record, _slot: slot });
+        self.request = Some(RequestState { record, _slot: slot });
     }
 
     /// Holds its place in the supervisor's queue or model until it ends.
@@ -305,7 +305,7 @@ impl Answer {
         let finished = batch.done.is_some();
         let sample = &mut self.samples[sample];
         let mut times = ElapsedTimes::default();
-        if let Some(RequestState { record, .. }) = &mut self.call {
+        if let Some(RequestState { record, .. }) = &mut self.request {
             let now = record.tokens_came(&mut sample.last_ms);
             let images = record.image_times.unwrap_or_default();
             times = ElapsedTimes {
@@ -317,7 +317,7 @@ impl Answer {
         }
         let event = sample.assembler.take(batch, times)?;
         let end = event.as_ref().and_then(|event| event.last.as_ref());
-        if let (Some(end), Some(RequestState { record, .. })) = (end, &mut self.call) {
+        if let (Some(end), Some(RequestState { record, .. })) = (end, &mut self.request) {
             record.sample_ended(end);
         }
         let ends = end.is_some();
@@ -328,7 +328,7 @@ impl Answer {
         }
         let tokens = self.tokens();
         let over = !self.samples.iter().any(|sample| sample.is_waiting() || sample.is_upstream());
-        if let Some(RequestState { record, .. }) = &mut self.call {
+        if let Some(RequestState { record, .. }) = &mut self.request {
             record.generated(tokens);
             if ends && over {
                 record.ended(Ok(()));
@@ -347,13 +347,13 @@ impl Answer {
         self.ended = true;
         self.samples.clear();
         (self.images, self.place) = (None, None);
-        if let Some(RequestState { mut record, _slot }) = self.call.take() {
+        if let Some(RequestState { mut record, _slot }) = self.request.take() {
             record.ended(outcome);
         }
     }
 }
 
-/// What is submitted for the sample at this index, of so many.
+/// The message that is submitted for sample `at` of `samples`.
 fn sample_generation(
     whole: &mut Option<Generation>,
     images: Option<&mut StoredImages>,

@@ -40,7 +40,7 @@ impl SampleCount {
         self.0.get()
     }
 
-    /// The answers of a request with so many prompts, which have so many samples each.
+    /// The answers of a request with `prompts` prompts, each with this number of samples.
     ///
     /// # Errors
     /// More prompts than may be.

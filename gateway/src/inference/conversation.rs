@@ -1,5 +1,5 @@
-//! What a conversation must look like: roles and what each may have, parts, tools and their calls,
-//! the template's variables.
+//! Rules for a conversation: roles and the fields of each, parts, tools and their calls, the
+//! template's variables.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use paceline_text::images::{Detail, EncodedImage, ImageSource};
 use paceline_text::json::{JsonBudget, JsonInput};
 use paceline_text::prompt::OWN_NAMES;
 use paceline_text::prompt::conversation::{
-    self, ToolCallRule, ContentPart, Conversation, Message, Role, Tool, ToolCall, merge, normalize,
+    self, ContentPart, Conversation, Message, Role, Tool, ToolCall, ToolCallRule, merge, normalize,
 };
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ use super::bounds::check_elements;
 use super::error::{InferenceError, quoted};
 use super::input::{ContentPartInput, ConversationInput, MessageInput, ToolCallInput, ToolInput};
 
-/// Most letters of a tool's name: as many as clients of the Messages protocol may send.
+/// Longest tool name in bytes: as long as clients of the Messages protocol may send.
 const MAX_TOOL_NAME: usize = 128;
 
 /// Checks a conversation and puts it in the order that templates expect.
@@ -26,7 +26,7 @@ const MAX_TOOL_NAME: usize = 128;
 pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceError> {
     let ConversationInput { messages, tools, calls, template_arguments, effort } = input;
     check_elements("tools", tools.len(), limits::MAX_TOOLS)?;
-    check_calls(&calls, &tools)?;
+    check_tool_call_rule(&calls, &tools)?;
     check_lengths(&messages)?;
     if messages.is_empty() {
         return Err(InferenceError::invalid("messages", "at least one message", "none"));
@@ -84,7 +84,7 @@ fn check_lengths(messages: &[MessageInput]) -> Result<(), InferenceError> {
 }
 
 /// Checks that a tool that must be called is offered.
-fn check_calls(calls: &ToolCallRule, tools: &[ToolInput]) -> Result<(), InferenceError> {
+fn check_tool_call_rule(calls: &ToolCallRule, tools: &[ToolInput]) -> Result<(), InferenceError> {
     const FIELD: &str = "tool_choice";
     match calls {
         ToolCallRule::Required if tools.is_empty() => {
@@ -169,7 +169,7 @@ fn tool_call(
 ) -> Result<ToolCall, InferenceError> {
     let ToolCallInput { id, name, arguments } = call;
     check_name(&format!("{field}.name"), &name)?;
-    let arguments = json.call_arguments(&format!("{field}.arguments"), &arguments)?;
+    let arguments = json.tool_call_arguments(&format!("{field}.arguments"), &arguments)?;
     Ok(ToolCall { id, name, arguments })
 }
 
@@ -312,16 +312,16 @@ mod tests {
                 &["at least one part"],
             );
         }
-        let calls_only =
+        let tool_calls_only =
             MessageInput { content: vec![], tool_calls: vec![call("f", "")], ..with("assistant") };
-        assert!(conversation(vec![calls_only], vec![], "").is_ok());
+        assert!(conversation(vec![tool_calls_only], vec![], "").is_ok());
         let named = |name: &str| MessageInput { name: name.into(), ..with("system") };
         let two = vec![named("a"), with("user"), named("b")];
         refused(conversation(two, vec![], ""), "messages[2].name", &["\"a\"", "\"b\""]);
     }
 
     #[test]
-    fn tools_and_calls_are_checked() {
+    fn tools_and_tool_calls_are_checked() {
         let check = |tools, field, words: &[&str]| {
             refused(conversation(vec![message("user", "x")], tools, ""), field, words)
         };
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_earlier_calls_need_not_be_json() {
+    fn arguments_of_earlier_tool_calls_need_not_be_json() {
         for text in ["{\"item\": \"bri", "3", "null"] {
             let called =
                 MessageInput { tool_calls: vec![call("f", text)], ..message("assistant", "x") };

@@ -25,7 +25,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct InferenceError {
     /// The kind of error. Programs match on it, never on the text.
     pub kind: Reason,
-    /// What was expected, what was found, and what the client can do.
+    /// The expected value, the found one, and advice for the client.
     pub message: String,
     /// The field or the limit that the error is about, by its path in the request's input or in
     /// the configuration.
@@ -48,13 +48,13 @@ impl InferenceError {
         }
     }
 
-    /// The same error, about this field or limit.
+    /// This error, about this field or limit.
     pub fn field(mut self, field: &str) -> Self {
         self.field = Some(field.to_owned());
         self
     }
 
-    /// The same error with one more fact.
+    /// This error with one more fact.
     pub fn fact(mut self, key: &str, value: impl ToString) -> Self {
         self.facts.insert(key.to_owned(), value.to_string());
         self
@@ -80,7 +80,7 @@ impl InferenceError {
         Self::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, 0)
     }
 
-    /// The deadline passed after so many tokens.
+    /// The deadline passed after this number of tokens.
     pub fn deadline_passed_after(tokens: u32) -> Self {
         let message = format!(
             "the request's deadline passed after {tokens} tokens; allow more time, or ask for fewer"

@@ -11,12 +11,12 @@ use super::error::{InferenceError, quoted};
 use super::labels::RequestLabels;
 use super::params::GenerationParams;
 
-/// What a request is checked against.
+/// Model, language and limits that a request is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelContext<'a> {
     /// The served model.
     pub model: &'a ModelInfo,
-    /// Its text side.
+    /// Tokenizer and template of the model.
     pub language: &'a Language,
     /// The operator's limits.
     pub limits: &'a LimitsConfig,
@@ -37,8 +37,8 @@ impl ModelContext<'_> {
         self.max_prompt_tokens().min(context - room)
     }
 
-    /// The error of a text that was not tokenized, because it has at least so many tokens, more
-    /// than a prompt may have.
+    /// The error of a text that was not tokenized. It has at least `at_least` tokens, more than a
+    /// prompt may have.
     pub fn too_long(&self, field: &'static str, at_least: usize) -> InferenceError {
         let (context, most) = (self.model.context_length, self.max_prompt_tokens());
         let expected = if most + 1 == context {
@@ -53,7 +53,7 @@ impl ModelContext<'_> {
         error.fact("prompt_tokens_at_least", at_least).fact("context_length", context)
     }
 
-    /// Checks that images which become so many tokens in all can fit the context, before any is
+    /// Checks that images of `tokens` tokens in all can fit the context, before any image is
     /// decoded.
     ///
     /// # Errors

@@ -63,8 +63,8 @@ fn labels(traffic_class: &str) -> RequestLabels {
     }
 }
 
-/// What the gateway does between decoding a message and submitting the request, with `text`
-/// standing for three tokens.
+/// Runs the checks between decoding a message and submitting the request. Every text stands for
+/// three tokens.
 fn submit(input: RequestInput, limits: &LimitsConfig) -> Result<Generation, InferenceError> {
     let request = request::check(input, ReservedTokens::new(None))?;
     check_model(&request.params.model, &model())?;

@@ -1,4 +1,4 @@
-//! What a client asks for, in the gateway's own types: a front makes a [`RequestInput`] of its
+//! A client's request in the gateway's own types: a front makes a [`RequestInput`] of its
 //! protocol's message. `request::check` makes a request of it that is well formed.
 //!
 //! Errors name fields by their path in this input, such as `messages[0].content[1]` or
@@ -8,17 +8,17 @@
 use bytes::Bytes;
 use paceline_text::images::Detail;
 pub use paceline_text::json::JsonInput;
-pub use paceline_text::prompt::conversation::ToolCallRule;
 use paceline_text::prompt::conversation::Effort;
+pub use paceline_text::prompt::conversation::ToolCallRule;
 
 use super::params::GenerationParams;
 
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestInput {
-    /// What to continue or to answer.
+    /// The prompt to continue or to answer.
     pub prompt: PromptInput,
-    /// How.
+    /// Parameters of the answer.
     pub params: GenerationParams,
 }
 
@@ -38,9 +38,9 @@ pub enum PromptInput {
 pub struct ConversationInput {
     /// The messages, oldest first.
     pub messages: Vec<MessageInput>,
-    /// What the model may call.
+    /// Tools that the model may call.
     pub tools: Vec<ToolInput>,
-    /// How it uses them.
+    /// Rule for the model's use of the tools.
     pub calls: ToolCallRule,
     /// Variables of the template: a JSON object.
     pub template_arguments: JsonInput,
@@ -56,9 +56,9 @@ pub struct MessageInput {
     pub role: String,
     /// The parts of its content, in order.
     pub content: Vec<ContentPartInput>,
-    /// Calls that the assistant made.
+    /// Tool calls that the assistant made.
     pub tool_calls: Vec<ToolCallInput>,
-    /// The call that a tool answers.
+    /// Id of the tool call that a tool answers.
     pub tool_call_id: String,
     /// Name of the participant or of the tool.
     pub name: String,
@@ -85,13 +85,13 @@ pub enum ContentPartInput {
 /// A tool that the model may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolInput {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the tool, for the model.
     pub description: String,
     /// The JSON schema of its arguments.
     pub parameters: JsonInput,
-    /// Whether the arguments of every call follow the schema.
+    /// Whether the arguments of every tool call follow the schema.
     pub strict: bool,
     /// Path of the tool in the client's request, for errors; empty if the tool has the same index
     /// there.
@@ -101,7 +101,7 @@ pub struct ToolInput {
 /// A call of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCallInput {
-    /// Its id.
+    /// Id of the tool call.
     pub id: String,
     /// The tool's name.
     pub name: String,

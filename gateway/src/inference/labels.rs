@@ -5,7 +5,7 @@ use crate::guard::keys::{DEFAULT_CLASS, IMAGE_CLASS, Principal};
 /// Labels of a request for the processes upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestLabels {
-    /// Its id.
+    /// Id of the request.
     pub request_id: String,
     /// Absolute, by the monotonic clock.
     pub deadline_ns: i64,

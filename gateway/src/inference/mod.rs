@@ -1,17 +1,17 @@
 //! ① A request is checked, made token ids, and submitted to the supervisor; its answer comes back
 //! as a stream of events. The middle of the gateway: no protocol of clients is known here.
 //!
-//! A front makes a [`RequestContext`] of the call around its protocol's message and opens it with
-//! [`Inference::open`]. It decodes the message to an [`input::RequestInput`] within the time of that
-//! [`open::OpenRequest`], which answers the request or counts its tokens. The front encodes the
-//! [`paceline_text::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
+//! A front makes a [`RequestContext`] of the client's request and opens it with
+//! [`Inference::open`]. It decodes the message to an [`input::RequestInput`] within the time of
+//! that [`open::OpenRequest`], which answers the request or counts its tokens. The front encodes
+//! the [`paceline_text::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
 //!
 //! - [`input`], [`params`]: what clients ask for.
 //! - [`bounds`]: bounds of numbers and lists.
 //! - [`request`]: checks of the fields alone.
 //! - [`fit`]: checks against the served model.
 //! - [`truncation`]: conversations whose oldest messages are left out.
-//! - [`admission`]: how many calls may run, and how large they may be.
+//! - [`admission`]: how many requests may be inside, and how large they may be.
 //! - [`open`]: a request from its arrival to its first token.
 //! - [`answer`]: the stream of events.
 //! - [`unread`]: the end of answers that are not read.
@@ -105,17 +105,17 @@ pub struct Sender {
     pub body: Option<Arc<ByteHold>>,
 }
 
-/// One call of a client, as its front knows it.
+/// One request of a client, as its front knows it.
 #[derive(Debug)]
 pub struct RequestContext {
     request_id: RequestId,
     arrived_ns: i64,
     record: Record,
-    /// The client's own limit on the time of the call.
+    /// The client's own limit on the time of the request.
     pub timeout: Option<Duration>,
-    /// The owner of the call's key.
+    /// The owner of the request's key.
     pub principal: Option<Principal>,
-    /// The call's place among those inside the gateway; `None` counts for no call.
+    /// The request's place among those inside the gateway; `None` takes no place.
     pub slot: Option<Arc<RequestSlot>>,
     /// Whose turns and bytes it counts as.
     pub party: Party,
@@ -147,7 +147,7 @@ struct Prepared {
 
 /// A prompt of a request.
 struct Prompt {
-    /// Its ids, with one placeholder for each image.
+    /// Ids of the prompt, with one placeholder for each image.
     made: PromptIds,
     images: Vec<InspectedImage>,
     /// Tokens of each image.
@@ -155,7 +155,7 @@ struct Prompt {
 }
 
 impl Prompt {
-    /// Its tokens. Each image has one placeholder among the ids.
+    /// Number of tokens. Each image has one placeholder among the ids.
     fn tokens(&self) -> u64 {
         let images = self.image_tokens.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
         (self.made.ids.len().saturating_sub(self.images.len()) as u64).saturating_add(images)
@@ -163,7 +163,7 @@ impl Prompt {
 }
 
 impl RequestContext {
-    /// A call of this method that arrived at `arrived_ns` of the monotonic clock.
+    /// A request of this method that arrived at `arrived_ns` of the monotonic clock.
     pub fn new(method: Method, arrived_ns: i64) -> Self {
         let request_id = paceline_proto::ids::draw_request_id();
         let record = Record::new(method, request_id.as_str(), arrived_ns);
@@ -194,16 +194,16 @@ impl Inference {
         request::check(input, reserved)
     }
 
-    /// Begins to serve a call: its time runs, and its end is recorded.
-    pub fn open(self: &Arc<Self>, call: RequestContext) -> OpenRequest {
-        OpenRequest::new(Arc::clone(self), call)
+    /// Begins to serve a request: its time runs, and its end is recorded.
+    pub fn open(self: &Arc<Self>, context: RequestContext) -> OpenRequest {
+        OpenRequest::new(Arc::clone(self), context)
     }
 
-    /// All figures of the service, in the text format of Prometheus. `calls` are those inside the
+    /// All figures of the service, in the text format of Prometheus. `requests` are inside the
     /// gateway.
-    pub async fn metrics_text(&self, calls: usize) -> String {
+    pub async fn metrics_text(&self, requests: usize) -> String {
         let can_serve = self.standing.borrow().serving().is_ok();
-        let own = GatewayFigures { calls, can_serve, bytes: self.budget.figures() };
+        let own = GatewayFigures { requests, can_serve, bytes: self.budget.figures() };
         self.metrics.text(own, self.upstream.figures()).await
     }
 
@@ -331,8 +331,8 @@ impl Inference {
         generation.grammar = form.grammar(answers, &end_ids)?;
         Ok(Prepared { serving, params, generation, reading, images, image_starts })
     }
-    /// From a well-formed request to its first tokens. It may be dropped at any await: its calls of
-    /// the supervisor are dropped with it.
+    /// From a well-formed request to its first tokens. It may be dropped at any await: its requests
+    /// to the supervisor are dropped with it.
     async fn begin(
         &self,
         request: Request,
@@ -380,7 +380,7 @@ impl Inference {
     }
 }
 
-/// What the answer is held to.
+/// Constraints of the answer.
 fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm, InferenceError> {
     let text = params.form.clone();
     let form = match source {
@@ -393,7 +393,7 @@ fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm, Inf
     Ok(form)
 }
 
-/// How the answer is read: conversations have thoughts and calls, other prompts have text alone.
+/// How the answer is read: conversations have thoughts and tool calls, other prompts only text.
 fn reading_of(source: &Source) -> Option<ConversationReading> {
     let Source::Chat(conversation) = source else { return None };
     let tools =

@@ -1,4 +1,4 @@
-//! What clients may know of the served model.
+//! Facts of the served model that clients may know.
 
 use paceline_text::prompt::Template;
 use paceline_vocabulary::sampling::SamplingRule;
@@ -10,7 +10,7 @@ use super::fit::check_model;
 /// The served model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelDescription {
-    /// Its public name.
+    /// Public name of the model.
     pub name: String,
     /// `model_type` of its config.json.
     pub architecture: String,

@@ -16,7 +16,7 @@ use super::labels::RequestLabels;
 use super::record::Record;
 use super::request::Request;
 use super::unread::AnswerStream;
-use super::{RequestContext, Inference, Prepared, Sender, TokenCount};
+use super::{Inference, Prepared, RequestContext, Sender, TokenCount};
 use crate::guard::keys::Principal;
 
 /// A request whose time runs. It is recorded when this, or its answer, is dropped.
@@ -32,9 +32,17 @@ pub struct OpenRequest {
 }
 
 impl OpenRequest {
-    pub(super) fn new(inference: Arc<Inference>, call: RequestContext) -> Self {
-        let RequestContext { request_id, arrived_ns, mut record, timeout, principal, slot, party, body } =
-            call;
+    pub(super) fn new(inference: Arc<Inference>, context: RequestContext) -> Self {
+        let RequestContext {
+            request_id,
+            arrived_ns,
+            mut record,
+            timeout,
+            principal,
+            slot,
+            party,
+            body,
+        } = context;
         record.record_in(&inference.metrics);
         let limit = Duration::from_secs(inference.limits.deadline_s);
         let deadline = Deadline::new(arrived_ns, limit, timeout);
@@ -42,7 +50,7 @@ impl OpenRequest {
         Self { inference, request_id, deadline, record, principal, slot, sender }
     }
 
-    /// Its id.
+    /// Id of the request.
     pub fn request_id(&self) -> &RequestId {
         &self.request_id
     }

@@ -1,5 +1,5 @@
-//! What a request asks for besides its prompt: how tokens are chosen, and when an answer ends. It
-//! is checked against inference.proto, then completed with the model's own sampling.
+//! Parameters of a request besides its prompt: how tokens are chosen, and when an answer ends. They
+//! are checked against inference.proto, then completed with the model's own sampling.
 
 use std::collections::HashSet;
 
@@ -17,10 +17,10 @@ pub const MAX_BIAS: f32 = 100.0;
 pub const MAX_BIASES: usize = 1024;
 /// Most stop token ids of a request.
 const MAX_STOP_IDS: usize = 64;
-/// Most of the most probable tokens that are reported for one token.
+/// Upper bound of `logprobs`: alternatives reported for a token.
 pub const MAX_LOGPROBS: u32 = 20;
 
-/// What a request asks for besides its prompt.
+/// Parameters of a request besides its prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationParams {
     /// Which model; empty means the served one.
@@ -38,7 +38,7 @@ pub struct GenerationParams {
     pub lower_max_tokens: bool,
     /// Whether the oldest messages of a conversation are left out if its prompt does not fit.
     pub drop_oldest: bool,
-    /// No token ends the answer before so many.
+    /// Number of tokens before which no token ends the answer.
     pub min_tokens: u32,
     /// Whether the answer goes on after the end-of-sequence token.
     pub ignore_eos: bool,
@@ -56,7 +56,7 @@ pub struct GenerationParams {
     pub logprobs: Option<u32>,
     /// How many samples.
     pub samples: SampleCount,
-    /// What the answer's text is held to.
+    /// Constraint of the answer's text.
     pub form: Option<TextForm>,
 }
 
@@ -263,7 +263,7 @@ mod tests {
         let least = |min_tokens| {
             GenerationParams { max_tokens: Some(5), min_tokens, ..Default::default() }.check()
         };
-        least(5).expect("exactly so many");
+        least(5).expect("the exact number");
         is(least(6), "limits.min_tokens", &["at most 5", "found 6"]);
         let reported =
             |count| GenerationParams { logprobs: Some(count), ..Default::default() }.check();

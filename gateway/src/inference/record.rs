@@ -10,16 +10,16 @@ use paceline_vocabulary::{Reason, Route};
 use crate::images::ImageTimes;
 use crate::metrics::{EndedRequest, Metrics};
 
-/// A call's method, as its front names it.
+/// A request's method, as its front names it.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
-    /// Its name.
+    /// Name of the method.
     pub name: &'static str,
-    /// The protocol's own word for a call that ended well (`None`) or for a reason, for the log.
+    /// The protocol's own word for a request that ended well (`None`) or for a reason, for the log.
     pub code: fn(Option<Reason>) -> String,
 }
 
-/// What is known of a request so far; it is written and recorded when this is dropped.
+/// Facts of a request so far. They are logged and recorded when this value is dropped.
 #[derive(Debug)]
 pub struct Record {
     method: Method,
@@ -27,7 +27,7 @@ pub struct Record {
     arrived_ns: i64,
     /// Tokens of its prompt; 0 until they are known.
     pub prompt_tokens: usize,
-    /// Its images.
+    /// Images of the prompt.
     pub images: usize,
     /// How long the work on its images took, once it is done.
     pub image_times: Option<ImageTimes>,

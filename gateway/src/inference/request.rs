@@ -11,9 +11,9 @@ use super::params::GenerationParams;
 /// A request that is well formed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// What to continue or to answer.
+    /// The prompt to continue or to answer.
     pub source: Source,
-    /// How.
+    /// Parameters of the answer.
     pub params: GenerationParams,
 }
 

@@ -16,7 +16,7 @@ use super::upstream::{BatchStream, Submission};
 /// The upstream's stream may take this long to close after its last batch.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a sample does.
+/// State of a sample.
 enum SampleState {
     /// The upstream has no room for it. It is submitted again when another sample of its request
     /// has ended.
@@ -25,8 +25,8 @@ enum SampleState {
     Submitted(Submission),
     /// Batches come.
     Running(BatchStream),
-    /// Its last batch came. The stream is read to its end, so that the request counts as finished
-    /// upstream and not as cancelled.
+    /// The last batch of the sample came. The stream is read to its end, so that the request counts
+    /// as finished upstream and not as cancelled.
     Closing(BatchStream, Pin<Box<Sleep>>),
     /// Nothing more comes.
     Ended,
@@ -44,15 +44,15 @@ pub(super) struct Sample {
     pub(super) last_ms: Option<f64>,
 }
 
-/// What a poll of a sample returns.
+/// Result of a poll of a sample.
 pub(super) enum SampleEvent {
     /// Tokens.
     Batch(Box<TokenBatch>),
     /// The upstream has no room for the sample now.
     NoRoom(InferenceError),
-    /// It failed.
+    /// The sample failed.
     Failed(InferenceError),
-    /// Its stream is closed.
+    /// The stream of the sample is closed.
     Closed,
 }
 

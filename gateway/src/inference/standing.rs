@@ -9,12 +9,12 @@ use super::error::InferenceError;
 /// Characters of the supervisor's message that are passed on: they travel in headers.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
-/// What clients get while the supervisor hangs.
+/// Message for clients while the supervisor hangs.
 const SILENT: &str = "the supervisor has not answered for 3 s; if it stays like that it is \
                       replaced, so try again in some seconds";
 
-/// What the gateway knows of itself and of the service behind it. The default is the first instant:
-/// nothing is there.
+/// The gateway's knowledge of itself and of the service behind it. The default is the first
+/// instant: nothing is there.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Standing {
     /// This gateway was asked to end and takes nothing new.
@@ -33,7 +33,7 @@ pub struct Attached {
     pub drained: bool,
     /// It does not answer any more, although the stream to it is open.
     pub silent: bool,
-    /// What it reported last about the service; `None` until it did.
+    /// Last report of the supervisor about the service. `None` until the first one.
     pub service: Option<ServiceState>,
 }
 
@@ -44,7 +44,7 @@ pub struct ServiceState {
     pub can_serve: bool,
     /// Why they are not.
     pub reason: Option<Reason>,
-    /// The same in words, with progress.
+    /// The reason in words, with progress.
     pub message: String,
     /// The served model; `None` before it is known.
     pub model: Option<ModelInfo>,
@@ -122,7 +122,7 @@ impl Standing {
         self.supervisor.as_ref().is_some_and(|supervisor| supervisor.silent)
     }
 
-    /// What an answering supervisor reported last about the service.
+    /// Last report about the service, if the supervisor answers.
     fn reported(&self) -> Option<&ServiceState> {
         let answering = self.supervisor.as_ref().filter(|supervisor| !supervisor.silent);
         answering.and_then(|supervisor| supervisor.service.as_ref())

@@ -1,8 +1,9 @@
 //! Conversations whose oldest messages are left out, because their prompt does not fit.
 //!
-//! The rest begins with a message of the user, as templates expect it, or with the assistant's after
-//! the last one of the user, which then stays in front. Messages of the system stay. The answer of a
-//! tool never stays without its call. Of all such rests the longest that fits is found by bisection.
+//! The rest begins with a message of the user, as templates expect it, or with the assistant's
+//! after the last one of the user, which then stays in front. Messages of the system stay. The
+//! answer of a tool never stays without its tool call. Of all such rests the longest that fits is
+//! found by bisection.
 
 use paceline_text::prompt::conversation::{Conversation, Message, Role, in_order};
 
@@ -41,7 +42,7 @@ pub struct Bisection {
 }
 
 impl Bisection {
-    /// A search among so many choices.
+    /// A search among this number of choices.
     pub fn new(choices: usize) -> Self {
         Self { low: 0, high: choices }
     }

@@ -86,7 +86,7 @@ impl AnswerStream {
         })
     }
 
-    /// The same for any events. `over` makes the error for a reader whose answer is dropped.
+    /// A reader of any events. `over` makes the error for a reader whose answer is dropped.
     fn of(
         events: Events,
         limit: Duration,

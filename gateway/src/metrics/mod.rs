@@ -46,7 +46,7 @@ pub struct Metrics {
     generated: AtomicU64,
     drafted: Counter,
     accepted: Counter,
-    calls: Gauge,
+    open_requests: Gauge,
     can_serve: Gauge,
     body_bytes: Family<Labels<1>, Gauge>,
     bodies_waiting: Gauge,
@@ -68,11 +68,11 @@ pub struct ByteFigures {
     pub waiting: usize,
 }
 
-/// What a gateway has at one instant.
+/// Figures of a gateway at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GatewayFigures {
-    /// Calls inside it.
-    pub calls: usize,
+    /// Requests inside the gateway.
+    pub requests: usize,
     /// Whether a request would be served.
     pub can_serve: bool,
     /// Bytes of bodies and whole answers.
@@ -116,7 +116,7 @@ impl Default for Metrics {
             generated: AtomicU64::new(0),
             drafted: Counter::default(),
             accepted: Counter::default(),
-            calls: Gauge::default(),
+            open_requests: Gauge::default(),
             can_serve: Gauge::default(),
             body_bytes: Family::default(),
             bodies_waiting: Gauge::default(),
@@ -148,7 +148,7 @@ impl Metrics {
         counter("completion_tokens", "Generated tokens", &self.completion_tokens);
         counter("drafted_tokens", "Tokens that the drafter proposed", &self.drafted);
         counter("accepted_tokens", "Proposed tokens that the target accepted", &self.accepted);
-        to.register("calls", "Calls inside the gateway", self.calls.clone());
+        to.register("calls", "Requests inside the gateway", self.open_requests.clone());
         to.register("can_serve", "1 if a request would be served now", self.can_serve.clone());
         let help = "The budget of bodies and whole answers";
         to.register_with_unit("body", help, Unit::Bytes, self.body_bytes.clone());
@@ -187,7 +187,7 @@ impl Metrics {
         self.accepted.inc_by(accepted);
     }
 
-    /// Records a call that was refused before it became a request.
+    /// Records a request that was refused before it was opened.
     pub fn refused(&self, reason: Reason) {
         self.count(Err(reason), None);
     }
@@ -212,8 +212,8 @@ impl Metrics {
     }
 
     fn set(&self, own: GatewayFigures) {
-        let GatewayFigures { calls, can_serve, bytes } = own;
-        self.calls.set(i64::try_from(calls).unwrap_or(i64::MAX));
+        let GatewayFigures { requests, can_serve, bytes } = own;
+        self.open_requests.set(i64::try_from(requests).unwrap_or(i64::MAX));
         self.can_serve.set(can_serve.into());
         for (kind, bytes) in
             [("limit", bytes.limit), ("bodies", bytes.bodies), ("answers", bytes.answers)]
@@ -224,8 +224,8 @@ impl Metrics {
         self.bodies_waiting.set(i64::try_from(bytes.waiting).unwrap_or(i64::MAX));
     }
 
-    /// All figures in the text format of Prometheus. `service` asks for those behind the gateway. It
-    /// is awaited for one scrape at a time, so that many scrapes are no load on the supervisor.
+    /// All figures in the text format of Prometheus. `service` asks for those behind the gateway.
+    /// It is awaited for one scrape at a time, so that many scrapes are no load on the supervisor.
     pub async fn text(
         &self,
         own: GatewayFigures,

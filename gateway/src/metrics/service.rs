@@ -50,11 +50,11 @@ pub struct ServiceFigures {
 pub struct ProcessFigures {
     /// gateway, supervisor, target or drafter.
     pub name: &'static str,
-    /// Its state, if it is a known one.
+    /// State of the process, if it is a known one.
     pub state: Option<ProcessState>,
     /// Restarts that were not ordered.
     pub restarts: u32,
-    /// Seconds since its start.
+    /// Seconds since the start of the process.
     pub uptime_s: f64,
 }
 

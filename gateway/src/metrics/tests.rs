@@ -59,7 +59,7 @@ fn service(step: u64) -> ServiceFigures {
 fn text(metrics: &Metrics, step: u64, service: Option<ServiceFigures>) -> String {
     let bytes =
         ByteFigures { limit: 100 + step, bodies: step, answers: step, waiting: step as usize };
-    let own = GatewayFigures { calls: step as usize, can_serve: step > 0, bytes };
+    let own = GatewayFigures { requests: step as usize, can_serve: step > 0, bytes };
     let text = metrics.text(own, std::future::ready(service));
     text.now_or_never().expect("nothing to wait for")
 }

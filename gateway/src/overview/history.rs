@@ -18,10 +18,10 @@ const INTERVAL_MS: u64 = INTERVAL.as_millis() as u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {
     tokens_per_s: f64,
-    calls: usize,
+    requests: usize,
 }
 
-/// What was counted when the last sample was taken.
+/// Counter of tokens at the time of the last sample.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     tokens: u64,
@@ -45,14 +45,14 @@ pub struct Throughput {
     pub most: usize,
     /// Generated tokens per second, of all requests.
     pub tokens_per_s: Vec<f64>,
-    /// Calls inside the gateway.
+    /// Requests inside the gateway.
     pub calls: Vec<usize>,
 }
 
 impl History {
-    /// Takes a sample: `tokens` were generated in all, and `calls` are inside the gateway now. An
-    /// interval that became longer, as of a machine that slept, has the same mean in all its places.
-    pub fn take(&mut self, tokens: u64, calls: usize, now: Millis) {
+    /// Takes a sample: `tokens` were generated in all, and `requests` are inside the gateway now.
+    /// A longer interval, as of a machine that slept, has one mean in all its places.
+    pub fn take(&mut self, tokens: u64, requests: usize, now: Millis) {
         let Some(Counted { tokens: before, at }) = self.last else {
             self.last = Some(Counted { tokens, at: now });
             return;
@@ -68,7 +68,7 @@ impl History {
             if self.samples.len() == SAMPLES {
                 self.samples.pop_front();
             }
-            self.samples.push_back(Sample { tokens_per_s, calls });
+            self.samples.push_back(Sample { tokens_per_s, requests });
         }
     }
 
@@ -79,7 +79,7 @@ impl History {
             interval_s: INTERVAL.as_secs(),
             most: SAMPLES,
             tokens_per_s: self.samples.iter().map(rounded).collect(),
-            calls: self.samples.iter().map(|sample| sample.calls).collect(),
+            calls: self.samples.iter().map(|sample| sample.requests).collect(),
         }
     }
 }

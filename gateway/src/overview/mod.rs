@@ -3,8 +3,8 @@
 //! text of a request (I9), and none of it gives an order.
 //!
 //! The supervisor is asked for figures at most once a second, however many pages are open. Samples
-//! and events are collected whether a page is open or not, so that a page that was just opened shows
-//! the minutes before.
+//! and events are collected whether a page is open or not, so that a page that was just opened
+//! shows the minutes before.
 
 pub mod history;
 
@@ -88,12 +88,12 @@ impl Overview {
     pub fn sample(
         self: &Arc<Self>,
         metrics: Arc<Metrics>,
-        calls: watch::Receiver<usize>,
+        requests: watch::Receiver<usize>,
     ) -> JoinHandle<()> {
         let overview = Arc::clone(self);
         task::spawn("samples", async move {
             loop {
-                let (tokens, running) = (metrics.generated_tokens(), *calls.borrow());
+                let (tokens, running) = (metrics.generated_tokens(), *requests.borrow());
                 overview.history().take(tokens, running, overview.clock.now());
                 tokio::time::sleep(INTERVAL).await;
             }

@@ -39,7 +39,7 @@ pub struct ProcessReport {
     /// `absent`, `stopped`, `starting`, `loading`, `ready`, `suspect`, `draining`, `backing_off` or
     /// `failed`.
     pub state: String,
-    /// Its process id.
+    /// Process id of the worker.
     pub pid: Option<u32>,
     /// Number of its life.
     pub epoch: u64,
@@ -139,8 +139,8 @@ pub struct MemoryReport {
 /// A drafter that was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RefusedDrafterReport {
-    /// Its directory, or `lookup`.
+    /// Directory of the drafter, or `lookup`.
     pub model: String,
-    /// Why it was refused, in words.
+    /// Reason of the refusal, in words.
     pub reason: String,
 }

@@ -9,8 +9,9 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-/// Whose turns and bytes are counted together. With keys that is a key's name. Without keys it is the
-/// peer, as for connections, or on this machine, whose clients share one address, the connection.
+/// Whose turns and bytes are counted together. With keys that is a key's name. Without keys it is
+/// the peer, as for connections. Clients on this machine share one address: there it is the
+/// connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Party(Option<Arc<str>>);
 
@@ -53,7 +54,7 @@ pub enum Fit {
 pub struct Turns<W> {
     /// Parties that wait, the next one first.
     order: VecDeque<Party>,
-    /// What each of them waits for, first come first. A party without any has no entry.
+    /// Waiting entries of each party, first come first. A party without any has no entry.
     waiting: HashMap<Party, VecDeque<W>>,
 }
 

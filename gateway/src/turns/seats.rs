@@ -28,7 +28,7 @@ struct Waiter {
 pub struct Seat(Seats);
 
 impl Seats {
-    /// So many seats, and one at least.
+    /// This number of seats, and one at least.
     pub fn new(seats: usize) -> Self {
         let room = Room { free: seats.max(1), turns: Turns::default(), next_id: 0 };
         Self(Arc::new(Mutex::new(room)))

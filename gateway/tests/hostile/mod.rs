@@ -10,13 +10,12 @@ use flate2::{Compression, Crc};
 pub struct Hostile {
     pub name: &'static str,
     pub file: Vec<u8>,
-    /// What the refusal names.
+    /// Text that the refusal must have.
     pub word: &'static str,
 }
 
 fn good(name: &str) -> Vec<u8> {
-    let dir =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/images");
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/golden/images");
     std::fs::read(dir.join(name)).expect("in the repository")
 }
 

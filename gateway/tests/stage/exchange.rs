@@ -87,12 +87,12 @@ impl Exchange {
         let mut fake = Fake::start(&dir.path().join("supervisor.sock"), 1);
         let upstream = socket::channel(runtime_dir.socket("supervisor"));
         let standing = watch::Sender::new(Standing::default());
-        let calls = RequestSlots::new(64, 64);
+        let slots = RequestSlots::new(64, 64);
         let attachment = Attachment {
             supervisor: upstream.clone(),
             process: GatewayProcess { epoch: Epoch(7), restarts: 0 },
             standing: standing.clone(),
-            running: calls.watch(),
+            running: slots.watch(),
             orders: mpsc::channel(1).0,
         };
         attachment.start();
@@ -114,7 +114,7 @@ impl Exchange {
         };
         let front = HttpFront {
             inference: Arc::new(inference),
-            calls,
+            calls: slots,
             standing: standing.subscribe(),
             decoding: Decoding::new(2),
             aliases: Aliases { names: ModelAliases::Any, is_loopback: true },
@@ -136,7 +136,7 @@ impl Exchange {
         self.answered_text(path, body.to_string(), answer).await
     }
 
-    /// The same for a body as text, which may have a key twice.
+    /// Sends a body as text, which may have a key twice, and answers it.
     pub async fn answered_text(&mut self, path: &str, body: String, answer: &Answer<'_>) -> Served {
         let mut ids = self.language.tokens.encode(answer.text, false).expect("encodes");
         let router = self.router.clone();
@@ -174,7 +174,7 @@ impl Exchange {
     }
 }
 
-/// What the scripted supervisor answers.
+/// The scripted supervisor's answer.
 pub struct Answer<'a> {
     pub text: &'a str,
     /// Tokens of the prompt that came from the cache.
@@ -196,7 +196,7 @@ impl Reply {
         serde_json::from_str(&self.body).expect("JSON")
     }
 
-    /// Its events; comments are left out.
+    /// Events of a streamed reply, without comments.
     pub fn events(&self) -> Vec<Event> {
         assert_eq!(self.headers["content-type"], "text/event-stream", "{}", self.body);
         let field = |event: &str, name: &str| {

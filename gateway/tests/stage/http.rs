@@ -66,7 +66,7 @@ impl HttpClient {
         Self { client, address, headers: HeaderMap::new() }
     }
 
-    /// The same, with one more header.
+    /// A client with one more header.
     pub fn with(&self, name: &'static str, value: &str) -> Self {
         let mut this = self.clone();
         this.headers.append(name, value.parse().expect("ASCII"));
@@ -154,7 +154,7 @@ pub fn completion() -> Value {
     json!({ "model": "any", "prompt": "Hi", "max_tokens": 4_000 })
 }
 
-/// The same, streamed.
+/// A request for a streamed completion of a short prompt.
 pub fn streamed() -> Value {
     json!({ "model": "any", "prompt": "Hi", "max_tokens": 4_000, "stream": true })
 }
@@ -171,7 +171,7 @@ impl RawHttp {
         self.0.write_all(bytes.as_ref()).await.expect("written");
     }
 
-    /// The headers of a POST with a body of so many bytes.
+    /// Sends the headers of a POST with a body of `bytes` bytes.
     pub async fn head(&mut self, path: &str, bytes: usize) {
         let head =
             format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {bytes}\r\n\r\n");
@@ -186,7 +186,7 @@ impl RawHttp {
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// What comes until `end`.
+    /// Reads until `end` has come, and returns the text with it.
     pub async fn read_until(&mut self, end: &str) -> String {
         let (mut all, mut byte) = (vec![], [0]);
         while !all.ends_with(end.as_bytes()) {

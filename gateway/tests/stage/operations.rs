@@ -15,7 +15,7 @@ use paceline_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-/// What the scripted supervisor answers to operators.
+/// The scripted supervisor's answers to operators.
 #[derive(Clone, Default)]
 pub struct Operator {
     /// The snapshot; without one the question is refused.

@@ -31,7 +31,7 @@ impl Program {
         Self::configured(dir, model, "")
     }
 
-    /// The same with the keys of this file.
+    /// The program with the keys of this file.
     pub fn with_keys(dir: &Path, model: &Path, keys: &Path) -> Self {
         Self::configured(dir, model, &format!("[gateway]\napi_keys_file = {keys:?}\n"))
     }

@@ -1,4 +1,4 @@
-//! A client of gRPC that sends parts of calls.
+//! A client of gRPC that sends parts of requests.
 
 use std::net::SocketAddr;
 
@@ -14,16 +14,16 @@ use super::within;
 /// Where text is generated.
 pub const GENERATE: &str = "paceline.v1.Inference/Generate";
 
-/// A client that can send parts of calls.
+/// A client that can send parts of requests.
 pub async fn raw(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = within(TcpStream::connect(address)).await.expect("connects");
     let (requests, connection) = within(h2::client::handshake(stream)).await.expect("HTTP/2");
-    // How it ends is seen by its calls.
+    // The requests see how the connection ends.
     task::spawn("raw client", async { drop(connection.await) });
     requests
 }
 
-/// Sends the headers of a call and the first bytes of its message.
+/// Sends the headers of a request and the first bytes of its message.
 pub async fn begin(
     requests: &SendRequest<Bytes>,
     method: &str,
@@ -32,7 +32,7 @@ pub async fn begin(
     begin_as(requests, method, bytes, None).await
 }
 
-/// The same with the value of `authorization`.
+/// Begins a request with the value of `authorization`.
 pub async fn begin_as(
     requests: &SendRequest<Bytes>,
     method: &str,
@@ -55,7 +55,7 @@ pub async fn begin_as(
     (answer, message)
 }
 
-/// How a call ended.
+/// Status with which a request ended.
 pub async fn status(answer: ResponseFuture) -> Status {
     let (head, mut body): (_, RecvStream) = within(answer).await.expect("an answer").into_parts();
     while let Some(data) = within(body.data()).await {

@@ -124,7 +124,7 @@ impl Attachment {
 }
 
 impl Attachment {
-    /// Reads reports for nothing, as long as they come: many calls make many.
+    /// Reads and drops reports, as long as they come: many requests make many.
     pub async fn read_on(mut self) {
         while let Ok(Some(_)) = self.reports.message().await {}
     }
@@ -134,7 +134,7 @@ impl Attachment {
 pub struct Submission {
     pub request: SubmitRequest,
     reply: oneshot::Sender<Result<mpsc::Receiver<Result<TokenBatch, Status>>, Status>>,
-    /// Resolves when the call is over on this side: answered to its end, or dropped.
+    /// Resolves when the request is over on this side: answered to its end, or dropped.
     pub over: oneshot::Receiver<()>,
 }
 
@@ -151,7 +151,7 @@ impl Submission {
     /// dropped.
     pub fn accept(self) -> Accepted {
         let (batches, receiver) = mpsc::channel(64);
-        assert!(self.reply.send(Ok(receiver)).is_ok(), "the call is there");
+        assert!(self.reply.send(Ok(receiver)).is_ok(), "the request is there");
         Accepted { batches, next: 0, cached: 0, so_far: false, over: self.over }
     }
 }
@@ -243,7 +243,7 @@ impl Supervisor for Service {
             .await
             .map_err(|_| Status::unavailable("the test is over"))?;
         let batches =
-            answer.await.map_err(|_| Status::unavailable("the test dropped the call"))??;
+            answer.await.map_err(|_| Status::unavailable("the test dropped the request"))??;
         // `alive` is dropped with this future, and with the stream it becomes.
         let stream = ReceiverStream::new(batches).map(move |item| {
             let _ = &alive;

@@ -1,4 +1,4 @@
-//! What differs between the systems we run on. One small file each, the same functions in both.
+//! Differences between the systems we run on. One small file each, the same functions in both.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd, RawFd};

@@ -64,7 +64,7 @@ pub enum WireError {
     Missing {
         /// The message.
         message: &'static str,
-        /// What it lacks.
+        /// Field that the message lacks.
         field: &'static str,
     },
     /// An element type that this version does not know.
@@ -72,13 +72,13 @@ pub enum WireError {
     ElementType {
         /// Whose type it is.
         whose: &'static str,
-        /// Its number.
+        /// Number of the element type.
         found: i32,
     },
     /// A kind of proposal that this version does not know.
     #[error("proposal kind: expected hidden rows or tokens, found {found}")]
     ProposalKind {
-        /// Its number.
+        /// Number of the kind.
         found: i32,
     },
     /// Names of pages that are none, or too many.

@@ -1,6 +1,6 @@
-//! What a decode step's attention costs in four layouts of the KV store: primitives of a layer, and
-//! time over all layers, one asking row a sequence. `kv_layout [LAYERS] [HEADS] [KV_HEADS] [DIM]`,
-//! as in the demo target where nothing is said.
+//! Cost of a decode step's attention in four layouts of the KV store: primitives of a layer, and
+//! time over all layers, one query row a sequence. `kv_layout [LAYERS] [HEADS] [KV_HEADS] [DIM]`,
+//! by default as in the demo target.
 //!
 //! - classes: the store as it is; one scatter, and one masked attention for each run of slots
 //! - one array: the same with every sequence in a place of the longest

@@ -19,7 +19,7 @@ use crate::target;
 /// Where the families that are served keep their parts.
 const LAYOUTS: [Layout; 3] = [Layout::TEXT, Layout::WITH_VISION[0], Layout::WITH_VISION[1]];
 
-/// What a drafter takes from its target's checkpoint.
+/// Parts that a drafter takes from its target's checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Borrows {
     /// It has all that it needs.
@@ -174,7 +174,7 @@ impl FoundParts {
         self.files.total_bytes()
     }
 
-    /// What their tensors take.
+    /// Storage of the borrowed tensors.
     ///
     /// # Errors
     /// One is quantized in a format that the target's config.json does not name.

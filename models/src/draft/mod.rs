@@ -54,17 +54,17 @@ use crate::segment::SequenceId;
 
 /// A kind of drafter.
 struct Kind {
-    /// Its name in `drafter.kind`.
+    /// Name of the kind in `drafter.kind`.
     name: &'static str,
     /// Whether a config.json is that of this kind.
     is_config_of: fn(&ConfigJson) -> Result<bool, LoadError>,
-    /// What a drafter with this config, directory and bytes of weights reads and proposes. Checks
+    /// Inputs and proposals of a drafter with this config, directory and bytes of weights. Checks
     /// the whole config.
     info: fn(&ConfigJson, &Path, u64) -> Result<DraftInfo, LoadError>,
     /// Forgets the tensors of the drafter's directory that are not its own, and tells how its norms
     /// are stored.
     own_tensors: fn(&mut TensorFiles, &Path) -> Result<NormWeight, LoadError>,
-    /// What a drafter with these tensors takes from its target's checkpoint.
+    /// Parts that a drafter with these tensors takes from its target's checkpoint.
     borrows: fn(&TensorFiles) -> Borrows,
     /// Matrices that [`Quantize`] leaves as floats, by the last parts of their names.
     floats: &'static [&'static str],
@@ -109,7 +109,7 @@ pub const AUTO: &str = "auto";
 struct DrafterFiles<'a> {
     dir: &'a Path,
     config: &'a ConfigJson,
-    /// Its own tensors.
+    /// Tensors of the drafter's own checkpoint.
     weights: Weights<'a>,
     /// How its norms are stored.
     norms: NormWeight,
@@ -146,7 +146,7 @@ impl Quantize {
     }
 }
 
-/// What a caller chooses of a drafter's loading.
+/// Choices of a caller that loads a drafter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftOptions {
     /// Bits of its weights.
@@ -162,14 +162,14 @@ impl From<Quantize> for DraftOptions {
     }
 }
 
-/// What is known of a loaded drafter, and what it needs.
+/// Properties and inputs of a loaded drafter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftInfo {
-    /// Its directory.
+    /// Directory of the drafter.
     pub path: PathBuf,
-    /// Its kind, such as `dflash`.
+    /// Kind of the drafter, such as `dflash`.
     pub kind: String,
-    /// What its proposals are made of.
+    /// Form of the proposals.
     pub proposal: ProposalKind,
     /// Hidden size of its target: the width of one layer's hidden states, of embeddings, and of
     /// proposed hidden rows. Of a drafter that has to do with none of them its own hidden size.
@@ -412,11 +412,11 @@ pub struct TokenDraft {
 
 /// A model that proposes. One set of weights, any number of sessions.
 pub trait Drafter {
-    /// What is known of it.
+    /// Properties of the drafter.
     fn info(&self) -> &DraftInfo;
 
-    /// What its layers remember, for [`KvStore::new`]; the store needs room for a session's context
-    /// and one block.
+    /// Forms of its layers' keys and values, for [`KvStore::new`]; the store needs room for a
+    /// session's context and one block.
     fn kv_layers(&self) -> Vec<LayerKv>;
 
     /// The type in which it computes; its inputs are converted.
@@ -473,16 +473,16 @@ pub fn load_draft(
     (kind.load)(files)
 }
 
-/// What a drafter is, and what its weights take on this device.
+/// Properties of a drafter, and the storage of its weights on this device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftPlan {
-    /// What it reads and proposes.
+    /// Inputs and proposals of the drafter.
     pub info: DraftInfo,
-    /// What its tensors take, with those of the target's parts that it computes with.
+    /// Storage of its tensors, with those of the target's parts that it computes with.
     pub storage: StoragePlan,
 }
 
-/// What the drafter in `dir` is: from headers and config.json, no weight is read. `kind`, `target`
+/// Plan of the drafter in `dir`: from headers and config.json, no weight is read. `kind`, `target`
 /// and `quantize` as in [`load_draft`].
 ///
 /// # Errors

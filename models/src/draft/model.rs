@@ -2,10 +2,10 @@
 //! are the target's. One forward reads the new context of all sessions with their bonus tokens; each
 //! further draft is one row a session.
 //!
-//! The rows of a block are dropped, also those of drafts that will be accepted, and the next call
+//! The rows of a block are dropped, also those of drafts that will be accepted, and the next round
 //! reads the accepted tokens again as context. Keeping them would save no forward, only a few rows
-//! of one that is needed anyway. The drafter would also have to remember the ids of kept rows beside
-//! the store, which copies, restores and frees sequences without it.
+//! of one that is needed anyway. The drafter would also have to remember the ids of kept rows
+//! beside the store, which copies, restores and frees sequences without it.
 //!
 //! Drafts have no log probabilities: each would cost one more pass over the logits of a row.
 
@@ -59,7 +59,7 @@ fn is_model(config: &ConfigJson) -> Result<bool, LoadError> {
     Ok(is_whole && target::is_served(config)?)
 }
 
-/// What a model with this config reads and proposes.
+/// Inputs and proposals of a model with this config.
 fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo, LoadError> {
     if !is_model(config)? {
         let model_type: String = config.optional("model_type")?.unwrap_or_default();

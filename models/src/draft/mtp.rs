@@ -165,7 +165,7 @@ fn model_config(config: &ConfigJson) -> Result<ConfigJson, LoadError> {
     }
 }
 
-/// What the head of a model with this config reads and proposes.
+/// Inputs and proposals of the head of a model with this config.
 fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo, LoadError> {
     let sizes = HybridSizes::read(&model_config(config)?)?;
     Ok(DraftInfo {

@@ -28,10 +28,10 @@ use crate::segment::{QuerySegments, Segment, SequenceId};
 
 /// The arithmetic of such a drafter. One set of weights, which remembers no session.
 pub(super) trait NextTokenModel {
-    /// What is known of it.
+    /// Properties of the drafter.
     fn info(&self) -> &DraftInfo;
 
-    /// What its layer remembers.
+    /// Form of the layer's keys and values.
     fn kv(&self) -> GrowingKv;
 
     /// The type in which it computes.
@@ -61,15 +61,15 @@ pub(super) trait NextTokenModel {
         kv: &mut KvStore,
     ) -> Result<Option<Array>>;
 
-    /// What follows from the layer's output `[R, hidden]`.
+    /// Scores from the layer's output `[R, hidden]`.
     fn scores(&self, output: &Array) -> Result<Scores>;
 }
 
-/// What follows from outputs of the layer.
+/// Logits and hidden rows computed from outputs of the layer.
 pub(super) struct Scores {
     /// Logits of the token after the one that was read `[R, vocab]`, float32.
     pub(super) logits: Array,
-    /// What the next row reads `[R, hidden]`.
+    /// Input of the next row `[R, hidden]`.
     pub(super) hidden: Array,
 }
 
@@ -79,7 +79,7 @@ struct ContextRow {
     /// The token after the position.
     next_id: u32,
     position: i32,
-    /// Its row of the hidden states.
+    /// Index of its row among the hidden states.
     source: i32,
 }
 

@@ -33,12 +33,12 @@ const ROWS_OF_FLOAT32: i32 = 3;
 pub(super) struct CallForm {
     /// Whether a call of one sequence is told "causal".
     pub(super) causal: bool,
-    /// Few rows of a sequence are read so many at a time.
+    /// Most rows of a sequence in one read, if a sequence has few rows. `None` is no limit.
     pub(super) rows_at_once: Option<i32>,
 }
 
 impl CallForm {
-    /// What suits the device.
+    /// Form that suits the device.
     pub(super) fn here(dtype: Dtype) -> Self {
         match on_gpu() {
             false => Self { causal: false, rows_at_once: None },

@@ -1,8 +1,8 @@
-//! What the layers of a model remember.
+//! Memory of a model's layers: the forms of their keys, values and states.
 
 use paceline_blas::RecurrentSizes;
 
-/// What a layer remembers of a sequence.
+/// Memory of a layer for a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKv {
     /// A key and a value for each position.

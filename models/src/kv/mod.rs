@@ -94,7 +94,7 @@ pub struct KvStore {
     /// How MLX reads.
     calls: CallForm,
     classes: Vec<CapacityClass>,
-    /// What recurrent layers remember.
+    /// States of the recurrent layers.
     states: States,
     sequences: HashMap<SequenceId, SequenceEntry>,
     /// Most bytes of all arrays together.
@@ -163,7 +163,7 @@ impl KvStore {
         self.fit(0)
     }
 
-    /// Gives slots without an owner back until so many more bytes fit.
+    /// Gives slots without an owner back until `more` more bytes fit.
     fn fit(&mut self, more: u64) -> Result<()> {
         while self.allocated_bytes().saturating_add(more) > self.limit {
             let class = self.classes.iter_mut().max_by_key(|class| class.idle_bytes());
@@ -211,8 +211,8 @@ impl KvStore {
         }
     }
 
-    /// Gives a sequence without rows its slot, in the class of so many positions, so that it does
-    /// not move while it grows up to them.
+    /// Gives a sequence without rows its slot, in the class of `positions` positions, so that it
+    /// does not move while it grows up to them.
     ///
     /// # Errors
     /// It is unknown, or no sequence is that long.

@@ -51,7 +51,7 @@ impl KvStore {
     /// see [`KvStore::keep_states`].
     ///
     /// # Errors
-    /// The sequence has not committed so many rows; MLX's own.
+    /// The sequence has committed fewer rows than that; MLX's own.
     pub fn copy_out(
         &self,
         sequence: SequenceId,

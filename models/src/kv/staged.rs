@@ -27,7 +27,7 @@ struct Snapshot {
 pub(super) struct Staged {
     /// The store's arrays with the new rows.
     arrays: Snapshot,
-    /// What `build` returned; of a type that the store need not know.
+    /// Result of `build`, of a type that the store need not know.
     built: Box<dyn Any>,
 }
 
@@ -57,9 +57,9 @@ impl KvStore {
         Ok(true)
     }
 
-    /// What was built for the staged rows, which become rows of the store, if the store has not
-    /// changed since and `accepts` agrees. The caller runs it next. In any other case the staged
-    /// rows are dropped.
+    /// Result of `build` for the staged rows. They become rows of the store if the store has not
+    /// changed since and `accepts` agrees. The caller runs the result next. Else the staged rows
+    /// are dropped.
     pub fn take_staged<T: 'static>(&mut self, accepts: impl FnOnce(&T) -> bool) -> Option<T> {
         let staged = self.staged.take()?;
         let built = staged.built.downcast::<T>().ok().filter(|built| accepts(built))?;

@@ -124,7 +124,8 @@ impl KvStore {
         self
     }
 
-    /// The same with the calls of Metal, or those of CUDA, which reads so many rows at once.
+    /// The store of [`KvStore::by_class`] with the calls of Metal, or with those of CUDA, which
+    /// reads `rows_at_once` rows at once.
     pub(crate) fn with_calls(mut self, rows_at_once: Option<i32>) -> Self {
         self.calls = CallForm { causal: true, rows_at_once };
         self.by_class()

@@ -35,7 +35,7 @@ pub(crate) struct StatePass<'a> {
     pub(crate) tape_rows: usize,
 }
 
-/// What a pass leaves.
+/// Results of a pass.
 #[derive(Debug)]
 pub(crate) struct Advanced {
     /// As [`StatePass::states`].

@@ -47,7 +47,7 @@ impl<'a> From<&'a Array> for HeadRows<'a> {
 /// Which heads of a row are turned, in the order in which they come out.
 #[derive(Clone, Debug)]
 pub(crate) enum TurnedHeads {
-    /// So many, from the first on.
+    /// This many heads, from the first on.
     First(i32),
     /// Those in these places.
     Places(Arc<[i32]>),

@@ -126,8 +126,9 @@ impl Linear {
         Ok(Self { parts: vec![weight], bias: Some(bias) })
     }
 
-    /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One that
-    /// is quantized already, or whose input is not made of whole groups, stays as it is.
+    /// The layer with its weight quantized to `bits` an element (4 or 8; `None` leaves it). A
+    /// weight that is quantized already, or whose input is not made of whole groups, stays as it
+    /// is.
     pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
         let Some(bits) = bits else { return Ok(self) };
         let parts = self.parts.into_iter().map(|part| part.quantized(bits));

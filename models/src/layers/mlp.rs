@@ -34,7 +34,7 @@ impl GatedMlp {
         })
     }
 
-    /// The same with its weights quantized as [`Linear::quantized`] does.
+    /// The layer with its weights quantized as [`Linear::quantized`] does.
     pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
         Ok(Self { gate_up: self.gate_up.quantized(bits)?, down: self.down.quantized(bits)? })
     }

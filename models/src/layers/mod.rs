@@ -1,5 +1,5 @@
-//! What model families share. Device branches and weight formats are settled here, not in a model's
-//! file.
+//! Layers that model families share. Device branches and weight formats are settled here, not in a
+//! model's file.
 
 mod activation;
 mod attention;

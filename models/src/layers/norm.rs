@@ -50,7 +50,7 @@ impl RmsNorm {
         Self::load_stored(weights, name, size, eps, NormWeight::Whole)
     }
 
-    /// The same for a weight that is stored so.
+    /// Reads `{name}.weight` `[size]` from the form `stored`.
     pub(crate) fn load_stored(
         weights: &mut Weights,
         name: &str,
@@ -128,7 +128,7 @@ pub(crate) struct HeadNorm {
 }
 
 impl HeadNorm {
-    /// Reads `{name}.weight` `[dim]` of each part, for so many heads each.
+    /// Reads `{name}.weight` `[dim]` of each part, for the part's number of heads.
     pub(crate) fn load(
         weights: &mut Weights,
         parts: &[(&str, i32)],
@@ -138,7 +138,7 @@ impl HeadNorm {
         Self::load_stored(weights, parts, dim, eps, NormWeight::Whole)
     }
 
-    /// The same for weights that are stored so.
+    /// Reads the weights as [`HeadNorm::load`] does, from the form `stored`.
     pub(crate) fn load_stored(
         weights: &mut Weights,
         parts: &[(&str, i32)],
@@ -160,13 +160,13 @@ impl HeadNorm {
         Ok(Self { heads, weight, eps })
     }
 
-    /// The same for heads that lie elsewhere in a row, as many.
+    /// The norm for as many heads that lie elsewhere in a row.
     pub(crate) fn of_heads(self, heads: TurnedHeads) -> Self {
         Self { heads, ..self }
     }
 
-    /// The heads of `x` `[rows, at least so many, dim]`, by default the first ones → `[rows, heads,
-    /// dim]`.
+    /// The heads of `x` `[rows, at least that many, dim]`, by default the first ones → `[rows,
+    /// heads, dim]`.
     pub(crate) fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
         if let Some(turned) = host::norm_turn(x, &self.heads, &self.weight, self.eps, rope)? {
             return Ok(turned);

@@ -75,7 +75,7 @@ pub(crate) fn fold_accepted(
     Ok(states)
 }
 
-/// What one row does to the states: normed keys, differences, decays, and the convolution's input.
+/// Change of the states by one row: normed keys, differences, decays, and the convolution's input.
 struct TapeRow {
     /// `[value_heads, key_dim]`.
     keys: Array,

@@ -11,7 +11,7 @@ use super::LoadError;
 #[derive(Clone, Debug)]
 pub struct ConfigJson {
     path: PathBuf,
-    /// What stands before a key's name in errors: the part it is of.
+    /// Text before a key's name in errors: the part that the key is of.
     of: String,
     values: Map<String, Value>,
 }

@@ -1,5 +1,4 @@
-//! What can go wrong while a checkpoint is loaded. A cause is in the source of an error, not in its
-//! text.
+//! Errors while a checkpoint is loaded. A cause is in the source of an error, not in its text.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,7 +22,7 @@ pub enum LoadError {
     Json {
         /// The file.
         path: PathBuf,
-        /// What its JSON must be.
+        /// JSON that the file must hold.
         expected: &'static str,
         /// Where the parser stopped.
         #[source]
@@ -34,7 +33,7 @@ pub enum LoadError {
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of the header.
         #[source]
         cause: HeaderError,
     },
@@ -66,7 +65,7 @@ pub enum LoadError {
     /// A tensor the model needs is not in the checkpoint.
     #[error("tensor {name} is missing from the checkpoint")]
     Missing {
-        /// Its name.
+        /// Name of the missing tensor.
         name: String,
     },
     /// Tensors that no part of the model took: the checkpoint is of another model than its config.
@@ -80,7 +79,7 @@ pub enum LoadError {
     /// A tensor has another shape than the config requires.
     #[error("tensor {name} has shape {found:?}, the model needs {expected:?}")]
     Shape {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
         /// In the file.
         found: Vec<usize>,
@@ -90,7 +89,7 @@ pub enum LoadError {
     /// A tensor is in another layout than the rest of the checkpoint.
     #[error("tensor {name}: {what}; convert the checkpoint again from the original")]
     Mixed {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
         /// Expected and found.
         what: String,
@@ -98,17 +97,17 @@ pub enum LoadError {
     /// A tensor has a type this version cannot read.
     #[error("tensor {name} has type {found}; expected {expected}")]
     Dtype {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
         /// In the file.
         found: String,
-        /// What can be read in its place.
+        /// Types that can be read there.
         expected: &'static str,
     },
     /// A quantized module contradicts its format.
     #[error("module {module}: {what}")]
     Quantized {
-        /// Its path.
+        /// Path of the module.
         module: String,
         /// Expected and found.
         what: String,
@@ -116,7 +115,7 @@ pub enum LoadError {
     /// A tensor for which there is no memory, or that MLX cannot count.
     #[error("cannot make an array of {bytes} bytes")]
     TooLarge {
-        /// Its bytes.
+        /// Bytes of the tensor.
         bytes: usize,
     },
     /// MLX failed.

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 /// Largest header read. The library's own bound is 100 MB, of which a hostile file makes 0.7 GB.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
 
-/// What is wrong with a header.
+/// Faults of a header.
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
     /// It is longer than any that is read.
@@ -46,7 +46,7 @@ pub enum HeaderError {
     },
 }
 
-/// Bytes of the header of a file with so many bytes; `size` are the file's first.
+/// Bytes of the header of a file with `file_bytes` bytes; `size` are the file's first.
 ///
 /// # Errors
 /// It is too long, or longer than the file.

@@ -1,7 +1,7 @@
-//! What a checkpoint is and what it takes on this device: from its headers and config.json alone.
-//! No weight is read. The sizes are those of [`super::Weights`]: floats in the type of
-//! [`Precision`], quantized weights as they are stored, or as float32 if the device has no product
-//! for them.
+//! Plan of a checkpoint: its properties and its memory on this device, from its headers and
+//! config.json alone. No weight is read. The sizes are those of [`super::Weights`]: floats in the
+//! type of [`Precision`], quantized weights as they are stored, or as float32 if the device has no
+//! product for them.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct FormatUse {
     pub paths: BTreeMap<String, u64>,
 }
 
-/// What the tensors of a checkpoint take, by format, the format of the most numbers first.
+/// Storage of a checkpoint's tensors by format, the format of the most numbers first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoragePlan {
     /// The formats.
@@ -69,7 +69,7 @@ impl Packing {
 pub struct CheckpointPlan {
     /// `model_type`.
     pub family: String,
-    /// What its tensors take.
+    /// Storage of the tensors.
     pub storage: StoragePlan,
     /// Most positions of one sequence.
     pub context: i32,
@@ -102,7 +102,7 @@ impl StoragePlan {
         Self::of_packed(checkpoint, forms, None)
     }
 
-    /// The same with float matrices that are quantized as they are loaded.
+    /// The plan of [`StoragePlan::of`] with float matrices that are quantized as they are loaded.
     ///
     /// # Errors
     /// As [`StoragePlan::of`].
@@ -237,7 +237,7 @@ impl CheckpointPlan {
     }
 }
 
-/// What one tensor or module takes.
+/// Storage of one tensor or module.
 struct Used {
     format: String,
     parameters: u64,

@@ -23,7 +23,7 @@ pub enum Precision {
 pub struct WeightForms {
     /// The type of floats.
     pub precision: Precision,
-    /// What config.json says of quantized modules.
+    /// Formats of quantized modules, by config.json.
     pub quantization: Quantization,
     /// Whether a quantized weight of this format stays as it is stored. Others are expanded to
     /// float32.
@@ -102,7 +102,7 @@ impl<'a> Weights<'a> {
         self
     }
 
-    /// The same with `prefix` before every name, if the checkpoint has `probe` under it.
+    /// The weights with `prefix` before every name, if the checkpoint has `probe` under it.
     pub fn with_prefix_of(self, prefix: &str, probe: &str) -> Self {
         if self.has(&format!("{prefix}{probe}")) { self.with_prefix(prefix) } else { self }
     }

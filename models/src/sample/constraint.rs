@@ -1,4 +1,4 @@
-//! What a sequence is held to while it is generated: a set of allowed ids for each row, which depends
+//! Constraint of a sequence while it is generated: a set of allowed ids for each row, which depends
 //! on the ids before the row. The rows of a block ask for their sets along the drafted path. A set
 //! therefore is the same in a plain step and in a block (I1).
 
@@ -60,7 +60,7 @@ impl IdSet {
     }
 }
 
-/// What a sequence is held to. It knows the sequence's history; rows add the drafted ids after it.
+/// Constraint of a sequence. It knows the sequence's history; rows add the drafted ids after it.
 pub trait Constraint: std::fmt::Debug {
     /// Ids that may follow the history and then `path`. Empty if the path is not allowed itself, or
     /// if the set cannot be computed: then no token is chosen from the row.

@@ -48,7 +48,7 @@ impl Largest {
         })
     }
 
-    /// What has to be evaluated before [`Largest::read`].
+    /// Arrays to evaluate before [`Largest::read`].
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
         let (first, second) = match self {
             Self::Joined(joined) => (joined, None),

@@ -62,17 +62,17 @@ pub struct RowRule<'a> {
     pub id_limit: u32,
     /// Compute the deciding margin.
     pub wants_margin: bool,
-    /// Compute log-probabilities, of the chosen token and of so many most probable ones:
+    /// Compute log-probabilities, of the chosen token and of this many most probable ones:
     /// [`VerifiedBlock::logprobs`].
     pub logprobs: Option<u32>,
-    /// What the sequence is held to; `None` allows every id.
+    /// Constraint of the sequence; `None` allows every id.
     pub constraint: Option<&'a dyn Constraint>,
 }
 
 /// A chosen token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenChoice {
-    /// Its id.
+    /// Id of the chosen token.
     pub token: u32,
     /// How far the row was from another outcome (I1); infinite if not wanted.
     pub margin: f32,
@@ -88,7 +88,7 @@ pub struct Block<'a> {
     pub drafted: usize,
 }
 
-/// What became of a block.
+/// Outcome of a block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VerifiedBlock {
     /// Choices in order: those that equal their draft, and one more. The drafts accepted are one

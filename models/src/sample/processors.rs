@@ -1,4 +1,4 @@
-//! What becomes of one sequence's logits before temperature, row by row along its drafted path:
+//! Changes of one sequence's logits before temperature, row by row along its drafted path:
 //! repetition, frequency and presence penalty, bias, ids that would end it too early, and ids that
 //! its constraint excludes. Each row has a history of its own; nothing here depends on which rows
 //! come together.

@@ -9,7 +9,7 @@ use super::processors::LogitProcessors;
 use super::{Block, DraftedIds, Logprobs, RowRule, TokenChoice, VerifiedBlock, logprobs, row};
 use crate::error::{ModelError, Result};
 
-/// What blocks need of their logits: the part of the choice that is in the graph. Lazy.
+/// Choice of tokens for blocks: the part that is in the graph. Lazy.
 #[derive(Clone, Debug)]
 pub struct TokenSelection {
     rows: usize,

@@ -12,7 +12,7 @@ use crate::layers::{
 use crate::load::{LoadError, Weights};
 use crate::segment::{QuerySegments, Segment};
 
-/// What a family's attention has beside the four projections.
+/// Features of a family's attention beside the four projections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionSpec {
     /// Biases of q_proj, k_proj and v_proj.
@@ -52,7 +52,7 @@ impl Attention {
         let qkv = [(q.as_str(), q_rows), (&k, narrow), (&v, narrow)];
         let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|part| format!("{name}.{part}"));
         let heads = [(q_norm.as_str(), n_heads), (&k_norm, n_kv_heads)];
-        // The projections first: their shapes say whether the checkpoint has so many heads.
+        // The projections first: their shapes tell whether the checkpoint has this number of heads.
         let qkv_proj = Linear::load_joined(weights, &qkv, hidden_size, spec.qkv_bias)?;
         let o_proj = Linear::load(weights, &o, hidden_size, wide, spec.output_bias)?;
         let qk_norm = match spec.head_norms {
@@ -82,7 +82,7 @@ impl Attention {
         self.output(attended, &all)
     }
 
-    /// The same for rows that do not all attend → `[queries, hidden]`, `None` without queries.
+    /// Attention for rows that do not all attend → `[queries, hidden]`, `None` without queries.
     ///
     /// The other rows' queries are computed and left unused, because one product gives queries, keys
     /// and values. That matters for prompts alone, where a target computes many more layers.

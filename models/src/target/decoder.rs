@@ -66,7 +66,7 @@ impl FeedForward {
 pub(super) type LoadFeedForward<'a> =
     dyn Fn(&mut Weights, i32, &str) -> Result<FeedForward, LoadError> + 'a;
 
-/// What is a family's own.
+/// Parts of a decoder that are a family's own.
 pub(super) struct DecoderSpec<'a> {
     /// `model_type`.
     pub(super) architecture: String,

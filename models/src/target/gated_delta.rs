@@ -53,7 +53,7 @@ impl GatedDelta {
         Ok(Self { in_proj, rule, norm, out_proj })
     }
 
-    /// What a sequence holds of it.
+    /// Sizes of a sequence's states in this layer.
     pub(super) fn sizes(&self) -> RecurrentSizes {
         self.rule.sizes
     }

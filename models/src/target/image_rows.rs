@@ -1,5 +1,4 @@
-//! What images put into a text model's rows: embeddings in place of the ids', and additions after
-//! layers.
+//! Images in a text model's rows: embeddings in place of the ids', and additions after layers.
 
 use mlx_rs::Array;
 use mlx_rs::ops::{concatenate, zeros_dtype};

@@ -50,10 +50,10 @@ pub(crate) use stored_norms::stored_norms;
 
 /// A model whose distribution clients get. One set of weights, any number of sequences.
 pub trait Target {
-    /// What is known of it.
+    /// Properties of the target.
     fn info(&self) -> &TargetInfo;
 
-    /// What its layers remember, for [`KvStore::new`].
+    /// Forms of its layers' keys and values, for [`KvStore::new`].
     fn kv_layers(&self) -> Vec<LayerKv>;
 
     /// In which type it computes.
@@ -78,7 +78,7 @@ pub trait Target {
     /// MLX's own.
     fn head(&self, hidden: &Array) -> Result<Array>;
 
-    /// Its vision tower, if it has one. A target with one takes positions on three axes.
+    /// Vision tower of the target, if it has one. A target with one takes positions on three axes.
     fn vision(&self) -> Option<&dyn Vision> {
         None
     }
@@ -106,7 +106,7 @@ enum Towers {
     IfThere(Unserved),
 }
 
-/// What is served of one checkpoint.
+/// Served parts of one checkpoint.
 struct ServedParts<'a> {
     has_tower: bool,
     unserved: &'a Unserved,
@@ -174,7 +174,7 @@ impl Family {
         }
     }
 
-    /// What is served of a checkpoint of the family.
+    /// Served parts of a checkpoint of the family.
     ///
     /// # Errors
     /// `vision_config` is no object.
@@ -235,7 +235,7 @@ pub(crate) fn load_opened(mut files: TargetFiles<'_>) -> Result<Box<dyn Target>,
     Ok(Box::new((family.load)(files)?))
 }
 
-/// What a caller chooses of a target's loading.
+/// Choices of a caller that loads a target.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
     /// Quantized weights stay as they are stored if the device has products by them. Otherwise the
@@ -258,8 +258,8 @@ fn forms(config: &ConfigJson, options: LoadOptions) -> Result<WeightForms, LoadE
     })
 }
 
-/// What the target in `dir` is, and what it takes on this device. Reads headers and config.json, no
-/// weight.
+/// Plan of the target in `dir`: its properties and its memory on this device. Reads headers and
+/// config.json, no weight.
 ///
 /// # Errors
 /// Broken or foreign files; see [`LoadError`].

@@ -114,7 +114,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
 /// The second half of a layer without experts.
 ///
 /// # Errors
-/// Its width is missing or out of range.
+/// The width of the feed-forward is missing or out of range.
 pub(super) fn feed_forward(
     config: &ConfigJson,
     hidden: i32,

@@ -121,7 +121,7 @@ impl HybridBlock {
         })
     }
 
-    /// What it remembers.
+    /// Form of the block's keys and values.
     pub(crate) fn kv(&self) -> GrowingKv {
         self.kv
     }

@@ -59,7 +59,7 @@ impl Sizes {
         Ok(read)
     }
 
-    /// What an attention of these sizes remembers.
+    /// Form of the keys and values of an attention of these sizes.
     pub(super) fn growing(&self) -> GrowingKv {
         let Self { n_kv_heads, head_dim, .. } = *self;
         GrowingKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window: None }

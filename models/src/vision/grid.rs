@@ -7,7 +7,7 @@
 
 use super::{ImagePixels, VisionInfo};
 
-/// (row, column) of every patch of an image of so many patches each way.
+/// (row, column) of every patch of an image of `rows` by `columns` patches.
 pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
     let mut order = Vec::with_capacity((rows * columns) as usize);
     for top in (0..rows).step_by(merge as usize) {
@@ -30,9 +30,8 @@ pub(super) fn patches(
     // What a byte becomes, by channel.
     let table: Vec<[f32; 3]> = (0..=u8::MAX)
         .map(|byte| {
-            [0, 1, 2].map(|channel| {
-                f32::from(byte).mul_add(image.scale[channel], image.bias[channel])
-            })
+            [0, 1, 2]
+                .map(|channel| f32::from(byte).mul_add(image.scale[channel], image.bias[channel]))
         })
         .collect();
     let patch = info.patch as usize;

@@ -13,7 +13,7 @@ use mlx_rs::Array;
 use crate::error::{ModelError, Result};
 use crate::layers::RopeTables;
 
-/// What a caller needs to know of a tower.
+/// Properties of a tower for its callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VisionInfo {
     /// Pixels of a patch's side.
@@ -77,8 +77,7 @@ impl ImagePixels<'_> {
     }
 }
 
-/// What a tower computed for one image: rows for [`crate::Override`], in the order of the
-/// placeholders.
+/// Output of a tower for one image: rows for [`crate::Override`], in the order of the placeholders.
 #[derive(Clone, Debug)]
 pub struct Features {
     /// `[rows, hidden]`, in place of the placeholders' embeddings.
@@ -111,7 +110,7 @@ pub struct ImageEncoding {
     pub(crate) rope: RopeTables,
     /// Number of blocks computed.
     pub(crate) done: usize,
-    /// What is added after layers of the target, as far as it is known.
+    /// Rows to be added after layers of the target, as far as they are computed.
     pub(crate) after_layer: Vec<(usize, Array)>,
 }
 
@@ -130,7 +129,7 @@ impl ImageEncoding {
 /// A target's vision tower. `advance` evaluates, so that its caller can do other work between
 /// blocks.
 pub trait Vision {
-    /// What is known of it.
+    /// Properties of the tower.
     fn info(&self) -> &VisionInfo;
 
     /// Embeds an image: patches and their positions.
@@ -139,8 +138,8 @@ pub trait Vision {
     /// An image that does not fit; MLX's own.
     fn begin(&self, image: &ImagePixels<'_>) -> Result<ImageEncoding>;
 
-    /// Computes at most so many more blocks (at least one) and evaluates. Returns the features when
-    /// all blocks are done.
+    /// Computes at most `blocks` more blocks (at least one) and evaluates. Returns the features
+    /// when all blocks are done.
     ///
     /// # Errors
     /// MLX's own.

@@ -118,7 +118,7 @@ fn choices(logits: &Array, position: usize, rule: Rule) -> Vec<u32> {
     choose(logits, &rules, &[]).expect("chosen").iter().map(|choice| choice.token).collect()
 }
 
-/// One call of the drafter: the drafts of the parts with a block.
+/// Drafts from one call of the drafter, for the parts with a block.
 pub fn propose(
     pair: &mut Pair,
     parts: &[DraftPart],
@@ -215,7 +215,7 @@ pub fn follow_reference(name: &str, target: &str) {
     eprintln!("{name}: {accepted} of {drafted} accepted; cycles with undecided drafts {undecided}");
 }
 
-/// So many rows, or those of the drafter's longest block.
+/// `rows`, or the rows of the drafter's longest block if they are fewer.
 fn most(pair: &Pair, rows: i32) -> i32 {
     rows.min(pair.drafter.info().block)
 }

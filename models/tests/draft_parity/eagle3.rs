@@ -99,7 +99,7 @@ fn quantized_eagles_draft_nearly_the_same() {
     }
 }
 
-/// What loading says of a drafter with other tensors: (name, type, shape, bytes), by name.
+/// Error of loading a drafter with other tensors: (name, type, shape, bytes), by name.
 fn refusal(change: impl Fn(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>)) -> String {
     let dir = with_config("eagle3-llama", |_| {});
     let file = std::fs::read(golden("eagle3-llama").join("model.safetensors")).expect("read");

@@ -136,7 +136,7 @@ fn changed(
     dir
 }
 
-/// What loading says of the drafter in `dir` for this target.
+/// Error of loading the drafter in `dir` for this target, or "loads".
 fn says(dir: &Path, kind: &str, target: Option<&Path>) -> String {
     let refused = load_draft(dir, kind, target, Quantize::None, &mut |_, _| {}).err();
     refused.map_or("loads".into(), |error: LoadError| paceline_vocabulary::chain(&error))

@@ -123,7 +123,8 @@ impl Pair {
         self.verified_rows(session, rows, 0)
     }
 
-    /// The same for rows of which the last `drafted` need not be committed.
+    /// The result of [`Pair::target_rows`] for rows of which the last `drafted` need not be
+    /// committed.
     pub fn verified_rows(
         &mut self,
         session: u64,

@@ -11,7 +11,7 @@ use crate::pair::{Pair, golden};
 use crate::tokens::NAMES;
 use crate::{prompt, with_config};
 
-/// What loading a golden drafter says with `change` made to its tensors: name, type, shape, bytes.
+/// Error of loading a golden drafter with `change` made to its tensors: name, type, shape, bytes.
 fn refusal(
     name: &str,
     target: Option<&Path>,

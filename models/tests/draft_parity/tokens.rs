@@ -232,7 +232,7 @@ fn target_with(
     dir
 }
 
-/// What the golden drafter `name` drafts after a prompt with the head of the target in `target`.
+/// Drafts of the golden drafter `name` after a prompt, with the head of the target in `target`.
 pub fn drafts_with_head_of(name: &str, target: &Path) -> Vec<u32> {
     let mut pair = Pair::golden(name);
     pair.open(0);

@@ -157,8 +157,8 @@ def write_processor(folder, spec):
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
 
-    letters = {chr(code): i for i, code in enumerate(byte_letters())}
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=letters, merges=[]))
+    characters = {chr(code): i for i, code in enumerate(byte_characters())}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=characters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in SPECIAL])
@@ -171,8 +171,8 @@ def write_processor(folder, spec):
     (folder / "preprocessor_config.json").write_text(json.dumps(processor_config(spec), indent=1) + "\n")
 
 
-def byte_letters():
-    """The letter of each byte in byte-level BPE (GPT-2's table)."""
+def byte_characters():
+    """The character of each byte in byte-level BPE (GPT-2's table)."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [byte if byte in plain else next(others) for byte in range(256)]

@@ -31,7 +31,7 @@ fn commit(kv: &mut KvStore, rows: usize) {
     kv.commit(SequenceId(0), length).expect("commits");
 }
 
-/// The logits of the last of `ids`, read in chunks of so many.
+/// The logits of the last of `ids`, read in chunks of `chunk` ids.
 fn in_chunks(model: &dyn Target, ids: &[u32], chunk: usize) -> Vec<f32> {
     let mut kv = store(model);
     kv.open(SequenceId(0)).expect("new");

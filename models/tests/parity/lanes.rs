@@ -6,7 +6,7 @@ use paceline_models::{Batch, KvStore, Segment, SequenceId, Target, Wants};
 
 use crate::model::{Case, Model, floats, golden, load, read, segment, store};
 
-/// What a drafter would propose.
+/// Proposals of a scripted drafter.
 #[derive(Clone, Copy, Debug)]
 enum Script {
     /// Nothing.

@@ -25,9 +25,9 @@ fn tensor<'a>(all: &'a mut Tensors, name: &str) -> &'a mut Tensor {
     all.get_mut(name).expect("it is there")
 }
 
-/// What is done to all tensors.
+/// Change to all tensors.
 type Change = Box<dyn Fn(&mut Tensors)>;
-/// What is done to the tensor of this name.
+/// Change to the tensor of this name.
 type Fault = fn(&mut Tensors, &str);
 
 /// Drops the last of the rows.

@@ -80,7 +80,7 @@ fn logit_bits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<V
     }
 }
 
-/// The same for the cases of a golden file.
+/// Bits of [`logit_bits`] for the cases of a golden file.
 fn case_bits(model: &dyn Target, golden: &Golden, cases: &[usize], chunk: i32) -> Vec<Vec<u32>> {
     let known = known(model, golden);
     let one = |case: &usize| sequence(model, golden, &known, &golden.cases[*case]);
@@ -145,7 +145,7 @@ pub enum Patches {
     ChannelsLast,
 }
 
-/// What mlx-vlm's conversion makes of a checkpoint of transformers, but for rounding.
+/// Makes a checkpoint of transformers into mlx-vlm's conversion of it, but for rounding.
 pub fn to_mlx(all: &mut Tensors, patches: Patches) {
     for (name, mut tensor) in std::mem::take(all) {
         let is_norm = !name.contains("visual")

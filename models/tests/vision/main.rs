@@ -27,8 +27,7 @@ fn sequence(
     known: &HashMap<String, Features>,
     case: &Case,
 ) -> Sequence {
-    let shot =
-        |name: &String| golden.images.iter().find(|shot| shot.name == *name).expect("drawn");
+    let shot = |name: &String| golden.images.iter().find(|shot| shot.name == *name).expect("drawn");
     let shots: Vec<_> = case.images.iter().map(shot).collect();
     Sequence::new(&case.prompt, &shots, model.vision().expect("it sees"), known)
 }

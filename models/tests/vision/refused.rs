@@ -1,4 +1,4 @@
-//! What is refused, by what the message says: batches, images, configurations.
+//! Refusals, by their messages: batches, images, configurations.
 
 use mlx_rs::ops::zeros;
 use paceline_models::vision::ImagePixels;

@@ -40,7 +40,7 @@ pub struct Case {
     pub greedy: Vec<u32>,
 }
 
-/// What the reference's mean and standard deviation of 0.5 are for bytes.
+/// The reference's mean and standard deviation of 0.5, in terms of bytes.
 pub const SCALE: [f32; 3] = [2.0 / 255.0; 3];
 pub const BIAS: [f32; 3] = [-1.0; 3];
 
@@ -221,8 +221,8 @@ impl<'a> Scene<'a> {
         forward
     }
 
-    /// Reads every sequence in, `chunk` rows at a time, and lets it go on greedily until it has so
-    /// many ids more.
+    /// Reads every sequence in, `chunk` rows at a time, and lets it go on greedily until it has
+    /// `more` ids more.
     pub fn go_on(&mut self, chunk: i32, more: usize) -> Vec<Vec<u32>> {
         let prompts: Vec<usize> =
             self.sequences.iter().map(|sequence| sequence.ids.len()).collect();

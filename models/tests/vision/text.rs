@@ -70,8 +70,7 @@ fn check(name: &str, prefix: &str, head: &str) {
         ("qwen3", "qwen3_vl")
     );
     assert!(text.vision().is_none() && model.vision().is_some());
-    let case =
-        golden.cases.iter().find(|case| case.images.is_empty()).expect("one without images");
+    let case = golden.cases.iter().find(|case| case.images.is_empty()).expect("one without images");
     let expected = go_on(&*text, &case.prompt, false);
     assert_eq!(go_on(&*model, &case.prompt, false), expected, "{name}");
     assert_eq!(go_on(&*model, &case.prompt, true), expected, "{name}, on three axes");

@@ -19,7 +19,7 @@ pub enum DrafterStart {
     Manual,
 }
 
-/// What `drafter.kind` may be.
+/// Values of `drafter.kind`.
 pub const DRAFTER_KINDS: [&str; 8] =
     ["auto", "dflash", "dflash2", "dspark", "eagle3", "model", MTP, LOOKUP];
 
@@ -36,7 +36,7 @@ pub const MTP: &str = "mtp";
 /// Names in `drafter.model` that are no directory and mean the same in every process.
 pub const WITHOUT_DIRECTORY: [&str; 2] = [LOOKUP, TARGET_HEAD];
 
-/// What a name in `drafter.model` means.
+/// Meaning of a name in `drafter.model`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DrafterChoice {
     /// No drafter.

@@ -37,7 +37,7 @@ impl DrafterModels {
         &self.0
     }
 
-    /// What is wrong with the value; `None` if nothing is.
+    /// Fault of the value; `None` if there is none.
     pub(super) fn fault(&self) -> Option<&'static str> {
         match self.0.as_slice() {
             [] => Some(
@@ -54,18 +54,18 @@ impl DrafterModels {
     /// The names of a text with commas. Spaces after a comma are left out.
     fn parse(text: &str) -> Self {
         let (mut names, mut name) = (Vec::new(), String::new());
-        let mut letters = text.chars().peekable();
-        while let Some(letter) = letters.next() {
-            match (letter, letters.peek()) {
+        let mut characters = text.chars().peekable();
+        while let Some(character) = characters.next() {
+            match (character, characters.peek()) {
                 ('\\', Some(&escaped @ (',' | '\\'))) => {
                     name.push(escaped);
-                    letters.next();
+                    characters.next();
                 }
                 (',', _) => {
                     names.push(std::mem::take(&mut name));
-                    while letters.next_if_eq(&' ').is_some() {}
+                    while characters.next_if_eq(&' ').is_some() {}
                 }
-                _ => name.push(letter),
+                _ => name.push(character),
             }
         }
         names.push(name);

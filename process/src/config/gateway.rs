@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::ConfigError;
 use super::names::{ModelAliases, words};
 
-/// How calls of tools are read from an answer.
+/// Format of the tool calls in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolFormat {
@@ -38,7 +38,7 @@ pub struct GatewayConfig {
     pub http: String,
     /// Names under which clients may ask for the served model, besides its own.
     pub model_aliases: ModelAliases,
-    /// How calls of tools are read from an answer.
+    /// Format of the tool calls in an answer.
     pub tool_format: ToolFormat,
     /// Origins (`https://chat.example.com`) whose pages may use the HTTP service from a browser, `*`
     /// = all; empty = none.

@@ -82,11 +82,12 @@ fn nearest<'a>(key: &str, candidates: &'a [String]) -> Option<&'a str> {
     let word = |text: &'_ str| text.rsplit('.').next().unwrap_or_default().to_owned();
     // A misspelt key is found by its distance, a key of another section by its last word.
     let distance = |candidate: &str| {
-        let letters = strsim::damerau_levenshtein(&word(key), &word(candidate));
+        let edits = strsim::damerau_levenshtein(&word(key), &word(candidate));
         match section(key) == section(candidate) {
-            true => (letters <= 1 + word(key).len() / 3).then_some(letters),
-            false => (section(candidate).is_some() && letters <= word(key).len() / 4)
-                .then_some(letters + 1),
+            true => (edits <= 1 + word(key).len() / 3).then_some(edits),
+            false => {
+                (section(candidate).is_some() && edits <= word(key).len() / 4).then_some(edits + 1)
+            }
         }
     };
     let near = candidates.iter().filter_map(|candidate| Some((distance(candidate)?, candidate)));

@@ -75,7 +75,7 @@ pub struct Config {
     pub routing: RoutingConfig,
     /// The target's KV memory.
     pub kv: KvConfig,
-    /// What a request may ask for.
+    /// Limits of requests and clients.
     pub limits: LimitsConfig,
     /// Logs.
     pub log: LogConfig,

@@ -115,7 +115,7 @@ impl Config {
             .collect()
     }
 
-    /// What clients call the served model: its name on the hub, else its directory's name,
+    /// Name of the served model for clients: its name on the hub, else its directory's name,
     /// `demo-target` for the embedded one.
     pub fn model_name(&self) -> String {
         let dir = match ModelRef::parse(&self.target.model) {

@@ -1,4 +1,4 @@
-//! What values may be, and what fields say about each other. One check a section.
+//! Checks of single values, and of fields that depend on each other. One check a section.
 
 use std::net::SocketAddr;
 
@@ -190,13 +190,15 @@ fn default_address(key: &str) -> String {
 fn is_origin(text: &str) -> bool {
     let host = |rest: &str| {
         !rest.is_empty()
-            && rest.chars().all(|letter| {
-                letter.is_ascii_digit() || letter.is_ascii_lowercase() || "-.:[]_".contains(letter)
+            && rest.chars().all(|character| {
+                character.is_ascii_digit()
+                    || character.is_ascii_lowercase()
+                    || "-.:[]_".contains(character)
             })
     };
     text == "*"
         || text.split_once("://").is_some_and(|(scheme, rest)| {
-            scheme.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
+            scheme.chars().all(|character| character.is_ascii_lowercase() || character == '-')
                 && !scheme.is_empty()
                 && host(rest)
         })
@@ -204,9 +206,10 @@ fn is_origin(text: &str) -> bool {
 
 /// Whether clients would send this text as the name of a host, without its port.
 fn is_host_name(text: &str) -> bool {
-    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    let is_allowed =
+        |character: char| character.is_ascii_alphanumeric() || "-_".contains(character);
     let labels = text.strip_suffix('.').unwrap_or(text).split('.');
-    labels.into_iter().all(|label| !label.is_empty() && label.chars().all(is_letter))
+    labels.into_iter().all(|label| !label.is_empty() && label.chars().all(is_allowed))
 }
 
 /// A share of a whole, of which some must be left.

@@ -1,4 +1,4 @@
-//! What differs between operating systems: one file for each, with the same functions.
+//! Differences between operating systems: one file for each, with the same functions.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -42,7 +42,7 @@ pub enum RuntimeDirError {
         path: PathBuf,
         /// Kind, owner or mode.
         found: String,
-        /// What to do.
+        /// Remedy for the user.
         remedy: String,
     },
     /// Socket paths in it would be too long for the system.
@@ -68,9 +68,9 @@ pub enum RuntimeDirError {
     Counter {
         /// The counter.
         path: PathBuf,
-        /// Its spare.
+        /// Spare of the counter.
         spare: PathBuf,
-        /// What is in both files.
+        /// Content of both files.
         found: String,
     },
     /// The file system has no room.

@@ -71,13 +71,13 @@ impl Progress {
         self.phase.store(phase as u32, Relaxed);
     }
 
-    /// What the engine is doing, as last set.
+    /// Phase of the engine, as last set.
     pub fn phase(&self) -> WorkerPhase {
         WorkerPhase::try_from(self.phase.load(Relaxed) as i32).unwrap_or(WorkerPhase::Unspecified)
     }
 
-    /// What is left of a teardown: sequences and the bytes that they hold. `None` before the engine
-    /// begins to end. Neither a load nor a step changes it.
+    /// Rest of a teardown: sequences and the bytes that they hold. `None` before the engine begins
+    /// to end. Neither a load nor a step changes it.
     pub fn teardown(&self) -> Option<(u32, u64)> {
         let left = (self.sequences.load(Relaxed), self.held_bytes.load(Relaxed));
         (self.phase() == WorkerPhase::Stopping).then_some(left)

@@ -36,7 +36,7 @@ pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// The connection is closed after so many bytes of the body.
+    /// The connection is closed after this number of bytes of the body.
     pub cut: Option<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Answer {
         Self::status(302).with("location", place)
     }
 
-    /// What a server that knows ranges answers.
+    /// Answer of a server that knows ranges.
     pub fn file(content: &[u8], request: &Request) -> Self {
         let begin = request.begin();
         if begin == 0 || begin > content.len() {
@@ -194,7 +194,7 @@ impl Model {
         }
     }
 
-    /// What the API says.
+    /// Answer of the API.
     pub fn description(&self) -> String {
         let hex =
             |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };

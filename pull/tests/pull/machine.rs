@@ -10,7 +10,7 @@ pub struct Machine {
     dir: tempfile::TempDir,
 }
 
-/// What a pull printed, and its exit code.
+/// Output of a pull, and its exit code.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: Option<i32>,
@@ -73,7 +73,7 @@ impl Machine {
         self.command(endpoint).output().expect("it starts").into()
     }
 
-    /// A pull on a disk where no file can grow beyond so many bytes.
+    /// A pull on a disk where no file can grow beyond `most` bytes.
     pub fn pull_on_a_full_disk(&self, endpoint: &str, most: u64) -> Outcome {
         let mut command = self.command(endpoint);
         // SAFETY: setrlimit is async-signal-safe and nothing else runs between fork and exec.

@@ -1,5 +1,5 @@
-//! What changed state and why, kept in three places: a file that outlives us, the last of it in
-//! memory, and whoever follows.
+//! Changes of state and their causes, kept in three places: a file that outlives us, the last of it
+//! in memory, and clients that follow.
 //!
 //! The actor puts an event in and goes on. The file is written by a thread of its own: a disk that
 //! is full or slow costs one warning and nothing else. Who follows and does not read is cut.
@@ -123,7 +123,7 @@ fn now() -> String {
     format!("{rounded:.3}")
 }
 
-/// What a caller reads.
+/// Stream of events that a client reads.
 pub type Events = tokio_stream::wrappers::ReceiverStream<Result<v1::Event, Status>>;
 
 impl Reader {

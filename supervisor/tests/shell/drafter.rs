@@ -81,22 +81,22 @@ impl Stack {
 
     fn start_drafter(&self, model: &str, timeout_ms: u32) -> Answered {
         let (mut client, model) = (self.operations.clone(), model.to_owned());
-        let call =
+        let order =
             async move { client.start_drafter(StartDrafterRequest { model, timeout_ms }).await };
-        task::spawn("start", async move { call.await.map(tonic::Response::into_inner) })
+        task::spawn("start", async move { order.await.map(tonic::Response::into_inner) })
     }
 
     fn stop_drafter(&self) -> Answered {
         let mut client = self.operations.clone();
-        let call = async move { client.stop_drafter(StopDrafterRequest { timeout_ms: 0 }).await };
-        task::spawn("stop", async move { call.await.map(tonic::Response::into_inner) })
+        let order = async move { client.stop_drafter(StopDrafterRequest { timeout_ms: 0 }).await };
+        task::spawn("stop", async move { order.await.map(tonic::Response::into_inner) })
     }
 
     fn swap_drafter(&self, model: &str) -> Answered {
         let (mut client, model) = (self.operations.clone(), model.to_owned());
-        let call =
+        let order =
             async move { client.swap_drafter(SwapDrafterRequest { model, timeout_ms: 0 }).await };
-        task::spawn("swap", async move { call.await.map(tonic::Response::into_inner) })
+        task::spawn("swap", async move { order.await.map(tonic::Response::into_inner) })
     }
 
     /// A directory that can be named.
@@ -164,13 +164,13 @@ async fn both_ends_of_a_link_reach_each_other_and_the_same_memory() {
 async fn a_linked_drafter_is_used_and_its_crash_ends_no_request() {
     let (mut stack, mut target, drafter) = Stack::linked().await;
     let answer = stack.submit(request());
-    let call = target.call().await;
-    let permit = call.request.permit.expect("a permit");
+    let running = target.next_request().await;
+    let permit = running.request.permit.expect("a permit");
     assert_eq!(
         (permit.lane_allowed(), permit.max_draft, permit.reason()),
         (Lane::Speculative, 15, RouteReason::Prior)
     );
-    call.tokens(0, &[7], false).await;
+    running.tokens(0, &[7], false).await;
     let mut answer = within(answer).await.expect("no panic").expect("served");
     assert_eq!(batch(&mut answer).await.ids, [7]);
     let status = stack.status().await;
@@ -201,7 +201,7 @@ async fn a_linked_drafter_is_used_and_its_crash_ends_no_request() {
     stack.link_up(&mut target, &mut next, 2).await;
     let changes = within(target.permits.recv()).await.expect("received");
     assert_eq!(changes[0].permit.map(|permit| permit.lane_allowed()), Some(Lane::Speculative));
-    call.tokens(1, &[8], true).await;
+    running.tokens(1, &[8], true).await;
     assert!(batch(&mut answer).await.done.is_some());
     let status = stack.status().await;
     assert_eq!(status.drafter.map(|drafter| (drafter.restarts, drafter.epoch)), Some((1, 2)));
@@ -342,8 +342,8 @@ async fn orders_that_cannot_be_carried_out_return_the_reason() {
     assert!(status.message().contains("hidden size 8"), "{}", status.message());
     leaves(&mut odd).await;
     let answer = stack.submit(with(|generation| generation.request_id = "r2".into()));
-    let call = target.call().await;
-    assert_eq!(call.request.permit.map(|permit| permit.lane_allowed()), Some(Lane::Speculative));
+    let running = target.next_request().await;
+    assert_eq!(running.request.permit.map(|permit| permit.lane_allowed()), Some(Lane::Speculative));
     answer.abort();
 
     // Files that cannot be read.
@@ -390,7 +390,7 @@ async fn an_incompatible_drafter_stays_stopped_until_an_order() {
     assert_eq!(shown.restarts, 0);
     stack.serving().await;
     let answer = stack.submit(request());
-    let permit = target.call().await.request.permit.expect("a permit");
+    let permit = target.next_request().await.request.permit.expect("a permit");
     assert_eq!(
         (permit.lane_allowed(), permit.reason()),
         (Lane::Plain, RouteReason::DrafterIncompatible)
@@ -431,7 +431,7 @@ async fn a_lazy_drafter_starts_at_its_first_use() {
     stack.serving().await;
     assert!(stack.drafters.try_recv().is_err(), "nobody has used it");
     let answer = stack.submit(request());
-    let permit = target.call().await.request.permit.expect("a permit");
+    let permit = target.next_request().await.request.permit.expect("a permit");
     assert_eq!(
         (permit.lane_allowed(), permit.reason()),
         (Lane::Plain, RouteReason::DrafterLoading)

@@ -35,7 +35,7 @@ pub const OTHER_BUILD: u32 = 667;
 /// The model of a drafter that an earlier supervisor left.
 pub const EARLIER_MODEL: &str = "/models/earlier";
 
-/// What the fakes say of themselves.
+/// Identities that the fakes report.
 pub fn identities() -> WorkerIdentities {
     let of =
         |settings: &str| WorkerIdentity { build: "fake".into(), config_digest: settings.into() };
@@ -44,12 +44,12 @@ pub fn identities() -> WorkerIdentities {
 
 /// A request as it reached the target, and the way its answer goes back. Closed when it is
 /// cancelled.
-pub struct Call {
+pub struct RunningRequest {
     pub request: TargetGenerateRequest,
     pub answer: mpsc::Sender<Result<TokenBatch, Status>>,
 }
 
-impl Call {
+impl RunningRequest {
     /// Sends tokens; `done` ends the request.
     pub async fn tokens(&self, first_index: u32, ids: &[u32], done: bool) {
         let stamp = self.request.stamp;
@@ -84,7 +84,7 @@ pub struct Life {
     /// How the next orders for other permits are answered; without one they are taken.
     pub permit_answers: PermitAnswers,
     pub policies: mpsc::Receiver<Policy>,
-    pub calls: mpsc::Receiver<Call>,
+    pub requests: mpsc::Receiver<RunningRequest>,
     pub preparations: mpsc::Receiver<Preparation>,
     pub stops: mpsc::Receiver<StopRequest>,
     beat: watch::Sender<Heartbeat>,
@@ -115,7 +115,7 @@ impl Life {
         self.link_beside(generation, phase, reason, serving);
     }
 
-    /// The same while an older one may serve.
+    /// Reports the newest link while an older one may serve.
     pub fn link_beside(&self, generation: u64, phase: LinkPhase, reason: &str, serving: u64) {
         let report =
             LinkReport { generation, phase: phase.into(), reason: reason.to_owned(), serving };
@@ -147,8 +147,8 @@ impl Life {
         crate::within(self.preparations.recv()).await.expect("it lives")
     }
 
-    pub async fn call(&mut self) -> Call {
-        crate::within(self.calls.recv()).await.expect("it lives")
+    pub async fn next_request(&mut self) -> RunningRequest {
+        crate::within(self.requests.recv()).await.expect("it lives")
     }
 }
 
@@ -157,7 +157,7 @@ struct Service {
     epoch: u64,
     pid: u32,
     model: String,
-    calls: mpsc::Sender<Call>,
+    requests: mpsc::Sender<RunningRequest>,
     preparations: mpsc::Sender<Preparation>,
     permits: mpsc::Sender<Vec<PermitChange>>,
     permit_answers: PermitAnswers,
@@ -175,8 +175,8 @@ impl Target for Service {
         request: Request<TargetGenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
         let (answer, mut batches) = mpsc::channel(1);
-        let call = Call { request: request.into_inner(), answer };
-        self.calls.send(call).await.map_err(|_| Status::internal("the test is over"))?;
+        let running = RunningRequest { request: request.into_inner(), answer };
+        self.requests.send(running).await.map_err(|_| Status::internal("the test is over"))?;
         // Headers come with the first tokens.
         let first =
             batches.recv().await.unwrap_or_else(|| Err(Status::internal("the test gave it up")))?;
@@ -349,7 +349,7 @@ pub fn hosts(
 impl FakeHost {
     fn begin(&mut self, epoch: u64, term: u64, model: &str, pid: u32) {
         // More than 60 lines: one worker process, all its services in order.
-        let (calls_tx, calls) = mpsc::channel(16);
+        let (requests_tx, requests) = mpsc::channel(16);
         let (preparations_tx, preparations) = mpsc::channel(64);
         let (stops_tx, stops) = mpsc::channel(4);
         let (permits_tx, permits) = mpsc::channel(16);
@@ -368,7 +368,7 @@ impl FakeHost {
             epoch,
             pid,
             model: model.clone(),
-            calls: calls_tx,
+            requests: requests_tx,
             preparations: preparations_tx,
             permits: permits_tx,
             permit_answers: permit_answers.clone(),
@@ -419,7 +419,7 @@ impl FakeHost {
             permits,
             permit_answers,
             policies,
-            calls,
+            requests,
             preparations,
             stops,
             beat,
@@ -466,5 +466,5 @@ impl Host for FakeHost {
     }
 }
 
-/// What a test reads of a request.
+/// Stream that a test reads for a request.
 pub type Answer = Streaming<TokenBatch>;

@@ -31,9 +31,9 @@ async fn a_plain_request_runs_while_more_grammars_than_running_places_are_compil
     let (mut stack, mut life) = Stack::ready(|settings| settings.queue_places = 1).await;
     let (_waiting, preparations) = compiling(&stack, &mut life).await;
     stack.counts(0, 0).await;
-    let (call, mut answer) = stack.running(&mut life).await;
+    let (running, mut answer) = stack.running(&mut life).await;
     stack.counts(1, 0).await;
-    call.tokens(1, &[8], true).await;
+    running.tokens(1, &[8], true).await;
     assert!(batch(&mut answer).await.done.is_some());
     for preparation in &preparations {
         assert_eq!(preparation.request.key_id, 7);
@@ -53,9 +53,9 @@ async fn a_compiled_grammar_is_kept_until_the_target_has_its_request() {
     stack.counts(2, 1).await;
     assert!(!stream.is_closed(), "the request waits in the queue");
     first.0.tokens(1, &[8], true).await;
-    let call = life.call().await;
+    let running = life.next_request().await;
     assert!(!stream.is_closed(), "the target reads the request");
-    call.tokens(0, &[7], false).await;
+    running.tokens(0, &[7], false).await;
     let mut answer = within(waiting).await.expect("no panic").expect("served");
     assert_eq!(batch(&mut answer).await.ids, [7]);
     within(stream.closed()).await;

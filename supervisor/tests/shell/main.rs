@@ -8,7 +8,7 @@ mod routing;
 
 use std::time::Duration;
 
-use fake::{Answer, BUDGET_BYTES, Call, Life};
+use fake::{Answer, BUDGET_BYTES, Life, RunningRequest};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Config, Exit, RuntimeDir, socket, task};
@@ -150,7 +150,7 @@ impl Stack {
         within(self.operations.status(StatusRequest {})).await.expect("answered").into_inner()
     }
 
-    /// Waits until so many requests run and wait.
+    /// Waits until `active` requests run and `queued` requests wait.
     async fn counts(&mut self, active: u32, queued: u32) {
         loop {
             let requests = self.status().await.requests.expect("always there");
@@ -173,13 +173,13 @@ impl Stack {
         answer.map(|_| ()).expect_err("refused")
     }
 
-    async fn running(&mut self, life: &mut Life) -> (Call, Answer) {
+    async fn running(&mut self, life: &mut Life) -> (RunningRequest, Answer) {
         let answer = self.submit(request());
-        let call = life.call().await;
-        call.tokens(0, &[7], false).await;
+        let running = life.next_request().await;
+        running.tokens(0, &[7], false).await;
         let mut answer = within(answer).await.expect("no panic").expect("served");
         assert_eq!(batch(&mut answer).await.ids, [7]);
-        (call, answer)
+        (running, answer)
     }
 }
 
@@ -246,16 +246,16 @@ async fn a_target_loads_and_serves() {
     life.idle();
     stack.serving().await;
     let answer = stack.submit(request());
-    let call = life.call().await;
-    assert_eq!(call.request.stamp, Some(Stamp { term: TERM, epoch: 1 }));
-    assert_eq!(call.request.generation, request().generation);
-    let permit = call.request.permit.expect("a permit");
+    let running = life.next_request().await;
+    assert_eq!(running.request.stamp, Some(Stamp { term: TERM, epoch: 1 }));
+    assert_eq!(running.request.generation, request().generation);
+    let permit = running.request.permit.expect("a permit");
     assert_eq!(
         (permit.lane_allowed(), permit.max_draft, permit.reason()),
         (Lane::Plain, 0, RouteReason::DrafterAbsent)
     );
-    call.tokens(0, &[11, 12], false).await;
-    call.tokens(2, &[13], true).await;
+    running.tokens(0, &[11, 12], false).await;
+    running.tokens(2, &[13], true).await;
     let mut answer = within(answer).await.expect("no panic").expect("served");
     assert_eq!(batch(&mut answer).await.ids, [11, 12]);
     let last = batch(&mut answer).await;
@@ -263,7 +263,7 @@ async fn a_target_loads_and_serves() {
     // The place is free before the end is out.
     let status = stack.status().await;
     assert_eq!(status.requests.map(|requests| requests.active), Some(0));
-    drop(call);
+    drop(running);
     assert!(within(answer.message()).await.expect("a clean end").is_none());
 
     assert_eq!(state(&status.target), ProcessState::Ready);
@@ -282,10 +282,10 @@ async fn a_target_loads_and_serves() {
 #[tokio::test]
 async fn a_target_killed_during_a_stream_ends_it_with_target_gone_and_is_restarted() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
-    let (call, mut answer) = stack.running(&mut life).await;
+    let (running, mut answer) = stack.running(&mut life).await;
     let waiting_for_the_first =
         stack.submit(with(|generation| generation.request_id = "r2".into()));
-    let second = life.call().await;
+    let second = life.next_request().await;
     life.die(worker::WorkerExit::Signal(9)).await;
     let status = failure(&mut answer).await;
     assert_retryable(&status, Reason::TargetGone);
@@ -293,7 +293,7 @@ async fn a_target_killed_during_a_stream_ends_it_with_target_gone_and_is_restart
     let status =
         within(waiting_for_the_first).await.expect("no panic").map(drop).expect_err("it fails");
     assert_retryable(&status, Reason::TargetGone);
-    drop((call, second));
+    drop((running, second));
 
     let mut next = stack.life().await;
     assert_eq!(next.epoch, 2);
@@ -305,7 +305,7 @@ async fn a_target_killed_during_a_stream_ends_it_with_target_gone_and_is_restart
     assert!(status.message().contains("SIGKILL"), "{}", status.message());
     next.idle();
     stack.serving().await;
-    let (_call, _answer) = stack.running(&mut next).await;
+    let (_running, _answer) = stack.running(&mut next).await;
     let target = stack.status().await.target.expect("there");
     assert_eq!((target.restarts, target.epoch), (1, 2));
     assert!(
@@ -320,14 +320,14 @@ async fn a_client_that_leaves_cancels_its_request_in_every_state() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     // Before the first token.
     let answer = stack.submit(request());
-    let call = life.call().await;
+    let running = life.next_request().await;
     answer.abort();
-    within(call.answer.closed()).await;
+    within(running.answer.closed()).await;
     stack.counts(0, 0).await;
     // In the middle of the stream.
-    let (call, answer) = stack.running(&mut life).await;
+    let (running, answer) = stack.running(&mut life).await;
     drop(answer);
-    within(call.answer.closed()).await;
+    within(running.answer.closed()).await;
     stack.counts(0, 0).await;
     // In the queue: two run. The third waits and goes away, and the fourth does not wait for it.
     let (first, mut first_answer) = stack.running(&mut life).await;
@@ -341,7 +341,7 @@ async fn a_client_that_leaves_cancels_its_request_in_every_state() {
     first.tokens(1, &[8], true).await;
     assert!(batch(&mut first_answer).await.done.is_some());
     assert_eq!(
-        life.call().await.request.generation.map(|generation| generation.request_id),
+        life.next_request().await.request.generation.map(|generation| generation.request_id),
         Some("r4".into())
     );
     fourth.abort();
@@ -408,7 +408,7 @@ async fn a_targets_status_passes_and_a_foreign_status_does_not() {
     let answer = stack.submit(request());
     let refusal =
         Reason::InvalidArgument.field("sampling.top_p", "expected above 0, at most 1, found 2");
-    life.call().await.answer.send(Err(refusal)).await.expect("it is read");
+    life.next_request().await.answer.send(Err(refusal)).await.expect("it is read");
     let status = within(answer).await.expect("no panic").map(drop).expect_err("refused");
     assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
     assert_eq!(
@@ -419,18 +419,18 @@ async fn a_targets_status_passes_and_a_foreign_status_does_not() {
     for foreign in
         [Status::internal("h2 protocol error"), Reason::StaleEpoch.status("another life")]
     {
-        let (call, mut answer) = stack.running(&mut life).await;
-        call.answer.send(Err(foreign)).await.expect("it is read");
+        let (running, mut answer) = stack.running(&mut life).await;
+        running.answer.send(Err(foreign)).await.expect("it is read");
         assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
     }
     // A stream that just stops is no success.
-    let (call, mut answer) = stack.running(&mut life).await;
-    drop(call);
+    let (running, mut answer) = stack.running(&mut life).await;
+    drop(running);
     assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
     // Nor is a batch of another life (I7).
-    let (call, mut answer) = stack.running(&mut life).await;
+    let (running, mut answer) = stack.running(&mut life).await;
     let stamp = Some(Stamp { term: TERM, epoch: 0 });
-    call.answer.send(Ok(TokenBatch { stamp, ..Default::default() })).await.expect("it is read");
+    running.answer.send(Ok(TokenBatch { stamp, ..Default::default() })).await.expect("it is read");
     assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
     stack.counts(0, 0).await;
 }
@@ -438,12 +438,12 @@ async fn a_targets_status_passes_and_a_foreign_status_does_not() {
 #[tokio::test]
 async fn a_stop_drains_ends_the_target_and_leaves_no_file() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
-    let (call, mut answer) = stack.running(&mut life).await;
+    let (running, mut answer) = stack.running(&mut life).await;
     stack.stop.send(Stop::Asked).await.expect("it runs");
     stack.notice(|state| state.reason == "DRAINING").await;
     assert_retryable(&stack.refused(request()).await, Reason::Draining);
     assert_eq!(state(&stack.status().await.supervisor), ProcessState::Draining);
-    call.tokens(1, &[8], true).await;
+    running.tokens(1, &[8], true).await;
     assert!(batch(&mut answer).await.done.is_some());
     let stop = within(life.stops.recv()).await.expect("asked to end");
     assert_eq!((stop.stamp, stop.grace_ms), (Some(Stamp { term: TERM, epoch: 1 }), 0));
@@ -464,11 +464,11 @@ async fn a_stop_drains_ends_the_target_and_leaves_no_file() {
 #[tokio::test]
 async fn a_second_stop_cancels_and_a_third_stop_kills() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
-    let (call, mut answer) = stack.running(&mut life).await;
+    let (running, mut answer) = stack.running(&mut life).await;
     stack.stop.send(Stop::Asked).await.expect("it runs");
     stack.stop.send(Stop::Asked).await.expect("it runs");
     assert_retryable(&failure(&mut answer).await, Reason::Draining);
-    within(call.answer.closed()).await;
+    within(running.answer.closed()).await;
     within(life.stops.recv()).await.expect("asked to end");
     // It does not end, and no request waits for it: SIGKILL.
     stack.stop.send(Stop::Asked).await.expect("it runs");
@@ -487,8 +487,8 @@ async fn a_target_of_an_earlier_supervisor_is_adopted() {
         (target.state(), target.pid, target.epoch, target.restarts),
         (ProcessState::Ready, 99, 40, 0)
     );
-    let (call, mut answer) = stack.running(&mut old).await;
-    assert_eq!(call.request.stamp, Some(Stamp { term: TERM, epoch: 40 }));
+    let (running, mut answer) = stack.running(&mut old).await;
+    assert_eq!(running.request.stamp, Some(Stamp { term: TERM, epoch: 40 }));
     // Its end is seen, and another is started.
     old.die(worker::WorkerExit::Unknown).await;
     assert_retryable(&failure(&mut answer).await, Reason::TargetGone);

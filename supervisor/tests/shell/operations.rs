@@ -1,4 +1,4 @@
-//! What operators order of target, gateway, supervisor and the whole service, before scripted
+//! Orders of operators about target, gateway, supervisor and the whole service, with scripted
 //! workers.
 
 use paceline_process::{Clock, Exit, task};
@@ -13,7 +13,7 @@ use crate::{Stack, TERM, assert_retryable, batch, failure, request, state, withi
 #[tokio::test]
 async fn a_restarted_supervisor_leaves_its_workers() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
-    let (call, mut answer) = stack.running(&mut life).await;
+    let (running, mut answer) = stack.running(&mut life).await;
     let attached = stack.attach().await;
     let request_restart =
         |process: Process, now| RestartRequest { process: process.into(), now, timeout_ms: 0 };
@@ -24,7 +24,7 @@ async fn a_restarted_supervisor_leaves_its_workers() {
     let second = within(stack.operations.restart(request_restart(Process::Target, true))).await;
     assert_eq!(Reason::of(&second.expect_err("it leaves")), Some(Reason::Draining));
     // Who runs has its time.
-    call.tokens(1, &[8], true).await;
+    running.tokens(1, &[8], true).await;
     assert!(batch(&mut answer).await.done.is_some());
     let clock = Clock::start();
     assert_eq!(within(stack.run).await.expect("no panic"), Exit::RestartMe);
@@ -39,14 +39,14 @@ async fn a_restarted_supervisor_leaves_its_workers() {
 #[tokio::test]
 async fn a_target_is_restarted_by_an_operator() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
-    let (call, mut answer) = stack.running(&mut life).await;
+    let (running, mut answer) = stack.running(&mut life).await;
     let mut operations = stack.operations.clone();
     let restart = task::spawn("restart", async move {
         let process = Process::Target.into();
         operations.restart(RestartRequest { process, now: true, timeout_ms: 0 }).await
     });
     assert_retryable(&failure(&mut answer).await, Reason::Restarting);
-    drop(call);
+    drop(running);
     within(life.stops.recv()).await.expect("asked to end");
     life.die(worker::WorkerExit::Code(0)).await;
     let next = stack.life().await;
@@ -120,7 +120,7 @@ async fn a_gateway_restart_is_answered_by_the_next_gateway() {
 #[tokio::test]
 async fn a_drained_service_takes_nothing_until_the_drain_is_undone() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
-    let (call, mut answer) = stack.running(&mut life).await;
+    let (running, mut answer) = stack.running(&mut life).await;
     let late = within(stack.operations.drain(DrainRequest { undo: false, timeout_ms: 20 }))
         .await
         .expect_err("one runs");
@@ -130,7 +130,7 @@ async fn a_drained_service_takes_nothing_until_the_drain_is_undone() {
     );
     assert_retryable(&stack.refused(request()).await, Reason::Draining);
     assert!(!stack.notice(|_| true).await.can_serve);
-    call.tokens(1, &[8], true).await;
+    running.tokens(1, &[8], true).await;
     assert!(batch(&mut answer).await.done.is_some());
     let drained = within(stack.operations.drain(DrainRequest::default()))
         .await
@@ -140,5 +140,5 @@ async fn a_drained_service_takes_nothing_until_the_drain_is_undone() {
     within(stack.operations.drain(DrainRequest { undo: true, timeout_ms: 0 }))
         .await
         .expect("undone");
-    let (_call, _answer) = stack.running(&mut life).await;
+    let (_running, _answer) = stack.running(&mut life).await;
 }

@@ -36,9 +36,9 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
         (0, 0)
     );
     let answer = stack.submit(request());
-    let call = target.call().await;
+    let running = target.next_request().await;
     assert_eq!(
-        call.request.permit.map(|permit| (permit.lane_allowed(), permit.policy_epoch)),
+        running.request.permit.map(|permit| (permit.lane_allowed(), permit.policy_epoch)),
         Some((Lane::Speculative, 0))
     );
 
@@ -90,7 +90,7 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
     );
     // Those between may be passed over, the last one never.
     while next_policy(&mut target).await.epoch < 3 {}
-    call.tokens(0, &[1], true).await;
+    running.tokens(0, &[1], true).await;
     assert!(
         batch(&mut within(answer).await.expect("no panic").expect("served")).await.done.is_some()
     );
@@ -106,7 +106,7 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
 async fn permits_that_the_target_did_not_take_are_sent_again() {
     let (mut stack, mut target, _drafter) = Stack::linked().await;
     let _answer = stack.submit(request());
-    let call = target.call().await;
+    let running = target.next_request().await;
     let refused = Err(Status::unavailable("not now"));
     let unknown = Ok(RepermitResponse { unknown: vec!["r1".into(), "r0".into()] });
     target.permit_answers.lock().expect("not poisoned").extend([refused, unknown]);
@@ -127,28 +127,28 @@ async fn permits_that_the_target_did_not_take_are_sent_again() {
         changes[0].permit.map(|permit| (permit.lane_allowed(), permit.policy_epoch)),
         Some((Lane::Speculative, 2))
     );
-    drop(call);
+    drop(running);
 }
 
 #[tokio::test]
 async fn a_request_ended_at_a_stop_string_counts_as_served() {
     let (mut stack, mut target, _drafter) = Stack::linked().await;
     let answer = stack.submit(request());
-    let call = target.call().await;
+    let running = target.next_request().await;
     let route = Route { lane: Lane::Speculative.into(), reason: RouteReason::Prior.into() };
     let so_far = Done { route: Some(route), queue_ms: -1.0, ..Default::default() };
     let tokens = TokenBatch {
-        stamp: call.request.stamp,
+        stamp: running.request.stamp,
         ids: vec![1, 2],
         so_far: Some(so_far),
         ..Default::default()
     };
-    call.answer.send(Ok(tokens)).await.expect("it is read");
+    running.answer.send(Ok(tokens)).await.expect("it is read");
     let mut answer = within(answer).await.expect("no panic").expect("served");
     let so_far = batch(&mut answer).await.so_far.expect("handed on");
     assert!(so_far.queue_ms >= 0.0, "the wait is the supervisor's to say");
     drop(answer);
-    within(call.answer.closed()).await;
+    within(running.answer.closed()).await;
     stack.counts(0, 0).await;
     let routing = stack.status().await.routing.expect("there");
     let counts: Vec<_> =
@@ -174,22 +174,22 @@ async fn the_route_log_has_decision_and_end_and_no_text() {
         generation.prompt_ids = canary.to_vec();
         generation.traffic_class = "code".into();
     }));
-    let call = target.call().await;
+    let running = target.next_request().await;
     let route = Route { lane: Lane::Speculative.into(), reason: RouteReason::Prior.into() };
     let speculation = Speculation { cycles: 2, drafted: 30, accepted: 5 };
     let done = Done { route: Some(route), speculation: Some(speculation), ..Default::default() };
-    let stamp = call.request.stamp;
+    let stamp = running.request.stamp;
     let last =
         TokenBatch { stamp, ids: vec![31_340, 31_341], done: Some(done), ..Default::default() };
-    call.answer.send(Ok(last)).await.expect("it is read");
+    running.answer.send(Ok(last)).await.expect("it is read");
     assert!(
         batch(&mut within(answer).await.expect("no panic").expect("served")).await.done.is_some()
     );
     // One whose client goes away ends too.
     let gone = stack.submit(with(|generation| generation.request_id = "r2".into()));
-    let call = target.call().await;
+    let running = target.next_request().await;
     gone.abort();
-    within(call.answer.closed()).await;
+    within(running.answer.closed()).await;
     stack.counts(0, 0).await;
     let routing = stack.status().await.routing.expect("there");
     let counts: Vec<_> =

@@ -1,5 +1,5 @@
-//! What a running process uses of the system: memory, descriptors, threads, bytes read. One small
-//! file for each system.
+//! Resources that a running process uses: memory, descriptors, threads, bytes read. One small file
+//! for each system.
 
 #[cfg(target_os = "linux")]
 mod linux;

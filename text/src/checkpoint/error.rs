@@ -22,7 +22,7 @@ pub enum LoadError {
     Broken {
         /// The file.
         path: PathBuf,
-        /// What could not be made of the content.
+        /// Short description of the fault, such as "no tokenizer".
         what: &'static str,
         /// The library's error.
         #[source]
@@ -33,7 +33,7 @@ pub enum LoadError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         what: String,
     },
 }

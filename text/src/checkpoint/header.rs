@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 /// Longest header that is read, in bytes. The target has the same bound.
 pub const MAX_HEADER_BYTES: u64 = 16 << 20;
 
-/// The tensors of a safetensors file by their names, with `__metadata__` if the file has it: a length
-/// of 8 bytes, then a JSON object. Source: the format's description in huggingface/safetensors.
+/// The tensors of a safetensors file by their names, with `__metadata__` if the file has it: a
+/// length of 8 bytes, then a JSON object. Source: the format's description in
+/// huggingface/safetensors.
 ///
 /// # Errors
 /// The file is unreadable or ends within the length; `InvalidData` if its header is too long or no

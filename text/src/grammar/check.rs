@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(refused(form(String::new())), field);
             check_form(&form(format!("{}a{}", "(".repeat(64), ")".repeat(64)))).expect("64 levels");
             assert_eq!(refused(form("(".repeat(65))), field);
-            check_form(&form("\\(".repeat(65))).expect("letters");
+            check_form(&form("\\(".repeat(65))).expect("characters");
         }
         let schema = |text: &str| TextForm::JsonSchema(text.to_owned());
         check_form(&schema(r#"{"type": "object"}"#)).expect("a schema");

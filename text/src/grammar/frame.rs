@@ -3,12 +3,12 @@
 use paceline_vocabulary::generation::TextForm;
 use serde_json::json;
 
-use super::tool_calls::{self, ToolCalls};
 use super::lark::{escaped, symbol};
+use super::tool_calls::{self, ToolCalls};
 use super::{AnswerForm, ModelAnswers, Parts, ThoughtRule};
 use crate::error::FieldError;
 use crate::prompt::conversation::ToolCallRule;
-use crate::prompt::format::{ToolCallFormat, Tag};
+use crate::prompt::format::{Tag, ToolCallFormat};
 
 /// Any text. Tags that are tokens are no part of it.
 const TEXT: &str = "TEXT: /(?s:.*)/\n";
@@ -29,7 +29,7 @@ pub(super) fn write(
     let Some(model @ ModelAnswers { tags, .. }) = model else {
         return Ok(format!("start: {}\n", text.unwrap_or_default()));
     };
-    // A call of a tool is free beside a text that is held to a form.
+    // A tool call is free beside a text that is held to a form.
     let offers = !tools.is_empty() && (text.is_none() || calls == ToolCallRule::Auto);
     let is_forced = calls != ToolCallRule::Auto;
     let calls = match offers || is_forced {
@@ -91,7 +91,7 @@ fn thought_rules(model: ModelAnswers<'_>, rules: &mut String) -> String {
     let rest = match tags.token(Tag::ThoughtClose) {
         Some(_) => format!("TEXT {}", symbol(tags, Tag::ThoughtClose)),
         None => {
-            let close = escaped(tags.letters(Tag::ThoughtClose));
+            let close = escaped(tags.characters(Tag::ThoughtClose));
             rules.push_str(&format!("thought_text[lazy]: /(?s:.*){close}/\n"));
             "thought_text".to_owned()
         }
@@ -101,16 +101,16 @@ fn thought_rules(model: ModelAnswers<'_>, rules: &mut String) -> String {
     if is_open { "thought ".to_owned() } else { "thought? ".to_owned() }
 }
 
-/// What a message in a channel is held to.
+/// Constraints of the messages in channels.
 struct HarmonyRules {
     /// The form of the text, if it has one.
     text: Option<String>,
     calls: Option<ToolCalls>,
-    /// Whether the answer is a call.
+    /// Whether the answer must be a tool call.
     is_forced: bool,
 }
 
-/// Messages in channels: any number of thoughts, then the answer or a call.
+/// Messages in channels: any number of thoughts, then the answer or a tool call.
 fn harmony(model: ModelAnswers<'_>, held: HarmonyRules) -> String {
     let ModelAnswers { tags, thought } = model;
     let HarmonyRules { text, calls, is_forced } = held;
@@ -130,7 +130,7 @@ fn harmony(model: ModelAnswers<'_>, held: HarmonyRules) -> String {
         last.push(format!("{channel} \"final\" {json} {message} {text}"));
     } else if !is_forced {
         last.push(format!("{channel} \"final\" {message} TEXT"));
-        // What the model says before a call.
+        // What the model says before a tool call.
         before.push("said");
         rules.push_str(&said);
     }

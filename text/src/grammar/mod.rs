@@ -1,15 +1,14 @@
-//! What an answer is held to while it is generated: the client's schema or grammar, and calls of its
+//! Constraints of an answer while it is generated: the client's schema or grammar, and tool calls
 //! tools, in the format of the model's family.
 //!
 //! With thinking off, or after a thought that the prompt has whole, an answer has no thought.
 //!
-//! The algorithm: a frame, which is a grammar in Lark syntax, writes what the family has around an
-//! answer: thoughts, tags and the letters of calls. It refers to parts, which are the client's
-//! schemas and grammars. The target compiles both (`worker-target/src/grammar`).
+//! The algorithm: a frame is a grammar in Lark syntax. It writes the family's own text around an
+//! answer: thoughts, tags and the characters of tool calls. The frame refers to parts, which are
+//! the client's schemas and grammars. The target compiles both (`worker-target/src/grammar`).
 //!
 //! Must not know: protocols, token ids of an answer.
 
-mod tool_calls;
 mod check;
 mod frame;
 mod lark;
@@ -17,12 +16,13 @@ mod schema;
 mod tagged;
 #[cfg(test)]
 mod tests;
+mod tool_calls;
 
 use paceline_vocabulary::generation::{Grammar, GrammarPart, TextForm};
 use serde_json::{Map, Value};
 
 use crate::error::FieldError;
-use crate::prompt::conversation::{ToolCallRule, Conversation, Tool};
+use crate::prompt::conversation::{Conversation, Tool, ToolCallRule};
 use crate::prompt::format::{AnswerTags, PromptThought};
 
 pub use check::check_form;
@@ -33,13 +33,13 @@ struct CallableTool {
     name: String,
     /// The schema of its arguments.
     parameters: Map<String, Value>,
-    /// Its arguments follow the schema in every call.
+    /// Whether the arguments of every tool call must follow the schema.
     strict: bool,
     /// Field of the schema.
     field: String,
 }
 
-/// What an answer is held to, before the format of the model's family is known.
+/// Constraints of an answer, before the format of the model's family is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerForm {
     text: Option<TextForm>,
@@ -81,12 +81,12 @@ impl ThoughtRule {
 }
 
 impl AnswerForm {
-    /// What the answer to a text is held to.
+    /// Constraints of the answer to a plain text.
     pub fn of_text(text: Option<TextForm>) -> Self {
         Self { text, ..Self::default() }
     }
 
-    /// What the answer to a conversation is held to.
+    /// Constraints of the answer to a conversation.
     pub fn of_conversation(text: Option<TextForm>, conversation: &Conversation) -> Self {
         let tool = |(at, tool): (usize, &Tool)| CallableTool {
             name: tool.name.clone(),
@@ -98,14 +98,15 @@ impl AnswerForm {
         Self { text, calls: conversation.calls.clone(), tools }
     }
 
-    /// Whether the answer is free: nothing is asked of its text, and no call is forced or strict.
+    /// Whether the answer is free: nothing is asked of its text, and no tool call is forced
+    /// or strict.
     pub fn is_free(&self) -> bool {
         let is_strict = self.tools.iter().any(|tool| tool.strict);
         self.text.is_none() && self.calls == ToolCallRule::Auto && !is_strict
     }
 
-    /// The grammar of answers of a model; `None` if answers are free. `model` is `None` for a prompt
-    /// without a conversation, whose answer has no markup.
+    /// The grammar of answers of a model; `None` if answers are free. `model` is `None` for a
+    /// prompt without a conversation, whose answer has no markup.
     ///
     /// # Errors
     /// The family's format cannot be held to what is asked, or the model has no id that ends an
@@ -134,7 +135,7 @@ impl AnswerForm {
 struct Parts(Vec<GrammarPart>);
 
 impl Parts {
-    /// Adds a part. Returns the letters by which the frame refers to it.
+    /// Adds a part. Returns the characters by which the frame refers to it.
     fn add(&mut self, field: &str, lenient: bool, content: TextForm) -> String {
         self.0.push(GrammarPart { field: field.to_owned(), lenient, content });
         format!("@part_{}", self.0.len() - 1)

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{CallableTool, Parts, TextForm, check};
 use crate::error::FieldError;
 
-/// A tool's schema is not enforced in calls of this family.
+/// A tool's schema is not enforced in tool calls of this family.
 pub(super) fn not_strict(tool: &CallableTool, why: &str) -> FieldError {
     FieldError::new(&tool.field, format!("a tool without `strict`, {why}"), "one with it")
 }

@@ -1,4 +1,4 @@
-//! ToolCalls as tags (Qwen3-Coder, Qwen3.5): each argument stands between `<parameter=name>` and
+//! Tool calls as tags (Qwen3-Coder, Qwen3.5): each argument stands between `<parameter=name>` and
 //! `</parameter>`. A text has no quotes there; other values are JSON.
 //!
 //! Arguments come in the order of the schema's properties, and no others come. For a tool without
@@ -41,7 +41,7 @@ pub(super) fn calls(tools: &[&CallableTool], parts: &mut Parts) -> Result<String
 /// The parameters of one tool, as a part of a rule.
 fn parameters(tool: &CallableTool, parts: &mut Parts) -> Result<String, FieldError> {
     let refuse = |what: &str| {
-        let why = format!("because this model's calls cannot be held to {what}");
+        let why = format!("because this model's tool calls cannot be held to {what}");
         Err(not_strict(tool, &why))
     };
     let properties = tool.parameters.get("properties").and_then(Value::as_object);
@@ -71,7 +71,7 @@ fn parameters(tool: &CallableTool, parts: &mut Parts) -> Result<String, FieldErr
 
 /// Whether a name can stand in a tag.
 fn is_writable(name: &str) -> bool {
-    !name.is_empty() && !name.chars().any(|letter| letter == '>' || letter.is_control())
+    !name.is_empty() && !name.chars().any(|character| character == '>' || character.is_control())
 }
 
 /// The value of an argument with its end, as a part of a rule.
@@ -106,8 +106,8 @@ fn value(
     Ok("text_value".to_owned())
 }
 
-/// Whether the reader of calls takes a value of this schema as a text: if it may be one, or if the
-/// schema does not name its type.
+/// Whether the reader of tool calls takes a value of this schema as a text: if it may be one, or if
+/// the schema does not name its type.
 fn may_be_text(schema: &Map<String, Value>) -> bool {
     match schema.get("type") {
         Some(Value::String(kind)) => return kind == "string",

@@ -12,7 +12,7 @@ use crate::prompt::conversation::ToolCallRule;
 use crate::prompt::format::{AnswerFormat, ToolCallFormat};
 use crate::prompt::markup::Added;
 
-/// A family's tags as tokens from 256 on, or as letters.
+/// A family's tags as tokens from 256 on, or as characters.
 struct Family {
     tags: AnswerTags,
     words: Vec<&'static str>,
@@ -188,7 +188,12 @@ fn with_thinking_off_no_answer_has_a_thought() {
         check(&plain, object(), &["{}"], &["<think>so</think>{}", "so</think>{}", "</think>{}"]);
         let hermes = Family::new(ToolCallFormat::Hermes, true, words);
         check(&hermes, required(), &[f], &[&thought]);
-        check(&hermes, calls(ToolCallRule::Auto, true), &["hm", f, &beside], &[&thought, "<think>hm"]);
+        check(
+            &hermes,
+            calls(ToolCallRule::Auto, true),
+            &["hm", f, &beside],
+            &[&thought, "<think>hm"],
+        );
     }
     let gemma = Family::new(ToolCallFormat::Gemma4, true, &["<|channel>", "<channel|>"]);
     check(&gemma, object(), &["{}"], &["<|channel>thought\nso\n<channel|>{}"]);
@@ -225,7 +230,7 @@ fn the_prompt_and_the_request_decide_about_a_thought() {
 }
 
 #[test]
-fn hermes_calls_have_the_names_and_arguments_of_the_tools() {
+fn hermes_tool_calls_have_the_names_and_arguments_of_the_tools() {
     let f = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
     let g = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
     let both = format!("{f}\n{g}");
@@ -238,7 +243,7 @@ fn hermes_calls_have_the_names_and_arguments_of_the_tools() {
         let bad = ["", "hm", &wrong, &unfit, &cut, &format!("hm {f}")];
         family.check(required(), false, &[f, g, &both, &thought], &bad);
         family.check(named("g"), false, &[g], &[f, &both]);
-        // Beside free text, calls of strict tools are held to their schemas and others are not.
+        // Beside free text, only tool calls of strict tools are held to their schemas.
         let text = format!("I call it. {f}\n{g} Done.");
         let auto = calls(ToolCallRule::Auto, true);
         family.check(auto, false, &["", "hm { <tool", f, &text, &thought], &[&wrong, &unfit, &cut]);
@@ -249,8 +254,9 @@ fn hermes_calls_have_the_names_and_arguments_of_the_tools() {
             grammar.parts.iter().map(|part| part.lenient).collect::<Vec<_>>(),
             [true, false]
         );
-        // A form of the text, or calls.
-        let form = AnswerForm { text: Some(TextForm::JsonObject), ..calls(ToolCallRule::Auto, false) };
+        // A form of the text, or tool calls.
+        let form =
+            AnswerForm { text: Some(TextForm::JsonObject), ..calls(ToolCallRule::Auto, false) };
         family.check(form, false, &["{}", f, &both], &["hm", &format!("{{}}{f}")]);
         let form = AnswerForm { text: Some(TextForm::JsonObject), ..required() };
         family.check(form, false, &[f], &["{}"]);
@@ -258,7 +264,7 @@ fn hermes_calls_have_the_names_and_arguments_of_the_tools() {
 }
 
 #[test]
-fn tagged_calls_have_their_parameters_in_order() {
+fn tagged_tool_calls_have_their_parameters_in_order() {
     let call = |inside: &str| format!("<tool_call>\n<function={inside}</function>\n</tool_call>");
     let parameter =
         |name: &str, value: &str| format!("<parameter={name}>\n{value}\n</parameter>\n");
@@ -324,7 +330,7 @@ fn tagged_calls_have_their_parameters_in_order() {
 }
 
 #[test]
-fn a_call_of_llama_is_the_whole_answer() {
+fn a_tool_call_of_llama_is_the_whole_answer() {
     let f = r#"{"name": "f", "parameters": {"x": 1}}"#;
     let g = r#"{"name": "g", "parameters": {}}"#;
     for words in [&["<|python_tag|>"][..], &[]] {
@@ -337,7 +343,7 @@ fn a_call_of_llama_is_the_whole_answer() {
 }
 
 #[test]
-fn gemmas_calls_have_the_names_of_the_tools_and_free_arguments() {
+fn gemmas_tool_calls_have_the_names_of_the_tools_and_free_arguments() {
     let call = |inside: &str| format!("<|tool_call>call:{inside}<tool_call|>");
     let good = [
         call("f{x:1}"),
@@ -394,7 +400,7 @@ fn harmony_has_an_answer_in_its_channel() {
 }
 
 #[test]
-fn a_model_without_a_format_of_calls_is_not_forced() {
+fn a_model_without_a_format_of_tool_calls_is_not_forced() {
     let family = Family::new(ToolCallFormat::None, false, &[]);
     let error = family.grammar(required(), false).expect_err("refused");
     assert_eq!(error.field, "tool_choice");
@@ -407,7 +413,9 @@ fn a_model_without_a_format_of_calls_is_not_forced() {
 #[test]
 fn free_answers_have_no_grammar() {
     assert!(calls(ToolCallRule::Auto, false).is_free() && AnswerForm::default().is_free());
-    assert!(!calls(ToolCallRule::Auto, true).is_free() && !required().is_free() && !object().is_free());
+    assert!(
+        !calls(ToolCallRule::Auto, true).is_free() && !required().is_free() && !object().is_free()
+    );
     let tags = AnswerTags::of_added(AnswerFormat::default(), &[]);
     let model = ModelAnswers { tags: &tags, thought: ThoughtRule::Free };
     assert_eq!(calls(ToolCallRule::Auto, false).grammar(Some(model), &[]), Ok(None));

@@ -1,4 +1,4 @@
-//! ToolCalls of tools in each family's format.
+//! Tool calls in each family's format.
 
 use serde_json::{Value, json};
 
@@ -7,22 +7,22 @@ use super::schema::{not_strict, schema_part};
 use super::{CallableTool, ModelAnswers, Parts, ThoughtRule, tagged};
 use crate::error::FieldError;
 use crate::prompt::conversation::ToolCallRule;
-use crate::prompt::format::{AnswerTags, ToolCallFormat, Tag};
+use crate::prompt::format::{AnswerTags, Tag, ToolCallFormat};
 
-/// Rules of calls.
+/// Rules of tool calls.
 #[derive(Debug, Default)]
 pub(super) struct ToolCalls {
-    /// The rule `calls`, one or more calls, and those that it needs.
+    /// The rule `calls`, one or more tool calls, and those that it needs.
     pub(super) rules: String,
-    /// The rule `free`: text with any number of calls.
+    /// The rule `free`: text with any number of tool calls.
     pub(super) beside_text: String,
 }
 
-/// The rules of calls of these tools; `None` for a family whose answers have no calls beside text
-/// that anybody asked for.
+/// The rules of tool calls of these tools; `None` for a family whose answers have no calls beside
+/// text that anybody asked for.
 ///
 /// # Errors
-/// ToolCalls are forced, or held to a schema, and the family's format does not allow that.
+/// Tool calls are forced, or held to a schema, and the family's format does not allow that.
 pub(super) fn write(
     model: ModelAnswers<'_>,
     rule: &ToolCallRule,
@@ -46,12 +46,12 @@ pub(super) fn write(
     Ok(Some(calls))
 }
 
-/// A model whose format of calls is not known makes none that the service reads.
+/// A model whose format of tool calls is not known makes none that the service reads.
 fn unknown(rule: &ToolCallRule, tools: &[&CallableTool]) -> Result<(), FieldError> {
-    const WHY: &str = "because the format of this model's calls is not known";
+    const WHY: &str = "because the format of this model's tool calls is not known";
     if *rule != ToolCallRule::Auto {
         let expected = format!("auto or none, {WHY}");
-        return Err(FieldError::new("tool_choice", expected, "a forced call"));
+        return Err(FieldError::new("tool_choice", expected, "a forced tool call"));
     }
     match tools.iter().find(|tool| tool.strict) {
         None => Ok(()),
@@ -70,7 +70,11 @@ fn arguments(tool: &CallableTool, parts: &mut Parts) -> Result<String, FieldErro
 }
 
 /// The rule `one`: `{"name": …, "arguments": {…}}`, with the family's word for arguments.
-fn json_calls(tools: &[&CallableTool], word: &str, parts: &mut Parts) -> Result<String, FieldError> {
+fn json_calls(
+    tools: &[&CallableTool],
+    word: &str,
+    parts: &mut Parts,
+) -> Result<String, FieldError> {
     let call = |tool: &&CallableTool| {
         let begin = format!("{{\"name\": \"{}\", \"{word}\": ", tool.name);
         Ok(format!("{} {} \"}}\"", quoted(&begin), arguments(tool, parts)?))
@@ -79,59 +83,59 @@ fn json_calls(tools: &[&CallableTool], word: &str, parts: &mut Parts) -> Result<
     Ok(format!("one: {}\n", all.join(" | ")))
 }
 
-/// ToolCalls between the family's tags, with text before, between and after them.
+/// Tool calls between the family's tags, with text before, between and after them.
 fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     let tags = model.tags;
     let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
     let mut rules = format!("calls: call (GAP? call)*\ncall: {open} inside\n");
     rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
-    // A format whose calls may begin without the opening tag.
-    let other = tags.letters(Tag::Function);
+    // A format whose tool calls may begin without the opening tag.
+    let other = tags.characters(Tag::Function);
     let mut excluded: Vec<&str> = if other.is_empty() { vec![] } else { vec![other] };
     excluded.extend(excluded_thought(model));
     let beside_text = match tags.token(Tag::ToolCallOpen) {
         Some(_) => format!("free: SAID (call SAID)*\n{}", said(&excluded)),
         None => {
-            let letters = tags.letters(Tag::ToolCallOpen);
+            let characters = tags.characters(Tag::ToolCallOpen);
             let text = if excluded.is_empty() { "(?s:.*)" } else { "[^<]*" };
-            excluded.push(letters);
-            let begun = format!("begun[lazy]: /{text}{}/\n", escaped(letters));
+            excluded.push(characters);
+            let begun = format!("begun[lazy]: /{text}{}/\n", escaped(characters));
             format!("free: (begun inside)* SAID\n{begun}{}", said(&excluded))
         }
     };
     ToolCalls { rules, beside_text }
 }
 
-/// The letters that would begin a thought, if there may be none and no token stands for them.
+/// The characters that would begin a thought, if there may be none and no token stands for them.
 fn excluded_thought(model: ModelAnswers<'_>) -> Option<&'static str> {
     let ModelAnswers { tags, thought } = model;
     let is_spelled = tags.format().thoughts && tags.token(Tag::ThoughtOpen).is_none();
-    (is_spelled && thought == ThoughtRule::None).then(|| tags.letters(Tag::ThoughtOpen))
+    (is_spelled && thought == ThoughtRule::None).then(|| tags.characters(Tag::ThoughtOpen))
 }
 
-/// Text without these letters.
+/// Text without these characters.
 fn said(excluded: &[&str]) -> String {
     let without =
-        excluded.iter().map(|letters| format!(" & ~/(?s:.*){}(?s:.*)/", escaped(letters)));
+        excluded.iter().map(|characters| format!(" & ~/(?s:.*){}(?s:.*)/", escaped(characters)));
     format!("SAID: /(?s:.*)/{}\n", without.collect::<String>())
 }
 
-/// One call that is the whole answer.
+/// One tool call that is the whole answer.
 fn whole(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     let tags = model.tags;
     let rules = format!("calls: one\n{one}");
-    let tag = tags.letters(Tag::ToolCallOpen);
+    let tag = tags.characters(Tag::ToolCallOpen);
     let mut beside_text = "free: one | SAID?\nSAID: /[^{\\s](?s:.*)/".to_owned();
     let spelled = (tags.token(Tag::ToolCallOpen).is_none() && !tag.is_empty()).then_some(tag);
-    for letters in spelled.into_iter().chain(excluded_thought(model)) {
-        beside_text.push_str(&format!(" & ~/(?s:.*){}(?s:.*)/", escaped(letters)));
+    for characters in spelled.into_iter().chain(excluded_thought(model)) {
+        beside_text.push_str(&format!(" & ~/(?s:.*){}(?s:.*)/", escaped(characters)));
     }
     beside_text.push('\n');
     ToolCalls { rules, beside_text }
 }
 
-/// ToolCalls with names held to the request's tools and free arguments: texts stand between tags and
-/// other values are no JSON, so that a schema of JSON does not describe them.
+/// Tool calls with names held to the request's tools and free arguments: texts stand between tags
+/// and other values are no JSON, so that a schema of JSON does not describe them.
 fn gemma(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<ToolCalls, FieldError> {
     if let Some(tool) = tools.iter().find(|tool| tool.strict) {
         return Err(not_strict(
@@ -144,7 +148,7 @@ fn gemma(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<ToolCalls, FieldE
     let text = match tags.token(Tag::Quote) {
         Some(_) => format!("text: {0} TEXT {0}\n", symbol(tags, Tag::Quote)),
         None => {
-            let quote = escaped(tags.letters(Tag::Quote));
+            let quote = escaped(tags.characters(Tag::Quote));
             format!(
                 "text: {} quoted_rest\nquoted_rest[lazy]: /(?s:.*){quote}/\n",
                 symbol(tags, Tag::Quote)
@@ -168,7 +172,11 @@ fn gemma(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<ToolCalls, FieldE
 }
 
 /// A message whose recipient is a function.
-fn harmony(tags: &AnswerTags, tools: &[&CallableTool], parts: &mut Parts) -> Result<ToolCalls, FieldError> {
+fn harmony(
+    tags: &AnswerTags,
+    tools: &[&CallableTool],
+    parts: &mut Parts,
+) -> Result<ToolCalls, FieldError> {
     let tag = |tag: Tag| symbol(tags, tag);
     let call = |tool: &&CallableTool| {
         let recipient = quoted(&format!("commentary to=functions.{} ", tool.name));

@@ -46,7 +46,7 @@ pub fn open(url: &str) -> Result<Vec<u8>, BadImage> {
 /// The bytes of base64 in either alphabet, with or without padding and line breaks.
 ///
 /// # Errors
-/// It is not base64. The error repeats no letter of the client.
+/// The data is not base64. The error repeats no character of the client.
 pub fn decode_base64(data: &str) -> Result<Vec<u8>, BadImage> {
     let data = data.trim();
     // Some programs break the data into lines, as in mail, or use the alphabet for URLs.
@@ -55,19 +55,19 @@ pub fn decode_base64(data: &str) -> Result<Vec<u8>, BadImage> {
     let data = if data.bytes().all(is_plain) {
         data
     } else {
-        let letters = data.chars().filter(|letter| !letter.is_ascii_whitespace());
-        plain = letters
-            .map(|letter| match letter {
+        let characters = data.chars().filter(|character| !character.is_ascii_whitespace());
+        plain = characters
+            .map(|character| match character {
                 '-' => '+',
                 '_' => '/',
-                letter => letter,
+                character => character,
             })
             .collect();
         &plain
     };
     BASE64
         .decode(data)
-        .map_err(|_| format!("expected base64, found {} letters that are none", data.len()).into())
+        .map_err(|_| format!("expected base64, found {} bytes that are none", data.len()).into())
 }
 
 #[cfg(test)]

@@ -28,10 +28,10 @@ pub enum Kind {
     Gif,
 }
 
-/// What the structure of a file shows.
+/// Header of an image file: type, size, orientation and memory for decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its type, from its first bytes.
+    /// Type of the file, from its first bytes.
     pub kind: Kind,
     /// Pixels from left to right as stored, before `orientation`.
     pub width: u32,

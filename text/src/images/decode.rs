@@ -28,7 +28,7 @@ pub struct Bounds {
 /// Reads a file's structure without decoding it, and checks the bounds.
 ///
 /// # Errors
-/// What is wrong with the file, or which bound it is above.
+/// A fault of the file, or the bound that it exceeds.
 pub fn inspect(file: &[u8], bounds: Bounds) -> Result<Header, BadImage> {
     let header = container::read(file)?;
     let Header { width, height, .. } = header;

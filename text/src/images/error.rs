@@ -2,7 +2,7 @@
 
 use paceline_vocabulary::Reason;
 
-/// What is wrong with an image, in words for the client: what was expected and what was found.
+/// A fault of an image, in words for the client: the expected and the found value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadImage(String);
@@ -32,7 +32,7 @@ pub enum PlaceholderError {
         field: String,
         /// The token as the field has it: its text or its id.
         token: String,
-        /// What the client can do.
+        /// Advice for the client.
         instead: &'static str,
     },
     /// The rendered conversation has another number of placeholders than the request has images.

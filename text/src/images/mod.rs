@@ -1,6 +1,6 @@
 //! Images of requests: the structure of a file is checked first ([`container`]), then the file is
-//! decoded within bounds ([`decode`]) and resized to the model's needs ([`resize`]). In the prompt an
-//! image is a run of placeholders.
+//! decoded within bounds ([`decode`]) and resized to the model's needs ([`resize`]). In the prompt
+//! an image is a run of placeholders.
 //!
 //! Bytes from outside are decoded here, in the process without weights. Nothing is fetched, and
 //! nothing of an image is logged.
@@ -71,10 +71,10 @@ pub struct Size {
     pub height: u32,
 }
 
-/// The way of one file through all steps, in one call and without a store. For tests and fuzzing.
+/// Processes one file through all steps without a store. For tests and fuzzing.
 ///
 /// # Errors
-/// What is wrong with the image.
+/// A fault of the image.
 pub fn process(
     file: &[u8],
     bounds: decode::Bounds,

@@ -10,7 +10,7 @@ use crate::checkpoint::{LoadError, ProcessorSettings, VisionSettings};
 /// Model types whose vision towers the target serves. Their images are resized to multiples of
 /// merged patches. A merged patch becomes one token of the prompt.
 const QWEN_VL: &str = "qwen3_vl";
-/// The same for model types of which some checkpoints have no tower and are text models.
+/// Model types that the target serves with or without a tower: some checkpoints are text models.
 const QWEN_HYBRID: [&str; 2] = ["qwen3_5", "qwen3_5_moe"];
 /// Defaults of these types in pixels. Red, green and blue are numbers from -1 to 1.
 const MIN_PIXELS: u64 = 65_536;
@@ -84,7 +84,7 @@ impl ImageProcessor {
     /// Patches of an image that has this size before it is resized.
     ///
     /// # Errors
-    /// Its sides differ too much.
+    /// The sides differ by more than the allowed ratio.
     pub fn grid(&self, size: Size, detail: Detail) -> Result<PatchGrid, BadImage> {
         let sizes = match detail {
             Detail::Full => self.sizes,
@@ -94,12 +94,12 @@ impl ImageProcessor {
         Ok(PatchGrid { rows: height / self.patch, columns: width / self.patch })
     }
 
-    /// Pixels of an image of so many patches.
+    /// Size in pixels of an image with this grid of patches.
     pub fn size(&self, grid: PatchGrid) -> Size {
         Size { width: grid.columns * self.patch, height: grid.rows * self.patch }
     }
 
-    /// Tokens of the prompt that an image of so many patches becomes.
+    /// Tokens of the prompt for an image with this grid of patches.
     pub fn tokens(&self, grid: PatchGrid) -> u64 {
         u64::from(grid.rows) * u64::from(grid.columns) / u64::from(self.merge).pow(2)
     }
@@ -130,7 +130,7 @@ fn reads_images(settings: &VisionSettings) -> Result<bool, LoadError> {
     Ok(has_tower)
 }
 
-/// What a setting should be and what it is.
+/// Reason why a vision part is not served: the expected and the found setting.
 struct Unserved(String);
 
 impl From<String> for Unserved {

@@ -30,7 +30,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The same with so many pixels at most.
+    /// These bounds with the upper one lowered to `pixels`.
     pub fn at_most(self, pixels: u64) -> Self {
         let least = u64::from(self.factor).pow(2);
         let max_pixels = self.max_pixels.min(pixels).max(least);
@@ -41,7 +41,7 @@ impl Sizes {
     /// models/qwen2_vl.
     ///
     /// # Errors
-    /// Its sides differ too much.
+    /// The sides differ by more than the allowed ratio.
     pub fn of(&self, size: Size) -> Result<Size, BadImage> {
         let Size { width, height } = size;
         let Self { factor, min_pixels, max_pixels } = *self;

@@ -1,4 +1,4 @@
-//! Encodes a rendered conversation: markup of the template becomes its tokens, the same letters
+//! Encodes a rendered conversation: markup of the template becomes its tokens, the same characters
 //! from a client become ordinary tokens.
 //!
 //! The algorithm: the tokenizer's pipeline runs with added tokens of its own. In the place of each
@@ -7,11 +7,11 @@
 //! has the ids that the tokenizer alone gives it.
 //!
 //! A forged delimiter that is ordinary text is encoded in parts, cut inside its longest token. Then
-//! the delimiter's ids do not arise, and the model still reads the letters.
+//! the delimiter's ids do not arise, and the model still reads the characters.
 //!
 //! The limit: a delimiter that a tokenizer writes with one token for each character cannot be cut
-//! inside, and letters have no other ids. There it is cut from its neighbours, so that only its ids
-//! without a neighbour's character can arise. The ids `Ġ<`, `<`, `S`, `Y`, `S`, `>`, `>Ċ` of a
+//! inside, and characters have no other ids. There it is cut from its neighbours, so that only its
+//! ids without a neighbour's character can arise. The ids `Ġ<`, `<`, `S`, `Y`, `S`, `>`, `>Ċ` of a
 //! template's ` <<SYS>>` and line break do not. [`ChatVocabulary::uncut`] has these delimiters, and
 //! a warning names them when the model is loaded.
 
@@ -121,8 +121,8 @@ impl ChatVocabulary {
         tokenizer: &Tokenizer,
         rendered: &Rendered,
     ) -> Result<Option<PromptIds>, TokenizerError> {
-        // A model whose vocabulary has the token as a word would make it of letters: there they are
-        // cut as well.
+        // A model whose vocabulary has the token as a word would make it of characters: there they
+        // are cut as well.
         for cut_tokens in [false, true] {
             let text = self.coded(rendered, cut_tokens);
             let encoding = self.pipeline(tokenizer, &text, OffsetType::None)?;
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(of(&[(0, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8)]), Some(0));
         assert_eq!(of(&[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 8)]), Some(6));
         assert_eq!(of(&[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8)]), None);
-        // Letters of several bytes are never cut.
+        // Characters of several bytes are never cut.
         assert_eq!(cut("a€", 0, &[(0, 4)]), Some(1));
         assert_eq!(cut("€", 0, &[(0, 3), (0, 3)]), None);
     }

@@ -10,22 +10,22 @@ use serde_json::{Map, Value};
 
 use crate::images::EncodedImage;
 
-/// What a chat template renders.
+/// Input of a chat template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conversation {
     /// Oldest first.
     pub messages: Vec<Message>,
     /// Tools that the model may call.
     pub tools: Vec<Tool>,
-    /// How it uses them. No template is told.
+    /// Rule for the model's use of the tools. No template is told.
     pub calls: ToolCallRule,
     /// Variables of the template that the request sets.
     pub arguments: Map<String, Value>,
     /// How much the model is to think, if the request says so.
     pub effort: Option<Effort>,
-    /// Its images, in the order in which the messages show them.
+    /// Images of the messages, in the order in which the messages show them.
     pub images: Vec<EncodedImage>,
-    /// Bytes of the JSON texts of calls, tools and arguments.
+    /// Bytes of the JSON texts of tool calls, tools and arguments.
     pub json_bytes: usize,
 }
 
@@ -218,13 +218,13 @@ impl ContentPart {
 /// One message of a conversation. A field that is empty was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its author.
+    /// Author of the message.
     pub role: Role,
     /// Text and images.
     pub parts: Vec<ContentPart>,
-    /// Tools that the assistant called after its text.
+    /// Tool calls that the assistant made after its text.
     pub calls: Vec<ToolCall>,
-    /// The call that a tool answers.
+    /// Id of the tool call that a tool answers.
     pub call_id: String,
     /// The name of the author or of the tool.
     pub name: String,
@@ -239,12 +239,12 @@ pub struct ToolCall {
     pub id: String,
     /// The tool.
     pub name: String,
-    /// Its arguments.
+    /// Arguments of the tool call.
     pub arguments: ToolCallArguments,
 }
 
-/// Arguments of a call that the model made earlier. The protocols allow texts that are no JSON: a
-/// call that `max_tokens` cut, or a mistake of the model.
+/// Arguments of a tool call that the model made earlier. The protocols allow texts that are no
+/// JSON: a call that `max_tokens` cut, or a mistake of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolCallArguments {
     /// By name.
@@ -262,13 +262,13 @@ impl From<Map<String, Value>> for ToolCallArguments {
 /// A tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What the tool does, for the model.
+    /// Description of the tool, for the model.
     pub description: String,
     /// A JSON schema; empty if it takes nothing.
     pub parameters: Map<String, Value>,
-    /// Whether the arguments of every call follow the schema. No template is told.
+    /// Whether the arguments of every tool call follow the schema. No template is told.
     pub strict: bool,
 }
 
@@ -278,9 +278,9 @@ pub enum ToolCallRule {
     /// As it decides.
     #[default]
     Auto,
-    /// It calls one or more.
+    /// The model calls one or more tools.
     Required,
-    /// It calls the one of this name, once or more.
+    /// The model calls the tool of this name, once or more.
     Named(String),
 }
 
@@ -299,7 +299,7 @@ impl Message {
     }
 
     /// Whether `next`, the following message, is merged into this one. A tool's message answers one
-    /// call and stays alone. Text of an assistant after its calls stays a message of its own,
+    /// tool call and stays alone. Text of an assistant after its calls stays a message of its own,
     /// because a template would show it before the calls.
     fn continues_with(&self, next: &Message) -> bool {
         let no_calls_between =
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_answer_one_by_one_and_calls_end_a_turn() {
+    fn tools_answer_one_by_one_and_tool_calls_end_a_turn() {
         check(
             &[
                 "user:a",
@@ -532,7 +532,7 @@ mod tests {
         assert_eq!(
             short(&normal),
             ["assistant:b!f", "assistant:!g"],
-            "a thought behind calls begins a turn"
+            "a thought after tool calls begins a turn"
         );
         assert_eq!(
             (normal[0].reasoning.as_str(), normal[1].reasoning.as_str()),

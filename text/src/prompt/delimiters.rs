@@ -78,7 +78,7 @@ pub(super) fn of(rendered: &str) -> Vec<String> {
 
 /// A word alone is no delimiter, because texts need it; signs alone are none either.
 fn is_delimiter(line: &str) -> bool {
-    let sign = |letter: char| !letter.is_alphanumeric() && !letter.is_whitespace();
+    let sign = |character: char| !character.is_alphanumeric() && !character.is_whitespace();
     line.contains(char::is_alphabetic) && line.contains(sign) && !line.contains(['"', '{', '}'])
 }
 
@@ -92,7 +92,9 @@ fn tags(text: &str) -> impl Iterator<Item = String> + '_ {
             let inside = rest[at..].trim_start_matches(open);
             let opened = rest.len() - at - inside.len();
             let length = inside
-                .find(|letter: char| letter.is_whitespace() || "<>[]\"{}\0".contains(letter))
+                .find(|character: char| {
+                    character.is_whitespace() || "<>[]\"{}\0".contains(character)
+                })
                 .unwrap_or(inside.len());
             let closed = inside[length..].len() - inside[length..].trim_start_matches(close).len();
             let tag = &rest[at..at + opened + length + closed.min(opened)];

@@ -1,4 +1,4 @@
-//! How a model writes thoughts and calls of tools in its answers: the format of its family, and the
+//! How a model writes thoughts and tool calls in its answers: the format of its family, and the
 //! tags of this format as the model's tokenizer has them.
 //!
 //! The chat template decides: it writes earlier answers in the format that the model was trained
@@ -7,13 +7,13 @@
 use super::markup::Added;
 use super::tokens::Tokens;
 
-/// Letters of a tool's name, at most, as in a request's fields.
+/// Longest tool name in bytes, as in the fields of a request.
 const MAX_NAME_BYTES: usize = 128;
 
-/// The format in which a family writes calls of tools.
+/// The format in which a family writes tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolCallFormat {
-    /// The model writes no calls.
+    /// The model writes no tool calls.
     #[default]
     None,
     /// `{"name": …, "arguments": {…}}` between `<tool_call>` and `</tool_call>`.
@@ -33,7 +33,7 @@ pub enum ToolCallFormat {
 pub struct AnswerFormat {
     /// Whether thoughts have tags. In Harmony they have a channel.
     pub thoughts: bool,
-    /// How calls are written.
+    /// How tool calls are written.
     pub calls: ToolCallFormat,
 }
 
@@ -60,7 +60,7 @@ impl AnswerFormat {
         Self { thoughts, calls }
     }
 
-    /// The same with calls in the format that the operator names.
+    /// This format with tool calls as the operator names them.
     #[must_use]
     pub fn with_calls(self, calls: ToolCallFormat) -> Self {
         let thoughts = match calls {
@@ -79,13 +79,13 @@ pub enum Tag {
     ThoughtOpen,
     /// A thought ends.
     ThoughtClose,
-    /// A call begins.
+    /// A tool call begins.
     ToolCallOpen,
-    /// A call ends.
+    /// A tool call ends.
     ToolCallClose,
-    /// A text in a call begins or ends.
+    /// A text in a tool call begins or ends.
     Quote,
-    /// A call begins without its opening tag.
+    /// A tool call begins without its opening tag.
     Function,
     /// A message begins.
     Start,
@@ -97,14 +97,14 @@ pub enum Tag {
     Constrain,
     /// A message ends.
     End,
-    /// A message that is a call ends.
+    /// A message that is a tool call ends.
     Call,
     /// The last message ends.
     Return,
 }
 
-/// The letters of a format's tags.
-fn letters(format: AnswerFormat) -> Vec<(Tag, &'static str)> {
+/// The characters of a format's tags.
+fn characters(format: AnswerFormat) -> Vec<(Tag, &'static str)> {
     let mut tags = match format.calls {
         ToolCallFormat::None => vec![],
         ToolCallFormat::Hermes => {
@@ -145,8 +145,8 @@ fn letters(format: AnswerFormat) -> Vec<(Tag, &'static str)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KnownTag {
     tag: Tag,
-    letters: &'static str,
-    /// The id of its added token. Without one the letters are the tag.
+    characters: &'static str,
+    /// The id of its added token. Without one the characters are the tag.
     token: Option<u32>,
     /// Whether the text of an answer leaves its token out.
     skipped: bool,
@@ -167,16 +167,16 @@ impl AnswerTags {
 
     /// The tags of a format, if the tokenizer has these added tokens.
     pub fn of_added(format: AnswerFormat, added: &[Added]) -> Self {
-        let known = |(tag, letters): (Tag, &'static str)| {
-            let token = added.iter().find(|token| token.text == letters);
+        let known = |(tag, characters): (Tag, &'static str)| {
+            let token = added.iter().find(|token| token.text == characters);
             KnownTag {
                 tag,
-                letters,
+                characters,
                 token: token.map(|token| token.id),
                 skipped: token.is_some_and(|token| token.special),
             }
         };
-        Self { format, tags: letters(format).into_iter().map(known).collect() }
+        Self { format, tags: characters(format).into_iter().map(known).collect() }
     }
 
     /// The format.
@@ -189,14 +189,14 @@ impl AnswerTags {
         self.tags.iter().find(|known| known.token == Some(id)).map(|known| known.tag)
     }
 
-    /// The token that a tag is; `None` if the tokenizer has its letters alone.
+    /// The token that a tag is; `None` if the tokenizer has its characters alone.
     pub fn token(&self, tag: Tag) -> Option<u32> {
         self.tags.iter().find(|known| known.tag == tag)?.token
     }
 
-    /// The letters of a tag.
-    pub fn letters(&self, tag: Tag) -> &'static str {
-        self.tags.iter().find(|known| known.tag == tag).map_or("", |known| known.letters)
+    /// The characters of a tag.
+    pub fn characters(&self, tag: Tag) -> &'static str {
+        self.tags.iter().find(|known| known.tag == tag).map_or("", |known| known.characters)
     }
 
     /// Whether the text of an answer leaves this tag's token out.
@@ -204,12 +204,12 @@ impl AnswerTags {
         self.tags.iter().any(|known| known.tag == tag && known.skipped)
     }
 
-    /// The tags that the tokenizer has as letters alone.
+    /// The tags that the tokenizer has as characters alone.
     pub fn spelled(&self) -> impl Iterator<Item = (Tag, &'static str)> + '_ {
         self.tags
             .iter()
             .filter(|known| known.token.is_none())
-            .map(|known| (known.tag, known.letters))
+            .map(|known| (known.tag, known.characters))
     }
 
     /// Whether a prompt ends in a thought that its template opened.
@@ -217,7 +217,7 @@ impl AnswerTags {
         self.thought_at_end(prompt_ids, tokens) == PromptThought::Open
     }
 
-    /// What a template wrote of a thought at the end of a prompt.
+    /// State of the thought that a template wrote at the end of a prompt.
     pub fn thought_at_end(&self, prompt_ids: &[u32], tokens: &Tokens) -> PromptThought {
         let tag = |tag: Tag| self.tags.iter().find(|known| known.tag == tag);
         let tags = tag(Tag::ThoughtOpen).zip(tag(Tag::ThoughtClose));
@@ -230,7 +230,7 @@ impl AnswerTags {
             Some(id) => {
                 last.is_some_and(|at| tail[at] == id && names.contains(&after(at + 1).trim()))
             }
-            None => after(0).trim_end().ends_with(known.letters),
+            None => after(0).trim_end().ends_with(known.characters),
         };
         match () {
             () if is_last(open, &["", THOUGHT]) => PromptThought::Open,
@@ -240,12 +240,12 @@ impl AnswerTags {
     }
 }
 
-/// What a template wrote of a thought at the end of a prompt.
+/// State of a thought at the end of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromptThought {
     /// Nothing: the answer begins with one if the model wants to think.
     None,
-    /// Its beginning.
+    /// The beginning of a thought.
     Open,
     /// All of it: the answer has none.
     Closed,

@@ -1,6 +1,6 @@
 //! Token ids of a prompt, and the error of making them.
 
-/// What a tokenizer reports, in its library's words.
+/// An error of a tokenizer, in its library's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TokenizerError(String);

@@ -1,5 +1,5 @@
-//! `tojson` as the published templates' renderer has it: Python's `json.dumps`, letter for letter.
-//! minijinja's own writes `<` as `\u003c`, which would change prompts.
+//! `tojson` as the published templates' renderer has it: Python's `json.dumps`, character for
+//! character. minijinja's own writes `<` as `\u003c`, which would change prompts.
 
 use std::fmt::Write as _;
 
@@ -7,8 +7,8 @@ use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
-use super::tool_call_text::ToolCallText;
 use super::markup;
+use super::tool_call_text::ToolCallText;
 
 /// Columns of one level of indentation, at most.
 const MAX_INDENT: usize = 16;
@@ -138,10 +138,10 @@ impl Style {
 
     fn text(&self, text: &str, out: &mut String) {
         out.push('"');
-        for (letter, is_code) in markup::letters(text, self.ascii) {
-            let escape = match letter {
+        for (character, is_code) in markup::characters(text, self.ascii) {
+            let escape = match character {
                 _ if is_code => {
-                    out.push(letter);
+                    out.push(character);
                     continue;
                 }
                 '"' => "\\\"",
@@ -152,17 +152,17 @@ impl Style {
                 '\u{8}' => "\\b",
                 '\u{c}' => "\\f",
                 '\0'..='\u{1f}' => {
-                    let _ = write!(out, "\\u{:04x}", u32::from(letter));
+                    let _ = write!(out, "\\u{:04x}", u32::from(character));
                     continue;
                 }
-                _ if self.ascii && !letter.is_ascii() => {
-                    for unit in letter.encode_utf16(&mut [0; 2]) {
+                _ if self.ascii && !character.is_ascii() => {
+                    for unit in character.encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }
                     continue;
                 }
                 _ => {
-                    out.push(letter);
+                    out.push(character);
                     continue;
                 }
             };

@@ -50,12 +50,12 @@ impl LengthBound {
         // A byte without a token of its own would be left out of the ids.
         let single = vocabulary
             .keys()
-            .filter_map(|token| single_letter(token))
-            .filter(|letter| byte_of(*letter).is_some());
+            .filter_map(|token| single_character(token))
+            .filter(|character| byte_of(*character).is_some());
         if single.count() < 256 {
             return None;
         }
-        // A letter of the byte alphabet is a byte.
+        // A character of the byte alphabet is a byte.
         let mut longest = vocabulary.keys().map(|token| token.chars().count()).max()?;
         for added in tokenizer.get_added_tokens_decoder().into_values() {
             if added.lstrip || added.rstrip {
@@ -82,10 +82,10 @@ impl LengthBound {
     }
 }
 
-/// The letter of a text of one.
-fn single_letter(text: &str) -> Option<char> {
-    let mut letters = text.chars();
-    letters.next().filter(|_| letters.next().is_none())
+/// The character of a text of one.
+fn single_character(text: &str) -> Option<char> {
+    let mut characters = text.chars();
+    characters.next().filter(|_| characters.next().is_none())
 }
 
 /// Whether this does nothing but NFC.
@@ -107,7 +107,7 @@ fn splits_only(step: &PreTokenizerWrapper) -> bool {
     }
 }
 
-/// Whether this makes letters of the byte alphabet of a text.
+/// Whether this makes characters of the byte alphabet of a text.
 fn is_byte_level(step: &PreTokenizerWrapper) -> bool {
     match step {
         PreTokenizerWrapper::ByteLevel(_) => true,
@@ -121,21 +121,22 @@ fn stable_bytes(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();
     }
-    text.chars().filter(|letter| is_stable(*letter)).map(char::len_utf8).sum()
+    text.chars().filter(|character| is_stable(*character)).map(char::len_utf8).sum()
 }
 
 /// Whether a character stays as it is in NFC, or becomes part of one that is as long at least. True
-/// of Latin, Cyrillic and most Chinese letters; all others count as not stable. A test checks each
-/// stable character.
-fn is_stable(letter: char) -> bool {
-    matches!(letter, '\0'..='\u{2FF}' | '\u{400}'..='\u{482}' | '\u{4E00}'..='\u{9FFF}')
+/// of Latin, Cyrillic and most Chinese characters; all others count as not stable. A test checks
+/// each stable character.
+fn is_stable(character: char) -> bool {
+    matches!(character, '\0'..='\u{2FF}' | '\u{400}'..='\u{482}' | '\u{4E00}'..='\u{9FFF}')
 }
 
-/// The byte a letter of the byte-level alphabet stands for (GPT-2's `bytes_to_unicode`): printable
-/// Latin-1 letters stand for themselves, the other bytes, in order, for the letters from U+0100 on.
-pub(super) fn byte_of(letter: char) -> Option<u8> {
+/// The byte a character of the byte-level alphabet stands for (GPT-2's `bytes_to_unicode`):
+/// printable Latin-1 characters stand for themselves, the other bytes, in order, for the characters
+/// from U+0100 on.
+pub(super) fn byte_of(character: char) -> Option<u8> {
     let plain = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    match u32::from(letter) {
+    match u32::from(character) {
         code @ 0..=0xFF => u8::try_from(code).ok().filter(|byte| plain(*byte)),
         code @ 0x100..=0x143 => {
             (0..=u8::MAX).filter(|byte| !plain(*byte)).nth((code - 0x100) as usize)

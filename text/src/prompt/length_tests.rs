@@ -97,7 +97,7 @@ fn a_tokenizer_that_may_drop_text_has_no_length_bound() {
     none("delimiters are removed", &|file| {
         file["pre_tokenizer"]["pretokenizers"][0]["behavior"] = json!("Removed")
     });
-    none("no step makes bytes of letters", &|file| {
+    none("no step makes bytes of characters", &|file| {
         file["pre_tokenizer"]["pretokenizers"].as_array_mut().expect("a list").pop();
     });
     none("no step at all", &|file| file["pre_tokenizer"] = Value::Null);
@@ -147,23 +147,24 @@ fn characters() -> impl Iterator<Item = char> {
 /// is checked as well.
 #[test]
 fn a_composed_text_is_at_least_a_quarter_as_long_as_before() {
-    let decomposed: Vec<(char, String)> =
-        characters().map(|letter| (letter, nfd(letter.encode_utf8(&mut [0; 4])))).collect();
+    let decomposed: Vec<(char, String)> = characters()
+        .map(|character| (character, nfd(character.encode_utf8(&mut [0; 4]))))
+        .collect();
     let mut longest: BTreeMap<char, usize> = BTreeMap::new();
-    for (letter, parts) in &decomposed {
-        if let Some(part) = single_letter(parts) {
+    for (character, parts) in &decomposed {
+        if let Some(part) = single_character(parts) {
             let most = longest.entry(part).or_insert(part.len_utf8());
-            *most = (*most).max(letter.len_utf8());
+            *most = (*most).max(character.len_utf8());
         }
     }
     let mut worst = (0.0, '\0');
-    for (letter, parts) in &decomposed {
+    for (character, parts) in &decomposed {
         let most: usize =
             parts.chars().map(|part| longest.get(&part).copied().unwrap_or(part.len_utf8())).sum();
-        assert!(letter.len_utf8() <= most, "{letter:?}");
-        let ratio = most as f64 / letter.len_utf8() as f64;
-        if ratio > worst.0 && nfc(letter.encode_utf8(&mut [0; 4])).starts_with(*letter) {
-            worst = (ratio, *letter);
+        assert!(character.len_utf8() <= most, "{character:?}");
+        let ratio = most as f64 / character.len_utf8() as f64;
+        if ratio > worst.0 && nfc(character.encode_utf8(&mut [0; 4])).starts_with(*character) {
+            worst = (ratio, *character);
         }
     }
     assert_eq!(worst, (3.5, '\u{390}'));
@@ -173,13 +174,17 @@ fn a_composed_text_is_at_least_a_quarter_as_long_as_before() {
 #[test]
 fn a_stable_character_is_never_made_shorter() {
     let mut later: BTreeSet<char> = BTreeSet::new();
-    for letter in characters() {
+    for character in characters() {
         let (parts, composed) =
-            (nfd(letter.encode_utf8(&mut [0; 4])), nfc(letter.encode_utf8(&mut [0; 4])));
-        if is_stable(letter) {
-            assert_eq!(single_letter(&composed), Some(letter), "{letter:?} is another one in NFC");
+            (nfd(character.encode_utf8(&mut [0; 4])), nfc(character.encode_utf8(&mut [0; 4])));
+        if is_stable(character) {
+            assert_eq!(
+                single_character(&composed),
+                Some(character),
+                "{character:?} is another one in NFC"
+            );
         }
-        if single_letter(&composed) != Some(letter) {
+        if single_character(&composed) != Some(character) {
             continue;
         }
         // What comes behind the first is taken up by what is before it, which does not become
@@ -187,15 +192,18 @@ fn a_stable_character_is_never_made_shorter() {
         later.extend(parts.chars().skip(1));
         let ends = parts.char_indices().map(|(at, _)| at).skip(1);
         for begin in ends
-            .filter_map(|end| single_letter(&nfc(&parts[..end])))
+            .filter_map(|end| single_character(&nfc(&parts[..end])))
             .filter(|begin| is_stable(*begin))
         {
-            assert!(begin.len_utf8() <= letter.len_utf8(), "{begin:?} is longer than {letter:?}");
+            assert!(
+                begin.len_utf8() <= character.len_utf8(),
+                "{begin:?} is longer than {character:?}"
+            );
         }
     }
     assert!(later.len() > 60, "{}", later.len());
     assert_eq!(
-        later.into_iter().find(|letter| is_stable(*letter)),
+        later.into_iter().find(|character| is_stable(*character)),
         None,
         "it is taken up by another"
     );

@@ -98,13 +98,13 @@ impl<'a> Tag<'a> {
         let all = self.rest.len();
         let close = if self.rest.starts_with("{{") { "}}" } else { "%}" };
         self.copy(2, out);
-        while let Some(letter) = self.rest.chars().next() {
+        while let Some(character) = self.rest.chars().next() {
             if self.open.is_empty() && self.rest.starts_with(close) {
                 self.copy(close.len(), out);
                 break;
             }
-            match letter {
-                '\'' | '"' => self.literal(letter, out),
+            match character {
+                '\'' | '"' => self.literal(character, out),
                 '(' | '[' | '{' => {
                     self.open.push(Bracket { word: self.last.to_owned(), commas: 0 });
                     self.sign(1, out);
@@ -119,16 +119,17 @@ impl<'a> Tag<'a> {
                     }
                     self.sign(1, out);
                 }
-                _ if letter.is_alphanumeric() || letter == '_' => {
-                    let word = |letter: char| letter.is_alphanumeric() || letter == '_';
-                    let length = self.rest.find(|letter| !word(letter)).unwrap_or(self.rest.len());
+                _ if character.is_alphanumeric() || character == '_' => {
+                    let word = |character: char| character.is_alphanumeric() || character == '_';
+                    let length =
+                        self.rest.find(|character| !word(character)).unwrap_or(self.rest.len());
                     self.sign(length, out);
                 }
-                _ if letter.is_whitespace() => self.copy(letter.len_utf8(), out),
+                _ if character.is_whitespace() => self.copy(character.len_utf8(), out),
                 _ if self.rest.starts_with("==") || self.rest.starts_with("!=") => {
                     self.sign(2, out)
                 }
-                _ => self.sign(letter.len_utf8(), out),
+                _ => self.sign(character.len_utf8(), out),
             }
         }
         all - self.rest.len()
@@ -147,9 +148,9 @@ impl<'a> Tag<'a> {
 
     fn literal(&mut self, quote: char, out: &mut String) {
         let mut escaped = false;
-        let end = self.rest[1..].find(|letter| {
-            let closes = letter == quote && !escaped;
-            escaped = letter == '\\' && !escaped;
+        let end = self.rest[1..].find(|character| {
+            let closes = character == quote && !escaped;
+            escaped = character == '\\' && !escaped;
             closes
         });
         let length = end.map_or(self.rest.len(), |end| end + 2);

@@ -3,7 +3,7 @@
 //! markup.
 //!
 //! The algorithm: each markup in the template's source is replaced by a code, and after rendering a
-//! text is the template's if and only if it came as a code. The same letters from a client are
+//! text is the template's if and only if it came as a code. The same characters from a client are
 //! ordinary text.
 //!
 //! Why the template is marked and not the client's strings: templates trim, split, compare and
@@ -55,7 +55,7 @@ pub struct Item {
 pub struct Added {
     /// The token's id in the vocabulary.
     pub id: u32,
-    /// The letters that the tokenizer reads as this token.
+    /// The characters that the tokenizer reads as this token.
     pub text: String,
     /// Whether it is marked as special.
     pub special: bool,
@@ -65,7 +65,7 @@ impl Added {
     /// Whether it looks like a tag: a letter and a sign. Added tokens of white space or of plain
     /// words are no markup.
     pub(super) fn is_tag(&self) -> bool {
-        let sign = |letter: char| !letter.is_alphanumeric() && !letter.is_whitespace();
+        let sign = |character: char| !character.is_alphanumeric() && !character.is_whitespace();
         self.text.contains(char::is_alphabetic) && self.text.contains(sign)
     }
 
@@ -99,9 +99,9 @@ pub struct Markup {
 /// An occurrence of a markup in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occurrence {
-    /// Its first byte.
+    /// First byte of the occurrence.
     pub start: usize,
-    /// The byte after its last one.
+    /// The byte after the last one.
     pub end: usize,
     /// The number of the markup.
     pub item: usize,
@@ -210,25 +210,25 @@ impl Markup {
         while let Some(at) = rest.find(RESERVED) {
             let (before, from) = rest.split_at(at);
             decoded.text.push_str(before);
-            let mut letters = from.chars();
-            let (kind, number) = (letters.next(), letters.clone().next().and_then(number));
+            let mut characters = from.chars();
+            let (kind, number) = (characters.next(), characters.clone().next().and_then(number));
             match (kind, number) {
                 (Some(CODE), Some(item)) if item < self.items.len() => {
-                    letters.next();
+                    characters.next();
                     let start = decoded.text.len();
                     decoded.text.push_str(&self.items[item].text);
                     decoded.markup.push(Occurrence { start, end: decoded.text.len(), item });
                 }
                 (Some(ESCAPE), Some(which)) if which < RESERVED.len() => {
-                    letters.next();
+                    characters.next();
                     decoded.text.push(RESERVED[which]);
                 }
                 (Some(MARK), _) => decoded.marks.push(decoded.text.len()),
                 // The template cut an escape or a code in two.
-                (Some(letter), _) => decoded.text.push(letter),
+                (Some(character), _) => decoded.text.push(character),
                 (None, _) => {}
             }
-            rest = letters.as_str();
+            rest = characters.as_str();
         }
         decoded.text.push_str(rest);
         decoded
@@ -317,8 +317,8 @@ pub(super) fn digit(number: usize) -> char {
     char::from_u32(FIRST_NUMBER + offset).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-fn number(letter: char) -> Option<usize> {
-    u32::from(letter)
+fn number(character: char) -> Option<usize> {
+    u32::from(character)
         .checked_sub(FIRST_NUMBER)
         .map(|offset| offset as usize)
         .filter(|number| *number <= MAX_ITEMS)
@@ -327,21 +327,21 @@ fn number(letter: char) -> Option<usize> {
 /// The characters of a text in a rendering, and whether they belong to a code or a mark. With
 /// `escapes`, an escape is the character it stands for: for a text in which that character will be
 /// written otherwise.
-pub(super) fn letters(text: &str, escapes: bool) -> impl Iterator<Item = (char, bool)> + '_ {
-    let mut letters = text.chars();
+pub(super) fn characters(text: &str, escapes: bool) -> impl Iterator<Item = (char, bool)> + '_ {
+    let mut characters = text.chars();
     let mut in_code = false;
     std::iter::from_fn(move || {
-        let letter = letters.next()?;
-        let behind = letters.clone().next().and_then(number);
+        let character = characters.next()?;
+        let behind = characters.clone().next().and_then(number);
         match behind.and_then(|number| RESERVED.get(number)) {
-            Some(meant) if escapes && letter == ESCAPE => {
-                letters.next();
+            Some(meant) if escapes && character == ESCAPE => {
+                characters.next();
                 return Some((*meant, false));
             }
             _ => {}
         }
-        let is_code = std::mem::replace(&mut in_code, letter == CODE && behind.is_some());
-        Some((letter, is_code || RESERVED.contains(&letter)))
+        let is_code = std::mem::replace(&mut in_code, character == CODE && behind.is_some());
+        Some((character, is_code || RESERVED.contains(&character)))
     })
 }
 
@@ -351,20 +351,20 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
         return text.into();
     }
     let mut out = String::with_capacity(text.len() + 8);
-    for letter in text.chars() {
-        match RESERVED.iter().position(|reserved| *reserved == letter) {
+    for character in text.chars() {
+        match RESERVED.iter().position(|reserved| *reserved == character) {
             Some(which) => out.extend([ESCAPE, digit(which)]),
-            None => out.push(letter),
+            None => out.push(character),
         }
     }
     out.into()
 }
 
-/// Inserts a mark before the first letter of a client's string.
+/// Inserts a mark before the first character of a client's string.
 pub(super) fn mark_beginning(text: &str) -> String {
-    let letters = text.trim_start();
-    let (space, letters) = text.split_at(text.len() - letters.len());
-    format!("{}{MARK}{}", escape(space), escape(letters))
+    let characters = text.trim_start();
+    let (space, characters) = text.split_at(text.len() - characters.len());
+    format!("{}{MARK}{}", escape(space), escape(characters))
 }
 
 /// Marks what a client could contribute to markup that a template puts together of pieces.
@@ -384,9 +384,11 @@ impl Marker {
     pub(super) fn new<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
         let mut marker = Self { symbols: vec![], words: vec![] };
         for text in texts {
-            marker.symbols.extend(
-                text.chars().filter(|letter| !letter.is_alphanumeric() && !letter.is_whitespace()),
-            );
+            marker
+                .symbols
+                .extend(text.chars().filter(|character| {
+                    !character.is_alphanumeric() && !character.is_whitespace()
+                }));
             marker.words.extend(words(text).map(str::to_owned));
         }
         marker.symbols.sort_unstable();
@@ -401,17 +403,20 @@ impl Marker {
         let text = escape(text);
         let mut out = String::with_capacity(text.len() * 2);
         let mut rest = &*text;
-        while let Some(letter) = rest.chars().next() {
+        while let Some(character) = rest.chars().next() {
             // At a symbol, the search for a word would read up to the next one.
-            let is_word = letter.is_alphanumeric();
+            let is_word = character.is_alphanumeric();
             let word = if is_word { words(rest).next() } else { None };
-            let length = word.map_or(letter.len_utf8(), str::len);
+            let length = word.map_or(character.len_utf8(), str::len);
             let (piece, behind) = rest.split_at(length);
             let uses = |part: &String| part.contains(piece) || piece.contains(part.as_str());
-            let marked =
-                if is_word { self.words.iter().any(uses) } else { self.symbols.contains(&letter) };
+            let marked = if is_word {
+                self.words.iter().any(uses)
+            } else {
+                self.symbols.contains(&character)
+            };
             if marked {
-                piece.chars().for_each(|letter| out.extend([MARK, letter]));
+                piece.chars().for_each(|character| out.extend([MARK, character]));
                 out.push(MARK);
             } else {
                 out.push_str(piece);
@@ -424,7 +429,7 @@ impl Marker {
 
 /// Runs of letters and digits.
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
+    text.split(|character: char| !character.is_alphanumeric()).filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]

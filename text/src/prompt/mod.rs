@@ -2,7 +2,6 @@
 //!
 //! A conversation is rendered by the template ([`template`]) and becomes token ids ([`tokens`]).
 
-mod tool_call_text;
 mod chat_vocabulary;
 pub mod conversation;
 mod delimiters;
@@ -16,6 +15,7 @@ mod python;
 mod resent;
 mod template;
 mod tokens;
+mod tool_call_text;
 mod variables;
 
 use std::path::Path;
@@ -90,9 +90,9 @@ impl Language {
         Ok(Self { tokens, template, stop_ids, sampling, images, answer_tags })
     }
 
-    /// The same with calls in the format that the operator names, whatever the template has.
+    /// Replaces the template's format of tool calls by the format that the operator names.
     #[must_use]
-    pub fn with_call_format(mut self, calls: ToolCallFormat) -> Self {
+    pub fn with_tool_call_format(mut self, calls: ToolCallFormat) -> Self {
         let format: AnswerFormat = self.answer_tags.format().with_calls(calls);
         self.answer_tags = Arc::new(AnswerTags::new(format, &self.tokens));
         self

@@ -1,6 +1,6 @@
-//! What agents resend: the text of an earlier answer with the model's own markup for thoughts and
-//! calls in it. It is moved to the fields it belongs in, because markup in a client's text is
-//! ordinary text.
+//! Markup in resent answers: the text of an earlier answer can have the model's own markup for
+//! thoughts and tool calls. The markup is moved to the fields it belongs in, because markup in a
+//! client's text is ordinary text.
 //!
 //! Only markup where a model writes it is moved: a thought in front, and calls at the end with
 //! nothing after them. All else stays text.
@@ -16,7 +16,7 @@ use super::format::is_tool_name;
 pub(super) struct AssistantMarkup {
     /// `<think>` around thoughts.
     pub(super) thoughts: bool,
-    /// `<tool_call>` around calls.
+    /// `<tool_call>` around tool calls.
     pub(super) calls: bool,
 }
 
@@ -31,7 +31,7 @@ impl AssistantMarkup {
                 || (self.calls && message.calls.is_empty() && has(&["<tool_call>"])))
     }
 
-    /// Moves a message's thought and calls to their fields.
+    /// Moves a message's thought and tool calls to their fields.
     pub(super) fn move_to_fields(self, message: &mut Message) {
         if self.thoughts
             && message.reasoning.is_empty()
@@ -58,7 +58,7 @@ struct Thought<'a> {
     answer: &'a str,
 }
 
-/// A text with calls at its end.
+/// A text with tool calls at its end.
 struct Calls<'a> {
     before: &'a str,
     calls: Vec<ToolCall>,
@@ -79,7 +79,7 @@ fn thought(text: &str) -> Option<Thought<'_>> {
     Some(Thought { thought: thought.trim_matches('\n'), answer: answer.trim_start_matches('\n') })
 }
 
-/// The text before the first call, and calls up to the end.
+/// The text before the first tool call, and calls up to the end.
 fn calls(text: &str) -> Option<Calls<'_>> {
     const OPEN: &str = "<tool_call>";
     let at = match text.starts_with(OPEN) {
@@ -99,7 +99,7 @@ fn calls(text: &str) -> Option<Calls<'_>> {
     rest.trim().is_empty().then(|| Calls { before: before.trim_end_matches('\n'), calls })
 }
 
-/// A call as JSON, and the rest of the text.
+/// A tool call as JSON, and the rest of the text.
 fn written(text: &str) -> Option<(ToolCall, &str)> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -114,8 +114,8 @@ fn written(text: &str) -> Option<(ToolCall, &str)> {
     Some((call, &text[values.byte_offset()..]))
 }
 
-/// A call as tags, and the rest of the text. Values are texts: the templates that write tags print
-/// texts as they are.
+/// A tool call as tags, and the rest of the text. Values are texts: the templates that write tags
+/// print texts as they are.
 fn tagged(text: &str) -> Option<(ToolCall, &str)> {
     let (name, mut rest) = text.trim_start().strip_prefix("<function=")?.split_once('>')?;
     let mut arguments = Map::new();
@@ -156,13 +156,13 @@ mod tests {
         let [ContentPart::Text(said)] = &parts[..] else { panic!("one text") };
         let shown = |call: ToolCall| match call.arguments {
             ToolCallArguments::Object(members) => format!("{}{}", call.name, Value::from(members)),
-            ToolCallArguments::Text(text) => panic!("{text:?}: markup of calls has objects"),
+            ToolCallArguments::Text(text) => panic!("{text:?}: markup of tool calls has objects"),
         };
         (reasoning, said.clone(), calls.into_iter().map(shown).collect())
     }
 
     #[test]
-    fn thoughts_and_calls_are_moved_to_their_fields() {
+    fn thoughts_and_tool_calls_are_moved_to_their_fields() {
         let moved = |text: &str, thought: &str, said: &str, calls: &[&str]| {
             let calls = calls.iter().map(ToString::to_string).collect();
             assert_eq!(split(text), (thought.to_owned(), said.to_owned(), calls), "{text:?}");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_of_open_calls_is_parsed_in_linear_time() {
+    fn a_long_text_of_open_tool_calls_is_parsed_in_linear_time() {
         let text = "\n<tool_call>{\"name\": \"f\"}</tool_call>".repeat(30_000) + "x";
         let none = || calls(&text).is_none() && calls(&"\n<tool_call>".repeat(90_000)).is_none();
         let (none, took) = crate::time_of(none);

@@ -1,8 +1,8 @@
 //! A model's chat template: a conversation becomes the text of a prompt, with the markup that the
-//! template wrote told from the same letters of a client ([`markup`]).
+//! template wrote told from the same characters of a client ([`markup`]).
 //!
-//! What the template can show is found out when it is compiled ([`probe`]): a conversation
-//! with something that it leaves out is refused (I5).
+//! The compilation finds out which parts of a conversation the template can show ([`probe`]). A
+//! conversation with a part that the template leaves out is refused (I5).
 
 mod capabilities;
 mod effort;
@@ -30,7 +30,7 @@ pub enum CompileError {
     /// It is not valid Jinja.
     #[error(transparent)]
     Jinja(#[from] minijinja::Error),
-    /// Its markup cannot be told from text.
+    /// The markup of the template cannot be told from text.
     #[error(transparent)]
     Markup(#[from] MarkupError),
 }
@@ -66,7 +66,7 @@ pub struct Template {
     efforts: EffortWords,
     /// For each markup: whether the template puts it together of pieces.
     assembled: Vec<bool>,
-    /// The markup that the template writes around thoughts and calls.
+    /// The markup that the template writes around thoughts and tool calls.
     assistant_markup: AssistantMarkup,
     /// How the model writes its answers.
     answer_format: AnswerFormat,
@@ -97,7 +97,7 @@ impl Template {
         template.efforts = EffortWords::of(&template.engine, capabilities, &source);
         template.assistant_markup = AssistantMarkup {
             thoughts: capabilities.shows_reasoning() && source.contains("</think>"),
-            calls: capabilities.shows_calls() && source.contains("<tool_call>"),
+            calls: capabilities.shows_tool_calls() && source.contains("<tool_call>"),
         };
         Ok(template)
     }
@@ -125,7 +125,7 @@ impl Template {
         self.engine.markup().items()
     }
 
-    /// How the model writes thoughts and calls.
+    /// How the model writes thoughts and tool calls.
     pub fn answer_format(&self) -> AnswerFormat {
         self.answer_format
     }

@@ -36,7 +36,7 @@ impl Tokens {
     /// is read whole (I5).
     ///
     /// # Errors
-    /// Its vocabulary is empty.
+    /// The vocabulary of the tokenizer is empty.
     pub fn new(mut tokenizer: Tokenizer) -> Result<Self, TokenizerError> {
         tokenizer.with_truncation(None).map_err(|cause| {
             TokenizerError::new(format!("truncation cannot be switched off: {cause}"))
@@ -132,7 +132,7 @@ impl Tokens {
     }
 
     /// The ids of a rendered conversation. Markup of the template becomes its tokens; the same
-    /// letters from a client become ordinary tokens. `None` if a client's text cannot be written
+    /// characters from a client become ordinary tokens. `None` if a client's text cannot be written
     /// without a token that is the template's alone.
     ///
     /// # Errors
@@ -197,11 +197,11 @@ impl ByteTable {
         for text in text_of {
             let text = text.as_deref().unwrap_or_default();
             let start = table.bytes.len();
-            for letter in text.chars() {
-                match byte_of(letter) {
+            for character in text.chars() {
+                match byte_of(character) {
                     Some(byte) => table.bytes.push(byte),
                     None => {
-                        // An added token with a letter outside the alphabet stands for itself.
+                        // An added token with a character outside the alphabet stands for itself.
                         table.bytes.truncate(start);
                         table.bytes.extend_from_slice(text.as_bytes());
                         break;

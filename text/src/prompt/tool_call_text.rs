@@ -1,7 +1,7 @@
-//! Arguments of an earlier call that are a text and no JSON object, as a value of templates.
+//! Arguments of an earlier tool call that are a text and no JSON object, as a value of templates.
 //!
-//! Published templates write arguments with `tojson`, print them, or walk through their members. The
-//! value prints as its text, `tojson` writes the text as it is, and its one member holds the text.
+//! Published templates write arguments with `tojson`, print them, or walk through their members.
+//! The value prints as its text, `tojson` writes the text as it is, and its member holds the text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 
-/// The name of the one member. Messages answers give a call that was cut the same name.
+/// The name of the one member. Messages answers give a tool call that was cut the same name.
 const MEMBER: &str = "incomplete";
 
-/// The text of a call's arguments.
+/// The text of a tool call's arguments.
 #[derive(Debug)]
 pub(super) struct ToolCallText(String);
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
+use super::conversation::{ContentPart, Conversation, Message, Tool, ToolCall, ToolCallArguments};
 use super::tool_call_text::ToolCallText;
-use super::conversation::{ToolCallArguments, ContentPart, Conversation, Message, Tool, ToolCall};
 
 /// Variables that are set here, or could be by a model's files. A request may set others.
 pub const OWN_NAMES: [&str; 14] = [
@@ -104,7 +104,8 @@ impl Serialize for Content<'_> {
     }
 }
 
-/// A message. Arguments of its calls are mappings, also those that are a text ([`ToolCallText`]).
+/// A message. Arguments of its tool calls are mappings, also those that are a text
+/// ([`ToolCallText`]).
 #[derive(Serialize)]
 struct MessageVariables<'a> {
     role: &'static str,

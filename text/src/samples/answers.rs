@@ -1,5 +1,5 @@
-//! Models of each family for tests of answers: the demo's vocabulary with the family's tags, as added
-//! tokens or as letters.
+//! Models of each family for tests of answers: the demo's vocabulary with the family's tags, as
+//! added tokens or as characters.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ const THINKS: bool = true;
 /// A model whose answers have this format.
 #[derive(Debug)]
 pub struct Model {
-    /// Its text side.
+    /// Tokenizer and template of the model.
     pub language: Arc<Language>,
     /// Whether its tokenizer has tags as added tokens.
     pub tokens: bool,
@@ -86,7 +86,7 @@ impl Model {
         ids
     }
 
-    /// The parts of an answer whose batches have so many ids, in turn.
+    /// The parts of an answer whose batches have these numbers of ids, in turn.
     pub fn parts(
         &self,
         ids: &[u32],
@@ -153,19 +153,19 @@ pub fn offered() -> ConversationReading {
     ConversationReading { tools, thought_is_open: false, call_ids: "c".into() }
 }
 
-/// An answer of a family with a thought, text around calls, and two calls. Its text has no sign that
-/// a family's markup has.
+/// An answer of a family with a thought, text around tool calls, and two calls. Its text has no
+/// sign that a family's markup has.
 #[derive(Debug)]
 pub struct SampleAnswer {
-    /// The format of its calls.
+    /// The format of its tool calls.
     pub calls: ToolCallFormat,
     /// All that the model writes.
     pub answer: String,
-    /// Its text.
+    /// Text that a client gets, without thoughts and tool calls.
     pub text: &'static str,
 }
 
-/// Answers of all families that write calls.
+/// Answers of all families that write tool calls.
 pub fn sample_answers() -> Vec<SampleAnswer> {
     let hermes = |name: &str, arguments: &str| {
         format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
@@ -205,7 +205,11 @@ pub fn sample_answers() -> Vec<SampleAnswer> {
             answer: around(&tagged("read", &parameters), &tagged("get-time", ""), thought),
             text,
         },
-        SampleAnswer { calls: ToolCallFormat::Llama3, answer: format!("{llama}; {llama}"), text: "" },
+        SampleAnswer {
+            calls: ToolCallFormat::Llama3,
+            answer: format!("{llama}; {llama}"),
+            text: "",
+        },
         SampleAnswer {
             calls: ToolCallFormat::Gemma4,
             answer: around(gemma[0], gemma[1], "<|channel>thought\nso\n<channel|>"),

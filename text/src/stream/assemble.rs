@@ -58,7 +58,7 @@ pub enum BrokenStream {
     NoFigures,
 }
 
-/// What an [`Assembler`] needs to know of its sample.
+/// Facts of a sample that an [`Assembler`] needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AssemblerSettings {
     /// Which of the request's samples.
@@ -71,11 +71,11 @@ pub struct AssemblerSettings {
     pub report_margins: bool,
     /// Whether the client gets log-probabilities.
     pub report_logprobs: bool,
-    /// A stop string ends the answer only after so many tokens.
+    /// Number of tokens before which no stop string ends the answer.
     pub min_tokens: u32,
     /// Strings before which the answer ends. They are looked for in its text alone.
     pub stop: Vec<String>,
-    /// How thoughts and calls are read; without it all of the answer is text.
+    /// How thoughts and tool calls are read; without it all of the answer is text.
     pub reading: Option<ConversationReading>,
 }
 
@@ -90,7 +90,7 @@ pub struct Assembler {
     stops: StopStrings,
 }
 
-/// What the tokens of a batch made of the answer.
+/// Parts of the answer that the tokens of a batch complete.
 struct NewParts {
     parts: Vec<AnswerPart>,
     /// The stop string that the tokens completed.
@@ -170,7 +170,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// What these ids complete. If they complete a stop string, the ids after that are removed.
+    /// Reads these ids and returns the parts they complete. Ids after a stop string are removed.
     fn read(&mut self, ids: &mut Vec<u32>, ending: Option<Ending>) -> NewParts {
         let (mut new, mut out) = (Parts::default(), Parts::default());
         for at in 0..ids.len() {
@@ -198,7 +198,7 @@ impl Assembler {
     }
 
     /// Moves new parts to `out`, up to a stop string in their text. A stop string does not reach
-    /// over a thought or a call.
+    /// over a thought or a tool call.
     fn find_stop(&mut self, new: &mut Parts, out: &mut Parts) -> Option<String> {
         let counts = self.next_index >= self.settings.min_tokens;
         for part in new.take() {

@@ -15,7 +15,7 @@ const REPLACEMENT: char = '\u{FFFD}';
 /// Tokens held back while their text ends in an incomplete character: as many as a character has
 /// bytes.
 const MAX_HELD: usize = 4;
-/// Tokens of a window whose text is still empty; after so many the window moves on regardless.
+/// Most tokens of a window whose text is still empty. At this number the window moves on.
 const MAX_SILENT: usize = 32;
 
 /// Text of one stream.
@@ -52,7 +52,7 @@ impl Detokenizer {
         }
     }
 
-    /// What is left at the end.
+    /// Text that is left at the end.
     pub fn finish(&mut self) -> String {
         if self.window.is_empty() {
             String::from_utf8_lossy(&std::mem::take(&mut self.bytes)).into_owned()

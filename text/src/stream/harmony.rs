@@ -2,15 +2,15 @@
 //!
 //! A header has the channel and the recipient: `<|channel|>analysis`, or
 //! `<|channel|>commentary to=functions.name <|constrain|>json`. Analysis is reasoning. A message to
-//! a function is a call. All others are text: the answer, and what the model says before a call.
+//! a function is a tool call. All others are text: the answer, and words before a call.
 
 use std::sync::Arc;
 
 use super::Ending;
-use super::tool_call::BrokenToolCall;
-use super::open_tool_call::{ToolCallContext, OpenToolCall};
+use super::open_tool_call::{OpenToolCall, ToolCallContext};
 use super::parts::Parts;
-use crate::prompt::format::{AnswerTags, ToolCallFormat, Tag, is_tool_name};
+use super::tool_call::BrokenToolCall;
+use crate::prompt::format::{AnswerTags, Tag, ToolCallFormat, is_tool_name};
 
 /// Bytes of a header, at most: more is text without a header.
 const MAX_HEADER_BYTES: usize = 256;
@@ -25,7 +25,7 @@ const CONTENT_TYPES: [&str; 3] = ["json", "code", "text"];
 
 #[derive(Clone, Debug)]
 enum State {
-    /// In a header, with its letters so far. The prompt ends in the first one.
+    /// In a header, with its characters so far. The prompt ends in the first one.
     Header(String),
     Text,
     Reasoning,
@@ -40,7 +40,7 @@ pub(super) struct HarmonySplitter {
     tags: Arc<AnswerTags>,
     context: ToolCallContext,
     state: State,
-    /// Letters that may become a tag, for a tokenizer without the tags.
+    /// Characters that may become a tag, for a tokenizer without the tags.
     spelled: String,
 }
 
@@ -82,19 +82,19 @@ impl HarmonySplitter {
         Self { tags, context, state: State::Header(String::new()), spelled: String::new() }
     }
 
-    /// Takes letters.
+    /// Takes characters.
     pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
-        for letter in text.chars() {
-            self.spelled.push(letter);
+        for character in text.chars() {
+            self.spelled.push(character);
             while !self.spelled.is_empty() {
-                let found = self.tags.spelled().find(|(_, letters)| *letters == self.spelled);
+                let found = self.tags.spelled().find(|(_, characters)| *characters == self.spelled);
                 if let Some((tag, _)) = found {
                     self.spelled.clear();
                     self.take_tag(tag, parts);
                 } else if self.tags.spelled().any(|(_, tag)| tag.starts_with(&self.spelled)) {
                     break;
                 } else {
-                    self.release_letter(parts);
+                    self.release_character(parts);
                 }
             }
         }
@@ -102,11 +102,11 @@ impl HarmonySplitter {
 
     /// Takes a tag that came as a token.
     pub(super) fn tag(&mut self, tag: Tag, parts: &mut Parts) {
-        self.release_letters(parts);
+        self.release_characters(parts);
         self.take_tag(tag, parts);
     }
 
-    /// Whether the next letter belongs to a thought.
+    /// Whether the next character belongs to a thought.
     pub(super) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Reasoning)
     }
@@ -115,7 +115,7 @@ impl HarmonySplitter {
     pub(super) fn finish(&mut self, ending: Ending, parts: &mut Parts) {
         match ending {
             Ending::Own => {
-                self.release_letters(parts);
+                self.release_characters(parts);
                 self.end_message(parts);
             }
             Ending::Cut => {
@@ -126,39 +126,39 @@ impl HarmonySplitter {
         }
     }
 
-    fn release_letters(&mut self, parts: &mut Parts) {
+    fn release_characters(&mut self, parts: &mut Parts) {
         while !self.spelled.is_empty() {
-            self.release_letter(parts);
+            self.release_character(parts);
         }
     }
 
-    fn release_letter(&mut self, parts: &mut Parts) {
+    fn release_character(&mut self, parts: &mut Parts) {
         if !self.spelled.is_empty() {
-            let letter = self.spelled.remove(0);
-            self.take_letter(letter, parts);
+            let character = self.spelled.remove(0);
+            self.take_character(character, parts);
         }
     }
 
-    fn take_letter(&mut self, letter: char, parts: &mut Parts) {
+    fn take_character(&mut self, character: char, parts: &mut Parts) {
         let mut bytes = [0; 4];
-        let letters = &*letter.encode_utf8(&mut bytes);
+        let characters = &*character.encode_utf8(&mut bytes);
         match &mut self.state {
             State::Header(header) => {
-                header.push(letter);
+                header.push(character);
                 // Text without a header is shown as it is.
-                if letter == '\n' || header.len() > MAX_HEADER_BYTES {
+                if character == '\n' || header.len() > MAX_HEADER_BYTES {
                     self.end_message(parts);
                     self.state = State::Text;
                 }
             }
             State::Between => {
                 self.state = State::Text;
-                parts.text(letters);
+                parts.text(characters);
             }
-            State::Text => parts.text(letters),
-            State::Reasoning => parts.reasoning(letters),
+            State::Text => parts.text(characters),
+            State::Reasoning => parts.reasoning(characters),
             State::Call(call) => {
-                if let Err(problem) = call.push(letter, &mut self.context, parts) {
+                if let Err(problem) = call.push(character, &mut self.context, parts) {
                     self.fail_call(&problem, parts);
                 }
             }
@@ -166,7 +166,7 @@ impl HarmonySplitter {
     }
 
     fn take_tag(&mut self, tag: Tag, parts: &mut Parts) {
-        let letters = self.tags.letters(tag);
+        let characters = self.tags.characters(tag);
         match (&mut self.state, tag) {
             (_, Tag::Start) => {
                 self.end_message(parts);
@@ -176,17 +176,19 @@ impl HarmonySplitter {
                 self.end_message(parts);
                 self.state = State::Between;
             }
-            (State::Header(header), Tag::Channel | Tag::Constrain) => header.push_str(letters),
+            (State::Header(header), Tag::Channel | Tag::Constrain) => header.push_str(characters),
             (State::Header(header), Tag::Message) => {
                 let header = std::mem::take(header);
-                self.begin_message(&header, letters, parts);
+                self.begin_message(&header, characters, parts);
             }
             // The header of a message without its beginning.
             (_, Tag::Channel) => {
                 self.end_message(parts);
-                self.state = State::Header(letters.to_owned());
+                self.state = State::Header(characters.to_owned());
             }
-            (_, _) => letters.chars().for_each(|letter| self.take_letter(letter, parts)),
+            (_, _) => {
+                characters.chars().for_each(|character| self.take_character(character, parts))
+            }
         }
     }
 
@@ -207,7 +209,8 @@ impl HarmonySplitter {
             }
             (Some(_), _) => {
                 if self.context.tools().is_some() {
-                    let problem = BrokenToolCall::other("a recipient functions.NAME", "another one");
+                    let problem =
+                        BrokenToolCall::other("a recipient functions.NAME", "another one");
                     parts.fault(problem.to_string());
                 }
                 parts.text(&whole);
@@ -219,7 +222,7 @@ impl HarmonySplitter {
     /// The end of the message or header that runs.
     fn end_message(&mut self, parts: &mut Parts) {
         match std::mem::replace(&mut self.state, State::Between) {
-            // A header that no content follows: its letters are all there is.
+            // A header that no content follows: its characters are all there is.
             State::Header(header) if header.trim() != "assistant" => parts.text(&header),
             State::Call(call) => {
                 call.close("", parts);
@@ -244,7 +247,7 @@ impl HarmonySplitter {
     }
 }
 
-/// Whether these letters begin a header: they have a tag of one, or words of one alone.
+/// Whether these characters begin a header: they have a tag of one, or words of one alone.
 fn is_beginning(header: &str) -> bool {
     let is_word = |word: &str| {
         ASSISTANT.starts_with(word) || RECIPIENT.starts_with(word) || word.starts_with(RECIPIENT)

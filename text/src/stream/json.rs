@@ -1,6 +1,6 @@
-//! JSON that is checked letter by letter, so that a call's arguments can be sent before they end.
+//! JSON that is checked by character, so that a tool call's arguments are sent before they end.
 //!
-//! The algorithm: a pushdown automaton takes one object or one text. Every letter that it writes
+//! The algorithm: a pushdown automaton takes one object or one text. Every character that it writes
 //! out belongs to a beginning of valid JSON. Control characters in texts, which some models leave
 //! as they are, are written as escapes.
 
@@ -8,17 +8,17 @@ use std::fmt::Write as _;
 
 /// Levels of arrays and objects, at most, as in a request's fields.
 pub(super) const MAX_DEPTH: usize = 64;
-/// Letters of a number or a word, at most.
+/// Longest number or word, in bytes.
 const MAX_LITERAL_BYTES: usize = 64;
 
-/// What stands around the next value.
+/// Container around the next value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Frame {
     Object,
     Array,
 }
 
-/// What may come next.
+/// Kind of the next character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     /// The object or the text.
@@ -31,23 +31,23 @@ enum Expected {
     CommaOrEnd,
     /// More of a text.
     Text,
-    /// The letter after a backslash.
+    /// The character after a backslash.
     Escape,
-    /// So many hexadecimal digits.
+    /// Hexadecimal digits of an escape, this many of them.
     Digits(u8),
     /// The backslash of the second half of a surrogate pair.
     SecondHalf,
     /// The `u` of the second half.
-    SecondHalfLetter,
+    SecondHalfU,
     /// More of a number or a word.
     Literal,
     Nothing,
 }
 
-/// A letter that valid JSON does not have there.
+/// A character that valid JSON cannot have at this place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BrokenJson {
-    #[error("expected {0} in JSON, found another letter")]
+    #[error("expected {0} in JSON, found another character")]
     Expected(&'static str),
     #[error("expected at most {MAX_DEPTH} levels of JSON, found more")]
     TooDeep,
@@ -83,24 +83,24 @@ impl JsonScanner {
         self.expected == Expected::Nothing
     }
 
-    /// Whether the next letter belongs to a text.
+    /// Whether the next character belongs to a text.
     pub(super) fn in_text(&self) -> bool {
-        use Expected::{Digits, Escape, SecondHalf, SecondHalfLetter, Text};
-        matches!(self.expected, Text | Escape | Digits(_) | SecondHalf | SecondHalfLetter)
+        use Expected::{Digits, Escape, SecondHalf, SecondHalfU, Text};
+        matches!(self.expected, Text | Escape | Digits(_) | SecondHalf | SecondHalfU)
     }
 
-    /// Takes the next letter, and writes what is certain to `out`.
+    /// Takes the next character, and writes what is certain to `out`.
     ///
     /// # Errors
     /// It cannot stand there.
-    pub(super) fn push(&mut self, letter: char, out: &mut String) -> Result<(), BrokenJson> {
+    pub(super) fn push(&mut self, character: char, out: &mut String) -> Result<(), BrokenJson> {
         if self.in_text() {
-            return self.push_in_text(letter, out);
+            return self.push_in_text(character, out);
         }
         if self.expected == Expected::Literal {
-            let goes_on = letter.is_ascii_alphanumeric() || matches!(letter, '+' | '-' | '.');
+            let goes_on = character.is_ascii_alphanumeric() || matches!(character, '+' | '-' | '.');
             if goes_on && self.literal.len() < MAX_LITERAL_BYTES {
-                self.literal.push(letter);
+                self.literal.push(character);
                 return Ok(());
             }
             if serde_json::from_str::<serde_json::Value>(&self.literal).is_err() {
@@ -109,13 +109,13 @@ impl JsonScanner {
             out.push_str(&std::mem::take(&mut self.literal));
             self.value_ended();
         }
-        if matches!(letter, ' ' | '\t' | '\n' | '\r') {
+        if matches!(character, ' ' | '\t' | '\n' | '\r') {
             if self.expected != Expected::Begin && !self.is_done() {
-                out.push(letter);
+                out.push(character);
             }
             return Ok(());
         }
-        self.push_outside(letter, out)
+        self.push_outside(character, out)
     }
 
     /// Writes the beginning of a number or a word that is cut.
@@ -123,10 +123,10 @@ impl JsonScanner {
         out.push_str(&std::mem::take(&mut self.literal));
     }
 
-    fn push_outside(&mut self, letter: char, out: &mut String) -> Result<(), BrokenJson> {
+    fn push_outside(&mut self, character: char, out: &mut String) -> Result<(), BrokenJson> {
         use Expected::{Begin, Colon, CommaOrEnd, Key, KeyOrEnd, Text, Value, ValueOrEnd};
         let top = self.stack.last().copied();
-        self.expected = match (self.expected, letter) {
+        self.expected = match (self.expected, character) {
             (KeyOrEnd | Key, '"') => {
                 self.is_key = true;
                 Text
@@ -144,20 +144,22 @@ impl JsonScanner {
             }
             (Begin | Value | ValueOrEnd, '{') => self.open(Frame::Object)?,
             (Value | ValueOrEnd, '[') => self.open(Frame::Array)?,
-            (Value | ValueOrEnd, letter) if letter.is_ascii_alphanumeric() || letter == '-' => {
-                self.literal.push(letter);
+            (Value | ValueOrEnd, character)
+                if character.is_ascii_alphanumeric() || character == '-' =>
+            {
+                self.literal.push(character);
                 self.expected = Expected::Literal;
                 return Ok(());
             }
             (expected, _) => return Err(BrokenJson::Expected(expected.words())),
         };
-        out.push(letter);
+        out.push(character);
         Ok(())
     }
 
-    fn push_in_text(&mut self, letter: char, out: &mut String) -> Result<(), BrokenJson> {
-        use Expected::{Colon, Digits, Escape, SecondHalf, SecondHalfLetter, Text};
-        self.expected = match (self.expected, letter) {
+    fn push_in_text(&mut self, character: char, out: &mut String) -> Result<(), BrokenJson> {
+        use Expected::{Colon, Digits, Escape, SecondHalf, SecondHalfU, Text};
+        self.expected = match (self.expected, character) {
             (Text, '"') if self.is_key => Colon,
             (Text, '"') => {
                 out.push('"');
@@ -165,23 +167,23 @@ impl JsonScanner {
                 return Ok(());
             }
             (Text, '\\') => Escape,
-            (Text, letter) => {
-                escape(letter, out);
+            (Text, character) => {
+                escape(character, out);
                 return Ok(());
             }
-            (Escape, 'u') | (SecondHalfLetter, 'u') => {
+            (Escape, 'u') | (SecondHalfU, 'u') => {
                 self.unit = 0;
                 Digits(4)
             }
             (Escape, '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't') => Text,
-            (SecondHalf, '\\') => SecondHalfLetter,
-            (Digits(left), letter) if letter.is_ascii_hexdigit() => {
-                self.unit = self.unit * 16 + letter.to_digit(16).unwrap_or(0);
+            (SecondHalf, '\\') => SecondHalfU,
+            (Digits(left), character) if character.is_ascii_hexdigit() => {
+                self.unit = self.unit * 16 + character.to_digit(16).unwrap_or(0);
                 if left > 1 { Digits(left - 1) } else { self.unit_ended()? }
             }
             _ => return Err(BrokenJson::Expected("an escape")),
         };
-        out.push(letter);
+        out.push(character);
         Ok(())
     }
 
@@ -231,23 +233,23 @@ impl Expected {
             Expected::Value | Expected::ValueOrEnd => "a value",
             Expected::CommaOrEnd => ", or the end of an array or object",
             Expected::Nothing => "nothing more",
-            _ => "a letter of a text",
+            _ => "a character of a text",
         }
     }
 }
 
-/// Writes a letter of a text as JSON has it, without the quotes around the text.
-pub(super) fn escape(letter: char, out: &mut String) {
-    match letter {
+/// Writes a character of a text as JSON has it, without the quotes around the text.
+pub(super) fn escape(character: char, out: &mut String) {
+    match character {
         '"' => out.push_str("\\\""),
         '\\' => out.push_str("\\\\"),
         '\n' => out.push_str("\\n"),
         '\r' => out.push_str("\\r"),
         '\t' => out.push_str("\\t"),
-        letter if letter < ' ' => {
-            let _ = write!(out, "\\u{:04x}", u32::from(letter));
+        character if character < ' ' => {
+            let _ = write!(out, "\\u{:04x}", u32::from(character));
         }
-        letter => out.push(letter),
+        character => out.push(character),
     }
 }
 
@@ -260,8 +262,8 @@ mod tests {
 
     fn scan(text: &str) -> Result<(String, bool), BrokenJson> {
         let (mut scanner, mut out) = (JsonScanner::new(), String::new());
-        for letter in text.chars() {
-            scanner.push(letter, &mut out)?;
+        for character in text.chars() {
+            scanner.push(character, &mut out)?;
         }
         Ok((out, scanner.is_done()))
     }
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused_at_its_letter() {
+    fn invalid_json_is_refused_at_its_first_invalid_character() {
         for text in [
             "1",
             "[",

@@ -1,18 +1,18 @@
-//! From batches of token ids to the pieces of an answer: the [`Detokenizer`], the splitters of text,
-//! thoughts and calls, stop strings ([`StopStrings`]), and the [`Assembler`] that makes an
-//! [`AnswerEvent`] of each batch.
+//! From batches of token ids to the pieces of an answer: the [`Detokenizer`], the splitters of
+//! text, thoughts and tool calls, stop strings ([`StopStrings`]), and the [`Assembler`] that makes
+//! an [`AnswerEvent`] of each batch.
 //!
 //! A splitter is a state machine for a family's format ([`crate::prompt::format`]): `splitter` for
-//! formats with tags, with a reader in `call` for what stands between the tags of a call, and
+//! formats with tags, with a reader in `tool_call` for what stands between the tags of a call, and
 //! `harmony` for messages in channels.
 //!
 //! At the limit of tokens ([`Ending::Cut`]) nothing of a family's markup is sent: half a tag and a
-//! call without its name are dropped, and a call with its name ends with [`AnswerPart::ToolCallCut`].
+//! call without its name are dropped, and a call with its name ends with
+//! [`AnswerPart::ToolCallCut`].
 //!
 //! No clock and no socket. Must not know: requests, protocols, the supervisor.
 
 mod assemble;
-mod tool_call;
 mod detokenizer;
 mod harmony;
 mod json;
@@ -21,6 +21,7 @@ pub(crate) mod parts;
 mod reading;
 mod splitter;
 mod stop;
+mod tool_call;
 mod tools;
 
 use paceline_vocabulary::Route;
@@ -58,35 +59,35 @@ pub enum AnswerPart {
     Text(String),
     /// Reasoning before the answer.
     Reasoning(String),
-    /// A call of a tool begins.
+    /// A tool call begins.
     ToolCallStart(ToolCallStart),
-    /// More of the arguments of the call that began last: a piece of a JSON text.
+    /// More of the arguments of the tool call that began last: a piece of a JSON text.
     ToolCallArguments(String),
-    /// The call that began last is complete, and its arguments together are a JSON object.
+    /// The tool call that began last is complete, and its arguments together are a JSON object.
     ToolCallEnd,
-    /// The limit of tokens cut the call that began last. It has the arguments that came so far. The
-    /// answer ends with it.
+    /// The limit of tokens cut the tool call that began last. The call has the arguments that came
+    /// so far. The answer ends with it.
     ToolCallCut,
-    /// What follows as text looked like a call and is none. If a call had begun and not ended, it is
-    /// void: the text has all its letters.
+    /// The text after this part looked like a tool call and is none. If a call had begun and not
+    /// ended, the call is void: the text has all its characters.
     MalformedToolCall(ToolCallFault),
 }
 
-/// The beginning of a call.
+/// The beginning of a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCallStart {
-    /// Its place among the calls of its sample, from 0.
+    /// Index of the tool call among the calls of its sample, from 0.
     pub index: u32,
-    /// Its id, unique among all calls.
+    /// Id of the tool call, unique among all calls.
     pub id: String,
     /// Name of the tool.
     pub name: String,
 }
 
-/// Why a text that looked like a call is none.
+/// The reason why a text that looked like a tool call is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCallFault {
-    /// What was expected and found, in a sentence for the client.
+    /// The expected and the found text, in a sentence for the client.
     pub warning: String,
 }
 
@@ -94,8 +95,8 @@ pub struct ToolCallFault {
 const TEXT_COPIES: usize = 3;
 /// Bytes of a token besides its text: its id and its margin.
 const BYTES_OF_TOKEN: usize = 8;
-/// Bytes of a log-probability with the text and the bytes of its token, as a JSON value. Measured: an
-/// answer of 62,400 tokens with 21 each took 20 KB a token.
+/// Bytes of a log-probability with the text and the bytes of its token, as a JSON value. Measured:
+/// an answer of 62,400 tokens with 21 each took 20 KB a token.
 const BYTES_OF_LOGPROB: usize = 960;
 
 /// The next piece of an answer.
@@ -103,7 +104,7 @@ const BYTES_OF_LOGPROB: usize = 960;
 pub struct AnswerEvent {
     /// Which of the request's samples.
     pub sample_index: u32,
-    /// What these tokens complete, in order. Neighbours are of different kinds.
+    /// Parts that these tokens complete, in order. Neighbours are of different kinds.
     pub parts: Vec<AnswerPart>,
     /// The tokens.
     pub token_ids: Vec<u32>,
@@ -131,7 +132,7 @@ impl AnswerEvent {
 
     /// Bytes that the event takes, roughly, while an answer of such events is written as JSON.
     pub fn written_bytes(&self) -> u64 {
-        let letters = |part: &AnswerPart| match part {
+        let characters = |part: &AnswerPart| match part {
             AnswerPart::Text(text)
             | AnswerPart::Reasoning(text)
             | AnswerPart::ToolCallArguments(text) => text.len(),
@@ -139,7 +140,7 @@ impl AnswerEvent {
             AnswerPart::MalformedToolCall(fault) => fault.warning.len(),
             AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut => 0,
         };
-        let parts: usize = self.parts.iter().map(letters).sum();
+        let parts: usize = self.parts.iter().map(characters).sum();
         let numbers: usize = self.logprobs.iter().map(|at| 1 + at.top.len()).sum();
         let bytes = TEXT_COPIES * parts + BYTES_OF_TOKEN * self.token_ids.len();
         (bytes + BYTES_OF_LOGPROB * numbers) as u64
@@ -156,8 +157,8 @@ impl AnswerEvent {
         kinds.reduce(|all, kind| if all == kind { all } else { PartKind::Several })
     }
 
-    /// Whether the next event of the same sample can be added to this one, so that its tokens do not
-    /// come among those of parts of another kind.
+    /// Whether the next event of the same sample can be added to this one, so that its tokens do
+    /// not come among those of parts of another kind.
     fn goes_on_with(&self, next: &AnswerEvent) -> bool {
         match (self.kind(), next.kind()) {
             (_, None) => true,
@@ -208,7 +209,7 @@ pub struct AnswerEnd {
     pub usage: Usage,
     /// The lane and its reason; `None` if the target did not report one.
     pub route: Option<Route>,
-    /// What became of drafts.
+    /// Counts of drafts and of their outcomes.
     pub speculation: Speculation,
     /// Times.
     pub timing: Timing,

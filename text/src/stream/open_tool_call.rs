@@ -1,40 +1,40 @@
-//! A call that runs: its letters go to the reader of its family, and what the reader makes of them
-//! goes out at once. The letters are kept, because a call that turns out to be none becomes text.
+//! A tool call that runs: its characters go to the reader of its family, and what the reader makes
+//! of them goes out at once. The characters are kept, because a malformed call becomes text.
 
-use super::tool_call::{PartialToolCall, ToolCallReader, BrokenToolCall};
 use super::parts::Parts;
+use super::tool_call::{BrokenToolCall, PartialToolCall, ToolCallReader};
 use super::tools::OfferedTools;
-use super::{ToolCallStart, ConversationReading};
+use super::{ConversationReading, ToolCallStart};
 use crate::prompt::format::ToolCallFormat;
 
-/// A call that runs.
+/// A tool call that runs.
 #[derive(Clone, Debug)]
 pub(super) struct OpenToolCall {
     before: Before,
-    /// All its letters, with those of its tags.
+    /// All its characters, with those of its tags.
     raw: String,
     reader: ToolCallReader,
     piece: PartialToolCall,
-    /// Whether the letters are certainly meant as a call. Otherwise they become text without a
-    /// warning.
+    /// Whether the characters are certainly meant as a tool call. Otherwise they become text
+    /// without a warning.
     is_certain: bool,
     has_started: bool,
 }
 
-/// Line breaks and separators before a call, which are not sent yet.
+/// Line breaks and separators before a tool call, which are not sent yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Before {
-    /// Those that are sent if the call turns out to be none.
+    /// Those that are sent if the tool call turns out to be none.
     pub(super) text: String,
-    /// Those that are sent if text follows the call.
+    /// Those that are sent if text follows the tool call.
     pub(super) gap: String,
 }
 
-/// What calls need to know of their sample.
+/// Facts of a sample that the readers of its tool calls need.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ToolCallContext {
     pub(super) reading: ConversationReading,
-    /// Calls that have begun.
+    /// Number of tool calls that have begun.
     pub(super) count: u32,
 }
 
@@ -46,7 +46,7 @@ impl ToolCallContext {
 }
 
 impl OpenToolCall {
-    /// A call of this format, after an opening tag with these letters.
+    /// A tool call of this format, after an opening tag with these characters.
     pub(super) fn new(format: ToolCallFormat, opening: &str) -> Self {
         Self {
             before: Before::default(),
@@ -58,22 +58,22 @@ impl OpenToolCall {
         }
     }
 
-    /// The call after these line breaks and separators.
+    /// The tool call after these line breaks and separators.
     pub(super) fn after(self, before: Before) -> Self {
         Self { before, ..self }
     }
 
-    /// Line breaks before the call, for a text after it.
+    /// Line breaks before the tool call, for a text after it.
     pub(super) fn take_gap(&mut self) -> String {
         std::mem::take(&mut self.before.gap)
     }
 
-    /// A call without an opening tag, which only the name of a tool makes certain.
+    /// A tool call without an opening tag, which only the name of a tool makes certain.
     pub(super) fn uncertain(format: ToolCallFormat) -> Self {
         Self { is_certain: false, ..Self::new(format, "") }
     }
 
-    /// A call of a tool that is named before it, after a header with these letters.
+    /// A tool call whose tool is named before it, after a header with these characters.
     pub(super) fn named(format: ToolCallFormat, header: &str, name: String) -> Self {
         let mut call = Self::new(format, header);
         call.piece.name = Some(name);
@@ -88,20 +88,20 @@ impl OpenToolCall {
         self.reader.is_done()
     }
 
-    /// Takes a letter.
+    /// Takes a character.
     ///
     /// # Errors
-    /// This is no call.
+    /// The characters are no tool call.
     pub(super) fn push(
         &mut self,
-        letter: char,
+        character: char,
         context: &mut ToolCallContext,
         parts: &mut Parts,
     ) -> Result<(), BrokenToolCall> {
-        self.raw.push(letter);
+        self.raw.push(character);
         let none = OfferedTools::default();
         let tools = context.tools().unwrap_or(&none);
-        self.reader.push(letter, tools, &mut self.piece)?;
+        self.reader.push(character, tools, &mut self.piece)?;
         if !self.is_certain
             && let Some(name) = &self.piece.name
         {
@@ -114,33 +114,33 @@ impl OpenToolCall {
         Ok(())
     }
 
-    /// Takes the letters of a tag inside of a text.
+    /// Takes the characters of a tag inside of a text.
     ///
     /// # Errors
-    /// This is no call.
+    /// The characters are no tool call.
     pub(super) fn push_all(
         &mut self,
-        letters: &str,
+        characters: &str,
         context: &mut ToolCallContext,
         parts: &mut Parts,
     ) -> Result<(), BrokenToolCall> {
-        letters.chars().try_for_each(|letter| self.push(letter, context, parts))
+        characters.chars().try_for_each(|character| self.push(character, context, parts))
     }
 
     /// Takes the tag around texts. Returns false if it is none there.
     ///
     /// # Errors
-    /// This is no call.
+    /// The characters are no tool call.
     pub(super) fn quote(
         &mut self,
-        letters: &str,
+        characters: &str,
         context: &mut ToolCallContext,
         parts: &mut Parts,
     ) -> Result<bool, BrokenToolCall> {
         if !matches!(self.reader, ToolCallReader::Gemma(_)) {
             return Ok(false);
         }
-        self.raw.push_str(letters);
+        self.raw.push_str(characters);
         let taken = self.reader.quote(&mut self.piece)?;
         self.send(context, parts);
         Ok(taken)
@@ -159,24 +159,26 @@ impl OpenToolCall {
         parts.arguments(&std::mem::take(&mut self.piece.arguments));
     }
 
-    /// The call's end, if it is complete. Otherwise its letters are text.
+    /// The tool call's end, if it is complete. Otherwise its characters are text.
     pub(super) fn close(self, closing: &str, parts: &mut Parts) -> bool {
         if self.is_done() && self.has_started {
             parts.end();
             return true;
         }
-        let problem = BrokenToolCall::other("a complete call", "the end before it");
+        let problem = BrokenToolCall::other("a complete tool call", "the end before it");
         self.fail(&problem, closing, parts);
         false
     }
 
-    /// The limit of tokens. A call whose name is known is sent as far as it came. Letters before the
-    /// name are dropped, unless they can only become text.
+    /// The limit of tokens. A tool call whose name is known is sent as far as it came. Characters
+    /// before the name are dropped, unless they can only become text.
     pub(super) fn cut(mut self, context: &mut ToolCallContext, parts: &mut Parts) {
         self.send(context, parts);
         if !self.has_started {
             let none = OfferedTools::default();
-            if !self.is_certain && !self.reader.may_become_call(context.tools().unwrap_or(&none)) {
+            if !self.is_certain
+                && !self.reader.may_become_tool_call(context.tools().unwrap_or(&none))
+            {
                 parts.text(&self.before.text);
                 parts.text(&self.raw);
             }
@@ -190,7 +192,7 @@ impl OpenToolCall {
         parts.cut();
     }
 
-    /// Gives the letters back as text.
+    /// Gives the characters back as text.
     pub(super) fn fail(self, problem: &BrokenToolCall, closing: &str, parts: &mut Parts) {
         if !self.has_started {
             parts.text(&self.before.text);

@@ -11,7 +11,7 @@ use super::parts::Parts;
 use super::splitter::Splitter;
 use super::tools::ConversationReading;
 use crate::prompt::Language;
-use crate::prompt::format::{AnswerTags, ToolCallFormat, Tag};
+use crate::prompt::format::{AnswerTags, Tag, ToolCallFormat};
 
 #[derive(Debug)]
 enum AnySplitter {

@@ -1,23 +1,23 @@
-//! Splits an answer with tags into text, thoughts and calls.
+//! Splits an answer with tags into text, thoughts and tool calls.
 //!
-//! The algorithm: a state machine of three states takes letters and tags. A tag that the tokenizer
-//! has as an added token comes as a token, and its letters alone are text. Of other tags the letters
-//! are held back while they may become one.
+//! The algorithm: a state machine of three states takes characters and tags. A tag that the
+//! tokenizer has as an added token comes as a token, and its characters alone are text. Of other
+//! tags the characters are held back while they may become one.
 //!
 //! Line breaks beside thoughts and calls belong to the format, because templates write them anew:
-//! those after a thought, those before the first call and after the last one, and all between calls.
-//! One exception: if text stands on both sides of calls, the line breaks before the first call and
-//! after the last one are text. They are sent with the text after the calls.
+//! those after a thought, those before the first call and after the last one, and all between
+//! calls. One exception: if text stands on both sides of calls, the line breaks before the first
+//! call and after the last one are text. They are sent with the text after the calls.
 
 use std::sync::Arc;
 
 use super::Ending;
-use super::tool_call::BrokenToolCall;
-use super::open_tool_call::{Before, ToolCallContext, OpenToolCall};
+use super::open_tool_call::{Before, OpenToolCall, ToolCallContext};
 use super::parts::Parts;
-use crate::prompt::format::{AnswerTags, ToolCallFormat, THOUGHT, Tag};
+use super::tool_call::BrokenToolCall;
+use crate::prompt::format::{AnswerTags, THOUGHT, Tag, ToolCallFormat};
 
-/// What a text follows, with nothing but line breaks and separators since.
+/// Kind of the part before a text, if only line breaks and separators stand between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum After {
     /// Text, or nothing at all.
@@ -27,14 +27,14 @@ enum After {
     Call,
 }
 
-/// Text outside of thoughts and calls.
+/// Text outside of thoughts and tool calls.
 #[derive(Clone, Debug, Default)]
 struct TextState {
-    /// Line breaks, and what else stands between calls, that are not sent: nothing but a call may
+    /// Line breaks, and what else stands between tool calls, that are not sent: only a call may
     /// follow.
     held: String,
     after: After,
-    /// Whether the text after it is that of a call that turned out to be none.
+    /// Whether the text after it is that of a tool call that turned out to be none.
     is_failed_call: bool,
 }
 
@@ -43,7 +43,7 @@ struct TextState {
 struct ThoughtState {
     /// Line breaks that are not sent: the thought may end after them.
     held: usize,
-    /// Letters that may be the name of the thought's channel.
+    /// Characters that may be the name of the thought's channel.
     name: String,
     /// Whether the name, if there is one, is over.
     is_named: bool,
@@ -63,11 +63,11 @@ pub(super) struct Splitter {
     tags: Arc<AnswerTags>,
     context: ToolCallContext,
     state: State,
-    /// Letters that may become a tag.
+    /// Characters that may become a tag.
     spelled: String,
     /// Whether the answer has text already.
     has_text: bool,
-    /// Line breaks between the last text and the calls after it. They are text if text follows.
+    /// Line breaks between the last text and the tool calls after it. They are text before a text.
     gap: String,
 }
 
@@ -90,21 +90,21 @@ impl Splitter {
         self.context.tools().is_some() && self.format() != ToolCallFormat::None
     }
 
-    /// Takes letters.
+    /// Takes characters.
     pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
-        for letter in text.chars() {
-            self.spelled.push(letter);
+        for character in text.chars() {
+            self.spelled.push(character);
             self.look_for_tags(parts);
         }
     }
 
     /// Takes a tag that came as a token.
     pub(super) fn tag(&mut self, tag: Tag, parts: &mut Parts) {
-        self.release_letters(parts);
+        self.release_characters(parts);
         self.take_tag(tag, parts);
     }
 
-    /// Whether the next letter belongs to a thought.
+    /// Whether the next character belongs to a thought.
     pub(super) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Thought(_))
     }
@@ -112,16 +112,16 @@ impl Splitter {
     /// The end of the answer.
     pub(super) fn finish(&mut self, ending: Ending, parts: &mut Parts) {
         match ending {
-            Ending::Own => self.release_letters(parts),
+            Ending::Own => self.release_characters(parts),
             // Half a tag.
             Ending::Cut => self.spelled.clear(),
         }
         let state = std::mem::replace(&mut self.state, State::Text(TextState::default()));
         match (state, ending) {
-            // Line breaks at the end of a text belong to it, those after a call do not.
+            // Line breaks at the end of a text belong to it, those after a tool call do not.
             (State::Text(TextState { held, after: After::Text, .. }), _) => parts.text(&held),
             (State::Text(TextState { held, .. }), Ending::Own) => parts.text(held.trim()),
-            // The next call would have followed a separator.
+            // The next tool call would have followed a separator.
             (State::Text(_), Ending::Cut) => {}
             (State::Thought(state), Ending::Own) => state.end(parts),
             // Half the name of a channel.
@@ -131,16 +131,16 @@ impl Splitter {
         }
     }
 
-    /// Sends held letters on, as far as they cannot become a tag.
+    /// Sends held characters on, as far as they cannot become a tag.
     fn look_for_tags(&mut self, parts: &mut Parts) {
         while !self.spelled.is_empty() {
             let mut wanted = self.tags.spelled().filter(|(tag, _)| self.wants(*tag));
             let (mut complete, mut possible) = (None, false);
-            for (tag, letters) in &mut wanted {
-                if letters == self.spelled {
+            for (tag, characters) in &mut wanted {
+                if characters == self.spelled {
                     complete = Some(tag);
                 }
-                possible |= letters.starts_with(&self.spelled);
+                possible |= characters.starts_with(&self.spelled);
             }
             drop(wanted);
             if let Some(tag) = complete {
@@ -151,24 +151,24 @@ impl Splitter {
             if possible {
                 return;
             }
-            self.release_letter(parts);
+            self.release_character(parts);
         }
     }
 
-    fn release_letters(&mut self, parts: &mut Parts) {
+    fn release_characters(&mut self, parts: &mut Parts) {
         while !self.spelled.is_empty() {
-            self.release_letter(parts);
+            self.release_character(parts);
         }
     }
 
-    fn release_letter(&mut self, parts: &mut Parts) {
+    fn release_character(&mut self, parts: &mut Parts) {
         if !self.spelled.is_empty() {
-            let letter = self.spelled.remove(0);
-            self.take_letter(letter, parts);
+            let character = self.spelled.remove(0);
+            self.take_character(character, parts);
         }
     }
 
-    /// Whether the letters of this tag are looked for now.
+    /// Whether the characters of this tag are looked for now.
     fn wants(&self, tag: Tag) -> bool {
         match (&self.state, tag) {
             (State::Text(_), Tag::ThoughtOpen) => !self.has_text,
@@ -186,49 +186,49 @@ impl Splitter {
         !self.has_text || state.after != After::Text || !state.held.is_empty()
     }
 
-    fn take_letter(&mut self, letter: char, parts: &mut Parts) {
+    fn take_character(&mut self, character: char, parts: &mut Parts) {
         let has_name = self.format() == ToolCallFormat::Gemma4;
         match &mut self.state {
-            State::Thought(state) => state.push(letter, has_name, parts),
-            State::Text(_) => self.take_letter_of_text(letter, parts),
-            State::Call(_) => self.take_letter_of_call(letter, parts),
+            State::Thought(state) => state.push(character, has_name, parts),
+            State::Text(_) => self.take_character_of_text(character, parts),
+            State::Call(_) => self.take_character_of_call(character, parts),
         }
     }
 
-    fn take_letter_of_text(&mut self, letter: char, parts: &mut Parts) {
+    fn take_character_of_text(&mut self, character: char, parts: &mut Parts) {
         let reads_calls = self.reads_calls();
         let llama = self.format() == ToolCallFormat::Llama3 && reads_calls;
         let State::Text(state) = &mut self.state else { return };
-        let separates = letter == '\n' || (llama && (letter == ';' || letter == ' '));
+        let separates = character == '\n' || (llama && (character == ';' || character == ' '));
         let first = !self.has_text || (state.after != After::Text && self.context.count > 0);
-        if llama && letter == '{' && first {
+        if llama && character == '{' && first {
             let before = self.before_call();
             let call = OpenToolCall::uncertain(ToolCallFormat::Llama3).after(before);
             self.state = State::Call(Box::new(call));
-            return self.take_letter_of_call(letter, parts);
+            return self.take_character_of_call(character, parts);
         }
         if separates && (state.after != After::Text || reads_calls) {
-            state.held.push(letter);
+            state.held.push(character);
             return;
         }
         let held = std::mem::take(&mut state.held);
         parts.text(&std::mem::take(&mut self.gap));
-        // Separators of calls are text if no call follows.
+        // Separators of tool calls are text if no call follows.
         parts.text(match std::mem::take(&mut state.after) {
             After::Text => held.as_str(),
             After::Call if self.has_text => &held,
             After::Call | After::Thought => held.trim_matches('\n'),
         });
-        self.has_text |= !letter.is_whitespace();
-        parts.text(letter.encode_utf8(&mut [0; 4]));
+        self.has_text |= !character.is_whitespace();
+        parts.text(character.encode_utf8(&mut [0; 4]));
     }
 
-    fn take_letter_of_call(&mut self, letter: char, parts: &mut Parts) {
+    fn take_character_of_call(&mut self, character: char, parts: &mut Parts) {
         let State::Call(call) = &mut self.state else { return };
-        if let Err(problem) = call.push(letter, &mut self.context, parts) {
+        if let Err(problem) = call.push(character, &mut self.context, parts) {
             return self.fail_call(&problem, parts);
         }
-        // This family's calls have no closing tag.
+        // This family's tool calls have no closing tag.
         if self.format() == ToolCallFormat::Llama3
             && let State::Call(call) = &self.state
             && call.is_done()
@@ -239,19 +239,19 @@ impl Splitter {
 
     fn take_tag(&mut self, tag: Tag, parts: &mut Parts) {
         let tags = Arc::clone(&self.tags);
-        let letters = tags.letters(tag);
+        let characters = tags.characters(tag);
         match (&mut self.state, tag) {
             (State::Call(call), tag) => {
                 let taken = match tag {
-                    Tag::Quote => call.quote(letters, &mut self.context, parts),
+                    Tag::Quote => call.quote(characters, &mut self.context, parts),
                     _ if call.in_text() => {
-                        call.push_all(letters, &mut self.context, parts).map(|()| true)
+                        call.push_all(characters, &mut self.context, parts).map(|()| true)
                     }
                     _ => Ok(false),
                 };
                 match taken {
                     Ok(true) => {}
-                    Ok(false) if tag == Tag::ToolCallClose => self.end_call(letters, parts),
+                    Ok(false) if tag == Tag::ToolCallClose => self.end_call(characters, parts),
                     Ok(false) => {
                         self.end_call("", parts);
                         self.take_tag(tag, parts);
@@ -265,19 +265,21 @@ impl Splitter {
                 self.state = State::Text(TextState { after, ..Default::default() });
             }
             (State::Thought(_), _) => {
-                letters.chars().for_each(|letter| self.take_letter(letter, parts));
+                characters.chars().for_each(|character| self.take_character(character, parts));
             }
             (State::Text(_), Tag::ThoughtOpen) => {
                 self.release_held(parts);
                 self.state = State::Thought(ThoughtState::default());
             }
-            (State::Text(_), Tag::ToolCallOpen | Tag::Function) if self.context.tools().is_some() => {
+            (State::Text(_), Tag::ToolCallOpen | Tag::Function)
+                if self.context.tools().is_some() =>
+            {
                 let before = self.before_call();
-                let opening = if tag == Tag::Function { "" } else { letters };
+                let opening = if tag == Tag::Function { "" } else { characters };
                 let call = OpenToolCall::new(tags.format().calls, opening).after(before);
                 self.state = State::Call(Box::new(call));
                 if tag == Tag::Function {
-                    letters.chars().for_each(|letter| self.take_letter(letter, parts));
+                    characters.chars().for_each(|character| self.take_character(character, parts));
                 }
             }
             (State::Text(state), tag) => {
@@ -286,13 +288,13 @@ impl Splitter {
                 let is_failed_call = std::mem::take(&mut state.is_failed_call);
                 state.is_failed_call = is_failed_call && tag != Tag::ToolCallClose;
                 if is_failed_call || !tags.is_skipped(tag) {
-                    letters.chars().for_each(|letter| self.take_letter(letter, parts));
+                    characters.chars().for_each(|character| self.take_character(character, parts));
                 }
             }
         }
     }
 
-    /// Takes what is held before a call.
+    /// Takes what is held before a tool call.
     fn before_call(&mut self) -> Before {
         let State::Text(state) = &mut self.state else { return Before::default() };
         let held = std::mem::take(&mut state.held);
@@ -300,12 +302,12 @@ impl Splitter {
         match state.after {
             After::Text if self.has_text => Before { text: held.clone(), gap: held },
             After::Text => Before { text: held, gap },
-            // What stands between two calls is the format's.
+            // What stands between two tool calls is the format's.
             After::Thought | After::Call => Before { text: gap.clone() + &held, gap },
         }
     }
 
-    /// Sends line breaks that are held before something that is no call.
+    /// Sends line breaks that are held before something that is no tool call.
     fn release_held(&mut self, parts: &mut Parts) {
         if let State::Text(state) = &mut self.state
             && state.after == After::Text
@@ -324,14 +326,14 @@ impl Splitter {
     fn close_call(&mut self, mut call: OpenToolCall, closing: &str, parts: &mut Parts) {
         self.gap = call.take_gap();
         if !call.close(closing, parts) {
-            // It was sent with the letters of the call.
+            // It was sent with the characters of the tool call.
             self.gap.clear();
             self.has_text = true;
             self.state = State::Text(TextState::default());
         }
     }
 
-    /// What follows up to the call's closing tag is text as well.
+    /// Ends a malformed tool call. All up to its closing tag is text as well.
     fn fail_call(&mut self, problem: &BrokenToolCall, parts: &mut Parts) {
         let text = State::Text(TextState { is_failed_call: true, ..Default::default() });
         if let State::Call(call) = std::mem::replace(&mut self.state, text) {
@@ -342,23 +344,23 @@ impl Splitter {
 }
 
 impl ThoughtState {
-    fn push(&mut self, letter: char, has_name: bool, parts: &mut Parts) {
+    fn push(&mut self, character: char, has_name: bool, parts: &mut Parts) {
         if !has_name || self.is_named {
-            return self.say(letter, parts);
+            return self.say(character, parts);
         }
         // The first line is the name of the channel.
-        self.name.push(letter);
+        self.name.push(character);
         if THOUGHT.starts_with(&self.name) {
             return;
         }
         self.is_named = true;
         let name = std::mem::take(&mut self.name);
         let rest = name.strip_prefix(THOUGHT).filter(|rest| rest.starts_with('\n'));
-        rest.unwrap_or(&name).chars().for_each(|letter| self.say(letter, parts));
+        rest.unwrap_or(&name).chars().for_each(|character| self.say(character, parts));
     }
 
-    fn say(&mut self, letter: char, parts: &mut Parts) {
-        if letter == '\n' {
+    fn say(&mut self, character: char, parts: &mut Parts) {
+        if character == '\n' {
             self.held += 1;
             return;
         }
@@ -366,7 +368,7 @@ impl ThoughtState {
         if std::mem::replace(&mut self.has_text, true) {
             parts.reasoning(&"\n".repeat(held));
         }
-        parts.reasoning(letter.encode_utf8(&mut [0; 4]));
+        parts.reasoning(character.encode_utf8(&mut [0; 4]));
     }
 
     /// The end of the thought.

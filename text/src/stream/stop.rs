@@ -78,7 +78,7 @@ mod tests {
         StopStrings::new(list.iter().map(ToString::to_string).collect())
     }
 
-    /// What is shown of pieces, and the stop string; pieces from `counting` on count.
+    /// The shown text of the pieces, and the stop string. Pieces from `counting` on count.
     fn run(list: &[&str], pieces: &[&str], counting: usize) -> (String, Option<String>) {
         let (mut stops, mut shown) = (stops(list), String::new());
         for (at, piece) in pieces.iter().enumerate() {
@@ -166,10 +166,10 @@ mod tests {
             let text: String = text.into_iter().collect();
             let list: Vec<String> = list.into_iter().map(|stop| stop.into_iter().collect()).collect();
             let list: Vec<&str> = list.iter().map(String::as_str).collect();
-            // Each bit a cut behind that letter.
+            // Each bit a cut behind that character.
             let mut pieces = vec![String::new()];
-            for (at, letter) in text.chars().enumerate() {
-                pieces.last_mut().expect("one").push(letter);
+            for (at, character) in text.chars().enumerate() {
+                pieces.last_mut().expect("one").push(character);
                 if cuts >> (at % 16) & 1 == 1 {
                     pieces.push(String::new());
                 }

@@ -1,12 +1,12 @@
-//! Answers of every family: what becomes text, reasoning and calls. Each answer is read with its
-//! tags as added tokens and as letters, and in batches of all sizes.
+//! Answers of every family: what becomes text, reasoning and tool calls. Each answer is read with
+//! its tags as added tokens and as characters, and in batches of all sizes.
 
 use paceline_vocabulary::generation::FinishReason;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use super::parts::Parts;
-use super::{AnswerPart, ToolCallStart, ConversationReading};
+use super::{AnswerPart, ConversationReading, ToolCallStart};
 use crate::prompt::format::ToolCallFormat;
 use crate::samples::answers::{Model, TAGS, offered};
 
@@ -63,7 +63,7 @@ fn check_end(
     }
 }
 
-/// The same with tags as tokens and as letters.
+/// Checks an answer with tags as tokens and with tags as characters.
 #[track_caller]
 fn check(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
     for tokens in [true, false] {
@@ -73,7 +73,12 @@ fn check(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
 
 #[test]
 fn thoughts_are_told_from_the_answer() {
-    for calls in [ToolCallFormat::None, ToolCallFormat::Hermes, ToolCallFormat::QwenXml, ToolCallFormat::Llama3] {
+    for calls in [
+        ToolCallFormat::None,
+        ToolCallFormat::Hermes,
+        ToolCallFormat::QwenXml,
+        ToolCallFormat::Llama3,
+    ] {
         check(
             calls,
             "<think>\nso\n\nand so\n</think>\n\nIt is 5.",
@@ -97,10 +102,10 @@ fn thoughts_are_told_from_the_answer() {
 }
 
 #[test]
-fn tags_that_are_tokens_are_no_letters_and_without_tools_there_is_no_call() {
+fn tags_that_are_tokens_are_no_characters_and_without_tools_there_is_no_tool_call() {
     let answer = "a<think>b</think><tool_call>{\"name\": \"read\"}</tool_call>";
     let model = Model::new(ToolCallFormat::Hermes, true);
-    // The letters of the tags, as the model spelled them.
+    // The characters of the tags, as the model spelled them.
     let ids = Model { tokens: false, ..model }.ids(answer);
     let model = Model::new(ToolCallFormat::Hermes, true);
     let parts = model.parts(&ids, offered(), &[1], FinishReason::Stop);
@@ -113,7 +118,7 @@ fn tags_that_are_tokens_are_no_letters_and_without_tools_there_is_no_call() {
 }
 
 #[test]
-fn hermes_calls_are_json_between_tags() {
+fn hermes_tool_calls_are_json_between_tags() {
     let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::Hermes, answer, expected);
     let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"text\": \"a</tool_call>\\n\", \"n\": [1.0, null]}}\n</tool_call>";
     let read = "call 0 read {\"text\": \"a</tool_call>\\n\", \"n\": [1.0, null]}.";
@@ -128,7 +133,7 @@ fn hermes_calls_are_json_between_tags() {
         "<tool_call>{\"name\": \"read\", \"arguments\": \"{\\\"n\\\": 1}\"}",
         &["call 0 read {\"n\": 1}."],
     );
-    // A call without its closing tag is complete, one without its last brace is not.
+    // A tool call without its closing tag is complete, one without its last brace is not.
     check("<tool_call>{\"name\": \"read\", \"arguments\": {}}", &["call 0 read {}."]);
     check(
         "a\n<tool_call>{\"name\": \"read\", \"arguments\": {\"te",
@@ -158,7 +163,7 @@ fn hermes_calls_are_json_between_tags() {
 }
 
 #[test]
-fn qwen_calls_are_tags_with_values_by_the_schema() {
+fn qwen_tool_calls_are_tags_with_values_by_the_schema() {
     let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::QwenXml, answer, expected);
     let parameter =
         |name: &str, value: &str| format!("<parameter={name}>\n{value}\n</parameter>\n");
@@ -198,14 +203,14 @@ fn qwen_calls_are_tags_with_values_by_the_schema() {
 }
 
 #[test]
-fn llama_calls_are_the_whole_answer() {
+fn llama_tool_calls_are_the_whole_answer() {
     let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::Llama3, answer, expected);
     let call = "{\"name\": \"read\", \"parameters\": {\"n\": 5}}";
     check(call, &["call 0 read {\"n\": 5}."]);
     check(&format!("<|python_tag|>{call}"), &["call 0 read {\"n\": 5}."]);
     check("{\"type\": \"function\", \"name\": \"read\", \"parameters\": {}}", &["call 0 read {}."]);
     check(&format!("{call}; {call}"), &["call 0 read {\"n\": 5}.", "call 1 read {\"n\": 5}."]);
-    // JSON that is the answer, and a call inside of text.
+    // JSON that is the answer, and a tool call inside of text.
     let json = "{\"name\": \"Ada\", \"born\": 1815}";
     check(json, &[&format!("text {json}")]);
     check("{\"a\": [1, 2]} ; b", &["text {\"a\": [1, 2]} ; b"]);
@@ -216,7 +221,7 @@ fn llama_calls_are_the_whole_answer() {
 }
 
 #[test]
-fn gemma_calls_have_keys_without_quotes() {
+fn gemma_tool_calls_have_keys_without_quotes() {
     let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::Gemma4, answer, expected);
     let call = "<|tool_call>call:read{flag:true,list:[1,<|\"|>x<|\"|>,{}],n:-2.5,sub:{a:None},text:<|\"|>a \"b\"\n} é<|\"|>}<tool_call|>";
     let read = "call 0 read {\"flag\":true,\"list\":[1,\"x\",{}],\"n\":-2.5,\"sub\":{\"a\":null},\"text\":\"a \\\"b\\\"\\n} é\"}.";
@@ -271,7 +276,7 @@ fn harmony_messages_go_by_their_channel_and_recipient() {
     check("<|channel|>unknown<|message|>a", &["text <|channel|>unknown<|message|>a"]);
 }
 
-/// The same of an answer that the limit of tokens cuts.
+/// Checks an answer that the limit of tokens cuts.
 #[track_caller]
 fn check_cut(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
     for tokens in [true, false] {
@@ -279,15 +284,16 @@ fn check_cut(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
     }
 }
 
-/// The same of an answer with half a tag: a tokenizer that has it as a token makes no halves.
+/// Checks a cut answer with half a tag. A tokenizer that has the tag as a token makes no halves.
 #[track_caller]
 fn check_half(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
     check_end(calls, false, &offered(), answer, FinishReason::Length, expected);
 }
 
 #[test]
-fn a_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
-    let check = |answer: &str, expected: &[&str]| check_cut(ToolCallFormat::Hermes, answer, expected);
+fn a_tool_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
+    let check =
+        |answer: &str, expected: &[&str]| check_cut(ToolCallFormat::Hermes, answer, expected);
     let begun = "I look.\n<tool_call>\n{\"name\": \"read\"";
     check(begun, &["text I look.", "call 0 read  cut"]);
     check(&format!("{begun}, \"arg"), &["text I look.", "call 0 read  cut"]);
@@ -298,7 +304,7 @@ fn a_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
     // Its arguments are whole, and its object is not.
     let arguments = format!("{begun}, \"arguments\": {{\"n\": 1}}");
     check(&arguments, &["text I look.", "call 0 read {\"n\": 1} cut"]);
-    // The call is whole, and half its closing tag came.
+    // The tool call is whole, and half its closing tag came.
     let whole = format!("{arguments}}}\n</tool_c");
     check_half(ToolCallFormat::Hermes, &whole, &["text I look.", "call 0 read {\"n\": 1}."]);
     check(
@@ -322,16 +328,24 @@ fn a_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
     );
     let gemma = "<|tool_call>call:read{list:[<|\"|>x<|\"|>,1";
     check_cut(ToolCallFormat::Gemma4, gemma, &["call 0 read {\"list\":[\"x\",1 cut"]);
-    check_cut(ToolCallFormat::Gemma4, &gemma[..gemma.len() - 7], &["call 0 read {\"list\":[\"x cut"]);
+    check_cut(
+        ToolCallFormat::Gemma4,
+        &gemma[..gemma.len() - 7],
+        &["call 0 read {\"list\":[\"x cut"],
+    );
     let header = "<|channel|>commentary to=functions.read <|constrain|>json<|message|>";
     check_cut(ToolCallFormat::Harmony, header, &["call 0 read  cut"]);
-    check_cut(ToolCallFormat::Harmony, &format!("{header}{{\"n\": 5"), &["call 0 read {\"n\": 5 cut"]);
+    check_cut(
+        ToolCallFormat::Harmony,
+        &format!("{header}{{\"n\": 5"),
+        &["call 0 read {\"n\": 5 cut"],
+    );
     check_half(ToolCallFormat::Harmony, &format!("{header}{{}}<|ca"), &["call 0 read {}."]);
 }
 
-/// What the limit leaves of a call before its name: nothing, also of half a tag.
+/// A tool call that the limit cuts before its name is left out, and also half a tag.
 #[test]
-fn a_call_that_the_limit_cuts_before_its_name_is_left_out() {
+fn a_tool_call_that_the_limit_cuts_before_its_name_is_left_out() {
     for (calls, opening) in [
         (ToolCallFormat::Hermes, "<tool_call>\n{\"arguments\": {\"n\": 1}, \"name\": \"re"),
         (ToolCallFormat::QwenXml, "<tool_call>\n<function=re"),
@@ -359,8 +373,9 @@ fn a_call_that_the_limit_cuts_before_its_name_is_left_out() {
     }
     check_cut(ToolCallFormat::Harmony, " to=functions.re", &[]);
     check_cut(ToolCallFormat::Harmony, "short", &["text short"]);
-    // JSON that cannot become a call of an offered tool is an answer.
-    let llama = |answer: &str, expected: &[&str]| check_cut(ToolCallFormat::Llama3, answer, expected);
+    // JSON that cannot become a tool call of an offered tool is an answer.
+    let llama =
+        |answer: &str, expected: &[&str]| check_cut(ToolCallFormat::Llama3, answer, expected);
     llama("{\"name\": \"re", &[]);
     llama("{\"type\": \"function\", \"na", &[]);
     llama("{\"name\": \"Ad", &["text {\"name\": \"Ad"]);
@@ -372,14 +387,14 @@ fn a_call_that_the_limit_cuts_before_its_name_is_left_out() {
 }
 
 #[test]
-fn line_breaks_around_calls_are_kept_between_texts_alone() {
+fn line_breaks_around_tool_calls_are_kept_between_texts_alone() {
     let call = "<tool_call>\n{\"name\": \"read\", \"arguments\": {}}\n</tool_call>";
     let hermes = |answer: &str, expected: &[&str]| check(ToolCallFormat::Hermes, answer, expected);
     let (first, second) = ("call 0 read {}.", "call 1 read {}.");
     hermes(&format!("I look.\n{call}\nDone."), &["text I look.", first, "text \n\nDone."]);
     hermes(&format!("I look.{call}\n\nDone.\n"), &["text I look.", first, "text \n\nDone.\n"]);
     hermes(&format!("I look.\n{call}Done."), &["text I look.", first, "text \nDone."]);
-    // Separators of calls are no text.
+    // Separators of tool calls are no text.
     hermes(
         &format!("I look.\n{call}\n{call}\nDone."),
         &["text I look.", first, second, "text \n\nDone."],
@@ -393,7 +408,7 @@ fn line_breaks_around_calls_are_kept_between_texts_alone() {
     let thinking = format!("I look.\n{call}\n<think>so</think>\n\nDone.");
     let expected = ["text I look.", first, "thought so", "text \nDone."];
     check_as(ToolCallFormat::Hermes, true, &offered(), &thinking, &expected);
-    // A call that is none is text with what stood before it.
+    // A tool call that is none is text with what stood before it.
     hermes(
         &format!("I look.\n{call}\n<tool_call>oops</tool_call>"),
         &["text I look.", first, "text \n\n", "fault", "text <tool_call>oops</tool_call>"],
@@ -404,18 +419,23 @@ fn line_breaks_around_calls_are_kept_between_texts_alone() {
     let gemma = "<|tool_call>call:read{}<tool_call|>";
     check(ToolCallFormat::Gemma4, &format!("I look.\n{gemma}\nDone."), &shown);
     let llama = "{\"name\": \"read\", \"parameters\": {}}";
-    check(ToolCallFormat::Llama3, &format!("{llama}\n{llama}\nDone."), &[first, second, "text Done."]);
+    check(
+        ToolCallFormat::Llama3,
+        &format!("{llama}\n{llama}\nDone."),
+        &[first, second, "text Done."],
+    );
 }
 
 #[test]
 fn tokens_of_thoughts_are_counted_with_their_tags_whatever_the_batches() {
-    let usage = |calls: ToolCallFormat, reading: &ConversationReading, answer: &str, size: usize| {
-        let model = Model::new(calls, true);
-        let ids = model.ids(answer);
-        let events = model.events(&ids, reading.clone(), &[size], &[], FinishReason::Stop);
-        let end = events.into_iter().rev().find_map(|event| event.last).expect("an end");
-        (end.usage.reasoning_tokens as usize, end.usage.completion_tokens as usize)
-    };
+    let usage =
+        |calls: ToolCallFormat, reading: &ConversationReading, answer: &str, size: usize| {
+            let model = Model::new(calls, true);
+            let ids = model.ids(answer);
+            let events = model.events(&ids, reading.clone(), &[size], &[], FinishReason::Stop);
+            let end = events.into_iter().rev().find_map(|event| event.last).expect("an end");
+            (end.usage.reasoning_tokens as usize, end.usage.completion_tokens as usize)
+        };
     let model = Model::new(ToolCallFormat::Hermes, true);
     let (thought, text) = ("so it is", "\n\nIt is 5.");
     let thoughts = model.ids(thought).len();
@@ -525,7 +545,7 @@ fn batches_do_not_matter_and_nothing_is_lost() {
         let reading = ConversationReading { tools, thought_is_open, call_ids: "c".into() };
         let parts = model.parts(&ids, reading.clone(), &[usize::MAX >> 1], FinishReason::Stop);
         prop_assert_eq!(&model.parts(&ids, reading, &sizes, FinishReason::Stop), &parts, "{}", answer);
-        // Calls that end have arguments that are JSON, which `shown` checks.
+        // Tool calls that end have arguments that are JSON, which `shown` checks.
         let seen = shown(&parts).concat();
         for word in words {
             prop_assert!(seen.contains(&word), "{} of {:?} is not in {:?}", word, answer, parts);

@@ -104,11 +104,11 @@ fn type_of(value: &Value) -> &'static str {
 /// How the answer to a conversation is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversationReading {
-    /// The tools that the request offers; none if it has none. Then no call is recognized.
+    /// The tools that the request offers; none if it has none. Then no tool call is recognized.
     pub tools: Option<Arc<OfferedTools>>,
     /// Whether the prompt ends in a thought.
     pub thought_is_open: bool,
-    /// The beginning of the ids of calls.
+    /// The beginning of the ids of tool calls.
     pub call_ids: String,
 }
 

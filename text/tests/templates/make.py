@@ -2,7 +2,7 @@
 
     python make.py            needs: transformers, jinja2 (their versions are written into the file)
 
-Tests hold Paceline's rendering against it, letter for letter. Each case is a conversation as templates get it; what the reference
+Tests hold Paceline's rendering against it, character for character. Each case is a conversation as templates get it; what the reference
 refuses is kept as the words it refused with. Dates are written as <strftime FORMAT>.
 """
 

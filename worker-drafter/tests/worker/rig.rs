@@ -321,7 +321,7 @@ impl Target {
         Answer { round: proposal.round, shapes, drafts }
     }
 
-    /// What is drafted for one session.
+    /// Drafts for one session.
     pub fn draft(&mut self, meal: Meal) -> Vec<f32> {
         let round = self.feed(meal);
         let mut answer = self.proposal();

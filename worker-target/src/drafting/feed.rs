@@ -25,7 +25,7 @@ const FEED_SHARE: u64 = 4;
 /// Most token ids in one message. They stay far below the largest frame.
 const FEED_IDS: usize = 1 << 14;
 
-/// What a feed needs of the engine.
+/// Inputs of a feed from the engine.
 #[derive(Clone, Copy)]
 pub(crate) struct FeedInputs<'a> {
     pub(crate) border: Border,

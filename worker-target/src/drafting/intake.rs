@@ -11,8 +11,8 @@ use super::{Border, DraftEvent, Drafting};
 
 /// Most progress reports in a row that report nothing new. An honest drafter reports each step
 /// once; a report is stale only if its sequence ended, or started again, meanwhile. A drafter that
-/// stood still for 10 s, after which it counts as hung, owes so many reports to a target whose steps
-/// take 0.6 ms. A test with 256 ejected a drafter that was slow and honest.
+/// stood still for 10 s, after which it counts as hung, owes this many reports to a target whose
+/// steps take 0.6 ms. A test with 256 ejected a drafter that was slow and honest.
 const IDLE_REPORTS: usize = 1 << 14;
 
 impl Drafting {

@@ -172,7 +172,7 @@ impl DrafterLink {
         self.welcome.feature_layers.is_empty()
     }
 
-    /// Whether the drafter owes so many answers that it gets no more requests.
+    /// Whether the drafter owes too many answers to get another request.
     pub(super) fn is_clogged(&self) -> bool {
         self.rounds.len() >= MAX_OPEN_ROUNDS
     }

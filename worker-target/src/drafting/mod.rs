@@ -107,7 +107,7 @@ pub(crate) struct LinkTotals {
     pub(crate) bytes: u64,
 }
 
-/// What holds at a step border.
+/// Times of a step border.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Border {
     pub(crate) now: Millis,
@@ -190,7 +190,7 @@ impl Drafting {
         self.deadline.cooldown_until()
     }
 
-    /// What the linked drafter says of the time of its drafts.
+    /// Fingerprint of the linked drafter: drafts with an equal one take the same time.
     pub(crate) fn fingerprint(&self) -> Option<&str> {
         self.link.as_ref().map(|link| link.welcome.fingerprint.as_str())
     }

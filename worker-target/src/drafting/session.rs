@@ -8,7 +8,7 @@ use paceline_target_core::{DrafterProgress, HiddenStateWindow, PageKey};
 use super::draft::Proposed;
 use super::link::RequestTime;
 
-/// What the drafter has of one sequence, and what it proposed.
+/// State of one sequence at the drafter, and its proposals.
 #[derive(Debug)]
 pub(super) struct DraftSession {
     pub(super) window: HiddenStateWindow,

@@ -8,7 +8,7 @@ use paceline_target_core::{ImageKey, Sequence, SequenceKey, TowerSlice};
 
 use super::Engine;
 
-/// What a slice computed.
+/// Result of a slice.
 struct SliceOutcome {
     patches: u32,
     /// The image's features, after its last slice.

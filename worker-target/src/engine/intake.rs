@@ -189,7 +189,7 @@ impl Engine {
     }
 }
 
-/// What becomes of an arrival.
+/// Outcome of an arrival.
 enum Admission {
     Admitted(SequenceKey),
     Refused(Status),

@@ -52,7 +52,7 @@ use crate::running::RunningRequest;
 pub(crate) use command::{EngineCommand, PermitChange};
 use requests::RequestEnd;
 
-/// What an engine is made of.
+/// Parts of an engine.
 pub(crate) struct EngineParts {
     pub(crate) model: Box<dyn Target>,
     pub(crate) kv: KvStore,

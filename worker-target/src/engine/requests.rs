@@ -12,11 +12,11 @@ use crate::outlet::{SendState, TokenOutlet};
 /// How a request ends.
 #[derive(Debug)]
 pub(super) enum RequestEnd {
-    /// Its last token was sent.
+    /// The request's last token was sent.
     Finished,
-    /// Its reader has gone.
+    /// The request's reader has gone.
     Abandoned,
-    /// Its stream ends with this error.
+    /// The request's stream ends with this error.
     Failed(Status),
 }
 

@@ -11,7 +11,7 @@ use tracing::field::Empty;
 use super::Engine;
 use crate::running::RunningRequest;
 
-/// What a step computes.
+/// Kind of a step by its parts.
 fn kind(parts: &[StepPart]) -> &'static str {
     let prefills = parts.iter().any(|part| part.prefill);
     match (prefills, parts.iter().all(|part| part.prefill)) {
@@ -134,7 +134,7 @@ impl Engine {
         tracing::debug!(sequences, context, plain_rate, ?ranking, ?chosen, "draft widths");
     }
 
-    /// Logs and counts what the core decided about single sequences since the last call.
+    /// Logs and counts what the core decided about single sequences since the last step.
     pub(super) fn log_lane_events(&mut self) {
         for event in self.scheduler.speculation.log.take_events() {
             let (LaneEvent::BackoffBegan { key, .. }

@@ -26,7 +26,7 @@ const OBJECT: Kinds = 32;
 /// Choices within a branch of which the types are read, one within another.
 const MAX_CHOICES: usize = 8;
 
-/// What is known of the values of a schema.
+/// Known values of a schema.
 #[derive(Debug, Default)]
 struct Known<'a> {
     kinds: Kinds,
@@ -34,7 +34,7 @@ struct Known<'a> {
     values: Option<HashSet<Key<'a>>>,
 }
 
-/// What is known of a branch.
+/// Known values of a branch.
 #[derive(Debug, Default)]
 struct Branch<'a> {
     own: Known<'a>,

@@ -120,7 +120,7 @@ impl Members {
     }
 }
 
-/// What stands beside each branch of the choices of a value, by the places of their lists.
+/// Members beside each branch of the choices of a value, by the places of their lists.
 type Choices = HashMap<usize, Members>;
 
 struct Closing<'a> {

@@ -168,7 +168,7 @@ pub(super) fn enforceable(found: &str) -> GrammarError {
 /// The first line of the library's message, with the line that gives the reason if the first one
 /// announces it. Later ones have states and traces.
 pub(super) fn first_line(message: &str) -> String {
-    /// Letters of a message that are sent on, at most.
+    /// Characters of a message that are sent on, at most.
     const MOST: usize = 300;
     let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or("no reason");
@@ -188,5 +188,5 @@ pub(super) fn bytes(parser: &TokenParser) -> u64 {
     lexer as u64 + BASE_BYTES
 }
 
-/// What a small grammar holds beside its lexer.
+/// Bytes of a small grammar beside its lexer.
 const BASE_BYTES: u64 = 64 << 10;

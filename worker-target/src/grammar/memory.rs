@@ -1,4 +1,4 @@
-//! What grammars hold: those that are kept, the vocabulary, and the copies of running sequences.
+//! Memory of grammars: those that are kept, the vocabulary, and the copies of running sequences.
 //! Heartbeats carry the sum.
 
 use std::sync::Arc;

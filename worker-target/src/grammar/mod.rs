@@ -70,7 +70,7 @@ struct GrammarPart {
     content: PartContent,
 }
 
-/// What a part of an answer matches.
+/// Language that a part of an answer matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PartContent {
     JsonSchema(String),

@@ -1,8 +1,8 @@
 //! Why a regular expression cannot be enforced: what stands in it, and where. The compiler's own
 //! error has neither, and not which of a schema's patterns it is.
 //!
-//! The compiler reads expressions with the same crate. It does without what is not regular: a text is
-//! allowed or not by its letters from left to right, so nothing looks around or refers back.
+//! The compiler reads expressions with the same crate. It does without what is not regular: a text
+//! is allowed or not by its characters from left to right, so nothing looks around or refers back.
 
 use std::fmt;
 
@@ -25,19 +25,19 @@ pub(super) enum Kind {
 /// A part of an expression that cannot be enforced.
 #[derive(Debug)]
 pub(super) struct PatternFault {
-    /// What it does, after "a part that".
+    /// Reason, as it follows "a part that".
     why: String,
     /// The part.
     part: String,
-    /// Its first letter, from 1 on.
-    letter: usize,
+    /// Number of the part's first character, from 1 on.
+    character: usize,
     pattern: String,
 }
 
 impl fmt::Display for PatternFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { why, part, letter, pattern } = self;
-        write!(f, "`{part}` at letter {letter} of `{pattern}`, which {why}")
+        let Self { why, part, character, pattern } = self;
+        write!(f, "`{part}` at character {character} of `{pattern}`, which {why}")
     }
 }
 
@@ -82,13 +82,13 @@ pub(super) fn check(pattern: &str, kind: Kind) -> Result<(), PatternFault> {
 /// The place in the client's text of a place in the text that is read.
 fn origin(pattern: &str, ascii: &str, offset: usize) -> usize {
     let (mut start, mut read) = (0, 0);
-    let mut letters = pattern.char_indices().peekable();
-    while let Some((at, letter)) = letters.next() {
-        // A backslash is read together with the letter after it.
-        if letter == '\\' {
-            letters.next();
+    let mut characters = pattern.char_indices().peekable();
+    while let Some((at, character)) = characters.next() {
+        // A backslash is read together with the character after it.
+        if character == '\\' {
+            characters.next();
         }
-        let end = letters.peek().map_or(pattern.len(), |(next, _)| *next);
+        let end = characters.peek().map_or(pattern.len(), |(next, _)| *next);
         read += regex_to_lark(pattern.get(at..end).unwrap_or_default(), ascii).len();
         if read > offset {
             return at;
@@ -106,11 +106,11 @@ fn fault(pattern: &str, start: usize, end: usize, why: String) -> PatternFault {
         Some(part) => brief(part),
         None => rest().map_or_else(|| "the end".to_owned(), String::from),
     };
-    let letter = pattern.get(..start).unwrap_or_default().chars().count() + 1;
-    PatternFault { why, part, letter, pattern: brief(pattern) }
+    let character = pattern.get(..start).unwrap_or_default().chars().count() + 1;
+    PatternFault { why, part, character, pattern: brief(pattern) }
 }
 
-/// Syntax of other dialects, of which the parser names one letter: the part of `pattern` around
+/// Syntax of other dialects, of which the parser names one character: the part of `pattern` around
 /// `at`, and what it does.
 fn dialect(pattern: &str, at: usize) -> Option<(usize, usize, &'static str)> {
     const GROUPS: &[(&str, &str)] = &[
@@ -132,14 +132,14 @@ fn dialect(pattern: &str, at: usize) -> Option<(usize, usize, &'static str)> {
     let begins = |start: usize| {
         let rest = pattern.get(start..)?;
         let (part, why) = GROUPS.iter().find(|(part, _)| rest.starts_with(part))?;
-        // The letter that the parser names is one of this part.
+        // The character that the parser names is one of this part.
         (start + part.len() > at).then_some((start, start + part.len(), *why))
     };
     let before = at.saturating_sub(3);
     (before..=at).find_map(begins)
 }
 
-/// What a part does that the parser refuses.
+/// Reason why the parser refuses a part, as it follows "a part that".
 fn reason(kind: &ast::ErrorKind) -> String {
     use ast::ErrorKind;
     match kind {
@@ -167,7 +167,7 @@ fn translation(kind: &hir::ErrorKind) -> String {
     }
 }
 
-/// What the compiler refuses in an expression that the parser reads.
+/// Parts of an expression that the parser reads and the compiler refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unserved {
     /// `^` or `$` where something stands before or after it.
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_part_that_is_refused_is_named_with_its_place_and_the_reason() {
-        for (pattern, part, letter, why) in [
+        for (pattern, part, character, why) in [
             ("^(?!a)b$", "(?!", 2, "looks around: ahead"),
             ("^(?=.*\\d).{8,}$", "(?=", 2, "looks around: ahead"),
             ("é(?<=a)b", "(?<=", 2, "looks around: behind"),
@@ -297,7 +297,7 @@ mod tests {
             ("a{3,1}", "{3,1}", 2, "is refused"),
         ] {
             let message = refused(pattern);
-            let place = format!("`{part}` at letter {letter} of `{pattern}`, which ");
+            let place = format!("`{part}` at character {character} of `{pattern}`, which ");
             assert!(message.starts_with(&place), "{place} in {message}");
             assert!(message.contains(why), "{why} in {message}");
         }
@@ -331,6 +331,6 @@ mod tests {
     fn a_long_pattern_is_shortened_in_the_error() {
         let long = format!("{}(?!b)", "a".repeat(500));
         let message = refused(&long);
-        assert!(message.len() < 300 && message.contains("at letter 501"), "{message}");
+        assert!(message.len() < 300 && message.contains("at character 501"), "{message}");
     }
 }

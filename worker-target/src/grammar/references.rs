@@ -158,7 +158,7 @@ fn is_pointer(text: &str) -> bool {
     text.is_empty() || text.starts_with('/')
 }
 
-/// A fragment of an address with its `%25` and the like as letters. What is no such code stays.
+/// Decodes `%25` and the like in a fragment of an address. Text that is no such code stays.
 fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

@@ -30,7 +30,8 @@ const MAX_PATTERN_PROPERTIES: usize = 16;
 const MAX_PATTERN_BYTES: usize = 1_024;
 /// Members or items that a schema counts. Each one is a rule of the grammar.
 const MAX_COUNT: u64 = 256;
-/// Letters that a schema counts. Each one is a state of the lexer, once it is generated.
+/// Longest text that a schema counts, in characters. Each one is a state of the lexer, once it is
+/// generated.
 const MAX_LENGTH: u64 = 8_192;
 
 /// Keywords of the standard that change what is valid and that cannot be enforced.
@@ -96,7 +97,7 @@ pub(super) fn asserts(name: &str) -> bool {
     ASSERTING.contains(&name)
 }
 
-/// What is counted over a whole schema, and what has passed.
+/// Counts over a whole schema, and the schemas that have passed.
 #[derive(Debug)]
 pub(super) struct Check {
     schemas: usize,

@@ -17,7 +17,7 @@ use super::memory::HeldBytes;
 /// A sequence's place in its grammar.
 pub(crate) struct GrammarState {
     inner: RefCell<Inner>,
-    /// What it holds, for the worker's figures.
+    /// Bytes that the state holds, for the worker's figures.
     held: Option<HeldBytes>,
 }
 
@@ -52,7 +52,7 @@ impl GrammarState {
         Self { inner: RefCell::new(inner), held: None }
     }
 
-    /// The same, counted in the worker's memory.
+    /// The state, counted in the worker's memory.
     pub(super) fn holding(self, held: HeldBytes) -> Self {
         Self { held: Some(held), ..self }
     }

@@ -1,9 +1,9 @@
 //! The bytes of every token, read from the model's `tokenizer.json`, and the trie that masks are
 //! computed on.
 //!
-//! Two kinds of tokenizers are read. Byte-level ones write a byte as a letter. Those with pieces
-//! write text, with a letter for the space, and `<0x41>` for a byte. Added tokens that are tags have
-//! no bytes: no text of a grammar contains them, and a grammar names them by their ids.
+//! Two kinds of tokenizers are read. Byte-level ones write a byte as a character. Those with pieces
+//! write text, with a character for the space, and `<0x41>` for a byte. Added tokens that are tags
+//! have no bytes: no text of a grammar contains them, and a grammar names them by their ids.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -27,14 +27,16 @@ pub(crate) enum VocabularyError {
         #[source]
         cause: serde_json::Error,
     },
-    #[error("expected a decoder of bytes or of pieces with a letter for the space, found {found}")]
+    #[error(
+        "expected a byte-level decoder, or one of pieces with a space character, found {found}"
+    )]
     Decoder { found: String },
     #[error("expected token ids below the model's {vocab}, found {id}")]
     Id { id: u32, vocab: usize },
     #[error("expected tokens of at most {MAX_TOKEN_BYTES} bytes, found one of {found}")]
     Long { found: usize },
-    #[error("expected letters of bytes in the token {id}, found another letter")]
-    Letter { id: u32 },
+    #[error("expected characters of bytes in the token {id}, found another character")]
+    Character { id: u32 },
 }
 
 /// Bytes of one token, at most. Published tokenizers have up to 256.
@@ -89,9 +91,9 @@ struct Pattern {
 /// How the pieces of a vocabulary write bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Spelling {
-    /// Every letter is a byte.
+    /// Every character is a byte.
     ByteLevel,
-    /// Text, in which this letter is the space.
+    /// Text, in which this character is the space.
     Pieces { space: String },
 }
 
@@ -122,11 +124,11 @@ impl Decoder {
 }
 
 impl Spelling {
-    /// The bytes of a piece; `None` if a letter is no byte.
-    fn bytes(&self, piece: &str, of_letter: &HashMap<char, u8>) -> Option<Vec<u8>> {
+    /// The bytes of a piece; `None` if a character is no byte.
+    fn bytes(&self, piece: &str, of_character: &HashMap<char, u8>) -> Option<Vec<u8>> {
         match self {
             Self::ByteLevel => {
-                piece.chars().map(|letter| of_letter.get(&letter).copied()).collect()
+                piece.chars().map(|character| of_character.get(&character).copied()).collect()
             }
             Self::Pieces { space } => {
                 let byte = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
@@ -140,22 +142,22 @@ impl Spelling {
     }
 }
 
-/// The byte that each letter of a byte-level tokenizer stands for: printable bytes are their own
-/// letters, the others follow from U+0100 on. Source: openai/gpt-2, encoder.py.
-fn byte_letters() -> HashMap<char, u8> {
+/// The byte that each character of a byte-level tokenizer stands for: printable bytes are their own
+/// characters, the others follow from U+0100 on. Source: openai/gpt-2, encoder.py.
+fn byte_characters() -> HashMap<char, u8> {
     let is_printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut next = 0x100_u32;
-    let mut letters = HashMap::new();
+    let mut characters = HashMap::new();
     for byte in 0..=u8::MAX {
-        let letter = if is_printable(byte) {
+        let character = if is_printable(byte) {
             Some(char::from(byte))
         } else {
             next += 1;
             char::from_u32(next - 1)
         };
-        letters.extend(letter.map(|letter| (letter, byte)));
+        characters.extend(character.map(|character| (character, byte)));
     }
-    letters
+    characters
 }
 
 /// Whether an added token is a tag and no text: white space, for instance, is text.
@@ -191,10 +193,11 @@ impl Vocabulary {
     pub(super) fn of_words(mut words: Vec<Vec<u8>>) -> Self {
         let end = words.len() as u32;
         words.push(b"\xff<|end of the answer|>".to_vec());
-        let letters: usize = words.iter().map(Vec::len).sum();
+        let text_bytes: usize = words.iter().map(Vec::len).sum();
         let trie = TokTrie::from(&TokRxInfo::new(end + 1, end), &words);
-        // A node of the trie takes 8 bytes, and there are at most as many nodes as letters.
-        let bytes = (letters * 9 + words.len() * 12) as u64;
+        // A node of the trie takes 8 bytes, and there are at most as many nodes as bytes of the
+        // words.
+        let bytes = (text_bytes * 9 + words.len() * 12) as u64;
         Self { env: Arc::new(ApproximateTokEnv::new(trie)), end, bytes }
     }
 }
@@ -204,7 +207,7 @@ fn words(file: TokenizerFile, vocab: usize) -> Result<Vec<Vec<u8>>, VocabularyEr
     let TokenizerFile { added_tokens, model, decoder } = file;
     let none = || VocabularyError::Decoder { found: "none".into() };
     let spelling = decoder.ok_or_else(none)?.spelling()?;
-    let of_letter = byte_letters();
+    let of_character = byte_characters();
     let mut words = vec![vec![]; vocab];
     let mut set = |id: u32, bytes: Vec<u8>| {
         if bytes.len() > MAX_TOKEN_BYTES {
@@ -220,11 +223,11 @@ fn words(file: TokenizerFile, vocab: usize) -> Result<Vec<Vec<u8>>, VocabularyEr
     };
     let is_added = |id: u32| added_tokens.iter().any(|token| token.id == id);
     for (piece, id) in pieces {
-        match spelling.bytes(&piece, &of_letter) {
+        match spelling.bytes(&piece, &of_character) {
             Some(bytes) => set(id, bytes)?,
             // Tags are written as they are.
             None if is_added(id) => {}
-            None => return Err(VocabularyError::Letter { id }),
+            None => return Err(VocabularyError::Character { id }),
         }
     }
     for token in &added_tokens {
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_of_a_byte_level_tokenizer_are_bytes() {
+    fn characters_of_a_byte_level_tokenizer_are_bytes() {
         let file = json!({
             "added_tokens": [
                 {"id": 3, "content": "<tool_call>", "special": false},
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_have_a_letter_for_the_space_and_bytes_by_number() {
+    fn pieces_have_a_character_for_the_space_and_bytes_by_number() {
         let sequence = |decoders: Value| json!({"type": "Sequence", "decoders": decoders});
         let replace = json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
         let decoder = sequence(json!([replace, {"type": "ByteFallback"}, {"type": "Fuse"}]));
@@ -299,9 +302,9 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_has_one_letter() {
-        let letters = byte_letters();
-        assert_eq!(letters.len(), 256);
-        assert_eq!((letters[&'Ġ'], letters[&'Ċ'], letters[&'~']), (b' ', b'\n', b'~'));
+    fn every_byte_has_one_character() {
+        let characters = byte_characters();
+        assert_eq!(characters.len(), 256);
+        assert_eq!((characters[&'Ġ'], characters[&'Ċ'], characters[&'~']), (b' ', b'\n', b'~'));
     }
 }

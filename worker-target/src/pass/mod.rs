@@ -18,7 +18,7 @@ use crate::features::ImageFeatures;
 use crate::running::RunningRequest;
 use rows::StepRows;
 
-/// What a step reads and does not change.
+/// Inputs of a step, which it does not change.
 #[derive(Clone, Copy)]
 pub(crate) struct StepInputs<'a> {
     pub(crate) scheduler: &'a Scheduler,
@@ -27,7 +27,7 @@ pub(crate) struct StepInputs<'a> {
     pub(crate) parts: &'a [StepPart],
 }
 
-/// What a step computed.
+/// Results of a step.
 #[derive(Debug, Default)]
 pub(crate) struct StepOutcome {
     /// The chosen tokens. A faulty sequence has the tokens that were chosen before its fault.

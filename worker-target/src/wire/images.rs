@@ -19,7 +19,7 @@ pub(super) struct CheckedImages {
     pub(super) images: Vec<Image>,
 }
 
-/// What images are checked against.
+/// Context of the checks of images.
 #[derive(Clone, Copy)]
 pub(super) struct ImageContext<'a> {
     pub(super) prompt: &'a [u32],
@@ -338,10 +338,7 @@ mod tests {
         );
         // Places without an image: before, between and after images, and without any at all.
         for extra in [(1, 2), (8, 9), (19, 20)] {
-            assert_eq!(
-                refusal(&[image(2)], &prompt(20, &[(2, 8), extra])),
-                invalid("prompt_ids")
-            );
+            assert_eq!(refusal(&[image(2)], &prompt(20, &[(2, 8), extra])), invalid("prompt_ids"));
         }
         assert_eq!(refusal(&[], &good), invalid("prompt_ids"));
         // One place is missing.

@@ -36,7 +36,7 @@ pub(crate) struct CheckedRequest {
     pub(crate) grammar: Option<GrammarSource>,
 }
 
-/// What requests are checked against.
+/// Context of the checks of requests.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestContext<'a> {
     pub(crate) model: &'a TargetInfo,

@@ -13,7 +13,7 @@ use crate::stage::drafter::{
 };
 use crate::stage::{finish, golden, ids};
 
-/// Its hidden rows are as wide as those of the other tiny target.
+/// A checkpoint whose hidden rows are as wide as those of the other tiny target.
 const CHECKPOINT: &str = "qwen3_5-tiny-q4";
 /// Ids of its vocabulary.
 const VOCAB: u64 = 160;

@@ -226,7 +226,7 @@ fn drafts_change_when_tokens_come_and_not_which() {
     stage.same_as_plain_with_drafts("random hidden rows");
 }
 
-/// What a drafter got with one draft request, and for which request of a client.
+/// Draft requests that a drafter got, each with the id of the client's request.
 type RecordedRequests = Arc<Mutex<Vec<(String, DraftRequest)>>>;
 
 #[test]

@@ -16,7 +16,7 @@ use super::stage::{STAMP, Worker};
 
 pub const BLOCK: u32 = 16;
 
-/// What a drafter goes by; its thread and the test share it.
+/// Rules of a scripted drafter; its thread and the test share it.
 pub struct Play {
     /// Ids of the vocabulary.
     pub vocab: u32,

@@ -52,7 +52,7 @@ const NEAR: f32 = 1e-4;
 /// How far log-probabilities may be apart.
 const NEAR_LOG: f32 = 1e-3;
 
-/// What has come of one request.
+/// Results of one request.
 struct Observed {
     ids: Vec<u32>,
     logprobs: Vec<v1::TokenLogprobs>,
@@ -211,7 +211,7 @@ async fn ask(
     Observed { ids, logprobs, outcome }
 }
 
-/// What is done to the worker meanwhile.
+/// Runs the plan's events against the worker, each when its number of tokens has come.
 async fn happen(house: &House, seed: u64, plan: &Plan, come: &watch::Sender<u64>) {
     let mut client = house.worker.client.clone();
     for (at, event) in &plan.events {
@@ -395,7 +395,7 @@ fn run(subject: &'static Subject, seeds: std::ops::Range<u64>) -> Counts {
     })
 }
 
-/// All that this is about did happen, in one of so many interleavings.
+/// Checks that every rare ending did happen, in one of `one_in` interleavings.
 fn enough(counts: &Counts, one_in: u64) {
     let Counts { interleavings, hung_up, cancelled, late, stopped, ejected_or_dead, .. } = *counts;
     if only().is_some() {

@@ -56,7 +56,7 @@ pub const HYBRID: Subject = Subject {
 const HYBRID_CHECKPOINT: &str = "qwen3_5-tiny";
 
 impl Subject {
-    /// Its checkpoint.
+    /// Directory of the checkpoint.
     pub fn dir(&self) -> PathBuf {
         if self.is_hybrid() { golden(HYBRID_CHECKPOINT) } else { demo() }
     }
@@ -188,19 +188,19 @@ pub fn requests(subject: &Subject) -> Vec<Generation> {
 #[derive(Clone, Copy, Debug)]
 pub enum Leaves {
     Never,
-    /// Its client goes away after this many tokens.
+    /// The client goes away after this many tokens.
     HangsUp(u32),
-    /// Its client goes away when so many tokens have come in all, whether or not any of its own
+    /// The client goes away when this many tokens have come in all, whether or not any of its own
     /// has.
     Before(u64),
     Cancelled(u32),
-    /// Its deadline is so many ms away.
+    /// The deadline is this many ms away.
     Deadline(u64),
     /// A token of its own stream is its stop token.
     Stops(u32),
 }
 
-/// What a drafter does with what it is asked.
+/// Behaviour of a drafter when it is asked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mood {
     /// Proposes what will be chosen, as far as it knows the stream.
@@ -223,7 +223,7 @@ pub const MOODS: [Mood; 10] = {
     [Right, Right, Right, HalfRight, HalfRight, Lies, Forgets, Silent, BreaksARule, Dies]
 };
 
-/// What happens when so many tokens have come.
+/// Events of a plan, each at its number of tokens.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     /// Every second request gets another permit.
@@ -243,7 +243,7 @@ pub struct Planned {
     pub margins: bool,
     pub lane: v1::Lane,
     pub reason: v1::RouteReason,
-    /// When so many tokens have come in all.
+    /// Tokens of all requests together before this one begins.
     pub joins: u64,
     pub leaves: Leaves,
 }

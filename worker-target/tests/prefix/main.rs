@@ -44,7 +44,7 @@ impl Stage {
         generation(&format!("r{}", self.requests), prompt, max_tokens)
     }
 
-    /// Its tokens, and how many of its prompt's were found.
+    /// Ids of the answer, and how many tokens of the prompt were found.
     async fn ask(&mut self, prompt: &[u32], max_tokens: u32, scope: &str) -> (Vec<u32>, u32) {
         let request = Generation { cache_scope: scope.into(), ..self.request(prompt, max_tokens) };
         let batches = self.worker.generate(request).await.expect("served");

@@ -49,7 +49,7 @@ pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
     }
 }
 
-/// What a scripted drafter does with a Feed: anything. `false` ends it.
+/// Script of a drafter for a Feed: anything. `false` ends it.
 pub type Script = Box<dyn FnMut(&mut End, &Feed) -> Result<bool, LinkError> + Send>;
 
 /// Hands a link to the worker and plays its drafter on a thread until the script, or the link,

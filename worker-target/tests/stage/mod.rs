@@ -95,13 +95,13 @@ impl Worker {
         generate(self.client.clone(), generation).await
     }
 
-    /// Its figures at this moment, as a heartbeat has them.
+    /// Figures of the worker at this moment, as a heartbeat has them.
     pub async fn figures(&self) -> Heartbeat {
         let stats = self.client.clone().stats(StatsRequest { stamp: Some(STAMP) }).await;
         stats.expect("stats").into_inner().now.expect("figures")
     }
 
-    /// What it has logged.
+    /// Log of the worker.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).expect("a log")
     }

@@ -267,7 +267,7 @@ async fn check_drafts(model: VisionModel) {
     }
 }
 
-/// What is done to a request before it is sent.
+/// Change to a request before it is sent.
 type Damage = fn(&VisionWorker, &mut Generation);
 
 #[tokio::test]
@@ -339,15 +339,15 @@ async fn a_large_image_runs_beside_streams_and_can_be_cancelled() {
     }
     let given_up = async {
         // Whatever it is doing at that moment, its memory is free then.
-        for (at, calls) in [(0, 0), (1, 1), (2, 3), (3, 10)] {
+        for (at, requests) in [(0, 0), (1, 1), (2, 3), (3, 10)] {
             let generation = Generation {
                 request_id: format!("up{at}"),
                 ..worker.submitted(&big.scope(&format!("up{at}")))
             };
             let mut client = worker.process.client.clone();
             let cancelled = async {
-                // A few calls later, wherever it is then.
-                for _ in 0..calls {
+                // A few requests later, wherever it is then.
+                for _ in 0..requests {
                     worker.held_bytes().await;
                 }
                 loop {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use paceline_proto::internal::v1::{Generation, Image, SamplingRule};
+use paceline_proto::internal::v1::{Generation, Image as AnnouncedImage, SamplingRule};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -57,13 +57,13 @@ impl TestImage {
         (self.rows * self.columns / MERGE / MERGE) as usize
     }
 
-    pub fn announced(&self, first: usize) -> Image {
+    pub fn announced(&self, first: usize) -> AnnouncedImage {
         let (scale, bias) = ([2.0_f32 / 255.0; 3], [-1.0_f32; 3]);
         let mut digest = Sha256::new();
         [self.rows, self.columns].iter().for_each(|size| digest.update(size.to_le_bytes()));
         scale.iter().chain(&bias).for_each(|number| digest.update(number.to_le_bytes()));
         digest.update(&*self.pixels);
-        Image {
+        AnnouncedImage {
             file: String::new(),
             bytes: self.pixels.len() as u64,
             digest: digest.finalize().to_vec().into(),
@@ -78,7 +78,7 @@ impl TestImage {
 
 #[derive(Clone)]
 pub enum Piece<'a> {
-    /// So many ids, from this seed.
+    /// This many ids, from this seed.
     Text(usize, u64),
     Image(&'a TestImage),
 }
@@ -92,7 +92,7 @@ pub struct ImageRequest {
 }
 
 pub fn request(pieces: &[Piece<'_>], max_tokens: u32) -> ImageRequest {
-    let (mut prompt, mut images, mut images) = (vec![], vec![], vec![]);
+    let (mut prompt, mut announced, mut images) = (vec![], vec![], vec![]);
     for piece in pieces {
         match piece {
             Text(length, seed) => {
@@ -100,14 +100,14 @@ pub fn request(pieces: &[Piece<'_>], max_tokens: u32) -> ImageRequest {
                 prompt.extend((0..*length).map(|_| (roll(&mut seed) % VOCAB) as u32));
             }
             Image(image) => {
-                images.push(image.announced(prompt.len()));
+                announced.push(image.announced(prompt.len()));
                 prompt.extend(vec![IMAGE; image.places()]);
                 images.push((*image).clone());
             }
         }
     }
     ImageRequest {
-        generation: Generation { images, ..generation("r", &prompt, max_tokens) },
+        generation: Generation { images: announced, ..generation("r", &prompt, max_tokens) },
         images,
     }
 }
@@ -165,11 +165,8 @@ pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
         .expect("the golden file is in the repository");
     let golden: Golden = serde_json::from_slice(&text).expect("it has these fields");
     let image = |name: &String| {
-        let taken = golden
-            .images
-            .iter()
-            .find(|taken| taken.name == *name)
-            .expect("an image of this name");
+        let taken =
+            golden.images.iter().find(|taken| taken.name == *name).expect("an image of this name");
         let digits: Vec<u8> = taken
             .pixels
             .bytes()
@@ -180,15 +177,15 @@ pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
     };
     let case = |(at, case): (usize, &Case)| {
         let images: Vec<TestImage> = case.images.iter().map(image).collect();
-        let (mut images, mut behind) = (vec![], 0);
+        let (mut announced, mut behind) = (vec![], 0);
         for image in &images {
             let first =
                 behind + case.prompt[behind..].iter().position(|id| *id == IMAGE).expect("a place");
-            images.push(image.announced(first));
+            announced.push(image.announced(first));
             behind = first + image.places();
         }
         let generation = Generation {
-            images,
+            images: announced,
             ..generation(&format!("g{at}"), &case.prompt, case.greedy.len() as u32)
         };
         (ImageRequest { generation, images }, case.greedy.clone())

@@ -42,11 +42,11 @@ impl VisionWorker {
         let mut generation = request.generation.clone();
         let number = self.names.fetch_add(1, Ordering::Relaxed);
         generation.request_id = format!("{}-{number}", generation.request_id);
-        for (at, (image, image)) in
+        for (at, (announced, image)) in
             generation.images.iter_mut().zip(&request.images).enumerate()
         {
-            image.file = format!("p{number}-{at}");
-            std::fs::write(self.folder().join(&image.file), &*image.pixels).expect("writable");
+            announced.file = format!("p{number}-{at}");
+            std::fs::write(self.folder().join(&announced.file), &*image.pixels).expect("writable");
         }
         generation
     }

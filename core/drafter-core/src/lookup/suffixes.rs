@@ -34,7 +34,7 @@ struct State {
     link: u32,
     /// Place after its most recent occurrence.
     end: u32,
-    /// Its newest edge; the others follow in a list.
+    /// Newest edge of the state; the others follow in a list.
     edges: u32,
 }
 

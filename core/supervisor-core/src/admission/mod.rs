@@ -28,9 +28,9 @@ use queue::{Queue, RunningByKey, WaitingRequest};
 /// The target's memory at this moment.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetMemory<'a> {
-    /// Its epoch.
+    /// Epoch of the target.
     pub epoch: Epoch,
-    /// What it can hold.
+    /// Capacity of the target.
     pub capacity: &'a Capacity,
     /// Bytes its sequences may hold together.
     pub budget_bytes: u64,
@@ -46,7 +46,7 @@ pub struct TargetMemory<'a> {
 pub struct Admitted {
     /// Which.
     pub ticket: Ticket,
-    /// What it asked for.
+    /// Summary of the request.
     pub summary: RequestSummary,
     /// How long it waited.
     pub queued_ms: u64,
@@ -55,10 +55,10 @@ pub struct Admitted {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     summary: RequestSummary,
-    /// What it was expected to hold when it was admitted.
+    /// Expected bytes of the request at its admission.
     cost_bytes: u64,
     epoch: Epoch,
-    /// Its route, once it has one.
+    /// Route of the request, once it has one.
     permit: Option<Permit>,
     /// Whether the target has it.
     delivered: Delivered,
@@ -80,9 +80,9 @@ enum Delivered {
 pub struct RunningRequest {
     /// The request.
     pub ticket: Ticket,
-    /// Its summary.
+    /// Summary of the request.
     pub summary: RequestSummary,
-    /// Its place, the longest running first, from 1.
+    /// Rank of the request, the longest running first, from 1.
     pub place: u32,
 }
 

@@ -50,7 +50,7 @@ fn summary_of(key: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
     RequestSummary { key: KeyId(key), ..summary(prompt_tokens, max_tokens) }
 }
 
-/// With so many places, a wait of a second, and 16 running requests of a key.
+/// An admission with `places` places, a wait of a second, and 16 running requests of a key.
 fn admission(places: usize) -> Admission {
     Admission::new(places, 1_000, 16)
 }

@@ -13,9 +13,9 @@
 /// A drafter that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedDrafter {
-    /// Its directory, or "lookup".
+    /// Directory of the drafter, or "lookup".
     pub model: String,
-    /// What the target or the worker said: expected and found, or how the process ended.
+    /// Reason from the target or the worker: expected and found, or how the process ended.
     pub reason: String,
 }
 

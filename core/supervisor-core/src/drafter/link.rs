@@ -36,7 +36,7 @@ pub struct LinkEnds {
     pub drafter: Epoch,
 }
 
-/// What changed, by a report or by its absence.
+/// Change of a link, by a report or by its absence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// Drafts can arrive over it.
@@ -116,7 +116,7 @@ impl Link {
         self.stage = LinkStage::Handing { until: now + HANDSHAKE_TIMEOUT_MS };
     }
 
-    /// Its ends, if both workers are there.
+    /// Ends of the link, if both workers are there.
     pub fn ends(&self) -> Option<LinkEnds> {
         self.ends
     }
@@ -269,7 +269,7 @@ impl Link {
         }
     }
 
-    /// Its word in logs.
+    /// Name of the stage in logs.
     pub fn name(&self) -> &'static str {
         match self.stage {
             LinkStage::Apart => "apart",

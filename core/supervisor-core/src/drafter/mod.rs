@@ -64,13 +64,13 @@ pub struct DrafterPlan {
 /// A target that has loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetState {
-    /// Its epoch.
+    /// Epoch of the target.
     pub epoch: Epoch,
-    /// Whether calls reach it.
+    /// Whether requests reach the target.
     pub ready: bool,
 }
 
-/// What drafters need to know of the rest.
+/// Inputs of the drafters from the rest of the core.
 #[derive(Clone, Debug)]
 pub struct DrafterInputs {
     /// The target, if it has loaded.
@@ -83,7 +83,7 @@ pub struct DrafterInputs {
     pub load: DrafterLoad,
 }
 
-/// What is to be done.
+/// Action that the drafters order.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "as in `crate::Action`")]
 pub enum Action {
@@ -95,8 +95,8 @@ pub enum Action {
     LogLink { slot: WorkerSlot, generation: u64, to: &'static str, cause: String },
     /// Log that a drafter of the list was refused, and the one that is tried in its place.
     LogRefusal { refused: RefusedDrafter, next: String },
-    /// Answer an operator's call.
-    Answer { call: OrderId, outcome: Result<(), OrderRefusal> },
+    /// Answer an operator's order.
+    Answer { order_id: OrderId, outcome: Result<(), OrderRefusal> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ struct Successor {
 #[derive(Clone, Debug)]
 struct Takeover {
     slot: WorkerSlot,
-    /// What was wanted without it.
+    /// Wish that held before the drafter was found.
     wanted: Wanted,
     model: String,
 }
@@ -150,7 +150,7 @@ pub struct Drafters {
     successor: Option<Successor>,
     /// Why the current link was last lost; empty once it is up.
     trouble: String,
-    calls: Vec<OpenOrder>,
+    open_orders: Vec<OpenOrder>,
     /// Number of the newest link.
     generation: u64,
     takeover: Option<Takeover>,
@@ -179,7 +179,7 @@ impl Drafters {
             incompatibility: None,
             successor: None,
             trouble: String::new(),
-            calls: Vec::new(),
+            open_orders: Vec::new(),
             generation: term.0 << 32,
             takeover: None,
         }
@@ -373,12 +373,12 @@ impl Drafters {
         self.judge_suspension(inputs, now, &mut out);
         self.end_unused(now, &mut out);
         if inputs.serving {
-            // A call that waits for the end of a drafter is answered before the next one starts.
-            self.answer_calls(inputs, now, &mut out);
+            // An order that waits for the end of a drafter is answered before the next one starts.
+            self.answer_orders(inputs, now, &mut out);
             self.start_missing(now, &mut out);
         }
         self.link_up(inputs, now, &mut out);
-        self.answer_calls(inputs, now, &mut out);
+        self.answer_orders(inputs, now, &mut out);
         out
     }
 
@@ -406,7 +406,7 @@ impl Drafters {
         let linked = up && self.links[self.current.idx()].is_up();
         self.suspension.update(&inputs.load, linked, now);
         if let (None, Some(reason)) = (before, self.suspension.reason()) {
-            self.give_up_calls(reason.why(), out);
+            self.give_up_orders(reason.why(), out);
         }
     }
 

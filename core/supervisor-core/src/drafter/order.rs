@@ -1,11 +1,11 @@
-//! What operators order of the drafter, and what their calls wait for.
+//! Orders of operators about the drafter, and the goals that the orders wait for.
 
 use paceline_vocabulary::Epoch;
 
 use crate::ids::{OrderId, WorkerSlot};
 
-/// What an operator orders. Directories are absolute; an empty one is that of the current drafter,
-/// or of the last.
+/// An operator's order. Directories are absolute; an empty one is that of the current drafter, or
+/// of the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "`model` is as above")]
 pub enum DrafterOrder {
@@ -34,7 +34,7 @@ impl DrafterOrder {
     }
 }
 
-/// What a call waits for.
+/// Goal that an order waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OrderGoal {
     /// The drafter is linked.
@@ -49,9 +49,9 @@ pub(super) enum OrderGoal {
     Renewed(Epoch),
 }
 
-/// A call whose order is not carried out yet.
+/// An order that is not carried out yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenOrder {
-    pub(super) call: OrderId,
+    pub(super) order_id: OrderId,
     pub(super) goal: OrderGoal,
 }

@@ -1,4 +1,4 @@
-//! How operators' orders are carried out. If an operator gives up a call, its order stands.
+//! How operators' orders are carried out. If an operator stops waiting, the order stands.
 
 use paceline_vocabulary::{Millis, Reason};
 
@@ -8,23 +8,24 @@ use crate::denial::OrderRefusal;
 use crate::ids::OrderId;
 use crate::worker::{self, Phase, StopReason};
 
-/// Calls that may wait at once (I6).
-const MAX_CALLS: usize = 64;
+/// Orders that may wait at once (I6).
+const MAX_OPEN_ORDERS: usize = 64;
 
 impl Drafters {
     /// An operator's order.
     pub fn on_order(
         &mut self,
-        call: OrderId,
+        order_id: OrderId,
         order: DrafterOrder,
         serving: bool,
         now: Millis,
     ) -> Vec<Action> {
         let mut out = Vec::new();
         let taken = match order {
-            _ if self.calls.len() >= MAX_CALLS => {
-                let message =
-                    format!("{MAX_CALLS} orders are being carried out already; try again in 1 s");
+            _ if self.open_orders.len() >= MAX_OPEN_ORDERS => {
+                let message = format!(
+                    "{MAX_OPEN_ORDERS} orders are being carried out already; try again in 1 s"
+                );
                 Err(OrderRefusal::new(Reason::QueueFull, message))
             }
             _ if !serving => Err(OrderRefusal::new(Reason::Draining, "the service is stopping")),
@@ -41,8 +42,8 @@ impl Drafters {
             DrafterOrder::Renew => self.renew(now, &mut out),
         };
         match taken {
-            Ok(goal) => self.calls.push(OpenOrder { call, goal }),
-            Err(refused) => out.push(Action::Answer { call, outcome: Err(refused) }),
+            Ok(goal) => self.open_orders.push(OpenOrder { order_id, goal }),
+            Err(refused) => out.push(Action::Answer { order_id, outcome: Err(refused) }),
         }
         out
     }
@@ -178,7 +179,7 @@ impl Drafters {
         self.model = successor.model;
         self.incompatibility = None;
         self.slots[self.current.idx()].live_once(false);
-        for waiting in &mut self.calls {
+        for waiting in &mut self.open_orders {
             if waiting.goal == OrderGoal::Swapped {
                 waiting.goal = OrderGoal::Replaced(old);
             }
@@ -192,7 +193,7 @@ impl Drafters {
     }
 
     /// The drafter is to rest: what waits for it waits in vain.
-    pub(super) fn give_up_calls(&mut self, why: &str, out: &mut Vec<Action>) {
+    pub(super) fn give_up_orders(&mut self, why: &str, out: &mut Vec<Action>) {
         let refused = OrderRefusal::new(Reason::DrafterState, why);
         self.fail_swap(refused.clone(), out);
         self.fail(|goal| matches!(goal, OrderGoal::Up | OrderGoal::Renewed(_)), &refused, out);
@@ -204,8 +205,8 @@ impl Drafters {
         refused: &OrderRefusal,
         out: &mut Vec<Action>,
     ) {
-        for waiting in self.calls.extract_if(.., |waiting| which(waiting.goal)) {
-            out.push(Action::Answer { call: waiting.call, outcome: Err(refused.clone()) });
+        for waiting in self.open_orders.extract_if(.., |waiting| which(waiting.goal)) {
+            out.push(Action::Answer { order_id: waiting.order_id, outcome: Err(refused.clone()) });
         }
     }
 
@@ -236,20 +237,21 @@ impl Drafters {
         self.fail_swap(refused, out);
     }
 
-    pub(super) fn answer_calls(
+    pub(super) fn answer_orders(
         &mut self,
         inputs: &DrafterInputs,
         now: Millis,
         out: &mut Vec<Action>,
     ) {
-        let mut calls = std::mem::take(&mut self.calls);
-        calls.retain(|waiting| {
+        let mut open_orders = std::mem::take(&mut self.open_orders);
+        open_orders.retain(|waiting| {
             let outcome = self.outcome(waiting.goal, inputs, now);
             let open = outcome.is_none();
-            out.extend(outcome.map(|outcome| Action::Answer { call: waiting.call, outcome }));
+            let order_id = waiting.order_id;
+            out.extend(outcome.map(|outcome| Action::Answer { order_id, outcome }));
             open
         });
-        self.calls = calls;
+        self.open_orders = open_orders;
     }
 
     /// How an order ended; `None`: it has not.

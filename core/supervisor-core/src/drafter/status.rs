@@ -1,4 +1,4 @@
-//! What the drafters' state means to routing, and in words to operators.
+//! State of the drafters, for routing and in words for operators.
 
 use paceline_vocabulary::Millis;
 use paceline_vocabulary::state::ProcessState;

@@ -54,7 +54,7 @@ impl SuspendReason {
     }
 }
 
-/// What the suspension depends on.
+/// Conditions that the suspension depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrafterLoad {
     /// A request runs that drafts, or would if the drafter were there.

@@ -1,4 +1,4 @@
-//! What processes report: heartbeats with their figures and links, and their descriptions.
+//! Reports of processes: heartbeats with their figures and links, and descriptions.
 
 use std::sync::Arc;
 

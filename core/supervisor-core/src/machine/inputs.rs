@@ -1,4 +1,4 @@
-//! What a schedule does to the machine.
+//! Effect of a schedule's inputs on the machine.
 
 use super::process::kind;
 use super::schedule::Input;
@@ -122,21 +122,21 @@ impl Machine {
     }
 
     pub(super) fn order(&mut self, verb: u64, model: u64) {
-        self.called += 1;
-        let call = OrderId(self.called);
+        self.last_order += 1;
+        let order_id = OrderId(self.last_order);
         let model = ["", "/d", "/e"][model as usize % 3].to_owned();
         let (order, done) = match verb {
             0 => (DrafterOrder::Stop, "stopped"),
             1 => (DrafterOrder::Start { model }, "started"),
             _ => (DrafterOrder::Swap { model }, "swapped"),
         };
-        self.calls.insert(call, done);
-        self.post(0, Happening::Message(Event::DrafterOrdered { call, order }));
+        self.orders.insert(order_id, done);
+        self.post(0, Happening::Message(Event::DrafterOrdered { order_id, order }));
     }
 
     pub(super) fn command(&mut self, what: u64, now: u64) {
-        self.called += 1;
-        let call = OrderId(self.called);
+        self.last_order += 1;
+        let order_id = OrderId(self.last_order);
         let parts = [
             ServiceProcess::Target,
             ServiceProcess::Drafter,
@@ -148,8 +148,8 @@ impl Machine {
             5 | 6 => OperatorOrder::Resume,
             _ => OperatorOrder::Restart { process: parts[what as usize % 4], at_once: now > 0 },
         };
-        self.calls.insert(call, "commanded");
-        self.post(0, Happening::Message(Event::Ordered { call, order }));
+        self.orders.insert(order_id, "commanded");
+        self.post(0, Happening::Message(Event::Ordered { order_id, order }));
     }
 
     pub(super) fn set_policy(&mut self, setting: u64) {
@@ -164,9 +164,9 @@ impl Machine {
             PolicyChange::MaxContext(Limit::Is(4_096)),
         ];
         let change = changes[setting as usize % changes.len()];
-        self.called += 1;
-        let call = OrderId(self.called);
-        self.calls.insert(call, "set");
-        self.post(0, Happening::Message(Event::PolicySet { call, change }));
+        self.last_order += 1;
+        let order_id = OrderId(self.last_order);
+        self.orders.insert(order_id, "set");
+        self.post(0, Happening::Message(Event::PolicySet { order_id, change }));
     }
 }

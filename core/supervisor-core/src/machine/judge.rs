@@ -1,5 +1,5 @@
-//! What has to hold after each event, judged by the machine's own state and by the messages that
-//! the supervisor received.
+//! Rules that must hold after each event, judged by the machine's own state and by the messages
+//! that the supervisor received.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::testing::*;
 /// Heartbeats older than this leave a doubt.
 const FRESH_MS: u64 = 1_500;
 /// Longest time until the target has a permit or policy, from the last loss on the way: the timeout
-/// of that call, the longest pause after it, and late messages.
+/// of that request, the longest pause after it, and late messages.
 const DELIVERY_MS: u64 = 10_000;
 /// Requests up to which speculation is allowed before it is measured.
 const FEW: usize = 4;
 
-/// What a process last showed of itself.
+/// State of a process by its last heartbeat.
 #[derive(Clone, Copy, Debug)]
 struct LastHeartbeat {
     at: u64,
@@ -26,7 +26,7 @@ struct LastHeartbeat {
     moved_at: u64,
 }
 
-/// What the supervisor received.
+/// Messages that the supervisor received.
 #[derive(Debug, Default)]
 pub(super) struct Received {
     /// The last heartbeat of each.
@@ -262,7 +262,7 @@ impl Machine {
             permit.reason != RouteReason::Modality || permit.lane == Lane::Plain,
             "a permit contradicts itself",
         );
-        self.tally(images && permit.lane == Lane::Speculative, "drafts behind images");
+        self.tally(images && permit.lane == Lane::Speculative, "drafts with images");
         let wishes = policy.force == Force::Speculative
             || request.summary.wish != paceline_vocabulary::RouteWish::Plain;
         let slot = WorkerId::Drafter(self.core.drafters().current_slot());
@@ -274,7 +274,7 @@ impl Machine {
         let calm = wishes
             && !(images && blind)
             && link.is_some()
-            && self.calls.is_empty()
+            && self.orders.is_empty()
             && self
                 .processes
                 .get(&slot)
@@ -319,6 +319,6 @@ impl Machine {
             && !self.absent
             && !self.core.is_stopping()
             && drafts
-            && self.calls.is_empty()
+            && self.orders.is_empty()
     }
 }

@@ -69,7 +69,7 @@ enum Happening {
     HangsUp(Ticket),
     /// The descriptors of a link are on their way.
     Handed(u64, WorkerSlot, LinkEnds),
-    /// Its handshake is over.
+    /// The handshake of a link is over.
     Greeted(u64),
     /// A request reaches the target.
     Arrives(Ticket, Permit),
@@ -86,7 +86,7 @@ enum Happening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Waiting,
-    /// Its client went while it waited: until that is reported the core goes on with it.
+    /// The client went while the request waited. Until that is reported the core still counts it.
     Left,
     Running {
         epoch: Epoch,
@@ -108,7 +108,7 @@ struct Request {
     answer: u32,
     /// It got it.
     served: bool,
-    /// Its permit as the target has it, once the request is there.
+    /// Permit of the request as the target has it, once the request is there.
     permit: Option<Permit>,
 }
 
@@ -157,7 +157,7 @@ struct Machine {
     inputs: Vec<Input>,
     /// Inputs that are still to come.
     to_come: usize,
-    /// What is to come, by time and order.
+    /// Happenings that are to come, by time and order.
     agenda: BTreeMap<(u64, u64), Happening>,
     numbered: u64,
     /// The supervisor is not run until then.
@@ -173,16 +173,16 @@ struct Machine {
     requests: BTreeMap<Ticket, Request>,
     submitted: u64,
     outcomes: u64,
-    /// What was ordered and is not answered.
-    calls: BTreeMap<OrderId, &'static str>,
-    called: u64,
+    /// Orders without an answer, each with the name of its outcome.
+    orders: BTreeMap<OrderId, &'static str>,
+    last_order: u64,
     exited: bool,
     seen: BTreeMap<String, u64>,
     log: VecDeque<String>,
     failure: Option<String>,
 }
 
-/// What a run came to.
+/// Outcome of a run: counts by name, or the failure.
 type Outcome = Result<BTreeMap<String, u64>, String>;
 
 impl Machine {
@@ -239,8 +239,8 @@ impl Machine {
             requests: BTreeMap::new(),
             submitted: 0,
             outcomes: 0,
-            calls: BTreeMap::new(),
-            called: 0,
+            orders: BTreeMap::new(),
+            last_order: 0,
             exited: false,
             seen: BTreeMap::new(),
             log: VecDeque::new(),
@@ -309,7 +309,7 @@ impl Machine {
                 let state = (
                     self.core.target().phase(),
                     self.core.drafters().state(),
-                    &self.calls,
+                    &self.orders,
                     self.core.drafters().reason(Millis(self.now)),
                 );
                 let what = format!("it does not recover by itself: {state:?}");
@@ -319,7 +319,7 @@ impl Machine {
         while self.failure.is_none() && !self.requests.is_empty() && self.turn() {
             self.require(self.now - begun < 2 * RECOVERY_MS, "a request has no end");
         }
-        self.require(self.calls.is_empty(), "an order has no answer");
+        self.require(self.orders.is_empty(), "an order has no answer");
         let before = self.count("admit");
         let ticket = Ticket(self.submitted);
         self.submit([100, 50, 0, 0, 0]);
@@ -345,7 +345,7 @@ impl Machine {
         self.require(self.outcomes == self.submitted, "each request has one outcome (I4)");
         self.require(self.core.admission().reserved_bytes() == 0, "all bytes came back (I11)");
         self.require(self.processes.is_empty(), "a process is left");
-        self.require(self.calls.is_empty(), "an order has no answer");
+        self.require(self.orders.is_empty(), "an order has no answer");
     }
 
     fn count(&self, first: &str) -> u64 {

@@ -7,7 +7,7 @@ pub(super) struct Process {
     pub(super) epoch: Epoch,
     /// Directory of a drafter.
     pub(super) model: String,
-    /// Its weights are there from then on; never in a crash loop, in which it ends instead.
+    /// The weights are loaded from then on. In a crash loop the process ends then instead.
     pub(super) loaded_at: u64,
     pub(super) frozen: bool,
     pub(super) hung: bool,
@@ -40,7 +40,7 @@ impl Process {
         }
     }
 
-    /// What it does, with work or without.
+    /// Phase of the process, with work or without.
     pub(super) fn phase(&self, now: u64, busy: bool, prefill: bool) -> WorkerPhase {
         match () {
             () if self.leaving => WorkerPhase::Stopping,
@@ -52,16 +52,16 @@ impl Process {
     }
 }
 
-/// What is wrong with the machine at this moment; index 0 is the target, 1 the drafters.
+/// Faults of the machine at this moment; index 0 is the target, 1 the drafters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
-    /// So many of its next starts end while they load.
+    /// Number of next starts that end while they load.
     pub(super) loops: [u64; 2],
-    /// So many of its next starts do not come about.
+    /// Number of next starts that do not come about.
     pub(super) unstartable: [u64; 2],
-    /// Its next load takes so much longer.
+    /// Additional milliseconds of the next load.
     pub(super) slow_load_ms: [u64; 2],
-    /// Its heartbeats are lost until then.
+    /// Heartbeats are lost until then.
     pub(super) silent_until: [u64; 2],
     /// Steps take 8 s until then.
     pub(super) slow_until: u64,
@@ -71,13 +71,13 @@ pub(super) struct Faults {
     pub(super) refuses: bool,
     /// Drafts come too late until then.
     pub(super) late_until: u64,
-    /// What the target has measured speculation to be worth, in percent of plain decoding.
+    /// Gain of speculation that the target has measured, in percent of plain decoding.
     pub(super) gain: Option<u64>,
     /// Percent of the KV budget that is held, and until when.
     pub(super) pressure: (u64, u64),
 }
 
-/// Its place in [`Faults`].
+/// Index of a worker in the arrays of [`Faults`].
 pub(super) fn kind(worker: WorkerId) -> usize {
     match worker {
         WorkerId::Target => 0,

@@ -1,4 +1,4 @@
-//! What is done to a simulated machine, and when: drawn from a seed, or read from a scenario file.
+//! Inputs of a simulated machine and their times: drawn from a seed, or read from a scenario file.
 //! One line each, `12.345 crash target`; a schedule that fails is made shorter and written down in
 //! this form.
 
@@ -56,7 +56,7 @@ impl Input {
         WORDS[self.word].0
     }
 
-    /// Its numbers, in the order of the list.
+    /// Numbers of the input, in the order of the list.
     pub(super) fn numbers(&self) -> [u64; 5] {
         self.numbers
     }
@@ -196,7 +196,7 @@ fn order(random: &mut Random, at: u64) -> Input {
     }
 }
 
-/// The shortest schedule found that still `fails`, by leaving parts out; at most so many tries.
+/// The shortest schedule found that still `fails`, by leaving parts out, in at most `tries` tries.
 pub(super) fn shrink(
     mut inputs: Vec<Input>,
     mut tries: usize,

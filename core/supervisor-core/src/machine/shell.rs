@@ -1,5 +1,4 @@
-//! What the machine does when the core orders something: the shell's part, processes, the target's
-//! links.
+//! Reaction of the machine to the core's orders: the shell's part, processes, the target's links.
 
 use super::{Delivered, Fate, Happening, Machine, Process, TargetLinks, kind, target};
 use crate::testing::*;
@@ -28,8 +27,8 @@ impl Machine {
                 let delay = self.random.below(4);
                 self.post(delay, Happening::Permits(self.term, epoch, changes));
             }
-            Action::Answer { call, outcome } => {
-                let done = self.calls.remove(&call);
+            Action::Answer { order_id, outcome } => {
+                let done = self.orders.remove(&order_id);
                 self.require(done.is_some() || self.absent, "an order is answered twice");
                 if let (Some(done), true) = (done, outcome.is_ok()) {
                     *self.seen.entry(done.to_owned()).or_default() += 1;

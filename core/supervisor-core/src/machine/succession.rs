@@ -15,7 +15,7 @@ impl Machine {
             .filter(|request| matches!(request.fate, Fate::Waiting | Fate::Running { .. }))
             .count() as u64;
         self.requests.clear();
-        self.calls.clear();
+        self.orders.clear();
         let delivered = |happening: &Happening| matches!(happening, Happening::Message(_));
         let lost: Vec<(u64, u64)> =
             self.agenda.iter().filter(|(_, what)| delivered(what)).map(|(at, _)| *at).collect();
@@ -36,10 +36,10 @@ impl Machine {
     pub(super) fn lose(&mut self, event: &Event) {
         match event {
             Event::Submitted { .. } => self.outcomes += 1,
-            Event::DrafterOrdered { call, .. }
-            | Event::Ordered { call, .. }
-            | Event::PolicySet { call, .. } => {
-                self.calls.remove(call);
+            Event::DrafterOrdered { order_id, .. }
+            | Event::Ordered { order_id, .. }
+            | Event::PolicySet { order_id, .. } => {
+                self.orders.remove(order_id);
             }
             _ => {}
         }

@@ -1,6 +1,6 @@
-//! What the simulated target does with memory: a sequence holds the class of what it has so far and
-//! grows from class to class; where all together would hold more than there is, the youngest hold
-//! nothing and wait. And what reaches it of permits and policy.
+//! Memory of the simulated target. A sequence holds the class of its present length and grows from
+//! class to class. If all together would hold more than there is, the youngest hold nothing and
+//! wait. Also the permits and policies that reach the target.
 
 use super::{BUDGET, Fate, Happening, Machine, Request};
 use crate::testing::*;
@@ -8,11 +8,11 @@ use crate::testing::*;
 /// Until the first token, and between two.
 const FIRST_MS: u64 = 20;
 const TOKEN_MS: u64 = 5;
-/// The shell's timeout of a call, and its pause before a policy is sent again.
+/// The shell's timeout of a request to the target, and its pause before a policy is sent again.
 const ANSWER_MS: u64 = 2_000;
 const POLICY_AGAIN_MS: u64 = 1_000;
 
-/// How long an answer of so many tokens takes.
+/// Time of an answer of `tokens` tokens.
 pub(super) fn time_ms(tokens: u32) -> u64 {
     FIRST_MS + u64::from(tokens) * TOKEN_MS
 }
@@ -38,7 +38,7 @@ impl Machine {
         })
     }
 
-    /// What a running request needs for what it has so far.
+    /// Bytes that a running request needs for its present length.
     fn needs(&self, request: &Request) -> Option<u64> {
         let Fate::Running { since, .. } = request.fate else { return None };
         let tokens =
@@ -62,15 +62,15 @@ impl Machine {
         Some(Event::Served { ticket, served })
     }
 
-    /// Whether a call reaches this epoch of the target.
+    /// Whether a request reaches this epoch of the target.
     fn is_reached(&mut self, epoch: Epoch) -> bool {
         let awake =
             |process: &super::Process| process.epoch == epoch && !process.frozen && !process.hung;
         self.processes.get(&WorkerId::Target).is_some_and(awake) && !self.is_lost()
     }
 
-    /// Now and then a call or its answer is lost, in bad times every second one. From then on the
-    /// next has its time.
+    /// Now and then a request or its answer is lost, in bad times every second one. From then on
+    /// the next has its time.
     fn is_lost(&mut self) -> bool {
         let lost =
             self.random.below(if self.faults.unreached_until > self.now { 2 } else { 20 }) == 0;

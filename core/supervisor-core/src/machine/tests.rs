@@ -1,6 +1,6 @@
 use super::*;
 
-/// So many schedules in the suite.
+/// Number of schedules in the suite.
 const SUITE: u64 = 2_000;
 
 fn many(seeds: std::ops::RangeInclusive<u64>) -> BTreeMap<String, u64> {
@@ -35,7 +35,7 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "admit plain forced",
             "admit plain concurrency",
             "admit plain modality",
-            "drafts behind images",
+            "drafts with images",
             "admit plain kv_pressure",
             "admit plain drafter_absent",
             "admit plain drafter_loading",

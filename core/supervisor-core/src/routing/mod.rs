@@ -29,9 +29,9 @@ pub use route::{DrafterState, Measured, PRIOR_CONCURRENT, Signals, route};
 /// A route as it was decided, for the log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// What the client asked for.
+    /// Wish of the client.
     pub wish: RouteWish,
-    /// What was known.
+    /// Signals at the time of the decision.
     pub signals: Signals,
     /// The policy in force.
     pub policy: Policy,
@@ -41,7 +41,7 @@ pub struct Decision {
     pub again: bool,
 }
 
-/// What is to be done.
+/// Action that routing orders.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "as in `crate::Action`")]
 pub enum Action {
@@ -60,13 +60,13 @@ pub struct PolicyChanged {
     pub epoch: u64,
     /// The key.
     pub key: &'static str,
-    /// Its value before.
+    /// Value of the key before.
     pub from: String,
-    /// Its value now.
+    /// Value of the key now.
     pub to: String,
 }
 
-/// What routing needs to know of the workers.
+/// Inputs of routing about the workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// The target's process.
@@ -77,7 +77,7 @@ pub struct Inputs<'a> {
     pub drafter_images: bool,
 }
 
-/// What running requests were last routed by: a change routes all of them again.
+/// Inputs by which running requests were last routed: a change routes all of them again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Basis {
     drafter: DrafterState,
@@ -92,7 +92,7 @@ struct PushedPolicy {
     policy_epoch: u64,
 }
 
-/// What routing remembers.
+/// State of routing.
 #[derive(Debug)]
 pub struct Routing {
     policy: Policy,
@@ -272,12 +272,12 @@ impl Routing {
         route(summary.wish, &signals, &self.policy).lane == Lane::Speculative
     }
 
-    /// The same signals for a first route: only a first route may probe.
+    /// Signals for a first route: only a first route may probe.
     fn with_probe(&self, signals: Signals, now: Millis) -> Signals {
         Signals { probe: self.probe.is_due(now), ..signals }
     }
 
-    /// What is known of a request at `place` among `active` running ones.
+    /// Signals of a request at `place` among `active` running ones.
     fn signals(
         &self,
         summary: &RequestSummary,
@@ -325,7 +325,7 @@ impl Routing {
 pub struct FirstRoute {
     /// The permit.
     pub permit: Permit,
-    /// Its line in the route log, if routes are logged.
+    /// Action that logs the route, if routes are logged.
     pub log: Option<Action>,
 }
 

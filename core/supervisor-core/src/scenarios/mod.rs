@@ -59,7 +59,7 @@ struct Scenario {
 }
 
 impl Scenario {
-    /// What follows from one line at one time, in words.
+    /// Actions that follow from one line at one time, in words.
     fn play(&mut self, words: &Words<'_>, now: Millis, place: &str) -> Vec<String> {
         match words.all[0] {
             "goes_on" => {

@@ -73,9 +73,9 @@ pub(crate) fn name_of(action: &Action) -> String {
             let again = if decision.again { " again" } else { "" };
             format!("log r{}{again} {}", ticket.0, route(&decision.permit))
         }
-        Action::Answer { call, outcome } => match outcome {
-            Ok(()) => format!("answer call={} done", call.0),
-            Err(refused) => format!("answer call={} {}", call.0, refused.reason.word()),
+        Action::Answer { order_id, outcome } => match outcome {
+            Ok(()) => format!("answer order={} done", order_id.0),
+            Err(refused) => format!("answer order={} {}", order_id.0, refused.reason.word()),
         },
         Action::LogLink { slot, generation, to, .. } => {
             format!("link g={} d{} {to}", generation & 0xFFFF_FFFF, slot.idx())

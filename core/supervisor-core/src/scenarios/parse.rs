@@ -88,7 +88,7 @@ fn heartbeat(words: &Words<'_>) -> Heartbeat {
     }
 }
 
-/// `4:1.5,16:0.9`: up to so many sequences, so much is gained, each well measured.
+/// `4:1.5,16:0.9`: up to 4 sequences the gain is 1.5, up to 16 it is 0.9, each well measured.
 fn figures(text: &str) -> SpeculationFigures {
     let bucket = |text: &str| {
         let (up_to, gain) = text.split_once(':').expect("4:1.5");
@@ -201,16 +201,16 @@ pub(super) fn event(words: &Words<'_>) -> Event {
         "stop" => Event::StopAsked,
         "orphaned" => Event::ParentGone,
         "tick" => Event::TimePassed,
-        _ if words.value("call").is_some() => ordered(words),
+        _ if words.value("order").is_some() => ordered(words),
         _ => Event::Worker(WorkerId::Target, worker_event(words)),
     }
 }
 
 /// An operator's order.
 fn ordered(words: &Words<'_>) -> Event {
-    let call = OrderId(words.number("call").expect("call=1"));
-    let of_drafter = |order| Event::DrafterOrdered { call, order };
-    let of_service = |order| Event::Ordered { call, order };
+    let order_id = OrderId(words.number("order").expect("order=1"));
+    let of_drafter = |order| Event::DrafterOrdered { order_id, order };
+    let of_service = |order| Event::Ordered { order_id, order };
     match words.all[0] {
         "start_drafter" => of_drafter(DrafterOrder::Start { model: words.model() }),
         "stop_drafter" => of_drafter(DrafterOrder::Stop),
@@ -233,7 +233,7 @@ fn ordered(words: &Words<'_>) -> Event {
             let setting = words.all.iter().find(|word| word.starts_with("routing."));
             let setting = setting.and_then(|word| word.split_once('='));
             let (key, value) = setting.expect("routing.key=value");
-            Event::PolicySet { call, change: policy_change(key, value) }
+            Event::PolicySet { order_id, change: policy_change(key, value) }
         }
         other => panic!("no order {other}"),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::World;
 use crate::testing::*;
 
-/// What a link came to, by which another between the same two may follow or may not.
+/// Fate of a link, which decides whether another between the same two workers may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Open,

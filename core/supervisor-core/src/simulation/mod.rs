@@ -88,8 +88,8 @@ struct World {
     submitted: Vec<Millis>,
     processes: BTreeMap<WorkerId, Process>,
     links: Links,
-    /// What was ordered, whether it was answered, and the target's last epoch before it.
-    calls: BTreeMap<OrderId, (&'static str, bool, u64)>,
+    /// Each order's kind, whether it was answered, and the target's last epoch before it.
+    orders: BTreeMap<OrderId, (&'static str, bool, u64)>,
     /// The routes of those that run.
     permits: BTreeMap<Ticket, Permit>,
     /// Those that the last order for other permits did not reach.
@@ -157,7 +157,7 @@ impl World {
             permits: BTreeMap::new(),
             missed: Vec::new(),
             unmeasured: true,
-            calls: BTreeMap::new(),
+            orders: BTreeMap::new(),
             last_target: 0,
             last_drafter: 0,
             exited: false,
@@ -395,7 +395,7 @@ impl World {
         self.deliver(Event::Worker(worker, worker::Event::Heartbeat(Box::new(heartbeat))));
     }
 
-    /// What the target reports as measured: at first nothing, then a gain or none.
+    /// Figures that the target reports as measured: at first none, then a gain or none.
     fn figures(&mut self) -> Option<SpeculationFigures> {
         let gain = [0.0, 0.0, 1.0, 1.5][self.random.below(4) as usize];
         self.unmeasured = gain == 0.0;

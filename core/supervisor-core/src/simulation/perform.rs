@@ -1,4 +1,4 @@
-//! What the world does when the core orders something, and what it holds the order against.
+//! Reaction of the world to the core's orders, and the checks of each order.
 
 use super::{Fate, WORKERS, World};
 use crate::testing::*;
@@ -11,7 +11,7 @@ impl World {
             }
             Action::Connect { generation, slot, ends } => self.connect(generation, slot, ends),
             Action::Repermit { epoch, changes } => return Some(self.repermit(epoch, changes)),
-            Action::Answer { call, outcome } => self.answer(call, outcome.is_ok()),
+            Action::Answer { order_id, outcome } => self.answer(order_id, outcome.is_ok()),
             Action::Admit { ticket, epoch, permit, .. } => self.admit(ticket, epoch, permit),
             Action::Deny { ticket, denial } => {
                 let newest = self.requests.last_key_value().map(|(newest, _)| *newest);
@@ -111,11 +111,11 @@ impl World {
         Event::Repermitted { epoch, missed }
     }
 
-    /// An operator's call is answered.
-    fn answer(&mut self, call: OrderId, is_done: bool) {
-        let (kind, answered, target) = self.calls[&call];
-        self.assert(!answered, "a call is answered twice");
-        self.calls.insert(call, (kind, true, target));
+    /// An operator's order is answered.
+    fn answer(&mut self, order_id: OrderId, is_done: bool) {
+        let (kind, answered, target) = self.orders[&order_id];
+        self.assert(!answered, "an order is answered twice");
+        self.orders.insert(order_id, (kind, true, target));
         if is_done {
             *self.seen.entry(kind.to_owned()).or_default() += 1;
             self.check_answer(kind, target);

@@ -1,4 +1,4 @@
-//! What may happen next, at random.
+//! Random choice of the next step.
 
 use std::sync::Arc;
 
@@ -161,7 +161,7 @@ impl World {
     }
 
     fn set_policy(&mut self) {
-        let call = OrderId(self.calls.len() as u64);
+        let order_id = OrderId(self.orders.len() as u64);
         let change = [
             PolicyChange::Force(Force::Plain),
             PolicyChange::Force(Force::Auto),
@@ -172,12 +172,12 @@ impl World {
             PolicyChange::KvPressure(0.5),
             PolicyChange::MaxContext(Limit::Auto),
         ][self.random.below(8) as usize];
-        self.calls.insert(call, ("set", false, 0));
-        self.deliver(Event::PolicySet { call, change });
+        self.orders.insert(order_id, ("set", false, 0));
+        self.deliver(Event::PolicySet { order_id, change });
     }
 
     fn order(&mut self) {
-        let call = OrderId(self.calls.len() as u64);
+        let order_id = OrderId(self.orders.len() as u64);
         let model = ["", "/d", "/e"][self.random.below(3) as usize].to_owned();
         let order = match self.random.below(6) {
             0 => DrafterOrder::Stop,
@@ -191,12 +191,12 @@ impl World {
             DrafterOrder::Swap { .. } => "swapped",
             DrafterOrder::Renew => "renewed",
         };
-        self.calls.insert(call, (kind, false, self.last_target));
-        self.deliver(Event::DrafterOrdered { call, order });
+        self.orders.insert(order_id, (kind, false, self.last_target));
+        self.deliver(Event::DrafterOrdered { order_id, order });
     }
 
     fn command(&mut self) {
-        let call = OrderId(self.calls.len() as u64);
+        let order_id = OrderId(self.orders.len() as u64);
         let at_once = self.random.below(3) == 0;
         let restart = |process| OperatorOrder::Restart { process, at_once };
         let (order, kind) = match self.random.below(12) {
@@ -208,8 +208,8 @@ impl World {
             _ => (OperatorOrder::Resume, "undone"),
         };
         self.leaving |= kind == "supervisor restarts";
-        self.calls.insert(call, (kind, false, self.last_target));
-        self.deliver(Event::Ordered { call, order });
+        self.orders.insert(order_id, (kind, false, self.last_target));
+        self.deliver(Event::Ordered { order_id, order });
     }
 
     /// The gateway attaches, reports another state, or detaches.

@@ -1,4 +1,4 @@
-//! What comes into a worker's state machine, and what it orders.
+//! Events that a worker's state machine receives, and actions that it orders.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use paceline_vocabulary::report::Heartbeat;
 
 use super::life::{WorkerDescription, WorkerExit};
 
-/// What happened.
+/// Event that a worker's state machine receives.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Event {
@@ -81,7 +81,7 @@ impl Event {
     }
 }
 
-/// What is to be done.
+/// Action that a worker's state machine orders.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Action {

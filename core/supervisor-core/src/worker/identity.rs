@@ -3,7 +3,7 @@
 
 use paceline_vocabulary::Epoch;
 
-/// What makes two workers the same.
+/// Properties in which two equal workers agree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerIdentity {
     /// Version of the program and digest of the internal messages (`paceline_proto::BUILD`).
@@ -12,12 +12,12 @@ pub struct WorkerIdentity {
     pub config_digest: String,
 }
 
-/// What a worker claims when it is adopted.
+/// Claim of a worker when it is adopted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerClaim {
-    /// Its epoch.
+    /// Epoch of the worker.
     pub epoch: Epoch,
-    /// Its process id.
+    /// Process id of the worker.
     pub pid: u32,
     /// Program and settings.
     pub identity: WorkerIdentity,

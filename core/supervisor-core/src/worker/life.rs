@@ -75,7 +75,7 @@ pub enum WorkerDescription {
     Target {
         /// The model it serves.
         model: ModelInfo,
-        /// What it can hold.
+        /// Capacity of the target.
         capacity: Capacity,
     },
     /// A drafter.
@@ -92,7 +92,7 @@ impl WorkerDescription {
         }
     }
 
-    /// What a target can hold.
+    /// Capacity of a target.
     pub fn capacity(&self) -> Option<&Capacity> {
         match self {
             WorkerDescription::Target { capacity, .. } => Some(capacity),
@@ -108,7 +108,7 @@ impl WorkerDescription {
         }
     }
 
-    /// What a drafter proposes.
+    /// Description of a drafter.
     pub fn drafter(&self) -> Option<&DrafterInfo> {
         match self {
             WorkerDescription::Drafter(info) => Some(info),
@@ -128,15 +128,15 @@ impl WorkerDescription {
 /// A process and its last heartbeat.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// Its number.
+    /// Number of the life.
     pub epoch: Epoch,
-    /// Its process id.
+    /// Id of the process.
     pub pid: u32,
     /// When it was started, or found.
     pub since: Millis,
-    /// Its last heartbeat.
+    /// Last heartbeat of the process.
     pub heartbeat: Option<Heartbeat>,
-    /// Its description, once it has loaded.
+    /// Description of the process, once it has loaded.
     pub described: Option<Arc<WorkerDescription>>,
     /// An earlier supervisor started it.
     pub earlier: bool,
@@ -222,8 +222,8 @@ impl Life {
         if kv.budget_bytes == 0 { 0.0 } else { kv.held_bytes as f64 / kv.budget_bytes as f64 }
     }
 
-    /// What a target has measured of speculation, once it has measured drafts: before, every gain
-    /// is 1 and means nothing.
+    /// Figures of speculation from a target, once it has measured drafts: before, every gain is 1
+    /// and means nothing.
     pub fn figures(&self) -> Option<&SpeculationFigures> {
         let figures = self.heartbeat.as_ref()?.figures.as_ref()?;
         figures.draft.is_some_and(|draft| draft.observations > 0).then_some(figures)

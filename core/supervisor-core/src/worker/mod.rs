@@ -30,7 +30,7 @@ pub use phase::{HangKind, Phase, StopReason, StopStage, SuspectReason};
 pub use restart::{Restart, RestartBudget, RestartPauses};
 pub use settings::{WorkerSettings, WorkerTimeouts};
 
-/// What a worker serves.
+/// Model that a worker serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerKind {
     /// The model that is served.

@@ -44,7 +44,7 @@ pub enum SuspectReason {
     Leaving,
 }
 
-/// What a hung worker was doing.
+/// Activity in which a worker hung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HangKind {
     /// It never sent a heartbeat.
@@ -113,7 +113,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Its word in logs.
+    /// Name of the phase in logs.
     pub fn name(&self) -> &'static str {
         match self {
             Phase::Stopped => "stopped",

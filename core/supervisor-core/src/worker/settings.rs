@@ -1,6 +1,6 @@
 //! The bounds of a worker's process.
 
-/// What the core knows of a worker in advance.
+/// Settings of a worker that the core knows in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerSettings {
     /// Bounds of its states.
@@ -28,8 +28,8 @@ pub struct WorkerTimeouts {
     pub ask_ms: u64,
     /// From SIGTERM to SIGKILL, likewise.
     pub term_ms: u64,
-    /// The same two for a process that is hung or does not answer, without progress of its
-    /// teardown.
+    /// `ask_ms` and `term_ms` for a process that is hung or does not answer, without progress of
+    /// its teardown.
     pub quiet_ms: u64,
     /// Longest time of one stage for a teardown that makes progress.
     pub teardown_ms: u64,

@@ -1,5 +1,5 @@
-//! What a worker's state means to others: whether requests may come, when that may change, and the
-//! words for both.
+//! State of a worker for others: whether requests may come, when that may change, and the words for
+//! both.
 
 use paceline_vocabulary::state::{ProcessState, WorkerPhase};
 use paceline_vocabulary::{Millis, Reason};
@@ -13,7 +13,7 @@ const CAME_UP_MS: u64 = 1_000;
 const SOONEST_RETRY_MS: u64 = 250;
 
 impl Worker {
-    /// Its state as `paceline status` names it.
+    /// State of the worker as `paceline status` names it.
     pub fn state(&self) -> ProcessState {
         match self.phase {
             Phase::Stopped => ProcessState::Stopped,

@@ -112,7 +112,7 @@ struct Page {
     used: u64,
 }
 
-/// What was evicted.
+/// Pages and states that were evicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
     /// Pages, with all that they have.
@@ -125,8 +125,8 @@ pub struct Evicted {
 #[derive(Clone, Debug, Default)]
 pub struct PrefixIndex {
     pages: HashMap<PageKey, Page>,
-    /// What is evicted next, by its last use: pages without a page after them. For a model with
-    /// recurrent layers: pages with states.
+    /// Pages in the order of eviction, by their last use: pages without a page after them. For a
+    /// model with recurrent layers: pages with states.
     evictable: BTreeMap<u64, PageKey>,
     bytes: u64,
     now: u64,
@@ -161,7 +161,7 @@ impl PrefixIndex {
     /// its chain. Never all of its ids, because the row of the last one gives the next token.
     ///
     /// `hidden_pages`: the last pages whose hidden states a drafter needs for this sequence. If
-    /// more than half of these have none, so many fewer pages are found. Computing them once more
+    /// more than half of these have none, the pages found end before them. Computing them once more
     /// gives the drafter its hidden states, and the next such request finds all pages.
     pub fn find(&mut self, keys: &[PageKey], length: usize, hidden_pages: usize) -> Vec<PageId> {
         let most = keys.len().min(length.saturating_sub(1) / PAGE);
@@ -320,7 +320,7 @@ impl PrefixIndex {
         true
     }
 
-    /// Evicts at least so many bytes, or all.
+    /// Evicts at least `at_least` bytes, or all.
     pub fn evict(&mut self, at_least: u64) -> Evicted {
         let (before, mut evicted) = (self.bytes, Evicted::default());
         while before - self.bytes < at_least && self.drop_oldest(&mut evicted) {}

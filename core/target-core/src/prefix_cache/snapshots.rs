@@ -2,9 +2,9 @@
 //! border before the prompt's end, at the last one before its last turn, and at every
 //! [`SNAPSHOT_INTERVAL`] positions.
 //!
-//! The same prompt again, and a prompt that continues it, begin at the first of these places. A
-//! prompt with another last turn, or whose template shows the turns after that one differently,
-//! begins at the second. The others bound what is read again of a long sequence.
+//! A repeated prompt, and a prompt that continues it, begin at the first of these places. A prompt
+//! with another last turn, or whose template shows the turns after that one differently, begins at
+//! the second. The others bound what is read again of a long sequence.
 
 use super::PAGE;
 

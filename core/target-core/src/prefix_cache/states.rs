@@ -19,8 +19,8 @@ pub struct KeptPages {
 }
 
 impl PrefixIndex {
-    /// An empty index for a model whose states take so many bytes; 0 for a model without recurrent
-    /// layers.
+    /// An empty index for a model whose states take `state_bytes` bytes; 0 for a model without
+    /// recurrent layers.
     pub fn with_states(state_bytes: u64) -> Self {
         Self { state_bytes, ..Self::default() }
     }

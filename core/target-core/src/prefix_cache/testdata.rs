@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{Chain, PAGE, PageKey};
 
-/// Ids of so many pages. Other seeds give other ids.
+/// Ids of `pages` pages. Other seeds give other ids.
 pub(super) fn ids(pages: usize, seed: u32) -> Vec<u32> {
     (0..(pages * PAGE) as u32).map(|at| at.wrapping_mul(31) + seed).collect()
 }

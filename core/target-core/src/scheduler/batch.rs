@@ -26,7 +26,7 @@ use crate::{Phase, Sequence, SequenceKey};
 
 /// Longest time of the prompt rows of a step, in microseconds. A cancellation is noticed within it.
 pub(super) const CHUNK_US: f64 = 250_000.0;
-/// The same beside decoding sequences, whose next token waits for the step.
+/// Longest time of the prompt rows beside decoding sequences, whose next token waits for the step.
 pub(super) const CHUNK_BESIDE_US: f64 = 125_000.0;
 /// Least rows of a chunk once the cost of a row is known; chunks are multiples of it, so that few
 /// different shapes occur. Before that chunks are smaller: [`super::prices`].

@@ -1,4 +1,4 @@
-//! What the next step does: one row of every decoding sequence, or the block of one whose draft has
+//! Choice of the next step: one row of every decoding sequence, or the block of one whose draft has
 //! arrived, and chunks of prompts (`batch`). A sequence whose draft is under way is left out until
 //! the draft arrives or is late; the others continue meanwhile. `preemption` decides which
 //! sequences have memory. Images go through the vision tower in steps of their own
@@ -55,7 +55,7 @@ pub struct Started {
     pub lost_hidden: Vec<SequenceKey>,
 }
 
-/// What a step gave one sequence.
+/// Tokens that a step gave one sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Emission {
     /// The sequence.
@@ -75,7 +75,7 @@ pub struct Emission {
 pub struct ServedFigures {
     /// The lane, and why.
     pub route: Route,
-    /// What became of its drafts.
+    /// Counts of the sequence's drafts.
     pub counts: DraftCounts,
     /// Prompt tokens whose rows came from the prefix cache.
     pub cached_tokens: u32,
@@ -121,7 +121,7 @@ pub struct Scheduler {
     pub speculation: Speculation,
     /// Prompts that the next step leaves out, because they wait for the rows of others.
     pub prefix_waits: BTreeMap<SequenceKey, PrefixWait>,
-    /// What the vision tower has computed and is computing.
+    /// Images that the vision tower has computed and is computing.
     pub tower: Tower,
     turn: VisionTurn,
     /// Time that is reserved for decoding streams before the tower's next slice, in microseconds.
@@ -151,18 +151,18 @@ impl Scheduler {
         }
     }
 
-    /// The same for a target with a vision tower.
+    /// Sets the vision tower of the target.
     pub fn with_tower(self, tower: Tower) -> Self {
         Self { tower, ..self }
     }
 
-    /// The same for a target whose states are kept for the prefix cache: chunks of prompts end where
+    /// Sets that the target's states are kept for the prefix cache: chunks of prompts end where
     /// they are.
     pub fn with_snapshots(self) -> Self {
         Self { keeps_states: true, ..self }
     }
 
-    /// The same on a machine where a prompt row is known to cost `us`.
+    /// Sets the known cost of a prompt row on this machine, `us`.
     #[cfg(test)]
     pub(crate) fn with_row_us(self, us: f64) -> Self {
         Self { price: RowPrice::flat(us), ..self }
@@ -229,7 +229,7 @@ impl Scheduler {
     }
 
     /// The next step. Sequences that it names as ended are removed already. `evict` frees at least
-    /// so many bytes of the prefix cache, or all it has, and returns how many.
+    /// the given bytes of the prefix cache, or all it has, and returns how many.
     pub fn next_step(&mut self, now: Millis, mut evict: impl FnMut(u64) -> u64) -> Step {
         let mut step = Step::default();
         for key in self.keys(|sequence| sequence.is_late(now)) {
@@ -322,7 +322,7 @@ impl Scheduler {
         self.sequences.values().filter_map(until).min()
     }
 
-    /// What to send the drafter and which drafts to request: see [`Speculation::plan`].
+    /// Rows to send the drafter and drafts to request: see [`Speculation::plan`].
     pub fn plan(
         &mut self,
         pressed: bool,
@@ -338,7 +338,7 @@ impl Scheduler {
         }
     }
 
-    /// A draft of so many tokens arrived. Returns whether the sequence waits for it.
+    /// A draft of `drafted` tokens arrived. Returns whether the sequence waits for it.
     pub fn proposed(&mut self, key: SequenceKey, drafted: usize) -> bool {
         let waiting = self
             .sequences

@@ -214,9 +214,8 @@ impl Scheduler {
         }
     }
 
-    /// Sets the bytes of hidden states that a sequence of so many positions has, because another
-    /// drafter uses other layers. They stay retained where they fit. Returns the sequences that
-    /// lost theirs.
+    /// Sets the bytes of hidden states by the positions of a sequence, because another drafter uses
+    /// other layers. They stay retained where they fit. Returns the sequences that lost theirs.
     pub fn set_hidden_bytes(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
         let mut lost = vec![];
         for key in self.ledger.set_hidden_bytes(bytes) {

@@ -1,4 +1,4 @@
-//! What rows of a prompt cost. Each row attends to all positions before it, so the end of a long
+//! Cost of the rows of a prompt. Each row attends to all positions before it, so the end of a long
 //! prompt is dearer than its beginning.
 //!
 //! The algorithm: a linear regression of the time of a row over the positions before it, by least
@@ -50,8 +50,8 @@ pub(super) struct RowPrice {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct SmallChunk {
     rows: usize,
-    /// Its time over its rows. A row of a larger chunk costs less, because the fixed cost of a step
-    /// is spread over more rows.
+    /// Time of the chunk over its rows. A row of a larger chunk costs less, because the fixed cost
+    /// of a step is spread over more rows.
     row_us: f64,
 }
 
@@ -119,7 +119,7 @@ impl RowPrice {
         Some(rows as usize)
     }
 
-    /// Time of so many rows from `start` on, in microseconds; 0 if nothing was measured.
+    /// Time of `rows` rows from `start` on, in microseconds; 0 if nothing was measured.
     pub(super) fn us(&self, start: usize, rows: usize) -> f64 {
         if self.weight == 0.0 {
             return self.small.map_or(0.0, |small| rows as f64 * small.row_us);

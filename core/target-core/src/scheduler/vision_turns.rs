@@ -30,7 +30,7 @@ pub(super) enum VisionTurn {
     Prompts,
 }
 
-/// What a step is for.
+/// Purpose of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepPurpose {
     /// A slice of the tower.

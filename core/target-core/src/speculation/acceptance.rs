@@ -39,7 +39,7 @@ struct Position {
     expected: f64,
 }
 
-/// What a traffic class has learned.
+/// Acceptance that a traffic class has learned.
 #[derive(Clone, Debug)]
 pub(crate) struct TrafficClass {
     mixture: [f64; KINDS],

@@ -20,15 +20,15 @@ const MARGIN: f64 = 1.02;
 /// has at most one token more than twice the longest verified one, so each width is measured
 /// before a wider one. Set by `a_machine_on_which_wide_blocks_lose_keeps_narrow_ones`.
 const FIRST_DRAFT: usize = 2;
-/// A sequence is expected to get as many further tokens as it has, and so many more. Set by the
-/// table of recorded texts.
+/// Expected remaining tokens of a sequence: the tokens that it has, plus this. Set by the table of
+/// recorded texts.
 const EXPECTED_TOKENS: u32 = 64;
 /// Tokens of the first back-off, and of the longest. Set by
 /// `poor_text_becomes_plain_within_a_few_cycles_and_trials_become_rarer`.
 const BACKOFF_TOKENS: [u32; 2] = [10, 1_024];
 /// Value of a trial over its cost from which on it is made. Set by the table of recorded texts.
 const TRIAL_VALUE: f64 = 2.0;
-/// Cycles until plain steps are measured first at a load, and from then on. From blocks alone a
+/// Cycles before the first plain measurement at a load, and between later ones. From blocks alone a
 /// slower machine and dearer blocks look the same. Set by the table of recorded texts.
 const CHECK_CYCLES: [u32; 2] = [3, 96];
 
@@ -86,7 +86,7 @@ struct Cycle {
     us: f64,
 }
 
-/// What cycles of one load cost.
+/// Costs of the cycles of one load.
 #[derive(Debug)]
 pub(crate) struct Cycles<'a> {
     costs: &'a Costs,
@@ -206,7 +206,7 @@ fn state_of<'a>(states: &'a mut BTreeMap<SequenceKey, State>, one: &Candidate) -
 }
 
 impl Speculation {
-    /// What to do at this step border. `readiness` returns how far the drafter is with a sequence.
+    /// Plan for this step border. `readiness` returns how far the drafter is with a sequence.
     /// `pressed`: the KV memory is above the policy's pressure.
     pub fn plan(
         &mut self,
@@ -367,7 +367,7 @@ impl Speculation {
         is_due
     }
 
-    /// Plain steps of so many sequences were measured.
+    /// Plain steps of this number of sequences were measured.
     pub(super) fn plain_measured(&mut self, sequences: usize) {
         self.checks.insert(sequences, (0, CHECK_CYCLES[1]));
     }

@@ -42,21 +42,21 @@ const MAX_CLASSES: usize = 32;
 enum DraftCause {
     /// The client or the operator asked for it.
     Forced,
-    /// Its own drafts promise a gain.
+    /// Drafts of the sequence itself promise a gain.
     Benefit,
-    /// Its class promises a gain.
+    /// The traffic class promises a gain.
     Prior,
     /// A trial after a back-off.
     Probe,
 }
 
-/// What the controller keeps of one sequence.
+/// State of one sequence in the controller.
 #[derive(Clone, Debug, Default)]
 struct State {
     /// Number of its traffic class.
     class: usize,
     belief: Belief,
-    /// It rests until it has so many tokens; `None`: it is open.
+    /// The sequence rests until it has this number of tokens; `None`: it is open.
     rests_until: Option<u32>,
     /// Tokens of the last back-off.
     backoff: u32,
@@ -64,13 +64,13 @@ struct State {
     cause: Option<DraftCause>,
     /// Length of its last draft.
     length: usize,
-    /// Its hidden states are sent to the drafter.
+    /// Hidden states of the sequence are sent to the drafter.
     fed: bool,
     /// A decision chose it to draft, whether or not a draft came.
     chosen: bool,
     /// It is too long to draft, for the drafter or by the policy.
     beyond_context: bool,
-    /// Its cycles by cause.
+    /// Cycles of the sequence by cause.
     cycles: [u32; 4],
 }
 
@@ -97,7 +97,7 @@ pub struct Speculation {
     /// Cycles since plain steps were measured, by number of sequences, and cycles until then.
     checks: BTreeMap<usize, (u32, u32)>,
     ranges: Ranges,
-    /// What was decided, for the log.
+    /// Decisions, for the log.
     pub log: DecisionLog,
 }
 
@@ -267,7 +267,7 @@ impl Speculation {
         self.costs.draft.cells()
     }
 
-    /// Expected time that the drafter needs to read so many rows, in microseconds.
+    /// Expected time that the drafter needs to read `rows` rows, in microseconds.
     pub fn read_us(&self, rows: usize) -> f64 {
         self.costs.read_us(rows)
     }

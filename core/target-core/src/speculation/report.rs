@@ -1,4 +1,4 @@
-//! What the target reports of speculation: costs, acceptance by class, and the gain by number of
+//! The target's report of speculation: costs, acceptance by class, and the gain by number of
 //! sequences and by length of context.
 
 use std::collections::BTreeSet;
@@ -46,14 +46,14 @@ fn range(ends: &[u32], amount: f64) -> usize {
 }
 
 impl Ranges {
-    /// Counts a step with so many sequences in the engine, with `context` positions each.
+    /// Counts a step with `sequences` sequences in the engine, with `context` positions each.
     pub(super) fn count_step(&mut self, sequences: usize, context: f64) {
         self.by_sequences[range(&SEQUENCES, sequences as f64)] += 1;
         self.by_context[range(&CONTEXT, context)] += 1;
         self.context.add(context);
     }
 
-    /// Counts a cycle of a sequence of so many positions, with these probabilities of its kinds.
+    /// Counts a cycle of a sequence of `context` positions, with these probabilities of its kinds.
     pub(super) fn count_cycle(&mut self, context: usize, kinds: &[f64; KINDS]) {
         let means = &mut self.kinds[range(&CONTEXT, context as f64)];
         means.iter_mut().zip(kinds).for_each(|(mean, newest)| mean.add(*newest));

@@ -1,4 +1,4 @@
-//! What a step costs by rows, sequences and context, and a draft by rows and sequences. The
+//! Cost of a step by rows, sequences and context, and of a draft by rows and sequences. The
 //! algorithm: a line is fitted to the means of all measured cells, and each estimate is the line
 //! times the mean deviation of the cells near it, so that a bend is kept where it was measured.
 
@@ -162,7 +162,7 @@ impl Table {
         }
     }
 
-    /// What work of this size takes, in microseconds.
+    /// Time of work of this size, in microseconds.
     pub(crate) fn us(&self, size: Size) -> f64 {
         let here = size.octaves();
         let (mut sum, mut all) = (0.0, LINE_TIMES);
@@ -215,7 +215,7 @@ impl Table {
         CostModel { base_us, row_us, sequence_us, context_us, observations: self.n_times }
     }
 
-    /// What was measured, for [`Table::restored`].
+    /// Measured cells, for [`Table::restored`].
     pub(crate) fn cells(&self) -> Vec<CostCell> {
         self.cells.values().copied().collect()
     }
@@ -271,7 +271,7 @@ impl Costs {
         self.step.us(Size { rows: sequences, sequences, context })
     }
 
-    /// Cost of a draft for so many sequences; `rows` are the rows of blocks and of new context.
+    /// Cost of a draft for `sequences` sequences; `rows` are the rows of blocks and of new context.
     pub(crate) fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
         let size = Size { rows, sequences, context: 0.0 };
         match self.draft.n_times {
@@ -281,7 +281,7 @@ impl Costs {
         }
     }
 
-    /// Time that the drafter needs to read so many rows of context.
+    /// Time that the drafter needs to read `rows` rows of context.
     pub(super) fn read_us(&self, rows: usize) -> f64 {
         let assumed_us = self.plain_us(1.0, 0.0) / ASSUMED[1];
         let rows = rows as f64;

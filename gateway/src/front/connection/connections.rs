@@ -1,14 +1,14 @@
 //! The table of open connections of all listeners: how many there are, of which peers, and which of
 //! them are idle.
 //!
-//! A connection is idle while no call is open on it. When the table is full, the connection that
+//! A connection is idle while no request is open on it. When the table is full, the connection that
 //! has been idle longest is shed: its slot goes to the newcomer at once, and it is closed
-//! afterwards. Connections without an authenticated call so far are shed before the others, whatever
-//! is open on them: else a client without a key could shut out those that have one. Any other
-//! connection with an open call is never shed.
+//! afterwards. Connections without an authenticated request so far are shed before the others,
+//! whatever is open on them. Otherwise a client without a key could shut out those that have one.
+//! Any other connection with an open request is never shed.
 //!
 //! ```text
-//!        no authenticated call for 30 s, or the gateway stops
+//!        no authenticated request for 30 s, or the gateway stops
 //!  Open ────────────────────────────────────────────────────▶ Leaving ──▶ closed
 //!   │                 the slot is given away                     │
 //!   └───────────────────────────────▶ Shed ◀─────────────────────┘
@@ -32,8 +32,8 @@ use crate::guard::peer::Peer;
 use crate::inference::error::InferenceError;
 use crate::turns::Party;
 
-/// Time for the first authenticated call. A client opens a connection in order to call; one that
-/// waits for its user can connect again within a round trip.
+/// Time for the first authenticated request. A client opens a connection in order to send one. A
+/// client that waits for its user can connect again within a round trip.
 pub const UNUSED: Duration = Duration::from_secs(30);
 /// Time for an idle connection to close after it was asked to (GOAWAY): for the round trip of its peer, and for the
 /// rest of an answer that waits in the connection for the peer to read. As long as a peer may take
@@ -42,9 +42,9 @@ pub const CLOSE_GRACE: Duration = Duration::from_secs(5);
 /// Shed connections that are being closed at once. Each is a descriptor beyond
 /// `limits.connections`.
 const MAX_SHED: usize = 64;
-/// Calls at once on a connection without an authenticated one so far. More than the watches of health
-/// without a key that there may be in all; each call takes some kilobytes.
-const MAX_UNKNOWN_CALLS: usize = 40;
+/// Requests at once on a connection without an authenticated one so far. More than the watches of
+/// health without a key that there may be in all. Each request takes some kilobytes.
+const MAX_UNKNOWN_REQUESTS: usize = 40;
 
 /// The open connections.
 #[derive(Clone, Debug)]
@@ -77,11 +77,11 @@ struct Entry {
     activity: Arc<watch::Sender<Activity>>,
 }
 
-/// What the task of a connection follows.
+/// State that the task of a connection follows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Activity {
-    open_calls: usize,
-    /// Whether there ever was an authenticated call.
+    open_requests: usize,
+    /// Whether there ever was an authenticated request.
     is_used: bool,
     stage: ConnectionStage,
 }
@@ -92,7 +92,7 @@ enum ConnectionStage {
     Open,
     /// GOAWAY was sent. The slot is still the connection's own.
     Leaving,
-    /// Its slot is another connection's. It takes no call.
+    /// The slot is another connection's. This connection takes no request.
     Shed,
     /// It is not waited for.
     Cut,
@@ -101,9 +101,9 @@ enum ConnectionStage {
 /// Why a connection gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionLimit {
-    /// All slots are taken by connections that have open calls and had an authenticated one.
+    /// All slots are taken by connections that have open requests and had an authenticated one.
     All,
-    /// The same for the slots of one peer.
+    /// All slots of one peer are taken by such connections.
     OfPeer,
 }
 
@@ -131,12 +131,12 @@ impl Connections {
         Self(Arc::new(table))
     }
 
-    /// A slot for a connection from this address. Where there is none, a connection is shed that is
-    /// idle or had no authenticated call: of the same peer when the peer has all it may have, else of
-    /// any.
+    /// A slot for a connection from this address. If there is none, a connection is shed that is
+    /// idle or had no authenticated request: of the same peer when the peer has all it may have,
+    /// else of any.
     ///
     /// # Errors
-    /// Every connection in question had an authenticated call and has an open one.
+    /// Every connection in question had an authenticated request and has an open one.
     pub fn enter(&self, address: IpAddr) -> Result<ConnectionSlot, ConnectionLimit> {
         let peer = (!address.to_canonical().is_loopback()).then(|| Peer::from(address));
         let mut state = self.0.lock();
@@ -182,13 +182,13 @@ impl Table {
 
 impl State {
     /// Takes the slot of the longest idle connection that `fits`, connections without an
-    /// authenticated call first, whether calls are open on them or not. False if every other one has
-    /// an open call.
+    /// authenticated request first, whether requests are open on them or not. False if every other
+    /// one has an open request.
     fn shed(&mut self, stage: ConnectionStage, fits: impl Fn(&Entry) -> bool) -> bool {
         let candidates = self.slots.iter().filter_map(|(id, entry)| {
-            let Activity { open_calls, is_used, .. } = *entry.activity.borrow();
-            let may_go = open_calls == 0 || !is_used;
-            (may_go && fits(entry)).then_some((is_used, open_calls > 0, entry.idle_since, *id))
+            let Activity { open_requests, is_used, .. } = *entry.activity.borrow();
+            let may_go = open_requests == 0 || !is_used;
+            (may_go && fits(entry)).then_some((is_used, open_requests > 0, entry.idle_since, *id))
         });
         let Some((.., id)) = candidates.min() else { return false };
         if let Some(entry) = self.slots.remove(&id) {
@@ -210,22 +210,22 @@ impl State {
 pub struct ConnectionSlot(ConnectionHandle);
 
 impl ConnectionSlot {
-    /// For the calls of this connection.
+    /// For the requests of this connection.
     pub fn handle(&self) -> ConnectionHandle {
         self.0.clone()
     }
 
-    /// Resolves when the connection has to be closed: its slot was given away, or it had no call
+    /// Resolves when the connection has to be closed: its slot was given away, or it had no request
     /// for [`UNUSED`] and never an authenticated one.
     pub async fn leaves(&self) {
         let mut changes = self.0.activity.subscribe();
         loop {
-            let Activity { open_calls, is_used, stage } = *changes.borrow_and_update();
+            let Activity { open_requests, is_used, stage } = *changes.borrow_and_update();
             if stage != ConnectionStage::Open {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(UNUSED), if open_calls == 0 && !is_used => return,
+                () = tokio::time::sleep(UNUSED), if open_requests == 0 && !is_used => return,
                 // This slot owns the sender.
                 _ = changes.changed() => {}
             }
@@ -233,7 +233,7 @@ impl ConnectionSlot {
     }
 
     /// Resolves when a connection that is being closed is waited for no longer: it was cut, had no
-    /// open call for [`CLOSE_GRACE`], or was shed that long ago and never had an authenticated call.
+    /// open request for [`CLOSE_GRACE`], or was shed that long ago and had no authenticated one.
     pub async fn is_overdue(&self) {
         {
             let _ordered = self.0.table.lock();
@@ -246,13 +246,13 @@ impl ConnectionSlot {
         let mut changes = self.0.activity.subscribe();
         let mut unknown = std::pin::pin!(tokio::time::sleep(CLOSE_GRACE));
         loop {
-            let Activity { open_calls, is_used, stage } = *changes.borrow_and_update();
+            let Activity { open_requests, is_used, stage } = *changes.borrow_and_update();
             if stage == ConnectionStage::Cut {
                 return;
             }
             let is_unknown = stage == ConnectionStage::Shed && !is_used;
             tokio::select! {
-                () = tokio::time::sleep(CLOSE_GRACE), if open_calls == 0 => return,
+                () = tokio::time::sleep(CLOSE_GRACE), if open_requests == 0 => return,
                 () = &mut unknown, if is_unknown => return,
                 _ = changes.changed() => {}
             }
@@ -271,7 +271,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// The connection, for its calls.
+/// The connection, for its requests.
 #[derive(Clone, Debug)]
 pub struct ConnectionHandle {
     table: Arc<Table>,
@@ -282,15 +282,15 @@ pub struct ConnectionHandle {
 }
 
 impl ConnectionHandle {
-    /// Whose turns and bytes the calls without a key count as.
+    /// Party whose turns and bytes the requests without a key count as.
     pub fn party(&self) -> Party {
         self.peer.map_or_else(|| Party::of_connection(self.id), Party::of_peer)
     }
 
-    /// Opens a call. The connection is not idle until the returned value is dropped.
+    /// Opens a request. The connection is not idle until the returned value is dropped.
     ///
     /// # Errors
-    /// The connection's slot was given away a moment ago, or it has as many calls as it may have
+    /// The connection's slot was given away a moment ago, or it has as many requests as it may have
     /// without a key.
     pub fn begin(&self, authenticated: bool) -> Result<TrackedRequest, InferenceError> {
         let _ordered = self.table.lock();
@@ -299,25 +299,25 @@ impl ConnectionHandle {
             let is_open =
                 matches!(activity.stage, ConnectionStage::Open | ConnectionStage::Leaving);
             let is_known = authenticated || activity.is_used;
-            full = is_open && !is_known && activity.open_calls >= MAX_UNKNOWN_CALLS;
+            full = is_open && !is_known && activity.open_requests >= MAX_UNKNOWN_REQUESTS;
             begun = is_open && !full;
             if !begun {
                 return false;
             }
             let matters = activity.matters();
-            activity.open_calls += 1;
+            activity.open_requests += 1;
             activity.is_used |= authenticated;
             matters
         });
         let closing = || {
-            let message = "this connection was idle and is being closed to make room for another one; call again on a new one";
+            let message = "this connection was idle and is being closed to make room for another one; try again on a new one";
             InferenceError {
                 retry_after: Duration::ZERO,
                 ..InferenceError::new(Reason::ConnectionClosing, message)
             }
         };
         if full {
-            return Err(too_many_unknown_calls());
+            return Err(too_many_unknown_requests());
         }
         begun.then(|| TrackedRequest(self.clone())).ok_or_else(closing)
     }
@@ -326,8 +326,8 @@ impl ConnectionHandle {
         let mut state = self.table.lock();
         let mut is_idle = false;
         self.activity.send_if_modified(|activity| {
-            activity.open_calls -= 1;
-            is_idle = activity.open_calls == 0;
+            activity.open_requests -= 1;
+            is_idle = activity.open_requests == 0;
             activity.matters()
         });
         if is_idle {
@@ -340,23 +340,23 @@ impl ConnectionHandle {
     }
 }
 
-fn too_many_unknown_calls() -> InferenceError {
+fn too_many_unknown_requests() -> InferenceError {
     let message = format!(
-        "a connection without a key may have {MAX_UNKNOWN_CALLS} calls at once, and has them; end one, or send a key"
+        "a connection without a key may have {MAX_UNKNOWN_REQUESTS} requests at once, and has them; end one, or send a key"
     );
     let error = InferenceError::new(Reason::TooManyStreams, message).field("connection");
-    error.fact("limit", MAX_UNKNOWN_CALLS)
+    error.fact("limit", MAX_UNKNOWN_REQUESTS)
 }
 
 impl Activity {
-    /// Whether calls change what the connection's task waits for. Else it is not woken for each of
-    /// them.
+    /// Whether a request changes what the connection's task waits for. If not, the task is not
+    /// woken for each of them.
     fn matters(&self) -> bool {
         !self.is_used || self.stage != ConnectionStage::Open
     }
 }
 
-/// A call that is open, until it is dropped.
+/// A request that is open, until it is dropped.
 #[derive(Debug)]
 pub struct TrackedRequest(ConnectionHandle);
 

@@ -70,7 +70,7 @@ impl Intake {
         }
     }
 
-    /// What the body needs before its next bytes.
+    /// Kind and number of bytes that the body needs in the budget before its next bytes.
     fn needed(&self) -> Option<(ByteKind, u64)> {
         let small = SMALL_BYTES.min(self.most);
         match self.length() {
@@ -111,9 +111,13 @@ impl Intake {
         let missing = PREFIX_BYTES.saturating_sub(self.prefix.len()).min(data.len());
         self.prefix.extend_from_slice(&data[..missing]);
         match self.length() {
-            Some(length) if self.received > length.saturating_add(PREFIX_BYTES as u64) => Err(
-                InferenceError::invalid("message", "one message in a call", "more bytes after it"),
-            ),
+            Some(length) if self.received > length.saturating_add(PREFIX_BYTES as u64) => {
+                Err(InferenceError::invalid(
+                    "message",
+                    "one message in a request",
+                    "more bytes after it",
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -194,7 +198,7 @@ mod tests {
         assert_eq!(body.held(), 3 * MIB);
         assert_eq!(body.receive(3 * MIB - 1), 3 * MIB);
         let error = body.intake.received(&[0]).expect_err("a byte more");
-        assert!(error.message.contains("one message in a call"), "{error}");
+        assert!(error.message.contains("one message in a request"), "{error}");
     }
 
     #[test]

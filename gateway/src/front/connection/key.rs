@@ -1,13 +1,13 @@
-//! The outermost layer of a connection: lets calls with a known key pass. Where keys are set, every
-//! path needs one, paths that do not exist included; only health and the status page, without its
-//! figures, are open. A refusal does not say what was wrong. Where no keys are set, requests of pages
+//! The outermost layer of a connection: lets requests with a known key pass. If keys are set, every
+//! path needs one, paths that do not exist included. Only health and the status page, without its
+//! figures, are open. A refusal does not say what was wrong. If no keys are set, requests of pages
 //! of other sites are refused instead.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, Request, Response};
 
-use super::layer::{RequestLayer, Entered, Passed};
+use super::layer::{Entered, Passed, RequestLayer};
 use super::track::TrackedBody;
 use super::{RequestBody, WireProtocol, timed};
 use crate::guard::Guard;
@@ -70,7 +70,7 @@ impl<P: WireProtocol, B: RequestBody> RequestLayer<B> for AskKey<P> {
                 }));
             }
         }
-        Ok(Passed { request, call: reply_headers })
+        Ok(Passed { request, kept: reply_headers })
     }
 
     fn after(headers: HeaderMap, response: Response<Self::Answer>) -> Response<Self::Reply> {

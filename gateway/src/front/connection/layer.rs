@@ -9,18 +9,18 @@ use http::{Request, Response};
 use tonic::server::NamedService;
 use tower::Service;
 
-/// The answer of a layer that does not let a call pass.
+/// The answer of a layer that does not let a request pass.
 pub type Refused<R> = BoxFuture<'static, Response<R>>;
 
-/// A call that a layer lets pass.
-pub struct Passed<B, C> {
+/// A request that a layer lets pass.
+pub struct Passed<B, K> {
     /// The request for the next layer.
     pub request: Request<B>,
-    /// What the layer keeps of the call until the response.
-    pub call: C,
+    /// Data of the request that the layer keeps until the response.
+    pub kept: K,
 }
 
-/// What a layer makes of a request: a call for the next layer, or an answer.
+/// Outcome of a layer: a request for the next layer, or an answer.
 pub type Entered<L, B> = Result<
     Passed<<L as RequestLayer<B>>::Body, <L as RequestLayer<B>>::Kept>,
     Refused<<L as RequestLayer<B>>::Reply>,
@@ -34,17 +34,17 @@ pub trait RequestLayer<B>: Sized {
     type Answer;
     /// Body of this layer's response.
     type Reply;
-    /// What the layer keeps of a call until the response.
+    /// Data of a request that the layer keeps until the response.
     type Kept: Send + 'static;
 
-    /// Lets a call pass, or answers it.
+    /// Lets a request pass, or answers it.
     ///
     /// # Errors
     /// The answer.
     fn before(&self, request: Request<B>) -> Entered<Self, B>;
 
     /// The response for the previous layer.
-    fn after(call: Self::Kept, response: Response<Self::Answer>) -> Response<Self::Reply>;
+    fn after(kept: Self::Kept, response: Response<Self::Answer>) -> Response<Self::Reply>;
 }
 
 /// A service behind a layer.
@@ -82,9 +82,9 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.layer.before(request) {
-            Ok(Passed { request, call }) => {
+            Ok(Passed { request, kept }) => {
                 let response = self.inner.call(request);
-                Box::pin(async move { Ok(L::after(call, response.await?)) })
+                Box::pin(async move { Ok(L::after(kept, response.await?)) })
             }
             Err(refused) => Box::pin(async move { Ok(refused.await) }),
         }

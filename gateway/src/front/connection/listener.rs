@@ -1,8 +1,8 @@
 //! Connections of clients: accepted, bounded in number, served over HTTP/2 or HTTP/1, closed in
 //! order.
 //!
-//! hyper is used directly: tonic's server has a timer of its own on `grpc-timeout` that ends calls
-//! with CANCELLED, spins when accept fails, and keeps connections that never speak HTTP/2.
+//! hyper is used directly: tonic's server has a timer of its own on `grpc-timeout` that ends
+//! requests with CANCELLED, spins when accept fails, and keeps connections that never speak HTTP/2.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ const HTTP1_HEADER_TIMEOUT: Duration = UNUSED;
 /// would fail as well.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// What the connections of all listening sockets share.
+/// State that the connections of all listening sockets share.
 #[derive(Clone, Debug)]
 pub struct Listeners {
     guard: Guard,
@@ -85,7 +85,7 @@ impl Listeners {
         }
     }
 
-    /// What guards the connections.
+    /// The guard of the connections.
     pub fn guard(&self) -> Guard {
         self.guard.clone()
     }
@@ -157,7 +157,7 @@ impl Listeners {
                     let setting = bound.setting();
                     tracing::warn!(
                         setting,
-                        "too many connections, and each has open calls: new ones are closed"
+                        "too many connections, and each has open requests: new ones are closed"
                     );
                 }
                 return;
@@ -189,9 +189,10 @@ impl Listeners {
         P: WireProtocol,
     {
         let builder = self.builder(is_http2);
-        let track = TrackRequests::<P>::new(slot.handle(), self.guard.has_keys(), self.bounds.clone());
-        let calls = Layered::new(protocol.service(), track);
-        let service = Layered::new(calls, AskKey::new(protocol, self.guard, peer));
+        let track =
+            TrackRequests::<P>::new(slot.handle(), self.guard.has_keys(), self.bounds.clone());
+        let requests = Layered::new(protocol.service(), track);
+        let service = Layered::new(requests, AskKey::new(protocol, self.guard, peer));
         let service = TowerToHyperService::new(service);
         let mut connection =
             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
@@ -285,9 +286,9 @@ mod tests {
         (requests, served, standing)
     }
 
-    /// Sends the headers of a call to health, and its message if there is one; returns the headers
-    /// of its answer.
-    async fn call(
+    /// Sends the headers of a request to health, and its message if there is one. Returns the
+    /// headers of its answer.
+    async fn ask(
         requests: &SendRequest<Bytes>,
         method: &str,
         message: Option<&[u8]>,
@@ -308,17 +309,17 @@ mod tests {
     const EMPTY: &[u8] = &[0; 5];
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_without_a_call_is_closed_after_thirty_seconds() {
+    async fn a_connection_without_a_request_is_closed_after_thirty_seconds() {
         let (_requests, mut served, _standing) = connected().await;
         assert!(tokio::time::timeout(UNUSED - Duration::from_secs(1), &mut served).await.is_err());
         assert!(tokio::time::timeout(Duration::from_secs(1) + CLOSE_GRACE, served).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_with_an_open_watch_or_an_earlier_call_stays() {
+    async fn a_connection_with_an_open_watch_or_an_earlier_request_stays() {
         for method in ["Watch", "Check"] {
             let (requests, mut served, _standing) = connected().await;
-            let answer = call(&requests, method, Some(EMPTY)).await;
+            let answer = ask(&requests, method, Some(EMPTY)).await;
             assert!(tokio::time::timeout(UNUSED * 10, &mut served).await.is_err(), "{method}");
             drop((answer, requests));
             served.await.expect("closed by its client");
@@ -326,11 +327,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_to_health_without_its_message_ends_after_ten_seconds() {
+    async fn a_request_to_health_without_its_message_ends_after_ten_seconds() {
         let (requests, _served, _standing) = connected().await;
         for method in ["Check", "Watch"] {
             let begun = tokio::time::sleep(Duration::ZERO).deadline();
-            let answer = call(&requests, method, None).await;
+            let answer = ask(&requests, method, None).await;
             let status = tonic::Status::from_header_map(answer.headers()).expect("a status");
             assert_eq!(Reason::of(&status), Some(Reason::MessageTimeout), "{status:?}");
             assert_eq!(
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_of_http_1_that_does_not_come_ends_its_call_after_ten_seconds() {
+    async fn a_body_of_http_1_that_does_not_come_ends_its_request_after_ten_seconds() {
         let (mut client, served) = connected_http1().await;
         client
             .write_all(b"POST /echo HTTP/1.1\r\ncontent-length: 9\r\n\r\nab")

@@ -1,9 +1,9 @@
-//! What all listening sockets share: connections are accepted, bounded in number, opened within a
+//! Connections of all listening sockets: they are accepted, bounded in number, opened within a
 //! few seconds, and closed in order.
 //!
-//! A call passes two layers before its protocol's service: [`key`] asks for its key, [`track`]
-//! counts the connection's calls and bounds the time of their messages. What differs between the
-//! sockets is their [`WireProtocol`].
+//! A request passes two layers before its protocol's service. [`key`] asks for its key. [`track`]
+//! counts the connection's requests and bounds the time of their messages. The sockets differ only
+//! in their [`WireProtocol`].
 //!
 //! [`listener`] accepting and serving · [`opening`] the first bytes · [`connections`] the table of
 //! connections, one for all sockets · [`timed`] bounds of a message's time · [`intake`] its bytes in
@@ -45,7 +45,7 @@ pub trait RequestBody: Body<Data = Bytes> + Unpin + Send + 'static {}
 
 impl<B: Body<Data = Bytes> + Unpin + Send + 'static> RequestBody for B {}
 
-/// What connections of one listening socket need to know of its protocol.
+/// The protocol of one listening socket, as its connections need it.
 pub trait WireProtocol: Clone + Debug + Send + Sync + 'static {
     /// Body of its responses.
     type Body: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static;
@@ -78,7 +78,7 @@ pub trait WireProtocol: Clone + Debug + Send + Sync + 'static {
     /// There is no key, or one that is not known.
     fn principal(guard: &Guard, request: &mut Parts) -> Result<Option<Principal>, UnknownKey>;
 
-    /// The client's own limit on the time of a call.
+    /// The client's own limit on the time of a request.
     fn timeout(headers: &HeaderMap) -> Option<Duration>;
 
     /// How long the body of a request with this head is.

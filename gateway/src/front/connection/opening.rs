@@ -21,7 +21,7 @@ use tokio_rustls::server::TlsStream;
 const OPENING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Most connections that open at once, of all listeners.
 pub const MAX_OPENINGS: usize = 256;
-/// What every HTTP/2 connection begins with.
+/// First bytes of every HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection that has sent its first bytes.
@@ -207,7 +207,8 @@ mod tests {
 
     use super::*;
 
-    /// What a server finds that reads the first bytes of these pieces, and then all of them.
+    /// Sends these pieces. Returns the protocol that the server finds by the first bytes, and all
+    /// bytes that it reads.
     async fn opened(
         pieces: impl IntoIterator<Item = &[u8]>,
         allows_http1: bool,

@@ -1,11 +1,11 @@
-//! Bounds the time between the headers of a call and the end of its message.
+//! Bounds the time between the headers of a request and the end of its message.
 //!
-//! A call holds a stream, memory and, once the gate lets it pass, a slot. A message that never
-//! arrives must therefore end its call. [`TimedBody`] wraps the request body of every call of
-//! every service, health included. It fails when no byte arrives for [`STALL`], when the message
-//! takes longer than `limits.message_s` in all, when the client's own deadline passes first, or when
-//! the gate gives the slot of the call to another one. The service answers the call with that
-//! failure and drops the request, which releases everything that the call holds.
+//! A request holds a stream, memory and, once the gate lets it pass, a slot. A message that never
+//! arrives must therefore end its request. [`TimedBody`] wraps the body of every request to every
+//! service, health included. It fails when no byte arrives for [`STALL`], when the message takes
+//! longer than `limits.message_s` in all, when the client's own deadline passes first, or when
+//! the gate gives the slot of the request to another one. The service answers with that failure
+//! and drops the request, which releases everything that the request holds.
 //!
 //! A long body waits here until the budget has room for it ([`super::intake`]). Meanwhile no byte is
 //! read, and silence of the sender does not count. The wait may take `limits.message_s`; after it
@@ -57,7 +57,7 @@ pub struct MessageBounds {
     pub budget: ByteBudget,
 }
 
-/// Bounds the time of a call's message, and counts its bytes as the party's. The request's extensions
+/// Bounds the time of a request's message, and counts its bytes as the party's. Its extensions
 /// get the [`MessageArrival`] for the gate, and the [`crate::inference::admission::ByteHold`] of the
 /// message, which gives its bytes back when the last copy is dropped.
 pub fn timed<P: WireProtocol, B: RequestBody>(
@@ -130,7 +130,7 @@ pub struct TimedBody<B: RequestBody> {
     intake: Intake,
     stall: Pin<Box<Sleep>>,
     total: Pin<Box<Sleep>>,
-    /// What `total` stands for: `limits.message_s`, or the client's own deadline.
+    /// Meaning of `total`: `limits.message_s`, or the client's own deadline.
     limit: TimeLimit,
     received_bytes: u64,
     /// Whether it waits for room in the budget.
@@ -217,7 +217,7 @@ impl<B: RequestBody> TimedBody<B> {
 
     fn fail(&mut self, error: InferenceError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.is_over = true;
-        tracing::debug!(reason = error.kind.word(), "a call ended without its message");
+        tracing::debug!(reason = error.kind.word(), "a request ended without its message");
         Poll::Ready(Some(Err((self.body_error)(error))))
     }
 }
@@ -285,7 +285,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        // The end has to be polled: only then it is known that the call was not displaced.
+        // The end has to be polled: only then it is known that the request was not displaced.
         self.is_over
     }
 
@@ -296,7 +296,7 @@ where
 
 impl<B: RequestBody> Drop for TimedBody<B> {
     fn drop(&mut self) {
-        // A dropped body is not read any more, so the call does not wait for a message.
+        // A dropped body is not read any more, so the request does not wait for a message.
         self.arrival.arrived();
         if let Some(inner) = self.inner.take().filter(|_| self.drains) {
             drain_body(inner);
@@ -310,7 +310,7 @@ fn deadline_passed() -> InferenceError {
 }
 
 fn displaced() -> InferenceError {
-    let message = "all places for calls are taken, and the message of this one had not arrived; try again, and send the message \
+    let message = "all places for requests are taken, and the message of this one had not arrived; try again, and send the message \
                    at once";
     InferenceError::new(Reason::QueueFull, message).field("message")
 }
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_without_a_byte_ends_its_call_after_ten_seconds() {
+    async fn a_message_without_a_byte_ends_its_request_after_ten_seconds() {
         let (seconds, received, end) = outcome(0, 0, b"", None).await;
         assert_eq!((seconds, received), (10, 0));
         is(end, Reason::MessageTimeout, "found 0 bytes");
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_trickles_ends_its_call_after_sixty_seconds() {
+    async fn a_message_that_trickles_ends_its_request_after_sixty_seconds() {
         let (seconds, received, end) = outcome(9, 100, b"a", None).await;
         assert_eq!((seconds, received), (60, 6));
         is(end, Reason::MessageTimeout, "limits.message_s");
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_displaced_call_ends_at_once_and_one_whose_message_arrived_goes_on() {
+    async fn a_displaced_request_ends_at_once_and_one_whose_message_arrived_goes_on() {
         let (mut arriving, arrival) = followed(Script { frames: VecDeque::new() });
         let mut next = std::pin::pin!(std::future::poll_fn(|context| {
             Pin::new(&mut arriving).poll_frame(context)
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_waits_for_room_can_be_displaced() {
+    async fn a_request_that_waits_for_room_can_be_displaced() {
         let budget = ByteBudget::new(16 << 20);
         let full = budget.hold(Party::of_key("other"));
         full.take(ByteKind::Large, 4 << 20).await;

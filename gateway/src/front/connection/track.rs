@@ -1,5 +1,5 @@
-//! The second layer of a connection, after the [`super::key`]: counts the connection's open calls,
-//! and bounds the time of their messages.
+//! The second layer of a connection, after the [`super::key`]: counts the connection's open
+//! requests, and bounds the time of their messages.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -10,22 +10,22 @@ use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 
 use super::connections::{ConnectionHandle, TrackedRequest};
-use super::layer::{RequestLayer, Entered, Passed};
+use super::layer::{Entered, Passed, RequestLayer};
 use super::timed::{MessageBounds, TimedBody, timed};
 use super::{RequestBody, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::turns::Party;
 
-/// Whose call a request is; in its extensions.
+/// The client of a request, in the request's extensions.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Whose turns and bytes it counts as.
+    /// Party whose turns and bytes the request counts as.
     pub party: Party,
-    /// Whether the call has a right key, if it needs one.
+    /// Whether the request has a right key, if it needs one.
     pub is_authenticated: bool,
 }
 
-/// Counts and bounds the calls of one connection.
+/// Counts and bounds the requests of one connection.
 #[derive(Debug)]
 pub struct TrackRequests<P> {
     connection: ConnectionHandle,
@@ -35,8 +35,8 @@ pub struct TrackRequests<P> {
 }
 
 impl<P> TrackRequests<P> {
-    /// For the calls of `connection`. Without keys every call counts as authenticated. `bounds` are
-    /// those of a call's message, from its headers on.
+    /// For the requests of `connection`. Without keys every request counts as authenticated.
+    /// `bounds` are those of a request's message, from its headers on.
     pub fn new(connection: ConnectionHandle, has_keys: bool, bounds: MessageBounds) -> Self {
         Self { connection, has_keys, bounds, protocol: PhantomData }
     }
@@ -60,10 +60,10 @@ impl<P: WireProtocol, B: RequestBody> RequestLayer<B> for TrackRequests<P> {
         let party = principal.map(|owner| Party::of_key(&owner.name));
         let party = party.unwrap_or_else(|| self.connection.party());
         match self.connection.begin(is_authenticated) {
-            Ok(call) => {
+            Ok(tracked) => {
                 let caller = Caller { party: party.clone(), is_authenticated };
                 request.extensions_mut().insert(caller);
-                Ok(Passed { request: timed::<P, B>(request, &self.bounds, party), call })
+                Ok(Passed { request: timed::<P, B>(request, &self.bounds, party), kept: tracked })
             }
             Err(error) => {
                 let reply = P::refused(error, request.uri().path()).map(TrackedBody::untracked);
@@ -72,22 +72,22 @@ impl<P: WireProtocol, B: RequestBody> RequestLayer<B> for TrackRequests<P> {
         }
     }
 
-    fn after(call: TrackedRequest, response: Response<P::Body>) -> Response<Self::Reply> {
-        response.map(|inner| TrackedBody { inner, _call: Some(call) })
+    fn after(tracked: TrackedRequest, response: Response<P::Body>) -> Response<Self::Reply> {
+        response.map(|inner| TrackedBody { inner, _request: Some(tracked) })
     }
 }
 
-/// The body of a response. The call is open until it is dropped.
+/// The body of a response. The request is open until the body is dropped.
 #[derive(Debug)]
 pub struct TrackedBody<B> {
     inner: B,
-    _call: Option<TrackedRequest>,
+    _request: Option<TrackedRequest>,
 }
 
 impl<B> TrackedBody<B> {
-    /// The body of the response to a request that is no call.
+    /// The body of the response to a request that is not counted.
     pub fn untracked(inner: B) -> Self {
-        Self { inner, _call: None }
+        Self { inner, _request: None }
     }
 }
 

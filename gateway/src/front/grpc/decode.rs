@@ -16,8 +16,8 @@ use crate::front::effort::{self, Thoughts, Wish};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    ToolCallRule, ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput,
-    RequestInput, ToolCallInput, ToolInput,
+    ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
+    ToolCallInput, ToolCallRule, ToolInput,
 };
 use crate::inference::params::GenerationParams;
 
@@ -137,14 +137,14 @@ fn conversation_message(at: usize, message: v1::Message) -> Result<MessageInput,
     let v1::Message { role, content, tool_calls, tool_call_id, name, reasoning } = message;
     let parts = content.into_iter().enumerate();
     let parts = parts.map(|(place, part)| content_part(at, place, part));
-    let call = |v1::ToolCall { id, name, arguments }| {
+    let tool_call = |v1::ToolCall { id, name, arguments }| {
         let arguments = JsonInput::Text(arguments);
         ToolCallInput { id, name, arguments }
     };
     Ok(MessageInput {
         role,
         content: parts.collect::<Result<_, _>>()?,
-        tool_calls: tool_calls.into_iter().map(call).collect(),
+        tool_calls: tool_calls.into_iter().map(tool_call).collect(),
         tool_call_id,
         name,
         reasoning,
@@ -188,7 +188,7 @@ fn params(sampling: Option<v1::Sampling>, limits: Option<v1::Limits>) -> Generat
     }
 }
 
-/// What the answer's text is held to.
+/// Form of the answer's text that the request demands.
 fn text_form(grammar: Option<v1::Grammar>) -> Result<Option<TextForm>, InferenceError> {
     use v1::grammar::Kind;
     let Some(v1::Grammar { kind }) = grammar else { return Ok(None) };

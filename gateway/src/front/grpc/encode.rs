@@ -12,7 +12,7 @@ use crate::inference::model::ModelDescription;
 /// Makes the messages of one answer.
 #[derive(Debug, Default)]
 pub(super) struct AnswerEncoder {
-    /// The call that runs, for each sample with one.
+    /// Index of the running tool call, for each sample with one.
     running: HashMap<u32, u32>,
 }
 
@@ -63,7 +63,7 @@ impl AnswerEncoder {
         }
     }
 
-    /// The piece of the call that runs in this message.
+    /// The piece of the running tool call in this message.
     fn piece<'a>(&self, message: &'a mut v1::GenerateResponse) -> &'a mut v1::ToolCallPiece {
         let index = self.running.get(&message.sample_index).copied().unwrap_or_default();
         let pieces = &mut message.tool_calls;
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_the_limit_cuts_is_told_from_a_whole_one_and_from_none() {
+    fn a_tool_call_that_the_limit_cuts_is_told_from_a_whole_one_and_from_none() {
         for SampleAnswer { calls, answer, text } in sample_answers() {
             let model = Model::new(calls, true);
             let ids = model.ids(&answer);
@@ -178,9 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_become_fields_and_pieces_of_calls() {
+    fn parts_become_fields_and_pieces_of_tool_calls() {
         let start = |index: u32| {
-            AnswerPart::ToolCallStart(ToolCallStart { index, id: format!("c{index}"), name: "f".into() })
+            AnswerPart::ToolCallStart(ToolCallStart {
+                index,
+                id: format!("c{index}"),
+                name: "f".into(),
+            })
         };
         let arguments = |text: &str| AnswerPart::ToolCallArguments(text.into());
         let mut encoder = AnswerEncoder::default();
@@ -206,7 +210,8 @@ mod tests {
         };
         assert_eq!(first.tool_calls, std::slice::from_ref(&piece));
         assert!(encode(0, vec![AnswerPart::Text("a".into())]).tool_calls.is_empty());
-        let second = encode(1, vec![arguments("}"), AnswerPart::ToolCallEnd, start(1), arguments("[")]);
+        let second =
+            encode(1, vec![arguments("}"), AnswerPart::ToolCallEnd, start(1), arguments("[")]);
         let end = v1::ToolCallPiece { arguments: "}".into(), complete: true, ..Default::default() };
         let next = v1::ToolCallPiece { index: 1, id: "c1".into(), arguments: "[".into(), ..piece };
         assert_eq!(second.tool_calls, [end, next]);

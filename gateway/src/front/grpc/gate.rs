@@ -1,6 +1,6 @@
-//! The layer before the inference service: counts calls, refuses them before their message is read
-//! when the gateway is stopping or full, and gives tonic's own refusal of a large message the code
-//! and reason of our contract.
+//! The layer before the inference service: counts requests, and refuses them before their message
+//! is read when the gateway is stopping or full. It gives tonic's own refusal of a large message
+//! the code and reason of our contract.
 
 use std::sync::Arc;
 
@@ -12,39 +12,39 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::status;
-use crate::front::connection::layer::{RequestLayer, Passed, Refused};
+use crate::front::connection::layer::{Passed, Refused, RequestLayer};
 use crate::guard::keys::Principal;
-use crate::inference::admission::{RequestSlot, RequestSlots, MessageArrival};
+use crate::inference::admission::{MessageArrival, RequestSlot, RequestSlots};
 use crate::inference::error::InferenceError;
 use crate::inference::standing::Standing;
 use crate::metrics::Metrics;
 
-/// What the service needs to know of a call's arrival; in the request's extensions.
+/// Arrival of a request, for the service. It is in the request's extensions.
 #[derive(Clone, Debug)]
 pub(super) struct Arrival {
-    /// When its headers were read, by the monotonic clock.
+    /// When the headers were read, by the monotonic clock.
     pub(super) at_ns: i64,
-    /// Its place among the calls.
+    /// Place of the request among those inside the gateway.
     pub(super) slot: Arc<RequestSlot>,
 }
 
 /// The gate before a service.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
-    /// The calls inside the gateway.
-    pub(super) calls: RequestSlots,
-    /// Whether the gateway takes new calls.
+    /// The requests inside the gateway.
+    pub(super) slots: RequestSlots,
+    /// Whether the gateway takes new requests.
     pub(super) standing: watch::Receiver<Standing>,
     /// `limits.max_message_bytes`.
     pub(super) max_message_bytes: u64,
-    /// Counts the calls that are refused here, as the service counts all others.
+    /// Counts the requests that are refused here, as the service counts all others.
     pub(super) metrics: Arc<Metrics>,
 }
 
 impl Gate {
     fn enter(&self, principal: Option<&Principal>) -> Result<RequestSlot, InferenceError> {
         self.standing.borrow().open()?;
-        self.calls.enter(principal.map(|principal| &principal.name))
+        self.slots.enter(principal.map(|principal| &principal.name))
     }
 }
 
@@ -64,10 +64,10 @@ impl RequestLayer<Body> for Gate {
             }
         };
         if let Some(message) = request.extensions().get::<Arc<MessageArrival>>() {
-            self.calls.follow(message, &slot);
+            self.slots.follow(message, &slot);
         }
         request.extensions_mut().insert(Arrival { at_ns: monotonic_ns(), slot });
-        Ok(Passed { request, call: self.max_message_bytes })
+        Ok(Passed { request, kept: self.max_message_bytes })
     }
 
     fn after(limit: u64, response: Response<Body>) -> Response<Body> {

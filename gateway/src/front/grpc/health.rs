@@ -28,7 +28,7 @@ const UNKNOWN_WATCHES: usize = 32;
 /// Watches at once in all, two for each connection by default. Each takes some kilobytes.
 const WATCHES: usize = 1024;
 
-/// What the name of a service means.
+/// Condition of the service that a check or watch names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServiceName {
     /// "" and the inference service: a request can be served.

@@ -1,8 +1,8 @@
 //! gRPC: `paceline.v1.Inference`, health and reflection.
 //!
-//! [`crate::front::connection`] accepts connections, asks calls for their keys and bounds the time
-//! of their messages; [`GrpcWire`] tells it about gRPC. `gate` counts the calls inside the gateway.
-//! Then the service here decodes a call, and [`crate::inference`] serves it.
+//! [`crate::front::connection`] accepts connections, asks requests for their keys and bounds the
+//! time of their messages. [`GrpcWire`] tells it about gRPC. `gate` counts the requests inside the
+//! gateway. Then the service here decodes a request, and [`crate::inference`] serves it.
 
 mod decode;
 mod encode;
@@ -36,7 +36,7 @@ use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::request;
 use crate::inference::standing::Standing;
-use crate::inference::{RequestContext, Inference, Sender};
+use crate::inference::{Inference, RequestContext, Sender};
 
 use gate::{Arrival, Gate};
 
@@ -46,7 +46,7 @@ use crate::front::connection::track::Caller;
 pub use decode::{chat as decode_chat, generate as decode_generate};
 pub use wire::GrpcWire;
 
-/// Longest message of a call to health, which has the name of a service and needs no key.
+/// Longest message of a request to health, which has the name of a service and needs no key.
 const MAX_NAME_BYTES: usize = 1 << 10;
 
 /// Every service of the listening socket.
@@ -55,7 +55,7 @@ const MAX_NAME_BYTES: usize = 1 << 10;
 /// cancelled.
 pub fn routes(
     inference: Arc<Inference>,
-    calls: RequestSlots,
+    slots: RequestSlots,
     standing: watch::Receiver<Standing>,
     decoding: Decoding,
     closing: CancellationToken,
@@ -66,7 +66,7 @@ pub fn routes(
     let limit = usize::try_from(max_message_bytes).unwrap_or(usize::MAX);
     let service = InferenceServer::new(service).max_decoding_message_size(limit);
     let health = health(standing.clone(), closing);
-    let gate = Gate { calls, standing, max_message_bytes, metrics };
+    let gate = Gate { slots, standing, max_message_bytes, metrics };
     Routes::new(Layered::new(service, gate)).add_service(health).add_service(reflection::service())
 }
 
@@ -152,30 +152,30 @@ impl v1::inference_server::Inference for InferenceService {
 }
 
 impl InferenceService {
-    /// Begins to serve a call.
+    /// Begins to serve a request.
     fn receive<M>(&self, method: &'static str, request: Request<Deferred<M>>) -> Received<M> {
         let (metadata, mut extensions, message) = request.into_parts();
-        // In tests without the gate before the service, the call has no slot.
+        // In tests without the gate before the service, the request has no slot.
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
-        let mut call = RequestContext::new(status::method(method), arrived_ns);
-        call.principal = extensions.remove();
-        call.body = extensions.remove();
-        call.party = extensions.remove().map(|caller: Caller| caller.party).unwrap_or_default();
-        call.slot = arrival.map(|arrival| arrival.slot);
-        let timeout_error = match timeout::of_call(&metadata) {
+        let mut context = RequestContext::new(status::method(method), arrived_ns);
+        context.principal = extensions.remove();
+        context.body = extensions.remove();
+        context.party = extensions.remove().map(|caller: Caller| caller.party).unwrap_or_default();
+        context.slot = arrival.map(|arrival| arrival.slot);
+        let timeout_error = match timeout::of_request(&metadata) {
             Ok(timeout) => {
-                call.timeout = timeout;
+                context.timeout = timeout;
                 None
             }
             Err(error) => Some(error),
         };
-        let open = self.inference.open(call);
+        let open = self.inference.open(context);
         let request_id = open.request_id().clone();
         Received { open, timeout_error, message, request_id }
     }
 
-    /// One call that generates: headers and a stream of messages, or one terminal status (I4).
+    /// One request that generates: headers and a stream of messages, or one terminal status (I4).
     async fn answer<M: Message + Name + Default + 'static>(
         &self,
         method: &'static str,
@@ -204,7 +204,7 @@ impl InferenceService {
         Ok(response)
     }
 
-    /// Decodes and checks a request's message. `T` is what a message has besides the request.
+    /// Decodes and checks a request's message. `T` is the part of a message besides the request.
     async fn read<M, T, D>(
         &self,
         sender: Sender,

@@ -1,4 +1,4 @@
-//! `grpc.reflection.v1`: describes to tools what clients may call. Only the public contract: the
+//! `grpc.reflection.v1`: describes to tools the RPCs of clients. Only the public contract: the
 //! messages between our processes are not described.
 
 use paceline_proto::DESCRIPTORS;

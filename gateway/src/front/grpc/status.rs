@@ -36,7 +36,7 @@ pub(super) fn with_request_id(mut status: Status, request_id: &str) -> Status {
     status
 }
 
-/// A method of this protocol, for the log line of its calls.
+/// A method of this protocol, for the log line of its requests.
 pub(super) fn method(name: &'static str) -> Method {
     let code = |reason: Option<Reason>| format!("{:?}", reason.map_or(Code::Ok, Reason::code));
     Method { name, code }

@@ -1,5 +1,5 @@
-//! The client's own limit on the time of a call: the gRPC header `grpc-timeout`. tonic's timer ends
-//! only the time until headers, and with CANCELLED, so it is not used.
+//! The client's own limit on the time of a request: the gRPC header `grpc-timeout`. tonic's timer
+//! ends only the time until headers, and with CANCELLED, so it is not used.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::inference::error::{InferenceError, quoted};
 /// The gRPC header with the client's timeout.
 const HEADER: &str = "grpc-timeout";
 
-/// The timeout that the client has set for a call; `None` if it has set none.
+/// The timeout that the client has set for a request; `None` if it has set none.
 ///
 /// # Errors
 /// A malformed `grpc-timeout`.
-pub(super) fn of_call(metadata: &MetadataMap) -> Result<Option<Duration>, InferenceError> {
+pub(super) fn of_request(metadata: &MetadataMap) -> Result<Option<Duration>, InferenceError> {
     let Some(value) = metadata.get(HEADER) else { return Ok(None) };
     let text = value.to_str().unwrap_or("no text");
     let expected = "at most 8 digits and a unit, one of H M S m u n";
@@ -23,8 +23,8 @@ pub(super) fn of_call(metadata: &MetadataMap) -> Result<Option<Duration>, Infere
     timeout.ok_or_else(|| InferenceError::invalid(HEADER, expected, quoted(text))).map(Some)
 }
 
-/// The timeout in a call's headers. `None` without a well-formed one: [`of_call`] refuses the
-/// others.
+/// The timeout in a request's headers. `None` without a well-formed one: [`of_request`] refuses
+/// the others.
 pub(super) fn of_headers(headers: &HeaderMap) -> Option<Duration> {
     parse(headers.get(HEADER)?.to_str().ok()?)
 }
@@ -69,7 +69,7 @@ mod tests {
             if let Some(text) = text {
                 metadata.insert(HEADER, text.parse().expect("ASCII"));
             }
-            of_call(&metadata)
+            of_request(&metadata)
         };
         assert_eq!(of(None), Ok(None));
         assert_eq!(of(Some("1S")), Ok(Some(Duration::from_secs(1))));

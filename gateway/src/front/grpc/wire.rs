@@ -21,7 +21,7 @@ use crate::inference::error::InferenceError;
 /// The only service that needs no key.
 const OPEN: &str = "/grpc.health.v1.Health/";
 
-/// The service with long messages; each of its calls has one. The others bound theirs themselves.
+/// The service with long messages, one in each request. The others bound theirs themselves.
 const LONG: &str = "/paceline.v1.Inference/";
 
 /// gRPC with these services.

@@ -16,7 +16,7 @@ pub type Rest = AnyObject;
 /// A field that is accepted and not read.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
-    /// Its name in the JSON object.
+    /// Name of the field in the JSON object.
     pub field: &'static str,
     /// The values that change nothing. `null` is always one of them.
     pub values: Values,
@@ -98,7 +98,7 @@ impl Values {
         }
     }
 
-    /// The same in words, for a client.
+    /// The values in words, for a client.
     fn words(self) -> String {
         match self {
             Values::Any => "any value".to_owned(),

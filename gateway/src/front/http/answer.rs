@@ -1,5 +1,5 @@
-//! What the answers of all protocols have: who answered, the tokens of a request, and the extension
-//! that no other service has.
+//! Parts of the answers of all protocols: the model that answered, the tokens of a request, and the
+//! extension that no other service has.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::front::http::protocol::DecodeContext;
 
-/// What every chunk of an answer repeats.
+/// Fields that every chunk of an answer repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The request's id, without the prefix of its kind.
@@ -62,18 +62,18 @@ pub struct CompletionTokensDetails {
     pub reasoning_tokens: u64,
 }
 
-/// What this service reports and the protocol has no field for.
+/// Report of this service, for which the protocol has no field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AnswerExtension {
     /// The lane that served the first answer, and why.
     pub route: Option<RouteReport>,
-    /// What became of drafts, in all answers.
+    /// Drafts and their outcome, in all answers.
     pub speculation: SpeculationReport,
     /// Times of the answer that took longest.
     pub timing: TimingReport,
     /// The seed that makes the same answers again.
     pub seed: u64,
-    /// Texts of the answer that looked like a call and are none.
+    /// Texts of the answer that looked like a tool call and are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<AnswerWarning>,
 }
@@ -87,7 +87,7 @@ pub struct RouteReport {
     pub reason: String,
 }
 
-/// What became of drafts.
+/// Drafts and their outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SpeculationReport {
     /// Rounds of drafting and verifying.
@@ -117,12 +117,12 @@ pub struct TimingReport {
     pub prefill_ms: f64,
 }
 
-/// A text of an answer that looked like a call and is none.
+/// A text of an answer that looked like a tool call and is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AnswerWarning {
     /// The answer that has the text.
     pub index: u32,
-    /// What was expected and found.
+    /// The expected form, and the text that was found.
     pub message: String,
 }
 
@@ -147,7 +147,7 @@ struct PromptTokens {
 }
 
 impl Totals {
-    /// Of a request with several prompts, which have so many answers each.
+    /// Of a request with several prompts, each with this number of answers.
     pub(crate) fn of_prompts(answers: u32) -> Self {
         Self { of_prompt: answers, ..Default::default() }
     }
@@ -183,7 +183,7 @@ impl Totals {
         extension.seed = *seed;
     }
 
-    /// A text of an answer looked like a call and is none.
+    /// A text of an answer looked like a tool call and is none.
     pub(crate) fn warn(&mut self, index: u32, message: String) {
         self.extension.warnings.push(AnswerWarning { index, message });
     }

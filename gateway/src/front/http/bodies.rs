@@ -9,7 +9,7 @@ use super::{json, openai};
 use crate::inference::error::InferenceError;
 use crate::inference::request::{Request, check};
 
-/// What a body is of.
+/// Path whose request a body has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyKind {
     /// `/v1/chat/completions`

@@ -1,5 +1,5 @@
-//! Answers that the limit of tokens cuts at any token: what a client makes of the stream is the whole
-//! answer in each protocol, with the cut call alone and nothing of a family's markup.
+//! Answers that the limit of tokens cuts at any token. In each protocol a client builds the whole
+//! answer from the stream, with the cut tool call alone and nothing of a family's markup.
 
 use paceline_text::samples::answers::{Model, SampleAnswer, offered, sample_answers};
 use paceline_text::stream::{AnswerEvent, collect};
@@ -17,14 +17,14 @@ use super::responses::encode::ResponseWriter;
 use super::sse::SseEvent;
 use crate::inference::bounds::SampleCount;
 
-/// What all protocols tell of an answer.
+/// Parts of an answer that all protocols have.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     text: String,
     thought: String,
     /// Names and arguments.
     calls: Vec<(String, String)>,
-    /// Whether the last call is cut, for protocols that tell.
+    /// Whether the last tool call is cut, for protocols that report it.
     is_cut: Option<bool>,
     end: String,
 }
@@ -177,7 +177,7 @@ fn seen(pieces: &[AnswerEvent]) -> [Seen; 3] {
     whole
 }
 
-/// The calls of the whole sample, as Chat has them.
+/// The tool calls of the whole sample, as Chat has them.
 fn calls_of(model: &Model, ids: &[u32]) -> Vec<(String, String)> {
     let events = model.events(ids, offered(), &[1], &[], FinishReason::Stop);
     let [chat, ..] = seen(&events);

@@ -110,12 +110,12 @@ impl ErrorReply {
         Self { status: status(error.kind), error: bounded(error), request_id: String::new() }
     }
 
-    /// The same with another status.
+    /// Replaces the status.
     pub fn status(self, status: StatusCode) -> Self {
         Self { status, ..self }
     }
 
-    /// The same for the request of this id.
+    /// Adds the id of the request.
     pub fn request_id(self, request_id: &str) -> Self {
         Self { request_id: request_id.to_owned(), ..self }
     }
@@ -166,9 +166,9 @@ pub struct MessagePath {
 /// Where a field of a message stands in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FieldPath {
-    /// Its path in the message of the input.
+    /// Path of the field in the message of the input.
     inner: String,
-    /// Its path in the body.
+    /// Path of the field in the body.
     outer: String,
 }
 
@@ -337,12 +337,12 @@ mod tests {
             FieldName { inner: "messages", outer: "input" },
             FieldName { inner: "tools[].calls[].name", outer: "tools[].x[].function.name" },
         ];
-        let mut call = MessagePath::new("input[0]");
-        call.record("tool_calls[0].arguments", "input[0].arguments");
-        call.record("tool_calls[0]", "input[0]");
-        call.record("content[3]", "input[0].content[3]");
-        assert_eq!(call.fields.len(), 2, "a usual path takes no memory");
-        let messages = vec![MessagePath::new("instructions"), call];
+        let mut tool_call = MessagePath::new("input[0]");
+        tool_call.record("tool_calls[0].arguments", "input[0].arguments");
+        tool_call.record("tool_calls[0]", "input[0]");
+        tool_call.record("content[3]", "input[0].content[3]");
+        assert_eq!(tool_call.fields.len(), 2, "a usual path takes no memory");
+        let messages = vec![MessagePath::new("instructions"), tool_call];
         let paths = FieldPaths { messages, ..FieldPaths::new(FIELDS) };
         for (inner, outer) in [
             ("limits.max_tokens", "max_output_tokens"),

@@ -22,23 +22,23 @@ use paceline_text::stream::{AnswerEvent, collect};
 use tokio::time::timeout;
 
 use super::error::{Dialect, ErrorReply, code};
-use super::tool_call_filter::ToolCallFilter;
 use super::prompts::{MorePrompts, SharedContext, of_prompt};
 use super::protocol::{AnswerWriter, Counting, DecodeContext, Decoded, Protocol};
 use super::reply::{REQUEST_ID, json_reply, json_response};
 use super::streamed::StreamedBody;
+use super::tool_call_filter::ToolCallFilter;
 use super::whole::{self, HeldAnswer};
 use super::{HttpFront, body, json};
 use crate::front::connection::track::Caller;
 use crate::front::decoding::Decoding;
 use crate::guard::keys::Principal;
-use crate::inference::admission::{RequestSlot, MessageArrival};
+use crate::inference::admission::{MessageArrival, RequestSlot};
 use crate::inference::error::InferenceError;
 use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::record::Method;
 use crate::inference::request::Request;
-use crate::inference::{RequestContext, Inference, Sender};
+use crate::inference::{Inference, RequestContext, Sender};
 
 /// Header with the lane of an answer that is not streamed.
 pub const LANE: HeaderName = HeaderName::from_static("x-paceline-lane");
@@ -51,7 +51,7 @@ pub async fn answer<P: Protocol<Writer: AnswerWriter>>(
     request: HttpRequest,
 ) -> Response {
     let received = front.receive(P::METHOD, request);
-    let request_id = received.call.request_id().as_str().to_owned();
+    let request_id = received.context.request_id().as_str().to_owned();
     finish::<P::Dialect>(answered::<P>(front, received).await, &request_id)
 }
 
@@ -60,10 +60,10 @@ pub async fn count<P: Counting>(
     State(front): State<Arc<HttpFront>>,
     request: HttpRequest,
 ) -> Response {
-    let Received { call, source } = front.receive(P::METHOD, request);
-    let request_id = call.request_id().as_str().to_owned();
+    let Received { context, source } = front.receive(P::METHOD, request);
+    let request_id = context.request_id().as_str().to_owned();
     let counted = async {
-        let mut open = front.inference.open(call);
+        let mut open = front.inference.open(context);
         let Decoded { input, paths, .. } = front.read::<P>(&mut open, source).await?;
         open.count(input).await.map_err(|error| paths.translate(error))
     };
@@ -80,9 +80,9 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
     front: Arc<HttpFront>,
     received: Received,
 ) -> Result<Response, InferenceError> {
-    let Received { call, source } = received;
-    let (shared, held) = (SharedContext::of(&call, P::METHOD), front.hold_answer(&call));
-    let mut open = front.inference.open(call);
+    let Received { context, source } = received;
+    let (shared, held) = (SharedContext::of(&context, P::METHOD), front.hold_answer(&context));
+    let mut open = front.inference.open(context);
     let decoded = front.read::<P>(&mut open, source).await?;
     let Decoded { input, more, writer, stream, calls, paths } = decoded;
     let (keep_alive, samples) = (front.keep_alive, input.params.samples);
@@ -110,11 +110,11 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
 
 /// A request as its handler gets it.
 struct Received {
-    call: RequestContext,
+    context: RequestContext,
     source: Source,
 }
 
-/// What a request is decoded from.
+/// Head and body from which a request is decoded.
 struct Source {
     /// Outcome of admission. Kept as a value, so that a refusal is logged and counted like every
     /// error.
@@ -126,28 +126,28 @@ struct Source {
 impl HttpFront {
     fn receive(&self, method: &'static str, request: HttpRequest) -> Received {
         let (mut parts, body) = request.into_parts();
-        let mut call = RequestContext::new(Method { name: method, code }, monotonic_ns());
-        call.principal = parts.extensions.remove::<Principal>();
-        call.body = parts.extensions.remove();
+        let mut context = RequestContext::new(Method { name: method, code }, monotonic_ns());
+        context.principal = parts.extensions.remove::<Principal>();
+        context.body = parts.extensions.remove();
         let caller = parts.extensions.remove().map(|caller: Caller| caller.party);
-        call.party = caller.unwrap_or_default();
-        let entered = self.enter(call.principal.as_ref(), &parts).map(|slot| {
-            call.slot = Some(slot);
+        context.party = caller.unwrap_or_default();
+        let entered = self.enter(context.principal.as_ref(), &parts).map(|slot| {
+            context.slot = Some(slot);
         });
-        Received { call, source: Source { entered, parts, body } }
+        Received { context, source: Source { entered, parts, body } }
     }
 
-    /// What a whole answer to the call will hold.
-    fn hold_answer(&self, call: &RequestContext) -> HeldAnswer {
+    /// Budget and slot that a whole answer to the request will hold.
+    fn hold_answer(&self, context: &RequestContext) -> HeldAnswer {
         HeldAnswer {
-            room: self.inference.budget.hold(call.party.clone()),
-            party: call.party.clone(),
-            _slot: call.slot.clone(),
+            room: self.inference.budget.hold(context.party.clone()),
+            party: context.party.clone(),
+            _slot: context.slot.clone(),
             limit: Duration::from_secs(self.inference.limits.unread_s),
         }
     }
 
-    /// A place among the calls inside the gateway, before the body is read.
+    /// A place among the requests inside the gateway, before the body is read.
     fn enter(
         &self,
         principal: Option<&Principal>,

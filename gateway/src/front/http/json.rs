@@ -24,8 +24,8 @@ pub const MAX_NUMBERS: usize = 1 << 16;
 /// Objects and lists inside one another: the 64 levels that a tool's schema may have, and the body
 /// around it. The decoder's own bound is 128.
 const MAX_DEPTH: usize = 80;
-/// Bytes of a key. Errors and decoders copy keys that they do not know; no protocol and no published
-/// schema has a name of so many.
+/// Bytes of a key. Errors and decoders copy keys that they do not know. No protocol and no
+/// published schema has a name as long as this.
 const MAX_KEY_BYTES: usize = 1 << 10;
 /// Characters of the decoder's words, and of a path, in an error. They may quote the client's own
 /// text.
@@ -34,7 +34,7 @@ const MAX_WORDS: usize = 200;
 /// U+FEFF in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Decodes a body with at most so many numbers.
+/// Decodes a body with at most `numbers` numbers.
 ///
 /// # Errors
 /// It is over a bound; it is no JSON; it is not of this type. The error names the field.
@@ -160,7 +160,7 @@ fn refusal(path: &str, error: &serde_json::Error) -> InferenceError {
     InferenceError::invalid(&field, kind, words)
 }
 
-/// What was found and what was expected, if these words of the decoder are about a value that its
+/// The found and the expected value, if these words of the decoder are about a value that its
 /// field does not take.
 fn out_of_range(words: &str) -> Option<(&str, &str)> {
     let rest = words.strip_prefix("invalid value: integer `")?;
@@ -201,7 +201,7 @@ impl AnyJson {
 #[schema(value_type = Object)]
 pub struct AnyObject(pub Map<String, Value>);
 
-/// Arguments of an earlier call of a tool, which a client resends as the model wrote them: an object,
+/// Arguments of an earlier tool call, which a client resends as the model wrote them: an object,
 /// the text of one, or nothing. A model may have written a key twice. The last value counts, as for
 /// the client that ran the tool.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

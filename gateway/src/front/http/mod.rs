@@ -19,7 +19,7 @@
 //! - [`number`]: whole numbers of requests, checked while they are read
 //! - [`values`]: values of requests with several forms
 //! - [`answer`]: fields of all answers
-//! - [`tool_call_filter`]: answers that may have one call of a tool
+//! - [`tool_call_filter`]: answers that may have one tool call
 //! - `prompts`: requests with several prompts
 
 pub mod accepted;
@@ -35,7 +35,6 @@ pub mod exchange;
 pub mod json;
 pub mod metrics;
 pub mod number;
-pub mod tool_call_filter;
 pub mod openai;
 #[cfg(test)]
 mod openapi;
@@ -48,6 +47,7 @@ pub mod responses;
 mod site;
 pub mod sse;
 mod streamed;
+pub mod tool_call_filter;
 pub mod values;
 mod whole;
 mod wire;
@@ -89,20 +89,20 @@ pub use wire::HttpWire;
 /// Path of the status page.
 pub const STATUS_PAGE: &str = "/";
 
-/// What the handlers of all HTTP protocols share.
+/// State that the handlers of all HTTP protocols share.
 #[derive(Debug)]
 pub struct HttpFront {
     /// Serves requests.
     pub inference: Arc<Inference>,
-    /// The calls inside the gateway, those of other fronts included.
+    /// The requests inside the gateway, those of other fronts included.
     pub calls: RequestSlots,
-    /// Whether the gateway takes new calls.
+    /// Whether the gateway takes new requests.
     pub standing: watch::Receiver<Standing>,
     /// Decodes and checks bodies, large ones on threads of their own.
     pub decoding: Decoding,
     /// Which model names of clients are served.
     pub aliases: Aliases,
-    /// What the status page shows of the service.
+    /// The service's state and figures for the status page.
     pub overview: Arc<Overview>,
     /// Begins and ends sessions of the status page.
     pub guard: Guard,
@@ -133,13 +133,13 @@ pub struct Health {
     /// Why it is not served, the same word as in gRPC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
-    /// The same in words.
+    /// The reason in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
 impl Health {
-    /// What is known of the service at this instant.
+    /// Health of the service at this instant.
     pub(crate) fn of(standing: &Standing) -> Self {
         match standing.serving() {
             Ok(_) => Self { status: "serving", reason: None, message: None },

@@ -144,7 +144,7 @@ impl PartialSchema for Seed {
 
 impl ToSchema for Seed {}
 
-/// What is added to logits, by the text of a token's id, as it came. A token that comes twice is
+/// Numbers added to logits, by the text of a token's id, as it came. A token that comes twice is
 /// refused: which of the two numbers the client means is unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Biases(pub Vec<(String, f32)>);

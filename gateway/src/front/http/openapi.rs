@@ -84,7 +84,7 @@ const ACCEPTED: &[(&str, &[Accepted])] = &[
     ("ImageAddress", openai::accepted::IMAGE),
     ("ChatTool", openai::accepted::TOOL),
     ("ChatFunction", openai::accepted::FUNCTION),
-    ("ChatToolCall", openai::accepted::CALL),
+    ("ChatToolCall", openai::accepted::TOOL_CALL),
     ("CalledFunction", openai::accepted::CALLED),
     ("ResponseFormat", openai::accepted::FORMAT),
     ("NamedSchema", openai::accepted::FORMAT),
@@ -145,7 +145,7 @@ struct Answering<'a> {
     request: &'a str,
     /// Type of a whole answer.
     whole: &'a str,
-    /// What the events of a streamed answer are; nothing if it is never streamed.
+    /// Description of a streamed answer's events; empty if it is never streamed.
     events: &'a str,
     /// Type of an error.
     error: &'a str,

@@ -28,7 +28,7 @@ pub struct LongList {
 }
 
 impl LongList {
-    /// A list of so many entries at this JSON pointer.
+    /// A list of `length` entries at this JSON pointer.
     pub fn new(
         pointer: String,
         length: usize,

@@ -1,6 +1,6 @@
-//! Requests with several prompts. Each further prompt is a call of its own, with the place among the
-//! calls that the request has. The events of all prompts come in one stream: the answers are numbered
-//! prompt by prompt, as the samples of a request are.
+//! Requests with several prompts. Each further prompt is served as a request of its own, which
+//! shares the client's slot. The events of all prompts come in one stream: the answers are
+//! numbered prompt by prompt, as the samples of a request are.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) struct MorePrompts {
     pub(super) samples: SampleCount,
 }
 
-/// What the call of a further prompt shares with that of the first.
+/// Context that the requests of all further prompts share with that of the first.
 #[derive(Debug)]
 pub(super) struct SharedContext {
     method: Method,
@@ -44,24 +44,24 @@ pub(super) struct SharedContext {
 }
 
 impl SharedContext {
-    /// What calls of this method share with `call`.
-    pub(super) fn of(call: &RequestContext, method: &'static str) -> Self {
+    /// The shared part of `context`, for requests of this method.
+    pub(super) fn of(context: &RequestContext, method: &'static str) -> Self {
         Self {
             method: Method { name: method, code },
-            principal: call.principal.clone(),
-            slot: call.slot.clone(),
-            party: call.party.clone(),
-            body: call.body.clone(),
+            principal: context.principal.clone(),
+            slot: context.slot.clone(),
+            party: context.party.clone(),
+            body: context.body.clone(),
         }
     }
 
-    fn call(&self) -> RequestContext {
-        let mut call = RequestContext::new(self.method, monotonic_ns());
-        call.principal = self.principal.clone();
-        call.slot = self.slot.clone();
-        call.party = self.party.clone();
-        call.body = self.body.clone();
-        call
+    fn context(&self) -> RequestContext {
+        let mut context = RequestContext::new(self.method, monotonic_ns());
+        context.principal = self.principal.clone();
+        context.slot = self.slot.clone();
+        context.party = self.party.clone();
+        context.body = self.body.clone();
+        context
     }
 }
 
@@ -87,8 +87,8 @@ impl MorePrompts {
         let samples = self.samples.get();
         let requests = self.requests.into_iter().zip(1u32..);
         let further = stream::iter(requests).map(move |(request, at)| {
-            let (front, call) = (Arc::clone(&front), shared.call());
-            let answer = async move { front.inference.open(call).answer(request).await };
+            let (front, context) = (Arc::clone(&front), shared.context());
+            let answer = async move { front.inference.open(context).answer(request).await };
             Box::pin(answer.try_flatten_stream().map(move |event| placed(event, at, samples)))
         });
         let first = first.map_err(|error| of_prompt(error, 0));

@@ -25,7 +25,7 @@ pub trait Protocol: Send + Sync + 'static {
     type Body: DeserializeOwned + Send + 'static;
     /// Writes the answer to one request, an [`AnswerWriter`]; nothing for a path that counts.
     type Writer: Send + 'static;
-    /// Its path, for the log line of a request.
+    /// Path of the protocol, for the log line of a request.
     const METHOD: &'static str;
     /// Most numbers in a body.
     const MAX_NUMBERS: usize = json::MAX_NUMBERS;
@@ -51,27 +51,27 @@ pub trait Counting: Protocol<Writer = ()> {
 pub struct Decoded<R, W> {
     /// For the middle.
     pub input: R,
-    /// The same with further prompts, for a protocol whose requests may have several.
+    /// Requests of further prompts, for a protocol whose requests may have several.
     pub more: Vec<R>,
-    /// Writes the answer, or what its writer needs to know of the request.
+    /// Writes the answer, or has the parts of the request that its writer needs.
     pub writer: W,
     /// Whether the answer is streamed.
     pub stream: bool,
-    /// How many calls of a tool the answer may have.
+    /// How many tool calls the answer may have.
     pub calls: AllowedToolCalls,
     /// The protocol's names of the input's fields, for errors.
     pub paths: FieldPaths,
 }
 
 impl<R, W> Decoded<R, W> {
-    /// The same request with another writer, which is made of this one.
+    /// Replaces the writer by one that `make` builds from it and the input.
     pub fn with_writer<T>(self, make: impl FnOnce(W, &R) -> T) -> Decoded<R, T> {
         let Self { input, more, writer, stream, calls, paths } = self;
         Decoded { writer: make(writer, &input), input, more, stream, calls, paths }
     }
 }
 
-/// How many calls of a tool an answer may have.
+/// How many tool calls an answer may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AllowedToolCalls {
     /// As many as the model makes.
@@ -100,7 +100,7 @@ pub trait AnswerWriter: Send + Unpin + 'static {
     /// An error after the answer had begun. The stream ends after it.
     fn error(&mut self, error: &InferenceError) -> Vec<SseEvent>;
 
-    /// What is written when nothing came for a while.
+    /// Text that is written when nothing came for a while.
     fn keep_alive(&self) -> KeepAlive {
         KeepAlive::Comment
     }
@@ -109,7 +109,7 @@ pub trait AnswerWriter: Send + Unpin + 'static {
     fn whole(self, events: Vec<AnswerEvent>) -> WholeAnswer;
 }
 
-/// What is known of a request beside its body.
+/// Facts about a request that are not in its body.
 #[derive(Debug)]
 pub struct DecodeContext<'a> {
     /// The request's id.
@@ -146,7 +146,7 @@ impl DecodeContext<'_> {
 #[derive(Clone, Debug)]
 pub struct TokenTexts(Arc<Language>);
 
-/// What a token adds to a text.
+/// Text that a token adds to an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenText {
     /// As text; the bytes of an incomplete character become U+FFFD.

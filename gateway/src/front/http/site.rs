@@ -175,7 +175,7 @@ fn plain_name(name: &str) -> String {
     name.strip_suffix('.').map_or_else(|| name.clone(), str::to_owned)
 }
 
-/// What a request is for: a name or an address, and a port.
+/// Target of a request: a name or an address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Host {
     name: String,
@@ -205,8 +205,8 @@ impl Host {
             return Some(Self { name: address.to_string(), is_address: true, port });
         }
         let name = plain_name(name);
-        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_letter);
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_allowed);
         name.split('.').all(is_label).then_some(Self { name, is_address: false, port })
     }
 

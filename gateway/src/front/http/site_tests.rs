@@ -93,9 +93,9 @@ fn a_host_is_an_address_or_a_name_of_the_service() {
             refused("POST", "/v1/messages", &[("host", host)], "host");
         }
     }
-    let letters = HeaderValue::from_bytes(b"\xc3\xa9vil").expect("bytes");
+    let bytes = HeaderValue::from_bytes(b"\xc3\xa9vil").expect("bytes");
     let mut request = parts("GET", "/health", &[]);
-    request.headers.insert(HOST, letters);
+    request.headers.insert(HOST, bytes);
     assert!(sites().check(&request).is_err());
     refused("GET", "/", &[("host", "localhost"), ("host", "localhost")], "host");
 }

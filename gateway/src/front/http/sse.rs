@@ -9,13 +9,13 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// One server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SseEvent {
-    /// Its name; `None` for protocols whose events have none.
+    /// Name of the event; `None` for protocols whose events have none.
     pub event: Option<&'static str>,
-    /// Its data: one line, as JSON is.
+    /// Data of the event: one line, as JSON is.
     pub data: String,
 }
 
-/// What is written while nothing comes.
+/// Text that is written to an idle stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeepAlive {
     /// A comment, which clients skip.

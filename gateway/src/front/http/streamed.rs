@@ -37,8 +37,8 @@ impl<S, W: AnswerWriter> StreamedBody<S, W> {
         Self { events: Some(events), writer, paths, interval, keep_alive }
     }
 
-    /// What the writer makes of an answer's next event or of its end. The answer ends with its last
-    /// event, with an error, and with a panic in the writer, which is an error of this answer alone.
+    /// Writes an answer's next event or its end. The answer ends with its last event, with an
+    /// error, and with a panic in the writer, which is an error of this answer alone.
     fn write(&mut self, next: Option<Result<AnswerEvent, InferenceError>>) -> String {
         let writer = &mut self.writer;
         let (is_last, written) = match next {
@@ -59,7 +59,7 @@ impl<S, W: AnswerWriter> StreamedBody<S, W> {
     }
 }
 
-/// What a writer makes, or the error of its panic.
+/// Events from a writer, or the error of its panic.
 fn caught(write: impl FnOnce() -> Vec<SseEvent>) -> Result<Vec<SseEvent>, InferenceError> {
     let written = catch_unwind(AssertUnwindSafe(write));
     written.map_err(|_| InferenceError::bug("a panic while writing an answer"))

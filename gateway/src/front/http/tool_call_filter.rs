@@ -1,4 +1,4 @@
-//! Answers to requests that allow one call of a tool (`parallel_tool_calls: false`,
+//! Answers to requests that allow one tool call (`parallel_tool_calls: false`,
 //! `disable_parallel_tool_use: true`): the first complete call of a sample is kept, later ones are
 //! left out. The model may have written them, so their tokens count.
 
@@ -10,7 +10,7 @@ use super::sse::{KeepAlive, SseEvent};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 
-/// Writes answers with at most so many calls.
+/// Writes answers with at most the allowed number of tool calls.
 #[derive(Debug)]
 pub(super) struct ToolCallFilter<W> {
     writer: W,
@@ -19,25 +19,25 @@ pub(super) struct ToolCallFilter<W> {
     samples: Vec<ToolCalls>,
 }
 
-/// The calls of one sample so far.
+/// The tool calls of one sample so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ToolCalls {
-    /// No complete call. One may have begun.
+    /// No complete tool call. One may have begun.
     #[default]
     None,
-    /// A complete call, and none that began after it.
+    /// A complete tool call, and none that began after it.
     Complete,
-    /// A call that began after a complete one, and is left out.
+    /// A tool call that began after a complete one, and is left out.
     LeftOut,
 }
 
 impl<W> ToolCallFilter<W> {
-    /// For an answer of so many samples.
+    /// For an answer of `samples` samples.
     pub(super) fn new(writer: W, allowed: AllowedToolCalls, samples: SampleCount) -> Self {
         Self { writer, allowed, samples: samples.each(|_| ToolCalls::None) }
     }
 
-    /// The event without the calls that are too many.
+    /// The event without the tool calls that are too many.
     fn filtered(&mut self, mut event: AnswerEvent) -> AnswerEvent {
         if self.allowed == AllowedToolCalls::All {
             return event;
@@ -59,7 +59,7 @@ impl ToolCalls {
                 *self = ToolCalls::Complete;
                 return false;
             }
-            // The call was none, and its letters follow as text.
+            // The tool call was malformed, and its characters follow as text.
             (ToolCalls::LeftOut, AnswerPart::MalformedToolCall(_)) => *self = ToolCalls::Complete,
             _ => {}
         }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_complete_call_is_kept_and_later_ones_are_left_out() {
+    fn one_complete_tool_call_is_kept_and_later_ones_are_left_out() {
         let arguments = || AnswerPart::ToolCallArguments("{}".into());
         let text = || AnswerPart::Text("t".into());
         let calls = [
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_none_is_not_the_one_and_its_text_is_kept() {
+    fn a_malformed_tool_call_does_not_use_up_the_one_allowed() {
         let fault = || AnswerPart::MalformedToolCall(ToolCallFault { warning: "w".into() });
         let text = || AnswerPart::Text("<tool_call>".into());
         let broken_first = vec![start("a"), fault(), text(), start("b"), AnswerPart::ToolCallEnd];
@@ -139,15 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_cut_is_kept_alone_and_left_out_after_another_one() {
+    fn a_cut_tool_call_is_kept_alone_and_left_out_after_another_one() {
         let cut = vec![start("a"), AnswerPart::ToolCallCut];
         assert_eq!(kept(AllowedToolCalls::One, &[(0, cut.clone())]), cut);
         let second = vec![start("a"), AnswerPart::ToolCallEnd, start("b"), AnswerPart::ToolCallCut];
-        assert_eq!(kept(AllowedToolCalls::One, &[(0, second)]), [start("a"), AnswerPart::ToolCallEnd]);
+        assert_eq!(
+            kept(AllowedToolCalls::One, &[(0, second)]),
+            [start("a"), AnswerPart::ToolCallEnd]
+        );
     }
 
     #[test]
-    fn each_sample_has_a_call_of_its_own() {
+    fn each_sample_has_a_tool_call_of_its_own() {
         let call = |id| vec![start(id), AnswerPart::ToolCallEnd];
         let found = kept(AllowedToolCalls::One, &[(1, call("a")), (0, call("b")), (1, call("c"))]);
         assert_eq!(found, [call("a"), call("b")].concat());

@@ -194,7 +194,7 @@ pub enum ToolChoice {
 /// A type of tools in a protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct ToolKind {
-    /// Its name.
+    /// Name of the type.
     pub name: &'static str,
     /// Where an object of this type has the tool's name.
     pub path: &'static [&'static str],
@@ -202,7 +202,7 @@ pub struct ToolKind {
 
 /// How the model uses the tools of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallChoice {
+pub enum ToolCallChoice {
     /// Not at all: they are left out of the prompt.
     None,
     /// By this rule.
@@ -218,13 +218,13 @@ pub enum CallChoice {
     },
 }
 
-impl Default for CallChoice {
+impl Default for ToolCallChoice {
     fn default() -> Self {
         Self::Rule(ToolCallRule::Auto)
     }
 }
 
-impl CallChoice {
+impl ToolCallChoice {
     /// The offered tools and the rule for them. `model_name` gives the name that the model knows a
     /// client's tool by.
     ///
@@ -237,7 +237,9 @@ impl CallChoice {
     ) -> Result<(Vec<ToolInput>, ToolCallRule), InferenceError> {
         match self {
             Self::None => Ok((Vec::new(), ToolCallRule::Auto)),
-            Self::Rule(ToolCallRule::Named(name)) => Ok((tools, ToolCallRule::Named(model_name(&name)))),
+            Self::Rule(ToolCallRule::Named(name)) => {
+                Ok((tools, ToolCallRule::Named(model_name(&name))))
+            }
             Self::Rule(rule) => Ok((tools, rule)),
             Self::Allowed { field, names, required } => {
                 let known: HashSet<String> = tools.iter().map(|tool| tool.name.clone()).collect();
@@ -269,13 +271,13 @@ impl ToolChoice {
         kinds: &[ToolKind],
         allowed: Option<&str>,
         is_left_out: fn(&str) -> bool,
-    ) -> Result<CallChoice, InferenceError> {
+    ) -> Result<ToolCallChoice, InferenceError> {
         const EXPECTED: &str = "auto, none, required, a tool by name, or allowed tools";
         let object = match self {
             Self::Word(word) => match word.as_str() {
-                "auto" => return Ok(CallChoice::Rule(ToolCallRule::Auto)),
-                "none" => return Ok(CallChoice::None),
-                "required" => return Ok(CallChoice::Rule(ToolCallRule::Required)),
+                "auto" => return Ok(ToolCallChoice::Rule(ToolCallRule::Auto)),
+                "none" => return Ok(ToolCallChoice::None),
+                "required" => return Ok(ToolCallChoice::Rule(ToolCallRule::Required)),
                 _ => return Err(InferenceError::invalid("tool_choice", EXPECTED, quoted(&word))),
             },
             Self::Tools(object) => object,
@@ -283,7 +285,8 @@ impl ToolChoice {
         if object.get("type").and_then(Value::as_str) == Some(ALLOWED_TOOLS) {
             return allowed_tools(object, allowed, kinds, is_left_out);
         }
-        named_tool("tool_choice", object, kinds).map(|name| CallChoice::Rule(ToolCallRule::Named(name)))
+        named_tool("tool_choice", object, kinds)
+            .map(|name| ToolCallChoice::Rule(ToolCallRule::Named(name)))
     }
 }
 
@@ -296,7 +299,7 @@ fn allowed_tools(
     inner: Option<&str>,
     kinds: &[ToolKind],
     is_left_out: fn(&str) -> bool,
-) -> Result<CallChoice, InferenceError> {
+) -> Result<ToolCallChoice, InferenceError> {
     let mut path = "tool_choice".to_owned();
     object.remove("type");
     if let Some(inner) = inner {
@@ -332,7 +335,7 @@ fn allowed_tools(
             names.push(named_tool(&field, tool, kinds)?);
         }
     }
-    Ok(CallChoice::Allowed { field, names, required })
+    Ok(ToolCallChoice::Allowed { field, names, required })
 }
 
 /// The name in an object that names a tool by its type, and has nothing else.
@@ -436,10 +439,10 @@ mod tests {
             let choice = serde_json::from_value::<ToolChoice>(value).expect("a form of it");
             choice.rule(&kinds(), None, |_| false)
         };
-        assert_eq!(rule(json!("auto")), Ok(CallChoice::default()));
-        assert_eq!(rule(json!("none")), Ok(CallChoice::None));
-        assert_eq!(rule(json!("required")), Ok(CallChoice::Rule(ToolCallRule::Required)));
-        let named = Ok(CallChoice::Rule(ToolCallRule::Named("f".into())));
+        assert_eq!(rule(json!("auto")), Ok(ToolCallChoice::default()));
+        assert_eq!(rule(json!("none")), Ok(ToolCallChoice::None));
+        assert_eq!(rule(json!("required")), Ok(ToolCallChoice::Rule(ToolCallRule::Required)));
+        let named = Ok(ToolCallChoice::Rule(ToolCallRule::Named("f".into())));
         assert_eq!(rule(json!({"type": "function", "function": {"name": "f"}})), named);
         assert_eq!(rule(json!({"type": "custom", "name": "f", "mode": null})), named);
         for (other, field) in [

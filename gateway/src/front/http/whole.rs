@@ -1,6 +1,6 @@
-//! The body of an answer that is not streamed. Its bytes count in the budget and its call keeps its
-//! place until the client has read it. A client that takes none of it for `limits.unread_s`, and at
-//! most for twice as long, loses it.
+//! The body of an answer that is not streamed. Its bytes count in the budget, and its request keeps
+//! its place, until the client has read it. A client that takes none of it for `limits.unread_s`,
+//! and at most for twice as long, loses it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,14 +17,14 @@ use super::pieces::Pieces;
 use crate::inference::admission::{ByteHold, RequestSlot};
 use crate::turns::Party;
 
-/// What a whole answer holds.
+/// Resources that a whole answer holds until it is read.
 #[derive(Debug)]
 pub struct HeldAnswer {
-    /// Its bytes in the budget.
+    /// Bytes of the answer in the budget.
     pub room: Arc<ByteHold>,
-    /// Whose turns it has.
+    /// Party whose turns the answer has.
     pub party: Party,
-    /// The call's place; `None` counts for no call.
+    /// The request's slot; `None` if no request is counted.
     pub _slot: Option<Arc<RequestSlot>>,
     /// How long the client may take none of it: `limits.unread_s`.
     pub limit: Duration,
@@ -32,7 +32,7 @@ pub struct HeldAnswer {
 
 #[derive(Debug)]
 struct Left {
-    /// What the client has not taken; `None` if it was dropped unread.
+    /// Pieces that the client has not taken; `None` if they were dropped unread.
     pieces: Option<Pieces>,
     _held: Option<HeldAnswer>,
     /// How often the connection asked for more.

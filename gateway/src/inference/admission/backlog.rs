@@ -23,7 +23,7 @@ use crate::inference::error::InferenceError;
 /// How long the report of a full queue counts.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// What is known of the supervisor's queue.
+/// Knowledge about the supervisor's queue.
 #[derive(Debug, Default)]
 pub struct Backlog {
     /// How often a request left the queue or the model.
@@ -88,7 +88,7 @@ impl Backlog {
 }
 
 impl QueuePlace {
-    /// Its first tokens are there: it has left the queue.
+    /// Notes that the first tokens are there: the request has left the queue.
     pub fn begun(&self) {
         self.backlog.moves.fetch_add(1, Ordering::Relaxed);
     }

@@ -5,9 +5,9 @@
 //! finds some. Bodies wait in turn by party; answers do not wait, because a request that runs holds
 //! a place of the target.
 //!
-//! Bodies cannot wait for each other in a circle. A body takes its whole length at once. One without
-//! a length takes [`SMALL_BYTES`] first and the longest length next: bytes of one kind, then of the
-//! other, and the holders of the second kind wait for nothing.
+//! Bodies cannot wait for each other in a circle. A body takes its whole length at once. One
+//! without a length takes [`SMALL_BYTES`] first and the longest length next: bytes of one kind,
+//! then of the other, and the holders of the second kind wait for nothing.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use crate::inference::error::InferenceError;
 use crate::metrics::ByteFigures;
 use crate::turns::{Fit, Party, Turns};
 
-/// Bytes of a body or an answer that are not counted. All calls together hold at most 21 MiB of
+/// Bytes of a body or an answer that are not counted. All requests together hold at most 21 MiB of
 /// them by default, and almost every request has no more.
 pub const FREE_BYTES: u64 = 64 << 10;
 /// Bodies up to this length do not wait for longer ones. Prompts of agents are below it, documents
@@ -30,8 +30,8 @@ pub const SMALL_BYTES: u64 = 1 << 20;
 /// Bytes of an answer are counted in steps of this length.
 const ANSWER_STEP: u64 = 64 << 10;
 
-/// What bytes are held for. Half of the budget is for long bodies, a quarter for short ones. The
-/// rest, and what bodies leave, is for answers.
+/// Purpose of held bytes. Half of the budget is for long bodies, a quarter for short ones. The
+/// rest, and the bytes that bodies leave, is for answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteKind {
     /// Bodies of at most [`SMALL_BYTES`], and the first bytes of a body without a length.
@@ -106,7 +106,7 @@ impl ByteBudget {
         Arc::new(ByteHold { budget: self.clone(), party, held: Mutex::default() })
     }
 
-    /// What is held now.
+    /// Bytes that are held now.
     pub fn figures(&self) -> ByteFigures {
         let ledger = self.lock();
         let answers = ledger.held.get(ByteKind::Answer);
@@ -208,10 +208,10 @@ impl ByteHold {
         TakeBytes { hold: Arc::clone(self), kind, bytes, id, given: Some(receiver) }
     }
 
-    /// Counts an answer that has so many bytes now.
+    /// Counts an answer that has `bytes` bytes now.
     ///
     /// # Errors
-    /// Its bytes are more than are left for it.
+    /// More bytes than are left for the answer.
     pub fn grow_answer(&self, bytes: u64) -> Result<(), InferenceError> {
         let mut held = self.held();
         let counted = held.get(ByteKind::Answer);
@@ -229,7 +229,7 @@ impl ByteHold {
         Err(answer_too_large(counted + more, limit))
     }
 
-    /// Gives back what is held above so many bytes.
+    /// Gives back the bytes that are held above `bytes`.
     pub fn shrink(&self, bytes: u64) {
         let mut back = ByKind::default();
         {

@@ -1,5 +1,5 @@
-//! What the gateway itself admits: calls ([`RequestSlots`]), their bytes ([`ByteBudget`]), and requests that
-//! the supervisor's queue has room for ([`Backlog`]).
+//! Admission by the gateway itself: requests ([`RequestSlots`]), their bytes ([`ByteBudget`]), and
+//! requests that the supervisor's queue has room for ([`Backlog`]).
 
 mod arrival;
 mod backlog;

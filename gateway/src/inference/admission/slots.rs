@@ -1,6 +1,6 @@
-//! The calls inside the gateway: a bounded number in all, and a bounded share for each key.
+//! The requests inside the gateway: a bounded number in all, and a bounded share for each key.
 //!
-//! When all slots are taken, the oldest call whose message has not arrived loses its slot to the
+//! When all slots are taken, the oldest request whose message has not arrived loses its slot to the
 //! newcomer.
 
 use std::collections::{HashMap, VecDeque};
@@ -13,27 +13,27 @@ use tokio::sync::watch;
 use super::arrival::MessageArrival;
 use crate::inference::error::InferenceError;
 
-/// RequestSlots inside the gateway beyond those that run and those that the supervisor queues. They
+/// Requests inside the gateway beyond those that run and those that the supervisor queues. They
 /// arrive, or they are over and not read to the end.
 const ON_THEIR_WAY: usize = 160;
-/// RequestSlots that a key may have for each free place. One key alone thus gets at most eight of nine
-/// places. However many keys send as many calls as they can, some places stay free for others.
-const CALLS_PER_FREE_PLACE: usize = 8;
+/// Requests that a key may have for each free place. One key alone thus gets at most eight of nine
+/// places. However many keys send as many requests as they can, some places stay free for others.
+const REQUESTS_PER_FREE_PLACE: usize = 8;
 
-/// The calls inside the gateway. Their number bounds the messages that are in memory; further calls
-/// are refused, as the supervisor would refuse them. The supervisor decides how many requests of a
-/// key run; here no key may take all places.
+/// The requests inside the gateway. Their number bounds the messages that are in memory; further
+/// requests are refused, as the supervisor would refuse them. The supervisor decides how many
+/// requests of a key run; here no key may take all places.
 #[derive(Clone, Debug)]
 pub struct RequestSlots {
     running: Arc<watch::Sender<usize>>,
     most: usize,
-    /// Number of calls by the key's name. A key without calls has no entry.
+    /// Number of requests by the key's name. A key without requests has no entry.
     of_keys: Arc<Mutex<HashMap<Arc<str>, usize>>>,
-    /// RequestSlots whose message is on its way, oldest first. Some of their messages have arrived since.
+    /// Requests whose message is on its way, oldest first. Some messages have arrived since.
     arriving: Arc<Mutex<VecDeque<ArrivingRequest>>>,
 }
 
-/// A call whose message is on its way. It may lose its slot to a newer one.
+/// A request whose message is on its way. It may lose its slot to a newer one.
 #[derive(Debug)]
 struct ArrivingRequest {
     message: Arc<MessageArrival>,
@@ -41,12 +41,12 @@ struct ArrivingRequest {
 }
 
 impl RequestSlots {
-    /// No calls. There are places for the calls that run at once (`target.max_sequences`), and for
-    /// `queue` calls that wait.
+    /// No requests. There are places for the requests that run at once (`target.max_sequences`),
+    /// and for `queue` requests that wait.
     pub fn new(run_at_once: u32, queue: u32) -> Self {
         let (run_at_once, queue) = (run_at_once as usize, queue as usize);
         // An eighth more than wait: one key alone can fill the queue.
-        let most = ON_THEIR_WAY + run_at_once + queue + queue.div_ceil(CALLS_PER_FREE_PLACE);
+        let most = ON_THEIR_WAY + run_at_once + queue + queue.div_ceil(REQUESTS_PER_FREE_PLACE);
         Self {
             running: Arc::new(watch::Sender::new(0)),
             most,
@@ -55,12 +55,12 @@ impl RequestSlots {
         }
     }
 
-    /// Follows the number of calls.
+    /// Follows the number of requests.
     pub fn watch(&self) -> watch::Receiver<usize> {
         self.running.subscribe()
     }
 
-    /// Takes a place for one more call, of this key if keys are set.
+    /// Takes a place for one more request, of this key if keys are set.
     ///
     /// # Errors
     /// All places are taken, or the key has as many as it may have.
@@ -70,7 +70,7 @@ impl RequestSlots {
         let refusal = || {
             InferenceError::new(
                 Reason::QueueFull,
-                format!("the gateway has {most} calls, the most it takes; try again shortly"),
+                format!("the gateway has {most} requests, the most it takes; try again shortly"),
             )
             .field("limits.queue")
             .fact("limit", most)
@@ -82,11 +82,11 @@ impl RequestSlots {
         let mut counts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(Arc::clone(name)).or_insert(0);
         let left = self.most.saturating_sub(*self.running.borrow());
-        let limit = left * CALLS_PER_FREE_PLACE;
+        let limit = left * REQUESTS_PER_FREE_PLACE;
         // Without any place left it is the gateway that is full, not the key.
         if *count >= limit && left > 0 {
             let message = format!(
-                "there are {count} calls under this key and {left} places left for others, so it may have no more; try again \
+                "there are {count} requests under this key and {left} places left for others, so it may have no more; try again \
                  when one has ended"
             );
             return Err(InferenceError::new(Reason::TooManyStreams, message)
@@ -99,9 +99,9 @@ impl RequestSlots {
 
     fn enter_all(&self, key: Option<KeySlot>) -> Option<RequestSlot> {
         let mut entered = false;
-        self.running.send_if_modified(|calls| {
-            entered = *calls < self.most;
-            *calls += usize::from(entered);
+        self.running.send_if_modified(|count| {
+            entered = *count < self.most;
+            *count += usize::from(entered);
             entered
         });
         let slot = || RequestSlot {
@@ -112,13 +112,13 @@ impl RequestSlots {
         (entered || self.displace()).then(slot)
     }
 
-    /// Takes the slot of the oldest call whose message has not arrived. A sender of headers alone
-    /// thus keeps out no call that sends its message at once. False if every message is there.
+    /// Takes the slot of the oldest request whose message has not arrived. A sender of headers
+    /// alone thus keeps out no request with its message. False if every message is there.
     fn displace(&self) -> bool {
         let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(call) = arriving.pop_front() {
-            if let Some(slot) = call.slot.upgrade()
-                && call.message.displace()
+        while let Some(request) = arriving.pop_front() {
+            if let Some(slot) = request.slot.upgrade()
+                && request.message.displace()
             {
                 slot.is_displaced.store(true, Ordering::Relaxed);
                 return true;
@@ -127,23 +127,26 @@ impl RequestSlots {
         false
     }
 
-    /// Notes that the call with this slot may be displaced until its message is there.
+    /// Notes that the request with this slot may be displaced until its message is there.
     pub fn follow(&self, message: &Arc<MessageArrival>, slot: &Arc<RequestSlot>) {
         let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
         // At most `most` of them are on their way, so this is bounded, and seldom done.
         if arriving.len() >= 2 * self.most {
-            arriving.retain(|call| call.slot.strong_count() > 0 && call.message.is_arriving());
+            arriving
+                .retain(|request| request.slot.strong_count() > 0 && request.message.is_arriving());
         }
-        arriving
-            .push_back(ArrivingRequest { message: Arc::clone(message), slot: Arc::downgrade(slot) });
+        arriving.push_back(ArrivingRequest {
+            message: Arc::clone(message),
+            slot: Arc::downgrade(slot),
+        });
     }
 }
 
-/// One call's place; given back when dropped.
+/// One request's place; given back when dropped.
 #[derive(Debug)]
 pub struct RequestSlot {
     running: Arc<watch::Sender<usize>>,
-    /// Whether another call has taken the place over.
+    /// Whether another request has taken the place over.
     is_displaced: AtomicBool,
     _key: Option<KeySlot>,
 }
@@ -151,12 +154,12 @@ pub struct RequestSlot {
 impl Drop for RequestSlot {
     fn drop(&mut self) {
         if !self.is_displaced.load(Ordering::Relaxed) {
-            self.running.send_modify(|calls| *calls -= 1);
+            self.running.send_modify(|count| *count -= 1);
         }
     }
 }
 
-/// One call's place among those of its key; given back when dropped.
+/// One request's place among those of its key; given back when dropped.
 #[derive(Debug)]
 struct KeySlot {
     counts: Arc<Mutex<HashMap<Arc<str>, usize>>>,
@@ -181,46 +184,46 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_given_back() {
-        let calls = RequestSlots::new(32, 8);
-        let seen = calls.watch();
+        let requests = RequestSlots::new(32, 8);
+        let seen = requests.watch();
         let slots: Vec<RequestSlot> =
-            (0..ON_THEIR_WAY + 32 + 8 + 1).map(|_| calls.enter(None).expect("room")).collect();
-        let error = calls.enter(None).expect_err("full");
+            (0..ON_THEIR_WAY + 32 + 8 + 1).map(|_| requests.enter(None).expect("room")).collect();
+        let error = requests.enter(None).expect_err("full");
         assert_eq!(error.kind, Reason::QueueFull);
         assert_eq!(*seen.borrow(), slots.len());
         drop(slots);
         assert_eq!(*seen.borrow(), 0);
-        assert!(calls.enter(None).is_ok());
+        assert!(requests.enter(None).is_ok());
     }
 
-    /// As many calls of this key as get in.
-    fn fill(calls: &RequestSlots, key: &Arc<str>) -> Vec<RequestSlot> {
-        std::iter::from_fn(|| calls.enter(Some(key)).ok()).collect()
+    /// As many requests of this key as get in.
+    fn fill(requests: &RequestSlots, key: &Arc<str>) -> Vec<RequestSlot> {
+        std::iter::from_fn(|| requests.enter(Some(key)).ok()).collect()
     }
 
     #[test]
     fn a_key_can_fill_the_queue_and_leaves_places_for_others() {
         for queue in [0, 128, 10_000] {
-            let calls = RequestSlots::new(32, queue);
+            let requests = RequestSlots::new(32, queue);
             let (alice, bob, carol): (Arc<str>, Arc<str>, Arc<str>) =
                 ("alice".into(), "bob".into(), "carol".into());
-            let mut hers = fill(&calls, &alice);
+            let mut hers = fill(&requests, &alice);
             assert!(
                 hers.len() >= 32 + queue as usize,
                 "{} of hers beside a queue of {queue}",
                 hers.len()
             );
-            let error = calls.enter(Some(&alice)).expect_err("all she may have");
+            let error = requests.enter(Some(&alice)).expect_err("all she may have");
             assert_eq!(error.kind, Reason::TooManyStreams);
-            let his = fill(&calls, &bob);
+            let his = fill(&requests, &bob);
             assert!(his.len() >= 8, "{} of his beside a queue of {queue}", his.len());
-            let others = calls.enter(Some(&carol)).expect("a third key has a place as well");
+            let others = requests.enter(Some(&carol)).expect("a third key has a place as well");
             // What ends makes room again.
             hers.truncate(hers.len() / 2);
-            hers.push(calls.enter(Some(&alice)).expect("room again"));
+            hers.push(requests.enter(Some(&alice)).expect("room again"));
             drop((hers, his, others));
             assert_eq!(
-                (*calls.watch().borrow(), calls.of_keys.lock().expect("fine").len()),
+                (*requests.watch().borrow(), requests.of_keys.lock().expect("fine").len()),
                 (0, 0)
             );
         }
@@ -228,57 +231,60 @@ mod tests {
 
     #[test]
     fn without_free_places_the_gateway_is_full_and_not_the_key() {
-        let calls = RequestSlots::new(32, 0);
+        let requests = RequestSlots::new(32, 0);
         let slots: Vec<RequestSlot> =
-            (0..calls.most).map(|_| calls.enter(None).expect("room")).collect();
-        let error = calls.enter(Some(&"alice".into())).expect_err("full");
+            (0..requests.most).map(|_| requests.enter(None).expect("room")).collect();
+        let error = requests.enter(Some(&"alice".into())).expect_err("full");
         assert_eq!(error.kind, Reason::QueueFull);
-        assert!(calls.of_keys.lock().expect("fine").is_empty(), "a refused call is not counted");
+        assert!(
+            requests.of_keys.lock().expect("fine").is_empty(),
+            "a refused request is not counted"
+        );
         drop(slots);
     }
 
     #[test]
-    fn the_oldest_call_without_its_message_makes_room_for_a_newer_one() {
-        let calls = RequestSlots::new(1, 0);
-        let (most, seen) = (calls.most, calls.watch());
+    fn the_oldest_request_without_its_message_makes_room_for_a_newer_one() {
+        let requests = RequestSlots::new(1, 0);
+        let (most, seen) = (requests.most, requests.watch());
         let messages: Vec<Arc<MessageArrival>> = (0..most).map(|_| Arc::default()).collect();
         let enter = |message: &Arc<MessageArrival>| {
-            let slot = Arc::new(calls.enter(None).expect("room"));
-            calls.follow(message, &slot);
+            let slot = Arc::new(requests.enter(None).expect("room"));
+            requests.follow(message, &slot);
             slot
         };
         let mut slots: Vec<Arc<RequestSlot>> = messages.iter().map(enter).collect();
         assert!(messages.iter().all(|message| message.is_arriving()));
-        slots.push(Arc::new(calls.enter(None).expect("the first one's")));
+        slots.push(Arc::new(requests.enter(None).expect("the first one's")));
         assert!(!messages[0].is_arriving() && messages[1].is_arriving());
         // One that has ended made room by itself, and is no other's loss.
         drop(slots.remove(1));
         slots.push(enter(&Arc::default()));
         assert!(messages[2].is_arriving());
         for _ in 2..most {
-            slots.push(Arc::new(calls.enter(None).expect("another one's")));
+            slots.push(Arc::new(requests.enter(None).expect("another one's")));
         }
         assert!(messages[2..].iter().all(|message| !message.is_arriving()));
         slots.push(Arc::new(
-            calls.enter(None).expect("the last one's that came without its message"),
+            requests.enter(None).expect("the last one's that came without its message"),
         ));
-        assert!(calls.enter(None).is_err(), "all messages are there");
+        assert!(requests.enter(None).is_err(), "all messages are there");
         assert_eq!(*seen.borrow(), most, "each place counts once");
         drop(slots);
         assert_eq!(*seen.borrow(), 0);
     }
 
     #[test]
-    fn calls_whose_message_arrived_are_forgotten() {
-        let calls = RequestSlots::new(1, 0);
-        let most = calls.most;
+    fn requests_whose_message_arrived_are_forgotten() {
+        let requests = RequestSlots::new(1, 0);
+        let most = requests.most;
         let message = Arc::<MessageArrival>::default();
-        let first = Arc::new(calls.enter(None).expect("room"));
-        calls.follow(&message, &first);
+        let first = Arc::new(requests.enter(None).expect("room"));
+        requests.follow(&message, &first);
         for _ in 0..10 * most {
-            calls.follow(&Arc::default(), &Arc::new(calls.enter(None).expect("room")));
+            requests.follow(&Arc::default(), &Arc::new(requests.enter(None).expect("room")));
         }
-        let arriving = calls.arriving.lock().expect("fine");
+        let arriving = requests.arriving.lock().expect("fine");
         assert!(
             arriving.len() <= 2 * most && Arc::ptr_eq(&arriving[0].message, &message),
             "{}",

@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Interval at which the time without a beat is counted.
 const TICK: Duration = Duration::from_millis(500);
-/// A supervisor without a beat for so many ticks, 3 s, counts as hung: it has missed five beats.
+/// Ticks without a beat, 3 s in all, after which a supervisor counts as hung: it missed five beats.
 const SILENT_TICKS: u32 = 6;
 
 /// Counts the time without a beat, in ticks of this process. Time in which this process did not run
@@ -60,7 +60,7 @@ impl Silence {
     }
 }
 
-/// What this gateway reports that does not change.
+/// Constant facts of this gateway's process, for its reports.
 #[derive(Clone, Copy, Debug)]
 pub struct GatewayProcess {
     /// Number of its life.

@@ -1,4 +1,4 @@
-//! What the status page shows: the service as the supervisor reports it to operators, and changes
+//! Source of the status page: the service as the supervisor reports it to operators, and changes
 //! of state as they come. Nothing here sends an order.
 
 use std::sync::Arc;

@@ -57,7 +57,7 @@ pub(in crate::draft) struct Config {
 }
 
 impl Config {
-    /// What a drafter of this backbone reads and proposes.
+    /// Inputs and proposals of a drafter of this backbone.
     pub(in crate::draft) fn info(
         &self,
         kind: &str,
@@ -94,7 +94,7 @@ pub(in crate::draft) fn wrong(key: &str, what: String) -> LoadError {
 pub(in crate::draft) struct Keys<'a> {
     /// The whole file.
     pub(in crate::draft) drafter: &'a ConfigJson,
-    /// What is said of the layers: `transformer_layer_config`, else the whole file.
+    /// Object with the layers' keys: `transformer_layer_config`, else the whole file.
     pub(in crate::draft) layers: Cow<'a, ConfigJson>,
     /// The object under `dflash_config`, which has keys of its own.
     inner: Option<Map<String, Value>>,
@@ -167,7 +167,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Sizes and rules of the backbone, for blocks of so many rows.
+    /// Sizes and rules of the backbone, for blocks of `block` rows.
     ///
     /// # Errors
     /// A missing or contradictory key, or a layer that is not built here.
@@ -245,7 +245,7 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
-    /// `block_size`, of at least so many rows.
+    /// `block_size`, of at least `least` rows.
     ///
     /// # Errors
     /// It is missing or out of range.

@@ -19,8 +19,8 @@ use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTab
 use crate::load::{ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
 
-/// What every layer of one forward needs. Keys and values are of all context rows, then of all
-/// block rows; queries are of block rows.
+/// Inputs that all layers of one forward share. Keys and values are of all context rows, then of
+/// all block rows; queries are of block rows.
 pub(super) struct Step {
     segments: Vec<Segment>,
     /// Block rows of each part.
@@ -179,7 +179,7 @@ pub(super) trait BlockLayer {
     /// `x` `[L, hidden]` → the same. Writes the keys and values of context and block rows.
     fn forward(&self, layer: usize, x: &Array, step: &Step, kv: &mut KvStore) -> Result<Array>;
 
-    /// Its attention, which alone reads context rows.
+    /// Attention of the layer, which alone reads context rows.
     fn attention(&self) -> &Attention;
 }
 
@@ -251,7 +251,7 @@ impl<L: BlockLayer> Backbone<L> {
         Ok(Self { config, dtype, rope, fc, hidden_norm, layers, norm, embedding_scale })
     }
 
-    /// What the layers remember.
+    /// Forms of the layers' keys and values, for the KV store.
     pub(super) fn kv_layers(&self) -> Vec<LayerKv> {
         let Config { n_kv_heads: n_kv, head_dim, .. } = self.config;
         let layer = |attention: &AttentionWindow| {
@@ -372,8 +372,8 @@ fn asked_rows(batch: &DraftBatch) -> Vec<i32> {
     batch.parts.iter().map(DraftPart::block_rows).collect()
 }
 
-/// For each row of the blocks the place of the row so many rows before it, in rows with one of zeros
-/// in front: 0 if the block has no such row.
+/// For each row of the blocks, the place of the row that is `back` rows before it, in rows with one
+/// of zeros in front: 0 if the block has no such row.
 fn earlier_rows(blocks: &[i32], back: i32) -> Array {
     let (mut start, mut places) = (0, vec![]);
     for rows in blocks {

@@ -45,7 +45,7 @@ pub(super) const KIND: Kind = Kind {
     load: |files| Ok(Box::new(Dflash::load(files)?)),
 };
 
-/// What a drafter with this config reads and proposes.
+/// Inputs and proposals of a drafter with this config.
 fn info(sizes: &Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
     let proposal = ProposalKind::Hidden;
     DraftInfo {

@@ -39,7 +39,7 @@ pub(super) const KIND: Kind = Kind {
     load: |files| Ok(Box::new(Dflash2::load(files)?)),
 };
 
-/// What a drafter with this config reads and proposes.
+/// Inputs and proposals of a drafter with this config.
 fn info(sizes: &block_diffusion::Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
     sizes.info(KIND.name, ProposalKind::Tokens, dir, weight_bytes)
 }
@@ -158,8 +158,8 @@ struct Candidates<'a> {
     ids: &'a [u32],
     /// Logit of each candidate: `[P, C]`.
     logits: &'a [f32],
-    /// What a pair of neighbours scores: `[P, C, C]`, of each candidate of the row before with each of this row. Before the first row
-    /// of a block the bonus token stands in all places.
+    /// Scores of pairs of neighbours: `[P, C, C]`, of each candidate of the row before with each of
+    /// this row. Before the first row of a block the bonus token stands in all places.
     edges: &'a [f32],
     /// Candidates of a row (C).
     count: usize,

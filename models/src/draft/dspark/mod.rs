@@ -48,12 +48,12 @@ fn has_own_head(files: &TensorFiles) -> bool {
     ["lm_head.weight", "model.lm_head.weight"].iter().any(|name| files.has(name))
 }
 
-/// What a drafter with this config reads and proposes.
+/// Inputs and proposals of a drafter with this config.
 fn info(sizes: &block_diffusion::Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
     sizes.info(KIND.name, ProposalKind::Tokens, dir, weight_bytes)
 }
 
-/// What the token before adds to the logits of the next one: a table of all pairs, of low rank.
+/// Additions to the logits by the token before: a table of all pairs, of low rank.
 struct MarkovHead {
     /// By the token before.
     markov_w1: Embedding,
@@ -247,7 +247,7 @@ impl Dspark {
         Ok(drafts)
     }
 
-    /// What n rows score after the tokens `before` `[n]`: logits `[n, vocab]`, float32, and
+    /// Scores of n rows after the tokens `before` `[n]`: logits `[n, vocab]`, float32, and
     /// confidence `[n]`, if the drafter estimates it. `hidden` `[n, hidden]`, `logits` `[n, draft
     /// vocabulary]`.
     fn link(

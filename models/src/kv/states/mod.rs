@@ -31,7 +31,7 @@ struct LayerStates {
     sizes: RecurrentSizes,
     /// `[slots, numbers of a slot]`, float32; `None` without slots.
     slots: Option<Array>,
-    /// What the last pass wrote: `[rows, numbers of a tape row]`, float32.
+    /// Output of the last pass: `[rows, numbers of a tape row]`, float32.
     tape: Option<Array>,
 }
 
@@ -47,7 +47,7 @@ struct Progress {
     is_committed: bool,
 }
 
-/// What a pass does, the same for every layer.
+/// Plan of a pass, the same for every layer.
 #[derive(Clone, Debug)]
 struct PassPlan {
     segments: Vec<Segment>,
@@ -247,7 +247,7 @@ impl States {
     /// After a pass: the sequence has `length` rows.
     ///
     /// # Errors
-    /// Its states cannot go back to that row.
+    /// The states of the sequence cannot go back to that row.
     pub(super) fn commit(&mut self, sequence: SequenceId, length: i32) -> Result<()> {
         let Some(progress) = self.progress.get_mut(&sequence) else { return Ok(()) };
         self.plan = None;

@@ -49,7 +49,7 @@ fn row(layer: usize, sequence: u64, position: i32, draft: u64) -> Vec<f32> {
     (0..width).map(|at| 2.0 * number([kind, sequence, position as u64, at])).collect()
 }
 
-/// What a sequence does in a step.
+/// Rows of a sequence in a step.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     sequence: u64,
@@ -156,7 +156,7 @@ fn alone(sequence: u64, rows: i32) -> (Found, Found) {
     (run.step(&[part]).remove(0), run.states(sequence))
 }
 
-/// The same bits by nodes of our own, nearly the same numbers by MLX.
+/// Checks numbers: equal bits by nodes of our own, nearly equal numbers by MLX.
 fn same(expected: &[f32], found: &[f32], by_host: bool, what: &str) {
     assert_eq!(expected.len(), found.len(), "{what}");
     for (at, (a, b)) in expected.iter().zip(found).enumerate() {
@@ -187,7 +187,7 @@ impl Expected {
         }
     }
 
-    /// What one pass over the rows of a sequence leaves.
+    /// Outputs and states after one pass over the rows of a sequence.
     fn of(&mut self, run: &Run, sequence: u64) -> &(Found, Found) {
         let (rows_of, length) = (run.rows_of[&sequence], run.length(sequence));
         self.0.entry((rows_of, length)).or_insert_with(|| alone(rows_of, length))

@@ -17,7 +17,7 @@ fn bits(rows: &[KvRows]) -> Vec<Vec<u32>> {
     rows.iter().map(of).collect()
 }
 
-/// What the row at `position` of `sequence` attends to, with queries, keys and values as of
+/// Attention output of the row at `position` of `sequence`, with queries, keys and values as of
 /// sequence `like`.
 fn attend_as(store: &mut KvStore, sequence: u64, like: u64, position: i32) -> Vec<f32> {
     let segment = |sequence: u64| Segment {

@@ -81,7 +81,7 @@ pub(crate) fn norm_turn(
     .map(Some)
 }
 
-/// The first `heads` heads of `x` `[rows, at least so many, dim]`, each turned by its row's
+/// The first `heads` heads of `x` `[rows, at least that many, dim]`, each turned by its row's
 /// position → `[rows, heads, dim]`.
 ///
 /// # Errors
@@ -398,7 +398,7 @@ fn node(
     node_with(inputs, &[], shape, output, move |rows, _, out| function(rows, out))
 }
 
-/// The same with further inputs of any type, whose numbers `function` gets as they are stored.
+/// A [`node`] with further inputs of any type, whose numbers `function` gets as they are stored.
 fn node_with(
     inputs: &[&Array],
     numbers: &[&Array],

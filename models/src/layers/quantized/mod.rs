@@ -49,7 +49,7 @@ impl QuantizedMatrix {
         })
     }
 
-    /// Its parts, if its format is affine.
+    /// Parts of the weight, if its format is affine.
     pub(super) fn affine_parts(&self) -> Option<QuantizedParts<'_>> {
         let Self { packed, scales, biases, format } = self;
         let QuantFormat { group, bits, .. } = *format;

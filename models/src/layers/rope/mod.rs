@@ -179,8 +179,8 @@ impl Rope {
         Self::of(&keys, head_dim)
     }
 
-    /// The same for heads of which only the first numbers turn. `usual` is their share if the
-    /// config names none.
+    /// Reads the rotary keys for heads of which only the first numbers turn. `usual` is their share
+    /// if the config names none.
     pub(crate) fn load_partial(
         config: &ConfigJson,
         head_dim: i32,
@@ -214,10 +214,10 @@ impl Rope {
         })
     }
 
-    /// The same for positions on three axes, interleaved: frequency j turns by height where j % 3
-    /// is 1 and j < 3 · section\[1\], by width where j % 3 is 2 and j < 3 · section\[2\], else by
-    /// time. `usual` are the sections if the config names none. Source: Qwen3-VL in transformers,
-    /// `recomposition_frequencies`.
+    /// The rotary embedding for positions on three axes, interleaved: frequency j turns by height
+    /// where j % 3 is 1 and j < 3 · section\[1\], by width where j % 3 is 2 and j < 3 ·
+    /// section\[2\], else by time. `usual` are the sections if the config names none. Source:
+    /// Qwen3-VL in transformers, `recomposition_frequencies`.
     ///
     /// # Errors
     /// Sections that are not those of the frequencies, or that are not interleaved.
@@ -285,7 +285,7 @@ impl Rope {
 }
 
 impl RopeTables {
-    /// The first heads of `x` `[rows, at least so many, R]`, turned → `[rows, heads, R]`.
+    /// The first `heads` heads of `x` `[rows, at least that many, R]`, turned → `[rows, heads, R]`.
     pub(crate) fn apply_to(&self, x: &Array, heads: i32) -> Result<Array> {
         match host::turn(x, heads, self)? {
             Some(turned) => Ok(turned),

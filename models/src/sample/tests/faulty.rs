@@ -6,7 +6,7 @@ const V: usize = 100;
 
 const WARM: SamplingRule = SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY };
 
-/// What a row may have that makes it faulty, at some of its ids.
+/// Numbers that make a row faulty, at some of its ids.
 const FAULTS: [(&str, f32); 2] = [("NaN", f32::NAN), ("infinity", f32::INFINITY)];
 
 fn row(position: u32) -> Vec<f32> {

@@ -14,7 +14,7 @@ use crate::segment::Segment;
 /// The graph of a step, not run yet.
 #[derive(Debug)]
 pub struct PreparedStep {
-    /// What the model returns.
+    /// Output of the model.
     pub forward: Forward,
     /// Which tokens are chosen from it.
     pub selection: TokenSelection,

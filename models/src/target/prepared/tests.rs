@@ -131,7 +131,7 @@ fn every_change_of_the_store_drops_the_prepared_step() {
         ("a beginning", |store| store.reserve(SequenceId(3), 10).expect("there is room")),
         ("a copy", |store| store.fork(SequenceId(0), SequenceId(9), 5).expect("copies")),
         ("rows from outside", |store| {
-            let pieces = store.copy_out(SequenceId(1), 0, 64, 1).expect("there are so many");
+            let pieces = store.copy_out(SequenceId(1), 0, 64, 1).expect("there are that many");
             store.copy_in(SequenceId(3), &[&pieces[0]], None, 64, 64).expect("copies");
         }),
         ("another step", |store| step(store, &[(0, 2)])),

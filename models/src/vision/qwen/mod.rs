@@ -78,8 +78,8 @@ fn attend(queries: &Array, keys: &Array, values: &Array) -> Result<Array> {
     attend_rows(&queries, &stored, &visible, (dim as f32).powf(-0.5))
 }
 
-/// The same by MLX: some queries at a time, with at most `max_scores` scores, because a large image
-/// has too many for the memory.
+/// Attention by MLX: some queries at a time, with at most `max_scores` scores, because a large
+/// image has too many for the memory.
 fn attend_in_parts(
     queries: &Array,
     keys: &Array,

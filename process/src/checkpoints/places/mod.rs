@@ -26,7 +26,7 @@ pub const CURRENT: &str = "current";
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Most files of a model whose sizes are added up.
 const MAX_FILES: usize = 10_000;
-/// A commit's name, or what a revision is called, has at most so many bytes.
+/// Most bytes of a commit's name, or of a revision's name.
 const MAX_REVISION_BYTES: u64 = 256;
 
 /// Why no directory is known for a model.
@@ -52,7 +52,7 @@ pub enum ModelNotFound {
         name: ModelName,
         /// Where it would be.
         place: String,
-        /// What else may have been meant; empty or a clause.
+        /// Names that may have been meant instead; empty or a clause.
         hint: String,
     },
     /// The small language model was not made.
@@ -252,13 +252,13 @@ pub enum CheckpointKind {
 /// A model of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedCheckpoint {
-    /// What a setting calls it.
+    /// Name of the checkpoint in settings.
     pub name: String,
     /// How it came here.
     pub kind: CheckpointKind,
-    /// Its commit on the hub.
+    /// Commit of the checkpoint on the hub.
     pub revision: Option<String>,
-    /// Its directory.
+    /// Directory of the checkpoint.
     pub path: PathBuf,
     /// Bytes of its files.
     pub bytes: u64,
@@ -285,8 +285,8 @@ pub fn demo_dir(which: &str) -> Option<PathBuf> {
         .find(|dir| dir.join("config.json").is_file())
 }
 
-/// What clients call the model of a directory: the directory's name, and of a model from a hub
-/// `org/name`, whose directory is named by a commit. `None` for the root directory.
+/// Model name that clients use: the directory's name, and for a model from a hub `org/name`, whose
+/// directory is named by a commit. `None` for the root directory.
 pub fn name_of(dir: &Path) -> Option<String> {
     let folder = dir.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let above = dir.parent().and_then(Path::parent);
@@ -346,7 +346,7 @@ fn existing(path: &Path) -> Result<PathBuf, ModelNotFound> {
         .map_err(|cause| ModelNotFound::Absolute { path: path.to_path_buf(), cause })
 }
 
-/// The content of a file of at most so many bytes.
+/// Reads a file of at most `most` bytes.
 fn read_bounded(path: &Path, most: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![];
     std::fs::File::open(path).ok()?.take(most + 1).read_to_end(&mut bytes).ok()?;

@@ -31,7 +31,7 @@ const LAST_WRITES: Duration = Duration::from_millis(20);
 /// Stack of the engine's thread. Everything that an engine calls runs on it, in every build.
 pub const ENGINE_STACK_BYTES: usize = 2 << 20;
 
-/// What the supervisor passes to every worker that it starts.
+/// Arguments that the supervisor passes to every worker that it starts.
 #[derive(Clone, Debug)]
 pub struct Args {
     /// Name in the runtime directory: of socket, record, log.
@@ -44,7 +44,7 @@ pub struct Args {
     pub config: Option<PathBuf>,
 }
 
-/// What a worker's parts are made from.
+/// Values from which a worker makes its parts.
 #[derive(Clone, Debug)]
 pub struct WorkerContext {
     /// All settings.
@@ -67,7 +67,7 @@ pub type Engine = Box<dyn FnOnce() -> Exit + Send>;
 
 /// The parts in which one kind of worker differs from another.
 pub struct WorkerParts {
-    /// Its own services, beside `Worker`.
+    /// Services of this kind of worker, beside `Worker`.
     pub services: RoutesBuilder,
     /// Asks its engine to stop.
     pub stop: StopOrder,
@@ -165,7 +165,7 @@ async fn live(
     exit
 }
 
-/// What a worker holds before it makes its parts.
+/// Resources that a worker opens before it makes its parts.
 struct Opened {
     dir: RuntimeDir,
     signals: Signals,

@@ -30,7 +30,7 @@ pub(super) enum Problem {
 }
 
 impl Problem {
-    /// The same problem, in the field `parent` of another message.
+    /// Moves the problem into the field `parent` of another message.
     fn inside(mut self, parent: &Field, index: u32) -> Self {
         match &mut self {
             Problem::Unknown { .. } => {}
@@ -48,7 +48,7 @@ impl Problem {
     }
 }
 
-/// What a field holds.
+/// Content of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Varint,

@@ -8,7 +8,7 @@ use crate::v1;
 
 const CHAT: &str = "paceline.v1.ChatRequest";
 
-/// A length-delimited field of this number, so many times.
+/// A length-delimited field of this number, `times` times.
 fn times(number: u32, content: &[u8], times: usize) -> Vec<u8> {
     let mut one = Vec::new();
     prost::encoding::bytes::encode(number, &content.to_vec(), &mut one);
@@ -126,7 +126,7 @@ fn the_longest_legal_requests_pass_between_processes() {
     assert_eq!(check("paceline.internal.v1.SubmitRequest", &wire), Ok(()));
 }
 
-/// Message types that a service's calls carry, at any depth.
+/// Message types that a service's requests and answers carry, at any depth.
 fn carried() -> BTreeSet<usize> {
     let set = FileDescriptorSet::decode(crate::DESCRIPTORS).expect("descriptors");
     let methods =

@@ -44,7 +44,7 @@ fn a_model_without_vision_has_no_image_processor() {
 /// A file of weights with one tensor of this name.
 fn weights(name: &str) -> String {
     let header = format!(r#"{{"{name}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}}}"#);
-    // A header of fewer than 128 bytes: all bytes of its length are letters of UTF-8.
+    // A header of fewer than 128 bytes: all bytes of its length are characters of UTF-8.
     let length = String::from_utf8((header.len() as u64).to_le_bytes().to_vec());
     length.expect("a short header") + &header
 }

@@ -1,11 +1,11 @@
-//! What a template can show of a conversation.
+//! Parts of a conversation that a template can show.
 
 use std::borrow::Cow;
 
 use crate::prompt::conversation::{ContentPart, Conversation, Message, Role};
 use crate::prompt::variables::Content;
 
-/// What a template shows of a conversation.
+/// Parts of a conversation that a template shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capabilities {
     /// `content` as text. Some published templates take nothing else.
@@ -15,7 +15,7 @@ pub(super) struct Capabilities {
     pub(super) parts: bool,
     /// Tools that the model may call.
     pub(super) tools: bool,
-    /// Calls of tools by the assistant.
+    /// Tool calls of the assistant.
     pub(super) calls: bool,
     /// Answers of tools.
     pub(super) answers: bool,
@@ -42,8 +42,8 @@ impl Capabilities {
         self.tools && self.calls && self.answers
     }
 
-    /// Whether the template shows the assistant's calls.
-    pub(super) fn shows_calls(self) -> bool {
+    /// Whether the template shows the assistant's tool calls.
+    pub(super) fn shows_tool_calls(self) -> bool {
         self.calls
     }
 

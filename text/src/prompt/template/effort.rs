@@ -2,9 +2,9 @@
 //! template takes.
 //!
 //! Templates differ in the words of their variable `reasoning_effort`: some take any text and print
-//! it, some take three words and object to others, most do not have the variable. A template's words
-//! are found out when it is compiled. A request's effort becomes the nearest word of the template;
-//! of two equally near ones the larger.
+//! it, some take three words and object to others, most do not have the variable. A template's
+//! words are found out when it is compiled. A request's effort becomes the nearest word of the
+//! template; of two equally near ones the larger.
 
 use super::capabilities::Capabilities;
 use super::engine::Engine;
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(words("{{ raise_exception(reasoning_effort) }}"), ["low", "medium", "high"]);
     }
 
-    /// What a request with this effort and these variables sets.
+    /// Template variables after a request with this effort and these variables.
     fn set(source: &str, effort: Effort, arguments: serde_json::Value) -> serde_json::Value {
         let template = Template::compile(source, None, None, &[]).expect("Jinja");
         let arguments = arguments.as_object().cloned().expect("an object");

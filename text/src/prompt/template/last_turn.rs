@@ -1,5 +1,5 @@
-//! Where the last turn of a conversation begins in its rendering: the last message of the user, with
-//! the calls and results that follow it.
+//! Where the last turn of a conversation begins in its rendering: the last message of the user,
+//! with the tool calls and results that follow it.
 //!
 //! The algorithm: the text of that message is searched for in the rendering. If it occurs more than
 //! once, the conversation is rendered again with a mark before it. The place is a hint for the
@@ -18,15 +18,15 @@ struct TextPlace {
 }
 
 impl Template {
-    /// Index in `rendered`, the rendering of the conversation, at which the text of the last message
-    /// of the user begins.
+    /// Index in `rendered`, the rendering of the conversation, at which the text of the last
+    /// message of the user begins.
     pub(super) fn last_turn(&self, conversation: &Conversation, rendered: &str) -> Option<usize> {
         let message =
             conversation.messages.iter().rposition(|message| message.role == Role::User)?;
-        let has_letters =
+        let has_characters =
             |part: &ContentPart| part.text().is_some_and(|text| !text.trim().is_empty());
         let parts = &conversation.messages[message].parts;
-        let part = parts.iter().position(has_letters)?;
+        let part = parts.iter().position(has_characters)?;
         let mut found = rendered.match_indices(parts[part].text()?.trim());
         let (first, _) = found.next()?;
         match found.next() {

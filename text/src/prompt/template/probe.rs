@@ -96,7 +96,7 @@ fn message(role: Role, parts: &[&str]) -> Message {
     Message::new(role, parts.iter().map(ToString::to_string).collect())
 }
 
-/// A question, a call and its answer.
+/// A question, a tool call and its answer.
 fn history() -> Conversation {
     let arguments = Map::from_iter([("k3y".to_owned(), Value::from("valu3"))]);
     let call =
@@ -111,7 +111,7 @@ fn history() -> Conversation {
     Conversation { messages, ..Conversation::default() }
 }
 
-/// The same, with a thought before the call.
+/// The history with a thought before the tool call.
 fn thoughts() -> Conversation {
     let mut conversation = history();
     conversation.messages[1].reasoning = "th0ught".into();

@@ -23,7 +23,7 @@ fn whole(language: &Language, ids: &[u32]) -> String {
     language.tokens.decode(ids).expect("decodes")
 }
 
-/// The same sequences in every run.
+/// Configuration with a fixed seed: every run draws equal sequences.
 fn seeded(cases: u32) -> ProptestConfig {
     let mut config = ProptestConfig::with_cases(cases);
     config.rng_seed = proptest::test_runner::RngSeed::Fixed(10_000);

@@ -1,10 +1,10 @@
-//! A call as Gemma 4 writes it: `call:name{key:value,…}`. Keys have no quotes, texts are between
-//! the tag `<|"|>`, and have no escapes. Other values are as in JSON.
+//! A tool call as Gemma 4 writes it: `call:name{key:value,…}`. Keys have no quotes, texts are
+//! between the tag `<|"|>`, and have no escapes. Other values are as in JSON.
 
 use serde_json::Value;
 
 use super::super::json::{JsonScanner, MAX_DEPTH, escape};
-use super::{PartialToolCall, BrokenToolCall, Word};
+use super::{BrokenToolCall, PartialToolCall, Word};
 
 const CALL: &str = "call:";
 /// Bytes of a key, a name or a number, at most.
@@ -39,7 +39,7 @@ enum Expected {
     Nothing,
 }
 
-/// Reads one call.
+/// Reads one tool call.
 #[derive(Clone, Debug)]
 pub(in super::super) struct GemmaToolCall {
     expected: Expected,
@@ -65,7 +65,7 @@ impl GemmaToolCall {
         }
     }
 
-    /// Adds the beginning of a value to the arguments of a call that is cut.
+    /// Adds the beginning of a value to the arguments of a tool call that is cut.
     pub(super) fn cut(&mut self, piece: &mut PartialToolCall) {
         match &mut self.expected {
             Expected::Literal(word) => piece.arguments.push_str(word),
@@ -95,55 +95,66 @@ impl GemmaToolCall {
         Ok(())
     }
 
-    pub(super) fn push(&mut self, letter: char, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
+    pub(super) fn push(
+        &mut self,
+        character: char,
+        piece: &mut PartialToolCall,
+    ) -> Result<(), BrokenToolCall> {
         match &mut self.expected {
             Expected::Call(word) => {
-                if word.push(letter, &[CALL], "call:")?.is_some() {
+                if word.push(character, &[CALL], "call:")?.is_some() {
                     self.expected = Expected::Name(String::new());
                 }
             }
-            Expected::Name(name) if letter == '{' => {
+            Expected::Name(name) if character == '{' => {
                 piece.set_name(name.trim().to_owned())?;
                 self.open(Frame::Object, piece)?;
             }
-            Expected::Key(key, false) if letter == ':' => {
+            Expected::Key(key, false) if character == ':' => {
                 let key = key.trim().trim_matches('"').to_owned();
                 write_key(&key, piece);
                 piece.arguments.push(':');
                 self.expected = Expected::Value;
             }
-            Expected::Literal(_) if matches!(letter, ',' | '}' | ']') => {
+            Expected::Literal(_) if matches!(character, ',' | '}' | ']') => {
                 self.end_literal(piece)?;
-                self.push_outside(letter, piece)?;
+                self.push_outside(character, piece)?;
             }
             Expected::Name(word) | Expected::Key(word, _) | Expected::Literal(word) => {
                 if word.len() >= MAX_WORD_BYTES {
-                    return Err(BrokenToolCall::other("a key or a value", "a long text without quotes"));
+                    return Err(BrokenToolCall::other(
+                        "a key or a value",
+                        "a long text without quotes",
+                    ));
                 }
-                word.push(letter);
+                word.push(character);
             }
-            Expected::Text => escape(letter, &mut piece.arguments),
+            Expected::Text => escape(character, &mut piece.arguments),
             Expected::Json(scanner) => {
-                scanner.push(letter, &mut piece.arguments)?;
+                scanner.push(character, &mut piece.arguments)?;
                 if scanner.is_done() {
                     self.expected = Expected::CommaOrEnd;
                 }
             }
-            _ if letter.is_whitespace() => {}
-            _ => self.push_outside(letter, piece)?,
+            _ if character.is_whitespace() => {}
+            _ => self.push_outside(character, piece)?,
         }
         Ok(())
     }
 
-    fn push_outside(&mut self, letter: char, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
+    fn push_outside(
+        &mut self,
+        character: char,
+        piece: &mut PartialToolCall,
+    ) -> Result<(), BrokenToolCall> {
         use Expected::{Colon, CommaOrEnd, KeyOrEnd, Value, ValueOrEnd};
         let top = self.stack.last().copied();
-        match (&self.expected, letter) {
+        match (&self.expected, character) {
             (KeyOrEnd | CommaOrEnd, '}') if top == Some(Frame::Object) => {
-                self.close(letter, piece);
+                self.close(character, piece);
             }
             (ValueOrEnd | CommaOrEnd, ']') if top == Some(Frame::Array) => {
-                self.close(letter, piece);
+                self.close(character, piece);
             }
             (CommaOrEnd, ',') => {
                 piece.arguments.push(',');
@@ -152,8 +163,8 @@ impl GemmaToolCall {
                     _ => Expected::NextKey,
                 };
             }
-            (KeyOrEnd | Expected::NextKey, letter) => {
-                self.expected = Expected::Key(letter.to_string(), false)
+            (KeyOrEnd | Expected::NextKey, character) => {
+                self.expected = Expected::Key(character.to_string(), false)
             }
             (Colon, ':') => {
                 piece.arguments.push(':');
@@ -163,14 +174,14 @@ impl GemmaToolCall {
             (Value | ValueOrEnd, '[') => self.open(Frame::Array, piece)?,
             (Value | ValueOrEnd, '"') => {
                 let mut scanner = Box::new(JsonScanner::new());
-                scanner.push(letter, &mut piece.arguments)?;
+                scanner.push(character, &mut piece.arguments)?;
                 self.expected = Expected::Json(scanner);
             }
-            (Value | ValueOrEnd, letter) if letter.is_alphanumeric() || letter == '-' => {
-                self.expected = Expected::Literal(letter.to_string());
+            (Value | ValueOrEnd, character) if character.is_alphanumeric() || character == '-' => {
+                self.expected = Expected::Literal(character.to_string());
             }
             (Expected::Nothing, _) => {
-                return Err(BrokenToolCall::other("the end of the call", "other text"));
+                return Err(BrokenToolCall::other("the end of the tool call", "other text"));
             }
             _ => return Err(BrokenToolCall::other("a key or a value", "other text")),
         }
@@ -208,7 +219,10 @@ impl GemmaToolCall {
             other => other,
         };
         if serde_json::from_str::<Value>(word).is_err() {
-            return Err(BrokenToolCall::other("a number, true, false, null or a text in quotes", "a word"));
+            return Err(BrokenToolCall::other(
+                "a number, true, false, null or a text in quotes",
+                "a word",
+            ));
         }
         piece.arguments.push_str(word);
         self.expected = Expected::CommaOrEnd;
@@ -218,6 +232,6 @@ impl GemmaToolCall {
 
 fn write_key(key: &str, piece: &mut PartialToolCall) {
     piece.arguments.push('"');
-    key.chars().for_each(|letter| escape(letter, &mut piece.arguments));
+    key.chars().for_each(|character| escape(character, &mut piece.arguments));
     piece.arguments.push('"');
 }

@@ -1,11 +1,11 @@
-//! A call as a JSON object: `name`, and `arguments` or `parameters` (Hermes, Llama 3). The order of
-//! its members is free. Arguments are sent at once if the name came before them.
+//! A tool call as a JSON object: `name`, and `arguments` or `parameters` (Hermes, Llama 3). The
+//! order of its members is free. Arguments are sent at once if the name came before them.
 
 use serde_json::{Map, Value};
 
 use super::super::json::JsonScanner;
 use super::super::tools::OfferedTools;
-use super::{PartialToolCall, BrokenToolCall};
+use super::{BrokenToolCall, PartialToolCall};
 
 /// Keys of the object's members.
 const KEYS: [&str; 4] = ["name", "arguments", "parameters", "type"];
@@ -37,7 +37,7 @@ struct OpenMember {
     scanner: JsonScanner,
     /// The member whose value it is; none for a key.
     member: Option<Member>,
-    /// Its text, but for arguments that are an object.
+    /// Text of the member, except for arguments that are an object.
     text: String,
     is_text: bool,
 }
@@ -61,40 +61,44 @@ impl JsonToolCall {
         self.running.as_ref().is_some_and(|running| running.scanner.in_text())
     }
 
-    /// Adds the beginning of a value to the arguments of a call that is cut.
+    /// Adds the beginning of a value to the arguments of a tool call that is cut.
     pub(super) fn cut(&mut self, piece: &mut PartialToolCall) {
         if let Some(running) = self.running.as_mut().filter(|running| !running.is_text) {
             running.scanner.cut(&mut piece.arguments);
         }
     }
 
-    /// Whether the key or the name that runs can be one of a call.
-    pub(super) fn may_become_call(&self, tools: &OfferedTools) -> bool {
+    /// Whether the key or the name that runs can be one of a tool call.
+    pub(super) fn may_become_tool_call(&self, tools: &OfferedTools) -> bool {
         let Some(OpenMember { member, text, .. }) = &self.running else { return true };
-        let letters = text.strip_prefix('"').unwrap_or(text);
+        let characters = text.strip_prefix('"').unwrap_or(text);
         match member {
-            None => KEYS.iter().any(|key| key.starts_with(letters)),
-            Some(Member::Name) => tools.has_beginning(letters),
+            None => KEYS.iter().any(|key| key.starts_with(characters)),
+            Some(Member::Name) => tools.has_beginning(characters),
             Some(Member::Arguments | Member::Type) => true,
         }
     }
 
-    pub(super) fn push(&mut self, letter: char, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
+    pub(super) fn push(
+        &mut self,
+        character: char,
+        piece: &mut PartialToolCall,
+    ) -> Result<(), BrokenToolCall> {
         if self.running.is_some() {
-            return self.go_on(letter, piece);
+            return self.go_on(character, piece);
         }
-        if letter.is_whitespace() {
+        if character.is_whitespace() {
             return Ok(());
         }
-        self.expected = match (self.expected, letter) {
+        self.expected = match (self.expected, character) {
             (Expected::Begin, '{') => Expected::KeyOrEnd,
             (Expected::KeyOrEnd | Expected::Key, '"') => {
-                return self.begin(None, letter, piece);
+                return self.begin(None, character, piece);
             }
             (Expected::Colon, ':') => Expected::Value,
-            (Expected::Value, letter) => {
+            (Expected::Value, character) => {
                 let member = self.member.take();
-                return self.begin(member, letter, piece);
+                return self.begin(member, character, piece);
             }
             (Expected::CommaOrEnd, ',') => Expected::Key,
             (Expected::CommaOrEnd | Expected::KeyOrEnd, '}') => {
@@ -106,24 +110,26 @@ impl JsonToolCall {
                 }
                 Expected::Nothing
             }
-            (Expected::Begin, _) => return Err(BrokenToolCall::other("a JSON object", "other text")),
+            (Expected::Begin, _) => {
+                return Err(BrokenToolCall::other("a JSON object", "other text"));
+            }
             (Expected::Nothing, _) => {
-                return Err(BrokenToolCall::other("the end of the call", "other text"));
+                return Err(BrokenToolCall::other("the end of the tool call", "other text"));
             }
             _ => return Err(BrokenToolCall::other("a member of the JSON object", "other text")),
         };
         Ok(())
     }
 
-    /// Begins a key or a value with its first letter.
+    /// Begins a key or a value with its first character.
     fn begin(
         &mut self,
         member: Option<Member>,
-        letter: char,
+        character: char,
         piece: &mut PartialToolCall,
     ) -> Result<(), BrokenToolCall> {
-        let is_text = letter == '"';
-        if !is_text && (letter != '{' || member != Some(Member::Arguments)) {
+        let is_text = character == '"';
+        if !is_text && (character != '{' || member != Some(Member::Arguments)) {
             let expected = if member == Some(Member::Arguments) {
                 "arguments that are a JSON object"
             } else {
@@ -133,13 +139,17 @@ impl JsonToolCall {
         }
         let scanner = JsonScanner::new();
         self.running = Some(OpenMember { scanner, member, text: String::new(), is_text });
-        self.go_on(letter, piece)
+        self.go_on(character, piece)
     }
 
-    fn go_on(&mut self, letter: char, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
+    fn go_on(
+        &mut self,
+        character: char,
+        piece: &mut PartialToolCall,
+    ) -> Result<(), BrokenToolCall> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let out = if running.is_text { &mut running.text } else { &mut piece.arguments };
-        running.scanner.push(letter, out)?;
+        running.scanner.push(character, out)?;
         if !running.scanner.is_done() {
             return Ok(());
         }
@@ -155,7 +165,9 @@ impl JsonToolCall {
             }
             Some(Member::Name) => piece.set_name(text())?,
             Some(Member::Type) if text() == "function" => self.has_type = true,
-            Some(Member::Type) => return Err(BrokenToolCall::other("the type \"function\"", "another")),
+            Some(Member::Type) => {
+                return Err(BrokenToolCall::other("the type \"function\"", "another"));
+            }
             Some(Member::Arguments) => {
                 self.has_arguments = true;
                 if is_text {
@@ -172,9 +184,18 @@ impl JsonToolCall {
             "name" => (Member::Name, piece.name.is_none()),
             "arguments" | "parameters" => (Member::Arguments, !self.has_arguments),
             "type" => (Member::Type, !self.has_type),
-            _ => return Err(BrokenToolCall::other("the members \"name\" and \"arguments\"", "another")),
+            _ => {
+                return Err(BrokenToolCall::other(
+                    "the members \"name\" and \"arguments\"",
+                    "another",
+                ));
+            }
         };
-        if is_new { Ok(member) } else { Err(BrokenToolCall::other("each member once", "one twice")) }
+        if is_new {
+            Ok(member)
+        } else {
+            Err(BrokenToolCall::other("each member once", "one twice"))
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Readers of one call: the letters between a family's tags become the tool's name and arguments as
-//! JSON, letter by letter.
+//! Readers of one tool call: the characters between a family's tags become the tool's name and
+//! arguments as JSON, character by character.
 
 mod gemma;
 mod json;
@@ -13,7 +13,7 @@ use gemma::GemmaToolCall;
 use json::JsonToolCall;
 use tagged::TaggedToolCall;
 
-/// Why the letters are no call, in a sentence for the client.
+/// Why the characters are no tool call, in a sentence for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BrokenToolCall {
     #[error(transparent)]
@@ -28,7 +28,7 @@ impl BrokenToolCall {
     }
 }
 
-/// What the letters so far have made of a call.
+/// A tool call as far as it has been read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PartialToolCall {
     /// The tool's name, once it is known.
@@ -49,7 +49,7 @@ impl PartialToolCall {
     }
 }
 
-/// Reads one call.
+/// Reads one tool call.
 #[derive(Clone, Debug)]
 pub(super) enum ToolCallReader {
     Json(JsonToolCall),
@@ -60,7 +60,7 @@ pub(super) enum ToolCallReader {
 }
 
 impl ToolCallReader {
-    /// The reader of a format's calls.
+    /// The reader of a format's tool calls.
     pub(super) fn new(format: ToolCallFormat) -> Self {
         match format {
             ToolCallFormat::QwenXml => Self::Tagged(TaggedToolCall::default()),
@@ -72,22 +72,22 @@ impl ToolCallReader {
         }
     }
 
-    /// Takes the next letter.
+    /// Takes the next character.
     ///
     /// # Errors
     /// It cannot stand there.
     pub(super) fn push(
         &mut self,
-        letter: char,
+        character: char,
         tools: &OfferedTools,
         piece: &mut PartialToolCall,
     ) -> Result<(), BrokenToolCall> {
         match self {
-            Self::Json(reader) => reader.push(letter, piece),
-            Self::Tagged(reader) => reader.push(letter, tools, piece),
-            Self::Gemma(reader) => reader.push(letter, piece),
-            Self::Arguments(scanner) if scanner.is_done() && letter.is_whitespace() => Ok(()),
-            Self::Arguments(scanner) => Ok(scanner.push(letter, &mut piece.arguments)?),
+            Self::Json(reader) => reader.push(character, piece),
+            Self::Tagged(reader) => reader.push(character, tools, piece),
+            Self::Gemma(reader) => reader.push(character, piece),
+            Self::Arguments(scanner) if scanner.is_done() && character.is_whitespace() => Ok(()),
+            Self::Arguments(scanner) => Ok(scanner.push(character, &mut piece.arguments)?),
         }
     }
 
@@ -102,7 +102,7 @@ impl ToolCallReader {
         }
     }
 
-    /// Adds what the reader holds back of a value to the arguments of a call that is cut.
+    /// Adds what the reader holds back of a value to the arguments of a tool call that is cut.
     pub(super) fn cut(&mut self, piece: &mut PartialToolCall) {
         match self {
             Self::Json(reader) => reader.cut(piece),
@@ -112,16 +112,16 @@ impl ToolCallReader {
         }
     }
 
-    /// Whether letters without a tag may still become a call of one of these tools. Of a call that a
-    /// tag began nothing else can come.
-    pub(super) fn may_become_call(&self, tools: &OfferedTools) -> bool {
+    /// Whether characters without a tag may still become a tool call of one of these tools. Of a
+    /// call that a tag began nothing else can come.
+    pub(super) fn may_become_tool_call(&self, tools: &OfferedTools) -> bool {
         match self {
-            Self::Json(reader) => reader.may_become_call(tools),
+            Self::Json(reader) => reader.may_become_tool_call(tools),
             Self::Tagged(_) | Self::Gemma(_) | Self::Arguments(_) => true,
         }
     }
 
-    /// Whether the next letter belongs to a text, in which tags are letters.
+    /// Whether the next character belongs to a text, in which tags are characters.
     pub(super) fn in_text(&self) -> bool {
         match self {
             Self::Json(reader) => reader.in_text(),
@@ -131,7 +131,7 @@ impl ToolCallReader {
         }
     }
 
-    /// Whether the call is complete.
+    /// Whether the tool call is complete.
     pub(super) fn is_done(&self) -> bool {
         match self {
             Self::Json(reader) => reader.is_done(),
@@ -147,17 +147,17 @@ impl ToolCallReader {
 pub(super) struct Word(String);
 
 impl Word {
-    /// Takes a letter. Returns the word that is complete, of those that may come.
+    /// Takes a character. Returns the word that is complete, of those that may come.
     pub(super) fn push<'a>(
         &mut self,
-        letter: char,
+        character: char,
         words: &[&'a str],
         expected: &'static str,
     ) -> Result<Option<&'a str>, BrokenToolCall> {
-        if self.0.is_empty() && letter.is_whitespace() {
+        if self.0.is_empty() && character.is_whitespace() {
             return Ok(None);
         }
-        self.0.push(letter);
+        self.0.push(character);
         let Some(word) = words.iter().find(|word| word.starts_with(&self.0)) else {
             return Err(BrokenToolCall::other(expected, "other text"));
         };

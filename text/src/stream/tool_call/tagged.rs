@@ -1,15 +1,15 @@
-//! A call as tags (Qwen3-Coder, Qwen3.5): `<function=name>`, then `<parameter=key>` with a line
-//! break, the value, a line break and `</parameter>` for each argument, then `</function>`.
+//! A tool call as tags (Qwen3-Coder, Qwen3.5): `<function=name>`, then `<parameter=key>` with a
+//! line break, the value, a line break and `</parameter>` for each argument, then `</function>`.
 //!
-//! Values are letters without escapes. The tool's schema tells which of them are texts: their
-//! letters are sent as they come. Another value is sent when it is complete.
+//! Values are characters without escapes. The tool's schema tells which of them are texts: their
+//! characters are sent as they come. Another value is sent when it is complete.
 
 use serde_json::Value;
 
 use super::super::json::escape;
 use super::super::stop::longest_beginning;
 use super::super::tools::{ArgumentType, OfferedTools};
-use super::{PartialToolCall, BrokenToolCall, Word};
+use super::{BrokenToolCall, PartialToolCall, Word};
 
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
@@ -38,7 +38,7 @@ struct RunningValue {
     kind: ArgumentType,
     /// The value so far, if it is not sent as it comes.
     whole: String,
-    /// Letters that may become its end.
+    /// Characters that may become its end.
     tail: String,
     begun: bool,
 }
@@ -67,7 +67,7 @@ impl TaggedToolCall {
         matches!(self.expected, Expected::Value(_))
     }
 
-    /// Adds the beginning of a value to the arguments of a call that is cut.
+    /// Adds the beginning of a value to the arguments of a tool call that is cut.
     pub(super) fn cut(&mut self, piece: &mut PartialToolCall) {
         if let Expected::Value(value) = &self.expected {
             value.cut(&mut piece.arguments);
@@ -76,35 +76,35 @@ impl TaggedToolCall {
 
     pub(super) fn push(
         &mut self,
-        letter: char,
+        character: char,
         tools: &OfferedTools,
         piece: &mut PartialToolCall,
     ) -> Result<(), BrokenToolCall> {
         match &mut self.expected {
             Expected::Function(word) => {
-                if word.push(letter, &[FUNCTION], "<function=")?.is_some() {
+                if word.push(character, &[FUNCTION], "<function=")?.is_some() {
                     self.expected = Expected::Name(String::new());
                 }
             }
-            Expected::Name(name) if letter == '>' => {
+            Expected::Name(name) if character == '>' => {
                 self.name = name.trim().to_owned();
                 piece.set_name(self.name.clone())?;
                 piece.arguments.push('{');
                 self.expected = Expected::Parameter(Word::default());
             }
-            Expected::Key(key) if letter == '>' => {
+            Expected::Key(key) if character == '>' => {
                 let key = std::mem::take(key);
                 self.begin_value(key, tools, piece)?;
             }
             Expected::Name(name) | Expected::Key(name) => {
-                if name.len() >= MAX_KEY_BYTES || letter == '\n' {
+                if name.len() >= MAX_KEY_BYTES || character == '\n' {
                     return Err(BrokenToolCall::other("> after a name", "other text"));
                 }
-                name.push(letter);
+                name.push(character);
             }
             Expected::Parameter(word) => {
                 let words = [PARAMETER, FUNCTION_END];
-                match word.push(letter, &words, "<parameter= or </function>")? {
+                match word.push(character, &words, "<parameter= or </function>")? {
                     Some(PARAMETER) => self.expected = Expected::Key(String::new()),
                     Some(_) => {
                         piece.arguments.push('}');
@@ -114,12 +114,14 @@ impl TaggedToolCall {
                 }
             }
             Expected::Value(value) => {
-                if value.push(letter, &mut piece.arguments) {
+                if value.push(character, &mut piece.arguments) {
                     self.expected = Expected::Parameter(Word::default());
                 }
             }
-            Expected::Nothing if letter.is_whitespace() => {}
-            Expected::Nothing => return Err(BrokenToolCall::other("the end of the call", "other text")),
+            Expected::Nothing if character.is_whitespace() => {}
+            Expected::Nothing => {
+                return Err(BrokenToolCall::other("the end of the tool call", "other text"));
+            }
         }
         Ok(())
     }
@@ -135,7 +137,7 @@ impl TaggedToolCall {
         }
         let separator = if self.keys.is_empty() { "\"" } else { ", \"" };
         piece.arguments.push_str(separator);
-        key.chars().for_each(|letter| escape(letter, &mut piece.arguments));
+        key.chars().for_each(|character| escape(character, &mut piece.arguments));
         piece.arguments.push_str("\": ");
         let kind = tools.argument(&self.name, &key);
         if kind == ArgumentType::Text {
@@ -149,12 +151,12 @@ impl TaggedToolCall {
 }
 
 impl RunningValue {
-    /// Takes a letter. Returns true if the value is complete.
-    fn push(&mut self, letter: char, out: &mut String) -> bool {
-        if !std::mem::replace(&mut self.begun, true) && letter == '\n' {
+    /// Takes a character. Returns true if the value is complete.
+    fn push(&mut self, character: char, out: &mut String) -> bool {
+        if !std::mem::replace(&mut self.begun, true) && character == '\n' {
             return false;
         }
-        self.tail.push(letter);
+        self.tail.push(character);
         if let Some(rest) = self.tail.strip_suffix(PARAMETER_END) {
             let rest = rest.strip_suffix('\n').unwrap_or(rest).to_owned();
             self.take(&rest, out);
@@ -172,14 +174,14 @@ impl RunningValue {
         false
     }
 
-    /// Writes what is not out yet. Letters that may become the end of the value are left out.
+    /// Writes what is not out yet. Characters that may become the end of the value are left out.
     fn cut(&self, out: &mut String) {
         match self.kind {
             ArgumentType::Text => {}
             // A text, because null would be shorter than most beginnings.
             ArgumentType::TextOrNull => {
                 out.push('"');
-                self.whole.chars().for_each(|letter| escape(letter, out));
+                self.whole.chars().for_each(|character| escape(character, out));
             }
             ArgumentType::Json => out.push_str(&self.whole),
         }
@@ -187,13 +189,13 @@ impl RunningValue {
 
     fn take(&mut self, text: &str, out: &mut String) {
         match self.kind {
-            ArgumentType::Text => text.chars().for_each(|letter| escape(letter, out)),
+            ArgumentType::Text => text.chars().for_each(|character| escape(character, out)),
             ArgumentType::TextOrNull | ArgumentType::Json => self.whole.push_str(text),
         }
     }
 }
 
-/// A value by its letters. What is not of its type is a text, so that nothing is lost.
+/// A value by its characters. What is not of its type is a text, so that nothing is lost.
 fn json_value(text: &str, kind: ArgumentType) -> String {
     // Templates print these values as Python does.
     let word = match text.trim() {

@@ -18,7 +18,7 @@ const BLOCK: u32 = 8;
 /// How long a test waits for the drafter, or the drafter for a frame. A bound, not a pause.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
-/// What the test drafter proposes.
+/// Proposals of the test drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drafts {
     /// Nothing: there is no drafter.

@@ -104,7 +104,7 @@ impl TestEngine {
         Self::open_with(log, CostFile::none())
     }
 
-    /// The same, with costs that an earlier process measured.
+    /// An engine with costs that an earlier process measured.
     pub(super) fn open_with(log: Dispatch, costs: CostFile) -> Self {
         let (mail, inbox) = mailbox(64).expect("a mailbox");
         let (faults, progress) = (Arc::<Mutex<Faults>>::default(), Arc::new(Progress::default()));
@@ -152,7 +152,7 @@ impl TestEngine {
         self.link_with(force, drafts, known)
     }
 
-    /// The same, with this policy.
+    /// Links a test drafter under this policy.
     pub(super) fn link_with(
         &mut self,
         force: Force,

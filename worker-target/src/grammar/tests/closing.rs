@@ -285,7 +285,7 @@ fn what_stands_together_is_closed_as_a_whole() {
             ],
         },
         Allowed {
-            name: "a name with letters that are escaped",
+            name: "a name with characters that are escaped",
             schema: with(
                 json!({"allOf": [{"$ref": "#/$defs/a~1b%20%25"}], "properties": {"b": integer()}}),
             ),

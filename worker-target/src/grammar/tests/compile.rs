@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What a piece of work took.
+/// Time and memory of a piece of work.
 pub(super) struct Cost {
     pub(super) ms: u128,
     pub(super) bytes: isize,

@@ -19,24 +19,24 @@ pub(super) fn byte_vocabulary() -> Vocabulary {
     Vocabulary::of_words(words)
 }
 
-/// 49,152 tokens, as many as SmolLM2 has: bytes, tags, and texts of two to four letters, signs of
-/// JSON among them.
+/// 49,152 tokens, as many as SmolLM2 has: bytes, tags, and texts of two to four characters, signs
+/// of JSON among them.
 pub(super) fn made_up_vocabulary() -> Vocabulary {
     let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
     words.extend([b"\xff<end>".to_vec(), b"\xff<think>".to_vec(), b"\xff</think>".to_vec()]);
-    let letters = b" etaoinshrdlu0123456789_.\",:{}[]\\";
+    let characters = b" etaoinshrdlu0123456789_.\",:{}[]\\";
     let pairs = (b' '..=b'~').flat_map(|one| (b' '..=b'~').map(move |two| vec![one, two]));
-    let threes = letters.iter().flat_map(move |one| {
-        letters
+    let threes = characters.iter().flat_map(move |one| {
+        characters
             .iter()
-            .flat_map(move |two| letters.iter().map(move |three| vec![*one, *two, *three]))
+            .flat_map(move |two| characters.iter().map(move |three| vec![*one, *two, *three]))
     });
     words.extend(pairs.chain(threes.filter(|word| word[0] != b' ')));
     let words_of = |word: &Vec<u8>| word.iter().all(u8::is_ascii_lowercase);
     let fours: Vec<Vec<u8>> =
         words.iter().filter(|word| word.len() == 3 && words_of(word)).cloned().collect();
     words.extend(
-        fours.iter().flat_map(|word| b"estd ".map(|letter| [&word[..], &[letter]].concat())),
+        fours.iter().flat_map(|word| b"estd ".map(|character| [&word[..], &[character]].concat())),
     );
     words.truncate(49_152);
     assert_eq!(words.len(), 49_152);
@@ -261,15 +261,15 @@ fn ids_beyond_the_tokenizer_are_never_allowed() {
     }
 }
 
-/// 152 thousand tokens: all texts of one to three letters of 53, as bytes.
+/// 152 thousand tokens: all texts of one to three characters of 53, as bytes.
 fn large_vocabulary() -> Vocabulary {
-    let letters: Vec<u8> = (b'a'..=b'z').chain(b'A'..=b'Z').chain([b' ']).collect();
+    let characters: Vec<u8> = (b'a'..=b'z').chain(b'A'..=b'Z').chain([b' ']).collect();
     let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
     words.push(b"\xff<end>".to_vec());
-    for a in &letters {
-        for b in &letters {
+    for a in &characters {
+        for b in &characters {
             words.push(vec![*a, *b]);
-            words.extend(letters.iter().map(|c| vec![*a, *b, *c]));
+            words.extend(characters.iter().map(|c| vec![*a, *b, *c]));
         }
     }
     words.truncate(152_000);

@@ -41,7 +41,7 @@ use crate::request::RequestSummary;
 pub struct WaitingRequest {
     /// The request.
     pub ticket: Ticket,
-    /// Its summary.
+    /// Summary of the request.
     pub summary: RequestSummary,
     /// When it arrived.
     pub since: Millis,

@@ -47,7 +47,7 @@ pub enum DrafterState {
     },
 }
 
-/// What speculation was worth where load or context were as now; `steps` 0 is unknown.
+/// Measured gain of speculation in the present range of load or context; unknown if `steps` is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Upper end of the bucket, inclusive.
@@ -65,7 +65,7 @@ impl Measured {
     }
 }
 
-/// What routing knows of this moment.
+/// Inputs of one routing decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Signals {
     /// The drafter.
@@ -82,9 +82,9 @@ pub struct Signals {
     pub context_tokens: u32,
     /// Share of the KV budget that running requests hold.
     pub kv_pressure: f64,
-    /// What was measured with so many sequences at once.
+    /// Gain that was measured with as many sequences at once as run now.
     pub by_sequences: Measured,
-    /// What was measured in contexts of this length.
+    /// Gain that was measured in contexts of this length.
     pub by_context: Measured,
     /// A probe is due: the speculative lane is tried where it is not known to pay.
     pub probe: bool,
@@ -171,7 +171,7 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
 struct Guard {
     cap: Limit<u32>,
     found: u32,
-    /// The same of all requests together, which is what was measured.
+    /// The bounded figure for all requests together, to which the measurement refers.
     all: u32,
     prior: u32,
     measured: Measured,

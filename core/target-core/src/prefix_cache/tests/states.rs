@@ -15,7 +15,7 @@ fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> Option<usize>
     kept.map(|kept| kept.added.len())
 }
 
-/// Positions of a hit for a sequence of so many ids, in pages.
+/// Pages that a sequence of `length` ids finds.
 fn found(prefix: &mut PrefixIndex, keys: &[PageKey], length: usize) -> usize {
     prefix.find(keys, length, 0).len()
 }

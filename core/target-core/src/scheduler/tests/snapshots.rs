@@ -48,7 +48,7 @@ fn a_preempted_sequence_is_read_again_in_the_same_chunks() {
     assert_eq!(chunks(&mut scheduler, 40), [(0, 64), (64, 128), (192, 38)]);
 }
 
-/// A speculative sequence with its first token, in a budget of so many bytes. It holds 100, and a
+/// A speculative sequence with its first token, in a budget of `budget` bytes. It holds 100, and a
 /// drafted row takes 30.
 fn drafting_in(budget: u64) -> Scheduler {
     let ledger = Ledger::new(budget, classes(&[(256, 100)])).with_tape_row_bytes(30);

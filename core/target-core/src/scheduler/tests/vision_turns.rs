@@ -109,7 +109,7 @@ impl Engine {
         (0..count).map(|_| self.step()).collect()
     }
 
-    /// Steps until a sequence has so many rows.
+    /// Steps until a sequence has `rows` rows.
     fn until(&mut self, key: SequenceKey, rows: usize) -> Vec<String> {
         let mut all = vec![];
         while self.scheduler.get(key).is_some_and(|one| one.committed < rows) {

@@ -1,4 +1,4 @@
-//! What the controller learns from the end of an answer.
+//! Effect of the end of an answer on the controller.
 
 use paceline_vocabulary::Millis;
 

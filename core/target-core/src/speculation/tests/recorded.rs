@@ -136,7 +136,7 @@ pub(super) fn sweep(
 }
 
 /// Time of the routed lane over the better of the other two, in all cells on all machines, with
-/// others using the machine so much: the worst, the geometric mean, and a line for each cell.
+/// this use of the machine by others: the worst, the geometric mean, and a line for each cell.
 fn over_the_better(others: f64) -> (f64, f64, String) {
     let (mut worst, mut logs, mut lines) = (0.0f64, vec![], String::new());
     for machine in [GPU, CPU, FEW_ROWS, VECTORS, MANY_ROWS] {
@@ -161,9 +161,9 @@ fn on_recorded_texts_the_routed_lane_is_as_fast_as_the_better_one() {
     assert!(worst <= 1.2 && mean <= 0.97, "{worst:.3} {mean:.3}\n{lines}");
 }
 
-/// The same while others use the machine, which is up to twice as slow or as fast for a second.
-/// What that does to all work alike is not counted. Without the estimate of the machine's speed the
-/// mean was 0.983.
+/// The comparison while others use the machine, which is up to twice as slow or as fast for a
+/// second. A slowdown of all work alike is not counted. Without the estimate of the machine's speed
+/// the mean was 0.983.
 #[test]
 fn on_a_shared_machine_the_routed_lane_is_as_fast_as_the_better_one() {
     let (worst, mean, lines) = over_the_better(0.35);

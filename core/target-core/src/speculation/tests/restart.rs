@@ -36,7 +36,7 @@ fn with_saved_cells_the_first_ten_requests_take_at_most_3_percent_longer_than_la
     assert!(over <= 1.03, "{over:.4} times as long");
 }
 
-/// A process that begins with costs of this machine times these factors, and has served so many
+/// A process that begins with costs of this machine times these factors, and has served `requests`
 /// requests of predictable text.
 fn restarted(machine: Machine, steps: f64, drafts: f64, requests: usize) -> (Simulation, f64) {
     let mut before = Simulation::new(machine, 70);

@@ -210,8 +210,8 @@ impl Simulation {
         self.now_us = self.now_us.max(until_us);
     }
 
-    /// Runs these streams to their end, each with so many requests one after the other. Returns the
-    /// seconds that a stream took, as a mean.
+    /// Runs these streams to their end, each with `requests` requests one after the other. Returns
+    /// the seconds that a stream took, as a mean.
     pub(super) fn run(
         &mut self,
         texts: &[Text],
@@ -302,7 +302,7 @@ impl Simulation {
         self.ask();
     }
 
-    /// What the target chooses for one sequence of a step.
+    /// Tokens that the target chooses for one sequence of a step.
     pub(super) fn choose(&mut self, part: &StepPart) -> Chosen {
         let had = self.scheduler.get(part.key).expect("there").generated();
         let stream = self

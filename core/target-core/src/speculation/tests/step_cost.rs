@@ -1,4 +1,4 @@
-//! What steps and drafts are believed to cost.
+//! Estimated costs of steps and drafts.
 
 use super::super::step_cost::*;
 

@@ -42,7 +42,7 @@ fn the_longest_idle_connection_is_shed_for_a_newcomer() {
 }
 
 #[test]
-fn a_connection_with_an_authenticated_call_is_never_shed_while_a_call_is_open_on_it() {
+fn a_connection_with_an_authenticated_request_is_never_shed_while_a_request_is_open_on_it() {
     let connections = Connections::bounded(2, 1);
     let slots = some(&connections, 2);
     let first = slots[0].handle().begin(true).expect("open");
@@ -52,7 +52,7 @@ fn a_connection_with_an_authenticated_call_is_never_shed_while_a_call_is_open_on
     drop(first);
     let third = enter(&connections, HERE).expect("the first is idle");
     assert_eq!(gone(&slots), [0]);
-    let _call = third.handle().begin(true).expect("open");
+    let _request = third.handle().begin(true).expect("open");
     assert_eq!(
         enter(&connections, HERE).expect_err("all are busy").setting(),
         "limits.connections"
@@ -79,12 +79,12 @@ fn unused_connections_are_shed_before_used_ones() {
 }
 
 #[test]
-fn a_connection_without_an_authenticated_call_is_shed_whatever_is_open_on_it() {
+fn a_connection_without_an_authenticated_request_is_shed_whatever_is_open_on_it() {
     let connections = Connections::bounded(4, 1);
     let mut slots = some(&connections, 4);
     let mut known = vec![slots[0].handle().begin(true).expect("open")];
     let _watches = [1, 2].map(|at| slots[at].handle().begin(false).expect("open"));
-    // The idle one first, then those with open calls, and never the known one.
+    // The idle one first, then those with open requests, and never the known one.
     for expected in [&[3][..], &[1, 3], &[1, 2, 3]] {
         let newcomer = enter(&connections, HERE).expect("one without a key is shed");
         known.push(newcomer.handle().begin(true).expect("open"));
@@ -95,7 +95,7 @@ fn a_connection_without_an_authenticated_call_is_shed_whatever_is_open_on_it() {
 }
 
 #[test]
-fn a_peers_connections_without_an_authenticated_call_make_room_for_its_own() {
+fn a_peers_connections_without_an_authenticated_request_make_room_for_its_own() {
     let connections = Connections::bounded(100, 2);
     let slots: Vec<_> = (0..2).map(|_| enter(&connections, "192.0.2.1").expect("room")).collect();
     let _watches = [0, 1].map(|at| slots[at].handle().begin(false).expect("open"));
@@ -104,15 +104,16 @@ fn a_peers_connections_without_an_authenticated_call_make_room_for_its_own() {
 }
 
 #[test]
-fn calls_without_a_key_on_one_connection_are_bounded_until_one_has_a_key() {
+fn requests_without_a_key_on_one_connection_are_bounded_until_one_has_a_key() {
     let connections = Connections::bounded(1, 1);
     let slot = enter(&connections, HERE).expect("room");
     let begin = |authenticated| slot.handle().begin(authenticated);
-    let mut calls: Vec<_> = (0..MAX_UNKNOWN_CALLS).map(|_| begin(false).expect("open")).collect();
+    let mut requests: Vec<_> =
+        (0..MAX_UNKNOWN_REQUESTS).map(|_| begin(false).expect("open")).collect();
     let refused = begin(false).expect_err("all it may have");
     assert_eq!(refused.kind, Reason::TooManyStreams);
-    calls.push(begin(true).expect("a call with a key"));
-    calls.push(begin(false).expect("its client is known now"));
+    requests.push(begin(true).expect("a request with a key"));
+    requests.push(begin(false).expect("its client is known now"));
 }
 
 #[test]
@@ -120,8 +121,8 @@ fn a_peer_has_a_bound_of_its_own_and_this_machine_has_none() {
     let connections = Connections::bounded(100, 2);
     let busy = |address: &str| {
         let slot = enter(&connections, address).expect("room");
-        let call = slot.handle().begin(true).expect("open");
-        (slot, call)
+        let request = slot.handle().begin(true).expect("open");
+        (slot, request)
     };
     let mut held = vec![];
     for (first, second, third) in [
@@ -143,8 +144,8 @@ fn a_peer_has_a_bound_of_its_own_and_this_machine_has_none() {
     // An idle connection of the peer itself makes room, and one of another peer does not.
     let idle = enter(&connections, "192.0.2.3").expect("room");
     assert!(enter(&connections, "192.0.2.1").is_err());
-    let (slot, call) = held.swap_remove(0);
-    drop(call);
+    let (slot, request) = held.swap_remove(0);
+    drop(request);
     assert!(enter(&connections, "192.0.2.1").is_ok());
     assert_eq!((stage(&slot), stage(&idle)), (ConnectionStage::Shed, ConnectionStage::Open));
 }
@@ -161,7 +162,7 @@ fn a_quarter_of_all_connections_may_be_one_peers() {
 }
 
 #[test]
-fn a_shed_connection_refuses_calls_with_a_retryable_reason() {
+fn a_shed_connection_refuses_requests_with_a_retryable_reason() {
     let connections = Connections::bounded(1, 1);
     let first = enter(&connections, HERE).expect("room");
     let _second = enter(&connections, HERE).expect("the first is shed");
@@ -186,34 +187,34 @@ async fn shed_connections_that_are_not_closed_yet_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_without_an_authenticated_call_leaves_after_thirty_seconds_without_any() {
+async fn a_connection_without_an_authenticated_request_leaves_after_thirty_seconds_without_any() {
     let connections = Connections::bounded(9, 1);
     let slot = enter(&connections, HERE).expect("room");
     let just_before = UNUSED - Duration::from_millis(1);
     let after =
         async |slot: &ConnectionSlot, time| tokio::time::timeout(time, slot.leaves()).await.is_ok();
     assert!(!after(&slot, just_before).await && after(&slot, UNUSED).await);
-    // Any open call keeps it; the time begins again with its end.
+    // Any open request keeps it; the time begins again with its end.
     let slot = enter(&connections, HERE).expect("room");
     let watch = slot.handle().begin(false).expect("open");
     assert!(!after(&slot, UNUSED * 100).await);
     drop(watch);
     assert!(!after(&slot, just_before).await && after(&slot, UNUSED).await);
-    // After an authenticated call it stays.
+    // After an authenticated request it stays.
     let slot = enter(&connections, HERE).expect("room");
     drop(slot.handle().begin(true).expect("open"));
     assert!(!after(&slot, UNUSED * 100).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shed_connection_without_an_authenticated_call_is_waited_for_five_seconds() {
+async fn a_shed_connection_without_an_authenticated_request_is_waited_for_five_seconds() {
     let connections = Connections::bounded(1, 1);
     let slot = enter(&connections, HERE).expect("room");
     let mut watches: Vec<_> = (0..3).map(|_| slot.handle().begin(false).expect("open")).collect();
     let _newcomer = enter(&connections, HERE).expect("it is shed");
     slot.leaves().now_or_never().expect("shed");
     let mut overdue = std::pin::pin!(slot.is_overdue());
-    // Calls that end one by one buy it no time.
+    // Requests that end one by one buy it no time.
     for _ in 0..2 {
         let soon = tokio::time::timeout(CLOSE_GRACE / 3, &mut overdue);
         assert!(soon.await.is_err());
@@ -224,14 +225,14 @@ async fn a_shed_connection_without_an_authenticated_call_is_waited_for_five_seco
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_closed_is_waited_for_while_it_has_calls() {
+async fn a_connection_that_is_closed_is_waited_for_while_it_has_requests() {
     let connections = Connections::bounded(9, 1);
     let slot = enter(&connections, HERE).expect("room");
-    let call = slot.handle().begin(true).expect("open");
+    let request = slot.handle().begin(true).expect("open");
     let overdue = async |time| tokio::time::timeout(time, slot.is_overdue()).await.is_ok();
     assert!(!overdue(CLOSE_GRACE * 100).await);
     let last = slot.handle().begin(true).expect("its slot is its own until it is closed");
-    drop(call);
+    drop(request);
     assert!(!overdue(CLOSE_GRACE * 100).await);
     drop(last);
     assert!(!overdue(CLOSE_GRACE - Duration::from_millis(1)).await && overdue(CLOSE_GRACE).await);

@@ -47,7 +47,7 @@ pub const THINKING: &[Accepted] = &[accepted(
     "Claude Code, in messages that it resends; thoughts are not signed here",
 )];
 
-/// Of a call of a tool.
+/// Of a tool call.
 pub const TOOL_USE: &[Accepted] = &[
     accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
     accepted("caller", Values::Any, "anthropic (Python), in messages that it resends"),

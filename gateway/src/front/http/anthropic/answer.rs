@@ -11,7 +11,7 @@ use crate::front::http::answer::AnswerExtension;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MessagesAnswer {
-    /// Its id.
+    /// Id of the answer.
     pub id: String,
     /// `message`.
     #[serde(rename = "type")]
@@ -28,7 +28,7 @@ pub struct MessagesAnswer {
     pub stop_sequence: Option<String>,
     /// Tokens of the request.
     pub usage: MessagesUsage,
-    /// What the protocol has no field for.
+    /// Report of this service, for which the protocol has no field.
     pub paceline: AnswerExtension,
 }
 
@@ -43,18 +43,18 @@ pub enum MessagesAnswerBlock {
     },
     /// A thought.
     Thinking {
-        /// Its text; empty if the request wants it omitted.
+        /// Text of the thought; empty if the request wants it omitted.
         thinking: String,
         /// `unsigned`: thoughts are not signed here, and clients expect a signature.
         signature: String,
     },
-    /// A call of a tool.
+    /// A tool call.
     ToolUse {
-        /// Its id.
+        /// Id of the tool call.
         id: String,
         /// The tool.
         name: String,
-        /// Its arguments; of a call that was cut, their text in `incomplete`.
+        /// Arguments of the tool call; if it was cut, their text in `incomplete`.
         #[schema(value_type = Object)]
         input: Map<String, Value>,
     },

@@ -22,15 +22,15 @@ use crate::inference::input::{ContentPartInput, MessageInput, ToolCallInput};
 /// A conversation in the making.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// Its messages.
+    /// Messages of the conversation so far.
     pub(super) messages: Vec<MessageInput>,
     /// Where each of them stands in the body.
     pub(super) paths: Vec<MessagePath>,
     /// Changes of the offered tools, in order.
     pub(super) changes: Vec<ToolChange>,
-    /// What messages of the system set for the answer, with their paths.
+    /// Output settings from system messages, with their paths.
     pub(super) outputs: Vec<(String, OutputConfig)>,
-    /// Names of the called tools by the ids of the calls.
+    /// Names of the called tools by the ids of the tool calls.
     called: HashMap<String, String>,
 }
 
@@ -54,12 +54,12 @@ impl OpenMessage {
         self.message.content.push(part);
     }
 
-    /// Whether it has no part and no call.
+    /// Whether it has no part and no tool call.
     pub(super) fn is_empty(&self) -> bool {
         self.message.content.is_empty() && self.message.tool_calls.is_empty()
     }
 
-    fn call(&mut self, path: &str, call: ToolCallInput) {
+    fn tool_call(&mut self, path: &str, call: ToolCallInput) {
         let inner = format!("tool_calls[{}]", self.message.tool_calls.len());
         self.path.record(format!("{inner}.arguments"), format!("{path}.input"));
         self.path.record(inner, path);
@@ -83,7 +83,7 @@ impl Turns {
         let is_empty = open.is_empty();
         let OpenMessage { mut message, mut path } = open;
         if !message.tool_calls.is_empty() {
-            // The protocol's calls are blocks of the content. Each has a path of its own already.
+            // The protocol's tool calls are blocks of the content. Each has a path of its own already.
             path.record("tool_calls", format!("{}.content", path.path));
         }
         if is_empty {
@@ -201,7 +201,7 @@ impl Turn<'_> {
                 check(&format!("{path}."), &rest, accepted::TOOL_USE)?;
                 self.turns.called.insert(id.clone(), name.clone());
                 let arguments = input.input();
-                self.message().call(&path, ToolCallInput { id, name, arguments });
+                self.message().tool_call(&path, ToolCallInput { id, name, arguments });
             }
             Block::ToolResult(block) => {
                 of_role("user", &self.role, &path, "tool_result")?;
@@ -220,8 +220,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Text and thoughts after a call begin another message: a template shows them before the calls
-    /// of their message.
+    /// Text and thoughts after a tool call begin another message: a template shows them before the
+    /// tool calls of their message.
     fn text_or_thought(&mut self) {
         if self.open.as_ref().is_some_and(|open| !open.message.tool_calls.is_empty()) {
             self.close();

@@ -23,7 +23,7 @@ use crate::front::http::values::TextOr;
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
-    ToolCallRule, ContentPartInput, ConversationInput, PromptInput, RequestInput,
+    ContentPartInput, ConversationInput, PromptInput, RequestInput, ToolCallRule,
 };
 use crate::inference::params::GenerationParams;
 
@@ -38,7 +38,7 @@ pub const FIELDS: &[FieldName] = &[
     FieldName { inner: "tools[].parameters", outer: "tools[].input_schema" },
 ];
 
-/// What a request is for.
+/// Purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// It is answered.
@@ -47,7 +47,7 @@ pub enum Purpose {
     Count,
 }
 
-/// What the writer of an answer needs to know of the request.
+/// Parts of the request that the writer of an answer needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Most tokens that the client allows.
@@ -111,8 +111,8 @@ pub fn decode(
     }
     conversation.add(messages)?;
     let Turns { messages: conversation, paths, changes, outputs, .. } = conversation;
-    let one_call = tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
-    let calls = AllowedToolCalls::one_if(one_call == Some(true));
+    let only_one = tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
+    let calls = AllowedToolCalls::one_if(only_one == Some(true));
     let choice = tool_rule(tool_choice)?;
     let tools = offered(tools.unwrap_or_default(), changes)?;
     let Thoughts { mut arguments, mut effort, hide, form } = thoughts(thinking, output_config)?;
@@ -228,7 +228,7 @@ struct Thoughts {
     effort: Option<Effort>,
     /// Whether the client gets no text of them.
     hide: bool,
-    /// What the answer's text is held to.
+    /// Form of the answer's text that the request demands.
     form: Option<TextForm>,
 }
 

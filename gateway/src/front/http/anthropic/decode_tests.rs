@@ -1,4 +1,5 @@
-//! What a request of the Messages protocol becomes in the middle, and what is refused by name.
+//! Requests of the Messages protocol: their form in the middle, and fields that are refused by
+//! name.
 
 use serde_json::json;
 
@@ -29,7 +30,8 @@ fn conversation(decoded: Decoded<RequestInput, Asked>) -> ConversationInput {
     }
 }
 
-/// Messages in a short form: `role:part|part`, then thoughts, calls and the call that is answered.
+/// Messages in a short form: `role:part|part`, then thoughts, tool calls and the call that is
+/// answered.
 fn short(messages: &[MessageInput]) -> Vec<String> {
     let part = |part: &ContentPartInput| match part {
         ContentPartInput::Text(text) => text.clone(),
@@ -162,7 +164,7 @@ fn tools_are_offered_unless_the_choice_is_none() {
 }
 
 #[test]
-fn a_choice_may_force_calls_and_a_tool_may_be_strict() {
+fn a_choice_may_force_tool_calls_and_a_tool_may_be_strict() {
     let tool = json!({"name": "f", "input_schema": {"type": "object"}, "strict": true});
     let with = |choice: Value| {
         let conversation = conversation(served(json!({"tools": [tool], "tool_choice": choice})));
@@ -184,7 +186,7 @@ fn the_output_may_have_a_schema() {
 }
 
 #[test]
-fn a_choice_may_allow_one_call() {
+fn a_choice_may_allow_one_tool_call() {
     let calls = |choice: Value| served(json!({ "tool_choice": choice })).calls;
     assert_eq!(calls(json!(null)), AllowedToolCalls::All);
     let choice = |flag: bool| json!({"type": "auto", "disable_parallel_tool_use": flag});

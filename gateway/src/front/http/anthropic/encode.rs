@@ -28,9 +28,9 @@ pub struct MessageWriter {
     open: Option<Kind>,
     /// Index of the next block.
     next_block: usize,
-    /// Whether the answer has a call.
+    /// Whether the answer has a tool call.
     calls: bool,
-    /// What this service reports and the protocol has no field for.
+    /// Report of this service, for which the protocol has no field.
     totals: Totals,
     end: Option<AnswerEnd>,
 }
@@ -204,7 +204,9 @@ impl AnswerWriter for MessageWriter {
             for part in event.parts {
                 match &part {
                     AnswerPart::ToolCallStart(_) => self.calls = true,
-                    AnswerPart::MalformedToolCall(fault) => self.totals.warn(0, fault.warning.clone()),
+                    AnswerPart::MalformedToolCall(fault) => {
+                        self.totals.warn(0, fault.warning.clone())
+                    }
                     _ => {}
                 }
                 content.take(part);
@@ -238,7 +240,7 @@ enum Block {
         /// Whether the limit of tokens cut it.
         is_cut: bool,
     },
-    /// What follows is another block.
+    /// End of a block. The next part begins another one.
     Closed,
 }
 
@@ -262,7 +264,12 @@ impl Content {
             }
             (AnswerPart::ToolCallCut, Some(Block::ToolUse { is_cut, .. })) => *is_cut = true,
             (AnswerPart::MalformedToolCall(_), _) => self.blocks.push(Block::Closed),
-            (AnswerPart::ToolCallArguments(_) | AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut, _) => {}
+            (
+                AnswerPart::ToolCallArguments(_)
+                | AnswerPart::ToolCallEnd
+                | AnswerPart::ToolCallCut,
+                _,
+            ) => {}
         }
     }
 }
@@ -278,7 +285,7 @@ impl Block {
                 let input = match serde_json::from_str::<Value>(&arguments) {
                     Ok(input) if input.is_object() => input,
                     _ if arguments.is_empty() && !is_cut => json!({}),
-                    // A call that was cut: its text is all there is.
+                    // A tool call that was cut: its text is all there is.
                     _ => json!({ "incomplete": arguments }),
                 };
                 json!({"type": "tool_use", "id": id, "name": name, "input": input})

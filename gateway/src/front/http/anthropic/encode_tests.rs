@@ -34,7 +34,7 @@ fn thought(text: &str) -> AnswerPart {
     AnswerPart::Reasoning(text.into())
 }
 
-fn call(id: &str, name: &str) -> AnswerPart {
+fn tool_call(id: &str, name: &str) -> AnswerPart {
     AnswerPart::ToolCallStart(ToolCallStart { index: 0, id: id.into(), name: name.into() })
 }
 
@@ -46,8 +46,13 @@ fn agentic() -> Vec<AnswerEvent> {
     vec![
         event(vec![thought("h")]),
         event(vec![thought("m"), text("Let ")]),
-        event(vec![text("me."), call("t1", "read"), arguments("{\"a\":")]),
-        event(vec![arguments("1}"), AnswerPart::ToolCallEnd, call("t2", "list"), AnswerPart::ToolCallEnd]),
+        event(vec![text("me."), tool_call("t1", "read"), arguments("{\"a\":")]),
+        event(vec![
+            arguments("1}"),
+            AnswerPart::ToolCallEnd,
+            tool_call("t2", "list"),
+            AnswerPart::ToolCallEnd,
+        ]),
         last(FinishReason::Stop, "", 7),
     ]
 }
@@ -173,16 +178,20 @@ fn the_end_has_the_protocols_reason() {
     assert_eq!(reason(3, said(), last(FinishReason::Length, "", 3)).0, "max_tokens");
     let room = reason(9, said(), last(FinishReason::Length, "", 3));
     assert_eq!(room.0, "model_context_window_exceeded");
-    let cut = reason(3, vec![call("t", "f")], last(FinishReason::Length, "", 3));
-    assert_eq!(cut.0, "max_tokens", "a call that was cut is not to be run");
+    let cut = reason(3, vec![tool_call("t", "f")], last(FinishReason::Length, "", 3));
+    assert_eq!(cut.0, "max_tokens", "a tool call that was cut is not to be run");
 }
 
 #[test]
-fn a_malformed_call_is_text_with_a_warning() {
+fn a_malformed_tool_call_is_text_with_a_warning() {
     let fault = ToolCallFault { warning: "no JSON".into() };
     let events = || {
         vec![
-            event(vec![text("a"), AnswerPart::MalformedToolCall(fault.clone()), text("<tool_call>{")]),
+            event(vec![
+                text("a"),
+                AnswerPart::MalformedToolCall(fault.clone()),
+                text("<tool_call>{"),
+            ]),
             last(FinishReason::Stop, "", 3),
         ]
     };
@@ -194,9 +203,9 @@ fn a_malformed_call_is_text_with_a_warning() {
 }
 
 #[test]
-fn a_call_that_was_cut_is_the_last_block_and_no_text() {
+fn a_tool_call_that_was_cut_is_the_last_block_and_no_text() {
     let cut = |pieces: &[&str]| {
-        let mut parts = vec![text("a"), call("t", "f")];
+        let mut parts = vec![text("a"), tool_call("t", "f")];
         parts.extend(pieces.iter().map(|piece| arguments(piece)));
         parts.push(AnswerPart::ToolCallCut);
         vec![event(parts), last(FinishReason::Length, "", 3)]
@@ -205,7 +214,7 @@ fn a_call_that_was_cut_is_the_last_block_and_no_text() {
     for (pieces, input) in [
         (&["{\"a\": ", "\"b"][..], json!({"incomplete": "{\"a\": \"b"})),
         (&[], json!({"incomplete": ""})),
-        // The arguments are whole, and the rest of the call is not.
+        // The arguments are whole, and the rest of the tool call is not.
         (&["{\"a\": 1}"], json!({"a": 1})),
     ] {
         let whole = writer(asked()).whole(cut(pieces)).json();

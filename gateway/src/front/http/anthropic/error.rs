@@ -27,7 +27,7 @@ pub struct MessagesError {
     /// The protocol's class of the error.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What was expected, what was found, and what the client can do.
+    /// The expected and the found value, and advice for the client.
     pub message: String,
     /// The service's reason, the same as in gRPC.
     pub reason: String,

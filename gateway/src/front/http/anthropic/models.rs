@@ -25,9 +25,9 @@ pub struct MessagesModel {
     /// `model`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its name.
+    /// Name of the model.
     pub id: String,
-    /// Its name for people.
+    /// Name of the model for people.
     pub display_name: String,
     /// When the service began to serve it (RFC 3339).
     pub created_at: String,

@@ -14,7 +14,7 @@ use crate::front::http::values::TextOr;
 pub struct MessagesRequest {
     /// The model; any name that stands for the served one.
     pub model: String,
-    /// Most tokens of the answer. Fewer are served if the context has no room for so many.
+    /// Most tokens of the answer. Fewer are served if the context has less room.
     /// Required, except where tokens are counted.
     #[schema(inline)]
     pub max_tokens: Option<MaxTokens>,
@@ -45,7 +45,7 @@ pub struct MessagesRequest {
     pub output_config: Option<OutputConfig>,
     /// Changes of the conversation by the service. Only those that change nothing are accepted.
     pub context_management: Option<ContextManagement>,
-    /// What a request asks of this service alone.
+    /// Options that only this service has.
     pub paceline: Option<Extension>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -93,7 +93,7 @@ pub enum Block {
     Thinking(ThinkingBlock),
     /// A thought of the assistant that another service hid. The model is not told of it.
     RedactedThinking(RedactedThinkingBlock),
-    /// A call of a tool by the assistant.
+    /// A tool call of the assistant.
     ToolUse(ToolUseBlock),
     /// The answer of a tool.
     ToolResult(ToolResultBlock),
@@ -132,7 +132,7 @@ pub struct TextBlock {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesImageBlock)]
 pub struct ImageBlock {
-    /// Its file.
+    /// File of the image.
     pub source: ImageSource,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -155,7 +155,7 @@ pub enum ImageSource {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesImageFile)]
 pub struct ImageFile {
-    /// Its kind, such as `image/png`. The file's own beginning decides.
+    /// Kind of the file, such as `image/png`. The file's own beginning decides.
     pub media_type: Option<String>,
     /// The file in base64.
     pub data: String,
@@ -181,7 +181,7 @@ pub struct ImageUrl {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesThinkingBlock)]
 pub struct ThinkingBlock {
-    /// Its text.
+    /// Text of the thought.
     pub thinking: String,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -193,7 +193,7 @@ pub struct ThinkingBlock {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesRedactedThinkingBlock)]
 pub struct RedactedThinkingBlock {
-    /// What that service made of its text.
+    /// Text of the thought in that service's encoding.
     pub data: String,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -205,7 +205,7 @@ pub struct RedactedThinkingBlock {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesToolReferenceBlock)]
 pub struct ToolReferenceBlock {
-    /// Its name in `tools`.
+    /// Name of the tool in `tools`.
     pub tool_name: String,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -240,7 +240,7 @@ pub enum ChangedTool {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesNamedTool)]
 pub struct NamedTool {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -260,15 +260,15 @@ pub struct DefinedTool {
     pub rest: Rest,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesToolUseBlock)]
 pub struct ToolUseBlock {
-    /// Its id.
+    /// Id of the tool call.
     pub id: String,
     /// The tool.
     pub name: String,
-    /// Its arguments.
+    /// Arguments of the tool call.
     #[schema(value_type = Object)]
     pub input: ResentArguments,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
@@ -281,7 +281,7 @@ pub struct ToolUseBlock {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesToolResultBlock)]
 pub struct ToolResultBlock {
-    /// The call that it answers.
+    /// Id of the tool call that it answers.
     pub tool_use_id: String,
     /// A text, or blocks; nothing if the tool has nothing to say.
     pub content: Option<TextOr<ResultBlock>>,
@@ -297,14 +297,14 @@ pub struct ToolResultBlock {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesTool)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the tool.
     pub name: Option<String>,
-    /// What it is for.
+    /// Purpose of the tool, for the model.
     pub description: Option<String>,
     /// The JSON schema of its arguments.
     #[schema(value_type = Option<Object>)]
     pub input_schema: Option<AnyJson>,
-    /// Whether the arguments of every call follow the schema.
+    /// Whether the arguments of every tool call follow the schema.
     pub strict: Option<bool>,
     /// `custom`, or nothing. Tools that a service itself runs, such as `web_search_20250305`, are left
     /// out: the model is not told of them.
@@ -323,12 +323,12 @@ pub struct Tool {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesToolChoice)]
 pub struct ToolChoice {
-    /// `auto`, `none`, `any` for some call, or `tool` for calls of the tool `name`.
+    /// `auto`, `none`, `any` for some tool call, or `tool` for calls of the tool `name`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The tool of `tool`.
     pub name: Option<String>,
-    /// True: the answer has one call at most, the first that the model makes.
+    /// True: the answer has one tool call at most, the first that the model makes.
     pub disable_parallel_tool_use: Option<bool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -358,7 +358,7 @@ pub struct Thinking {
 pub struct OutputConfig {
     /// `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
-    /// What the answer's text is held to.
+    /// Form that the answer's text must have.
     pub format: Option<OutputFormat>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -366,7 +366,7 @@ pub struct OutputConfig {
     pub rest: Rest,
 }
 
-/// What the text of an answer is held to.
+/// Form that the text of an answer must have.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesOutputFormat)]
 pub struct OutputFormat {
@@ -395,7 +395,7 @@ pub struct ContextManagement {
     pub rest: Rest,
 }
 
-/// What a request asks of this service alone.
+/// Options of a request that only this service has.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.

@@ -17,7 +17,7 @@ pub fn routes() -> Router<Arc<HttpFront>> {
 }
 
 async fn figures(State(front): State<Arc<HttpFront>>) -> impl IntoResponse {
-    let calls = *front.calls.watch().borrow();
-    let text = front.inference.metrics_text(calls).await;
+    let running = *front.calls.watch().borrow();
+    let text = front.inference.metrics_text(running).await;
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text)
 }

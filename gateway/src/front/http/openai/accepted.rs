@@ -97,9 +97,9 @@ pub const FUNCTION: &[Accepted] = &[];
 /// Of the form of an answer.
 pub const FORMAT: &[Accepted] = &[];
 
-/// Of a call of a tool.
-pub const CALL: &[Accepted] =
-    &[accepted("index", Values::Any, "clients that resend streamed calls")];
+/// Of a tool call.
+pub const TOOL_CALL: &[Accepted] =
+    &[accepted("index", Values::Any, "clients that resend streamed tool calls")];
 
 /// Of the options of a stream.
 pub const STREAM: &[Accepted] = &[

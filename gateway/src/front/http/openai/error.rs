@@ -22,7 +22,7 @@ pub struct ErrorBody {
 /// An error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorObject {
-    /// What was expected, what was found, and what the client can do.
+    /// The expected and the found value, and advice for the client.
     pub message: String,
     /// The protocol's class of the error.
     #[serde(rename = "type")]

@@ -24,9 +24,9 @@ pub struct ChatLogprobs {
 pub struct ChatTokenLogprob {
     /// Text of the token.
     pub token: String,
-    /// Its bytes; `null` for a token that adds nothing to the text.
+    /// Bytes of the token; `null` for a token that adds nothing to the text.
     pub bytes: Option<Vec<u8>>,
-    /// Its log-probability.
+    /// Log-probability of the token.
     pub logprob: f32,
     /// The most probable tokens there, most probable first.
     pub top_logprobs: Vec<ChatTopLogprob>,
@@ -37,9 +37,9 @@ pub struct ChatTokenLogprob {
 pub struct ChatTopLogprob {
     /// Text of the token.
     pub token: String,
-    /// Its bytes; `null` for a token that adds nothing to the text.
+    /// Bytes of the token; `null` for a token that adds nothing to the text.
     pub bytes: Option<Vec<u8>>,
-    /// Its log-probability.
+    /// Log-probability of the token.
     pub logprob: f32,
 }
 
@@ -59,9 +59,9 @@ pub struct TextLogprobs {
 
 /// A token as this protocol has it.
 struct Token {
-    /// Its letters; a part of a character is written byte by byte.
+    /// Text of the token. A part of a character is written byte by byte.
     text: String,
-    /// What it adds to an answer's text; nothing for special tokens.
+    /// Bytes that the token adds to an answer's text; `None` for special tokens.
     bytes: Option<Vec<u8>>,
 }
 
@@ -117,7 +117,7 @@ impl LogprobWriter {
         made
     }
 
-    /// The same as long lists of the object at this JSON pointer.
+    /// The log-probabilities of these tokens as long lists of the object at this JSON pointer.
     pub(crate) fn text_lists(mut self, pointer: &str, tokens: TokenList) -> Vec<LongList> {
         type Column = fn(&LogprobWriter, &(u32, TokenLogprobs)) -> Value;
         let columns: [(&str, Column); 3] = [

@@ -29,7 +29,7 @@ use super::sse::SseEvent;
 use super::{HttpFront, error as statuses, exchange};
 use crate::inference::error::InferenceError;
 
-/// What a stream ends with.
+/// Data of a stream's last event.
 const DONE: &str = "[DONE]";
 
 /// The paths of this protocol.
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_was_cut_is_never_a_call() {
+    fn an_answer_that_was_cut_is_never_a_tool_call() {
         assert_eq!(finish_reason(Some(FinishReason::Length), true), "length");
         assert_eq!(finish_reason(Some(FinishReason::Stop), true), "tool_calls");
         assert_eq!(finish_reason(Some(FinishReason::Stop), false), "stop");

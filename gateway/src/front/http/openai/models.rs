@@ -18,8 +18,8 @@ use crate::front::http::reply::{REQUEST_ID, json_reply};
 use crate::inference::error::InferenceError;
 use crate::inference::model::ModelDescription;
 
-/// What an agent with the catalogue of Codex CLI sends as its instructions for a model. The agent
-/// takes the catalogue's text in the place of its own, so an empty one would leave it without any.
+/// Instructions that an agent with the catalogue of Codex CLI sends to a model. The agent uses
+/// the catalogue's text instead of its own, so an empty one would leave it without any.
 const INSTRUCTIONS: &str = "You are a coding agent that works in a terminal on the user's machine. \
 Use the tools to read files, to run commands and to change files. Read the code before you change \
 it, make small changes, and check them with the project's own tests. When the task is done, say in \
@@ -92,7 +92,7 @@ pub struct ModelList {
 /// A model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ModelObject {
-    /// Its name.
+    /// Name of the model.
     pub id: String,
     /// `model`.
     pub object: String,
@@ -102,13 +102,13 @@ pub struct ModelObject {
     pub owned_by: String,
     /// Most tokens of prompt and answer together.
     pub context_length: u32,
-    /// The same, under the name that other servers have for it.
+    /// Copy of `context_length`, under the name that other servers have for it.
     pub max_model_len: u32,
-    /// What this service reports and the protocol has no field for.
+    /// Report of this service, for which the protocol has no field.
     pub paceline: ModelExtension,
 }
 
-/// What a model can do, and its limits.
+/// Capabilities and limits of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ModelExtension {
     /// `model_type` of its config.json.
@@ -121,11 +121,11 @@ pub struct ModelExtension {
     pub max_new_tokens: u32,
     /// Tokens that end its answers.
     pub stop_token_ids: Vec<u32>,
-    /// What it can do.
+    /// Capabilities of the model.
     pub capabilities: ModelCapabilities,
 }
 
-/// What a model can do.
+/// Capabilities of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ModelCapabilities {
     /// Whether it takes conversations.
@@ -139,11 +139,11 @@ pub struct ModelCapabilities {
 /// A model, as Codex CLI reads it. All its versions since 0.98 find the fields that they need.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CatalogueModel {
-    /// Its name.
+    /// Name of the model.
     pub slug: String,
-    /// Its name for people.
+    /// Name of the model for people.
     pub display_name: String,
-    /// What it is.
+    /// Description of the model.
     pub description: Option<String>,
     /// Amounts of reasoning to choose from: none, because chat templates differ in them.
     #[schema(value_type = Vec<Object>)]
@@ -172,11 +172,11 @@ pub struct CatalogueModel {
     pub apply_patch_tool_type: Option<String>,
     /// How much of a tool's output the agent sends.
     pub truncation_policy: TruncationPolicy,
-    /// Whether an answer may have several calls.
+    /// Whether an answer may have several tool calls.
     pub supports_parallel_tool_calls: bool,
     /// Most tokens of prompt and answer together.
     pub context_window: u32,
-    /// The same, as the bound of what a user may set.
+    /// Copy of `context_window`: the largest value that a user may set.
     pub max_context_window: u32,
     /// Tools that only some models have.
     pub experimental_supported_tools: Vec<String>,

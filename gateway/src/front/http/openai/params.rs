@@ -1,5 +1,5 @@
-//! What both ways of completing ask for besides their prompts, and the names of their fields in
-//! errors.
+//! Parameters that `/v1/chat/completions` and `/v1/completions` share, and the names of their
+//! fields in errors.
 
 use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule};
@@ -24,7 +24,7 @@ pub struct StreamOptions {
     pub rest: Rest,
 }
 
-/// What a request asks of this service alone.
+/// Options of a request that only this service has.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.
@@ -38,7 +38,7 @@ pub struct Extension {
     pub rest: Rest,
 }
 
-/// What the writer of an answer needs to know of the request.
+/// Parts of the request that the writer of an answer needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// Whether the stream's last chunk has the tokens of the request.
@@ -104,7 +104,7 @@ macro_rules! with_parameters {
             /// Least probability of a token, as a multiple of the square of the most probable one's.
             #[schema(minimum = 0.0, maximum = 1.0)]
             pub top_a: Option<f32>,
-            /// The same seed gives the same answer.
+            /// Seed of the random numbers. Requests with one seed give the same answer.
             #[schema(inline)]
             pub seed: Option<Seed>,
             /// Divides the logits of tokens that the prompt or the answer has.

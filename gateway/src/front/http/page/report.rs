@@ -22,7 +22,7 @@ pub struct StatusReport {
     pub model: Option<String>,
     /// Whether a session of the page asked.
     pub session: bool,
-    /// Calls inside the gateway.
+    /// Requests inside the gateway.
     pub calls: usize,
     /// The service as the supervisor reports it; null if none answers within 2 s.
     pub service: Option<ServiceReport>,

@@ -37,12 +37,12 @@ pub const ITEM: &[Accepted] = &[
         Values::Any,
         "Codex CLI, in items that it resends",
     ),
-    accepted("name", Values::Any, "Codex CLI, in answers of tools; the call has the name"),
+    accepted("name", Values::Any, "Codex CLI, in answers of tools; the tool call has the name"),
     accepted("namespace", Values::Any, "openai (Python), in answers of tools"),
     accepted(
         "parsed_arguments",
         Values::Any,
-        "openai (Python), in calls of `parse()` that it resends; the arguments are there as text",
+        "openai (Python), in tool calls of `parse()` that it resends; the arguments are there as text",
     ),
     accepted("phase", Values::Any, "Codex CLI, in messages that it resends"),
     accepted("role", Values::Words(&["developer"]), "Codex CLI, in further tools"),
@@ -125,17 +125,16 @@ pub const FORMAT: &[Accepted] = &[
     accepted("strict", Values::Any, "Codex CLI; answers always follow the schema"),
 ];
 
-/// What an answer may be asked to include, with the client that asks. Only the first two are ever
-/// there.
+/// Values of `include`, with the client that sends each. Answers only ever have the first two.
 pub const INCLUDE: &[(&str, &str)] = &[
     (ENCRYPTED_REASONING, "Codex CLI"),
     (LOGPROBS, "openai (Python)"),
-    ("code_interpreter_call.outputs", "openai-agents; the service makes no such call"),
-    ("computer_call_output.output.image_url", "openai-agents; the service makes no such call"),
-    ("file_search_call.results", "openai-agents; the service makes no such call"),
+    ("code_interpreter_call.outputs", "openai-agents; the service makes no such tool call"),
+    ("computer_call_output.output.image_url", "openai-agents; the service makes no such tool call"),
+    ("file_search_call.results", "openai-agents; the service makes no such tool call"),
     ("message.input_image.image_url", "openai (Python); the service keeps no image"),
-    ("web_search_call.action.sources", "Codex CLI; the service makes no such call"),
-    ("web_search_call.results", "openai-agents; the service makes no such call"),
+    ("web_search_call.action.sources", "Codex CLI; the service makes no such tool call"),
+    ("web_search_call.results", "openai-agents; the service makes no such tool call"),
 ];
 
 /// Asks for thoughts in a form that the client resends.

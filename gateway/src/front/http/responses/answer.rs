@@ -13,7 +13,7 @@ use crate::front::http::values::ToolChoice;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponsesAnswer {
-    /// Its id.
+    /// Id of the answer.
     pub id: String,
     /// `response`.
     pub object: String,
@@ -59,7 +59,7 @@ pub struct ResponsesAnswer {
     pub temperature: Option<f32>,
     /// As in the request.
     pub top_p: Option<f32>,
-    /// What the protocol has no field for.
+    /// Report of this service, for which the protocol has no field.
     pub paceline: AnswerExtension,
 }
 
@@ -77,62 +77,62 @@ pub struct ResponsesIncomplete {
 pub enum ResponsesOutput {
     /// Text.
     Message {
-        /// Its id.
+        /// Id of the item.
         id: String,
         /// `assistant`.
         role: String,
         /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
-        /// Its parts.
+        /// Parts of the text.
         content: Vec<ResponsesOutputPart>,
     },
     /// A thought.
     Reasoning {
-        /// Its id.
+        /// Id of the item.
         id: String,
         /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
-        /// Its parts.
+        /// Parts of the thought.
         content: Vec<ResponsesOutputPart>,
         /// Always empty: thoughts come whole and not as a summary.
         summary: Vec<ResponsesOutputPart>,
         /// The thought in the form that a client resends, if the request includes it.
         encrypted_content: Option<String>,
     },
-    /// A call of a function.
+    /// A tool call of a function.
     FunctionCall {
-        /// Its id.
+        /// Id of the item.
         id: String,
-        /// Id of the call, for the function's answer.
+        /// Id of the tool call, for the function's answer.
         call_id: String,
         /// The function.
         name: String,
         /// Group of the function, if it has one.
         namespace: Option<String>,
-        /// A JSON object as text; a beginning of one if the call is incomplete.
+        /// A JSON object as text; a beginning of one if the tool call is incomplete.
         arguments: String,
         /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
     },
     /// A search of the client for tools.
     ToolSearchCall {
-        /// Its id.
+        /// Id of the item.
         id: String,
-        /// Id of the call, for the tools that it finds.
+        /// Id of the tool call, for the tools that it finds.
         call_id: String,
         /// `client`.
         execution: String,
-        /// What is searched for; a text if the call is incomplete.
+        /// Arguments of the search; a text if the tool call is incomplete.
         #[schema(value_type = Object)]
         arguments: Value,
         /// `completed`, or `incomplete` if the limit of tokens cut it.
         status: String,
     },
-    /// A call of a tool that takes any text.
+    /// A tool call with any text.
     CustomToolCall {
-        /// Its id.
+        /// Id of the item.
         id: String,
-        /// Id of the call, for the tool's answer.
+        /// Id of the tool call, for the tool's answer.
         call_id: String,
         /// The tool.
         name: String,

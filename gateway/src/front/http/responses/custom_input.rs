@@ -1,12 +1,12 @@
-//! The text of a custom tool's call while it comes: the letters of the argument `input` in the JSON
-//! object that the model writes.
+//! The text of a custom tool call while it comes: the characters of the argument `input` in the
+//! JSON object that the model writes.
 
 use super::tools::{ARGUMENT, custom_input};
 
-/// Decodes the argument `input` letter by letter. Any other object is decoded at its end.
+/// Decodes the argument `input` character by character. Any other object is decoded at its end.
 #[derive(Debug, Default)]
 pub(super) struct CustomInput {
-    /// The letters so far.
+    /// The characters so far.
     sent: String,
     /// Bytes of the object that have been read.
     read: usize,
@@ -16,7 +16,7 @@ pub(super) struct CustomInput {
 /// Where the reading is.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Before the first letter.
+    /// Before the first character.
     #[default]
     Before,
     /// In the text.
@@ -25,7 +25,7 @@ enum State {
     Over,
 }
 
-/// What stands before the first letter, but for white space.
+/// Beginning of the object before the first character of the text, without white space.
 enum Opening {
     /// The text begins at this byte.
     At(usize),
@@ -36,7 +36,7 @@ enum Opening {
 }
 
 impl CustomInput {
-    /// The letters that have come since, of the object's text so far.
+    /// The characters that have not been sent, from the object's text so far.
     pub(super) fn more(&mut self, object: &str) -> String {
         if self.state == State::Before {
             match opening(object) {
@@ -45,32 +45,32 @@ impl CustomInput {
                 Opening::Other => self.state = State::Over,
             }
         }
-        let mut letters = String::new();
+        let mut characters = String::new();
         while self.state == State::Inside
-            && let Some((letter, bytes)) = next(&object[self.read..])
+            && let Some((character, bytes)) = next(&object[self.read..])
         {
-            match letter {
-                Some(letter) => letters.push(letter),
+            match character {
+                Some(character) => characters.push(character),
                 None => self.state = State::Over,
             }
             self.read += bytes;
         }
-        self.sent += &letters;
-        letters
+        self.sent += &characters;
+        characters
     }
 
-    /// The letters that have been sent, for a call that is cut.
+    /// The characters that have been sent, for a tool call that is cut.
     pub(super) fn sent(&self) -> &str {
         &self.sent
     }
 
-    /// The whole text of the complete object, and the letters of it that have not been sent.
+    /// The whole text of the complete object, and its characters that have not been sent.
     pub(super) fn end(&self, object: &str) -> (String, String) {
         let is_whole = serde_json::from_str::<serde_json::Value>(object).is_ok();
         let input = if is_whole || self.sent.is_empty() {
             custom_input(object)
         } else {
-            // The call is void; nobody can take back what was sent.
+            // The tool call is void. Text that was sent cannot be taken back.
             self.sent.clone()
         };
         let rest = input.strip_prefix(&self.sent).unwrap_or_default().to_owned();
@@ -92,8 +92,8 @@ fn opening(object: &str) -> Opening {
     Opening::At(object.len() - rest.len())
 }
 
-/// The next letter of a JSON text and its bytes; no letter at the text's end, or where it is no JSON.
-/// `None` if it has not come whole.
+/// The next character of a JSON text and its bytes. No character at the text's end, or if it is no
+/// JSON. `None` if it has not come whole.
 fn next(rest: &str) -> Option<(Option<char>, usize)> {
     let first = rest.chars().next()?;
     if first == '"' {
@@ -102,7 +102,7 @@ fn next(rest: &str) -> Option<(Option<char>, usize)> {
     if first != '\\' {
         return Some((Some(first), first.len_utf8()));
     }
-    let letter = match rest.as_bytes().get(1)? {
+    let character = match rest.as_bytes().get(1)? {
         b'"' => '"',
         b'\\' => '\\',
         b'/' => '/',
@@ -114,10 +114,10 @@ fn next(rest: &str) -> Option<(Option<char>, usize)> {
         b'u' => return unit(rest),
         _ => return Some((None, 0)),
     };
-    Some((Some(letter), 2))
+    Some((Some(character), 2))
 }
 
-/// A letter written as one or two units of UTF-16.
+/// A character written as one or two units of UTF-16.
 fn unit(rest: &str) -> Option<(Option<char>, usize)> {
     let at = |from: usize| {
         let digits = rest.get(from..from + 6)?;
@@ -131,8 +131,8 @@ fn unit(rest: &str) -> Option<(Option<char>, usize)> {
             None => return Some((None, 0)),
         }
     }
-    let letter = char::decode_utf16(units.iter().copied()).next().and_then(Result::ok);
-    Some((letter, letter.map_or(0, |_| 6 * units.len())))
+    let character = char::decode_utf16(units.iter().copied()).next().and_then(Result::ok);
+    Some((character, character.map_or(0, |_| 6 * units.len())))
 }
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// The pieces of an object that comes in parts of so many bytes, and its end.
+    /// The pieces of an object that comes in parts of `bytes` bytes, and its end.
     fn pieces(object: &str, bytes: usize) -> (Vec<String>, String) {
         let mut input = CustomInput::default();
         let mut all = Vec::new();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_come_as_they_are_written() {
+    fn characters_come_as_they_are_written() {
         let text = "*** Begin \"Patch\"\\\n\ta/b 🦀 é\u{8}\u{c}\r";
         let escaped =
             r#" { "input" : "*** Begin \"Patch\"\\\n\ta\/b \ud83e\udd80 \u00e9\b\f\r" } "#;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_ends_the_letters() {
+    fn what_is_no_json_ends_the_characters() {
         for object in [r#"{"input": "a\q"#, r#"{"input": "a\ud83e\u0041"#, r#"{"input": "a\uzzzz"#]
         {
             let (pieces, whole) = pieces(object, 1);

@@ -52,7 +52,7 @@ const KINDS: &[ToolKind] =
 /// Marks a thought in `encrypted_content` as one of this service.
 const THOUGHT: &str = "paceline1:";
 
-/// What the writer of an answer needs to know of the request.
+/// Parts of the request that the writer of an answer needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
     /// The tools that the model may call.
@@ -180,7 +180,7 @@ struct Items {
     messages: Vec<MessageInput>,
     paths: Vec<MessagePath>,
     tools: Tools,
-    /// Names of the called tools by the ids of the calls.
+    /// Names of the called tools by the ids of the tool calls.
     called: HashMap<String, String>,
 }
 
@@ -207,14 +207,14 @@ impl Items {
             Item::FunctionCall(item) => {
                 check(&item.rest)?;
                 let FunctionCallItem { call_id, name, namespace, arguments, rest: _ } = item;
-                place_call(&mut place, &path, "arguments");
-                self.call(call_id, namespace.as_deref(), &name, arguments.input())
+                place_tool_call(&mut place, &path, "arguments");
+                self.tool_call(call_id, namespace.as_deref(), &name, arguments.input())
             }
             Item::CustomToolCall(item) => {
                 check(&item.rest)?;
                 let CustomToolCallItem { call_id, name, namespace, input, rest: _ } = item;
-                place_call(&mut place, &path, "input");
-                self.call(call_id, namespace.as_deref(), &name, custom_arguments(&input))
+                place_tool_call(&mut place, &path, "input");
+                self.tool_call(call_id, namespace.as_deref(), &name, custom_arguments(&input))
             }
             Item::FunctionCallOutput(item) | Item::CustomToolCallOutput(item) => {
                 check(&item.rest)?;
@@ -243,8 +243,8 @@ impl Items {
         Ok(())
     }
 
-    /// A search for tools as a call. The model knows of no search by OpenAI's service, which has no
-    /// id.
+    /// A search for tools as a tool call. A search by OpenAI's service has no id, and the model is
+    /// not shown it.
     fn search(
         &mut self,
         place: &mut MessagePath,
@@ -253,8 +253,8 @@ impl Items {
     ) -> Option<MessageInput> {
         let ToolSearchCallItem { call_id, execution: _, arguments, rest: _ } = item;
         let call_id = call_id?;
-        place_call(place, path, "arguments");
-        Some(self.call(call_id, None, SEARCH, arguments.input()))
+        place_tool_call(place, path, "arguments");
+        Some(self.tool_call(call_id, None, SEARCH, arguments.input()))
     }
 
     /// Offers the tools that a search found, and returns the answer of the search.
@@ -279,8 +279,8 @@ impl Items {
         Ok(Some(MessageInput { tool_call_id: call_id, name, ..message("tool", vec![said(text)]) }))
     }
 
-    /// A message of one call.
-    fn call(
+    /// A message of one tool call.
+    fn tool_call(
         &mut self,
         id: String,
         namespace: Option<&str>,
@@ -294,8 +294,8 @@ impl Items {
     }
 }
 
-/// Records where the fields of an item that is a call stand.
-fn place_call(place: &mut MessagePath, path: &str, arguments: &str) {
+/// Records where the fields of an item that is a tool call stand.
+fn place_tool_call(place: &mut MessagePath, path: &str, arguments: &str) {
     place.record("tool_calls[0].arguments", format!("{path}.{arguments}"));
     place.record("tool_calls[0].id", format!("{path}.call_id"));
     place.record("tool_calls[0]", path);
@@ -373,7 +373,7 @@ fn thought(path: &str, item: ReasoningItem) -> Result<String, InferenceError> {
     Ok(encrypted_content.as_deref().and_then(decrypted).unwrap_or(summary))
 }
 
-/// What the answer's text is held to.
+/// Form of the answer's text that the request demands.
 fn text_form(text: Option<TextConfig>) -> Result<Option<TextForm>, InferenceError> {
     const FIELD: &str = "text.format.schema";
     let Some(TextConfig { format, rest }) = text else { return Ok(None) };
@@ -396,7 +396,7 @@ fn text_form(text: Option<TextConfig>) -> Result<Option<TextForm>, InferenceErro
     }
 }
 
-/// What `include` asks for.
+/// Parts of an answer that `include` asks for.
 struct Included {
     encrypted_reasoning: bool,
     /// Alternatives of each token of a message.

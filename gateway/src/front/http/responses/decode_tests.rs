@@ -1,4 +1,5 @@
-//! What a request of the Responses protocol becomes in the middle, and what is refused by name.
+//! Requests of the Responses protocol: their form in the middle, and fields that are refused by
+//! name.
 
 use serde_json::json;
 
@@ -28,7 +29,8 @@ fn conversation(decoded: Decoded<RequestInput, Asked>) -> ConversationInput {
     }
 }
 
-/// Messages in a short form: `role:part|part`, then thoughts, calls and the call that is answered.
+/// Messages in a short form: `role:part|part`, then thoughts, tool calls and the call that is
+/// answered.
 fn short(messages: &[MessageInput]) -> Vec<String> {
     let part = |part: &ContentPartInput| match part {
         ContentPartInput::Text(text) => text.clone(),
@@ -239,7 +241,7 @@ fn what_is_not_served_is_refused_by_its_path() {
 }
 
 #[test]
-fn a_request_may_allow_one_call() {
+fn a_request_may_allow_one_tool_call() {
     let calls = |flag: Value| served(json!({ "parallel_tool_calls": flag })).calls;
     assert_eq!(calls(json!(null)), AllowedToolCalls::All);
     assert_eq!(calls(json!(true)), AllowedToolCalls::All);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::custom_input::CustomInput;
 use super::decode::{Asked, encrypted};
 use super::logprobs::MessageLogprobs;
-use super::tools::{ToolCallForm, ClientTool};
+use super::tools::{ClientTool, ToolCallForm};
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::error::status;
 use crate::front::http::openai::logprobs::{ChatTokenLogprob, TokenList};
@@ -34,7 +34,7 @@ pub struct ResponseWriter {
     /// Log-probabilities of the items of a whole answer; `None` if the answer is streamed. A whole
     /// answer has no events.
     lists: Option<Vec<LongList>>,
-    /// What this service reports and the protocol has no field for.
+    /// Report of this service, for which the protocol has no field.
     totals: Totals,
     end: Option<AnswerEnd>,
 }
@@ -63,9 +63,9 @@ impl ItemState {
 struct OpenItem {
     id: String,
     kind: Kind,
-    /// Its text, or the arguments of its call.
+    /// Text of the item, or the arguments of its tool call.
     text: String,
-    /// Its tokens, if it is a message whose request asked for log-probabilities.
+    /// Tokens of the item, if it is a message whose request asked for log-probabilities.
     tokens: TokenList,
 }
 
@@ -74,11 +74,11 @@ struct OpenItem {
 enum Kind {
     Message,
     Reasoning,
-    Call {
+    FunctionCall {
         id: String,
         tool: ClientTool,
     },
-    /// A call of a tool that takes any text.
+    /// A tool call with any text.
     CustomCall {
         id: String,
         tool: ClientTool,
@@ -222,7 +222,7 @@ impl ResponseWriter {
                     ToolCallForm::Custom => {
                         Kind::CustomCall { id, tool, input: CustomInput::default() }
                     }
-                    ToolCallForm::Function => Kind::Call { id, tool },
+                    ToolCallForm::Function => Kind::FunctionCall { id, tool },
                     ToolCallForm::Search => Kind::SearchCall { id },
                 };
                 self.open(kind, events);
@@ -263,14 +263,14 @@ impl ResponseWriter {
             Kind::Message => "msg",
             Kind::Reasoning => "rs",
             Kind::CustomCall { .. } => "ctc",
-            Kind::Call { .. } => "fc",
+            Kind::FunctionCall { .. } => "fc",
             Kind::SearchCall { .. } => "tsc",
         };
         let id = format!("{prefix}_{}_{}", self.head.request_id, self.output.len());
         let part = match kind {
             Kind::Message => Some(text_part("", vec![])),
             Kind::Reasoning => Some(reasoning_part("")),
-            Kind::Call { .. } | Kind::CustomCall { .. } | Kind::SearchCall { .. } => None,
+            Kind::FunctionCall { .. } | Kind::CustomCall { .. } | Kind::SearchCall { .. } => None,
         };
         let open = OpenItem { id, kind, text: String::new(), tokens: Vec::new() };
         let body = json!({"output_index": self.output.len(), "item": open.json(ItemState::InProgress, false, vec![])});
@@ -292,8 +292,8 @@ impl ResponseWriter {
         self.close(state, events);
     }
 
-    /// Ends the open item. The arguments of a call that was cut are never done: a client acts on
-    /// that event.
+    /// Ends the open item. The arguments of a tool call that was cut are never done: a client acts
+    /// on that event.
     fn close(&mut self, state: ItemState, events: &mut Vec<SseEvent>) {
         let Some(open) = &self.open else { return };
         let text = open.text.clone();
@@ -315,7 +315,8 @@ impl ResponseWriter {
                 events.extend(self.of_item("response.content_part.done", true, body));
             }
             Kind::SearchCall { .. } => {}
-            Kind::CustomCall { .. } | Kind::Call { .. } if state == ItemState::Incomplete => {}
+            Kind::CustomCall { .. } | Kind::FunctionCall { .. }
+                if state == ItemState::Incomplete => {}
             Kind::CustomCall { input, .. } => {
                 let (input, rest) = input.end(&text);
                 if !rest.is_empty() {
@@ -325,7 +326,7 @@ impl ResponseWriter {
                 let name = "response.custom_tool_call_input.done";
                 events.extend(self.of_item(name, false, |_| json!({ "input": input })));
             }
-            Kind::Call { tool, .. } => {
+            Kind::FunctionCall { tool, .. } => {
                 let body = json!({"arguments": arguments(&text, false), "name": tool.name});
                 let name = "response.function_call_arguments.done";
                 events.extend(self.of_item(name, false, |_| body));
@@ -388,7 +389,7 @@ impl OpenItem {
                 },
                 "status": state,
             }),
-            Kind::Call { id, tool } => json!({
+            Kind::FunctionCall { id, tool } => json!({
                 "type": "function_call",
                 "call_id": id,
                 "name": tool.name,
@@ -403,7 +404,7 @@ impl OpenItem {
                 "status": state,
             }),
         };
-        if let Kind::Call { tool, .. } | Kind::CustomCall { tool, .. } = &self.kind
+        if let Kind::FunctionCall { tool, .. } | Kind::CustomCall { tool, .. } = &self.kind
             && let Some(namespace) = &tool.namespace
         {
             item["namespace"] = namespace.as_str().into();
@@ -469,7 +470,8 @@ fn error_code(error: &InferenceError) -> &'static str {
     }
 }
 
-/// A function that takes nothing may come without arguments; clients parse the text of a whole call.
+/// Arguments of a tool call as text. A function that takes nothing may come without any, and
+/// clients parse the text of a whole call.
 fn arguments(text: &str, is_cut: bool) -> String {
     if text.is_empty() && !is_cut { "{}".to_owned() } else { text.to_owned() }
 }

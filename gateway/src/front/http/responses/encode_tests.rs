@@ -42,7 +42,7 @@ fn thought(text: &str) -> AnswerPart {
     AnswerPart::Reasoning(text.into())
 }
 
-fn call(id: &str, name: &str) -> AnswerPart {
+fn tool_call(id: &str, name: &str) -> AnswerPart {
     AnswerPart::ToolCallStart(ToolCallStart { index: 0, id: id.into(), name: name.into() })
 }
 
@@ -54,9 +54,9 @@ fn agentic(reason: FinishReason) -> Vec<AnswerEvent> {
     vec![
         event(vec![thought("h")]),
         event(vec![thought("m"), text("Let ")]),
-        event(vec![text("me."), call("c1", "mcp__docs__read"), arguments("{\"a\":")]),
+        event(vec![text("me."), tool_call("c1", "mcp__docs__read"), arguments("{\"a\":")]),
         event(vec![arguments("1}"), AnswerPart::ToolCallEnd]),
-        event(vec![call("c2", "apply_patch"), arguments("{\"input\": \"***")]),
+        event(vec![tool_call("c2", "apply_patch"), arguments("{\"input\": \"***")]),
         event(vec![arguments(" \\n\"}"), AnswerPart::ToolCallEnd]),
         last(reason),
     ]
@@ -173,7 +173,7 @@ fn an_answer_that_was_cut_is_incomplete() {
 
 /// A function with arguments, a function without any, a custom tool, and one whose text has not come.
 #[test]
-fn a_call_that_was_cut_is_an_incomplete_item_and_its_arguments_are_never_done() {
+fn a_tool_call_that_was_cut_is_an_incomplete_item_and_its_arguments_are_never_done() {
     for (name, pieces, field, value) in [
         ("mcp__docs__read", &["{\"a\": ", "\"b"][..], "arguments", "{\"a\": \"b"),
         ("mcp__docs__read", &[], "arguments", ""),
@@ -182,7 +182,7 @@ fn a_call_that_was_cut_is_an_incomplete_item_and_its_arguments_are_never_done() 
         ("apply_patch", &["{\"patch\": \"a"], "input", ""),
     ] {
         let cut = || {
-            let mut parts = vec![text("Let me."), call("c1", name)];
+            let mut parts = vec![text("Let me."), tool_call("c1", name)];
             parts.extend(pieces.iter().map(|piece| arguments(piece)));
             parts.push(AnswerPart::ToolCallCut);
             vec![event(parts), last(FinishReason::Length)]
@@ -213,13 +213,13 @@ fn what_the_limit_cuts_is_an_incomplete_item() {
             writer(asked(false)).whole(vec![event(vec![part]), last(FinishReason::Length)]).json();
         assert_eq!(whole["output"][0]["status"], "incomplete");
     }
-    // The calls came whole.
+    // The tool calls came whole.
     let whole = writer(asked(false)).whole(agentic(FinishReason::Length)).json();
     assert_eq!(whole["output"][3]["status"], "completed");
 }
 
 #[test]
-fn a_malformed_call_is_text_with_a_warning() {
+fn a_malformed_tool_call_is_text_with_a_warning() {
     let fault = AnswerPart::MalformedToolCall(ToolCallFault { warning: "no JSON".into() });
     let events =
         vec![event(vec![text("a"), fault, text("<tool_call>{")]), last(FinishReason::Stop)];
@@ -269,7 +269,7 @@ fn repeated() -> Map<String, Value> {
         .repeated
 }
 
-/// Thoughts and calls have none, and those of text that is held back come with the rest of it.
+/// Thoughts and tool calls have none, and those of text that is held back come with the rest of it.
 #[test]
 fn a_message_has_the_log_probabilities_of_its_tokens() {
     let at = |ids: [u32; 2], parts: Vec<AnswerPart>| {
@@ -287,7 +287,7 @@ fn a_message_has_the_log_probabilities_of_its_tokens() {
             at([44, 45], vec![text("Let ")]),
             at([46, 47], vec![]),
             at([48, 49], vec![text("me.")]),
-            at([50, 51], vec![call("c1", "mcp__docs__read"), arguments("{}")]),
+            at([50, 51], vec![tool_call("c1", "mcp__docs__read"), arguments("{}")]),
             at([52, 53], vec![AnswerPart::ToolCallEnd]),
             last(FinishReason::Stop),
         ]

@@ -1,5 +1,5 @@
-//! Log-probabilities of the tokens of a message. Those of thoughts and of calls are not part of this
-//! protocol.
+//! Log-probabilities of the tokens of a message. Those of thoughts and of tool calls are not part
+//! of this protocol.
 
 use paceline_text::stream::{AnswerEvent, AnswerPart};
 use paceline_vocabulary::generation::TokenLogprobs;
@@ -53,7 +53,7 @@ impl MessageLogprobs {
         writer.flat_map(|writer| tokens.iter().map(|token| one(writer, token))).collect()
     }
 
-    /// The same as a long list at this JSON pointer.
+    /// The log-probabilities of these tokens as a long list at this JSON pointer.
     pub(super) fn list(&self, pointer: String, tokens: TokenList) -> Option<LongList> {
         let writer = self.writer.clone()?;
         let length = tokens.len();

@@ -2,7 +2,7 @@
 //!
 //! [`types`] a request · [`accepted`] fields that change nothing · [`decode`] requests for the
 //! middle · [`tools`] functions, groups and tools that take any text · [`encode`] answers ·
-//! [`custom_input`] the text of a call of such a tool · [`logprobs`] log-probabilities of a message.
+//! [`custom_input`] the text of such a tool call · [`logprobs`] log-probabilities of a message.
 
 pub mod accepted;
 #[cfg(test)]

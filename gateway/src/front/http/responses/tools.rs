@@ -24,7 +24,7 @@ pub(super) const ARGUMENT: &str = "input";
 /// The name by which the model knows the client's search for tools.
 pub(super) const SEARCH: &str = "tool_search";
 
-/// The form of a tool's calls in the protocol.
+/// The form of the tool calls of one tool in the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolCallForm {
     /// Arguments, as text.
@@ -39,11 +39,11 @@ pub enum ToolCallForm {
 /// A tool as the client knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTool {
-    /// Its group.
+    /// Group of the tool.
     pub namespace: Option<String>,
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// The form of its calls.
+    /// The form of its tool calls.
     pub form: ToolCallForm,
 }
 
@@ -78,8 +78,9 @@ pub fn custom_arguments(input: &str) -> JsonInput {
     json!({ ARGUMENT: input }).into()
 }
 
-/// The text in the arguments of a custom tool's call: the argument that the prompt names. A model
-/// that uses another name for its only argument means the same; anything else is handed on as it is.
+/// The text in the arguments of a custom tool call: the argument that the prompt names. A model
+/// that uses another name for its only argument means the same. Other arguments are passed on as
+/// they are.
 pub fn custom_input(arguments: &str) -> String {
     let Ok(Value::Object(mut object)) = serde_json::from_str(arguments) else {
         return arguments.to_owned();

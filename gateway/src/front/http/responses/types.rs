@@ -46,13 +46,13 @@ pub struct ResponsesRequest {
     pub reasoning: Option<Reasoning>,
     /// The form of the answer's text.
     pub text: Option<TextConfig>,
-    /// What else the answer has.
+    /// Further parts of the answer.
     pub include: Option<Vec<String>>,
     /// How many alternatives of each token of a message are reported, 0 to 20, if `include` asks
     /// for its log-probabilities.
     #[schema(inline)]
     pub top_logprobs: Option<TopLogprobs>,
-    /// False: the answer has one call at most, the first that the model makes.
+    /// False: the answer has one tool call at most, the first that the model makes.
     pub parallel_tool_calls: Option<bool>,
     /// Labels of the request, which the answer repeats.
     #[schema(value_type = Option<Object>)]
@@ -60,7 +60,7 @@ pub struct ResponsesRequest {
     /// `auto`: the oldest items are left out of a conversation that does not fit. `disabled`: such a
     /// conversation is refused.
     pub truncation: Option<String>,
-    /// What a request asks of this service alone.
+    /// Options that only this service has.
     pub paceline: Option<Extension>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -82,11 +82,11 @@ pub enum Item {
     Message(MessageItem),
     /// A thought of the model.
     Reasoning(ReasoningItem),
-    /// A call of a function.
+    /// A tool call of a function.
     FunctionCall(FunctionCallItem),
     /// The answer of a function.
     FunctionCallOutput(OutputItem),
-    /// A call of a tool that takes any text.
+    /// A tool call with any text.
     CustomToolCall(CustomToolCallItem),
     /// The answer of such a tool.
     CustomToolCallOutput(OutputItem),
@@ -166,7 +166,7 @@ pub struct RefusalPart {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesImagePart)]
 pub struct ImagePart {
-    /// Its address. Only an address that contains the file is served.
+    /// Address of the image. Only an address that contains the file is served.
     pub image_url: String,
     /// `low` for few pixels; `auto`, `high` or `original` for all that the model reads.
     pub detail: Option<String>,
@@ -207,17 +207,18 @@ pub struct ReasoningText {
     pub rest: Rest,
 }
 
-/// A call of a function.
+/// A tool call of a function.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesFunctionCallItem)]
 pub struct FunctionCallItem {
-    /// Its id.
+    /// Id of the tool call.
     pub call_id: String,
     /// The function.
     pub name: String,
     /// The group of the function.
     pub namespace: Option<String>,
-    /// Its arguments: an object of JSON as text. Another text is shown to the model as it is.
+    /// Arguments of the tool call: an object of JSON as text. Another text is shown to the model as
+    /// it is.
     #[serde(default)]
     #[schema(value_type = String)]
     pub arguments: ResentArguments,
@@ -227,11 +228,11 @@ pub struct FunctionCallItem {
     pub rest: Rest,
 }
 
-/// A call of a tool that takes any text.
+/// A tool call with any text.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesCustomToolCallItem)]
 pub struct CustomToolCallItem {
-    /// Its id.
+    /// Id of the tool call.
     pub call_id: String,
     /// The tool.
     pub name: String,
@@ -249,7 +250,7 @@ pub struct CustomToolCallItem {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesOutputItem)]
 pub struct OutputItem {
-    /// The call that it answers.
+    /// Id of the tool call that it answers.
     pub call_id: String,
     /// A text, or parts; nothing is an empty text.
     pub output: Option<TextOr<ResponsesPart>>,
@@ -276,11 +277,11 @@ pub struct AdditionalToolsItem {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesToolSearchCallItem)]
 pub struct ToolSearchCallItem {
-    /// Its id. Without one OpenAI's service made the search, and the model is not told of it.
+    /// Id of the search. Without one OpenAI's service made the search. The model is not shown it.
     pub call_id: Option<String>,
     /// `client` or `server`.
     pub execution: Option<String>,
-    /// What was searched for.
+    /// Arguments of the search.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub arguments: ResentArguments,
@@ -348,14 +349,14 @@ impl<'de> Deserialize<'de> for Tool {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesFunctionTool)]
 pub struct FunctionTool {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the tool, for the model.
     pub description: Option<String>,
     /// The JSON schema of its arguments.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<AnyJson>,
-    /// Whether the arguments of every call follow the schema.
+    /// Whether the arguments of every tool call follow the schema.
     pub strict: Option<bool>,
     /// True: if the client searches for tools itself, the tool is offered only after a search found
     /// it. Otherwise it is offered at once.
@@ -370,9 +371,9 @@ pub struct FunctionTool {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesCustomTool)]
 pub struct CustomTool {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the tool, for the model.
     pub description: Option<String>,
     /// The form of its text.
     pub format: Option<CustomFormat>,
@@ -424,11 +425,11 @@ pub struct GrammarFormat {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = ResponsesNamespaceTool)]
 pub struct NamespaceTool {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// What its tools are for.
+    /// Purpose of the tools in the group, for the model.
     pub description: Option<String>,
-    /// Its tools.
+    /// Tools of the group.
     pub tools: Vec<GroupedTool>,
     /// True: as if each of its tools had it.
     pub defer_loading: Option<bool>,
@@ -444,7 +445,7 @@ pub struct NamespaceTool {
 pub struct ToolSearchTool {
     /// `client`.
     pub execution: String,
-    /// What it is for.
+    /// Purpose of the search, for the model.
     pub description: Option<String>,
     /// The JSON schema of its arguments.
     #[schema(value_type = Option<Object>)]
@@ -521,7 +522,7 @@ impl TextFormat {
     }
 }
 
-/// What a request asks of this service alone.
+/// Options of a request that only this service has.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct Extension {
     /// The lane: `auto`, `plain` or `speculative`.

@@ -8,7 +8,7 @@ use crate::load::{ConfigJson, LoadError};
 /// The names in `architectures`.
 const ARCHITECTURES: [&str; 3] = ["Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator"];
 
-/// What the name of every DSpark drafter has in it, whatever its layers.
+/// Word in the name of every DSpark drafter, whatever its layers.
 const FAMILY: &str = "DSpark";
 
 /// The value of `speculators_model_type` and of `dflash_config.projector_type`.

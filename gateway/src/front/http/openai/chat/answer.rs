@@ -9,7 +9,7 @@ use crate::front::http::openai::logprobs::ChatLogprobs;
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatCompletion {
-    /// Its id.
+    /// Id of the answer.
     pub id: String,
     /// `chat.completion`.
     pub object: String,
@@ -21,14 +21,14 @@ pub struct ChatCompletion {
     pub choices: Vec<ChatChoice>,
     /// Tokens of the request.
     pub usage: CompletionUsage,
-    /// What the protocol has no field for.
+    /// Report of this service, for which the protocol has no field.
     pub paceline: AnswerExtension,
 }
 
 /// One of the answers to a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChoice {
-    /// Its index.
+    /// Index of the answer.
     pub index: u32,
     /// The answer.
     pub message: ChatAnswer,
@@ -43,36 +43,36 @@ pub struct ChatChoice {
 pub struct ChatAnswer {
     /// `assistant`.
     pub role: String,
-    /// The text; `null` if the answer has calls and no text.
+    /// The text; `null` if the answer has tool calls and no text.
     pub content: Option<String>,
     /// Always `null`: the service has no refusals.
     pub refusal: Option<String>,
     /// The reasoning before the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// Calls of tools.
+    /// Tool calls of the answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ChatAnswerToolCall>,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChatAnswerToolCall {
-    /// Its id.
+    /// Id of the tool call.
     pub id: String,
     /// `function`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What is called.
+    /// Function that is called.
     pub function: ChatAnswerFunction,
 }
 
-/// The function of a call.
+/// The function of a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChatAnswerFunction {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// A JSON object as text. With the reason `length`, those of the last call may be cut.
+    /// A JSON object as text. With the reason `length`, those of the last tool call may be cut.
     pub arguments: String,
 }
 
@@ -101,9 +101,9 @@ pub struct ChatCompletionChunk {
 /// More of one of the answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunkChoice {
-    /// Its index.
+    /// Index of the answer.
     pub index: u32,
-    /// What is added to it.
+    /// Addition to the answer.
     pub delta: ChatDelta,
     /// Log-probabilities of the tokens since the last chunk, if the request asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ pub struct ChatChunkChoice {
     pub finish_reason: Option<String>,
 }
 
-/// What is added to an answer.
+/// Addition to an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatDelta {
     /// `assistant`, in the first chunk of the answer.
@@ -124,30 +124,30 @@ pub struct ChatDelta {
     /// More reasoning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// A call that begins, or more of the arguments of a call.
+    /// A tool call that begins, or more of the arguments of a tool call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ChatDeltaToolCall>>,
 }
 
-/// More of a call.
+/// More of a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChatDeltaToolCall {
-    /// Its place among the calls of the answer.
+    /// Index among the tool calls of the answer.
     pub index: u32,
-    /// Its id, where the call begins.
+    /// Id of the tool call, where it begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `function`, where the call begins.
+    /// `function`, where the tool call begins.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What is added to its function.
+    /// Addition to its function.
     pub function: ChatDeltaFunction,
 }
 
-/// What is added to the function of a call.
+/// Addition to the function of a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChatDeltaFunction {
-    /// Its name, where the call begins.
+    /// Name of the function, where the tool call begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// More of its arguments.

@@ -106,7 +106,7 @@ pub(crate) fn chat(
     })
 }
 
-/// What the answer's text is held to.
+/// Form of the answer's text that the request demands.
 fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, InferenceError> {
     const FIELD: &str = "response_format.json_schema";
     let Some(ResponseFormat { kind, json_schema, rest }) = format else { return Ok(None) };
@@ -211,7 +211,7 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
             vec![ContentPartInput::Text(refusal.unwrap_or_default())]
         }
         None => Vec::new(),
-        // An answer of calls alone has an empty text.
+        // An answer of tool calls alone has an empty text.
         Some(TextOr::Text(text)) if text.is_empty() && !tool_calls.is_empty() => Vec::new(),
         Some(TextOr::Text(text)) => vec![ContentPartInput::Text(text)],
         Some(TextOr::List(parts)) => {
@@ -299,7 +299,7 @@ fn tool_call(
 ) -> Result<ToolCallInput, InferenceError> {
     let ChatToolCall { id, kind, function, rest } = call;
     let path = format!("{path}tool_calls[{place}].");
-    check(&path, &rest, accepted::CALL)?;
+    check(&path, &rest, accepted::TOOL_CALL)?;
     let CalledFunction { name, arguments, rest } = function;
     check(&format!("{path}function."), &rest, accepted::CALLED)?;
     check_kind(&format!("{path}type"), kind.as_deref().unwrap_or("function"))?;

@@ -14,8 +14,8 @@ use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{
-    ToolCallRule, ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
-    ToolCallInput, ToolInput,
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
+    ToolCallRule, ToolInput,
 };
 use crate::inference::params::GenerationParams;
 
@@ -302,7 +302,7 @@ fn a_stream_has_usage_if_the_client_asks_for_it() {
 }
 
 #[test]
-fn a_request_may_allow_one_call() {
+fn a_request_may_allow_one_tool_call() {
     let calls = |flag: Value| {
         decoded(asking(json!({ "parallel_tool_calls": flag }))).expect("served").calls
     };

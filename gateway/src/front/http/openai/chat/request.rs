@@ -25,11 +25,11 @@ with_parameters! {
         pub model: Option<String>,
         /// The messages, oldest first.
         pub messages: Vec<ChatMessage>,
-        /// What the model may call.
+        /// Tools that the model may call.
         pub tools: Option<Vec<ChatTool>>,
         /// `auto`, `none` to leave the tools out of the prompt, `required`, or a tool by name.
         pub tool_choice: Option<ToolChoice>,
-        /// False: the answer has one call at most, the first that the model makes.
+        /// False: the answer has one tool call at most, the first that the model makes.
         pub parallel_tool_calls: Option<bool>,
         /// Format of the answer's text.
         pub response_format: Option<ResponseFormat>,
@@ -66,7 +66,7 @@ with_parameters! {
         /// Variables of the chat template, under the name that other servers have for them.
         #[schema(value_type = Option<Object>)]
         pub chat_template_kwargs: Option<AnyJson>,
-        /// What is asked of this service alone.
+        /// Options that only this service has.
         pub paceline: Option<Extension>,
         /// Fields that are not served.
         #[serde(flatten)]
@@ -85,9 +85,9 @@ pub struct ChatMessage {
     pub content: Option<TextOr<ChatPart>>,
     /// Name of the participant or of the tool.
     pub name: Option<String>,
-    /// Calls that the assistant made.
+    /// Tool calls that the assistant made.
     pub tool_calls: Option<Vec<ChatToolCall>>,
-    /// The call that a tool answers.
+    /// Id of the tool call that a tool answers.
     pub tool_call_id: Option<String>,
     /// The assistant's reasoning before its answer.
     pub reasoning_content: Option<String>,
@@ -160,14 +160,14 @@ pub struct ChatTool {
 /// A function that the model may call.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatFunction {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the function, for the model.
     pub description: Option<String>,
     /// The JSON schema of its arguments.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<AnyJson>,
-    /// Whether the arguments of every call follow the schema.
+    /// Whether the arguments of every tool call follow the schema.
     pub strict: Option<bool>,
     /// Fields that are not served.
     #[serde(flatten)]
@@ -175,15 +175,15 @@ pub struct ChatFunction {
     pub rest: Rest,
 }
 
-/// A call that the assistant made, as a client resends it.
+/// A tool call that the assistant made, as a client resends it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatToolCall {
-    /// Its id.
+    /// Id of the tool call.
     pub id: String,
     /// `function`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// What was called.
+    /// Function that was called.
     pub function: CalledFunction,
     /// Fields that are not served.
     #[serde(flatten)]
@@ -194,7 +194,7 @@ pub struct ChatToolCall {
 /// A function that was called.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct CalledFunction {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
     /// A JSON object as text. Another text is shown to the model as it is.
     #[serde(default)]
@@ -223,9 +223,9 @@ pub struct ResponseFormat {
 /// A schema with a name.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct NamedSchema {
-    /// Its name. The model is not told of it.
+    /// Name of the schema. The model is not shown it.
     pub name: Option<String>,
-    /// What it is for. The model is not told of it.
+    /// Purpose of the schema. The model is not shown it.
     pub description: Option<String>,
     /// JSON schema that the answer follows.
     #[schema(value_type = Option<Object>)]

@@ -48,7 +48,7 @@ impl Wish {
     }
 }
 
-/// What the fields of a request say together.
+/// The wish about thinking from all fields of a request.
 ///
 /// # Errors
 /// Two fields that contradict each other; a field that is not served.
@@ -103,7 +103,7 @@ fn own_name(variables: &Map<String, Value>) -> Option<&String> {
     variables.keys().find(|name| OWN_NAMES.contains(&name.as_str()))
 }
 
-/// What each field says, by its name.
+/// The wish of each field, by the field's name.
 fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, InferenceError> {
     let ThinkingFields {
         template_arguments: _,

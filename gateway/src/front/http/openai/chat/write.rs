@@ -4,8 +4,8 @@ use paceline_text::stream::{AnswerEvent, AnswerPart, ToolCallFault, ToolCallStar
 use serde_json::json;
 
 use super::answer::{
-    ChatAnswer, ChatAnswerToolCall, ChatAnswerFunction, ChatChoice, ChatChunkChoice, ChatCompletion,
-    ChatCompletionChunk, ChatDelta, ChatDeltaToolCall, ChatDeltaFunction,
+    ChatAnswer, ChatAnswerFunction, ChatAnswerToolCall, ChatChoice, ChatChunkChoice,
+    ChatCompletion, ChatCompletionChunk, ChatDelta, ChatDeltaFunction, ChatDeltaToolCall,
 };
 use crate::front::http::answer::{Head, Totals};
 use crate::front::http::openai::logprobs::{ChatLogprobs, LogprobWriter, TokenList, tokens};
@@ -28,13 +28,13 @@ pub(crate) struct ChatWriter {
     totals: Totals,
 }
 
-/// What was written of one answer.
+/// State of one answer while it is written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     begun: bool,
-    /// The call that began last.
+    /// Index of the tool call that began last.
     call: Option<u32>,
-    /// Whether a call is complete.
+    /// Whether a tool call is complete.
     called: bool,
 }
 
@@ -120,11 +120,12 @@ impl ChatWriter {
             ..Default::default()
         };
         let mut choices: Vec<ChatChoice> = (0..self.samples.len()).map(choice).collect();
-        let mut open_calls = vec![false; choices.len()];
+        let mut open_tool_calls = vec![false; choices.len()];
         let mut tokens_of: Vec<TokenList> = vec![TokenList::new(); choices.len()];
         for event in events {
             let AnswerEvent { sample_index: index, parts, token_ids, logprobs, last, .. } = event;
-            let sample = choices.get_mut(index as usize).zip(open_calls.get_mut(index as usize));
+            let sample =
+                choices.get_mut(index as usize).zip(open_tool_calls.get_mut(index as usize));
             let Some((choice, open)) = sample else { continue };
             for part in parts {
                 match &part {
@@ -132,7 +133,7 @@ impl ChatWriter {
                     AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut => *open = false,
                     AnswerPart::MalformedToolCall(ToolCallFault { warning }) => {
                         self.totals.warn(index, warning.clone());
-                        // The text of a call that had begun follows.
+                        // The text of a tool call that had begun follows.
                         if std::mem::take(open) {
                             choice.message.tool_calls.pop();
                         }
@@ -187,7 +188,7 @@ impl ChatWriter {
         self.totals.ended as usize >= self.samples.len()
     }
 
-    /// What a part adds to its answer.
+    /// Delta of an answer from one part.
     fn delta(&mut self, index: u32, part: AnswerPart) -> Option<ChatDelta> {
         let call = |call| ChatDelta { tool_calls: Some(vec![call]), ..Default::default() };
         match part {
@@ -268,14 +269,20 @@ impl ChatAnswer {
             }
             AnswerPart::ToolCallStart(ToolCallStart { index: _, id, name }) => {
                 let function = ChatAnswerFunction { name, arguments: String::new() };
-                self.tool_calls.push(ChatAnswerToolCall { id, kind: "function".to_owned(), function });
+                self.tool_calls.push(ChatAnswerToolCall {
+                    id,
+                    kind: "function".to_owned(),
+                    function,
+                });
             }
             AnswerPart::ToolCallArguments(arguments) => {
                 if let Some(call) = self.tool_calls.last_mut() {
                     call.function.arguments.push_str(&arguments);
                 }
             }
-            AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut | AnswerPart::MalformedToolCall(_) => {}
+            AnswerPart::ToolCallEnd
+            | AnswerPart::ToolCallCut
+            | AnswerPart::MalformedToolCall(_) => {}
         }
     }
 }

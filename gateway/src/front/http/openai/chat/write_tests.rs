@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, ToolCallFault, ToolCallStart, Usage};
+use paceline_text::stream::{
+    AnswerEnd, AnswerEvent, AnswerPart, ToolCallFault, ToolCallStart, Usage,
+};
 use paceline_vocabulary::generation::{FinishReason, TokenLogprobs};
 use serde_json::{Value, json};
 
@@ -34,8 +36,12 @@ fn text(text: &str) -> AnswerPart {
     AnswerPart::Text(text.into())
 }
 
-fn call(index: u32, name: &str) -> AnswerPart {
-    AnswerPart::ToolCallStart(ToolCallStart { index, id: format!("call_{index}"), name: name.into() })
+fn tool_call(index: u32, name: &str) -> AnswerPart {
+    AnswerPart::ToolCallStart(ToolCallStart {
+        index,
+        id: format!("call_{index}"),
+        name: name.into(),
+    })
 }
 
 fn arguments(piece: &str) -> AnswerPart {
@@ -111,11 +117,14 @@ fn usage_comes_in_a_chunk_of_its_own_and_is_null_before() {
 }
 
 #[test]
-fn reasoning_and_calls_are_fields_of_their_own() {
+fn reasoning_and_tool_calls_are_fields_of_their_own() {
     let events = vec![
         event(0, vec![AnswerPart::Reasoning("hm".into())]),
-        event(0, vec![text("ok"), call(0, "f"), arguments("{\"a\"")]),
-        event(0, vec![arguments(":1}"), AnswerPart::ToolCallEnd, call(1, "g"), arguments("{}")]),
+        event(0, vec![text("ok"), tool_call(0, "f"), arguments("{\"a\"")]),
+        event(
+            0,
+            vec![arguments(":1}"), AnswerPart::ToolCallEnd, tool_call(1, "g"), arguments("{}")],
+        ),
         event(0, vec![AnswerPart::ToolCallEnd]),
         end(0, FinishReason::Stop),
     ];
@@ -142,18 +151,18 @@ fn reasoning_and_calls_are_fields_of_their_own() {
     let answer = whole(writer(1, false, false), events);
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls");
-    let call = |index: u32, name: &str, arguments: &str| {
+    let written = |index: u32, name: &str, arguments: &str| {
         json!({"id": format!("call_{index}"), "type": "function",
             "function": {"name": name, "arguments": arguments}})
     };
     let message = json!({"role": "assistant", "content": "ok", "refusal": null, "reasoning_content": "hm",
-        "tool_calls": [call(0, "f", "{\"a\":1}"), call(1, "g", "{}")]});
+        "tool_calls": [written(0, "f", "{\"a\":1}"), written(1, "g", "{}")]});
     assert_eq!(choice["message"], message);
 }
 
 #[test]
-fn an_answer_of_calls_alone_has_no_text() {
-    let parts = vec![call(0, "f"), arguments("{}"), AnswerPart::ToolCallEnd];
+fn an_answer_of_tool_calls_alone_has_no_text() {
+    let parts = vec![tool_call(0, "f"), arguments("{}"), AnswerPart::ToolCallEnd];
     let events = vec![event(0, parts), end(0, FinishReason::Stop)];
     let answer = whole(writer(1, false, false), events);
     assert_eq!(answer["choices"][0]["message"]["content"], Value::Null);
@@ -162,10 +171,10 @@ fn an_answer_of_calls_alone_has_no_text() {
 }
 
 #[test]
-fn a_malformed_call_is_text_with_a_warning() {
+fn a_malformed_tool_call_is_text_with_a_warning() {
     let fault = || AnswerPart::MalformedToolCall(ToolCallFault { warning: "no JSON".into() });
     let events = vec![
-        event(0, vec![call(0, "f"), arguments("{oops"), fault(), text("{oops")]),
+        event(0, vec![tool_call(0, "f"), arguments("{oops"), fault(), text("{oops")]),
         end(0, FinishReason::Stop),
     ];
     let answer = whole(writer(1, false, false), events.clone());
@@ -184,9 +193,9 @@ fn a_malformed_call_is_text_with_a_warning() {
 }
 
 #[test]
-fn a_call_that_was_cut_is_a_call_with_the_reason_length() {
+fn a_tool_call_that_was_cut_is_a_tool_call_with_the_reason_length() {
     let events = vec![
-        event(0, vec![text("ok"), call(0, "f"), arguments("{\"a\": ")]),
+        event(0, vec![text("ok"), tool_call(0, "f"), arguments("{\"a\": ")]),
         event(0, vec![arguments("\"b"), AnswerPart::ToolCallCut]),
         end(0, FinishReason::Length),
     ];

@@ -9,7 +9,7 @@ use crate::front::http::openai::logprobs::TextLogprobs;
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Completion {
-    /// Its id.
+    /// Id of the answer.
     pub id: String,
     /// `text_completion`.
     pub object: String,
@@ -21,7 +21,7 @@ pub struct Completion {
     pub choices: Vec<CompletionChoice>,
     /// Tokens of the request.
     pub usage: CompletionUsage,
-    /// What the protocol has no field for.
+    /// Report of this service, for which the protocol has no field.
     pub paceline: AnswerExtension,
 }
 
@@ -50,9 +50,9 @@ pub struct CompletionChunk {
 /// One of the answers to a request, or more of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionChoice {
-    /// Its index.
+    /// Index of the answer.
     pub index: u32,
-    /// Its text, or more of it.
+    /// Text of the answer, or more of it.
     pub text: String,
     /// Log-probabilities of its tokens, if the request asked for them.
     pub logprobs: Option<TextLogprobs>,

@@ -41,7 +41,7 @@ with_parameters! {
         /// Number of the most probable tokens that are reported beside each token.
         #[schema(inline)]
         pub logprobs: Option<TopLogprobs>,
-        /// What is asked of this service alone.
+        /// Options that only this service has.
         pub paceline: Option<Extension>,
         /// Fields that are not served.
         #[serde(flatten)]

@@ -103,7 +103,7 @@ impl CompletionWriter {
         (Completion { id, object, created, model, choices, usage, paceline }, lists)
     }
 
-    /// What an event adds to its answer. A continued text is raw: it has no parts but text.
+    /// Part of an answer from one event. A continued text is raw: it has no parts but text.
     fn choice(&mut self, event: AnswerEvent) -> CompletionChoice {
         let (index, text) = (event.sample_index, event.text());
         let AnswerEvent { token_ids, logprobs, last, .. } = event;

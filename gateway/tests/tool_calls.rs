@@ -1,4 +1,4 @@
-//! Calls of tools over HTTP: all that the model makes, or one if the client allows one.
+//! Tool calls over HTTP: all that the model makes, or one if the client allows one.
 
 mod stage;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use stage::exchange::{Answer, Exchange};
 
-/// Two calls, as a model of the family of the stage's template writes them.
+/// Two tool calls, as a model of the family of the stage's template writes them.
 const TWO_CALLS: &str = concat!(
     "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a\"}}\n</tool_call>\n",
     "<tool_call>\n{\"name\": \"list\", \"arguments\": {}}\n</tool_call>",
@@ -26,7 +26,7 @@ async fn called(path: &str, body: &Value, pointer: &str, name: &str) -> (Vec<Str
 }
 
 #[tokio::test]
-async fn a_chat_completion_has_all_calls_or_the_first() {
+async fn a_chat_completion_has_all_tool_calls_or_the_first() {
     let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
     let mut body = json!({
         "messages": [{"role": "user", "content": "Go"}], "tools": [tool("read"), tool("list")],
@@ -57,7 +57,7 @@ async fn a_chat_completion_has_all_calls_or_the_first() {
 }
 
 #[tokio::test]
-async fn a_response_has_all_calls_or_the_first() {
+async fn a_response_has_all_tool_calls_or_the_first() {
     let tool = |name: &str| json!({"type": "function", "name": name});
     let mut body = json!({"input": "Go", "tools": [tool("read"), tool("list")]});
     let (names, _) = called("/v1/responses", &body, "/output", "/name").await;
@@ -68,7 +68,7 @@ async fn a_response_has_all_calls_or_the_first() {
 }
 
 #[tokio::test]
-async fn a_message_has_all_calls_or_the_first() {
+async fn a_message_has_all_tool_calls_or_the_first() {
     let tool = |name: &str| json!({"name": name, "input_schema": {"type": "object"}});
     let mut body = json!({
         "model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Go"}],
