@@ -311,13 +311,13 @@ async fn broken_requests_are_refused_by_the_gateway() {
         is(&status, code, reason);
         assert!(status.metadata().get(REQUEST_ID).is_some());
     }
-    let mut image = chat("Hi");
+    let mut request = chat("Hi");
     let image = v1::Image { data: vec![1].into() };
-    image.messages[0]
+    request.messages[0]
         .content
         .push(v1::ContentPart { part: Some(v1::content_part::Part::Image(image)) });
     is(
-        &within(stage.client.chat(image)).await.expect_err("no eyes"),
+        &within(stage.client.chat(request)).await.expect_err("no eyes"),
         Code::FailedPrecondition,
         Reason::NoVision,
     );
