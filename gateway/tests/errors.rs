@@ -120,13 +120,13 @@ async fn every_error_of_the_gateway_is_whole() {
     for (request, reason) in rows {
         complete(&within(stage.client.generate(request)).await.expect_err("refused"), reason);
     }
-    let mut image = stage::chat("Hi");
+    let mut request = stage::chat("Hi");
     let image = paceline_proto::v1::Image { data: vec![1].into() };
-    image.messages[0].content.push(paceline_proto::v1::ContentPart {
+    request.messages[0].content.push(paceline_proto::v1::ContentPart {
         part: Some(paceline_proto::v1::content_part::Part::Image(image)),
     });
     complete(
-        &within(stage.client.chat(image.clone())).await.expect_err("no eyes"),
+        &within(stage.client.chat(request.clone())).await.expect_err("no eyes"),
         Reason::NoVision,
     );
     let far = stage::seeing::chat(vec![stage::seeing::says(
@@ -135,7 +135,7 @@ async fn every_error_of_the_gateway_is_whole() {
     )]);
     complete(&within(stage.client.chat(far.clone())).await.expect_err("no eyes"), Reason::NoVision);
     let (mut seeing, _supervisor, _attached) = Stage::seeing(|_| {}).await;
-    for request in [image, far] {
+    for request in [request, far] {
         complete(
             &within(seeing.client.chat(request)).await.expect_err("no image"),
             Reason::BadImage,

@@ -164,7 +164,7 @@ async fn a_request_beside_large_hostile_bodies_takes_at_most_100_ms_more() {
 }
 
 /// Sends an image in a conversation.
-async fn ask(client: &HttpClient, file: &[u8]) -> Reply {
+async fn ask_about(client: &HttpClient, file: &[u8]) -> Reply {
     let url = format!("data:image/png;base64,{}", BASE64_STANDARD.encode(file));
     let parts = json!([
         { "type": "image_url", "image_url": { "url": url } },
@@ -179,13 +179,13 @@ async fn hostile_images_cost_little_and_are_refused_by_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (program, client) = serving(dir.path()).await;
     // A good one first: what serving takes at all is in use.
-    let reply = ask(&client, &stage::seeing::file("up.png")).await;
+    let reply = ask_about(&client, &stage::seeing::file("up.png")).await;
     assert_eq!(reply.status, StatusCode::OK, "{reply:?}");
     let hostile = hostile::all();
     let before = program.memory("VmRSS");
     for one in &hostile {
         let begun = clock();
-        let reply = ask(&client, &one.file).await;
+        let reply = ask_about(&client, &one.file).await;
         let took = begun.elapsed();
         assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{}: {reply:?}", one.name);
         let (code, message) = reply.error();
@@ -195,7 +195,7 @@ async fn hostile_images_cost_little_and_are_refused_by_name() {
         assert!(took < REFUSAL_TIMEOUT, "{}: refused after {took:?}", one.name);
     }
     let worst = hostile.iter().filter(|one| one.word.starts_with("whole")).cycle().take(16);
-    for reply in futures::future::join_all(worst.map(|one| ask(&client, &one.file))).await {
+    for reply in futures::future::join_all(worst.map(|one| ask_about(&client, &one.file))).await {
         assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{reply:?}");
     }
     let added = program.memory("VmHWM").saturating_sub(before);

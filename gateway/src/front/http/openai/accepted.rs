@@ -172,7 +172,7 @@ mod tests {
             TOOL,
             FUNCTION,
             FORMAT,
-            CALL,
+            TOOL_CALL,
             CALLED,
             STREAM,
             THINKING,
