@@ -177,6 +177,26 @@ async fn a_client_searches_for_tools_and_gets_the_one_that_it_found() {
 }
 
 #[tokio::test]
+async fn a_search_of_the_client_is_offered_where_it_is_allowed() {
+    let mut exchange = Exchange::serving().await;
+    let mut body = searching(vec![]);
+    let tools = body["tools"].as_array_mut().expect("a list");
+    tools.push(json!({"type": "function", "name": "get_time"}));
+    let time = json!({"type": "function", "name": "get_time"});
+    for (allowed, is_offered) in
+        [(json!([time, {"type": "tool_search"}]), true), (json!([time]), false)]
+    {
+        body["tool_choice"] = json!({"type": "allowed_tools", "mode": "auto", "tools": allowed});
+        let served = exchange.answered(PATH, &body, &Answer { text: "No.", cached: 0 }).await;
+        assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+        assert_eq!(served.reply.json()["tool_choice"], body["tool_choice"]);
+        let prompt = exchange.text(&served.prompt);
+        assert!(prompt.contains("get_time"), "{prompt}");
+        assert_eq!(prompt.contains("tool_search"), is_offered, "{prompt}");
+    }
+}
+
+#[tokio::test]
 async fn tools_for_a_search_by_the_provider_are_offered_at_once() {
     let mut exchange = Exchange::serving().await;
     let weather = json!({"type": "function", "name": "get_weather", "defer_loading": true});

@@ -13,7 +13,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::accepted::check_members;
+use super::accepted::{Accepted, check_members};
 use super::json::AnyObject;
 use super::number::TokenId;
 use crate::inference::error::{InferenceError, quoted};
@@ -196,8 +196,11 @@ pub enum ToolChoice {
 pub struct ToolKind {
     /// Name of the type.
     pub name: &'static str,
-    /// Where an object of this type has the tool's name.
+    /// Where an object of this type has the tool's name. Without a path the type has one tool, whose
+    /// name is the type's.
     pub path: &'static [&'static str],
+    /// Fields beside the name that change nothing.
+    pub accepted: &'static [Accepted],
 }
 
 /// How the model uses the tools of a request.
@@ -262,7 +265,7 @@ impl ToolCallChoice {
 
 impl ToolChoice {
     /// How the model uses the tools. `kinds` are the types of tools; a list of allowed tools stands at
-    /// `allowed` of the object, and its entries of types that `is_left_out` names are not looked at.
+    /// `allowed` of the object, and its entries that `is_left_out` names are not looked at.
     ///
     /// # Errors
     /// Another word, or an object that names no tool.
@@ -270,7 +273,7 @@ impl ToolChoice {
         self,
         kinds: &[ToolKind],
         allowed: Option<&str>,
-        is_left_out: fn(&str) -> bool,
+        is_left_out: impl Fn(&Map<String, Value>) -> bool,
     ) -> Result<ToolCallChoice, InferenceError> {
         const EXPECTED: &str = "auto, none, required, a tool by name, or allowed tools";
         let object = match self {
@@ -298,7 +301,7 @@ fn allowed_tools(
     mut object: Map<String, Value>,
     inner: Option<&str>,
     kinds: &[ToolKind],
-    is_left_out: fn(&str) -> bool,
+    is_left_out: impl Fn(&Map<String, Value>) -> bool,
 ) -> Result<ToolCallChoice, InferenceError> {
     let mut path = "tool_choice".to_owned();
     object.remove("type");
@@ -331,14 +334,14 @@ fn allowed_tools(
         let Value::Object(tool) = tool else {
             return Err(InferenceError::invalid(&field, "a tool by name", "another value"));
         };
-        if !tool.get("type").and_then(Value::as_str).is_some_and(is_left_out) {
+        if !is_left_out(&tool) {
             names.push(named_tool(&field, tool, kinds)?);
         }
     }
     Ok(ToolCallChoice::Allowed { field, names, required })
 }
 
-/// The name in an object that names a tool by its type, and has nothing else.
+/// The name in an object that names a tool by its type, and has no other field but accepted ones.
 fn named_tool(
     field: &str,
     mut object: Map<String, Value>,
@@ -346,13 +349,17 @@ fn named_tool(
 ) -> Result<String, InferenceError> {
     let kind = object.remove("type");
     let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
-    let Some(ToolKind { path, .. }) = kinds.iter().find(|known| known.name == kind) else {
+    let known = kinds.iter().find(|known| known.name == kind);
+    let Some(ToolKind { name: _, path, accepted }) = known else {
         let known: Vec<&str> = kinds.iter().map(|known| known.name).collect();
         let expected = format!("one of {known:?}, the types that are served");
         return Err(InferenceError::invalid(&format!("{field}.type"), expected, quoted(kind)));
     };
     let mut steps = path.iter();
-    let mut name = steps.next().and_then(|step| object.remove(*step));
+    let mut name = match steps.next() {
+        Some(step) => object.remove(*step),
+        None => Some(Value::from(kind)),
+    };
     for step in steps {
         name = name.and_then(|inner| match inner {
             Value::Object(mut inner) => {
@@ -362,7 +369,7 @@ fn named_tool(
             _ => None,
         });
     }
-    no_other_field(field, &object)?;
+    check_members(&format!("{field}."), &object, accepted)?;
     match name {
         Some(Value::String(name)) => Ok(name),
         _ => {
@@ -407,6 +414,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::front::http::accepted::{Values, accepted};
 
     #[test]
     fn each_form_is_read() {
@@ -428,8 +436,8 @@ mod tests {
 
     fn kinds() -> [ToolKind; 2] {
         [
-            ToolKind { name: "function", path: &["function", "name"] },
-            ToolKind { name: "custom", path: &["name"] },
+            ToolKind { name: "function", path: &["function", "name"], accepted: &[] },
+            ToolKind { name: "custom", path: &["name"], accepted: &[] },
         ]
     }
 
@@ -468,7 +476,8 @@ mod tests {
         let tool = |name: &str| ToolInput { name: name.into(), ..Default::default() };
         let chosen = |value: Value, inner: Option<&str>| {
             let choice = serde_json::from_value::<ToolChoice>(value).expect("a form of it");
-            let choice = choice.rule(&kinds(), inner, |kind| kind == "web_search");
+            let choice =
+                choice.rule(&kinds(), inner, |tool| tool.get("type") == Some(&json!("web_search")));
             let all = vec![tool("f"), tool("g")];
             let (tools, rule) = choice.and_then(|choice| choice.applied(all, str::to_owned))?;
             let names: Vec<String> = tools.into_iter().map(|tool| tool.name).collect();
@@ -492,6 +501,32 @@ mod tests {
             (flat("auto", json!([])), Some("allowed_tools"), "tool_choice.tools"),
         ] {
             let error = chosen(value, inner).expect_err("refused");
+            assert_eq!(error.field.as_deref(), Some(field));
+        }
+    }
+
+    #[test]
+    fn a_type_of_one_tool_names_it_by_itself() {
+        const SEARCH: ToolKind = ToolKind {
+            name: "tool_search",
+            path: &[],
+            accepted: &[accepted("execution", Values::Words(&["client"]), "a client")],
+        };
+        let rule = |value: Value| {
+            let choice = serde_json::from_value::<ToolChoice>(value).expect("a form of it");
+            choice.rule(&[SEARCH], None, |_| false)
+        };
+        let named = Ok(ToolCallChoice::Rule(ToolCallRule::Named("tool_search".into())));
+        assert_eq!(rule(json!({"type": "tool_search"})), named);
+        assert_eq!(rule(json!({"type": "tool_search", "execution": "client"})), named);
+        let entry = json!({"type": "tool_search", "execution": "server"});
+        let list = json!({"type": "allowed_tools", "mode": "auto", "tools": [entry]});
+        for (other, field) in [
+            (entry.clone(), "tool_choice.execution"),
+            (list, "tool_choice.tools[0].execution"),
+            (json!({"type": "tool_search", "name": "f"}), "tool_choice.name"),
+        ] {
+            let error = rule(other).expect_err("refused");
             assert_eq!(error.field.as_deref(), Some(field));
         }
     }

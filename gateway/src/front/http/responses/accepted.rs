@@ -101,6 +101,13 @@ pub const FUNCTION: &[Accepted] = &[
 /// Of a search for tools.
 pub const TOOL_SEARCH: &[Accepted] = &[];
 
+/// Of the client's search for tools where a choice of tools names it.
+pub const CHOSEN_SEARCH: &[Accepted] = &[
+    accepted("description", Values::Any, "clients that repeat the definition of the search"),
+    accepted("execution", Values::Words(&["client"]), "clients that repeat the definition"),
+    accepted("parameters", Values::Any, "clients that repeat the definition of the search"),
+];
+
 /// Of another tool, and of a group of tools.
 pub const TOOL: &[Accepted] = &[
     accepted("allowed_callers", Values::ListOf("direct"), "openai (Python)"),

@@ -46,8 +46,11 @@ pub const FIELDS: &[FieldName] = &[
 ];
 
 /// Types of tools.
-const KINDS: &[ToolKind] =
-    &[ToolKind { name: "function", path: &["name"] }, ToolKind { name: "custom", path: &["name"] }];
+const KINDS: &[ToolKind] = &[
+    ToolKind { name: "function", path: &["name"], accepted: &[] },
+    ToolKind { name: "custom", path: &["name"], accepted: &[] },
+    ToolKind { name: SEARCH, path: &[], accepted: accepted::CHOSEN_SEARCH },
+];
 
 /// Marks a thought in `encrypted_content` as one of this service.
 const THOUGHT: &str = "paceline1:";
@@ -116,7 +119,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
         }
     }
     let Items { messages, paths, tools, called: _ } = items;
-    let is_left_out = accepted::is_run_by_provider;
+    let is_left_out = |tool: &Map<String, Value>| tools.is_left_out(tool);
     let choice = tool_choice.map(|choice| choice.rule(KINDS, None, is_left_out));
     let choice = choice.transpose()?.unwrap_or_default();
     let model_name = |name: &str| tools.model_name_of(name);

@@ -337,6 +337,34 @@ fn only_allowed_tools_are_offered() {
 }
 
 #[test]
+fn a_search_of_the_client_is_one_of_the_allowed_tools() {
+    let function = |name: &str| json!({"type": "function", "name": name});
+    let offered = |search: &Value, allowed: Value| {
+        let choice = json!({"type": "allowed_tools", "mode": "auto", "tools": allowed});
+        let body = json!({"tools": [function("f"), function("g"), search], "tool_choice": choice});
+        let found = conversation(served(body));
+        found.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>().join(" ")
+    };
+    let own = json!({"type": "tool_search", "execution": "client", "description": "d"});
+    let hosted = json!({"type": "tool_search"});
+    for entry in [hosted.clone(), own.clone(), function(SEARCH)] {
+        assert_eq!(offered(&own, json!([function("f"), entry])), "f tool_search", "{entry}");
+    }
+    assert_eq!(offered(&own, json!([function("f")])), "f");
+    for entry in [hosted.clone(), json!({"type": "tool_search", "execution": "server"})] {
+        assert_eq!(offered(&hosted, json!([function("f"), entry])), "f", "{entry}");
+    }
+    let by_server = json!({"type": "tool_search", "execution": "server"});
+    assert_eq!(offered(&own, json!([function("f"), by_server])), "f");
+    let forced = json!({"tools": [function("f"), own], "tool_choice": {"type": "tool_search"}});
+    assert_eq!(conversation(served(forced)).calls, ToolCallRule::Named(SEARCH.into()));
+    let strange = json!({"type": "tool_search", "mood": 1});
+    let choice = json!({"type": "allowed_tools", "mode": "auto", "tools": [strange]});
+    let body = json!({"tools": [own], "tool_choice": choice});
+    refused(body, "tool_choice.tools[0].mood", "does not serve");
+}
+
+#[test]
 fn values_that_change_nothing_are_accepted() {
     served(json!({
         "truncation": "auto", "max_tool_calls": 3, "service_tier": "priority",

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use paceline_proto::limits;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::accepted;
 use super::types::{
@@ -104,6 +104,14 @@ impl Tools {
     pub fn model_name_of(&self, name: &str) -> String {
         let known = self.known.iter().find(|(model, tool)| *model == name || tool.name == name);
         known.map_or_else(|| name.to_owned(), |(model, _)| model.clone())
+    }
+
+    /// Whether an entry of the allowed tools is of a tool that OpenAI's service runs. The word
+    /// `tool_search` alone means the client's search, if the client searches.
+    pub fn is_left_out(&self, entry: &Map<String, Value>) -> bool {
+        let text = |name| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+        let is_own = self.has_search && text("type") == SEARCH && text("execution") != "server";
+        accepted::is_run_by_provider(text("type")) && !is_own
     }
 
     /// Whether a tool waits for the client's search. Without a search nothing would ever offer it.

@@ -28,7 +28,8 @@ use crate::inference::input::{
 use crate::inference::params::GenerationParams;
 
 /// The type of tools.
-const KINDS: &[ToolKind] = &[ToolKind { name: "function", path: &["function", "name"] }];
+const KINDS: &[ToolKind] =
+    &[ToolKind { name: "function", path: &["function", "name"], accepted: &[] }];
 
 /// The request in a message. Longer than 60 lines: all fields are taken apart in one place.
 ///

@@ -401,4 +401,9 @@ fn only_allowed_tools_are_offered() {
     let found = conversation(asking(json!({"tools": tools, "tool_choice": choice})));
     let names: Vec<_> = found.tools.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!((names, found.calls), (vec!["g"], ToolCallRule::Required));
+    // A search for tools is a function here, as every tool.
+    let allowed = json!({"mode": "auto", "tools": [function("g"), {"type": "tool_search"}]});
+    let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
+    let fields = json!({"tools": tools, "tool_choice": choice});
+    refused(fields, "tool_choice.allowed_tools.tools[1].type", "tool_search");
 }
