@@ -241,6 +241,50 @@ async fn arguments_that_are_no_json_are_shown_as_they_are() {
     }
 }
 
+/// A conversation in which Anthropic's service ran tools itself and found a deferred one.
+fn run_by_provider() -> Value {
+    let tool = |name: &str| json!({"name": name, "input_schema": {}, "defer_loading": true});
+    let used = |id: &str, name: &str| json!({"type": "server_tool_use", "id": id, "name": name, "input": {}});
+    let reference = json!({"type": "tool_reference", "tool_name": "get_weather"});
+    let found = json!({"type": "tool_search_tool_search_result", "tool_references": [reference]});
+    let page = json!({"type": "web_search_result", "url": "https://sea.example", "title": "Sea",
+        "encrypted_content": "e", "page_age": null});
+    let source = json!({"type": "web_search_result_location", "url": "https://sea.example",
+        "title": "Sea", "cited_text": "Cold.", "encrypted_index": "i"});
+    let blocks = json!([
+        {"type": "text", "text": "I look."},
+        used("s1", "tool_search_tool_bm25"),
+        {"type": "tool_search_tool_result", "tool_use_id": "s1", "content": found},
+        used("s2", "web_search"),
+        {"type": "web_search_tool_result", "tool_use_id": "s2", "content": [page]},
+        {"type": "text", "text": "It is cold.", "citations": [source]},
+    ]);
+    json!({"model": "m", "max_tokens": 50, "tools": [tool("get_weather"), tool("buy")], "messages": [
+        {"role": "user", "content": "Is the sea cold?"},
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": "Sure?"},
+    ]})
+}
+
+#[tokio::test]
+async fn a_conversation_with_tools_that_the_provider_ran_goes_on() {
+    let mut stage = Exchange::serving().await;
+    let mut body = run_by_provider();
+    let answer = Answer { text: "Yes.", cached: 0 };
+    let served = stage.answered(MESSAGES, &body, &answer).await;
+    assert_eq!(served.reply.status, StatusCode::OK, "{}", served.reply.body);
+    let prompt = stage.text(&served.prompt);
+    assert!(prompt.contains("I look.\n\nIt is cold."), "{prompt}");
+    assert!(prompt.contains("get_weather") && !prompt.contains("buy"), "{prompt}");
+    for hidden in ["web_search", "tool_search", "sea.example"] {
+        assert!(!prompt.contains(hidden), "{hidden}: {prompt}");
+    }
+    with_nulls(&mut body);
+    let again = stage.answered(MESSAGES, &body, &answer).await;
+    assert_eq!(again.reply.status, StatusCode::OK, "{}", again.reply.body);
+    assert_eq!(again.prompt, served.prompt);
+}
+
 /// Sends a GET of a client of Anthropic's API, and returns status and body of its answer.
 async fn got(stage: &Exchange, path: &str) -> (StatusCode, Value) {
     let request = Request::get(path).header("anthropic-version", "2023-06-01");

@@ -31,7 +31,11 @@ pub const MESSAGE: &[Accepted] = &[];
 /// Of a text.
 pub const TEXT: &[Accepted] = &[
     accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
-    accepted("citations", Values::Empty, "anthropic (Python), in messages that it resends"),
+    accepted(
+        "citations",
+        Values::Any,
+        "anthropic (Python), in messages that it resends; the text is whole without its sources",
+    ),
 ];
 
 /// Of an image.
@@ -62,6 +66,33 @@ pub const TOOL_REFERENCE: &[Accepted] =
 pub const TOOL_RESULT: &[Accepted] = &[
     accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
     accepted("toolset_name", Values::Null, "anthropic (Python)"),
+];
+
+/// Of a tool call that Anthropic's service ran itself.
+pub const PROVIDER_TOOL_USE: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("caller", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("server_name", Values::Any, "anthropic (Python), in calls of a server's tools"),
+];
+
+/// Of the result of a tool that Anthropic's service ran itself.
+pub const PROVIDER_RESULT: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("caller", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("content", Values::Any, "anthropic (Python); the model is not shown it"),
+    accepted("is_error", Values::Any, "anthropic (Python), in results of a server's tools"),
+];
+
+/// Of the result of a search for tools that Anthropic's service made.
+pub const TOOL_SEARCH_RESULT: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("caller", Values::Any, "anthropic (Python), in messages that it resends"),
+];
+
+/// Of a search for tools that failed.
+pub const TOOL_SEARCH_ERROR: &[Accepted] = &[
+    accepted("error_code", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("error_message", Values::Any, "anthropic (Python), in messages that it resends"),
 ];
 
 /// Of a tool.

@@ -9,8 +9,8 @@ use super::accepted;
 use super::blocks::{image, text};
 use super::tools::ToolChange;
 use super::types::{
-    Block, Message, OutputConfig, RedactedThinkingBlock, ResultBlock, ThinkingBlock,
-    ToolReferenceBlock, ToolResultBlock, ToolUseBlock,
+    Block, Message, OutputConfig, ProviderResultBlock, ProviderToolUseBlock, RedactedThinkingBlock,
+    ResultBlock, ThinkingBlock, ToolReferenceBlock, ToolResultBlock, ToolUseBlock,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::MessagePath;
@@ -216,7 +216,50 @@ impl Turn<'_> {
                 of_role("system", &self.role, &path, "tool_removal")?;
                 self.turns.changes.push(ToolChange::removal(&path, block)?);
             }
+            Block::ToolSearchToolResult(block) => {
+                self.leave_out(&path, "tool_search_tool_result")?;
+                self.turns.changes.extend(ToolChange::found(&path, block)?);
+            }
+            Block::ServerToolUse(block) | Block::McpToolUse(block) => {
+                self.provider_tool_use(&path, block)?;
+            }
+            Block::WebSearchToolResult(block)
+            | Block::WebFetchToolResult(block)
+            | Block::CodeExecutionToolResult(block)
+            | Block::BashCodeExecutionToolResult(block)
+            | Block::TextEditorCodeExecutionToolResult(block)
+            | Block::AdvisorToolResult(block)
+            | Block::McpToolResult(block) => self.provider_result(&path, block)?,
         }
+        Ok(())
+    }
+
+    /// A tool call that the provider ran itself. The model of this service has no such tool.
+    fn provider_tool_use(
+        &mut self,
+        path: &str,
+        block: ProviderToolUseBlock,
+    ) -> Result<(), InferenceError> {
+        let ProviderToolUseBlock { id: _, name: _, input: _, rest } = block;
+        self.leave_out(path, "a tool call that the provider ran")?;
+        check(&format!("{path}."), &rest, accepted::PROVIDER_TOOL_USE)
+    }
+
+    /// The result of a tool that the provider ran itself.
+    fn provider_result(
+        &mut self,
+        path: &str,
+        block: ProviderResultBlock,
+    ) -> Result<(), InferenceError> {
+        let ProviderResultBlock { tool_use_id: _, rest } = block;
+        self.leave_out(path, "the result of a tool that the provider ran")?;
+        check(&format!("{path}."), &rest, accepted::PROVIDER_RESULT)
+    }
+
+    /// Leaves out a block of the assistant. Texts before and after it stay apart.
+    fn leave_out(&mut self, path: &str, what: &str) -> Result<(), InferenceError> {
+        of_role("assistant", &self.role, path, what)?;
+        self.close();
         Ok(())
     }
 

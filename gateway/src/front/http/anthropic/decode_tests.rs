@@ -245,8 +245,8 @@ fn what_is_not_served_is_refused_by_its_path() {
     refused(with(json!({"tools": [{"name": "f"}]})), "tools[0].input_schema", "none");
     let said = |content: Value| with(json!({"messages": [{"role": "user", "content": content}]}));
     let field = "messages[0].content[0]";
-    let cited = json!({"type": "text", "text": "a", "citations": [1]});
-    refused(said(json!([cited])), &format!("{field}.citations"), "does not serve");
+    let strange = json!({"type": "text", "text": "a", "mood": 1});
+    refused(said(json!([strange])), &format!("{field}.mood"), "does not serve");
     let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
     refused(said(json!([call])), field, "assistant");
     let broken = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "?"}});
@@ -353,6 +353,136 @@ fn a_tool_is_offered_from_its_reference_on() {
     refused(with_messages(unknown), field, "a tool of this request");
     let by_user = json!([{"role": "user", "content": [change("tool_addition", "x")]}]);
     refused(with_messages(by_user), "messages[0].content[0]", "system");
+}
+
+/// Blocks of one turn of the assistant: a tool that the provider ran, and its result.
+fn run_by_provider(used: &str, name: &str, result: &str, content: Value) -> [Value; 2] {
+    let used = json!({"type": used, "id": "s1", "name": name, "input": {"q": "a"}});
+    [used, json!({"type": result, "tool_use_id": "s1", "content": content})]
+}
+
+#[test]
+fn blocks_of_tools_that_the_provider_ran_are_left_out() {
+    let page = json!({"type": "web_search_result", "url": "https://a.example", "title": "t",
+        "encrypted_content": "e", "page_age": null});
+    let failed = json!({"type": "web_fetch_tool_result_error", "error_code": "unavailable"});
+    let output = json!({"type": "code_execution_result", "stdout": "1", "stderr": "",
+        "return_code": 0, "content": []});
+    let text = json!([{"type": "text", "text": "hidden"}]);
+    for (used, name, result, content) in [
+        ("server_tool_use", "web_search", "web_search_tool_result", json!([page])),
+        ("server_tool_use", "web_fetch", "web_fetch_tool_result", failed),
+        ("server_tool_use", "code_execution", "code_execution_tool_result", output.clone()),
+        ("server_tool_use", "bash_code_execution", "bash_code_execution_tool_result", output),
+        (
+            "server_tool_use",
+            "text_editor_code_execution",
+            "text_editor_code_execution_tool_result",
+            json!({"type": "text_editor_code_execution_create_result", "is_file_update": false}),
+        ),
+        ("server_tool_use", "advisor", "advisor_tool_result", json!({"type": "advisor_result"})),
+        ("mcp_tool_use", "read", "mcp_tool_result", text),
+    ] {
+        let [used, answer] = run_by_provider(used, name, result, content);
+        let decoded = served(json!({"messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                used,
+                answer,
+                {"type": "text", "text": "Found.", "citations": [{"type": "web_search_result_location"}]},
+                {"type": "tool_use", "id": "t1", "name": "f", "input": {}},
+            ]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "1"}]},
+        ]}));
+        let arguments = place(&decoded, "messages[2].tool_calls[0].arguments");
+        assert_eq!(arguments.as_deref(), Some("messages[1].content[5].input"), "{result}");
+        assert_eq!(
+            short(&conversation(decoded).messages),
+            ["user:a", "assistant:I look. (hm)", "assistant:Found. !t1 f{}", "tool:1 @t1 f"],
+            "{result}"
+        );
+    }
+}
+
+#[test]
+fn a_message_of_nothing_but_the_providers_blocks_is_as_one_without_blocks() {
+    let blocks = run_by_provider("mcp_tool_use", "read", "mcp_tool_result", json!("x"));
+    let [alone, result] = blocks.clone();
+    let said = |blocks: Value| {
+        let user = json!({"role": "user", "content": "a"});
+        let assistant = json!({"role": "assistant", "content": blocks});
+        let found = conversation(served(json!({"messages": [user, assistant, user]})));
+        short(&found.messages)
+    };
+    for left_out in [json!([]), json!(blocks), json!([alone]), json!([result])] {
+        assert_eq!(said(left_out), ["user:a", "user:a"]);
+    }
+}
+
+/// The result of a search for tools that Anthropic's service made.
+fn search_result(content: Value) -> Value {
+    json!({"type": "tool_search_tool_result", "tool_use_id": "s1", "content": content})
+}
+
+#[test]
+fn a_tool_is_offered_from_the_providers_search_result_on() {
+    let tool =
+        |name: &str| json!({"name": name, "input_schema": {}, "defer_loading": name != "now"});
+    let used = json!({"type": "server_tool_use", "id": "s1",
+        "name": "tool_search_tool_regex", "input": {"query": "read"}, "caller": {"type": "direct"}});
+    let with = |content: Value| {
+        let blocks = json!([used, search_result(content), {"type": "text", "text": "b"}]);
+        let user = json!({"role": "user", "content": "a"});
+        let messages = json!([user, {"role": "assistant", "content": blocks}, user]);
+        let tools = json!([tool("now"), tool("read"), tool("write")]);
+        let found = conversation(served(json!({"tools": tools, "messages": messages})));
+        assert_eq!(short(&found.messages), ["user:a", "assistant:b", "user:a"]);
+        found.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>().join(" ")
+    };
+    let found = |names: &[&str]| {
+        let reference = |name: &&str| json!({"type": "tool_reference", "tool_name": name});
+        let references: Vec<Value> = names.iter().map(reference).collect();
+        json!({"type": "tool_search_tool_search_result", "tool_references": references})
+    };
+    assert_eq!(with(found(&[])), "now");
+    assert_eq!(with(found(&["read", "gone"])), "now read");
+    assert_eq!(with(found(&["write", "read"])), "now read write");
+    let failed = json!({"type": "tool_search_tool_result_error", "error_code": "unavailable",
+        "error_message": null});
+    assert_eq!(with(failed), "now");
+}
+
+#[test]
+fn the_providers_blocks_are_the_assistants_and_have_no_other_fields() {
+    let message = |role: &str, block: Value| {
+        let user = json!({"role": "user", "content": "a"});
+        with_messages(json!([{"role": role, "content": [block]}, user]))
+    };
+    let [used, result] =
+        run_by_provider("server_tool_use", "web_search", "web_search_tool_result", json!([]));
+    let empty = json!({"type": "tool_search_tool_search_result", "tool_references": []});
+    let field = "messages[0].content[0]";
+    for block in [used, result, search_result(empty.clone())] {
+        refused(message("user", block.clone()), field, "assistant");
+        let mut strange = block;
+        strange["mood"] = 1.into();
+        refused(message("assistant", strange), &format!("{field}.mood"), "does not serve");
+    }
+    let inside = |name: &str, value: Value| {
+        let mut content = empty.clone();
+        content[name] = value;
+        message("assistant", search_result(content))
+    };
+    refused(inside("mood", json!(1)), &format!("{field}.content.mood"), "does not serve");
+    let reference = json!({"type": "tool_reference", "tool_name": "f", "mood": 1});
+    let place = format!("{field}.content.tool_references[1].mood");
+    let fine = json!({"type": "tool_reference", "tool_name": "f"});
+    refused(inside("tool_references", json!([fine, reference])), &place, "does not serve");
+    let many = json!(vec![fine; limits::MAX_TOOLS as usize + 1]);
+    let place = format!("{field}.content.tool_references");
+    refused(inside("tool_references", many), &place, &limits::MAX_TOOLS.to_string());
 }
 
 fn with_messages(messages: Value) -> Value {

@@ -3,16 +3,22 @@
 
 use std::collections::HashSet;
 
+use paceline_proto::limits;
+
 use super::accepted;
-use super::types::{ChangedTool, DefinedTool, NamedTool, Tool, ToolChangeBlock};
+use super::types::{
+    ChangedTool, DefinedTool, FoundTool, FoundTools, NamedTool, Tool, ToolChangeBlock,
+    ToolReferenceBlock, ToolSearchContent, ToolSearchError, ToolSearchResultBlock,
+};
 use crate::front::http::accepted::check;
+use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::ToolInput;
 
 /// A change of the offered tools by a message of the conversation.
 #[derive(Debug)]
 pub(super) enum ToolChange {
-    /// A search of the client found a tool. A client may have dropped the tool since.
+    /// A search found a tool. A client may have dropped the tool since.
     Reference { name: String },
     /// A tool of the request is offered from here on.
     Addition { path: String, name: String },
@@ -23,6 +29,37 @@ pub(super) enum ToolChange {
 }
 
 impl ToolChange {
+    /// The changes of a block `tool_search_tool_result`, whose search Anthropic's service made.
+    ///
+    /// # Errors
+    /// A field that is not served, and too many tools.
+    pub(super) fn found(
+        path: &str,
+        block: ToolSearchResultBlock,
+    ) -> Result<Vec<Self>, InferenceError> {
+        let ToolSearchResultBlock { tool_use_id: _, content, rest } = block;
+        check(&format!("{path}."), &rest, accepted::TOOL_SEARCH_RESULT)?;
+        let path = format!("{path}.content");
+        let references = match content {
+            ToolSearchContent::ToolSearchToolResultError(ToolSearchError { rest }) => {
+                check(&format!("{path}."), &rest, accepted::TOOL_SEARCH_ERROR)?;
+                return Ok(Vec::new());
+            }
+            ToolSearchContent::ToolSearchToolSearchResult(FoundTools { tool_references, rest }) => {
+                check(&format!("{path}."), &rest, &[])?;
+                tool_references
+            }
+        };
+        let path = format!("{path}.tool_references");
+        check_elements(&path, references.len(), limits::MAX_TOOLS)?;
+        let reference = |(at, FoundTool::ToolReference(block)): (usize, FoundTool)| {
+            let ToolReferenceBlock { tool_name, rest } = block;
+            check(&format!("{path}[{at}]."), &rest, accepted::TOOL_REFERENCE)?;
+            Ok(Self::Reference { name: tool_name })
+        };
+        references.into_iter().enumerate().map(reference).collect()
+    }
+
     /// The change of a block `tool_addition`.
     ///
     /// # Errors

@@ -101,6 +101,26 @@ pub enum Block {
     ToolAddition(ToolChangeBlock),
     /// A tool that is not offered any more, in a message of the system.
     ToolRemoval(ToolChangeBlock),
+    /// A tool call that Anthropic's service ran itself. The model is not told of it.
+    ServerToolUse(ProviderToolUseBlock),
+    /// A tool call that Anthropic's service ran at another server. The model is not told of it.
+    McpToolUse(ProviderToolUseBlock),
+    /// The result of a search for tools that Anthropic's service made.
+    ToolSearchToolResult(ToolSearchResultBlock),
+    /// The result of a search of the web. The model is not told of it.
+    WebSearchToolResult(ProviderResultBlock),
+    /// A page of the web. The model is not told of it.
+    WebFetchToolResult(ProviderResultBlock),
+    /// The result of code that Anthropic's service ran. The model is not told of it.
+    CodeExecutionToolResult(ProviderResultBlock),
+    /// The result of a command that Anthropic's service ran. The model is not told of it.
+    BashCodeExecutionToolResult(ProviderResultBlock),
+    /// The result of an edit that Anthropic's service made. The model is not told of it.
+    TextEditorCodeExecutionToolResult(ProviderResultBlock),
+    /// The advice of another model of Anthropic's service. The model is not told of it.
+    AdvisorToolResult(ProviderResultBlock),
+    /// The result of a tool of another server. The model is not told of it.
+    McpToolResult(ProviderResultBlock),
 }
 
 /// A block of a tool's answer.
@@ -207,6 +227,91 @@ pub struct RedactedThinkingBlock {
 pub struct ToolReferenceBlock {
     /// Name of the tool in `tools`.
     pub tool_name: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A tool call that Anthropic's service ran itself.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesProviderToolUseBlock)]
+pub struct ProviderToolUseBlock {
+    /// Id of the tool call.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// Arguments of the tool call.
+    #[schema(value_type = Object)]
+    pub input: ResentArguments,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// The result of a tool that Anthropic's service ran itself.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesProviderResultBlock)]
+pub struct ProviderResultBlock {
+    /// Id of the tool call.
+    pub tool_use_id: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// The result of a search for tools that Anthropic's service made.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesToolSearchResultBlock)]
+pub struct ToolSearchResultBlock {
+    /// Id of the search.
+    pub tool_use_id: String,
+    /// The found tools, or why the search failed.
+    pub content: ToolSearchContent,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// What a search for tools found.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = MessagesToolSearchContent)]
+pub enum ToolSearchContent {
+    /// The found tools.
+    ToolSearchToolSearchResult(FoundTools),
+    /// A search that failed.
+    ToolSearchToolResultError(ToolSearchError),
+}
+
+/// Tools that a search found.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesFoundTools)]
+pub struct FoundTools {
+    /// The tools. They are offered from here on.
+    pub tool_references: Vec<FoundTool>,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A tool that a search found.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = MessagesFoundTool)]
+pub enum FoundTool {
+    /// A tool of `tools`.
+    ToolReference(ToolReferenceBlock),
+}
+
+/// A search for tools that failed.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesToolSearchError)]
+pub struct ToolSearchError {
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]
