@@ -13,34 +13,20 @@ use crate::internal::v1 as internal;
 use crate::v1;
 
 /// A message without a value where one is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a value of {name}, found UNSPECIFIED")]
 pub struct Unspecified {
     /// The enum's name.
     pub name: &'static str,
 }
 
-impl std::fmt::Display for Unspecified {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "expected a value of {}, found UNSPECIFIED", self.name)
-    }
-}
-
-impl std::error::Error for Unspecified {}
-
 /// A message without a field that it must have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {field} in the message, found none")]
 pub struct Missing {
     /// Path of the field in the message.
     pub field: &'static str,
 }
-
-impl std::fmt::Display for Missing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "expected {} in the message, found none", self.field)
-    }
-}
-
-impl std::error::Error for Missing {}
 
 macro_rules! convert {
     ($($wire:path = $word:path { $($value:ident),* $(,)? })*) => {$(
