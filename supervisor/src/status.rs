@@ -5,18 +5,16 @@ use std::path::PathBuf;
 use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::v1::{
     self, KvStatus, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting,
-    ProcessStatus, RefusedDrafter, RequestsStatus, RouteCount, RoutingBucket, RoutingStatus,
-    Speculation, StatusResponse,
+    ProcessStatus, RefusedDrafter, RequestsStatus, RouteCount, RoutingStatus, Speculation,
+    StatusResponse,
 };
 use paceline_supervisor_core::drafter::RefusedDrafter as Refused;
 use paceline_supervisor_core::routing::PolicyChange;
 use paceline_supervisor_core::worker::Worker;
 use paceline_supervisor_core::{Notice, Supervisor};
-use paceline_vocabulary::report::{Heartbeat, LinkReport, SpeculationBucket, StepCost};
+use paceline_vocabulary::report::{Heartbeat, LinkReport, SpeculationBucket};
 use paceline_vocabulary::state::{LinkPhase, ProcessState};
 use paceline_vocabulary::{Lane, Millis, RouteReason};
-
-use crate::wire;
 
 /// Facts about the supervisor's own process that the core does not have.
 #[derive(Clone, Debug)]
@@ -37,8 +35,8 @@ pub fn service_state(notice: &Notice, drafter_serves: bool) -> ServiceState {
         None => (String::new(), String::new()),
         Some(outage) => (outage.reason.word().to_owned(), outage.why.clone()),
     };
-    let model =
-        notice.described.as_ref().and_then(|described| described.model().map(wire::model_message));
+    let model = notice.described.as_ref().and_then(|described| described.model());
+    let model = model.cloned().map(Into::into);
     ServiceState { can_serve: notice.outage.is_none(), reason, message, model, drafter_serves }
 }
 
@@ -121,23 +119,15 @@ fn routing(core: &Supervisor) -> RoutingStatus {
         reason: v1::RouteReason::from(reason).into(),
         requests,
     };
-    let figures = core.figures();
-    let buckets = |buckets: Option<&Vec<SpeculationBucket>>| {
-        let bucket = |bucket: &SpeculationBucket| RoutingBucket {
-            up_to: bucket.up_to,
-            steps: bucket.steps,
-            gain: bucket.gain,
-        };
-        buckets.into_iter().flatten().map(bucket).collect()
-    };
-    let cost = |&StepCost { rows, us, draft_us }: &StepCost| v1::StepCost { rows, us, draft_us };
+    let figures = core.figures().cloned().unwrap_or_default();
+    let buckets = |buckets: Vec<SpeculationBucket>| buckets.into_iter().map(Into::into).collect();
     RoutingStatus {
         policy_epoch: epoch,
         policy,
         routes: core.routing().counts().map(count).collect(),
-        by_sequences: buckets(figures.map(|figures| &figures.by_sequences)),
-        by_context: buckets(figures.map(|figures| &figures.by_context)),
-        step_costs: figures.into_iter().flat_map(|figures| &figures.step_costs).map(cost).collect(),
+        by_sequences: buckets(figures.by_sequences),
+        by_context: buckets(figures.by_context),
+        step_costs: figures.step_costs.into_iter().map(Into::into).collect(),
     }
 }
 

@@ -7,11 +7,7 @@ use paceline_proto::{status::Reason, status::ReasonStatus as _, v1};
 use paceline_supervisor_core::capacity::Capacity;
 use paceline_supervisor_core::routing::Policy;
 use paceline_supervisor_core::worker::{WorkerClaim, WorkerDescription, WorkerIdentity};
-use paceline_vocabulary::report::{
-    ClassFigures, CostModel, DrafterInfo, GatewayReport, Heartbeat, KvClass, KvUse, LinkReport,
-    MemoryUse, ModelInfo, SpeculationBucket, SpeculationFigures, SpeculationTotals, StepCost,
-    StepTimes,
-};
+use paceline_vocabulary::report::{GatewayReport, Heartbeat, KvUse, LinkReport};
 use paceline_vocabulary::state::{GatewayState, LinkPhase, WorkerPhase};
 use paceline_vocabulary::{Epoch, Lane, Limit, Permit, RouteReason, RouteWish};
 use tonic::Status;
@@ -33,18 +29,10 @@ pub fn heartbeat(message: internal::Heartbeat) -> Result<Heartbeat, Unspecified>
         sequences: message.sequences,
         failure: message.failure,
         link: message.link.map(link_report),
-        speculation: message.speculation.map(speculation_totals),
-        figures: message.figures.map(speculation_figures),
-        step_times: message.step_times.map(|times| StepTimes {
-            prefill_p99_us: times.prefill_p99_us,
-            decode_p99_us: times.decode_p99_us,
-        }),
-        memory: message.memory.map(|memory| MemoryUse {
-            active_bytes: memory.active_bytes,
-            cache_bytes: memory.cache_bytes,
-            limit_bytes: memory.limit_bytes,
-            recommended_bytes: memory.recommended_bytes,
-        }),
+        speculation: message.speculation.map(Into::into),
+        figures: message.figures.map(Into::into),
+        step_times: message.step_times.map(Into::into),
+        memory: message.memory.map(Into::into),
     })
 }
 
@@ -64,51 +52,6 @@ pub fn link_report(message: internal::LinkReport) -> LinkReport {
         phase: LinkPhase::try_from(message.phase()).unwrap_or(LinkPhase::Absent),
         serving: message.serving,
         reason: message.reason,
-    }
-}
-
-fn speculation_totals(message: internal::SpeculationTotals) -> SpeculationTotals {
-    SpeculationTotals {
-        cycles: message.cycles,
-        drafted: message.drafted,
-        accepted: message.accepted,
-        late: message.late,
-        link_bytes: message.link_bytes,
-    }
-}
-
-fn speculation_figures(message: internal::SpeculationFigures) -> SpeculationFigures {
-    let buckets = |buckets: Vec<internal::SpeculationBucket>| {
-        let bucket = |bucket: internal::SpeculationBucket| SpeculationBucket {
-            up_to: bucket.up_to,
-            steps: bucket.steps,
-            gain: bucket.gain,
-        };
-        buckets.into_iter().map(bucket).collect()
-    };
-    let class = |class: internal::ClassFigures| ClassFigures {
-        class: class.class,
-        cycles: class.cycles,
-        survival: class.survival,
-    };
-    let step_cost = |internal::StepCost { rows, us, draft_us }| StepCost { rows, us, draft_us };
-    SpeculationFigures {
-        step: message.step.map(cost_model),
-        draft: message.draft.map(cost_model),
-        classes: message.classes.into_iter().map(class).collect(),
-        by_sequences: buckets(message.by_sequences),
-        by_context: buckets(message.by_context),
-        step_costs: message.step_costs.into_iter().map(step_cost).collect(),
-    }
-}
-
-fn cost_model(message: internal::CostModel) -> CostModel {
-    CostModel {
-        base_us: message.base_us,
-        row_us: message.row_us,
-        sequence_us: message.sequence_us,
-        context_us: message.context_us,
-        observations: message.observations,
     }
 }
 
@@ -135,17 +78,15 @@ pub struct DescribedWorker {
 /// A target's description of itself.
 pub fn target(message: internal::DescribeResponse) -> DescribedWorker {
     let identity = WorkerIdentity { build: message.build, config_digest: message.config_digest };
-    let class =
-        |class: internal::KvClass| KvClass { positions: class.positions, bytes: class.bytes };
     let capacity = Capacity {
-        classes: message.kv_classes.into_iter().map(class).collect(),
+        classes: message.kv_classes.into_iter().map(Into::into).collect(),
         max_sequences: message.max_sequences as usize,
         patch_bytes: message.image_patch_bytes,
     };
     DescribedWorker {
         claim: WorkerClaim { epoch: Epoch(message.epoch), pid: message.pid, identity },
         description: WorkerDescription::Target {
-            model: model_info(message.model.unwrap_or_default()),
+            model: message.model.unwrap_or_default().into(),
             capacity,
         },
     }
@@ -154,42 +95,9 @@ pub fn target(message: internal::DescribeResponse) -> DescribedWorker {
 /// A drafter's description of itself.
 pub fn drafter(message: internal::DescribeDrafterResponse) -> DescribedWorker {
     let identity = WorkerIdentity { build: message.build, config_digest: message.config_digest };
-    let info = message.drafter.unwrap_or_default();
     DescribedWorker {
         claim: WorkerClaim { epoch: Epoch(message.epoch), pid: message.pid, identity },
-        description: WorkerDescription::Drafter(DrafterInfo {
-            name: info.name,
-            path: info.path,
-            kind: info.kind,
-            weight_bytes: info.weight_bytes,
-            block_size: info.block_size,
-            images: info.images,
-        }),
-    }
-}
-
-fn model_info(message: internal::ModelInfo) -> ModelInfo {
-    ModelInfo {
-        name: message.name,
-        path: message.path,
-        architecture: message.architecture,
-        context_length: message.context_length,
-        vocab_size: message.vocab_size,
-        weight_bytes: message.weight_bytes,
-        vision: message.vision,
-    }
-}
-
-/// The message of a served model.
-pub fn model_message(model: &ModelInfo) -> internal::ModelInfo {
-    internal::ModelInfo {
-        name: model.name.clone(),
-        path: model.path.clone(),
-        architecture: model.architecture.clone(),
-        context_length: model.context_length,
-        vocab_size: model.vocab_size,
-        weight_bytes: model.weight_bytes,
-        vision: model.vision,
+        description: WorkerDescription::Drafter(message.drafter.unwrap_or_default().into()),
     }
 }
 

@@ -172,7 +172,7 @@ impl Target for TargetService {
             build: paceline_proto::BUILD.to_owned(),
             config_digest: self.config_digest.clone(),
             model: Some(wire::model_info(loaded)),
-            kv_classes: loaded.kv_classes.iter().copied().map(wire::kv_class).collect(),
+            kv_classes: loaded.kv_classes.iter().copied().map(Into::into).collect(),
             max_sequences: loaded.max_sequences as u32,
             image_patch_bytes: loaded.patch_bytes,
         }))

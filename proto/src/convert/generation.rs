@@ -8,7 +8,7 @@ use paceline_vocabulary::generation::{
 use paceline_vocabulary::sampling::{LogitBias, SamplingRule, SamplingWish};
 use paceline_vocabulary::{Route, RouteWish, with_sampling_parameters};
 
-use super::Missing;
+use super::{Missing, each, same_fields};
 use crate::internal::v1 as internal;
 use crate::v1;
 
@@ -54,21 +54,10 @@ macro_rules! convert_sampling {
 }
 with_sampling_parameters!(convert_sampling);
 
-impl From<LogitBias> for v1::LogitBias {
-    fn from(LogitBias { token_id, bias }: LogitBias) -> Self {
-        Self { token_id, bias }
-    }
-}
-
-impl From<v1::LogitBias> for LogitBias {
-    fn from(v1::LogitBias { token_id, bias }: v1::LogitBias) -> Self {
-        Self { token_id, bias }
-    }
-}
-
-/// Each item converted.
-fn each<A, B: From<A>>(items: Vec<A>) -> Vec<B> {
-    items.into_iter().map(B::from).collect()
+same_fields! {
+    v1::LogitBias = LogitBias { token_id, bias }
+    v1::TopLogprob = TopLogprob { token_id, logprob }
+    v1::Speculation = Speculation { cycles, drafted, accepted }
 }
 
 /// Converts a request in both directions. `$same` are the fields that have the same type on both
@@ -227,15 +216,13 @@ impl From<internal::TokenBatch> for TokenBatch {
 
 impl From<TokenLogprobs> for v1::TokenLogprobs {
     fn from(TokenLogprobs { logprob, top }: TokenLogprobs) -> Self {
-        let one = |TopLogprob { token_id, logprob }| v1::TopLogprob { token_id, logprob };
-        Self { logprob, top: top.into_iter().map(one).collect() }
+        Self { logprob, top: each(top) }
     }
 }
 
 impl From<v1::TokenLogprobs> for TokenLogprobs {
     fn from(v1::TokenLogprobs { logprob, top }: v1::TokenLogprobs) -> Self {
-        let one = |v1::TopLogprob { token_id, logprob }| TopLogprob { token_id, logprob };
-        Self { logprob, top: top.into_iter().map(one).collect() }
+        Self { logprob, top: each(top) }
     }
 }
 
@@ -274,18 +261,6 @@ impl From<internal::Done> for Done {
             prefill_ms: done.prefill_ms,
         };
         Self { finish_reason, figures }
-    }
-}
-
-impl From<Speculation> for v1::Speculation {
-    fn from(Speculation { cycles, drafted, accepted }: Speculation) -> Self {
-        Self { cycles, drafted, accepted }
-    }
-}
-
-impl From<v1::Speculation> for Speculation {
-    fn from(v1::Speculation { cycles, drafted, accepted }: v1::Speculation) -> Self {
-        Self { cycles, drafted, accepted }
     }
 }
 

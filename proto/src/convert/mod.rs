@@ -1,5 +1,5 @@
-//! Conversions between protobuf and `paceline_vocabulary`, for every shell: enums here, a request and
-//! its answer in [`generation`].
+//! Conversions between protobuf and `paceline_vocabulary`, for every shell: enums and reports here, a
+//! request and its answer in [`generation`].
 //!
 //! Towards protobuf a conversion cannot fail. From protobuf the value `UNSPECIFIED` has no
 //! counterpart: the conversion returns [`Unspecified`].
@@ -7,7 +7,7 @@
 mod generation;
 
 use paceline_vocabulary as words;
-use paceline_vocabulary::state;
+use paceline_vocabulary::{report, state};
 
 use crate::internal::v1 as internal;
 use crate::v1;
@@ -83,8 +83,8 @@ impl TryFrom<v1::Route> for words::Route {
     }
 }
 
-impl From<words::report::LinkReport> for internal::LinkReport {
-    fn from(report: words::report::LinkReport) -> Self {
+impl From<report::LinkReport> for internal::LinkReport {
+    fn from(report: report::LinkReport) -> Self {
         Self {
             generation: report.generation,
             phase: internal::LinkPhase::from(report.phase).into(),
@@ -94,29 +94,74 @@ impl From<words::report::LinkReport> for internal::LinkReport {
     }
 }
 
-impl From<words::report::MemoryUse> for internal::MemoryUse {
-    fn from(memory: words::report::MemoryUse) -> Self {
-        Self {
-            active_bytes: memory.active_bytes,
-            cache_bytes: memory.cache_bytes,
-            limit_bytes: memory.limit_bytes,
-            recommended_bytes: memory.recommended_bytes,
+/// Converts messages in both directions whose fields have one name and one type on both sides. A
+/// field that is missing on one side does not compile.
+macro_rules! same_fields {
+    ($($wire:path = $word:path { $($field:ident),* $(,)? })*) => {$(
+        impl From<$word> for $wire {
+            fn from(value: $word) -> Self {
+                Self { $($field: value.$field,)* }
+            }
         }
+
+        impl From<$wire> for $word {
+            fn from(value: $wire) -> Self {
+                Self { $($field: value.$field,)* }
+            }
+        }
+    )*};
+}
+use same_fields;
+
+same_fields! {
+    internal::CostModel = report::CostModel {
+        base_us, row_us, sequence_us, context_us, observations,
+    }
+    internal::ClassFigures = report::ClassFigures { class, cycles, survival }
+    internal::SpeculationBucket = report::SpeculationBucket { up_to, steps, gain }
+    v1::RoutingBucket = report::SpeculationBucket { up_to, steps, gain }
+    internal::StepCost = report::StepCost { rows, us, draft_us }
+    v1::StepCost = report::StepCost { rows, us, draft_us }
+    internal::SpeculationTotals = report::SpeculationTotals {
+        cycles, drafted, accepted, late, link_bytes,
+    }
+    internal::StepTimes = report::StepTimes { prefill_p99_us, decode_p99_us }
+    internal::MemoryUse = report::MemoryUse {
+        active_bytes, cache_bytes, limit_bytes, recommended_bytes,
+    }
+    internal::KvClass = report::KvClass { positions, bytes }
+    internal::ModelInfo = report::ModelInfo {
+        name, path, architecture, context_length, vocab_size, weight_bytes, vision,
+    }
+    internal::DrafterInfo = report::DrafterInfo {
+        name, path, kind, weight_bytes, block_size, images,
     }
 }
 
-impl From<words::report::DrafterInfo> for internal::DrafterInfo {
-    fn from(drafter: words::report::DrafterInfo) -> Self {
-        Self {
-            name: drafter.name,
-            path: drafter.path,
-            kind: drafter.kind,
-            weight_bytes: drafter.weight_bytes,
-            block_size: drafter.block_size,
-            images: drafter.images,
-        }
-    }
+/// Each item converted.
+fn each<A, B: From<A>>(items: Vec<A>) -> Vec<B> {
+    items.into_iter().map(B::from).collect()
 }
+
+/// Converts the measured worth of speculation in one direction.
+macro_rules! speculation_figures {
+    ($from:path => $to:path) => {
+        impl From<$from> for $to {
+            fn from(figures: $from) -> Self {
+                Self {
+                    step: figures.step.map(Into::into),
+                    draft: figures.draft.map(Into::into),
+                    classes: each(figures.classes),
+                    by_sequences: each(figures.by_sequences),
+                    by_context: each(figures.by_context),
+                    step_costs: each(figures.step_costs),
+                }
+            }
+        }
+    };
+}
+speculation_figures!(report::SpeculationFigures => internal::SpeculationFigures);
+speculation_figures!(internal::SpeculationFigures => report::SpeculationFigures);
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,6 @@ use paceline_proto::internal::v1::{MemoryUse, SpeculationTotals};
 
 use super::Engine;
 use crate::drafting::LinkTotals;
-use crate::wire;
 
 /// Greatest age of figures that take some time to compute, in milliseconds: one heartbeat.
 const FIGURES_INTERVAL_MS: u64 = 250;
@@ -47,7 +46,7 @@ impl Engine {
         let ranges = figures.by_sequences.iter().chain(&figures.by_context);
         let paying: Vec<bool> =
             ranges.map(|range| range.steps > 0 && range.gain > MIN_GAIN).collect();
-        self.progress.set_figures(wire::speculation_figures(figures));
+        self.progress.set_figures(figures.into());
         if paying != self.paying_ranges {
             self.paying_ranges = paying;
             self.pulse.now();

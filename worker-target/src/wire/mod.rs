@@ -11,7 +11,6 @@ use paceline_target_core::{Emission, Finish};
 use paceline_vocabulary::generation::{
     Done, Figures, FinishReason, Speculation, TokenBatch, TokenLogprobs, TopLogprob,
 };
-use paceline_vocabulary::report;
 
 use crate::loaded_model::LoadedModel;
 use crate::request::ValidRequest;
@@ -82,42 +81,5 @@ pub(crate) fn model_info(loaded: &LoadedModel) -> internal::ModelInfo {
         vocab_size: loaded.info.vocab as u32,
         weight_bytes: loaded.info.weight_bytes,
         vision: loaded.vision.is_some(),
-    }
-}
-
-/// Memory of a sequence by its length, as a message.
-pub(crate) fn kv_class(class: report::KvClass) -> internal::KvClass {
-    internal::KvClass { positions: class.positions, bytes: class.bytes }
-}
-
-/// A cost model as a message.
-pub(crate) fn cost_model(model: report::CostModel) -> internal::CostModel {
-    let report::CostModel { base_us, row_us, sequence_us, context_us, observations } = model;
-    internal::CostModel { base_us, row_us, sequence_us, context_us, observations }
-}
-
-/// The measured worth of speculation as a message.
-pub(crate) fn speculation_figures(
-    figures: report::SpeculationFigures,
-) -> internal::SpeculationFigures {
-    let class = |report::ClassFigures { class, cycles, survival }| internal::ClassFigures {
-        class,
-        cycles,
-        survival,
-    };
-    let bucket = |report::SpeculationBucket { up_to, steps, gain }| internal::SpeculationBucket {
-        up_to,
-        steps,
-        gain,
-    };
-    let step_cost =
-        |report::StepCost { rows, us, draft_us }| internal::StepCost { rows, us, draft_us };
-    internal::SpeculationFigures {
-        step: figures.step.map(cost_model),
-        draft: figures.draft.map(cost_model),
-        classes: figures.classes.into_iter().map(class).collect(),
-        by_sequences: figures.by_sequences.into_iter().map(bucket).collect(),
-        by_context: figures.by_context.into_iter().map(bucket).collect(),
-        step_costs: figures.step_costs.into_iter().map(step_cost).collect(),
     }
 }

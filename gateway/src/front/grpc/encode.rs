@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use paceline_proto::v1;
 use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, ToolCallFault, ToolCallStart};
-use paceline_vocabulary::generation::{FinishReason, TokenLogprobs, TopLogprob};
+use paceline_vocabulary::generation::FinishReason;
 
 use crate::inference::TokenCount;
 use crate::inference::model::ModelDescription;
@@ -26,7 +26,7 @@ impl AnswerEncoder {
             step_end_ns: event.step_end_ns,
             r#final: event.last.map(end),
             sample_index: event.sample_index,
-            logprobs: event.logprobs.into_iter().map(logprobs).collect(),
+            logprobs: event.logprobs.into_iter().map(Into::into).collect(),
             ..Default::default()
         };
         for part in event.parts {
@@ -75,14 +75,6 @@ impl AnswerEncoder {
     }
 }
 
-fn logprobs(logprobs: TokenLogprobs) -> v1::TokenLogprobs {
-    let top = |TopLogprob { token_id, logprob }| v1::TopLogprob { token_id, logprob };
-    v1::TokenLogprobs {
-        logprob: logprobs.logprob,
-        top: logprobs.top.into_iter().map(top).collect(),
-    }
-}
-
 fn end(end: AnswerEnd) -> v1::Final {
     let AnswerEnd { finish_reason, stop, usage, route, speculation, timing, seed } = end;
     let finish_reason = match finish_reason {
@@ -99,11 +91,7 @@ fn end(end: AnswerEnd) -> v1::Final {
             reasoning_tokens: usage.reasoning_tokens,
         }),
         route: Some(route.map(v1::Route::from).unwrap_or_default()),
-        speculation: Some(v1::Speculation {
-            cycles: speculation.cycles,
-            drafted: speculation.drafted,
-            accepted: speculation.accepted,
-        }),
+        speculation: Some(speculation.into()),
         timing: Some(v1::Timing {
             queue_ms: timing.queue_ms,
             ttft_ms: timing.ttft_ms,
