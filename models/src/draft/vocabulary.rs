@@ -11,6 +11,12 @@ use mlx_rs::ops::concatenate;
 use crate::error::Result;
 use crate::load::{ConfigJson, LoadError, special_ids, stop_ids};
 
+/// An offset that leads to no id of the target, or to that of another row.
+pub(super) struct BadOffset {
+    pub(super) row: usize,
+    pub(super) offset: i64,
+}
+
 /// The rows of a head by the target's ids.
 pub(super) struct RowsById {
     /// `[vocab]`: the row of each id, or one after the last for an id without one.
@@ -19,7 +25,7 @@ pub(super) struct RowsById {
 
 impl RowsById {
     /// From the row of each id; one after the last for an id without one.
-    pub(super) fn new(rows: &[i32]) -> Self {
+    fn new(rows: &[i32]) -> Self {
         Self { rows: Array::from_slice(rows, &[rows.len() as i32]) }
     }
 
@@ -30,6 +36,20 @@ impl RowsById {
             rows[*id as usize] = row;
         }
         Self::new(&rows)
+    }
+
+    /// From what to add to the number of each row for its id.
+    pub(super) fn of_offsets(offsets: &[i64], vocab: i32) -> Result<Self, BadOffset> {
+        let without = offsets.len() as i32;
+        let mut rows = vec![without; vocab as usize];
+        for (row, &offset) in offsets.iter().enumerate() {
+            let id = offset.checked_add(row as i64).and_then(|id| usize::try_from(id).ok());
+            match id.and_then(|id| rows.get_mut(id)) {
+                Some(place) if *place == without => *place = row as i32,
+                _ => return Err(BadOffset { row, offset }),
+            }
+        }
+        Ok(Self::new(&rows))
     }
 
     /// Logits of the head's rows `[R, rows]`, float32 → of the target's ids `[R, vocab]`: −∞ for an

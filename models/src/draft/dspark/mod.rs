@@ -16,6 +16,7 @@ use config::Config;
 
 use super::block_diffusion::{self, Backbone, Layer};
 use super::chain::Chains;
+use super::vocabulary::{BadOffset, RowsById};
 use super::{
     BlockRequest, Borrows, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
     TokenDraft, all_tensors,
@@ -100,55 +101,33 @@ impl ConfidenceHead {
     }
 }
 
-/// The target's ids of a head with fewer rows than the target's vocabulary.
-struct ReducedVocabulary {
-    /// `[vocab]`: the head's row of each id; one more than the last row for an id without one.
-    rows: Array,
-}
-
-impl ReducedVocabulary {
-    /// Reads `d2t`: what to add to a row's number for its id. `t2d` says the same.
-    fn load(weights: &mut Weights, sizes: &Config) -> Result<Option<Self>, LoadError> {
-        if sizes.draft_vocab == sizes.vocab {
-            // Files of the full vocabulary may carry both: every row is its own id.
-            weights.skip_tensor("d2t");
-            weights.skip_tensor("t2d");
-            return Ok(None);
-        }
-        // As many numbers as the vocabulary are allocated below.
-        let expected = vec![sizes.vocab as usize];
-        if let Some(found) = weights.shape("t2d").filter(|found| *found != expected) {
-            let (name, found) = ("t2d".into(), found.to_vec());
-            return Err(LoadError::Shape { name, found, expected });
-        }
-        let offsets = weights.take_integers("d2t", &[sizes.draft_vocab])?;
+/// Rows of a head with fewer rows than the target's vocabulary, by the target's ids; `None` if each
+/// id has a row. `d2t` has what to add to a row's number for its id. `t2d` says the same.
+fn reduced_vocabulary(
+    weights: &mut Weights,
+    sizes: &Config,
+) -> Result<Option<RowsById>, LoadError> {
+    if sizes.draft_vocab == sizes.vocab {
+        // Files of the full vocabulary may carry both: every row is its own id.
+        weights.skip_tensor("d2t");
         weights.skip_tensor("t2d");
-        let mut rows = vec![sizes.draft_vocab; sizes.vocab as usize];
-        for (row, offset) in (0..).zip(offsets) {
-            let id = i64::from(row).checked_add(offset).and_then(|id| usize::try_from(id).ok());
-            let place = id.and_then(|id| rows.get_mut(id));
-            match place {
-                Some(place) if *place == sizes.draft_vocab => *place = row,
-                _ => {
-                    let what = format!(
-                        "expected ids below {}, each once, found {offset} for row {row} of d2t",
-                        sizes.vocab
-                    );
-                    return Err(LoadError::Config { key: "draft_vocab_size".into(), what });
-                }
-            }
-        }
-        Ok(Some(Self { rows: Array::from_slice(&rows, &[sizes.vocab]) }))
+        return Ok(None);
     }
-
-    /// `logits` `[n, draft vocabulary]` → `[n, vocab]`, −∞ for ids without a row.
-    fn widened(&self, logits: &Array) -> Result<Array> {
-        let never = Array::from_slice(
-            &vec![f32::NEG_INFINITY; logits.dim(0) as usize],
-            &[logits.dim(0), 1],
-        );
-        Ok(concatenate(&[logits, &never], 1)?.take_axis(&self.rows, 1)?)
+    // As many numbers as the vocabulary are allocated below.
+    let expected = vec![sizes.vocab as usize];
+    if let Some(found) = weights.shape("t2d").filter(|found| *found != expected) {
+        let (name, found) = ("t2d".into(), found.to_vec());
+        return Err(LoadError::Shape { name, found, expected });
     }
+    let offsets = weights.take_integers("d2t", &[sizes.draft_vocab])?;
+    weights.skip_tensor("t2d");
+    let wrong = |BadOffset { row, offset }| {
+        let vocab = sizes.vocab;
+        let what =
+            format!("expected ids below {vocab}, each once, found {offset} for row {row} of d2t");
+        LoadError::Config { key: "draft_vocab_size".into(), what }
+    };
+    RowsById::of_offsets(&offsets, sizes.vocab).map(Some).map_err(wrong)
 }
 
 /// A loaded DSpark drafter.
@@ -158,7 +137,7 @@ pub(super) struct Dspark {
     lm_head: Linear,
     markov_head: Option<MarkovHead>,
     confidence_head: Option<ConfidenceHead>,
-    reduced: Option<ReducedVocabulary>,
+    reduced: Option<RowsById>,
     vocab: i32,
 }
 
@@ -196,7 +175,7 @@ impl Dspark {
             sizes.confidence.unwrap_or_else(|| weights.has("confidence_head.proj.weight"));
         let confidence_head =
             estimates.then(|| ConfidenceHead::load(&mut weights, &sizes)).transpose()?;
-        let reduced = ReducedVocabulary::load(&mut weights, &sizes)?;
+        let reduced = reduced_vocabulary(&mut weights, &sizes)?;
         // Copies of the target's parts that training kept as they were. The rows of embeddings come
         // from the target.
         for copy in ["embed_tokens", "verifier_lm_head", "verifier_norm"] {
@@ -262,7 +241,7 @@ impl Dspark {
             logits = logits.add(head.markov_w2.forward(pairs)?.as_dtype(Dtype::Float32)?)?;
         }
         if let Some(reduced) = &self.reduced {
-            logits = reduced.widened(&logits)?;
+            logits = reduced.spread(&logits)?;
         }
         let confidence =
             self.confidence_head.as_ref().map(|head| head.forward(hidden, pairs.as_ref()));

@@ -15,7 +15,7 @@ use config::Config;
 use layer::{Features, Layer};
 
 use super::next_token::{NextToken, NextTokenModel, Scores};
-use super::vocabulary::RowsById;
+use super::vocabulary::{BadOffset, RowsById};
 use super::{Borrows, DraftInfo, DrafterFiles, Kind, all_tensors};
 use crate::error::Result;
 use crate::kv::{GrowingKv, KvStore};
@@ -36,7 +36,13 @@ impl DraftVocabulary {
         let rows = match weights.has("d2t") {
             true => {
                 let offsets = weights.take_integers("d2t", &[draft_vocab])?;
-                Some(rows_by_id(&offsets, vocab)?)
+                let wrong = |BadOffset { row, offset }| {
+                    let what = format!(
+                        "tensor d2t: expected ids below {vocab}, each once; row {row} has offset {offset}"
+                    );
+                    LoadError::Config { key: "draft_vocab_size".into(), what }
+                };
+                Some(RowsById::of_offsets(&offsets, vocab).map_err(wrong)?)
             }
             false if draft_vocab == vocab => None,
             false => return Err(LoadError::Missing { name: "d2t".into() }),
@@ -56,24 +62,6 @@ impl DraftVocabulary {
             None => Ok(logits),
         }
     }
-}
-
-/// Rows of the head by the target's id. Row i is of id i + `offsets[i]`.
-fn rows_by_id(offsets: &[i64], vocab: i32) -> Result<RowsById, LoadError> {
-    let mut rows = vec![offsets.len() as i32; vocab as usize];
-    for (row, offset) in offsets.iter().enumerate() {
-        let id = offset.checked_add(row as i64).and_then(|id| usize::try_from(id).ok());
-        match id.and_then(|id| rows.get_mut(id)) {
-            Some(place) if *place == offsets.len() as i32 => *place = row as i32,
-            _ => {
-                let what = format!(
-                    "tensor d2t: expected ids below {vocab}, each once; row {row} has offset {offset}"
-                );
-                return Err(LoadError::Config { key: "draft_vocab_size".into(), what });
-            }
-        }
-    }
-    Ok(RowsById::new(&rows))
 }
 
 /// How EAGLE-3 drafters are recognized and loaded.
