@@ -33,7 +33,7 @@ use crate::kv::{GrowingKv, KvStore};
 use crate::layers::{Linear, NormWeight, RmsNorm, Rope, RopeTables};
 use crate::load::{ConfigJson, LoadError, TensorFiles};
 use crate::segment::QuerySegments;
-use crate::target::{HybridBlock, HybridSizes, is_hybrid, stored_norms};
+use crate::target::{HybridBlock, hybrid_sizes, is_hybrid, stored_norms};
 
 /// Rows of the longest block: the bonus token's and 3 drafts. Heads are trained for one draft, and
 /// those after it read the head's own output. mlx-vlm and vLLM draft 1 to 3 tokens with them. Not
@@ -167,20 +167,20 @@ fn model_config(config: &ConfigJson) -> Result<ConfigJson, LoadError> {
 
 /// Inputs and proposals of the head of a model with this config.
 fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo, LoadError> {
-    let sizes = HybridSizes::read(&model_config(config)?)?;
+    let sizes = hybrid_sizes(&model_config(config)?)?;
     Ok(DraftInfo {
         path: dir.to_path_buf(),
         kind: KIND.name.into(),
         proposal: ProposalKind::Tokens,
-        hidden: sizes.hidden(),
+        hidden: sizes.hidden_size,
         block: BLOCK,
-        feature_layers: vec![sizes.n_layers() - 1],
+        feature_layers: vec![sizes.n_layers as usize - 1],
         token_ids: true,
         embeddings: false,
         mask_id: None,
-        target_layers: Some(sizes.n_layers()),
-        vocab: Some(sizes.vocab()),
-        context: sizes.context(),
+        target_layers: Some(sizes.n_layers as usize),
+        vocab: Some(sizes.vocab_size),
+        context: sizes.context,
         logit_softcap: None,
         // The rows of an image have no ids of their own, and the head reads ids.
         images: false,
@@ -210,7 +210,7 @@ impl Head {
         let target = ends.ok_or_else(|| missing("embed_tokens.weight"))?;
         let mut weights = weights.quantizing(quantize.bits()).with_prefix(names.prefix);
         let dtype = weights.dtype_of(&format!("{}.weight", names.fc));
-        let (hidden, eps) = (info.hidden, HybridSizes::read(&model)?.eps());
+        let (hidden, eps) = (info.hidden, hybrid_sizes(&model)?.rms_norm_eps);
         let fc = Linear::load(&mut weights, names.fc, hidden, 2 * hidden, false)?;
         let mut norm = |name: &str| RmsNorm::load_stored(&mut weights, name, hidden, eps, norms);
         let [pre_fc_norm_embedding, pre_fc_norm_hidden, norm] =

@@ -45,7 +45,7 @@ use decoder::Decoder;
 
 pub(crate) use decoder::TargetFiles;
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
-pub(crate) use qwen3_5_block::{HybridBlock, HybridSizes, check_hybrid, is_hybrid};
+pub(crate) use qwen3_5_block::{HybridBlock, check_hybrid, hybrid_sizes, is_hybrid};
 pub(crate) use stored_norms::stored_norms;
 
 /// A model whose distribution clients get. One set of weights, any number of sequences.

@@ -39,43 +39,12 @@ pub(crate) fn check_hybrid(config: &ConfigJson) -> Result<(), LoadError> {
     Err(config.wrong("model_type", what))
 }
 
-/// Sizes of a model of the family, of which its attending layers are made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HybridSizes(Sizes);
-
-impl HybridSizes {
-    /// Reads them from the config of the model, or from a copy of it.
-    ///
-    /// # Errors
-    /// A key is missing or out of range, or names a layer that is not computed.
-    pub(crate) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
-        Ok(Self(qwen3_5::Config::read(config)?.sizes))
-    }
-
-    /// Width of the hidden states.
-    pub(crate) fn hidden(&self) -> i32 {
-        self.0.hidden_size
-    }
-
-    /// Layers of the model.
-    pub(crate) fn n_layers(&self) -> usize {
-        self.0.n_layers as usize
-    }
-
-    /// Rows of the output head.
-    pub(crate) fn vocab(&self) -> i32 {
-        self.0.vocab_size
-    }
-
-    /// Most positions.
-    pub(crate) fn context(&self) -> i32 {
-        self.0.context
-    }
-
-    /// Added to mean squares in norms.
-    pub(crate) fn eps(&self) -> f32 {
-        self.0.rms_norm_eps
-    }
+/// Sizes of a model of the family, from its config or from a copy of it.
+///
+/// # Errors
+/// A key is missing or out of range, or names a layer that is not computed.
+pub(crate) fn hybrid_sizes(config: &ConfigJson) -> Result<Sizes, LoadError> {
+    Ok(qwen3_5::Config::read(config)?.sizes)
 }
 
 /// A layer that attends, the only one of its store.
@@ -100,7 +69,7 @@ impl HybridBlock {
         config: &ConfigJson,
         norms: NormWeight,
     ) -> Result<Self, LoadError> {
-        let sizes = qwen3_5::Config::read(config)?.sizes;
+        let sizes = hybrid_sizes(config)?;
         let feed_forward = match has_experts(config)? {
             true => qwen3_5_moe::feed_forward(config, sizes.hidden_size)?,
             false => qwen3_5::feed_forward(config, sizes.hidden_size)?,

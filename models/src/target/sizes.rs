@@ -5,15 +5,15 @@ use crate::load::{ConfigJson, LoadError};
 
 /// Sizes that every family has under the same keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) hidden_size: i32,
-    pub(super) n_layers: i32,
+pub(crate) struct Sizes {
+    pub(crate) hidden_size: i32,
+    pub(crate) n_layers: i32,
     pub(super) n_heads: i32,
     pub(super) n_kv_heads: i32,
     pub(super) head_dim: i32,
-    pub(super) vocab_size: i32,
-    pub(super) context: i32,
-    pub(super) rms_norm_eps: f32,
+    pub(crate) vocab_size: i32,
+    pub(crate) context: i32,
+    pub(crate) rms_norm_eps: f32,
     pub(super) tie_word_embeddings: bool,
 }
 
