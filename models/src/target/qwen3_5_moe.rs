@@ -3,25 +3,9 @@
 
 use super::decoder::{Decoder, FeedForward, LoadFeedForward, TargetFiles};
 use super::qwen3_5::{Config, load_as};
-use crate::layers::{ExpertSizes, SharedExpertMlp};
+use super::qwen3_moe::experts;
+use crate::layers::SharedExpertMlp;
 use crate::load::{ConfigJson, LoadError};
-
-/// Sizes of the experts of one checkpoint, in every layer the same.
-fn experts(config: &ConfigJson, hidden: i32) -> Result<ExpertSizes, LoadError> {
-    let sizes = ExpertSizes {
-        hidden,
-        intermediate: config.size("moe_intermediate_size")?,
-        n_experts: config.size("num_experts")?,
-        chosen: config.size("num_experts_per_tok")?,
-        renormalized: true,
-    };
-    if sizes.chosen > sizes.n_experts {
-        let what =
-            format!("expected at most the {} experts, found {}", sizes.n_experts, sizes.chosen);
-        return Err(config.wrong("num_experts_per_tok", what));
-    }
-    Ok(sizes)
-}
 
 /// Loads it, in the layout of transformers or of mlx-lm.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
@@ -38,7 +22,7 @@ pub(super) fn feed_forward(
     config: &ConfigJson,
     hidden: i32,
 ) -> Result<Box<LoadFeedForward<'static>>, LoadError> {
-    let sizes = experts(config, hidden)?;
+    let sizes = experts(config, hidden, true)?;
     let shared = config.size("shared_expert_intermediate_size")?;
     Ok(Box::new(move |weights, _, name| {
         Ok(FeedForward::SharedExperts(SharedExpertMlp::load(weights, name, sizes, shared)?))

@@ -6,6 +6,28 @@ use super::qwen3;
 use crate::layers::{ExpertMlp, ExpertSizes, NormWeight, Rope};
 use crate::load::{ConfigJson, Layout, LoadError};
 
+/// Sizes of the experts of one checkpoint, in every layer the same. `renormalized`: the shares of
+/// the chosen ones add up to 1.
+pub(super) fn experts(
+    config: &ConfigJson,
+    hidden: i32,
+    renormalized: bool,
+) -> Result<ExpertSizes, LoadError> {
+    let sizes = ExpertSizes {
+        hidden,
+        intermediate: config.size("moe_intermediate_size")?,
+        n_experts: config.size("num_experts")?,
+        chosen: config.size("num_experts_per_tok")?,
+        renormalized,
+    };
+    if sizes.chosen > sizes.n_experts {
+        let what =
+            format!("expected at most the {} experts, found {}", sizes.n_experts, sizes.chosen);
+        return Err(config.wrong("num_experts_per_tok", what));
+    }
+    Ok(sizes)
+}
+
 /// Which layers have experts, and how large they are.
 struct Config {
     dense: qwen3::Config,
@@ -17,20 +39,8 @@ struct Config {
 impl Config {
     fn read(config: &ConfigJson) -> Result<Self, LoadError> {
         let dense = qwen3::Config::read(config)?;
-        let experts = ExpertSizes {
-            hidden: dense.sizes.hidden_size,
-            intermediate: config.size("moe_intermediate_size")?,
-            n_experts: config.size("num_experts")?,
-            chosen: config.size("num_experts_per_tok")?,
-            renormalized: config.optional("norm_topk_prob")?.unwrap_or(false),
-        };
-        if experts.chosen > experts.n_experts {
-            let what = format!(
-                "expected at most the {} experts, found {}",
-                experts.n_experts, experts.chosen
-            );
-            return Err(config.wrong("num_experts_per_tok", what));
-        }
+        let renormalized = config.optional("norm_topk_prob")?.unwrap_or(false);
+        let experts = experts(config, dense.sizes.hidden_size, renormalized)?;
         Ok(Self {
             dense,
             experts,
