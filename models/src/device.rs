@@ -39,11 +39,8 @@ pub fn choose(choice: DeviceChoice) -> Result<bool, DeviceError> {
         Device::set_default(&Device::cpu());
         return Ok(false);
     }
-    // MLX's own default is the GPU where its library was built for one.
-    let is_gpu =
-        matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu));
     let works = || Array::from_f32(1.0).add(Array::from_f32(1.0)).and_then(|two| two.eval());
-    match (is_gpu, choice) {
+    match (is_gpu(), choice) {
         (true, DeviceChoice::Gpu) => works().map(|()| true).map_err(DeviceError::Broken),
         (true, _) if works().is_ok() => Ok(true),
         (false, DeviceChoice::Gpu) => Err(DeviceError::CpuLibrary),
@@ -87,6 +84,7 @@ pub fn on_gpu() -> bool {
     test_graph() == TestGraph::Gpu || is_gpu()
 }
 
+/// MLX's own default is the GPU where its library was built for one.
 fn is_gpu() -> bool {
     matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu))
 }
@@ -104,14 +102,8 @@ pub fn memory() -> (u64, u64) {
 pub fn recommended_memory() -> u64 {
     static BYTES: OnceLock<u64> = OnceLock::new();
     // Asked of the GPU only where there is one: MLX reports an error otherwise.
-    let ask = || {
-        if is_gpu() {
-            mlx_sys::device_figure(true, c"max_recommended_working_set_size")
-        } else {
-            None
-        }
-    };
-    *BYTES.get_or_init(|| ask().map_or(0, |bytes| bytes as u64))
+    let figure = || mlx_sys::device_figure(true, c"max_recommended_working_set_size");
+    *BYTES.get_or_init(|| is_gpu().then(figure).flatten().map_or(0, |bytes| bytes as u64))
 }
 
 /// Bytes that this process can still use: what is free in the machine, and no more than the GPU's
