@@ -12,7 +12,7 @@ use mlx_rs::{Array, Dtype};
 
 pub(super) use config::{AttentionWindow, Config, Keys, wrong};
 
-use super::{BlockRequest, DraftBatch, DraftInfo, DraftPart, Proposal, TokenDraft};
+use super::{BlockRequest, DraftBatch, DraftInfo, DraftPart, Proposal, TokenDraft, lengths};
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
@@ -55,9 +55,8 @@ impl Attention {
         attention: AttentionWindow,
         bits: Option<i32>,
     ) -> Result<Self, LoadError> {
-        let Config {
-            n_heads, n_kv_heads, head_dim, hidden_size, attention_bias, rms_norm_eps, ..
-        } = *config;
+        let Config { n_heads, n_kv_heads, head_dim, rms_norm_eps, .. } = *config;
+        let Config { hidden_size: hidden, attention_bias: bias, .. } = *config;
         let [q, k, v, o] =
             ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("{name}.{part}"));
         let (wide, narrow) = (n_heads * head_dim, n_kv_heads * head_dim);
@@ -65,17 +64,10 @@ impl Attention {
             HeadNorm::load(weights, &[(&format!("{name}.{part}"), heads)], head_dim, rms_norm_eps)
         };
         Ok(Self {
-            q_proj: Linear::load(weights, &q, wide, hidden_size, attention_bias)?
+            q_proj: Linear::load(weights, &q, wide, hidden, bias)?.quantized(bits)?,
+            kv_proj: Linear::load_joined(weights, &[(&k, narrow), (&v, narrow)], hidden, bias)?
                 .quantized(bits)?,
-            kv_proj: Linear::load_joined(
-                weights,
-                &[(&k, narrow), (&v, narrow)],
-                hidden_size,
-                attention_bias,
-            )?
-            .quantized(bits)?,
-            o_proj: Linear::load(weights, &o, hidden_size, wide, attention_bias)?
-                .quantized(bits)?,
+            o_proj: Linear::load(weights, &o, hidden, wide, bias)?.quantized(bits)?,
             q_norm: norm(weights, "q_norm", n_heads)?,
             k_norm: norm(weights, "k_norm", n_kv_heads)?,
             n_heads,
@@ -144,30 +136,16 @@ impl Layer {
         attention: AttentionWindow,
         bits: Option<i32>,
     ) -> Result<Self, LoadError> {
+        let Config { hidden_size: hidden, intermediate_size: width, rms_norm_eps: eps, .. } =
+            *config;
         let norm = |weights: &mut Weights, part: &str| {
-            RmsNorm::load(
-                weights,
-                &format!("{name}.{part}"),
-                config.hidden_size,
-                config.rms_norm_eps,
-            )
+            RmsNorm::load(weights, &format!("{name}.{part}"), hidden, eps)
         };
-        let mlp = GatedMlp::load(
-            weights,
-            &format!("{name}.mlp"),
-            config.hidden_size,
-            config.intermediate_size,
-            false,
-        )?;
+        let self_attn = format!("{name}.self_attn");
+        let mlp = GatedMlp::load(weights, &format!("{name}.mlp"), hidden, width, false)?;
         Ok(Self {
             input_layernorm: norm(weights, "input_layernorm")?,
-            self_attn: Attention::load(
-                weights,
-                &format!("{name}.self_attn"),
-                config,
-                attention,
-                bits,
-            )?,
+            self_attn: Attention::load(weights, &self_attn, config, attention, bits)?,
             post_attention_layernorm: norm(weights, "post_attention_layernorm")?,
             mlp: mlp.quantized(bits)?,
         })
@@ -324,17 +302,11 @@ impl<L: BlockLayer> Backbone<L> {
             .into_iter()
             .map(|rows| if self.config.bonus_proposes { (rows - 1).max(0) } else { rows })
             .collect();
+        let starts = lengths(&batch.parts, kv)?;
         let mut segments = Vec::with_capacity(batch.parts.len());
-        for (part, rows) in batch.parts.iter().zip(&queries) {
-            let unknown =
-                || ModelError::Batch(format!("sequence {} is not in the store", part.sequence.0));
-            let start = kv.length(part.sequence).ok_or_else(unknown)?;
-            segments.push(Segment {
-                sequence: part.sequence,
-                start,
-                length: part.context + rows,
-                drafted: 0,
-            });
+        for ((part, rows), start) in batch.parts.iter().zip(&queries).zip(starts) {
+            let (sequence, length) = (part.sequence, part.context + rows);
+            segments.push(Segment { sequence, start, length, drafted: 0 });
         }
         let context =
             batch.parts.iter().flat_map(|part| part.position..part.position + part.context);

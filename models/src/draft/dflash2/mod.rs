@@ -64,17 +64,11 @@ impl Convolution {
         let ConvolutionSizes { kernel, group } = sizes;
         let groups = hidden / group;
         let base = weights.take(&format!("{name}.base_kernel"), &[2, kernel, hidden])?;
-        let projection = format!("{name}.kernel_projection");
+        let (projection, numbers) = (format!("{name}.kernel_projection"), 2 * kernel * groups);
+        let projection = Linear::load(weights, &projection, numbers, hidden, false)?;
         Ok(Self {
             base_kernel: base.reshape(&[1, 2, kernel, groups, group])?,
-            kernel_projection: Linear::load(
-                weights,
-                &projection,
-                2 * kernel * groups,
-                hidden,
-                false,
-            )?
-            .quantized(bits)?,
+            kernel_projection: projection.quantized(bits)?,
             sizes,
         })
     }
