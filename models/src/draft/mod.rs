@@ -410,17 +410,37 @@ pub struct TokenDraft {
     pub logprobs: Vec<f32>,
 }
 
+/// Facts of a loaded drafter beside its weights.
+#[derive(Clone, Debug)]
+pub struct DraftFacts {
+    /// Properties of the drafter.
+    pub info: DraftInfo,
+    /// Forms of its layers' keys and values.
+    pub kv_layers: Vec<LayerKv>,
+    /// The type in which it computes.
+    pub dtype: Dtype,
+}
+
 /// A model that proposes. One set of weights, any number of sessions.
 pub trait Drafter {
+    /// Facts of the drafter beside its weights.
+    fn facts(&self) -> &DraftFacts;
+
     /// Properties of the drafter.
-    fn info(&self) -> &DraftInfo;
+    fn info(&self) -> &DraftInfo {
+        &self.facts().info
+    }
 
     /// Forms of its layers' keys and values, for [`KvStore::new`]; the store needs room for a
     /// session's context and one block.
-    fn kv_layers(&self) -> Vec<LayerKv>;
+    fn kv_layers(&self) -> Vec<LayerKv> {
+        self.facts().kv_layers.clone()
+    }
 
     /// The type in which it computes; its inputs are converted.
-    fn dtype(&self) -> Dtype;
+    fn dtype(&self) -> Dtype {
+        self.facts().dtype
+    }
 
     /// Reads context and drafts blocks; `None` if no part has a block.
     ///

@@ -11,17 +11,18 @@
 
 use std::path::Path;
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::Array;
 use paceline_vocabulary::link::ProposalKind;
 use serde_json::Value;
 
 use super::chain::{ChainRows, Chains};
 use super::{
-    Borrows, DraftBatch, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, all_tensors, lengths,
+    Borrows, DraftBatch, DraftFacts, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, all_tensors,
+    lengths,
 };
 use crate::batch::{Batch, PendingIds, Wants};
 use crate::error::{ModelError, Result};
-use crate::kv::{KvStore, LayerKv};
+use crate::kv::KvStore;
 use crate::layers::Positions;
 use crate::load::{ConfigJson, LoadError, count_token_ids};
 use crate::sample::DraftedIds;
@@ -99,7 +100,7 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
 
 /// A loaded model.
 pub(super) struct Model {
-    info: DraftInfo,
+    facts: DraftFacts,
     model: Box<dyn Target>,
     /// Drafts are ids below this one: the target has them all.
     id_limit: u32,
@@ -112,7 +113,8 @@ impl Model {
         let weights = weights.quantizing(quantize.bits());
         let model = target::load_opened(TargetFiles { dir, config, weights, weight_bytes })?;
         let id_limit = info.vocab.unwrap_or(model.info().vocab) as u32;
-        Ok(Self { info, model, id_limit })
+        let facts = DraftFacts { info, kv_layers: model.kv_layers(), dtype: model.dtype() };
+        Ok(Self { facts, model, id_limit })
     }
 
     /// A target may have ids that this model has no embedding of. They are read as id 0: a wrong
@@ -192,20 +194,12 @@ impl Model {
 }
 
 impl Drafter for Model {
-    fn info(&self) -> &DraftInfo {
-        &self.info
-    }
-
-    fn kv_layers(&self) -> Vec<LayerKv> {
-        self.model.kv_layers()
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.model.dtype()
+    fn facts(&self) -> &DraftFacts {
+        &self.facts
     }
 
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
-        batch.check(&self.info)?;
+        batch.check(self.info())?;
         let starts = lengths(&batch.parts, kv)?;
         let drafted = self.draft(batch, &starts, kv);
         // No row of a block stays, and none at all after a fault.

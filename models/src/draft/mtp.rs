@@ -22,14 +22,14 @@
 
 use std::path::Path;
 
+use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
-use mlx_rs::{Array, Dtype};
 use paceline_vocabulary::link::ProposalKind;
 
 use super::next_token::{NextToken, NextTokenModel, Scores};
-use super::{Borrows, DraftInfo, DrafterFiles, Kind, TargetEnds};
+use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind, TargetEnds};
 use crate::error::Result;
-use crate::kv::{GrowingKv, KvStore};
+use crate::kv::KvStore;
 use crate::layers::{Linear, NormWeight, RmsNorm, Rope, RopeTables};
 use crate::load::{ConfigJson, LoadError, TensorFiles};
 use crate::segment::QuerySegments;
@@ -190,8 +190,7 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
 
 /// The weights of a head.
 struct Head {
-    info: DraftInfo,
-    dtype: Dtype,
+    facts: DraftFacts,
     target: TargetEnds,
     pre_fc_norm_embedding: RmsNorm,
     pre_fc_norm_hidden: RmsNorm,
@@ -217,25 +216,14 @@ impl Head {
             [norm(names.norm_embedding)?, norm(names.norm_hidden)?, norm(names.norm)?];
         let layer = HybridBlock::load(&mut weights, names.layer, &model, norms)?;
         weights.finish()?;
-        Ok(Self { info, dtype, target, pre_fc_norm_embedding, pre_fc_norm_hidden, fc, layer, norm })
+        let facts = DraftFacts { info, kv_layers: vec![layer.kv().into()], dtype };
+        Ok(Self { facts, target, pre_fc_norm_embedding, pre_fc_norm_hidden, fc, layer, norm })
     }
 }
 
 impl NextTokenModel for Head {
-    fn info(&self) -> &DraftInfo {
-        &self.info
-    }
-
-    fn kv(&self) -> GrowingKv {
-        self.layer.kv()
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn vocab(&self) -> u32 {
-        self.info.vocab.unwrap_or(0) as u32
+    fn facts(&self) -> &DraftFacts {
+        &self.facts
     }
 
     fn rope(&self) -> &Rope {
@@ -243,7 +231,7 @@ impl NextTokenModel for Head {
     }
 
     fn features(&self, states: &Array) -> Result<Array> {
-        Ok(self.target.norm(states)?.as_dtype(self.dtype)?)
+        Ok(self.target.norm(states)?.as_dtype(self.facts.dtype)?)
     }
 
     fn embed(&self, ids: &Array) -> Result<Array> {

@@ -16,29 +16,20 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
-use mlx_rs::{Array, Dtype};
 
 use super::chain::{ChainRows, Chains};
-use super::{DraftBatch, DraftInfo, Drafter, Proposal, lengths};
+use super::{DraftBatch, DraftFacts, Drafter, Proposal, lengths};
 use crate::error::{ModelError, Result};
-use crate::kv::{GrowingKv, KvStore, LayerKv};
+use crate::kv::KvStore;
 use crate::layers::{Rope, RopeTables};
 use crate::segment::{QuerySegments, Segment, SequenceId};
 
 /// The arithmetic of such a drafter. One set of weights, which remembers no session.
 pub(super) trait NextTokenModel {
-    /// Properties of the drafter.
-    fn info(&self) -> &DraftInfo;
-
-    /// Form of the layer's keys and values.
-    fn kv(&self) -> GrowingKv;
-
-    /// The type in which it computes.
-    fn dtype(&self) -> Dtype;
-
-    /// Ids below this one have an embedding, and no others are proposed.
-    fn vocab(&self) -> u32;
+    /// Facts of the drafter. Ids below its vocabulary have an embedding, and no others are proposed.
+    fn facts(&self) -> &DraftFacts;
 
     /// How the heads of its layer turn.
     fn rope(&self) -> &Rope;
@@ -186,6 +177,10 @@ impl<M: NextTokenModel> NextToken<M> {
         Self { model, last_rows: RefCell::default() }
     }
 
+    fn vocab(&self) -> u32 {
+        self.info().vocab.unwrap_or(0) as u32
+    }
+
     /// Reads the context: the output of the last row of each block that begins `[blocks, hidden]`;
     /// `None` without such blocks.
     fn read(
@@ -201,10 +196,10 @@ impl<M: NextTokenModel> NextToken<M> {
         for segment in &context.places.segments {
             kv.commit(segment.sequence, segment.start)?;
         }
-        let (model, dtype) = (&self.model, self.model.dtype());
+        let (model, dtype) = (&self.model, self.dtype());
         let hidden = model.features(&context.hidden(states)?.as_dtype(dtype)?)?;
         // A target may have padding ids that have no embedding here.
-        let known = |id: u32| if id < model.vocab() { id } else { 0 };
+        let known = |id: u32| if id < self.vocab() { id } else { 0 };
         let ids: Vec<u32> = context.rows().map(|row| known(row.next_id)).collect();
         let positions: Vec<i32> = context.rows().map(|row| row.position).collect();
         let embeddings = model.embed(&Array::from_slice(&ids, &[ids.len() as i32]))?;
@@ -233,7 +228,7 @@ impl<M: NextTokenModel> NextToken<M> {
             places.segments.push(Segment { sequence: part.sequence, start, length: 1, drafted: 0 });
             places.queries.push(1);
         }
-        let dtype = self.model.dtype();
+        let dtype = self.dtype();
         let rope = self.model.rope().rows(&positions, dtype)?;
         let embeddings = self.model.embed(&next.id_array())?.as_dtype(dtype)?;
         let output = self.model.layer(&embeddings, hidden, &places, &rope, kv)?;
@@ -248,7 +243,7 @@ impl<M: NextTokenModel> NextToken<M> {
     ) -> Result<Option<Proposal>> {
         let context = ContextRows::new(batch, starts, &self.last_rows.borrow())?;
         let output = self.read(&context, batch.hidden_states.as_ref(), kv)?;
-        let mut chains = Chains::new(&batch.parts, self.model.vocab(), |at| context.begins[at]);
+        let mut chains = Chains::new(&batch.parts, self.vocab(), |at| context.begins[at]);
         if let Some(mut output) = output {
             loop {
                 let Scores { logits, hidden } = self.model.scores(&output)?;
@@ -282,20 +277,12 @@ impl<M: NextTokenModel> NextToken<M> {
 }
 
 impl<M: NextTokenModel> Drafter for NextToken<M> {
-    fn info(&self) -> &DraftInfo {
-        self.model.info()
-    }
-
-    fn kv_layers(&self) -> Vec<LayerKv> {
-        vec![self.model.kv().into()]
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.model.dtype()
+    fn facts(&self) -> &DraftFacts {
+        self.model.facts()
     }
 
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
-        batch.check(self.model.info())?;
+        batch.check(self.info())?;
         let starts = lengths(&batch.parts, kv)?;
         let drafted = self.draft(batch, &starts, kv);
         // No row of a block stays, and none at all after a fault.

@@ -12,7 +12,9 @@ use mlx_rs::{Array, Dtype};
 
 pub(super) use config::{AttentionWindow, Config, Keys, wrong};
 
-use super::{BlockRequest, DraftBatch, DraftInfo, DraftPart, Proposal, TokenDraft, lengths};
+use super::{
+    BlockRequest, DraftBatch, DraftFacts, DraftInfo, DraftPart, Proposal, TokenDraft, lengths,
+};
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
@@ -175,8 +177,8 @@ impl BlockLayer for Layer {
 
 /// Everything between the hidden states given and the hidden rows that propose.
 pub(super) struct Backbone<L> {
+    pub(super) facts: DraftFacts,
     pub(super) config: Config,
-    pub(super) dtype: Dtype,
     rope: Rope,
     fc: Linear,
     hidden_norm: RmsNorm,
@@ -202,10 +204,11 @@ fn check_dtype(weights: &Weights<'_>) -> Result<Dtype, LoadError> {
 
 impl<L: BlockLayer> Backbone<L> {
     /// Reads the backbone's tensors; `layer` reads those of a layer by the beginning of their names
-    /// and its attention's rule. `rotary` has the rotary keys.
+    /// and its attention's rule. `rotary` has the rotary keys, `info` describes the drafter.
     pub(super) fn load(
         weights: &mut Weights,
         rotary: &ConfigJson,
+        info: DraftInfo,
         config: Config,
         bits: Option<i32>,
         layer: impl Fn(&mut Weights, &str, AttentionWindow) -> Result<L, LoadError>,
@@ -226,17 +229,14 @@ impl<L: BlockLayer> Backbone<L> {
         let norm = RmsNorm::load(weights, "norm", hidden, eps)?;
         let scale = |scale| Array::from_f32(scale).as_dtype(dtype);
         let embedding_scale = config.embedding_scale.map(scale).transpose()?;
-        Ok(Self { config, dtype, rope, fc, hidden_norm, layers, norm, embedding_scale })
-    }
-
-    /// Forms of the layers' keys and values, for the KV store.
-    pub(super) fn kv_layers(&self) -> Vec<LayerKv> {
-        let Config { n_kv_heads: n_kv, head_dim, .. } = self.config;
-        let layer = |attention: &AttentionWindow| {
+        let Config { n_kv_heads: n_kv, head_dim, .. } = config;
+        let kv = |attention: &AttentionWindow| {
             let window = attention.window;
             LayerKv::Growing(GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window })
         };
-        self.config.layers.iter().map(layer).collect()
+        let kv_layers = config.layers.iter().map(kv).collect();
+        let facts = DraftFacts { info, kv_layers, dtype };
+        Ok(Self { facts, config, rope, fc, hidden_norm, layers, norm, embedding_scale })
     }
 
     /// Reads the context and fills the blocks: the rows that propose, after the final norm
@@ -248,7 +248,7 @@ impl<L: BlockLayer> Backbone<L> {
             self.read_context(&step, kv)?;
             return Ok(None);
         };
-        let mut x = embeddings.as_dtype(self.dtype)?;
+        let mut x = embeddings.as_dtype(self.facts.dtype)?;
         if self.config.bonus_proposes {
             // Of each block all embeddings but the last mask token's.
             x = rows_of_blocks(&x, &asked_rows(batch), |rows| 0..rows - 1)?;
@@ -270,12 +270,11 @@ impl<L: BlockLayer> Backbone<L> {
     pub(super) fn propose_ids(
         &self,
         batch: &DraftBatch,
-        info: &DraftInfo,
         vocab: i32,
         kv: &mut KvStore,
         choose: impl FnOnce(&Array, &[(DraftPart, BlockRequest)]) -> Result<Vec<TokenDraft>>,
     ) -> Result<Option<Proposal>> {
-        batch.check(info)?;
+        batch.check(&self.facts.info)?;
         let blocks = batch.blocks(vocab)?;
         let hidden = self.forward(batch, kv)?;
         let drafts = hidden.map(|hidden| choose(&hidden, &blocks)).transpose()?;
@@ -316,11 +315,12 @@ impl<L: BlockLayer> Backbone<L> {
             .zip(&queries)
             .flat_map(|(part, rows)| (part.position + part.context..).take(*rows as usize));
         let positions: Vec<i32> = context.chain(block).collect();
-        let key_rope = self.rope.rows(&positions, self.dtype)?;
+        let dtype = self.facts.dtype;
+        let key_rope = self.rope.rows(&positions, dtype)?;
         let query_rope = key_rope.last(queries.iter().sum())?;
         let context = match &batch.hidden_states {
             Some(rows) => {
-                Some(self.hidden_norm.forward(&self.fc.forward(&rows.as_dtype(self.dtype)?)?)?)
+                Some(self.hidden_norm.forward(&self.fc.forward(&rows.as_dtype(dtype)?)?)?)
             }
             None => None,
         };

@@ -5,13 +5,14 @@ mod config;
 
 use std::path::Path;
 
-use mlx_rs::Dtype;
 use paceline_vocabulary::link::ProposalKind;
 
 use super::block_diffusion::{Backbone, Config, Layer, commit_context};
-use super::{Borrows, DraftBatch, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, all_tensors};
+use super::{
+    Borrows, DraftBatch, DraftFacts, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, all_tensors,
+};
 use crate::error::Result;
-use crate::kv::{KvStore, LayerKv};
+use crate::kv::KvStore;
 use crate::load::{LoadError, Weights};
 
 /// Refuses a checkpoint with tensors of a related kind.
@@ -56,7 +57,6 @@ fn info(sizes: &Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
 
 /// A loaded DFlash drafter.
 pub(super) struct Dflash {
-    info: DraftInfo,
     backbone: Backbone<Layer>,
 }
 
@@ -68,30 +68,22 @@ impl Dflash {
         let bits = quantize.bits();
         let mut weights = weights.with_prefix_of("model.", "fc.weight");
         check_tensors(&weights)?;
-        let layer = sizes.clone();
-        let backbone = Backbone::load(&mut weights, config, sizes, bits, |weights, name, rule| {
-            Layer::load(weights, name, &layer, rule, bits)
-        })?;
+        let layer = |weights: &mut Weights, name: &str, rule| {
+            Layer::load(weights, name, &sizes, rule, bits)
+        };
+        let backbone = Backbone::load(&mut weights, config, info, sizes.clone(), bits, layer)?;
         weights.finish()?;
-        Ok(Self { info, backbone })
+        Ok(Self { backbone })
     }
 }
 
 impl Drafter for Dflash {
-    fn info(&self) -> &DraftInfo {
-        &self.info
-    }
-
-    fn kv_layers(&self) -> Vec<LayerKv> {
-        self.backbone.kv_layers()
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.backbone.dtype
+    fn facts(&self) -> &DraftFacts {
+        &self.backbone.facts
     }
 
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
-        batch.check(&self.info)?;
+        batch.check(self.info())?;
         let hidden = self.backbone.forward(batch, kv)?;
         commit_context(batch, kv)?;
         Ok(hidden.map(Proposal::Hidden))

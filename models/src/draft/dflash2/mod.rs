@@ -19,11 +19,11 @@ use config::{Config, Convolution as ConvolutionSizes};
 
 use super::block_diffusion::{self, Attention, Backbone, BlockLayer, Layer, Step};
 use super::{
-    BlockRequest, Borrows, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
-    TokenDraft, all_tensors,
+    BlockRequest, Borrows, DraftBatch, DraftFacts, DraftInfo, DraftPart, Drafter, DrafterFiles,
+    Kind, Proposal, TokenDraft, all_tensors,
 };
 use crate::error::Result;
-use crate::kv::{KvStore, LayerKv};
+use crate::kv::KvStore;
 use crate::layers::{Embedding, Linear};
 use crate::load::{LoadError, Weights};
 use crate::sample::{draw, softcap};
@@ -270,7 +270,6 @@ impl Candidates<'_> {
 
 /// A loaded DFlash 2 drafter.
 pub(super) struct Dflash2 {
-    info: DraftInfo,
     backbone: Backbone<ConvolvedLayer>,
     candidate_selector: CandidateSelector,
     lm_head: Linear,
@@ -297,11 +296,12 @@ impl Dflash2 {
             let plain = Layer::load(weights, name, &sizes.backbone, rule, bits)?;
             Ok(ConvolvedLayer { plain, attention_conv, mlp_conv })
         };
-        let backbone = Backbone::load(&mut weights, config, sizes.backbone.clone(), bits, layer)?;
+        let backbone =
+            Backbone::load(&mut weights, config, info, sizes.backbone.clone(), bits, layer)?;
         let candidate_selector = CandidateSelector::load(&mut weights, &sizes, bits)?;
         weights.finish()?;
         let Config { vocab, output_multiplier, .. } = sizes;
-        Ok(Self { info, backbone, candidate_selector, lm_head, vocab, output_multiplier })
+        Ok(Self { backbone, candidate_selector, lm_head, vocab, output_multiplier })
     }
 
     /// Logits `[P, vocab]`, float32, of rows after the final norm.
@@ -318,20 +318,12 @@ impl Dflash2 {
 }
 
 impl Drafter for Dflash2 {
-    fn info(&self) -> &DraftInfo {
-        &self.info
-    }
-
-    fn kv_layers(&self) -> Vec<LayerKv> {
-        self.backbone.kv_layers()
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.backbone.dtype
+    fn facts(&self) -> &DraftFacts {
+        &self.backbone.facts
     }
 
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
-        self.backbone.propose_ids(batch, &self.info, self.vocab, kv, |hidden, blocks| {
+        self.backbone.propose_ids(batch, self.vocab, kv, |hidden, blocks| {
             self.candidate_selector.select(hidden, &self.logits(hidden)?, blocks)
         })
     }

@@ -18,11 +18,11 @@ use super::block_diffusion::{self, Backbone, Layer};
 use super::chain::Chains;
 use super::vocabulary::{BadOffset, RowsById};
 use super::{
-    BlockRequest, Borrows, DraftBatch, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
-    TokenDraft, all_tensors,
+    BlockRequest, Borrows, DraftBatch, DraftFacts, DraftInfo, DraftPart, Drafter, DrafterFiles,
+    Kind, Proposal, TokenDraft, all_tensors,
 };
 use crate::error::Result;
-use crate::kv::{KvStore, LayerKv};
+use crate::kv::KvStore;
 use crate::layers::{Embedding, Linear};
 use crate::load::{LoadError, TensorFiles, Weights};
 use crate::sample::softcap;
@@ -132,7 +132,6 @@ fn reduced_vocabulary(
 
 /// A loaded DSpark drafter.
 pub(super) struct Dspark {
-    info: DraftInfo,
     backbone: Backbone<Layer>,
     lm_head: Linear,
     markov_head: Option<MarkovHead>,
@@ -152,6 +151,7 @@ impl Dspark {
         let backbone = Backbone::load(
             &mut weights,
             &rotary,
+            info,
             sizes.backbone.clone(),
             bits,
             |weights, name, rule| Layer::load(weights, name, &sizes.backbone, rule, bits),
@@ -183,7 +183,7 @@ impl Dspark {
         }
         weights.finish()?;
         let vocab = sizes.vocab;
-        Ok(Self { info, backbone, lm_head, markov_head, confidence_head, reduced, vocab })
+        Ok(Self { backbone, lm_head, markov_head, confidence_head, reduced, vocab })
     }
 
     /// Logits `[P, draft vocabulary]`, float32, of rows after the final norm.
@@ -272,21 +272,12 @@ fn cut(drafts: &mut [TokenDraft], confidences: &[Array]) -> Result<()> {
 }
 
 impl Drafter for Dspark {
-    fn info(&self) -> &DraftInfo {
-        &self.info
-    }
-
-    fn kv_layers(&self) -> Vec<LayerKv> {
-        self.backbone.kv_layers()
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.backbone.dtype
+    fn facts(&self) -> &DraftFacts {
+        &self.backbone.facts
     }
 
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
-        self.backbone.propose_ids(batch, &self.info, self.vocab, kv, |hidden, blocks| {
-            self.chain(hidden, blocks)
-        })
+        self.backbone
+            .propose_ids(batch, self.vocab, kv, |hidden, blocks| self.chain(hidden, blocks))
     }
 }

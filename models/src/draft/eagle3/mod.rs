@@ -16,7 +16,7 @@ use layer::{Features, Layer};
 
 use super::next_token::{NextToken, NextTokenModel, Scores};
 use super::vocabulary::{BadOffset, RowsById};
-use super::{Borrows, DraftInfo, DrafterFiles, Kind, all_tensors};
+use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind, all_tensors};
 use crate::error::Result;
 use crate::kv::{GrowingKv, KvStore};
 use crate::layers::{Embedding, Linear, RmsNorm, Rope, RopeTables};
@@ -116,9 +116,8 @@ fn check_tensors(weights: &Weights<'_>) -> Result<(), LoadError> {
 
 /// The weights of an EAGLE-3 drafter.
 struct Eagle3 {
-    info: DraftInfo,
-    config: Config,
-    dtype: Dtype,
+    facts: DraftFacts,
+    norm_output: bool,
     rope: Rope,
     embed_tokens: Embedding,
     features: Features,
@@ -142,28 +141,17 @@ impl Eagle3 {
         let norm = RmsNorm::load(&mut weights, "norm", hidden_size, sizes.rms_norm_eps)?;
         let vocabulary = DraftVocabulary::load(&mut weights, &sizes)?;
         weights.finish()?;
+        let Config { n_kv_heads: n_kv, head_dim, norm_output, .. } = sizes;
+        let kv = GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None };
         let info = info(&sizes, dir, weight_bytes);
-        let config = sizes;
-        Ok(Self { info, config, dtype, rope, embed_tokens, features, layer, norm, vocabulary })
+        let facts = DraftFacts { info, kv_layers: vec![kv.into()], dtype };
+        Ok(Self { facts, norm_output, rope, embed_tokens, features, layer, norm, vocabulary })
     }
 }
 
 impl NextTokenModel for Eagle3 {
-    fn info(&self) -> &DraftInfo {
-        &self.info
-    }
-
-    fn kv(&self) -> GrowingKv {
-        let Config { n_kv_heads: n_kv, head_dim, .. } = self.config;
-        GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None }
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn vocab(&self) -> u32 {
-        self.config.vocab as u32
+    fn facts(&self) -> &DraftFacts {
+        &self.facts
     }
 
     fn rope(&self) -> &Rope {
@@ -192,7 +180,7 @@ impl NextTokenModel for Eagle3 {
     fn scores(&self, output: &Array) -> Result<Scores> {
         let normed = self.norm.forward(output)?;
         let logits = self.vocabulary.logits(&normed)?;
-        let hidden = if self.config.norm_output { normed } else { output.clone() };
+        let hidden = if self.norm_output { normed } else { output.clone() };
         Ok(Scores { logits, hidden })
     }
 }
