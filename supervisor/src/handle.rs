@@ -131,9 +131,7 @@ impl ActorHandle {
     /// # Errors
     /// The mailbox is full, or the service is about to end.
     pub(crate) async fn target(&self) -> Result<Option<TargetAccess>, Status> {
-        let (reply, answer) = oneshot::channel();
-        self.mail.try_send(Mail::Target { reply }).map_err(|_| taken_in())?;
-        answer.await.map_err(|_| stopping())
+        self.asked(|reply| Mail::Target { reply }, taken_in).await
     }
 
     /// A snapshot of everything.
@@ -141,13 +139,7 @@ impl ActorHandle {
     /// # Errors
     /// The mailbox is full, or the service is about to end.
     pub async fn status(&self) -> Result<StatusResponse, Status> {
-        let (reply, answer) = oneshot::channel();
-        let full = |_| {
-            Reason::QueueFull
-                .status("the service has as many questions to answer as it can; try again in 1 s")
-        };
-        self.mail.try_send(Mail::Status { reply }).map_err(full)?;
-        answer.await.map_err(|_| stopping())
+        self.asked(|reply| Mail::Status { reply }, too_many_questions).await
     }
 
     /// Resolves when the actor has answered, after everything that waits before this question.
@@ -166,7 +158,7 @@ impl ActorHandle {
     /// # Errors
     /// It cannot be carried out, the mailbox is full, or the service is about to end.
     pub async fn order_drafter(&self, order: DrafterOrder) -> Result<StatusResponse, Status> {
-        self.carried_out(|reply| Mail::DrafterOrder { order, reply }).await
+        self.asked(|reply| Mail::DrafterOrder { order, reply }, too_many_questions).await?
     }
 
     /// Sends an operator's order about another process, or the whole service, and waits likewise.
@@ -174,20 +166,18 @@ impl ActorHandle {
     /// # Errors
     /// As [`ActorHandle::order_drafter`].
     pub async fn order(&self, order: OperatorOrder) -> Result<StatusResponse, Status> {
-        self.carried_out(|reply| Mail::OperatorOrder { order, reply }).await
+        self.asked(|reply| Mail::OperatorOrder { order, reply }, too_many_questions).await?
     }
 
-    async fn carried_out(
+    /// Sends the actor a question and waits for its answer. `full` is the error of a full mailbox.
+    async fn asked<T>(
         &self,
-        mail: impl FnOnce(oneshot::Sender<Result<StatusResponse, Status>>) -> Mail,
-    ) -> Result<StatusResponse, Status> {
+        question: impl FnOnce(oneshot::Sender<T>) -> Mail,
+        full: fn() -> Status,
+    ) -> Result<T, Status> {
         let (reply, answer) = oneshot::channel();
-        let full = |_| {
-            Reason::QueueFull
-                .status("the service has as many questions to answer as it can; try again in 1 s")
-        };
-        self.mail.try_send(mail(reply)).map_err(full)?;
-        answer.await.map_err(|_| stopping())?
+        self.mail.try_send(question(reply)).map_err(|_| full())?;
+        answer.await.map_err(|_| stopping())
     }
 
     /// Sets a key of the policy; returns the policy as it is then.
@@ -195,13 +185,7 @@ impl ActorHandle {
     /// # Errors
     /// The mailbox is full, or the service is about to end.
     pub async fn set_policy(&self, change: PolicyChange) -> Result<PolicyResponse, Status> {
-        let (reply, answer) = oneshot::channel();
-        let full = |_| {
-            Reason::QueueFull
-                .status("the service has as many questions to answer as it can; try again in 1 s")
-        };
-        self.mail.try_send(Mail::SetPolicy { change, reply }).map_err(full)?;
-        answer.await.map_err(|_| stopping())?
+        self.asked(|reply| Mail::SetPolicy { change, reply }, too_many_questions).await?
     }
 
     /// Resolves when the actor has ended.
@@ -290,6 +274,11 @@ impl Drop for AdmissionGuard {
 fn taken_in() -> Status {
     let message = "the service takes in as many requests as it can; try again in 1 s";
     Reason::QueueFull.field("limits.queue", message)
+}
+
+fn too_many_questions() -> Status {
+    let message = "the service has as many questions to answer as it can; try again in 1 s";
+    Reason::QueueFull.status(message)
 }
 
 fn stopping() -> Status {
