@@ -1,7 +1,8 @@
 //! Makes a link: a pair of sockets and a segment, one end for each worker. The supervisor retains
 //! nothing of it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use paceline_link::{SEGMENT_BYTES, make_pair};
@@ -30,34 +31,20 @@ pub fn begin(
     let path = |worker: WorkerId| dir.socket(&format!("{}.link", worker.name()));
     let (drafter, target) = (path(WorkerId::Drafter(slot)), path(WorkerId::Target));
     let hand_over = move || {
-        let stamp = |epoch: Epoch| Stamp { term: term.0, epoch: epoch.0 };
         let pair = make_pair(SEGMENT_BYTES)
             .map_err(|error| format!("no shared memory for it: {error}"))?;
         let segment = pair.segment.as_fd();
+        let send = |to: &Path, epoch: Epoch, end: BorrowedFd<'_>| {
+            let stamp = Stamp { term: term.0, epoch: epoch.0 };
+            let timeout = HANDOVER_TIMEOUT;
+            paceline_link::send(to, stamp, generation, end, segment, SEGMENT_BYTES, timeout)
+        };
         // The drafter first: if it does not take its end, the target's present link is not
         // disturbed.
-        let end = pair.drafter.as_fd();
-        paceline_link::send(
-            &drafter,
-            stamp(ends.drafter),
-            generation,
-            end,
-            segment,
-            SEGMENT_BYTES,
-            HANDOVER_TIMEOUT,
-        )
-        .map_err(|error| format!("the drafter did not take it: {error}"))?;
-        let end = pair.target.as_fd();
-        paceline_link::send(
-            &target,
-            stamp(ends.target),
-            generation,
-            end,
-            segment,
-            SEGMENT_BYTES,
-            HANDOVER_TIMEOUT,
-        )
-        .map_err(|error| format!("the target did not take it: {error}"))
+        send(&drafter, ends.drafter, pair.drafter.as_fd())
+            .map_err(|error| format!("the drafter did not take it: {error}"))?;
+        send(&target, ends.target, pair.target.as_fd())
+            .map_err(|error| format!("the target did not take it: {error}"))
     };
     task::spawn("handover", async move {
         let outcome = tokio::task::spawn_blocking(hand_over).await;
