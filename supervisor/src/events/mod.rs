@@ -168,22 +168,16 @@ impl Reader {
         let written =
             tokio::task::spawn_blocking(move || file::read(&dir, last)).await.unwrap_or_default();
         let recent: Vec<_> = self.recent.lock().expect("not poisoned").iter().cloned().collect();
-        let mut seen = written
-            .iter()
-            .filter(|event| event.term == term)
-            .map(|event| event.number)
-            .max()
-            .unwrap_or(0);
+        let newest = |events: &[v1::Event]| {
+            let ours = events.iter().filter(|event| event.term == term);
+            ours.map(|event| event.number).max().unwrap_or(0)
+        };
+        let mut seen = newest(&written);
         let missing =
             recent.into_iter().filter(|event| event.number > seen).map(|event| (*event).clone());
         let mut all: Vec<v1::Event> =
             written.into_iter().chain(missing.collect::<Vec<_>>()).collect();
-        seen = all
-            .iter()
-            .filter(|event| event.term == term)
-            .map(|event| event.number)
-            .max()
-            .unwrap_or(seen);
+        seen = newest(&all);
         for event in all.drain(all.len().saturating_sub(last)..) {
             if !put(&to, Ok(event)).await {
                 return;
