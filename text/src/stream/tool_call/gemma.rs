@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::super::json::{JsonScanner, MAX_DEPTH, escape};
-use super::{BrokenToolCall, PartialToolCall, Word};
+use super::{BrokenToolCall, PartialToolCall, Word, word_of_json};
 
 const CALL: &str = "call:";
 /// Bytes of a key, a name or a number, at most.
@@ -211,13 +211,7 @@ impl GemmaToolCall {
 
     fn end_literal(&mut self, piece: &mut PartialToolCall) -> Result<(), BrokenToolCall> {
         let Expected::Literal(word) = &self.expected else { return Ok(()) };
-        // The template prints what it does not know as Python does.
-        let word = match word.trim() {
-            "True" => "true",
-            "False" => "false",
-            "None" => "null",
-            other => other,
-        };
+        let word = word_of_json(word);
         if serde_json::from_str::<Value>(word).is_err() {
             return Err(BrokenToolCall::other(
                 "a number, true, false, null or a text in quotes",

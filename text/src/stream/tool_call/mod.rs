@@ -142,6 +142,16 @@ impl ToolCallReader {
     }
 }
 
+/// JSON's word for a value without quotes, which templates may print as Python does.
+fn word_of_json(word: &str) -> &str {
+    match word.trim() {
+        "True" => "true",
+        "False" => "false",
+        "None" => "null",
+        other => other,
+    }
+}
+
 /// A word that is expected, as far as it has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Word(String);

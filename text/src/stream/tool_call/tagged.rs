@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::super::json::escape;
 use super::super::stop::longest_beginning;
 use super::super::tools::{ArgumentType, OfferedTools};
-use super::{BrokenToolCall, PartialToolCall, Word};
+use super::{BrokenToolCall, PartialToolCall, Word, word_of_json};
 
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
@@ -197,13 +197,7 @@ impl RunningValue {
 
 /// A value by its characters. What is not of its type is a text, so that nothing is lost.
 fn json_value(text: &str, kind: ArgumentType) -> String {
-    // Templates print these values as Python does.
-    let word = match text.trim() {
-        "True" => "true",
-        "False" => "false",
-        "None" => "null",
-        other => other,
-    };
+    let word = word_of_json(text);
     let parsed = serde_json::from_str::<Value>(word).ok();
     let is_value = match kind {
         ArgumentType::Json => parsed.is_some(),
