@@ -44,10 +44,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
                 Ok(TextOr::Text(text.to_owned()))
             }
 
-            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
-                Ok(TextOr::Text(text))
-            }
-
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
                 Vec::deserialize(SeqAccessDeserializer::new(list)).map(TextOr::List)
             }
@@ -106,10 +102,6 @@ impl<'de> Deserialize<'de> for Prompt {
 
             fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
                 Ok(Prompt::Text(text.to_owned()))
-            }
-
-            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
-                Ok(Prompt::Text(text))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
