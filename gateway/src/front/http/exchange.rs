@@ -258,7 +258,10 @@ async fn whole_reply<W: AnswerWriter>(
 }
 
 /// The answer, or the error in the protocol's dialect, with the request's id.
-fn finish<D: Dialect>(reply: Result<Response, InferenceError>, request_id: &str) -> Response {
+pub(super) fn finish<D: Dialect>(
+    reply: Result<Response, InferenceError>,
+    request_id: &str,
+) -> Response {
     match reply {
         Ok(mut response) => {
             if let Ok(value) = HeaderValue::from_str(request_id) {

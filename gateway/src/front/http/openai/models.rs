@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,8 +13,9 @@ use super::error::OpenAi;
 use crate::front::http::HttpFront;
 use crate::front::http::anthropic::error::Anthropic;
 use crate::front::http::anthropic::models::{MessagesModel, MessagesModelList};
-use crate::front::http::error::{Dialect, ErrorReply};
-use crate::front::http::reply::{REQUEST_ID, json_reply};
+use crate::front::http::error::Dialect;
+use crate::front::http::exchange::finish;
+use crate::front::http::reply::json_reply;
 use crate::inference::error::InferenceError;
 use crate::inference::model::ModelDescription;
 
@@ -66,16 +67,7 @@ fn is_of_anthropic(headers: &HeaderMap) -> bool {
 
 fn reply<D: Dialect>(found: Result<Value, InferenceError>) -> Response {
     let request_id = paceline_proto::ids::draw_request_id();
-    match found {
-        Ok(body) => {
-            let mut response = json_reply(StatusCode::OK, &body);
-            if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
-                response.headers_mut().insert(REQUEST_ID, id);
-            }
-            response
-        }
-        Err(error) => ErrorReply::new(error).request_id(request_id.as_str()).of::<D>(),
-    }
+    finish::<D>(found.map(|body| json_reply(StatusCode::OK, &body)), request_id.as_str())
 }
 
 /// The models of this service.
