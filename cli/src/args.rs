@@ -358,9 +358,12 @@ pub struct RestartArgs {
     /// Which process
     #[arg(value_enum)]
     pub process: Process,
-    /// Without draining: running requests are ended
+    /// Gateway, drafter: without time for running requests
     #[arg(long)]
     pub now: bool,
+    /// Target, supervisor: running requests end first. Without it they pause and go on
+    #[arg(long, conflicts_with = "now")]
+    pub drain: bool,
     /// How long to wait, and where the settings are.
     #[command(flatten)]
     pub wait: WaitArgs,

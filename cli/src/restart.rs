@@ -36,6 +36,7 @@ pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure>
         process: process.into(),
         now: args.now,
         timeout_ms: timeout_ms(&args.wait),
+        drain: args.drain,
     };
     let answer = answered(client.restart(request), answer_timeout(&args.wait), &place).await?;
     let restarted = match args.process {

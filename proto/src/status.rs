@@ -47,6 +47,8 @@ impl ReasonStatus for Reason {
         match self {
             Reason::TargetLoading
             | Reason::TargetGone
+            | Reason::ReplayLost
+            | Reason::ModelChanged
             | Reason::Restarting
             | Reason::Draining
             | Reason::CrashLoop
@@ -79,7 +81,7 @@ impl ReasonStatus for Reason {
             Reason::UnknownModel => Code::NotFound,
             Reason::Unauthenticated => Code::Unauthenticated,
             Reason::Cancelled => Code::Cancelled,
-            Reason::Numerics | Reason::Bug => Code::Internal,
+            Reason::Numerics | Reason::PoisonSuspect | Reason::Bug => Code::Internal,
         }
     }
 
@@ -243,6 +245,9 @@ mod tests {
         let table = [
             ("TARGET_LOADING", Unavailable, true),
             ("TARGET_GONE", Unavailable, true),
+            ("REPLAY_LOST", Unavailable, true),
+            ("MODEL_CHANGED", Unavailable, true),
+            ("POISON_SUSPECT", Internal, false),
             ("RESTARTING", Unavailable, true),
             ("DRAINING", Unavailable, true),
             ("CRASH_LOOP", Unavailable, true),

@@ -102,7 +102,7 @@ impl<H: Host> Actor<H> {
             mpsc::channel(settings.queue_places.saturating_add(REQUESTS).min(1 << 16));
         let (aborts, aborts_rx) = watch::channel(None);
         let (notices, notices_rx) =
-            watch::channel(status::service_state(&core.notice(), core.drafters().serves()));
+            watch::channel(status::service_state(&core, &core.notice(), Millis(0)));
         let (gateway_restarts, restarts_rx) = watch::channel(None);
         let broadcasts =
             Broadcasts { aborts: aborts_rx, notices: notices_rx, restarts: restarts_rx };
@@ -206,6 +206,7 @@ impl<H: Host> Actor<H> {
                 self.names.insert(ticket, Named { id, class, routed: None });
                 Event::Submitted { ticket, summary }
             }
+            Mail::Resumed { ticket } => Event::Resumed { ticket },
             Mail::Worker(worker, event) => {
                 if let (WorkerId::Target, worker::Event::Heartbeat(_)) = (worker, &event) {
                     self.read_memory();
@@ -506,7 +507,8 @@ impl<H: Host> Actor<H> {
     }
 
     fn announce(&mut self, notice: &Notice) {
-        self.notices.send_replace(status::service_state(notice, self.core.drafters().serves()));
+        let state = status::service_state(&self.core, notice, self.clock.now());
+        self.notices.send_replace(state);
     }
 
     /// Announces a change of the drafter's health. The core does not announce it, because no

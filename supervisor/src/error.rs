@@ -70,6 +70,11 @@ pub fn denied(denial: Denial) -> Status {
             let refusal = Refusal::new(reason, message).fact("earliest_ms", earliest_ms);
             refusal.fact("patience_ms", remaining_ms).fact(COMPLETION_TOKENS, 0)
         }
+        Denial::PoisonSuspect => {
+            let message = "the target ended twice while it worked on this request, so the request is \
+                           refused for 10 minutes; change the prompt, its images or its schema";
+            Refusal::new(reason, message)
+        }
         Denial::DeadlinePassed { waited_ms } => {
             let message =
                 format!("the deadline passed in the queue, after {:.1} s", seconds(waited_ms));

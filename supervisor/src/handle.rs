@@ -241,6 +241,11 @@ pub struct AdmissionGuard {
 }
 
 impl AdmissionGuard {
+    /// Number of the request.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
     /// The request ended well, in this way.
     pub fn ended_well(&mut self, done: &Done, completion_tokens: u64, first_ms: u64) {
         let route = wire::served_route(done.route);

@@ -35,6 +35,11 @@ pub enum Mail {
         /// Where the decision goes.
         reply: oneshot::Sender<AdmissionDecision>,
     },
+    /// A resumed request has its first new tokens.
+    Resumed {
+        /// Number of the request.
+        ticket: Ticket,
+    },
     /// An event of a worker.
     Worker(WorkerId, worker::Event),
     /// Free memory of the machine was read.

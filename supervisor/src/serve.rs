@@ -1,6 +1,7 @@
 //! The services on the supervisor's socket: `Supervisor` for the gateway, `Operations` for
 //! operators.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use paceline_proto::v1::{
 use paceline_supervisor_core::RequestSummary;
 use paceline_supervisor_core::drafter::DrafterOrder;
 use paceline_supervisor_core::operations::{OperatorOrder, ServiceProcess};
+use paceline_supervisor_core::poison::Fingerprint;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::{KeyId, RequestId, chain};
 use tokio_stream::wrappers::WatchStream;
@@ -35,6 +37,17 @@ use crate::mailbox::{GatewayRestart, Mail};
 use crate::preparation;
 use crate::relay::{self, Batches};
 use crate::wire;
+
+/// The content of a request, without its continuation, seed and limits.
+fn fingerprint(generation: &Generation) -> Fingerprint {
+    let mut hasher = DefaultHasher::new();
+    generation.prompt_ids.hash(&mut hasher);
+    generation.images.iter().for_each(|image| image.digest.hash(&mut hasher));
+    if let Some(grammar) = &generation.grammar {
+        grammar.frame.hash(&mut hasher);
+    }
+    Fingerprint(hasher.finish())
+}
 
 /// Interval between two signs of life to the gateway, which counts a supervisor as hung after six
 /// of them.
@@ -109,6 +122,8 @@ impl Services {
             deadline,
             wish,
             patches,
+            resumed: request.resumed > 0,
+            fingerprint: fingerprint(&generation),
         };
         Ok(CheckedRequest { id, generation, summary })
     }
@@ -165,7 +180,11 @@ impl Supervisor for Services {
             let grant = &mut admitted.grant;
             grant.queued_ms += prepared.as_ref().map_or(0, |prepared| prepared.waited_ms);
             tracing::debug!(epoch = grant.epoch.0, queued_ms = grant.queued_ms, permit = ?grant.permit, "forwarded");
+            let ticket = admitted.guard.ticket();
             let batches = relay::forward(&self.handle, generation, admitted).await;
+            if summary.resumed && batches.is_ok() {
+                self.handle.send(Mail::Resumed { ticket }).await;
+            }
             // The target has the request: it needs no prepared grammar any more.
             drop(prepared);
             batches
@@ -299,7 +318,12 @@ impl Operations for Services {
                 return Err(Reason::InvalidArgument.field("process", message));
             }
         };
-        let order = OperatorOrder::Restart { process: target, at_once: request.now };
+        let at_once = match target {
+            // The gateway submits interrupted requests again.
+            ServiceProcess::Target | ServiceProcess::Supervisor => request.now || !request.drain,
+            ServiceProcess::Gateway | ServiceProcess::Drafter => request.now,
+        };
+        let order = OperatorOrder::Restart { process: target, at_once };
         let status = self.within(request.timeout_ms, target, self.handle.order(order)).await?;
         let term = status.term;
         Ok(Response::new(RestartResponse { process: Some(process(status, target)), term }))

@@ -29,15 +29,22 @@ pub struct OwnProcess {
     pub model_dir: PathBuf,
 }
 
-/// The gateway's view. `drafter_serves` is `Drafters::serves`.
-pub fn service_state(notice: &Notice, drafter_serves: bool) -> ServiceState {
+/// The gateway's view at `now`.
+pub fn service_state(core: &Supervisor, notice: &Notice, now: Millis) -> ServiceState {
     let (reason, message) = match &notice.outage {
         None => (String::new(), String::new()),
         Some(outage) => (outage.reason.word().to_owned(), outage.why.clone()),
     };
     let model = notice.described.as_ref().and_then(|described| described.model());
     let model = model.cloned().map(Into::into);
-    ServiceState { can_serve: notice.outage.is_none(), reason, message, model, drafter_serves }
+    ServiceState {
+        can_serve: notice.outage.is_none(),
+        reason,
+        message,
+        model,
+        drafter_serves: core.drafters().serves(),
+        retry_ms: u32::try_from(core.retry_ms(now)).unwrap_or(u32::MAX),
+    }
 }
 
 /// The operators' view at `now`, which counts from our start.

@@ -88,6 +88,8 @@ pub enum Denial {
         /// Time to its deadline, from its arrival.
         remaining_ms: u64,
     },
+    /// The target ended twice while it worked on this request.
+    PoisonSuspect,
     /// The request's deadline passed while it waited.
     DeadlinePassed {
         /// How long it waited.
@@ -111,6 +113,7 @@ impl Denial {
             Denial::KvExhausted { .. } => Reason::KvExhausted,
             Denial::TooLong { .. } => Reason::PromptTooLong,
             Denial::DeadlineInfeasible { .. } => Reason::DeadlineInfeasible,
+            Denial::PoisonSuspect => Reason::PoisonSuspect,
             Denial::DeadlinePassed { .. } => Reason::DeadlinePassed,
         }
     }

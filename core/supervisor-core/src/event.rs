@@ -29,6 +29,8 @@ pub enum Event {
     Repermitted { epoch: Epoch, missed: Vec<Ticket> },
     /// A request arrived.
     Submitted { ticket: Ticket, summary: RequestSummary },
+    /// A resumed request has its first new tokens.
+    Resumed { ticket: Ticket },
     /// A request ended well; its `Ended` follows.
     Served { ticket: Ticket, served: ServedRequest },
     /// An operator sets a key of the policy.

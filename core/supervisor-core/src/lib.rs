@@ -11,9 +11,10 @@
 //!   link, swaps, suspension.
 //! - [`routing`]: the policy, the route of a request, how permits reach the target.
 //! - [`admission`]: the queue, the KV ledger, deadlines.
+//! - [`poison`]: requests at which the target ended.
 //! - [`gateway`]: the gateway's reports. [`memory`]: what the machine has left.
 //!
-//! A module imports only modules that do not import it. [`ids`], [`request`], [`denial`] and
+//! A module imports only modules that do not import it. [`ids`], [`poison`], [`request`], [`denial`] and
 //! [`capacity`] are the lowest; [`event`] and [`action`] are used by [`supervisor`] alone.
 
 pub mod action;
@@ -26,6 +27,7 @@ pub mod gateway;
 pub mod ids;
 pub mod memory;
 pub mod operations;
+pub mod poison;
 pub mod request;
 pub mod routing;
 pub mod service;

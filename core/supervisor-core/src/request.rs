@@ -1,5 +1,6 @@
 //! Facts of a request that the core uses.
 
+use crate::poison::Fingerprint;
 use paceline_vocabulary::{KeyId, Lane, Millis, RouteReason, RouteWish};
 
 /// Facts of a request that admission and routing use.
@@ -19,6 +20,10 @@ pub struct RequestSummary {
     pub wish: RouteWish,
     /// Patches of all its images; 0 without images.
     pub patches: u64,
+    /// It ran before and goes on.
+    pub resumed: bool,
+    /// Its content.
+    pub fingerprint: Fingerprint,
 }
 
 impl RequestSummary {

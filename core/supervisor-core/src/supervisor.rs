@@ -18,6 +18,7 @@ use crate::gateway::{Gateway, GatewayChange};
 use crate::ids::{OrderId, Ticket, WorkerId, WorkerSlot};
 use crate::memory::MachineMemory;
 use crate::operations::{self, Operations};
+use crate::poison::Suspects;
 use crate::request::RequestSummary;
 use crate::routing::{self, PolicyChange, Routing};
 use crate::service::{self, Service, ServicePhase};
@@ -41,6 +42,7 @@ pub struct Supervisor {
     /// Free memory of the machine, as last read.
     available_bytes: Option<u64>,
     admission: Admission,
+    suspects: Suspects,
     gateway: Gateway,
     operations: Operations,
     announced: Notice,
@@ -64,13 +66,15 @@ impl Supervisor {
             drafters,
             available_bytes: None,
             admission,
+            suspects: Suspects::default(),
             gateway: Gateway::default(),
             operations: Operations::new(settings.drain_ms),
             announced,
         }
     }
 
-    /// Takes one event and returns what is to be done, in order.
+    /// Takes one event and returns what is to be done, in order. Longer than 60 lines: one arm for
+    /// each event.
     pub fn on_event(&mut self, event: Event, now: Millis) -> Vec<Action> {
         let mut out = Vec::new();
         if let Event::Starved { ms } = event {
@@ -108,7 +112,11 @@ impl Supervisor {
                 self.routing.on_repermitted(epoch, &missed, &mut self.admission, now)
             }
             Event::Submitted { ticket, summary } => self.submitted(ticket, summary, now, &mut out),
+            Event::Resumed { ticket } => self.admission.on_resumed(ticket),
             Event::Served { ticket, served } => {
+                if let Some(fingerprint) = self.admission.fingerprint(ticket) {
+                    self.suspects.clear(fingerprint);
+                }
                 self.routing.on_served(served);
                 self.admission.on_served(ticket, served);
             }
@@ -195,6 +203,9 @@ impl Supervisor {
         for action in actions {
             out.push(match action {
                 worker::Action::Abandon { epoch, cause } => {
+                    if let Some(suspect) = self.admission.suspect(epoch) {
+                        self.suspects.fell(suspect, now);
+                    }
                     self.admission.abandon(epoch);
                     let retry_ms = self.target.retry_ms(now);
                     Action::Abort { epoch, denial: Denial::Gone { cause, retry_ms } }
@@ -297,6 +308,9 @@ impl Supervisor {
         let memory = target_memory(&self.target, self.spare_bytes());
         let taken = match (self.denial(now), memory) {
             (Some(denial), _) => Err(denial),
+            (None, _) if self.suspects.refuses(summary.fingerprint, now) => {
+                Err(Denial::PoisonSuspect)
+            }
             (None, Some(memory)) => self.admission.submit(ticket, summary, &memory, now),
             (None, None) => {
                 let why = "the target has not said what it can hold".to_owned();
@@ -474,20 +488,23 @@ impl Supervisor {
 
     /// The denial of a request that arrives now; `None` if it may be served.
     fn denial(&self, now: Millis) -> Option<Denial> {
-        if let Some(outage) = self.ordered_outage() {
+        let outage = self.outage()?;
+        let crash_loop = outage.reason == Reason::CrashLoop;
+        let log = if crash_loop { self.target.last_log().to_owned() } else { String::new() };
+        Some(Denial::Outage { outage, retry_ms: self.retry_ms(now), log })
+    }
+
+    /// Milliseconds until requests may be served again, as far as is known; 0 if they are served.
+    pub fn retry_ms(&self, now: Millis) -> u64 {
+        if self.ordered_outage().is_some() {
             let retry_ms = self.operations.retry_ms(
                 &operations_inputs(&self.service, &self.target, &self.gateway, &self.admission),
                 now,
             );
-            let retry_ms = retry_ms.unwrap_or(1_000);
-            return Some(Denial::Outage { outage, retry_ms, log: String::new() });
+            return retry_ms.unwrap_or(1_000);
         }
-        let outage = self.outage()?;
-        let crash_loop = outage.reason == Reason::CrashLoop;
-        let log = if crash_loop { self.target.last_log().to_owned() } else { String::new() };
         // A service that stops is either started again soon or not at all.
-        let retry_ms = if self.is_stopping() { 1_000 } else { self.target.retry_ms(now) };
-        Some(Denial::Outage { outage, retry_ms, log })
+        if self.is_stopping() { 1_000 } else { self.target.retry_ms(now) }
     }
 
     /// The present notice for the gateway.

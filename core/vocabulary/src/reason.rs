@@ -13,6 +13,13 @@ worded! {
         TargetLoading = "TARGET_LOADING",
         /// The target ended, or its stream broke, while the request ran.
         TargetGone = "TARGET_GONE",
+        /// The stream broke, and the request could not be submitted again: its journal was dropped,
+        /// because all journals together had reached their bound.
+        ReplayLost = "REPLAY_LOST",
+        /// The target that came back serves another model.
+        ModelChanged = "MODEL_CHANGED",
+        /// The target ended twice while it worked on this request.
+        PoisonSuspect = "POISON_SUSPECT",
         /// The target or the supervisor is being started again.
         Restarting = "RESTARTING",
         /// The service was asked to stop and takes nothing new.
@@ -85,12 +92,27 @@ worded! {
 }
 
 impl Reason {
+    /// Whether a stream that ends for this reason is to be opened again: the process below it is
+    /// being started, was started again, or did not know the request.
+    pub fn is_interruption(self) -> bool {
+        matches!(
+            self,
+            Reason::TargetLoading
+                | Reason::TargetGone
+                | Reason::Restarting
+                | Reason::StaleTerm
+                | Reason::StaleEpoch
+        )
+    }
+
     /// Whether the same request may succeed later.
     pub fn retryable(self) -> bool {
         matches!(
             self,
             Reason::TargetLoading
                 | Reason::TargetGone
+                | Reason::ReplayLost
+                | Reason::ModelChanged
                 | Reason::Restarting
                 | Reason::Draining
                 | Reason::CrashLoop

@@ -197,6 +197,7 @@ fn request() -> SubmitRequest {
         stamp: Some(Stamp { term: TERM, epoch: 3 }),
         generation: Some(generation),
         key_id: 0,
+        resumed: 0,
     }
 }
 

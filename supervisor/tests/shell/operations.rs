@@ -15,8 +15,12 @@ async fn a_restarted_supervisor_leaves_its_workers() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (running, mut answer) = stack.running(&mut life).await;
     let attached = stack.attach().await;
-    let request_restart =
-        |process: Process, now| RestartRequest { process: process.into(), now, timeout_ms: 0 };
+    let request_restart = |process: Process, now| RestartRequest {
+        process: process.into(),
+        now,
+        timeout_ms: 0,
+        drain: !now,
+    };
     let order = request_restart(Process::Supervisor, false);
     let answered = within(stack.operations.restart(order)).await.expect("taken").into_inner();
     assert_eq!(answered.term, TERM);
@@ -43,7 +47,7 @@ async fn a_target_is_restarted_by_an_operator() {
     let mut operations = stack.operations.clone();
     let restart = task::spawn("restart", async move {
         let process = Process::Target.into();
-        operations.restart(RestartRequest { process, now: true, timeout_ms: 0 }).await
+        operations.restart(RestartRequest { process, now: true, timeout_ms: 0, drain: false }).await
     });
     assert_retryable(&failure(&mut answer).await, Reason::Restarting);
     drop(running);
@@ -90,7 +94,8 @@ async fn a_target_is_restarted_by_an_operator() {
 #[tokio::test]
 async fn a_gateway_restart_is_answered_by_the_next_gateway() {
     let (mut stack, _life) = Stack::ready(|_| {}).await;
-    let order = RestartRequest { process: Process::Gateway.into(), now: true, timeout_ms: 0 };
+    let order =
+        RestartRequest { process: Process::Gateway.into(), now: true, timeout_ms: 0, drain: false };
     let (reports, mut notices) = stack.attach().await;
     while state(&stack.status().await.gateway) != ProcessState::Ready {}
     let mut operations = stack.operations.clone();

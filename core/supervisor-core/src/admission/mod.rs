@@ -20,6 +20,7 @@ use paceline_vocabulary::{Epoch, Millis, Permit};
 use crate::capacity::Capacity;
 use crate::denial::Denial;
 use crate::ids::Ticket;
+use crate::poison::Fingerprint;
 use crate::request::{RequestSummary, ServedRequest};
 use expected_memory::AnswerLengths;
 use first_token::FirstTokenEstimate;
@@ -62,6 +63,8 @@ struct Running {
     permit: Option<Permit>,
     /// Whether the target has it.
     delivered: Delivered,
+    /// It was resumed, and has no new token yet.
+    is_returning: bool,
 }
 
 /// Whether the target has a request's permit.
@@ -217,6 +220,10 @@ impl Admission {
     /// a long request is not overtaken for ever by short ones.
     pub fn admit(&mut self, memory: &TargetMemory<'_>, now: Millis) -> Option<Admitted> {
         let head = self.next()?;
+        // If the target ends now, the request that is returning is the suspect.
+        if head.summary.resumed && self.running.values().any(|running| running.is_returning) {
+            return None;
+        }
         let cost_bytes = self.expected_bytes(&head.summary, memory);
         if !self.fits(cost_bytes, memory) {
             return None;
@@ -239,6 +246,7 @@ impl Admission {
                 epoch: memory.epoch,
                 permit: None,
                 delivered: Delivered::Yes,
+                is_returning: head.summary.resumed,
             },
         );
         self.reserved_bytes += cost_bytes;
@@ -293,6 +301,27 @@ impl Admission {
     /// A heartbeat came: the target reported what its sequences hold.
     pub fn on_heartbeat(&mut self) {
         self.since_heartbeat = SinceHeartbeat::default();
+    }
+
+    /// A resumed request has its first new tokens.
+    pub fn on_resumed(&mut self, ticket: Ticket) {
+        if let Some(running) = self.running.get_mut(&ticket) {
+            running.is_returning = false;
+        }
+    }
+
+    /// The request at which the target of this epoch ended: the one that was returning, or the only
+    /// one that ran. `None`: any of several.
+    pub fn suspect(&self, epoch: Epoch) -> Option<Fingerprint> {
+        let of_it = || self.running.values().filter(|running| running.epoch == epoch);
+        let returning = of_it().find(|running| running.is_returning);
+        let alone = of_it().next().filter(|_| of_it().count() == 1);
+        returning.or(alone).map(|running| running.summary.fingerprint)
+    }
+
+    /// Content of a running request.
+    pub fn fingerprint(&self, ticket: Ticket) -> Option<Fingerprint> {
+        self.running.get(&ticket).map(|running| running.summary.fingerprint)
     }
 
     /// A running request ends well.

@@ -43,6 +43,8 @@ fn summary(prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
         deadline: None,
         wish,
         patches: 0,
+        resumed: false,
+        fingerprint: Fingerprint::default(),
     }
 }
 

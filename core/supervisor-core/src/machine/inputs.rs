@@ -114,6 +114,8 @@ impl Machine {
             },
             // Every fourth has an image.
             patches: if prompt % 4 == 3 { prompt / 4 } else { 0 },
+            resumed: false,
+            fingerprint: Fingerprint(ticket.0),
         };
         if hangup > 0 {
             self.post(hangup, Happening::HangsUp(ticket));

@@ -167,6 +167,7 @@ scenarios!(
     start,
     crash,
     crash_loop,
+    poison,
     hang,
     earlier,
     admission,

@@ -197,6 +197,7 @@ pub(super) fn event(words: &Words<'_>) -> Event {
             let served = served_plainly(words.number("tokens").expect("tokens=9"));
             Event::Served { ticket: words.ticket(), served }
         }
+        "resumed" => Event::Resumed { ticket: words.ticket() },
         "ended" => Event::Ended { ticket: words.ticket() },
         "stop" => Event::StopAsked,
         "orphaned" => Event::ParentGone,
@@ -292,5 +293,7 @@ fn summary(words: &Words<'_>) -> RequestSummary {
         deadline: words.value("deadline").map(millis),
         wish,
         patches: words.number("patches").unwrap_or(0),
+        resumed: words.all.contains(&"resumed"),
+        fingerprint: Fingerprint(words.number("content").unwrap_or(words.ticket().0)),
     }
 }

@@ -107,6 +107,8 @@ impl World {
                 [self.random.below(4) as usize],
             // Every fourth has an image.
             patches: if prompt_tokens % 4 == 3 { u64::from(prompt_tokens / 4) } else { 0 },
+            resumed: false,
+            fingerprint: Fingerprint(self.requests.len() as u64),
         };
         let ticket = Ticket(self.requests.len() as u64);
         self.requests.insert(ticket, (summary, Fate::Waiting));

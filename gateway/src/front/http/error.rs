@@ -52,6 +52,8 @@ pub fn status(reason: Reason) -> StatusCode {
     match reason {
         Reason::TargetLoading
         | Reason::TargetGone
+        | Reason::ReplayLost
+        | Reason::ModelChanged
         | Reason::Restarting
         | Reason::Draining
         | Reason::CrashLoop
@@ -82,7 +84,7 @@ pub fn status(reason: Reason) -> StatusCode {
         Reason::UnknownModel => StatusCode::NOT_FOUND,
         Reason::Unauthenticated => StatusCode::UNAUTHORIZED,
         Reason::Cancelled => client_closed(),
-        Reason::Numerics | Reason::Bug => StatusCode::INTERNAL_SERVER_ERROR,
+        Reason::Numerics | Reason::PoisonSuspect | Reason::Bug => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

@@ -51,6 +51,7 @@ impl Upstream {
             stamp: Some(wire::stamp(term, self.epoch)),
             generation: Some(generation.into()),
             key_id: key.0,
+            resumed: 0,
         };
         Box::pin(async move {
             let response = supervisor.submit(submitted).await.map_err(wire::error)?;

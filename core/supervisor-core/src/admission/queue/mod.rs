@@ -20,6 +20,9 @@
 //!   that waits is at its share (others run and do not wait), the one that runs the fewest is next:
 //!   capacity is never left unused.
 //!
+//! Within a key, requests that were interrupted and go on come first, the shortest of them first.
+//! They are as many as ran at the interruption.
+//!
 //! A passed key keeps its place in the order of turns.
 //!
 //! **No starvation.** The turn stays with a key whose first request does not fit the free memory,
@@ -54,6 +57,13 @@ pub struct WaitingRequest {
 struct Queued {
     arrival: u64,
     waiting: WaitingRequest,
+}
+
+/// Whether `new` is served before `other` of the same key, which came first. Resumed requests had
+/// their turn before the interruption. Of them the shortest goes first: its client waits least.
+fn goes_before(new: &WaitingRequest, other: &WaitingRequest) -> bool {
+    let length = |waiting: &WaitingRequest| waiting.summary.context_tokens;
+    new.summary.resumed && (!other.summary.resumed || length(new) < length(other))
 }
 
 /// How many requests each key runs.
@@ -123,7 +133,9 @@ impl Queue {
         if fifo.is_empty() {
             self.turns.push_back(key);
         }
-        fifo.push_back(Queued { arrival: self.arrivals, waiting });
+        let place = fifo.iter().position(|queued| goes_before(&waiting, &queued.waiting));
+        let queued = Queued { arrival: self.arrivals, waiting };
+        fifo.insert(place.unwrap_or(fifo.len()), queued);
     }
 
     /// The request to be admitted next, whether there is memory for it or not. `None`: no request

@@ -1,6 +1,7 @@
 use paceline_vocabulary::RouteWish;
 
 use super::*;
+use crate::poison::Fingerprint;
 
 const A: KeyId = KeyId(1);
 const B: KeyId = KeyId(2);
@@ -15,6 +16,8 @@ fn waiting(ticket: u64, key: KeyId) -> WaitingRequest {
         deadline: None,
         wish: RouteWish::Auto,
         patches: 0,
+        resumed: false,
+        fingerprint: Fingerprint::default(),
     };
     WaitingRequest { ticket: Ticket(ticket), summary, since: Millis(0), until: Millis(ticket * 10) }
 }
@@ -174,4 +177,16 @@ fn take_where_returns_requests_in_the_order_of_arrival() {
     assert_eq!((queue.len(), queue.len_of(A), queue.len_of(C)), (3, 1, 1));
     assert_eq!(tickets(queue.take_where(|_| true)), [3, 4, 5]);
     assert_eq!((queue.len(), queue.take(A)), (0, None));
+}
+
+#[test]
+fn interrupted_requests_go_first_and_the_shortest_of_them() {
+    let mut queue = queue(&[A, A]);
+    for (ticket, context_tokens) in [(3, 900), (4, 20), (5, 300)] {
+        let mut waiting = waiting(ticket, A);
+        (waiting.summary.resumed, waiting.summary.context_tokens) = (true, context_tokens);
+        queue.push(waiting);
+    }
+    queue.push(waiting(6, A));
+    assert_eq!(order(queue, 1, 16), [4, 5, 3, 1, 2, 6]);
 }
