@@ -167,6 +167,7 @@ impl Gateway {
             backlog: Arc::default(),
             budget: ByteBudget::new(config.limits.body_bytes),
             upstream: Upstream::new(supervisor, self.epoch),
+            journals: Arc::default(),
             cancel: self.cancel.clone(),
             metrics: Arc::default(),
         })

@@ -69,7 +69,7 @@ async fn serve_one(program: &Program, fake: &mut Fake) {
         let asked = ask(program, file("up.png"));
         let answered = async {
             tokio::select! {
-                submission = fake.submission() => submission.refuse(Reason::TargetLoading.status("not yet")),
+                submission = fake.submission() => submission.refuse(Reason::CrashLoop.status("not yet")),
                 () = std::future::pending() => {}
             }
         };

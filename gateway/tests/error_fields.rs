@@ -56,6 +56,8 @@ async fn an_error_of_a_tool_names_its_place_in_the_request() {
             "tools[2].name",
         ),
     ] {
+        let mut body = body;
+        body["model"] = "m".into();
         let (found, words) = refused(&stage, path, &body).await;
         // Messages has no field of its own for the path.
         assert!(words.contains(&format!("{field}: ")), "{words}");

@@ -63,13 +63,18 @@ async fn every_error_of_the_supervisor_arrives_whole() {
         Reason::ALL.iter().filter(|reason| !NOT_OURS.contains(reason)).copied().collect();
     // The last one: the gateway does not ask again at once whether a queue that was full has room.
     ours.sort_by_key(|reason| *reason == Reason::QueueFull);
-    // In the middle of a stream.
+    // In the middle of a stream. After an interruption the request is submitted twice more.
+    let submissions = |reason: Reason| if reason.is_interruption() { 3 } else { 1 };
     for &reason in &ours {
         let refused: Status = Refusal::new(reason, "expected x, found y").field("a.field").into();
         let answer = async {
-            let mut accepted = fake.submission().await.accept();
-            accepted.tokens(&[300]).await;
-            accepted.batches.send(Err(refused)).await.expect("the stream runs");
+            for at in 0..submissions(reason) {
+                let mut accepted = fake.submission().await.accept();
+                if at == 0 {
+                    accepted.tokens(&[300]).await;
+                }
+                accepted.batches.send(Err(refused.clone())).await.expect("the stream runs");
+            }
         };
         let (response, ()) =
             within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
@@ -84,8 +89,8 @@ async fn every_error_of_the_supervisor_arrives_whole() {
             );
         }
     }
-    // Before it.
-    for &reason in &ours {
+    // Before it. An interruption is awaited as long as the request has time.
+    for &reason in ours.iter().filter(|reason| !reason.is_interruption()) {
         let refused: Status =
             Refusal::new(reason, "expected x, found y").field("a.field").fact("limit", 7).into();
         let (refused, ()) = within(async {
@@ -151,7 +156,7 @@ async fn every_error_of_the_gateway_is_whole() {
     );
     stage.send(paceline_gateway::ending::Event::StopAsked).await;
     let _ = stage.ended().await;
-    let alone = Stage::new(|_| {});
+    let alone = Stage::new(|config| config.limits.queue_wait_s = 1);
     let status =
         within(alone.client.clone().generate(text("Hi"))).await.expect_err("no supervisor");
     complete(&status, Reason::Restarting);

@@ -75,6 +75,7 @@ impl Middle {
             standing: standing.subscribe(),
             backlog: Arc::default(),
             upstream: Upstream::new(supervisor, Epoch(7)),
+            journals: Arc::default(),
             cancel: CancellationToken::new(),
             metrics: Arc::default(),
         };

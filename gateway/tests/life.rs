@@ -30,7 +30,7 @@ async fn running(stage: &mut Stage, fake: &mut Fake) -> (Streaming<GenerateRespo
 
 #[tokio::test]
 async fn health_is_true_from_the_first_instant() {
-    let mut stage = Stage::new(|_| {});
+    let mut stage = Stage::new(|config| config.limits.queue_wait_s = 1);
     assert!(!stage.health_now("").await);
     is(
         &within(stage.client.generate(text("Hi"))).await.expect_err("nobody there"),
@@ -97,14 +97,19 @@ async fn an_order_to_drain_ends_with_the_life_of_its_supervisor() {
     let (mut fake, mut attachment) = stage.attach(2).await;
     stage.health_until("", ServingStatus::Serving).await;
     attachment.report(|report| report.state == GatewayState::Ready as i32).await;
-    let submitted = async { fake.submission().await.request.stamp.expect("always set").term };
+    let submitted = async {
+        let submission = fake.submission().await;
+        let term = submission.request.stamp.expect("always set").term;
+        submission.refuse(Reason::CrashLoop.status("it does not stay up"));
+        term
+    };
     let (_, term) =
         within(async { tokio::join!(stage.client.generate(text("Hi")), submitted) }).await;
     assert_eq!(term, 2);
 }
 
 #[tokio::test]
-async fn a_supervisor_that_dies_ends_its_requests_clearly() {
+async fn requests_go_on_with_the_supervisor_after_the_one_that_died() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let (mut stream, _accepted) = running(&mut stage, &mut fake).await;
     let mut client = stage.client.clone();
@@ -112,15 +117,18 @@ async fn a_supervisor_that_dies_ends_its_requests_clearly() {
         paceline_process::task::spawn("generate", async move { client.generate(text("Hi")).await });
     let _submission = fake.submission().await;
     fake.kill();
-    let status = within(stream.message()).await.expect_err("cut");
-    is(&status, Code::Unavailable, Reason::Restarting);
-    assert!(status.get_details_retry_info().is_some());
-    is(
-        &within(waiting).await.expect("no panic").expect_err("cut"),
-        Code::Unavailable,
-        Reason::Restarting,
-    );
     stage.health_until("", ServingStatus::NotServing).await;
+    let (mut fake, _attachment) = stage.attach(2).await;
+    for _ in 0..2 {
+        let submission = within(fake.submission()).await;
+        assert_eq!(submission.request.stamp.expect("always set").term, 2);
+        let before = submission.generation().continuation_ids.clone();
+        assert!(before.is_empty() || before == [300], "{before:?}");
+        let _over = submission.accept_after(before.len() as u32).done(&[2]).await;
+    }
+    let last = within(stream.message()).await.expect("it goes on").expect("its end");
+    assert_eq!((last.token_ids, last.r#final.expect("the end").resumed), (vec![2], 1));
+    within(waiting).await.expect("no panic").expect("it goes on");
 }
 
 #[tokio::test]

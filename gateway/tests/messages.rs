@@ -3,6 +3,7 @@
 mod stage;
 
 use axum::http::StatusCode;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use serde_json::{Value, json};
 
 use stage::exchange::{Answer, CONTEXT, Exchange, Reply, fixture};
@@ -205,8 +206,8 @@ async fn an_answer_that_breaks_ends_with_an_error_event() {
     let breaking = async {
         let mut accepted = exchange.fake.submission().await.accept();
         accepted.tokens(&[300, 301]).await;
-        // Its end without a last batch is a broken stream.
-        drop(accepted);
+        let failed = Reason::CrashLoop.status("it does not stay up");
+        accepted.batches.send(Err(failed)).await.expect("the stream runs");
     };
     let mut body = request("Hi");
     body["stream"] = true.into();
@@ -216,7 +217,7 @@ async fn an_answer_that_breaks_ends_with_an_error_event() {
     let last = events.last().expect("an error");
     assert_eq!(
         (last.name.as_deref(), &last.data["error"]["reason"]),
-        (Some("error"), &json!("TARGET_GONE"))
+        (Some("error"), &json!("CRASH_LOOP"))
     );
     assert!(events.iter().all(|event| event.name.as_deref() != Some("message_stop")));
 }

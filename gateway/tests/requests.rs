@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
-use stage::supervisor::Fake;
+use stage::supervisor::{Accepted, Fake};
 use stage::{Stage, chat, ids, is, limited, ready, text, within};
 
 /// "Hello" in the demo vocabulary is not needed: any ids will do where text is not looked at.
@@ -119,7 +119,7 @@ async fn an_error_before_the_first_token_comes_without_headers_and_unchanged() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     // Below, headers came; here they wait for the first token, so the error is still one that lost
     // nothing.
-    let late = Reason::TargetGone.status("it crashed");
+    let late = Reason::CrashLoop.status("it crashed");
     let answer = async {
         let accepted = fake.submission().await.accept();
         accepted.batches.send(Err(late)).await.expect("the stream runs");
@@ -127,7 +127,7 @@ async fn an_error_before_the_first_token_comes_without_headers_and_unchanged() {
     let (refused, ()) =
         within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
     let status = refused.expect_err("refused before headers");
-    is(&status, Code::Unavailable, Reason::TargetGone);
+    is(&status, Code::Unavailable, Reason::CrashLoop);
     assert_eq!(status.message(), "it crashed");
 
     let full: Status = Refusal::new(Reason::QueueFull, "64 wait")
@@ -191,18 +191,70 @@ async fn no_request_is_submitted_to_a_full_queue_until_one_leaves() {
     assert!(!refused(&stage, &mut fake).await, "a place came free: it is asked");
 }
 
+/// Accepts a request that goes on after these tokens, the given time.
+async fn resumed(fake: &mut Fake, before: &[u32], times: u32) -> Accepted {
+    let submission = fake.submission().await;
+    assert_eq!(submission.generation().continuation_ids, before);
+    assert_eq!(submission.request.resumed, times);
+    let id = &submission.generation().request_id;
+    assert_eq!(id.ends_with(&format!("-r{times}")), times > 0, "{id}");
+    submission.accept_after(before.len() as u32)
+}
+
 #[tokio::test]
-async fn a_stream_without_its_end_is_an_error() {
+async fn a_broken_stream_goes_on_with_its_next_token() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
-    let answer = async { drop(fake.submission().await.accept()) };
+    let answer = async {
+        resumed(&mut fake, &[], 0).await.tokens(&[300, 301]).await;
+        // A new token before each break: no number of them is too many.
+        resumed(&mut fake, &[300, 301], 1).await.tokens(&[302]).await;
+        resumed(&mut fake, &[300, 301, 302], 2).await.tokens(&[303]).await;
+        let mut last = resumed(&mut fake, &[300, 301, 302, 303], 3).await;
+        last.tokens(&[304]).await;
+        Some(last.done(&[2]).await)
+    };
+    let reading = async {
+        let mut stream = stage.client.generate(text("Hi")).await.expect("begun").into_inner();
+        let (mut ids, mut end) = (vec![], None);
+        while let Some(message) = stream.message().await.expect("it goes on") {
+            ids.extend(message.token_ids);
+            end = message.r#final;
+        }
+        (ids, end.expect("an end"))
+    };
+    let ((ids, end), over) = within(async { tokio::join!(reading, answer) }).await;
+    assert_eq!(ids, [300, 301, 302, 303, 304, 2]);
+    assert_eq!((end.resumed, end.usage.expect("set").completion_tokens), (3, 6));
+    let over = over.expect("always");
+    assert!(within(over).await.is_err(), "the stream was read to its end");
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_again_and_again_without_a_token_is_given_up() {
+    let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
+    let answer = async {
+        for times in 0..3 {
+            drop(resumed(&mut fake, &[], times).await);
+        }
+    };
     let (refused, ()) =
         within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
     is(&refused.expect_err("nothing came"), Code::Unavailable, Reason::TargetGone);
 
-    let answer = async { fake.submission().await.accept().tokens(ANY).await };
-    let (response, ()) =
-        within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
-    let mut stream = response.expect("begun").into_inner();
+    let answer = async {
+        resumed(&mut fake, &[], 0).await.tokens(ANY).await;
+        for times in 1..3 {
+            drop(resumed(&mut fake, ANY, times).await);
+        }
+    };
+    let (response, ()) = within(async {
+        tokio::join!(
+            async { stage.client.generate(text("Hi")).await.map(|it| it.into_inner()) },
+            answer
+        )
+    })
+    .await;
+    let mut stream = response.expect("begun");
     assert_eq!(within(stream.message()).await.expect("fine").expect("tokens").token_ids, ANY);
     let status = within(stream.message()).await.expect_err("no end");
     is(&status, Code::Unavailable, Reason::TargetGone);

@@ -107,10 +107,10 @@ async fn one_failed_sample_fails_the_request_and_a_client_that_leaves_ends_all_s
     let failing = accepted.remove(1);
     failing
         .batches
-        .send(Err(Reason::TargetGone.status("it crashed")))
+        .send(Err(Reason::CrashLoop.status("it crashed")))
         .await
         .expect("the stream runs");
-    is(&within(stream.message()).await.expect_err("failed"), Code::Unavailable, Reason::TargetGone);
+    is(&within(stream.message()).await.expect_err("failed"), Code::Unavailable, Reason::CrashLoop);
     assert!(within(accepted.remove(0).over).await.is_err(), "the other one was dropped");
 
     let begin = async {

@@ -72,9 +72,9 @@ async fn a_stream_without_a_token_gets_its_headers_and_keep_alives() {
 async fn an_error_after_the_headers_is_an_event() {
     let mut stage = Exchange::keeping_alive(KEEP_ALIVE).await;
     let Silent { submission, body } = silent(&mut stage).await;
-    submission.refuse(Reason::TargetGone.status("the target is gone"));
+    submission.refuse(Reason::CrashLoop.status("the target is gone"));
     let text = rest(body).await;
-    assert!(text.contains("TARGET_GONE") && !text.contains("[DONE]"), "{text}");
+    assert!(text.contains("CRASH_LOOP") && !text.contains("[DONE]"), "{text}");
 }
 
 #[tokio::test]

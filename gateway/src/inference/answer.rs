@@ -5,12 +5,16 @@
 //! A request has one stream for each sample, with an id of its own, its sample index and the same
 //! seed. All are submitted at once, so that the prompt is prefilled once; events go out as they
 //! come. If the upstream has no room for all samples, the others run first.
+//!
+//! If a process below the gateway ends, the samples that ran are submitted again when the service
+//! is there again ([`super::journal`]). The reader sees a pause.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::FutureExt;
 use paceline_text::prompt::Language;
@@ -20,7 +24,9 @@ use paceline_text::stream::{
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::generation::TokenBatch;
 use paceline_vocabulary::reason::COMPLETION_TOKENS;
+use paceline_vocabulary::report::ModelInfo;
 use paceline_vocabulary::{KeyId, Reason, Term};
+use tokio::sync::watch;
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
@@ -28,9 +34,11 @@ use tracing::{Instrument, Span};
 use super::admission::{QueuePlace, RequestSlot};
 use super::deadline::{BACKSTOP, Deadline};
 use super::error::InferenceError;
+use super::journal::{Journal, JournalSpace, replay_lost};
 use super::params::GenerationParams;
 use super::record::Record;
-use super::sample::{Sample, SampleEvent};
+use super::sample::{Sample, SampleEvent, ServiceReturn};
+use super::standing::Standing;
 use super::upstream::Upstream;
 use crate::images::StoredImages;
 
@@ -50,8 +58,42 @@ pub(super) struct Destination {
     pub(super) upstream: Upstream,
     /// The life of the supervisor.
     pub(super) term: Term,
+    /// The served model.
+    pub(super) model: ModelInfo,
     /// The request's key.
     pub(super) key: KeyId,
+    /// The state of the service, for the return after an interruption.
+    pub(super) standing: watch::Receiver<Standing>,
+    /// Space of the request's journal.
+    pub(super) space: Arc<JournalSpace>,
+}
+
+/// Pause before the first look at the service after an interruption. The notice of an end may
+/// arrive after the broken stream.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// Longest pause: an interrupted request goes on within this time after the service is back.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+impl Destination {
+    /// Waits until the service is there again. `interruptions` counts those since the last token;
+    /// each doubles the pause.
+    fn returned(&self, interruptions: u32) -> ServiceReturn {
+        let (mut standing, model) = (self.standing.clone(), self.model.clone());
+        let pause = (FIRST_PAUSE * (1 << interruptions.min(8))).min(LONGEST_PAUSE);
+        Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            let returned = standing.wait_for(|standing| standing.returned().is_some()).await;
+            // The sender ends with this process.
+            let returned = returned.ok().and_then(|standing| standing.returned());
+            let serving = returned.unwrap_or_else(|| Err(InferenceError::draining()))?;
+            if serving.model != model {
+                let message = "the target serves another model now, and the answer of the earlier one \
+                               ends here; try again";
+                return Err(InferenceError::new(Reason::ModelChanged, message));
+            }
+            Ok(serving.term)
+        })
+    }
 }
 
 /// A batch of one of the samples.
@@ -74,9 +116,8 @@ struct RequestState {
 pub struct Answer {
     span: Span,
     destination: Destination,
-    /// Message that is submitted for each sample, without its id and index. `None` once it is
-    /// submitted for the only sample.
-    generation: Option<Generation>,
+    /// The request, for each submission.
+    journal: Journal,
     /// The files of the prompt's images. They are removed with this value.
     images: Option<StoredImages>,
     samples: Vec<Sample>,
@@ -129,9 +170,9 @@ impl Answer {
         };
         Self {
             span: Span::current(),
-            destination,
             samples: params.samples.each(sample),
-            generation: Some(generation),
+            journal: Journal::new(&destination.space, generation, params.samples.get() as usize),
+            destination,
             images: None,
             turn: 0,
             first: None,
@@ -269,6 +310,17 @@ impl Answer {
                         self.submit_waiting();
                         again = true;
                     }
+                    Poll::Ready(SampleEvent::Interrupted(error)) => {
+                        if let Err(error) = self.interrupted(at, error) {
+                            return Poll::Ready(Some(Err(error)));
+                        }
+                        again = true;
+                    }
+                    Poll::Ready(SampleEvent::Returned(term)) => {
+                        self.destination.term = term;
+                        self.submit(at);
+                        again = true;
+                    }
                     Poll::Ready(SampleEvent::NoRoom(error) | SampleEvent::Failed(error)) => {
                         return Poll::Ready(Some(Err(error)));
                     }
@@ -282,28 +334,50 @@ impl Answer {
     /// Submits the samples that wait.
     fn submit_waiting(&mut self) {
         for at in 0..self.samples.len() {
-            if !self.samples[at].is_waiting() {
-                continue;
+            if self.samples[at].is_waiting() {
+                self.submit(at);
             }
-            let Destination { upstream, term, key } = &self.destination;
-            let (term, key) = (*term, *key);
-            let submission = match sample_generation(
-                &mut self.generation,
-                self.images.as_mut(),
-                at,
-                self.samples.len(),
-            ) {
-                Ok(generation) => upstream.submit(term, key, generation),
-                Err(error) => Box::pin(std::future::ready(Err(error))),
-            };
-            self.samples[at].submit(submission);
         }
     }
 
+    fn submit(&mut self, at: usize) {
+        let Destination { upstream, term, key, .. } = &self.destination;
+        let sample = &self.samples[at];
+        let generation =
+            self.journal.submission(at, &sample.sent, sample.resumed, self.images.as_mut());
+        let submission = match generation {
+            Ok(generation) => upstream.submit(*term, *key, generation, sample.resumed),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        };
+        self.samples[at].submit(submission);
+    }
+
+    /// The stream of a sample broke, or the service was not there for it.
+    ///
+    /// # Errors
+    /// The sample cannot go on.
+    fn interrupted(&mut self, at: usize, error: InferenceError) -> Result<(), InferenceError> {
+        let sample = &mut self.samples[at];
+        if sample.gives_up() {
+            return Err(error);
+        }
+        if !self.journal.is_complete() {
+            return Err(replay_lost());
+        }
+        let tokens = sample.assembler.next_index();
+        tracing::info!(sample = at, tokens, reason = error.kind.word(), "interrupted");
+        sample.interrupted(self.destination.returned(sample.interruptions()));
+        Ok(())
+    }
+
     fn assemble(&mut self, next: SampleBatch) -> Result<Option<AnswerEvent>, InferenceError> {
-        let SampleBatch { sample, batch } = next;
+        let SampleBatch { sample, mut batch } = next;
         let finished = batch.done.is_some();
         let sample = &mut self.samples[sample];
+        sample.complete_figures(&mut batch);
+        if !finished && !self.journal.record(&mut sample.sent, &batch.ids) {
+            sample.sent = Vec::new();
+        }
         let mut times = ElapsedTimes::default();
         if let Some(RequestState { record, .. }) = &mut self.request {
             let now = record.tokens_came(&mut sample.last_ms);
@@ -315,7 +389,10 @@ impl Answer {
                 image_resize_ms: images.resize_ms,
             };
         }
-        let event = sample.assembler.take(batch, times)?;
+        let mut event = sample.assembler.take(batch, times)?;
+        if let Some(end) = event.as_mut().and_then(|event| event.last.as_mut()) {
+            end.resumed = sample.resumed;
+        }
         let end = event.as_ref().and_then(|event| event.last.as_ref());
         if let (Some(end), Some(RequestState { record, .. })) = (end, &mut self.request) {
             record.sample_ended(end);
@@ -351,29 +428,4 @@ impl Answer {
             record.ended(outcome);
         }
     }
-}
-
-/// The message that is submitted for sample `at` of `samples`.
-fn sample_generation(
-    whole: &mut Option<Generation>,
-    images: Option<&mut StoredImages>,
-    at: usize,
-    samples: usize,
-) -> Result<Generation, InferenceError> {
-    let gone = || InferenceError::bug("the only sample of a request was submitted twice");
-    if samples == 1 {
-        return whole.take().ok_or_else(gone);
-    }
-    let whole = whole.as_ref().ok_or_else(gone)?;
-    let mut generation = Generation {
-        // Upstream an id is the id of one sequence.
-        request_id: format!("{}-{at}", whole.request_id),
-        sample_index: u32::try_from(at).unwrap_or(u32::MAX),
-        ..whole.clone()
-    };
-    // The reader of an image removes its file.
-    if let Some(images) = images {
-        generation.images = images.link_again()?;
-    }
-    Ok(generation)
 }

@@ -2,6 +2,15 @@
 
 use crate::guard::keys::{DEFAULT_CLASS, IMAGE_CLASS, Principal};
 
+/// Id of a sequence upstream: the request's id, the sample if there are several, and how often it
+/// was submitted before. Two sequences never have one id, because a process that was left by its
+/// supervisor may still have the earlier one.
+pub(super) fn resumed_id(request_id: &str, sample: Option<usize>, resumed: u32) -> String {
+    let sample = sample.map(|at| format!("-{at}")).unwrap_or_default();
+    let resumed = if resumed == 0 { String::new() } else { format!("-r{resumed}") };
+    format!("{request_id}{sample}{resumed}")
+}
+
 /// Labels of a request for the processes upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestLabels {

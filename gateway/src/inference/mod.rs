@@ -14,6 +14,7 @@
 //! - [`admission`]: how many requests may be inside, and how large they may be.
 //! - [`open`]: a request from its arrival to its first token.
 //! - [`answer`]: the stream of events.
+//! - [`journal`]: what is kept of a request, so that it goes on after a process has ended.
 //! - [`unread`]: the end of answers that are not read.
 //! - [`upstream`]: the supervisor. No other module knows the messages between our processes.
 
@@ -25,6 +26,7 @@ pub mod deadline;
 pub mod error;
 pub mod fit;
 pub mod input;
+pub mod journal;
 pub mod labels;
 pub mod model;
 pub mod open;
@@ -40,6 +42,7 @@ pub mod upstream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
 use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use paceline_text::images::{ExpandedPrompt, ImageProcessor, ReservedTokens, expand_placeholders};
@@ -64,12 +67,13 @@ use deadline::Deadline;
 use error::InferenceError;
 use fit::{ModelContext, check_model};
 use input::RequestInput;
+use journal::JournalSpace;
 use labels::RequestLabels;
 use open::OpenRequest;
 use params::GenerationParams;
 use record::{Method, Record};
 use request::Request;
-use standing::{Serving, Standing};
+use standing::{Refused, Serving, Standing};
 use truncation::Bisection;
 use upstream::Upstream;
 
@@ -90,6 +94,8 @@ pub struct Inference {
     pub upstream: Upstream,
     /// The bytes of bodies and whole answers.
     pub budget: ByteBudget,
+    /// The bytes of all journals.
+    pub journals: Arc<JournalSpace>,
     /// Cancelled to end every running request.
     pub cancel: CancellationToken,
     /// Where requests are recorded.
@@ -210,6 +216,33 @@ impl Inference {
     /// How the model's images are made, if it reads images.
     fn processor(&self) -> Option<&Arc<ImageProcessor>> {
         self.prompter.language().images.as_ref()
+    }
+
+    /// The service, once it serves. A request waits for a target that is being started as long as
+    /// it would wait in the queue (`limits.queue_wait_s`), unless the target is known to need more
+    /// time.
+    ///
+    /// # Errors
+    /// Why the service does not serve.
+    async fn service(&self) -> Result<Serving, InferenceError> {
+        let mut standing = self.standing.clone();
+        let most = Duration::from_secs(self.limits.queue_wait_s);
+        let until = Deadline::new(monotonic_ns(), most, None);
+        loop {
+            let refusal = match standing.borrow_and_update().awaited() {
+                Ok(serving) => return Ok(serving),
+                Err(Refused::Now(error)) => return Err(error),
+                Err(Refused::Awaited(error)) => error,
+            };
+            let left = until.until(Duration::ZERO);
+            if refusal.retry_after > left {
+                return Err(refusal);
+            }
+            match tokio::time::timeout(left, standing.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return Err(refusal),
+            }
+        }
     }
 
     /// Resolves when the supervisor hangs, with what a request gets that has no token yet.
@@ -342,7 +375,7 @@ impl Inference {
         deadline: Deadline,
         record: &mut Record,
     ) -> Result<Answer, InferenceError> {
-        self.backlog.check(key, self.standing.borrow().serving()?.term)?;
+        self.backlog.check(key, self.service().await?.term)?;
         let Prepared { serving, params, mut generation, reading, images, image_starts } =
             self.prepare(request, &sender.party, labels, record).await?;
         let mut stored = match self.processor().filter(|_| !images.is_empty()) {
@@ -360,7 +393,14 @@ impl Inference {
             return Err(InferenceError::deadline_passed());
         }
         let (place, term) = (self.backlog.enter(key), serving.term);
-        let destination = Destination { upstream: self.upstream.clone(), term, key };
+        let destination = Destination {
+            upstream: self.upstream.clone(),
+            term,
+            model: serving.model,
+            key,
+            standing: self.standing.clone(),
+            space: Arc::clone(&self.journals),
+        };
         let bounds = AnswerBounds { deadline, cancel: self.cancel.clone() };
         let language = self.prompter.language();
         let answer = Answer::new(generation, &params, reading, language, destination, bounds);

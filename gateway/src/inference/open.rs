@@ -107,6 +107,7 @@ impl OpenRequest {
         let Self { inference, request_id, deadline, mut record, slot: _slot, sender, .. } = self;
         let labels = RequestLabels::new(request_id.as_str(), deadline.at_ns, None);
         let counting = async {
+            inference.service().await?;
             let Prepared { serving, generation, images, .. } =
                 inference.prepare(request, &sender.party, labels, &mut record).await?;
             // A prompt with an image that could not be served has no number of tokens.

@@ -37,6 +37,8 @@ pub struct Record {
     outcome: Option<Result<(), Reason>>,
     /// The route of the sample that ended last.
     route: Option<Route>,
+    /// Streams of its samples that broke and went on.
+    resumed: u32,
     /// Tokens of the prompt that came from the prefix cache. Of several samples the fewest count:
     /// the others read what the first one has just stored.
     cached_tokens: Option<u32>,
@@ -57,6 +59,7 @@ impl Record {
             ttft_ms: None,
             outcome: None,
             route: None,
+            resumed: 0,
             cached_tokens: None,
             metrics: None,
         }
@@ -101,10 +104,12 @@ impl Record {
     /// Notes the end of a sample.
     pub fn sample_ended(&mut self, end: &AnswerEnd) {
         self.route = end.route.or(self.route);
+        self.resumed = self.resumed.saturating_add(end.resumed);
         let cached = end.usage.cached_tokens;
         self.cached_tokens = Some(self.cached_tokens.map_or(cached, |known| known.min(cached)));
         if let Some(metrics) = &self.metrics {
             metrics.queued(end.timing.queue_ms / 1e3);
+            metrics.resumed(end.resumed.into());
             metrics.drafts(end.speculation.drafted, end.speculation.accepted);
         }
     }
@@ -142,6 +147,7 @@ impl Drop for Record {
             decode_ms = self.image_times.map(|times| times.decode_ms),
             resize_ms = self.image_times.map(|times| times.resize_ms),
             completion_tokens = self.completion_tokens,
+            resumed = (self.resumed > 0).then_some(self.resumed),
             ttft_ms = self.ttft_ms,
             total_ms = self.elapsed_ms(),
             "request"

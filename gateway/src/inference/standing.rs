@@ -1,6 +1,8 @@
 //! Whether a request can be served at this instant, and if not, why: one value that health and
 //! requests both read, so that they never disagree.
 
+use std::time::Duration;
+
 use paceline_vocabulary::report::ModelInfo;
 use paceline_vocabulary::{Reason, Term};
 
@@ -50,6 +52,8 @@ pub struct ServiceState {
     pub model: Option<ModelInfo>,
     /// Whether drafts can come.
     pub drafter_serves: bool,
+    /// When requests may be served again, as far as the supervisor can tell.
+    pub retry_after: Duration,
 }
 
 impl ServiceState {
@@ -67,6 +71,15 @@ pub struct Serving {
     pub term: Term,
     /// The model.
     pub model: ModelInfo,
+}
+
+/// Why no request is served.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Refused {
+    /// A request is refused at once.
+    Now(InferenceError),
+    /// The service is being started: a request may wait for it.
+    Awaited(InferenceError),
 }
 
 impl Standing {
@@ -109,11 +122,42 @@ impl Standing {
                 } else {
                     &service.message
                 };
-                Err(InferenceError::new(
-                    reason,
-                    message.chars().take(MAX_MESSAGE_CHARS).collect::<String>(),
-                ))
+                let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
+                let mut error = InferenceError::new(reason, message);
+                if !service.retry_after.is_zero() {
+                    error.retry_after = service.retry_after;
+                }
+                Err(error)
             }
+        }
+    }
+
+    /// The supervisor and the model by which a new request would be served now.
+    ///
+    /// # Errors
+    /// Why it cannot be. The service is awaited while the target is started, and while the
+    /// supervisor is: a supervisor that hangs is not.
+    pub(super) fn awaited(&self) -> Result<Serving, Refused> {
+        self.serving().map_err(|error| {
+            let is_coming = error.kind.is_interruption() && !self.supervisor_hangs();
+            if is_coming { Refused::Awaited(error) } else { Refused::Now(error) }
+        })
+    }
+
+    /// The supervisor and the model by which an interrupted request would go on now; `None` while
+    /// the service is expected to return. A gateway that takes nothing new still ends what it has.
+    ///
+    /// # Errors
+    /// The service will not return soon: the target failed, or the service stops.
+    pub(super) fn returned(&self) -> Option<Result<Serving, InferenceError>> {
+        let mut standing = self.clone();
+        standing.ending = false;
+        if let Some(supervisor) = &mut standing.supervisor {
+            supervisor.drained = false;
+        }
+        match standing.serving() {
+            Err(error) if error.kind.is_interruption() => None,
+            outcome => Some(outcome),
         }
     }
 

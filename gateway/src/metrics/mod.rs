@@ -45,6 +45,7 @@ pub struct Metrics {
     /// Tokens that came, those of running requests included.
     generated: AtomicU64,
     drafted: Counter,
+    resumed: Counter,
     accepted: Counter,
     open_requests: Gauge,
     can_serve: Gauge,
@@ -115,6 +116,7 @@ impl Default for Metrics {
             completion_tokens: Counter::default(),
             generated: AtomicU64::new(0),
             drafted: Counter::default(),
+            resumed: Counter::default(),
             accepted: Counter::default(),
             open_requests: Gauge::default(),
             can_serve: Gauge::default(),
@@ -148,6 +150,7 @@ impl Metrics {
         counter("completion_tokens", "Generated tokens", &self.completion_tokens);
         counter("drafted_tokens", "Tokens that the drafter proposed", &self.drafted);
         counter("accepted_tokens", "Proposed tokens that the target accepted", &self.accepted);
+        counter("resumed", "Streams that went on after a process had ended", &self.resumed);
         to.register("calls", "Requests inside the gateway", self.open_requests.clone());
         to.register("can_serve", "1 if a request would be served now", self.can_serve.clone());
         let help = "The budget of bodies and whole answers";
@@ -179,6 +182,11 @@ impl Metrics {
     /// Tokens that came since the gateway's start, those of running requests included.
     pub fn generated_tokens(&self) -> u64 {
         self.generated.load(Ordering::Relaxed)
+    }
+
+    /// Records streams that broke and went on.
+    pub fn resumed(&self, streams: u64) {
+        self.resumed.inc_by(streams);
     }
 
     /// Records what became of a sample's drafts.

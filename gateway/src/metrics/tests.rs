@@ -90,6 +90,7 @@ fn the_handbook_lists_exactly_the_metrics_that_there_are_and_each_moves() {
     metrics.gap(0.02);
     metrics.queued(0.001);
     metrics.drafts(8, 5);
+    metrics.resumed(1);
     metrics.ended(&ended(Ok(())));
     let after = scrape(&metrics, 1);
     let mut listed = listed();

@@ -110,6 +110,7 @@ impl Exchange {
             backlog: Arc::default(),
             metrics: Arc::default(),
             upstream: Upstream::new(upstream.clone(), Epoch(7)),
+            journals: Arc::default(),
             cancel: CancellationToken::new(),
         };
         let front = HttpFront {

@@ -150,9 +150,14 @@ impl Submission {
     /// Begins a stream; what the test sends is streamed, and the stream ends when the sender is
     /// dropped.
     pub fn accept(self) -> Accepted {
+        self.accept_after(0)
+    }
+
+    /// Likewise, of a request that has this many tokens already.
+    pub fn accept_after(self, next: u32) -> Accepted {
         let (batches, receiver) = mpsc::channel(64);
         assert!(self.reply.send(Ok(receiver)).is_ok(), "the request is there");
-        Accepted { batches, next: 0, cached: 0, so_far: false, over: self.over }
+        Accepted { batches, next, cached: 0, so_far: false, over: self.over }
     }
 }
 

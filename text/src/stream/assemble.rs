@@ -245,6 +245,7 @@ impl Assembler {
                 prefill_ms: figures.prefill_ms,
             },
             seed: self.settings.seed,
+            resumed: 0,
         }
     }
 }

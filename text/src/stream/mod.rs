@@ -215,6 +215,8 @@ pub struct AnswerEnd {
     pub timing: Timing,
     /// The seed that makes the same answer again.
     pub seed: u64,
+    /// How often the sample was submitted again after a process below the gateway had ended.
+    pub resumed: u32,
 }
 
 /// Tokens of a request.

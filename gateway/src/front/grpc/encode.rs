@@ -76,7 +76,7 @@ impl AnswerEncoder {
 }
 
 fn end(end: AnswerEnd) -> v1::Final {
-    let AnswerEnd { finish_reason, stop, usage, route, speculation, timing, seed } = end;
+    let AnswerEnd { finish_reason, stop, usage, route, speculation, timing, seed, resumed } = end;
     let finish_reason = match finish_reason {
         None => v1::FinishReason::Unspecified,
         Some(FinishReason::Stop) => v1::FinishReason::Stop,
@@ -101,8 +101,7 @@ fn end(end: AnswerEnd) -> v1::Final {
             tower_ms: timing.tower_ms,
             prefill_ms: timing.prefill_ms,
         }),
-        // No request is resumed after a crash of the target: it ends with TARGET_GONE.
-        resumed: 0,
+        resumed,
         seed,
         stop,
     }

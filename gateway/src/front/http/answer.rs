@@ -73,9 +73,17 @@ pub struct AnswerExtension {
     pub timing: TimingReport,
     /// The seed that makes the same answers again.
     pub seed: u64,
+    /// How often the answers went on after a process of the service had ended. Absent: never.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resumed: u32,
     /// Texts of the answer that looked like a tool call and are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<AnswerWarning>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// The lane of an answer.
@@ -154,7 +162,16 @@ impl Totals {
 
     /// One of the answers ended.
     pub(crate) fn add(&mut self, index: u32, end: &AnswerEnd) {
-        let AnswerEnd { finish_reason: _, stop: _, usage, route, speculation, timing, seed } = end;
+        let AnswerEnd {
+            finish_reason: _,
+            stop: _,
+            usage,
+            route,
+            speculation,
+            timing,
+            seed,
+            resumed,
+        } = end;
         self.ended += 1;
         let Usage { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens } = *usage;
         let sums = &mut self.usage;
@@ -181,6 +198,7 @@ impl Totals {
         extension.speculation.accepted += accepted;
         extension.timing.longest(*timing);
         extension.seed = *seed;
+        extension.resumed = extension.resumed.saturating_add(*resumed);
     }
 
     /// A text of an answer looked like a tool call and is none.
@@ -254,7 +272,8 @@ mod tests {
         assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens), (10, 7, 17));
         assert_eq!(usage.prompt_tokens_details.cached_tokens, 8);
         assert_eq!(usage.completion_tokens_details.reasoning_tokens, 2 + 3);
-        let AnswerExtension { route, speculation, timing, seed, warnings } = totals.extension();
+        let AnswerExtension { route, speculation, timing, seed, resumed: _, warnings } =
+            totals.extension();
         let route = route.expect("reported");
         assert_eq!((route.lane.as_str(), route.reason.as_str()), ("speculative", "benefit"));
         assert_eq!((speculation.drafted, speculation.accepted), (16, 10));

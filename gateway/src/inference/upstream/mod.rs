@@ -43,15 +43,22 @@ impl Upstream {
         Self { supervisor: SupervisorClient::new(supervisor), operations, epoch }
     }
 
-    /// Submits a request of this key to the supervisor of this term.
-    pub fn submit(&self, term: Term, key: KeyId, generation: Generation) -> Submission {
+    /// Submits a request of this key to the supervisor of this term. `resumed` counts its earlier
+    /// submissions that began to run.
+    pub fn submit(
+        &self,
+        term: Term,
+        key: KeyId,
+        generation: Generation,
+        resumed: u32,
+    ) -> Submission {
         // A clone shares the connection.
         let mut supervisor = self.supervisor.clone();
         let submitted = SubmitRequest {
             stamp: Some(wire::stamp(term, self.epoch)),
             generation: Some(generation.into()),
             key_id: key.0,
-            resumed: 0,
+            resumed,
         };
         Box::pin(async move {
             let response = supervisor.submit(submitted).await.map_err(wire::error)?;

@@ -1,5 +1,7 @@
 //! Conversions between the gateway's own types and `paceline.internal.v1`.
 
+use std::time::Duration;
+
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::status::Refusal;
 use paceline_vocabulary::report::{GatewayReport, ModelInfo};
@@ -20,6 +22,7 @@ pub(super) fn service(state: internal::ServiceState) -> ServiceState {
         message: state.message,
         model: state.model.map(model),
         drafter_serves: state.drafter_serves,
+        retry_after: Duration::from_millis(state.retry_ms.into()),
     }
 }
 
@@ -73,8 +76,6 @@ pub(super) fn error(status: Status) -> InferenceError {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
