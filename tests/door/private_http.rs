@@ -219,6 +219,11 @@ fn no_text_of_a_request_over_http_reaches_a_file_in_any_outcome() {
         });
         drop(stream);
         stack.wait_ready();
+        // A request at which two targets ended would be refused.
+        let mut short = chat.clone();
+        short["max_tokens"] = 4.into();
+        let answer = post("/v1/chat/completions", &short.to_string());
+        assert_eq!(answer.status(), 200, "{answer:?}");
     }
     for path in ["/metrics", "/status", "/health", "/v1/models"] {
         let answer = stack.http_get(path).expect("an answer");
