@@ -361,10 +361,11 @@ impl Answer {
         if sample.gives_up() {
             return Err(error);
         }
-        if !self.journal.is_complete() {
-            return Err(replay_lost());
-        }
         let tokens = sample.assembler.next_index();
+        if !self.journal.is_complete() {
+            // A client that has no token yet can send the request again by itself.
+            return Err(if tokens == 0 { error } else { replay_lost() });
+        }
         tracing::info!(sample = at, tokens, reason = error.kind.word(), "interrupted");
         sample.interrupted(self.destination.returned(sample.interruptions()));
         Ok(())

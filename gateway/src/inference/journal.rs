@@ -165,6 +165,8 @@ fn bytes_of(generation: &Generation) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use paceline_process::clock::monotonic_ns;
+
     use super::*;
 
     fn journal(space: &Arc<JournalSpace>, prompt: usize) -> Journal {
@@ -215,5 +217,19 @@ mod tests {
         assert_eq!(sent, [1, 1, 1, 1, 2]);
         drop((grows, none, other));
         assert_eq!(held(&space), 0, "dropped journals hold nothing");
+    }
+
+    #[test]
+    fn a_token_costs_less_than_two_microseconds() {
+        const TOKENS: u64 = 500_000;
+        let space = Arc::new(JournalSpace::default());
+        let (mut journal, mut sent) = (journal(&space, 3), vec![]);
+        let begun = monotonic_ns();
+        for id in 0..TOKENS {
+            assert!(journal.record(&mut sent, &[id as u32]));
+        }
+        // About 20 ns. The goal is a loose bound for a busy machine.
+        let each = (monotonic_ns() - begun) as u64 / TOKENS;
+        assert!(each < 2_000, "{each} ns for each token");
     }
 }
