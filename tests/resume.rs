@@ -9,6 +9,7 @@ use paceline_proto::v1::{self, Grammar};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{same_but_near_ties, some_of_each};
 use paceline_tests::{Answer, Live, Stack, chat, continue_text, images, share, signal, wait};
+use serde_json::{Value, json};
 use tonic::Code;
 
 /// A budget of restarts that these tests do not use up, and a queue that waits for a slow machine.
@@ -256,6 +257,67 @@ fn samples_and_images_go_on_after_a_kill() {
     let before = stack.pid("target");
     assert_eq!(samples_of(&stack, &samples, || kill(&stack, "target")), expected);
     replaced(&stack, before);
+    stack.stop();
+}
+
+/// The answer's content in each protocol of HTTP, and its number of tokens.
+fn http_requests() -> [(&'static str, Value, [&'static str; 2]); 3] {
+    let turn = json!([{"role": "user", "content": "Tell a long story."}]);
+    [
+        (
+            "/v1/chat/completions",
+            json!({"model": "m", "messages": turn, "max_tokens": 500, "ignore_eos": true, "temperature": 0}),
+            ["/choices/0/message", "/usage/completion_tokens"],
+        ),
+        (
+            "/v1/responses",
+            json!({"model": "m", "input": turn, "max_output_tokens": 500, "temperature": 0}),
+            ["/output/0/content", "/usage/output_tokens"],
+        ),
+        (
+            "/v1/messages",
+            json!({"model": "m", "messages": turn, "max_tokens": 500, "temperature": 0}),
+            ["/content", "/usage/output_tokens"],
+        ),
+    ]
+}
+
+#[test]
+fn no_protocol_of_http_shows_a_seam() {
+    let stack = drafting();
+    let json = "content-type: application/json\r\n";
+    let post = |path: &str, body: &Value| {
+        let answer = stack.http_post(path, json, &body.to_string()).expect("an answer");
+        assert_eq!(answer.status(), 200, "{path}: {answer:?}");
+        serde_json::from_str::<Value>(&answer.body).expect("an object")
+    };
+    for (path, body, shown) in http_requests() {
+        let expected = post(path, &body);
+        for process in ["target", "supervisor"] {
+            let (pid, target) = (stack.pid(process), stack.pid("target"));
+            let answer = std::thread::scope(|scope| {
+                let answer = scope.spawn(|| post(path, &body));
+                wait("the request to run", || {
+                    let requests = stack.snapshot().ok()?.requests?;
+                    (requests.active == 1 || answer.is_finished()).then_some(())
+                });
+                signal(pid, Signal::SIGKILL);
+                answer.join().expect("served")
+            });
+            for pointer in shown {
+                assert!(expected.pointer(pointer).is_some(), "{path} has no {pointer}: {expected}");
+                assert_eq!(
+                    answer.pointer(pointer),
+                    expected.pointer(pointer),
+                    "{path}, {process} killed: {pointer}"
+                );
+            }
+            if process == "target" {
+                replaced(&stack, target);
+            }
+            stack.wait_linked();
+        }
+    }
     stack.stop();
 }
 
