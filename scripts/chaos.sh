@@ -1,0 +1,13 @@
+#!/bin/sh
+# Kills, freezes and restarts processes of a service under clients that go on, for so many minutes and by this seed.
+# chaos.sh MINUTES SEED
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+CHAOS_SECONDS=$(($1 * 60))
+CHAOS_SEED=$2
+export CHAOS_SECONDS CHAOS_SEED
+# shellcheck disable=SC2086
+cargo build $LOCKED --workspace --bins --tests --examples
+# shellcheck disable=SC2086
+exec cargo test $LOCKED --workspace --test chaos -- --ignored --nocapture
