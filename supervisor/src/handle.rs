@@ -11,13 +11,14 @@ use paceline_process::Clock;
 use paceline_proto::internal::v1::{Done, ServiceState};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
-use paceline_supervisor_core::denial::Denial;
+use paceline_supervisor_core::denial::{Denial, Outage};
 use paceline_supervisor_core::drafter::DrafterOrder;
 use paceline_supervisor_core::operations::OperatorOrder;
 use paceline_supervisor_core::request::ServedRequest;
 use paceline_supervisor_core::routing::PolicyChange;
 use paceline_supervisor_core::{RequestSummary, Ticket};
 use paceline_vocabulary::{RequestId, Term};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
@@ -114,7 +115,7 @@ impl ActorHandle {
     ) -> Result<PendingRequest, Status> {
         let ticket = Ticket(self.number());
         // The way to report the end is reserved first: a drop can neither wait nor fail.
-        let end = self.ends.clone().try_reserve_owned().map_err(|_| taken_in())?;
+        let end = self.ends.clone().try_reserve_owned().map_err(|error| refused(&error))?;
         let (reply, decision) = oneshot::channel();
         let pending = PendingRequest {
             decision,
@@ -122,7 +123,7 @@ impl ActorHandle {
         };
         self.mail
             .try_send(Mail::Submit { ticket, id, class, summary, reply })
-            .map_err(|_| taken_in())?;
+            .map_err(|error| refused(&error))?;
         Ok(pending)
     }
 
@@ -131,7 +132,9 @@ impl ActorHandle {
     /// # Errors
     /// The mailbox is full, or the service is about to end.
     pub(crate) async fn target(&self) -> Result<Option<TargetAccess>, Status> {
-        self.asked(|reply| Mail::Target { reply }, taken_in).await
+        let (reply, answer) = oneshot::channel();
+        self.mail.try_send(Mail::Target { reply }).map_err(|error| refused(&error))?;
+        answer.await.map_err(|_| leaving())
     }
 
     /// A snapshot of everything.
@@ -227,7 +230,7 @@ impl PendingRequest {
         match (decision, self.guard.take()) {
             (Ok(Ok(grant)), Some(guard)) => Ok(AdmittedRequest { grant, guard }),
             (Ok(Err(denial)), _) => Err(error::denied(denial)),
-            _ => Err(stopping()),
+            _ => Err(leaving()),
         }
     }
 }
@@ -279,6 +282,22 @@ impl Drop for AdmissionGuard {
 fn taken_in() -> Status {
     let message = "the service takes in as many requests as it can; try again in 1 s";
     Reason::QueueFull.field("limits.queue", message)
+}
+
+/// The status of a request that the actor could not take.
+fn refused<T>(error: &TrySendError<T>) -> Status {
+    match error {
+        TrySendError::Full(_) => taken_in(),
+        TrySendError::Closed(_) => leaving(),
+    }
+}
+
+/// The actor has ended, and this process ends. The gateway submits the request to the next
+/// supervisor, or is told itself that the service stops.
+fn leaving() -> Status {
+    let why = "the supervisor is ending".to_owned();
+    let outage = Outage { reason: Reason::Restarting, why };
+    error::denied(Denial::Outage { outage, retry_ms: 1_000, log: String::new() })
 }
 
 fn too_many_questions() -> Status {
