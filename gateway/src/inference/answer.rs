@@ -374,11 +374,12 @@ impl Answer {
     fn assemble(&mut self, next: SampleBatch) -> Result<Option<AnswerEvent>, InferenceError> {
         let SampleBatch { sample, mut batch } = next;
         let finished = batch.done.is_some();
-        let sample = &mut self.samples[sample];
-        sample.complete_figures(&mut batch);
-        if !finished && !self.journal.record(&mut sample.sent, &batch.ids) {
-            sample.sent = Vec::new();
+        self.samples[sample].complete_figures(&mut batch);
+        if !finished && !self.journal.record(&mut self.samples[sample].sent, &batch.ids) {
+            // The bytes of a dropped journal count no more, so no sample keeps any.
+            self.samples.iter_mut().for_each(|sample| sample.sent = Vec::new());
         }
+        let sample = &mut self.samples[sample];
         let mut times = ElapsedTimes::default();
         if let Some(RequestState { record, .. }) = &mut self.request {
             let now = record.tokens_came(&mut sample.last_ms);

@@ -123,7 +123,7 @@ impl Sample {
         self.state = SampleState::Interrupted(service);
         self.interruptions = self.interruptions.saturating_add(1);
         if let Some(figures) = self.figures.take() {
-            self.earlier = Some(sum(self.earlier, figures));
+            self.earlier = Some(self.earlier.map_or(figures, |earlier| sum(earlier, figures)));
         }
     }
 
@@ -138,12 +138,12 @@ impl Sample {
             (self.tries, self.interruptions) = (0, 0);
         }
         self.figures = batch.so_far.or(self.figures);
-        let figures = [batch.so_far.as_mut(), batch.done.as_mut().map(|done| &mut done.figures)];
-        if let Some(earlier) = self.earlier {
-            figures
-                .into_iter()
-                .flatten()
-                .for_each(|figures| *figures = sum(Some(earlier), *figures));
+        let Some(earlier) = self.earlier else { return };
+        if let Some(figures) = &mut batch.so_far {
+            *figures = sum(earlier, *figures);
+        }
+        if let Some(done) = &mut batch.done {
+            done.figures = sum(earlier, done.figures);
         }
     }
 
@@ -257,8 +257,7 @@ impl Sample {
 
 /// Figures of an answer of two streams. Drafts add up. The prompt was read for the client once: of
 /// its cached tokens and times the first count.
-fn sum(earlier: Option<Figures>, later: Figures) -> Figures {
-    let Some(earlier) = earlier else { return later };
+fn sum(earlier: Figures, later: Figures) -> Figures {
     let (mut all, more) = (earlier.speculation, later.speculation);
     all.cycles += more.cycles;
     all.drafted += more.drafted;
