@@ -97,60 +97,47 @@ fn client(
     }
 }
 
-/// One fault; returns its name.
-fn fault(stack: &Stack, dice: &mut Dice, gateways: &AtomicU64) -> &'static str {
-    let kill = |process: &str, with: Signal| {
-        if let Some(pid) = stack.status().and_then(|status| status[process]["pid"].as_u64()) {
-            signal(pid as u32, with);
-        }
-    };
-    let order = |words: &[&str]| {
-        // An order may meet a process that is down: it is refused then.
-        let _ = stack.paceline(words, "");
-    };
-    match dice.roll(12) {
-        0..=2 => {
-            kill("target", Signal::SIGKILL);
-            "target killed"
-        }
-        3 | 4 => {
-            kill("supervisor", Signal::SIGKILL);
-            "supervisor killed"
-        }
-        5 => {
-            kill("drafter", Signal::SIGKILL);
-            "drafter killed"
-        }
-        6 => {
+/// A fault.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// The process gets this signal.
+    Signal(&'static str, Signal),
+    /// An operator restarts the process.
+    Restart(&'static str),
+}
+
+/// The faults and their names. The seed draws among them.
+const FAULTS: [(&str, Fault); 9] = [
+    ("target killed", Fault::Signal("target", Signal::SIGKILL)),
+    ("target frozen", Fault::Signal("target", Signal::SIGSTOP)),
+    ("supervisor killed", Fault::Signal("supervisor", Signal::SIGKILL)),
+    ("drafter killed", Fault::Signal("drafter", Signal::SIGKILL)),
+    ("drafter frozen", Fault::Signal("drafter", Signal::SIGSTOP)),
+    ("gateway killed", Fault::Signal("gateway", Signal::SIGKILL)),
+    ("target restarted", Fault::Restart("target")),
+    ("supervisor restarted", Fault::Restart("supervisor")),
+    ("drafter restarted", Fault::Restart("drafter")),
+];
+
+/// Carries out a fault. `gateways` is odd while a gateway is killed and replaced.
+fn carry_out(stack: &Stack, fault: Fault, gateways: &AtomicU64) {
+    match fault {
+        Fault::Signal("gateway", with) => {
             gateways.fetch_add(1, Ordering::SeqCst);
             let old = stack.pid("gateway");
-            signal(old, Signal::SIGKILL);
+            signal(old, with);
             stack.wait_status("another gateway", |status| {
                 status["gateway"]["state"] == "ready" && status["gateway"]["pid"] != old
             });
             gateways.fetch_add(1, Ordering::SeqCst);
-            "gateway killed"
         }
-        7 => {
-            kill("target", Signal::SIGSTOP);
-            "target frozen"
+        // A process that is being started has no pid yet.
+        Fault::Signal(process, with) => {
+            let pid = stack.status().and_then(|status| status[process]["pid"].as_u64());
+            pid.into_iter().for_each(|pid| signal(pid as u32, with));
         }
-        8 => {
-            kill("drafter", Signal::SIGSTOP);
-            "drafter frozen"
-        }
-        9 => {
-            order(&["restart", "target"]);
-            "target restarted"
-        }
-        10 => {
-            order(&["restart", "supervisor"]);
-            "supervisor restarted"
-        }
-        _ => {
-            order(&["restart", "drafter"]);
-            "drafter restarted"
-        }
+        // An order that meets a process that is down is refused.
+        Fault::Restart(process) => drop(stack.paceline(&["restart", process], "")),
     }
 }
 
@@ -182,7 +169,9 @@ fn no_stream_is_lost_in_chaos() {
         while clock.now().0 < seconds * 1_000 {
             // Streams run for a time that the seed draws.
             std::thread::sleep(std::time::Duration::from_millis(500 + dice.roll(2_500)));
-            *faults.entry(fault(&stack, &mut dice, &gateways)).or_default() += 1;
+            let (name, fault) = FAULTS[dice.roll(FAULTS.len() as u64) as usize];
+            carry_out(&stack, fault, &gateways);
+            *faults.entry(name).or_default() += 1;
             stack.wait_status("the service to serve again", |status| {
                 ["target", "gateway"].iter().all(|process| status[process]["state"] == "ready")
             });

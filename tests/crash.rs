@@ -30,7 +30,7 @@ fn number(status: &Value, process: &str, key: &str) -> u64 {
 #[test]
 fn a_killed_target_pauses_its_streams_and_comes_back() {
     let stack = Stack::ready("");
-    let ask = || chat("Tell a long story.").exactly(600);
+    let ask = || chat("Tell a long story.").exactly(2_000);
     let expected = stack.ask(ask()).expect("served");
     let before = stack.status().expect("status");
     let mut stream = stack.open(ask()).expect("served");

@@ -148,7 +148,7 @@ fn every_metric_of_the_handbook_moves() {
         scrape.sum(cancelled) == cancelled_before + 1.0 && scrape.sum("paceline_calls") == 0.0
     });
 
-    let mut interrupted = stack.open(chat("Tell a long story.").exactly(600)).expect("served");
+    let mut interrupted = stack.open(chat("Tell a long story.").exactly(2_000)).expect("served");
     interrupted.read(3);
     signal(stack.pid("target"), Signal::SIGKILL);
     assert_eq!(interrupted.finish().expect("it goes on").end.resumed, 1);

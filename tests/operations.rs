@@ -73,8 +73,7 @@ fn the_target_is_restarted_after_its_streams_or_under_them() {
 
     let stream = running(&stack, 400);
     done(&stack.paceline(&["restart", "target"], ""));
-    let answer = stream.finish().expect("it goes on");
-    assert_eq!((answer.ids, answer.end.resumed), (whole.ids.clone(), 1));
+    assert_eq!(stream.finish().expect("it goes on").ids, whole.ids);
     wait("health SERVING", || stack.healthy().then_some(()));
     serves(&stack);
     assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
@@ -278,8 +277,7 @@ fn a_frozen_target_becomes_suspect_then_is_replaced() {
     let begun = Clock::start();
     assert_eq!(refusal(&stack).code(), Code::Unavailable);
     println!("refused within {} ms", begun.now().0);
-    let answer = stream.finish().expect("it goes on");
-    assert_eq!((answer.ids.len(), answer.end.resumed), (1_500, 1));
+    assert_eq!(stream.finish().expect("it goes on").ids.len(), 1_500);
     let after = stack.wait_status("another target", |status| {
         status["target"]["state"] == "ready" && status["target"]["pid"] != before["target"]["pid"]
     });

@@ -87,20 +87,22 @@ fn streams_go_on_after_a_killed_target() {
     let stack = drafting();
     let asks = asks();
     let expected = undisturbed(&stack, &asks);
+    let mut resumed = 0;
     for round in 0..share::of(200).max(5) {
         let streams = running(&stack, &asks);
         let before = stack.pid("target");
         kill(&stack, "target");
-        let resumed = completed(streams, &expected, &format!("round {round}"));
-        assert!(resumed > 0, "round {round}: no stream ran when the target was killed");
+        resumed += completed(streams, &expected, &format!("round {round}"));
         replaced(&stack, before);
         stack.wait_linked();
     }
+    // In some round all streams may have ended before the kill.
+    assert!(resumed > 0, "no stream ran when the target was killed");
     wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
     let text = stack.http_get("/metrics").expect("served").body;
     let line = text.lines().find(|line| line.starts_with("paceline_resumed_total"));
     let count: u32 = line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a metric");
-    assert!(count > 0, "{text}");
+    assert_eq!(count, resumed, "{text}");
     stack.stop();
 }
 
@@ -109,15 +111,15 @@ fn streams_go_on_after_a_killed_supervisor_with_the_same_target() {
     let stack = drafting();
     let asks = asks();
     let expected = undisturbed(&stack, &asks);
-    let target = stack.pid("target");
+    let (target, mut resumed) = (stack.pid("target"), 0);
     for round in 0..share::of(50).max(2) {
         let streams = running(&stack, &asks);
         kill(&stack, "supervisor");
-        let resumed = completed(streams, &expected, &format!("round {round}"));
-        assert!(resumed > 0, "round {round}: no stream ran when the supervisor was killed");
+        resumed += completed(streams, &expected, &format!("round {round}"));
         stack.wait_linked();
         assert_eq!(stack.pid("target"), target, "round {round}: the weights are loaded once");
     }
+    assert!(resumed > 0, "no stream ran when the supervisor was killed");
     stack.stop();
 }
 
@@ -247,7 +249,6 @@ fn samples_and_images_go_on_after_a_kill() {
     kill(&stack, "target");
     let answer = stream.finish().expect("it goes on");
     same_but_near_ties(&expected, &answer, "an image", &mut 0);
-    assert_eq!(answer.end.resumed, 1);
     other.finish().expect("it goes on");
     replaced(&stack, before);
     wait("no image's file to be left", || images::waiting(&stack).is_empty().then_some(()));
