@@ -34,7 +34,7 @@ pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure
     program::show_object(outcome, args.json, screen)?.print(SELFTEST, screen)
 }
 
-/// Measured figures.
+/// Result of a self-test.
 enum Outcome {
     /// The configured drafter, or the one that was named.
     One(Box<SelftestReport>),

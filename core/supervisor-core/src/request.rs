@@ -22,7 +22,7 @@ pub struct RequestSummary {
     pub patches: u64,
     /// It ran before and goes on.
     pub resumed: bool,
-    /// Its content.
+    /// Hash of the prompt, the images and the grammar, the same for each submission.
     pub fingerprint: Fingerprint,
 }
 

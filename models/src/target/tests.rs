@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype as Stored, SafeTensors, TensorView};
 use super::*;
 use crate::device::{DeviceChoice, choose};
 
-/// Logged text.
+/// Collects the log lines of a test.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

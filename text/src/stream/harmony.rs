@@ -82,7 +82,7 @@ impl HarmonySplitter {
         Self { tags, context, state: State::Header(String::new()), spelled: String::new() }
     }
 
-    /// Takes characters.
+    /// Reads more text of the answer, and adds the parts that it completes.
     pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
         for character in text.chars() {
             self.spelled.push(character);

@@ -90,7 +90,7 @@ impl Splitter {
         self.context.tools().is_some() && self.format() != ToolCallFormat::None
     }
 
-    /// Takes characters.
+    /// Reads more text of the answer, and adds the parts that it completes.
     pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
         for character in text.chars() {
             self.spelled.push(character);

@@ -239,7 +239,7 @@ pub struct ToolReferenceBlock {
 pub struct ProviderToolUseBlock {
     /// Id of the tool call.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// Arguments of the tool call.
     #[schema(value_type = Object)]
@@ -322,7 +322,7 @@ pub struct ToolSearchError {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesToolChangeBlock)]
 pub struct ToolChangeBlock {
-    /// The tool.
+    /// The tool that is offered from here on, or no longer.
     pub tool: ChangedTool,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -357,7 +357,7 @@ pub struct NamedTool {
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[schema(as = MessagesDefinedTool)]
 pub struct DefinedTool {
-    /// The tool.
+    /// Definition of the tool.
     pub definition: Box<Tool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
@@ -371,7 +371,7 @@ pub struct DefinedTool {
 pub struct ToolUseBlock {
     /// Id of the tool call.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// Arguments of the tool call.
     #[schema(value_type = Object)]
