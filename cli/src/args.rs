@@ -358,10 +358,11 @@ pub struct RestartArgs {
     /// Which process
     #[arg(value_enum)]
     pub process: Process,
-    /// Gateway, drafter: without time for running requests
+    /// Give running requests of a gateway or a drafter no time to end
     #[arg(long)]
     pub now: bool,
-    /// Target, supervisor: running requests end first. Without it they pause and go on
+    /// Let running requests end before a target or a supervisor is restarted; without it they pause
+    /// and go on
     #[arg(long, conflicts_with = "now")]
     pub drain: bool,
     /// How long to wait, and where the settings are.
