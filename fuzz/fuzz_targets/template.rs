@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use paceline_text::prompt::Template;
 use paceline_text::prompt::conversation::{
-    ToolCallArguments, Conversation, Message, Role, Tool, ToolCall, normalize,
+    Conversation, Message, Role, Tool, ToolCall, ToolCallArguments, normalize,
 };
 
 /// As many bytes as a rendering may have.
