@@ -57,6 +57,7 @@ pub fn status(reason: Reason) -> StatusCode {
         | Reason::Restarting
         | Reason::Draining
         | Reason::CrashLoop
+        | Reason::HostMemoryStranded
         | Reason::ConnectionClosing
         | Reason::DrafterLoading
         | Reason::DrafterFailed

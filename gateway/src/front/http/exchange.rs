@@ -38,7 +38,7 @@ use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::record::Method;
 use crate::inference::request::Request;
-use crate::inference::{Inference, RequestContext, Sender};
+use crate::inference::{Inference, RequestContext, Sender, Served};
 
 /// Header with the lane of an answer that is not streamed.
 pub const LANE: HeaderName = HeaderName::from_static("x-paceline-lane");
@@ -175,18 +175,18 @@ impl HttpFront {
             let limit = self.inference.limits.max_message_bytes;
             let bytes = body::read(body, &parts.headers, limit).await?;
             let size = bytes.len();
+            let Served { serving, language } = self.inference.service().await?;
             let work = move || {
                 let body = json::decode(&bytes, P::MAX_NUMBERS)?;
                 // The client's copies of its data are not needed any more.
                 drop(bytes);
-                let served = front.inference.standing.borrow().serving()?.model.name;
                 let context = DecodeContext {
                     request_id: request_id.as_str(),
                     created: unix_seconds(),
-                    served: &served,
+                    served: &serving.model.name,
                     headers: &parts.headers,
                     aliases: &front.aliases,
-                    language: front.inference.prompter.language(),
+                    language: &language.language,
                 };
                 checked(P::decode(body, &context)?, &front.inference)
             };

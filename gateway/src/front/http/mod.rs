@@ -53,7 +53,7 @@ mod whole;
 mod wire;
 
 #[cfg(test)]
-mod cut_tests;
+mod cut_answers;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,11 +9,6 @@ pub mod request;
 mod thinking;
 pub(crate) mod write;
 
-#[cfg(test)]
-mod decode_tests;
-#[cfg(test)]
-mod write_tests;
-
 use crate::front::http::answer::Head;
 use crate::front::http::protocol::{DecodeContext, Decoded, Protocol};
 use crate::inference::error::InferenceError;

@@ -146,5 +146,4 @@ pub(super) fn byte_of(character: char) -> Option<u8> {
 }
 
 #[cfg(test)]
-#[path = "length_tests.rs"]
 mod tests;

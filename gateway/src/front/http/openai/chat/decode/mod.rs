@@ -335,3 +335,6 @@ fn check_kind(field: &str, kind: &str) -> Result<(), InferenceError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,8 @@
 //! Checks a request against the served model: its name, its context, its vocabulary, and the
 //! operator's limits.
 
+use std::sync::Arc;
+
 use paceline_process::config::LimitsConfig;
 use paceline_text::prompt::Language;
 use paceline_vocabulary::Reason;
@@ -17,7 +19,7 @@ pub struct ModelContext<'a> {
     /// The served model.
     pub model: &'a ModelInfo,
     /// Tokenizer and template of the model.
-    pub language: &'a Language,
+    pub language: &'a Arc<Language>,
     /// The operator's limits.
     pub limits: &'a LimitsConfig,
 }
@@ -201,5 +203,4 @@ pub fn check_model(asked: &str, served: &ModelInfo) -> Result<(), InferenceError
 }
 
 #[cfg(test)]
-#[path = "fit_tests.rs"]
 mod tests;

@@ -319,5 +319,4 @@ fn unwritten(store: &ImageStore, cause: io::Error) -> ImageError {
 }
 
 #[cfg(test)]
-#[path = "pipeline_tests.rs"]
 mod tests;

@@ -302,5 +302,4 @@ fn route_wish(word: &str) -> Result<RouteWish, InferenceError> {
 }
 
 #[cfg(test)]
-#[path = "decode_tests.rs"]
 mod tests;

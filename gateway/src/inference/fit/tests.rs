@@ -73,7 +73,7 @@ fn submit(input: RequestInput, limits: &LimitsConfig) -> Result<Generation, Infe
         Source::Ids(ids) => ids,
         Source::Text(_) | Source::Chat(_) => vec![5, 6, 7],
     };
-    let language = paceline_text::samples::language();
+    let language = std::sync::Arc::new(paceline_text::samples::language());
     let context = ModelContext { model: &model(), language: &language, limits };
     context.fit(&request.params, field, prompt_ids, labels("code"))
 }
@@ -205,7 +205,7 @@ fn images_are_taken_from_any_turn_with_their_fields() {
 
 #[test]
 fn images_must_fit_before_they_are_decoded() {
-    let (language, model) = (paceline_text::samples::language(), model());
+    let (language, model) = (std::sync::Arc::new(paceline_text::samples::language()), model());
     let check = |tokens, limits: &LimitsConfig| {
         ModelContext { model: &model, language: &language, limits }.check_images(tokens)
     };
@@ -228,7 +228,7 @@ fn images_must_fit_before_they_are_decoded() {
 
 #[test]
 fn a_text_refused_by_its_bytes_has_the_limit_and_the_number_found() {
-    let (language, model) = (paceline_text::samples::language(), model());
+    let (language, model) = (std::sync::Arc::new(paceline_text::samples::language()), model());
     let (all, few) = (
         LimitsConfig::default(),
         LimitsConfig { max_prompt_tokens: Auto::Is(80), ..Default::default() },

@@ -8,7 +8,7 @@ use paceline_text::stream::{
 use paceline_vocabulary::generation::{FinishReason, TokenLogprobs};
 use serde_json::{Value, json};
 
-use super::write::ChatWriter;
+use super::ChatWriter;
 use crate::front::http::answer::Head;
 use crate::front::http::openai::params::Asked;
 use crate::front::http::protocol::{AnswerWriter as _, TokenTexts};

@@ -490,5 +490,4 @@ fn reasoning_part(text: &str) -> Value {
 }
 
 #[cfg(test)]
-#[path = "encode_tests.rs"]
 mod tests;

@@ -290,3 +290,6 @@ impl ChatAnswer {
 fn id(request_id: &str) -> String {
     format!("chatcmpl-{request_id}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -242,5 +242,4 @@ fn parse_port(text: &str) -> Result<Option<u16>, NoPort> {
 }
 
 #[cfg(test)]
-#[path = "site_tests.rs"]
 mod tests;

@@ -318,5 +318,4 @@ fn named(name: &'static str, mut body: Value) -> SseEvent {
 }
 
 #[cfg(test)]
-#[path = "encode_tests.rs"]
 mod tests;

@@ -497,5 +497,4 @@ fn route_wish(word: &str) -> Result<RouteWish, InferenceError> {
 }
 
 #[cfg(test)]
-#[path = "decode_tests.rs"]
 mod tests;

@@ -7,8 +7,8 @@ use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 use paceline_vocabulary::{Reason, RouteWish};
 use serde_json::{Value, json};
 
-use super::decode::chat;
-use super::request::ChatCompletionRequest;
+use super::chat;
+use crate::front::http::openai::chat::request::ChatCompletionRequest;
 use crate::front::http::openai::params::Asked;
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::inference::bounds::SampleCount;
