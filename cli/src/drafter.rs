@@ -63,11 +63,18 @@ pub fn limit(wait: &WaitArgs) -> Duration {
 /// named. Drafters without a directory of their own keep their names. Whether a directory exists is
 /// the service's to check.
 fn directory(model: Option<&str>) -> Result<String, Failure> {
-    let model = match model {
-        None => return Ok(String::new()),
-        Some(name) if WITHOUT_DIRECTORY.contains(&name) => return Ok(name.to_owned()),
-        Some(model) => model,
-    };
+    match model {
+        None => Ok(String::new()),
+        Some(name) if WITHOUT_DIRECTORY.contains(&name) => Ok(name.to_owned()),
+        Some(model) => absolute_directory(model),
+    }
+}
+
+/// The absolute directory of a model that `--model` names, whether it exists or not.
+///
+/// # Errors
+/// The model was not pulled, or the path is not UTF-8.
+pub fn absolute_directory(model: &str) -> Result<String, Failure> {
     let bad = |what: String| Failure::usage(format!("--model: {what}"));
     let model = ModelRef::parse(model);
     let dir = match ModelPlaces::of_user().locate(&model) {

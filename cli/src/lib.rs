@@ -6,7 +6,7 @@
 //! - [`messages`] · conversations from JSON
 //! - [`generate`], [`chat`], [`selftest`] · requests, one command each
 //! - [`status`], [`events`], [`routes`] · reports, one command each
-//! - [`drafter`], [`policy`], [`restart`], [`drain`] · orders, one command each
+//! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`] · orders, one command each
 //! - [`key`] · makes API keys
 //! - [`models`], [`inspect`] · checkpoints, one command each
 //! - [`other_program`] · `bench` and `pull`, which programs of their own carry out
@@ -30,6 +30,7 @@ pub mod selftest;
 pub mod serve;
 pub mod status;
 pub mod step_costs;
+pub mod target;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -57,6 +58,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
             Err(Failure::not_yet("`paceline top`; `paceline status` shows one moment"))
         }
         Command::Drafter(args) => drafter::run(&args, screen).await,
+        Command::Target(args) => target::run(&args, screen).await,
         Command::Policy(args) => policy::run(&args, screen).await,
         Command::Routes(args) => routes::run(&args, screen).await,
         Command::Events(args) => events::run(&args, screen).await,

@@ -26,6 +26,10 @@ struct Arguments {
     /// Configuration file [default: see `paceline serve --help`]
     #[arg(long)]
     config: Option<PathBuf>,
+    /// Check the text files of the model in this directory, and serve nothing; asked by the
+    /// supervisor before a swap
+    #[arg(long, value_name = "DIR", hide = true)]
+    check_model: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -50,6 +54,10 @@ fn main() -> ExitCode {
 }
 
 fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
+    if let Some(dir) = &arguments.check_model {
+        paceline_text::prompt::Language::read(dir)?;
+        return Ok(Exit::Asked);
+    }
     let Loaded { config, warnings, .. } = Loaded::find(arguments.config.as_deref())?;
     telemetry::start(&config.log);
     for warning in warnings {

@@ -17,7 +17,6 @@ const LONGEST_BYTES: usize = 1 << 20;
 /// their seats in turn.
 #[derive(Clone, Debug)]
 pub struct Prompter {
-    language: Arc<Language>,
     short: Seats,
     long: Seats,
     longest: Seats,
@@ -26,17 +25,12 @@ pub struct Prompter {
 impl Prompter {
     /// A prompter that works on at most `seats` short prompts at once, and on half as many of each
     /// longer kind. Further prompts wait.
-    pub fn new(language: Arc<Language>, seats: usize) -> Self {
+    pub fn new(seats: usize) -> Self {
         let [short, long, longest] = [seats, seats / 2, seats / 2].map(Seats::new);
-        Self { language, short, long, longest }
+        Self { short, long, longest }
     }
 
-    /// The model's text side.
-    pub fn language(&self) -> &Arc<Language> {
-        &self.language
-    }
-
-    /// The ids of a prompt of this party. A text that certainly has more than `most_tokens` is
+    /// The ids of a prompt of this party in this language. A text that certainly has more than `most_tokens` is
     /// refused before it is tokenized. Ids that are returned may still be more than `most_tokens`.
     /// If the caller stops waiting, its seat becomes free, and work that has begun ends without
     /// effect.
@@ -45,6 +39,7 @@ impl Prompter {
     /// See [`PromptError`].
     pub async fn ids(
         &self,
+        language: &Arc<Language>,
         party: &Party,
         source: Source,
         most_tokens: u32,
@@ -52,7 +47,7 @@ impl Prompter {
         match source {
             Source::Ids(ids) => return Ok(ids.into()),
             // Before the prompt waits for a seat.
-            Source::Text(ref text) => self.language.check_length(text, most_tokens)?,
+            Source::Text(ref text) => language.check_length(text, most_tokens)?,
             Source::Chat(_) => {}
         }
         let seats = match source.bytes() {
@@ -61,7 +56,7 @@ impl Prompter {
             _ => &self.longest,
         };
         let seat = seats.take(party).await;
-        let language = Arc::clone(&self.language);
+        let language = Arc::clone(language);
         let work = tokio::task::spawn_blocking(move || {
             let _seat = seat; // free when the work is done, not when the client has gone
             language.prompt_ids(source, most_tokens)
@@ -78,7 +73,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
-        let prompter = Prompter::new(Arc::new(paceline_text::samples::language()), 1);
+        let (prompter, language) = (Prompter::new(1), Arc::new(paceline_text::samples::language()));
         let text = |bytes: usize| "a".repeat(bytes);
         let chat = |text: String| {
             let messages = vec![Message::new(Role::User, vec![text])];
@@ -88,16 +83,16 @@ mod tests {
         let most = 100;
         let anyone = Party::default();
         assert_eq!(
-            prompter.ids(&anyone, Source::Text(text(1_501)), most).await,
+            prompter.ids(&language, &anyone, Source::Text(text(1_501)), most).await,
             Err(PromptError::TooLong { at_least: 101 })
         );
         assert!(
-            prompter.ids(&anyone, Source::Text(text(1_500)), most).await.is_ok(),
+            prompter.ids(&language, &anyone, Source::Text(text(1_500)), most).await.is_ok(),
             "it may have more, and is counted"
         );
-        let refused = prompter.ids(&anyone, chat(text(1_501)), most).await;
+        let refused = prompter.ids(&language, &anyone, chat(text(1_501)), most).await;
         assert!(matches!(refused, Err(PromptError::TooLong { at_least: 102.. })), "{refused:?}");
-        assert!(prompter.ids(&anyone, chat(text(1_000)), most).await.is_ok());
+        assert!(prompter.ids(&language, &anyone, chat(text(1_000)), most).await.is_ok());
         // All seats taken: a text that cannot fit does not wait for one.
         let seats = futures::future::join3(
             prompter.short.take(&anyone),
@@ -106,7 +101,7 @@ mod tests {
         );
         let seats = seats.await;
         assert_eq!(
-            prompter.ids(&anyone, Source::Text(text(1 << 20)), most).await,
+            prompter.ids(&language, &anyone, Source::Text(text(1 << 20)), most).await,
             Err(PromptError::TooLong { at_least: 69_906 })
         );
         drop(seats);

@@ -15,6 +15,7 @@ use paceline_gateway::inference::error::InferenceError;
 use paceline_gateway::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
 };
+use paceline_gateway::inference::languages::Languages;
 use paceline_gateway::inference::params::GenerationParams;
 use paceline_gateway::inference::record::Method;
 use paceline_gateway::inference::standing::Standing;
@@ -53,22 +54,25 @@ impl Middle {
         let mut fake = Fake::start(&dir.path().join("supervisor.sock"), 1);
         let supervisor = socket::channel(runtime_dir.socket("supervisor"));
         let standing = watch::Sender::new(Standing::default());
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
+        let language = Arc::new(Language::read(&demo).expect("all its files are there"));
+        let languages = Languages::from(language);
         let attachment = Attachment {
             supervisor: supervisor.clone(),
             process: GatewayProcess { epoch: Epoch(7), restarts: 0 },
             standing: standing.clone(),
             running: RequestSlots::new(4, 4).watch(),
             orders: mpsc::channel(1).0,
+            languages: languages.clone(),
         };
         attachment.start();
         let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
         attachment.service(stage::ready()).await;
         let serves = |standing: &Standing| standing.serving().is_ok();
         within(standing.subscribe().wait_for(serves)).await.expect("attached");
-        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
-        let language = Arc::new(Language::read(&demo).expect("all its files are there"));
         let inference = Inference {
-            prompter: Prompter::new(language, 2),
+            prompter: Prompter::new(2),
+            languages,
             images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
             budget: ByteBudget::new(config.limits.body_bytes),
             limits: config.limits,
@@ -116,7 +120,7 @@ fn request(conversation: ConversationInput) -> RequestInput {
 #[tokio::test]
 async fn a_conversation_is_answered_without_a_protocol() {
     let mut middle = Middle::serving().await;
-    let language = Arc::clone(middle.inference.prompter.language());
+    let language = middle.inference.languages.now().language;
     let (ids, prompt) = (
         language.tokens.encode("Grüße 🦀!", false).expect("encodes"),
         language

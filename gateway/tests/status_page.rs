@@ -34,7 +34,13 @@ fn snapshot() -> StatusResponse {
     StatusResponse {
         gateway: process(ProcessState::Ready, 11),
         target: process(ProcessState::BackingOff, 0),
-        kv: Some(KvStatus { budget_bytes: 100, held_bytes: 25, prefix_bytes: 5, pressure: 0.25 }),
+        kv: Some(KvStatus {
+            budget_bytes: 100,
+            held_bytes: 25,
+            prefix_bytes: 5,
+            pressure: 0.25,
+            ..KvStatus::default()
+        }),
         requests: Some(RequestsStatus { active: 3, queued: 2, speculative: 1 }),
         link: Some(LinkStatus {
             state: "up".into(),

@@ -1,4 +1,5 @@
-//! Digests of files, by which two models prove that they have the same tokens.
+//! Digests: of files, by which two models prove that they have the same tokens, and of what files
+//! are named by.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -17,6 +18,11 @@ pub fn of_file(path: &Path) -> Option<String> {
         }
     }
     Some(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// SHA-256 of these bytes, in hexadecimal.
+pub fn of_bytes(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A digest in hexadecimal digits that another checkpoint, another quantization of it, or a changed
@@ -74,11 +80,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_the_published_digest_and_a_missing_one_none() {
+    fn a_file_and_its_bytes_have_the_published_digest_and_a_missing_file_none() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), "abc").expect("writable");
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(super::of_file(file.path()).as_deref(), Some(expected));
+        assert_eq!(super::of_bytes(b"abc"), expected);
         assert_eq!(super::of_file(std::path::Path::new("/nowhere")), None);
     }
 }

@@ -52,6 +52,7 @@ impl ReasonStatus for Reason {
             | Reason::Restarting
             | Reason::Draining
             | Reason::CrashLoop
+            | Reason::HostMemoryStranded
             | Reason::ConnectionClosing
             | Reason::DrafterLoading
             | Reason::DrafterFailed => Code::Unavailable,
@@ -251,6 +252,7 @@ mod tests {
             ("RESTARTING", Unavailable, true),
             ("DRAINING", Unavailable, true),
             ("CRASH_LOOP", Unavailable, true),
+            ("HOST_MEMORY_STRANDED", Unavailable, false),
             ("QUEUE_FULL", ResourceExhausted, true),
             ("QUEUE_WAIT", ResourceExhausted, true),
             ("KV_EXHAUSTED", ResourceExhausted, false),

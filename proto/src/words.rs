@@ -1,6 +1,6 @@
 //! Values of enums as people and JSON have them: `ROUTE_REASON_DRAFTER_ABSENT` is "drafter_absent".
 
-use crate::v1::{FinishReason, Lane, ProcessState, RouteReason, RouteWish};
+use crate::v1::{FinishReason, KvReduction, Lane, ProcessState, RouteReason, RouteWish};
 
 macro_rules! words {
     ($($name:ident: $prefix:literal),* $(,)?) => {$(
@@ -16,6 +16,7 @@ macro_rules! words {
 
 words! {
     FinishReason: "FINISH_REASON_",
+    KvReduction: "KV_REDUCTION_",
     Lane: "LANE_",
     ProcessState: "PROCESS_STATE_",
     RouteReason: "ROUTE_REASON_",
@@ -36,5 +37,6 @@ mod tests {
         ];
         assert_eq!(words, ["stop", "plain", "drafter_absent", "auto"]);
         assert_eq!(ProcessState::BackingOff.word(), "backing_off");
+        assert_eq!(KvReduction::RebootWhileBusy.word(), "reboot_while_busy");
     }
 }

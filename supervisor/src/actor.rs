@@ -13,7 +13,7 @@ use paceline_process::{Clock, Exit as OurExit, RuntimeDir, chain, platform};
 use paceline_proto::internal::v1::{PermitChange, ServiceState};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
 use paceline_supervisor_core::denial::OrderRefusal;
-use paceline_supervisor_core::drafter::RefusedDrafter;
+use paceline_supervisor_core::operations::{OperatorOrder, TargetChoice, TargetSwapOrder};
 use paceline_supervisor_core::routing::Decision;
 use paceline_supervisor_core::worker::{self, WorkerExit};
 use paceline_supervisor_core::{
@@ -23,19 +23,22 @@ use paceline_vocabulary::{Epoch, Millis, Permit, RequestId, Term};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
+use crate::boot_mark::BootMark;
 use crate::child::{Host, Hosts};
 use crate::error;
-use crate::events::{Change, Journal};
+use crate::events::{self, Change, Journal};
 use crate::handle::ActorHandle;
 use crate::handover;
+use crate::host;
 use crate::lines::LineWriter;
 use crate::mailbox::{
     AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, RequestEnd,
     Stop,
 };
 use crate::route_log::{self, DecidedLine, EndedLine, RouteLogLine};
-use crate::setup::{Setup, WorkerIdentities};
+use crate::setup::Setup;
 use crate::status::{self, OwnProcess};
+use crate::target_swap::TargetSetup;
 use crate::wire::{permit_message, policy_message};
 use crate::worker_client::WorkerClient;
 
@@ -87,13 +90,17 @@ pub struct Actor<H> {
     notices: watch::Sender<ServiceState>,
     gateway_restarts: watch::Sender<Option<GatewayRestart>>,
     journal: Journal,
-    identities: WorkerIdentities,
+    boot_mark: BootMark,
+    /// What the workers of each model are started with, by the name that the core has for it.
+    setups: HashMap<String, TargetSetup>,
+    /// That of the model that is served.
+    served: TargetSetup,
 }
 
 impl<H: Host> Actor<H> {
     /// An actor and its handle.
     pub fn new(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> (Self, ActorHandle) {
-        let Setup { settings, plan, dir, term, own, route_log, identities } = setup;
+        let Setup { settings, plan, dir, term, own, route_log, target, boot_mark, .. } = setup;
         let (journal, events) = Journal::new(&dir, term);
         let clock = Clock::start();
         let core = Supervisor::new(settings, plan, term);
@@ -133,7 +140,9 @@ impl<H: Host> Actor<H> {
             notices,
             gateway_restarts,
             journal,
-            identities,
+            boot_mark,
+            setups: HashMap::from([(String::new(), target.clone())]),
+            served: target,
         };
         (actor, handle)
     }
@@ -152,6 +161,9 @@ impl<H: Host> Actor<H> {
             ..Default::default()
         };
         self.journal.record(Change { to: "serving".into(), cause, ..change });
+        if let Some(change) = self.boot_mark.change() {
+            self.journal.record(change);
+        }
         // Drafters of an earlier supervisor are adopted in either slot, also if none would be
         // started.
         for slot in WorkerSlot::ALL {
@@ -163,6 +175,9 @@ impl<H: Host> Actor<H> {
         let mut event = Event::Begun;
         loop {
             if let Some(exit) = self.process(event) {
+                if exit == OurExit::Asked {
+                    self.boot_mark.clear();
+                }
                 return exit;
             }
             event = self.next().await;
@@ -174,6 +189,7 @@ impl<H: Host> Actor<H> {
             let pause = self.core.next_deadline().map(|due| self.clock.until(due));
             let at_most = pause.map_or(TURN, |pause| pause.min(TURN));
             let turned = self.clock.now();
+            self.boot_mark.observe(&self.core, turned);
             let event = tokio::select! {
                 biased;
                 (worker, exit) = self.hosts.exited() => Some(self.exited(worker, exit)),
@@ -224,6 +240,11 @@ impl<H: Host> Actor<H> {
                 let order_id = self.open_order(reply);
                 Event::Ordered { order_id, order }
             }
+            Mail::SwapTarget { setup, drain_ms, reply } => {
+                let order_id = self.open_order(reply);
+                let order = OperatorOrder::SwapTarget(self.swap_order(*setup, drain_ms));
+                Event::Ordered { order_id, order }
+            }
             Mail::SetPolicy { change, reply } => {
                 self.last_order += 1;
                 let order_id = OrderId(self.last_order);
@@ -244,7 +265,7 @@ impl<H: Host> Actor<H> {
             }
             Mail::Status { reply } => {
                 // The caller may be gone.
-                let _ = reply.send(status::snapshot(&self.core, &self.own, self.clock.now()));
+                let _ = reply.send(self.snapshot(self.clock.now()));
                 return None;
             }
         })
@@ -359,11 +380,10 @@ impl<H: Host> Actor<H> {
                 self.gateway_restarts.send_replace(Some(GatewayRestart { attachment, grace_ms }));
             }
             Action::LogRoute { ticket, decision } => self.log_route(ticket, &decision, now),
-            Action::Exit { restart } => {
-                return Some(if restart { OurExit::RestartMe } else { OurExit::Asked });
-            }
+            Action::TargetSwapped { model } => self.swapped(model),
+            Action::Exit { restart } => return Some(host::exit(&self.core, restart)),
             action => {
-                if let Some(change) = change(action) {
+                if let Some(change) = events::logged(action) {
                     self.journal.record(change);
                 }
             }
@@ -400,8 +420,50 @@ impl<H: Host> Actor<H> {
         if let Some(reply) = self.policy_orders.remove(&order_id) {
             let _ = reply.send(outcome.map(|()| status::policy(&self.core)));
         } else if let Some(reply) = self.orders.remove(&order_id) {
-            let done = |()| status::snapshot(&self.core, &self.own, now);
-            let _ = reply.send(outcome.map(done));
+            let _ = reply.send(outcome.map(|()| self.snapshot(now)));
+        }
+    }
+
+    fn snapshot(&self, now: Millis) -> StatusResponse {
+        status::snapshot(&self.core, &self.own, &self.served.model_dir, now)
+    }
+
+    /// The core's order to serve another model, by the name of its directory. A model that was
+    /// served before has the name that it had, so that its clients see the same model.
+    fn swap_order(&mut self, setup: TargetSetup, drain_ms: Option<u64>) -> TargetSwapOrder {
+        let known = self.setups.iter().find(|(_, known)| known.is_of_the_model_of(&setup));
+        let (model, setup) = match known {
+            Some((name, known)) => (name.clone(), known.clone()),
+            None => (setup.model_dir.display().to_string(), setup),
+        };
+        let choice = TargetChoice { model: model.clone(), drafters: setup.drafters.clone() };
+        let same = setup.is_of_the_model_of(&self.served);
+        // The configured one, those of a swap that is under way, and this one.
+        let core = &self.core;
+        self.setups.retain(|name, _| name.is_empty() || core.may_load(name));
+        self.setups.insert(model, setup);
+        TargetSwapOrder { choice, drain_ms, same }
+    }
+
+    /// An operator's swap is done: the next supervisor has to know the model.
+    fn swapped(&mut self, model: String) {
+        let change = Change {
+            kind: "target",
+            subject: "target".to_owned(),
+            epoch: self.core.target().last_epoch().0,
+            to: self.served.model_dir.display().to_string(),
+            cause: "an operator swapped the model".to_owned(),
+            ..Change::default()
+        };
+        self.journal.record(change);
+        // An empty name is the configuration's.
+        if model.is_empty() {
+            self.dir.forget_swap();
+        } else if let Err(error) = self.dir.keep_swap(&model) {
+            tracing::warn!(
+                error = chain(&error),
+                "the swap cannot be kept; the next supervisor loads the configured model"
+            );
         }
     }
 
@@ -445,6 +507,10 @@ impl<H: Host> Actor<H> {
                     client.describe();
                 }
             }
+            worker::Action::ReadWired => {
+                let event = worker::Event::WiredRead(host::wired());
+                self.answers.push_back(Event::Worker(worker, event));
+            }
             worker::Action::Clear => self.clear(worker),
             worker::Action::LogPhase { epoch, from, to, cause } => {
                 let (subject, from, to) = (worker.to_string(), from.into(), to.into());
@@ -477,13 +543,19 @@ impl<H: Host> Actor<H> {
         let epoch = Epoch(record.epoch);
         tracing::info!(%worker, %epoch, pid = record.pid, "worker of an earlier supervisor found");
         let client = WorkerClient::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
-        let mut client = client.expecting(record.pid, self.identities.of(worker).clone());
+        let mut client = client.expecting(record.pid, self.served.identities.of(worker).clone());
         client.watch();
         self.clients.insert(worker, client);
         Some(worker::Event::Found { epoch, pid: record.pid })
     }
 
     fn spawn(&mut self, worker: WorkerId, model: &str) -> worker::Event {
+        if worker == WorkerId::Target
+            && let Some(setup) = self.setups.get(model)
+        {
+            self.hosts.set_models(&setup.variables);
+            self.served = setup.clone();
+        }
         if let Some(found) = self.find(worker) {
             return found;
         }
@@ -519,53 +591,4 @@ impl<H: Host> Actor<H> {
             std::mem::replace(&mut state.drafter_serves, serves) != serves
         });
     }
-}
-
-/// The event of an action that only logs; `None` for every other action.
-fn change(action: Action) -> Option<Change> {
-    Some(match action {
-        Action::LogPolicy { epoch, key, from, to, cause } => {
-            let (subject, cause) = (key.to_owned(), cause.to_owned());
-            Change { kind: "policy", subject, epoch, from, to, cause }
-        }
-        Action::LogLink { slot, generation, to, cause } => Change {
-            kind: "link",
-            subject: WorkerId::Drafter(slot).to_string(),
-            epoch: generation,
-            from: String::new(),
-            to: to.to_owned(),
-            cause,
-        },
-        Action::LogRefusal { refused: RefusedDrafter { model, reason }, next } => Change {
-            kind: "drafter",
-            subject: model,
-            to: "refused".to_owned(),
-            cause: format!("{reason}; {next} is tried in its place"),
-            ..Change::default()
-        },
-        Action::LogService { from, to, cause } => Change {
-            kind: "service",
-            subject: "service".to_owned(),
-            epoch: 0,
-            from: from.to_owned(),
-            to: to.to_owned(),
-            cause: cause.to_owned(),
-        },
-        Action::LogGateway { epoch, from, to, cause } => Change {
-            kind: "gateway",
-            subject: "gateway".to_owned(),
-            epoch: epoch.0,
-            from: from.word().to_owned(),
-            to: to.word().to_owned(),
-            cause: cause.to_owned(),
-        },
-        Action::LogOrder { subject, to } => Change {
-            kind: "order",
-            subject: subject.to_owned(),
-            to,
-            cause: "an operator orders it".to_owned(),
-            ..Change::default()
-        },
-        _ => return None,
-    })
 }

@@ -49,6 +49,9 @@ pub trait Host: Send + 'static {
     /// It cannot be started.
     fn start(&mut self, epoch: Epoch, term: Term, model: &str) -> io::Result<u32>;
 
+    /// The next process gets these environment variables, which name the models.
+    fn set_models(&mut self, variables: &[(&'static str, String)]);
+
     /// Sends SIGTERM to the current one, or SIGKILL.
     fn signal(&mut self, hard: bool);
 
@@ -78,6 +81,14 @@ impl<H: Host> Hosts<H> {
         match worker {
             WorkerId::Target => &mut self.target,
             WorkerId::Drafter(slot) => &mut self.drafters[slot.idx()],
+        }
+    }
+
+    /// The processes that are started from now on get these environment variables.
+    pub fn set_models(&mut self, variables: &[(&'static str, String)]) {
+        let [first, second] = &mut self.drafters;
+        for host in [&mut self.target, first, second] {
+            host.set_models(variables);
         }
     }
 
@@ -114,6 +125,17 @@ fn beside(program: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(program.canonicalize()?.with_file_name(name))
 }
 
+/// The program that an environment variable names, else the one of this name beside our own.
+///
+/// # Errors
+/// The system does not say where our own program is.
+pub(crate) fn program(variable: &str, name: &str) -> io::Result<PathBuf> {
+    match env(variable) {
+        Some(path) => Ok(PathBuf::from(path)),
+        None => beside(&std::env::current_exe()?, name),
+    }
+}
+
 /// How a worker is started.
 #[derive(Debug)]
 pub struct ProcessHost {
@@ -123,6 +145,8 @@ pub struct ProcessHost {
     /// Environment variables with the directories of the models.
     models: Vec<(&'static str, String)>,
     threads: Option<u32>,
+    /// Percent of its KV budget that the target may use; `None`: all of it.
+    kv_percent: Option<u8>,
     dir: RuntimeDir,
     current: Option<Current>,
 }
@@ -149,10 +173,7 @@ impl ProcessHost {
                 (DRAFTER_BIN, "paceline-drafter", loaded.config.drafter.threads)
             }
         };
-        let program = match env(variable) {
-            Some(path) => PathBuf::from(path),
-            None => beside(&std::env::current_exe()?, name)?,
-        };
+        let program = program(variable, name)?;
         let config_file =
             loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
         let models = loaded.config.model_variables().into();
@@ -163,7 +184,21 @@ impl ProcessHost {
             // other threads.
             Auto::Auto => None,
         };
-        Ok(Self { worker, program, config_file, models, threads, dir, current: None })
+        Ok(Self {
+            worker,
+            program,
+            config_file,
+            models,
+            threads,
+            kv_percent: None,
+            dir,
+            current: None,
+        })
+    }
+
+    /// From now on the target is started with this percent of its KV budget; `None`: all of it.
+    pub fn set_kv_percent(&mut self, percent: Option<u8>) {
+        self.kv_percent = percent;
     }
 }
 
@@ -196,6 +231,9 @@ impl Host for ProcessHost {
         command.args(["--epoch", &epoch.to_string(), "--term", &term.to_string()]);
         if let WorkerId::Drafter(_) = self.worker {
             command.args(["--name", self.worker.name(), "--model", model]);
+        }
+        if let Some(percent) = self.kv_percent {
+            command.args(["--kv-percent", &percent.to_string()]);
         }
         // Set even when empty, so that the worker reads the same file as this process, whichever
         // file lies in the working directory.
@@ -240,6 +278,10 @@ impl Host for ProcessHost {
             );
         }
         Ok(pid)
+    }
+
+    fn set_models(&mut self, variables: &[(&'static str, String)]) {
+        self.models = variables.to_vec();
     }
 
     fn signal(&mut self, hard: bool) {
@@ -333,6 +375,7 @@ mod tests {
             config_file: "/etc/x.toml".into(),
             models: vec![("PACELINE_TARGET__MODEL", "/models/t".to_owned())],
             threads: Some(3),
+            kv_percent: None,
             dir,
             current: None,
         }
@@ -368,6 +411,16 @@ mod tests {
         assert!(session.is_err() || session == Ok(pid as i32));
         assert_eq!(end(&mut host).await, WorkerExit::Code(69));
         assert_eq!(host.last_words(), "--epoch 4 --term 7 /etc/x.toml /models/t 3 0 none\noops");
+    }
+
+    #[tokio::test]
+    async fn a_target_with_a_reduced_kv_budget_gets_its_percent() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let mut host = host(temp.path(), r#"echo "$@""#);
+        host.set_kv_percent(Some(80));
+        host.start(Epoch(4), Term(7), "").expect("started");
+        assert_eq!(end(&mut host).await, WorkerExit::Code(0));
+        assert_eq!(host.last_words(), "--epoch 4 --term 7 --kv-percent 80");
     }
 
     #[tokio::test]
@@ -435,6 +488,7 @@ mod tests {
             config_file: String::new(),
             models: vec![],
             threads: None,
+            kv_percent: None,
             dir,
             current: None,
         };

@@ -75,6 +75,11 @@ pub fn denied(denial: Denial) -> Status {
                            refused for 10 minutes; change the prompt, its images or its schema";
             Refusal::new(reason, message)
         }
+        Denial::ModelChanged => {
+            let message = "another model is served now, and the request was made for the earlier one; \
+                           send it again";
+            Refusal::new(reason, message)
+        }
         Denial::DeadlinePassed { waited_ms } => {
             let message =
                 format!("the deadline passed in the queue, after {:.1} s", seconds(waited_ms));

@@ -30,6 +30,7 @@ use crate::mailbox::{
 };
 use crate::route_log::ServedLine;
 use crate::target_access::TargetAccess;
+use crate::target_swap::TargetSetup;
 use crate::wire;
 
 /// The handle of the actor, as the services use it.
@@ -170,6 +171,20 @@ impl ActorHandle {
     /// As [`ActorHandle::order_drafter`].
     pub async fn order(&self, order: OperatorOrder) -> Result<StatusResponse, Status> {
         self.asked(|reply| Mail::OperatorOrder { order, reply }, too_many_questions).await?
+    }
+
+    /// Sends an operator's order to serve another model and waits likewise.
+    ///
+    /// # Errors
+    /// As [`ActorHandle::order_drafter`].
+    pub async fn swap_target(
+        &self,
+        setup: TargetSetup,
+        drain_ms: Option<u64>,
+    ) -> Result<StatusResponse, Status> {
+        let setup = Box::new(setup);
+        let order = |reply| Mail::SwapTarget { setup, drain_ms, reply };
+        self.asked(order, too_many_questions).await?
     }
 
     /// Sends the actor a question and waits for its answer. `full` is the error of a full mailbox.

@@ -7,6 +7,7 @@
 //!   the core. [`relay`] forwards it to the target and holds its place until its one end.
 //! - A process: [`child`] starts and ends it, [`worker_client`] sends it requests ([`target_access`]), [`handover`] links target
 //!   and drafter.
+//! - The machine: [`boot_mark`] says whether it went down at work.
 //! - [`wire`] converts protobuf, [`config`] the configuration; [`mailbox`] has the types that these
 //!   share.
 //! - [`events`] record each change of state, [`route_log`] each route. [`replay`] decides logged
@@ -15,12 +16,15 @@
 //! Not here: what a token means, and MLX.
 
 pub mod actor;
+pub mod boot_mark;
 pub mod child;
 pub mod config;
 pub mod error;
 pub mod events;
 pub mod handle;
 pub mod handover;
+mod host;
+mod identities;
 pub mod lines;
 pub mod mailbox;
 pub mod notify;
@@ -32,6 +36,7 @@ pub mod serve;
 mod setup;
 pub mod status;
 pub mod target_access;
+pub mod target_swap;
 pub mod wire;
 pub mod worker_client;
 
@@ -41,18 +46,24 @@ use std::time::Duration;
 use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
 use paceline_process::runtime_dir::RuntimeDirError;
-use paceline_process::{Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry};
+use paceline_process::{
+    Config, Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry,
+};
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
+use paceline_supervisor_core::WorkerId;
 use paceline_vocabulary::Term;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::actor::Actor;
+use crate::boot_mark::BootMark;
 use crate::child::{Host, Hosts, ProcessHost};
+pub use crate::identities::WorkerIdentities;
 use crate::mailbox::Stop;
 use crate::serve::Services;
-pub use crate::setup::{Setup, WorkerIdentities};
+pub use crate::setup::Setup;
 use crate::status::OwnProcess;
+use crate::target_swap::{TargetPlanner, TargetSetup};
 use crate::worker_client::MAX_MESSAGE_BYTES;
 
 /// Time for which a thread that hands links over is kept for the next one.
@@ -91,19 +102,24 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     }
     // From here on the models are directories: a worker that is started again loads the same files.
     let missing = loaded.config.missing_drafters();
+    let written = loaded.config.clone();
     loaded.config.resolve_models().map_err(|error| refuse(Exit::Config, &error))?;
-    let model_dir = loaded.config.model_dir().map_err(|error| refuse(Exit::Config, &error))?;
     let unusable = |error: RuntimeDirError| refuse(error.exit(), &error);
     let dir = RuntimeDir::locate(&loaded.config).map_err(unusable)?;
     dir.prepare().map_err(unusable)?;
     let lock = dir.lock("supervisor").map_err(unusable)?;
+    let boot_mark =
+        BootMark::open(dir.path()).map_err(|error| refuse(Exit::MemoryStranded, &error))?;
+    follow_swap(&dir, &written, &mut loaded);
+    let target = TargetSetup::of(&loaded.config).map_err(|error| refuse(Exit::Config, &error))?;
     let term = Term(dir.count_up("term").map_err(unusable)?);
-    let hosts = Hosts::new(&loaded, &dir).map_err(|error| refuse(Exit::Unavailable, &error))?;
+    let mut hosts = Hosts::new(&loaded, &dir).map_err(|error| refuse(Exit::Unavailable, &error))?;
+    hosts.target.set_kv_percent(boot_mark.kv_percent());
     let own = OwnProcess {
         pid: std::process::id(),
         term: term.0,
         restarts: lifecycle::restarts(),
-        model_dir,
+        kv_reduced: boot_mark.kv_percent().is_some(),
     };
     tracing::info!(term = term.0, pid = own.pid, dir = %dir.path().display(), "supervisor starts");
     let (settings, plan) = (config::settings(&loaded.config), config::plan(&loaded.config));
@@ -116,8 +132,31 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     let log = &loaded.config.routing.route_log;
     let route_log =
         (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));
-    let identities = WorkerIdentities::new(&loaded.config);
-    Ok((Setup { settings, plan, dir, term, own, route_log, identities }, hosts, Box::new(lock)))
+    let config_file = loaded.file.as_ref().map(|file| file.display().to_string());
+    let planner = TargetPlanner::new(written, config_file.unwrap_or_default())
+        .map_err(|error| refuse(Exit::Unavailable, &error))?;
+    let planner = Some(planner);
+    let setup = Setup { settings, plan, dir, term, own, route_log, target, boot_mark, planner };
+    Ok((setup, hosts, Box::new(lock)))
+}
+
+/// If an operator swapped the target under an earlier supervisor and that target still runs, its
+/// model takes the place of the configured one.
+fn follow_swap(dir: &RuntimeDir, written: &Config, loaded: &mut Loaded) {
+    let Some(model) = dir.swapped_model(WorkerId::Target.name()) else {
+        return dir.forget_swap();
+    };
+    let mut config = written.with_target(&model);
+    match config.resolve_models() {
+        Ok(()) => {
+            tracing::info!(model, "the target that an operator swapped in is served");
+            loaded.config = config;
+        }
+        Err(error) => {
+            let error = chain(&error);
+            tracing::warn!(model, error, "the swapped model is gone; the configured one is loaded");
+        }
+    }
 }
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
@@ -158,6 +197,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
         Ok(listener) => listener,
         Err(error) => return refuse(Exit::Unavailable, &error),
     };
+    let planner = setup.planner.clone();
     let (actor, handle) = Actor::new(setup, hosts, stops);
     let notifier = Notifier::inherited();
     if notifier.listens() {
@@ -165,7 +205,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
         notifier.ready("starting");
         task::spawn("notify", notify::attend(notifier.clone(), handle.clone()));
     }
-    let services = Services::new(handle);
+    let services = Services::new(handle, planner);
     let (close, closed) = oneshot::channel::<()>();
     let mut server = task::spawn("server", async move {
         socket::server()

@@ -18,6 +18,7 @@ use tonic::transport::Channel;
 
 use crate::route_log::ServedLine;
 use crate::target_access::TargetAccess;
+use crate::target_swap::TargetSetup;
 
 /// A message to the actor.
 #[derive(Debug)]
@@ -72,6 +73,15 @@ pub enum Mail {
     OperatorOrder {
         /// The order.
         order: OperatorOrder,
+        /// Where the outcome goes.
+        reply: oneshot::Sender<Result<StatusResponse, Status>>,
+    },
+    /// An operator's order to serve another model.
+    SwapTarget {
+        /// What its workers are started with.
+        setup: Box<TargetSetup>,
+        /// Time that running requests get; `None` is the usual time.
+        drain_ms: Option<u64>,
         /// Where the outcome goes.
         reply: oneshot::Sender<Result<StatusResponse, Status>>,
     },

@@ -19,13 +19,14 @@ use paceline_proto::v1::{
     DrafterResponse, DrainRequest, DrainResponse, EventsRequest, PolicyResponse, Process,
     ProcessStatus, RestartRequest, RestartResponse, SetPolicyRequest, ShowPolicyRequest,
     StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest,
+    SwapTargetRequest, SwapTargetResponse,
 };
 use paceline_supervisor_core::RequestSummary;
 use paceline_supervisor_core::drafter::DrafterOrder;
 use paceline_supervisor_core::operations::{OperatorOrder, ServiceProcess};
 use paceline_supervisor_core::poison::Fingerprint;
 use paceline_vocabulary::generation::Generation;
-use paceline_vocabulary::{KeyId, RequestId, chain};
+use paceline_vocabulary::{KeyId, ModelMark, RequestId, chain};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
@@ -36,6 +37,7 @@ use crate::handle::ActorHandle;
 use crate::mailbox::{GatewayRestart, Mail};
 use crate::preparation;
 use crate::relay::{self, Batches};
+use crate::target_swap::TargetPlanner;
 use crate::wire;
 
 /// The content of a request, without its continuation, seed and limits.
@@ -66,12 +68,13 @@ struct CheckedRequest {
 #[derive(Clone, Debug)]
 pub struct Services {
     handle: ActorHandle,
+    planner: Option<TargetPlanner>,
 }
 
 impl Services {
-    /// Services that send everything to this actor.
-    pub fn new(handle: ActorHandle) -> Self {
-        Self { handle }
+    /// Services that send everything to this actor. Without a planner the target cannot be swapped.
+    pub fn new(handle: ActorHandle, planner: Option<TargetPlanner>) -> Self {
+        Self { handle, planner }
     }
 
     /// Checks what can be checked without the target.
@@ -124,6 +127,7 @@ impl Services {
             patches,
             resumed: request.resumed > 0,
             fingerprint: fingerprint(&generation),
+            model: (!request.model_path.is_empty()).then(|| ModelMark::of(&request.model_path)),
         };
         Ok(CheckedRequest { id, generation, summary })
     }
@@ -327,6 +331,22 @@ impl Operations for Services {
         let status = self.within(request.timeout_ms, target, self.handle.order(order)).await?;
         let term = status.term;
         Ok(Response::new(RestartResponse { process: Some(process(status, target)), term }))
+    }
+
+    async fn swap_target(
+        &self,
+        request: Request<SwapTargetRequest>,
+    ) -> Result<Response<SwapTargetResponse>, Status> {
+        let SwapTargetRequest { model, drain_ms, timeout_ms } = request.into_inner();
+        let Some(planner) = &self.planner else {
+            return Err(Reason::ProcessState.status("the target of this service cannot be swapped"));
+        };
+        let memory = self.handle.status().await?.memory.unwrap_or_default();
+        let setup = planner.plan(&model, memory.target_bytes).await?;
+        let order = self.handle.swap_target(setup, drain_ms.map(u64::from));
+        let target = ServiceProcess::Target;
+        let status = self.within(timeout_ms, target, order).await?;
+        Ok(Response::new(SwapTargetResponse { target: Some(process(status, target)) }))
     }
 
     async fn drain(

@@ -1,12 +1,13 @@
 //! Setup of a supervisor.
 
-use paceline_process::{Config, RuntimeDir};
+use paceline_process::RuntimeDir;
+use paceline_supervisor_core::Settings;
 use paceline_supervisor_core::drafter::DrafterPlan;
-use paceline_supervisor_core::worker::WorkerIdentity;
-use paceline_supervisor_core::{Settings, WorkerId};
 use paceline_vocabulary::Term;
 
+use crate::boot_mark::BootMark;
 use crate::status::OwnProcess;
+use crate::target_swap::{TargetPlanner, TargetSetup};
 
 /// Inputs of [`crate::run`] besides processes and orders to stop.
 #[derive(Debug)]
@@ -23,33 +24,11 @@ pub struct Setup {
     pub own: OwnProcess,
     /// File of the route log; `None` is none.
     pub route_log: Option<std::path::PathBuf>,
-    /// Identities that workers of an earlier supervisor must have to be taken over.
-    pub identities: WorkerIdentities,
-}
-
-/// Identities of the workers that this supervisor would start.
-#[derive(Clone, Debug)]
-pub struct WorkerIdentities {
-    /// As the target.
-    pub target: WorkerIdentity,
-    /// As a drafter.
-    pub drafter: WorkerIdentity,
-}
-
-impl WorkerIdentities {
-    pub(crate) fn new(config: &Config) -> Self {
-        let of = |config_digest| WorkerIdentity {
-            build: paceline_proto::BUILD.to_owned(),
-            config_digest,
-        };
-        Self { target: of(config.target_digest()), drafter: of(config.drafter_digest()) }
-    }
-
-    /// As this worker.
-    pub fn of(&self, worker: WorkerId) -> &WorkerIdentity {
-        match worker {
-            WorkerId::Target => &self.target,
-            WorkerId::Drafter(_) => &self.drafter,
-        }
-    }
+    /// What the workers of the configured model are started with. Workers of an earlier supervisor
+    /// must have these identities to be taken over.
+    pub target: TargetSetup,
+    /// Whether the machine went down at work, for this start and for the next one.
+    pub boot_mark: BootMark,
+    /// Prepares swaps of the target; `None` where it cannot be swapped.
+    pub planner: Option<TargetPlanner>,
 }

@@ -1,12 +1,12 @@
 //! Answers to operators and the gateway: pure functions of the core's state.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::v1::{
-    self, KvStatus, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting,
-    ProcessStatus, RefusedDrafter, RequestsStatus, RouteCount, RoutingStatus, Speculation,
-    StatusResponse,
+    self, KvReduction, KvStatus, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse,
+    PolicySetting, ProcessStatus, RefusedDrafter, RequestsStatus, RouteCount, RoutingStatus,
+    Speculation, StatusResponse,
 };
 use paceline_supervisor_core::drafter::RefusedDrafter as Refused;
 use paceline_supervisor_core::routing::PolicyChange;
@@ -25,8 +25,8 @@ pub struct OwnProcess {
     pub term: u64,
     /// Restarts without an order, as counted by the process that starts this one.
     pub restarts: u32,
-    /// Directory of the served model.
-    pub model_dir: PathBuf,
+    /// The KV budget is reduced, because the machine went down at work.
+    pub kv_reduced: bool,
 }
 
 /// The gateway's view at `now`.
@@ -47,8 +47,13 @@ pub fn service_state(core: &Supervisor, notice: &Notice, now: Millis) -> Service
     }
 }
 
-/// The operators' view at `now`, which counts from our start.
-pub fn snapshot(core: &Supervisor, own: &OwnProcess, now: Millis) -> StatusResponse {
+/// The operators' view at `now`, which counts from our start. The model in `model_dir` is served.
+pub fn snapshot(
+    core: &Supervisor,
+    own: &OwnProcess,
+    model_dir: &Path,
+    now: Millis,
+) -> StatusResponse {
     let seconds_since = |since: Millis| now.since(since) as f64 / 1e3;
     let gateway = core.gateway();
     let attached = gateway.attached();
@@ -56,7 +61,6 @@ pub fn snapshot(core: &Supervisor, own: &OwnProcess, now: Millis) -> StatusRespo
     let target = core.target();
     let life = target.life();
     let heartbeat = life.and_then(|life| life.heartbeat.as_ref());
-    let kv = heartbeat.and_then(|heartbeat| heartbeat.kv).unwrap_or_default();
     let admission = core.admission();
     StatusResponse {
         gateway: Some(ProcessStatus {
@@ -85,14 +89,9 @@ pub fn snapshot(core: &Supervisor, own: &OwnProcess, now: Millis) -> StatusRespo
                 .unwrap_or_default(),
             ..Default::default()
         }),
-        target: Some(worker(target, own.model_dir.display().to_string(), now)),
+        target: Some(worker(target, model_dir.display().to_string(), now)),
         drafter: Some(drafter(core, now)),
-        kv: Some(KvStatus {
-            budget_bytes: kv.budget_bytes,
-            held_bytes: kv.held_bytes,
-            prefix_bytes: kv.prefix_bytes,
-            pressure: core.kv_pressure(),
-        }),
+        kv: Some(kv_status(core, own)),
         requests: Some(RequestsStatus {
             active: admission.active() as u32,
             queued: admission.queued() as u32,
@@ -104,6 +103,22 @@ pub fn snapshot(core: &Supervisor, own: &OwnProcess, now: Millis) -> StatusRespo
         memory: Some(memory(core)),
         model: model(core),
         refused_drafters: core.drafters().refused().into_iter().map(refused_message).collect(),
+    }
+}
+
+fn kv_status(core: &Supervisor, own: &OwnProcess) -> KvStatus {
+    let heartbeat = core.target().life().and_then(|life| life.heartbeat.as_ref());
+    let kv = heartbeat.and_then(|heartbeat| heartbeat.kv).unwrap_or_default();
+    let reduction = match own.kv_reduced {
+        true => KvReduction::RebootWhileBusy,
+        false => KvReduction::Unspecified,
+    };
+    KvStatus {
+        budget_bytes: kv.budget_bytes,
+        held_bytes: kv.held_bytes,
+        prefix_bytes: kv.prefix_bytes,
+        pressure: core.kv_pressure(),
+        reduction: reduction.into(),
     }
 }
 
@@ -271,8 +286,8 @@ mod tests {
             DrafterPlan::default(),
             Term(3),
         );
-        let own = OwnProcess { pid: 7, term: 3, restarts: 1, model_dir: "/models/x".into() };
-        let status = snapshot(&core, &own, Millis(1_500));
+        let own = OwnProcess { pid: 7, term: 3, restarts: 1, kv_reduced: true };
+        let status = snapshot(&core, &own, Path::new("/models/x"), Millis(1_500));
         let state = |process: &Option<ProcessStatus>| process.as_ref().map(ProcessStatus::state);
         assert_eq!(state(&status.gateway), Some(ProcessState::Stopped));
         assert_eq!(state(&status.supervisor), Some(ProcessState::Ready));
@@ -283,5 +298,7 @@ mod tests {
             Some((1, 1.5))
         );
         assert_eq!(status.link.map(|link| link.state), Some("absent".into()));
+        let reduction = status.kv.map(|kv| kv.reduction());
+        assert_eq!(reduction, Some(KvReduction::RebootWhileBusy));
     }
 }

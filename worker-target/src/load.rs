@@ -60,12 +60,14 @@ pub(crate) enum StartError {
     Budget { budget: u64, needed: u64 },
 }
 
-/// Loads the target and makes the engine. Sets `known` once the weights are there.
+/// Loads the target and makes the engine, with `kv_percent` of the KV budget. Sets `known` once the
+/// weights are there.
 ///
 /// # Errors
 /// See [`StartError`].
 pub(crate) fn load(
     context: &WorkerContext,
+    kv_percent: u8,
     known: &OnceLock<LoadedModel>,
 ) -> Result<Engine, StartError> {
     let WorkerContext { config, progress, pulse, clock, .. } = context;
@@ -74,20 +76,22 @@ pub(crate) fn load(
     let kv =
         KvStore::new(&model.kv_layers(), model.dtype(), info.context).map_err(StartError::Store)?;
     let usable = platform::available_memory().map(device::usable_memory);
-    let budget = kv_budget(config, usable)?;
+    let whole_budget = kv_budget(config, usable)?;
     if let Some(usable) = usable {
         device::limit_memory(device::memory().0 + (usable as f64 * MLX_SHARE) as u64);
     }
     let drafting = drafting(config, model.as_ref());
     let classes = classes(&kv, &drafting);
     let needed = classes[0].kv;
-    if needed > budget {
-        return Err(StartError::Budget { budget, needed });
+    if needed > whole_budget {
+        return Err(StartError::Budget { budget: whole_budget, needed });
     }
+    let budget = reduced_budget(whole_budget, kv_percent, needed);
     progress.set_loaded_at(unix_seconds());
     tracing::info!(
         weight_bytes = info.weight_bytes,
         kv_budget_bytes = budget,
+        kv_percent,
         context = info.context,
         "loaded"
     );
@@ -188,6 +192,13 @@ fn kv_budget(config: &Config, usable: Option<u64>) -> Result<u64, StartError> {
     }
 }
 
+/// `percent` of a KV budget, but room for one sequence, whose shortest takes `needed` bytes: a model
+/// that can be served with the whole budget is served with a part of it.
+fn reduced_budget(whole: u64, percent: u8, needed: u64) -> u64 {
+    let part = u128::from(whole) * u128::from(percent) / 100;
+    u64::try_from(part).unwrap_or(whole).max(needed).min(whole)
+}
+
 /// Bytes of a sequence by its length: its KV, and hidden states for a drafter.
 fn classes(kv: &KvStore, drafting: &Drafting) -> Vec<ClassBytes> {
     let class = |(positions, kv): (i32, u64)| {
@@ -257,4 +268,17 @@ fn feature_layers(config: &Config, n_layers: usize) -> Vec<usize> {
         }
     }
     vec![]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reduced_budget;
+
+    #[test]
+    fn a_reduced_budget_still_holds_one_sequence() {
+        assert_eq!(reduced_budget(1_000, 100, 10), 1_000);
+        assert_eq!(reduced_budget(1_000, 80, 10), 800);
+        assert_eq!(reduced_budget(1_000, 80, 900), 900);
+        assert_eq!(reduced_budget(u64::MAX, 80, 10), u64::MAX / 5 * 4);
+    }
 }

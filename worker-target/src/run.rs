@@ -41,6 +41,9 @@ pub struct Args {
     /// Configuration file.
     #[arg(long)]
     pub config: Option<PathBuf>,
+    /// Percent of the KV budget that is used: less than all of it after the machine went down.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub kv_percent: u8,
     /// Describe the model in this directory as one JSON object, and serve nothing.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["epoch", "term"])]
     pub inspect: Option<PathBuf>,
@@ -51,15 +54,16 @@ pub struct Args {
 
 /// Runs the worker to its end.
 pub fn run(args: &Args) -> Exit {
-    let Args { epoch, term, config, inspect, drafter } = args.clone();
+    let Args { epoch, term, config, kv_percent, inspect, drafter } = args.clone();
     if let Some(dir) = inspect {
         return inspect::run(&dir, drafter.as_deref(), config.as_deref());
     }
     let (epoch, term) = (epoch.unwrap_or_default(), term.unwrap_or_default());
-    worker::run(&worker::Args { name: NAME.into(), epoch, term, config }, parts)
+    let worker = worker::Args { name: NAME.into(), epoch, term, config };
+    worker::run(&worker, |context| parts(context, kv_percent))
 }
 
-fn parts(context: &WorkerContext) -> Result<WorkerParts, Exit> {
+fn parts(context: &WorkerContext, kv_percent: u8) -> Result<WorkerParts, Exit> {
     let unavailable = |error: std::io::Error| {
         tracing::error!(%error, "no mailbox, or no socket for the link");
         Exit::Unavailable
@@ -97,7 +101,7 @@ fn parts(context: &WorkerContext) -> Result<WorkerParts, Exit> {
     };
     let context = context.clone();
     let engine = move || {
-        let exit = engine_thread(&context, inbox, &known);
+        let exit = engine_thread(&context, kv_percent, inbox, &known);
         // The socket accepts links until the engine has ended.
         drop(links);
         exit
@@ -108,11 +112,12 @@ fn parts(context: &WorkerContext) -> Result<WorkerParts, Exit> {
 /// Loads, then runs the engine. The only thread that touches an array (I8).
 fn engine_thread(
     context: &WorkerContext,
+    kv_percent: u8,
     inbox: Inbox<EngineCommand>,
     known: &OnceLock<LoadedModel>,
 ) -> Exit {
     let WorkerContext { progress, pulse, .. } = context;
-    let engine = match load(context, known) {
+    let engine = match load(context, kv_percent, known) {
         Ok(engine) => engine,
         Err(error) => {
             let failure = chain(&error);

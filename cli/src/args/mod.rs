@@ -40,6 +40,8 @@ pub enum Command {
     Events(EventsArgs),
     /// Start, stop or swap the drafter
     Drafter(DrafterArgs),
+    /// Serve another model
+    Target(TargetArgs),
     /// Show or change the routing policy of the running service
     Policy(PolicyArgs),
     /// Ask a route log what another policy would have decided
@@ -278,6 +280,36 @@ pub struct DrafterChange {
     pub wait: WaitArgs,
 }
 
+/// `paceline target`
+#[derive(Debug, Args)]
+pub struct TargetArgs {
+    /// Order about the target.
+    #[command(subcommand)]
+    pub command: TargetCommand,
+}
+
+/// Orders about the target.
+#[derive(Debug, Subcommand)]
+pub enum TargetCommand {
+    /// Load another checkpoint in the place of the present one. Running requests end first, new ones
+    /// wait. If it cannot be loaded, the present one is loaded again. Until the service ends
+    Swap(TargetSwapArgs),
+}
+
+/// `paceline target swap`
+#[derive(Debug, Args)]
+pub struct TargetSwapArgs {
+    /// Directory, or org/name of a hub that was pulled
+    #[arg(long, value_name = "DIR|NAME")]
+    pub model: String,
+    /// Seconds that running requests get to end, then they are UNAVAILABLE; without it 30
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
+    pub timeout: Option<u32>,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
 /// How long to wait until an order is carried out.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WaitArgs {
@@ -461,5 +493,4 @@ pub struct OtherArgs {
 }
 
 #[cfg(test)]
-#[path = "args_tests.rs"]
 mod tests;

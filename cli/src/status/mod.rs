@@ -10,7 +10,7 @@ use paceline_client::{Failure, Screen, program};
 use paceline_process::Loaded;
 use paceline_process::config::Config;
 use paceline_proto::v1::{
-    LinkStatus, ProcessStatus, RefusedDrafter, StatusRequest, StatusResponse,
+    KvReduction, KvStatus, LinkStatus, ProcessStatus, RefusedDrafter, StatusRequest, StatusResponse,
 };
 use serde_json::{Value, json};
 
@@ -66,6 +66,7 @@ pub fn object(status: &StatusResponse) -> Value {
         "kv": {
             "budget_bytes": kv.budget_bytes, "held_bytes": kv.held_bytes,
             "prefix_bytes": kv.prefix_bytes, "pressure": kv.pressure,
+            "reduced_reason": reduced(&kv).map(KvReduction::word),
         },
         "requests": {
             "active": requests.active, "queued": requests.queued, "speculative": requests.speculative,
@@ -143,6 +144,9 @@ fn table(status: &StatusResponse) -> String {
         link_word(&link),
         speculated(&link),
     );
+    if let Some(KvReduction::RebootWhileBusy) = reduced(&kv) {
+        reasons.push_str(REDUCED);
+    }
     if !link.reason.is_empty() && link.state != "up" {
         reasons.push_str(&format!("link: {}\n", link.reason));
     }
@@ -151,6 +155,14 @@ fn table(status: &StatusResponse) -> String {
         &status.memory.unwrap_or_default(),
     );
     format!("{}{figures}{routing}{reasons}", aligned(&rows))
+}
+
+/// Line of a KV budget that is reduced.
+const REDUCED: &str = "kv: 80 % of the budget is used, because the machine went down while the target was busy; after an ordinary stop the next start uses all of it\n";
+
+/// Why the KV budget is reduced; `None`: it is not.
+fn reduced(kv: &KvStatus) -> Option<KvReduction> {
+    Some(kv.reduction()).filter(|reduction| *reduction != KvReduction::Unspecified)
 }
 
 /// A line if the policy lets the drafter draft for longer contexts than it was trained with.
@@ -268,7 +280,11 @@ mod tests {
             let expected = "state pid epoch restarts uptime_s model weights_loaded_at weight_bytes loaded_bytes reason";
             assert_eq!(keys(&object[process]), expected);
         }
-        assert_eq!(keys(&object["kv"]), "budget_bytes held_bytes prefix_bytes pressure");
+        assert_eq!(
+            keys(&object["kv"]),
+            "budget_bytes held_bytes prefix_bytes pressure reduced_reason"
+        );
+        assert_eq!(object["kv"]["reduced_reason"], Value::Null);
         assert_eq!(keys(&object["requests"]), "active queued speculative");
         assert_eq!(keys(&object["routing"]), "policy routes by_sequences by_context step_costs");
         assert_eq!(
@@ -296,6 +312,15 @@ mod tests {
         };
         let known = super::object(&StatusResponse { model: Some(model), ..snapshot() });
         assert_eq!(keys(&known["model"]), "name context_length vocab_size position_bytes");
+    }
+
+    #[test]
+    fn a_reduced_kv_budget_is_shown_with_its_reason() {
+        let kv = KvStatus { reduction: KvReduction::RebootWhileBusy.into(), ..Default::default() };
+        let status = StatusResponse { kv: Some(kv), ..snapshot() };
+        assert_eq!(object(&status)["kv"]["reduced_reason"], "reboot_while_busy");
+        assert!(table(&status).ends_with(REDUCED), "{}", table(&status));
+        assert!(!table(&snapshot()).contains("80 %"));
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub enum Action {
     LogRefusal { refused: RefusedDrafter, next: String },
     /// Log that the gateway's state changed.
     LogGateway { epoch: Epoch, from: ProcessState, to: ProcessState, cause: &'static str },
+    /// Log that the target serves the model of an operator's order, and keep that for the next
+    /// supervisor.
+    TargetSwapped { model: String },
     /// Log an operator's order.
     LogOrder { subject: &'static str, to: String },
     /// Restart the gateway of this `Attach` stream and of earlier ones. Running requests get

@@ -5,7 +5,7 @@ use paceline_vocabulary::Reason;
 /// Why the service serves no request at this time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// TARGET_LOADING, RESTARTING, CRASH_LOOP or DRAINING.
+    /// TARGET_LOADING, RESTARTING, CRASH_LOOP, HOST_MEMORY_STRANDED or DRAINING.
     pub reason: Reason,
     /// The cause in words. Without times, so that the text changes only when the cause does.
     pub why: String,
@@ -90,6 +90,8 @@ pub enum Denial {
     },
     /// The target ended twice while it worked on this request.
     PoisonSuspect,
+    /// Its tokens are another model's than the one that is served.
+    ModelChanged,
     /// The request's deadline passed while it waited.
     DeadlinePassed {
         /// How long it waited.
@@ -114,6 +116,7 @@ impl Denial {
             Denial::TooLong { .. } => Reason::PromptTooLong,
             Denial::DeadlineInfeasible { .. } => Reason::DeadlineInfeasible,
             Denial::PoisonSuspect => Reason::PoisonSuspect,
+            Denial::ModelChanged => Reason::ModelChanged,
             Denial::DeadlinePassed { .. } => Reason::DeadlinePassed,
         }
     }

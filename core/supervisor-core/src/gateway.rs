@@ -37,7 +37,10 @@ impl Gateway {
         now: Millis,
     ) -> Option<GatewayChange> {
         self.changed("it says so", |gateway| {
-            if attachment < gateway.newest {
+            // A gateway that drains may attach again after its successor, to a new supervisor.
+            let known = gateway.report.filter(|_| gateway.attached.is_some());
+            let is_earlier = known.is_some_and(|known| report.epoch < known.epoch);
+            if attachment < gateway.newest || is_earlier {
                 return;
             }
             if attachment > gateway.newest || gateway.attached.is_none() {
@@ -121,6 +124,10 @@ mod tests {
         assert_eq!((gateway.state(), gateway.epoch()), (ProcessState::Starting, Epoch(2)));
         assert_eq!(gateway.detached(1), None);
         assert_eq!(gateway.attached(), Some(Millis(20)));
+        // The draining gateway attaches again.
+        assert_eq!(gateway.reported(3, report(1, GatewayState::Draining), Millis(40)), None);
+        assert_eq!(gateway.detached(3), None);
+        assert_eq!((gateway.state(), gateway.newest()), (ProcessState::Starting, 2));
         let change = gateway.detached(2).expect("a change");
         assert_eq!((change.from, change.to), (ProcessState::Starting, ProcessState::Stopped));
     }

@@ -12,13 +12,15 @@
 //! - [`routing`]: the policy, the route of a request, how permits reach the target.
 //! - [`admission`]: the queue, the KV ledger, deadlines.
 //! - [`poison`]: requests at which the target ended.
-//! - [`gateway`]: the gateway's reports. [`memory`]: what the machine has left.
+//! - [`gateway`]: the gateway's reports. [`memory`]: what the machine has left. [`boot_mark`]: whether
+//!   the machine went down at work.
 //!
 //! A module imports only modules that do not import it. [`ids`], [`poison`], [`request`], [`denial`] and
 //! [`capacity`] are the lowest; [`event`] and [`action`] are used by [`supervisor`] alone.
 
 pub mod action;
 pub mod admission;
+pub mod boot_mark;
 pub mod capacity;
 pub mod denial;
 pub mod drafter;

@@ -9,55 +9,13 @@
 //! driver recommends for all processes. What is left is the smaller of two figures: free memory of
 //! the machine, and the recommended working set minus what both workers hold.
 
-use crate::worker::Worker;
+pub use crate::worker::ProcessMemory;
+use crate::worker::{WiredReading, Worker};
 
 /// Share of the whole that is left to everything else on the machine ...
 const RESERVE_SHARE: u64 = 50;
 /// ... and the most of it.
 const MAX_RESERVE_BYTES: u64 = 256 << 20;
-/// Bytes of one process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProcessMemory {
-    /// In use.
-    pub active: u64,
-    /// Freed, and kept for reuse.
-    pub cache: u64,
-}
-
-impl ProcessMemory {
-    /// By the process's own report. Before its first report: the weights it has read, and what its
-    /// sequences hold.
-    fn of(worker: &Worker) -> Self {
-        let Some(life) = worker.life() else { return Self::default() };
-        let heartbeat = life.heartbeat.as_ref();
-        match heartbeat
-            .and_then(|heartbeat| heartbeat.memory)
-            .filter(|memory| memory.active_bytes > 0)
-        {
-            Some(memory) => Self { active: memory.active_bytes, cache: memory.cache_bytes },
-            None => {
-                let weights = life.described.as_ref().map(|described| described.weight_bytes());
-                let read = heartbeat.map_or(0, |heartbeat| heartbeat.loaded_bytes);
-                let held =
-                    heartbeat.and_then(|heartbeat| heartbeat.kv).map_or(0, |kv| kv.held_bytes);
-                Self { active: weights.unwrap_or(read).saturating_add(held), cache: 0 }
-            }
-        }
-    }
-
-    /// The sum with another process's. Workers report these figures, so no sum of them may
-    /// overflow.
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            active: self.active.saturating_add(other.active),
-            cache: self.cache.saturating_add(other.cache),
-        }
-    }
-
-    fn all(self) -> u64 {
-        self.active.saturating_add(self.cache)
-    }
-}
 
 /// The machine's memory at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,15 +38,26 @@ impl MachineMemory {
     pub fn new(target: &Worker, drafters: [&Worker; 2], available_bytes: Option<u64>) -> Self {
         let memory = target.life().and_then(|life| life.heartbeat.as_ref()?.memory);
         let recommended = memory.map(|memory| memory.recommended_bytes).filter(|bytes| *bytes > 0);
-        let drafters = drafters.into_iter().map(ProcessMemory::of);
+        let memory_of = |worker: &Worker| worker.life().map(ProcessMemory::of).unwrap_or_default();
+        let drafters = drafters.into_iter().map(memory_of);
         let machine = Self {
             budget_bytes: 0,
-            target: ProcessMemory::of(target),
+            target: memory_of(target),
             drafter: drafters.fold(ProcessMemory::default(), ProcessMemory::plus),
             available_bytes,
             recommended_bytes: recommended,
         };
         Self { budget_bytes: machine.budget(), ..machine }
+    }
+
+    /// Bytes that all living workers hold, by their last reports.
+    fn held_bytes(&self) -> u64 {
+        self.target.plus(self.drafter).all()
+    }
+
+    /// A reading of the machine's wired memory, with what all living workers hold.
+    pub fn beside(&self, reading: WiredReading) -> WiredReading {
+        WiredReading { others_bytes: self.held_bytes(), ..reading }
     }
 
     fn reserve_bytes(&self) -> u64 {
@@ -99,7 +68,7 @@ impl MachineMemory {
 
     /// Bytes that all processes of ours may hold; 0 if neither the system nor the GPU bounds it.
     fn budget(&self) -> u64 {
-        let held = self.target.plus(self.drafter).all();
+        let held = self.held_bytes();
         let whole = |available| held.saturating_add(available);
         let machine = self
             .available_bytes

@@ -1,7 +1,7 @@
 //! Facts of a request that the core uses.
 
 use crate::poison::Fingerprint;
-use paceline_vocabulary::{KeyId, Lane, Millis, RouteReason, RouteWish};
+use paceline_vocabulary::{KeyId, Lane, Millis, ModelMark, RouteReason, RouteWish};
 
 /// Facts of a request that admission and routing use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct RequestSummary {
     pub resumed: bool,
     /// Hash of the prompt, the images and the grammar, the same for each submission.
     pub fingerprint: Fingerprint,
+    /// The model whose tokens it has; `None` is not checked.
+    pub model: Option<ModelMark>,
 }
 
 impl RequestSummary {

@@ -12,10 +12,18 @@
 //! - Aborting: all streams were ordered to end. They have `cancel_ms`.
 //! - Ending: the workers are being ended.
 //! - Over: the supervisor exits.
+//!
+//! If memory of the machine is stranded, the target cannot be started. The service then stays for
+//! [`STRANDED_STAY_MS`] and ends.
 
 use paceline_vocabulary::Millis;
 
 use crate::settings::Settings;
+
+/// Time from the failure of a target for stranded memory to the end of the service. Meanwhile
+/// clients and `paceline status` get the reason, and an operator can start the target all the same.
+/// As long as a drain.
+pub const STRANDED_STAY_MS: u64 = 30_000;
 
 /// Where the service stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +109,8 @@ pub struct Service {
     phase: ServicePhase,
     /// The supervisor ends in order to be started again.
     restarts: bool,
+    /// When the service ends because its target cannot be started.
+    stranded_until: Option<Millis>,
     drain_ms: u64,
     orphan_drain_ms: u64,
     cancel_ms: u64,
@@ -112,6 +122,7 @@ impl Service {
         Self {
             phase: ServicePhase::Serving,
             restarts: false,
+            stranded_until: None,
             drain_ms: settings.drain_ms,
             orphan_drain_ms: settings.orphan_drain_ms,
             cancel_ms: settings.cancel_ms,
@@ -137,7 +148,18 @@ impl Service {
     pub fn next_deadline(&self) -> Option<Millis> {
         match self.phase {
             ServicePhase::Draining { until } | ServicePhase::Aborting { until } => Some(until),
+            ServicePhase::Serving | ServicePhase::Held => self.stranded_until,
             _ => None,
+        }
+    }
+
+    /// Whether memory of the machine is stranded, so that the target cannot be started.
+    pub fn set_stranded(&mut self, stranded: bool, now: Millis) {
+        match stranded {
+            true => {
+                self.stranded_until.get_or_insert(now + STRANDED_STAY_MS);
+            }
+            false => self.stranded_until = None,
         }
     }
 
@@ -173,6 +195,11 @@ impl Service {
             }
             (Event::TimePassed, ServicePhase::Aborting { until }) if until <= now => {
                 self.end("the time to cancel is over", &mut out)
+            }
+            (Event::TimePassed, ServicePhase::Serving | ServicePhase::Held)
+                if self.stranded_until.is_some_and(|until| until <= now) =>
+            {
+                self.end("memory of the machine is stranded", &mut out)
             }
             _ => {}
         }

@@ -6,7 +6,7 @@ pub(crate) use paceline_vocabulary::report::{
 };
 pub(crate) use paceline_vocabulary::state::{GatewayState, LinkPhase, WorkerPhase};
 pub(crate) use paceline_vocabulary::{
-    Epoch, Force, KeyId, Lane, Limit, Millis, Permit, RouteReason, RouteWish, Term,
+    Epoch, Force, KeyId, Lane, Limit, Millis, ModelMark, Permit, RouteReason, RouteWish, Term,
 };
 
 pub(crate) use crate::capacity::Capacity;
@@ -14,13 +14,15 @@ pub(crate) use crate::denial::Denial;
 pub(crate) use crate::drafter::{DrafterOrder, DrafterPlan, DrafterStart, LinkEnds};
 pub(crate) use crate::fairness::{FairnessCheck, Standing};
 pub(crate) use crate::fault_injection::{Bug, FaultySupervisor};
-pub(crate) use crate::operations::{OperatorOrder, ServiceProcess};
+pub(crate) use crate::operations::{OperatorOrder, ServiceProcess, TargetChoice, TargetSwapOrder};
 pub(crate) use crate::poison::Fingerprint;
 pub(crate) use crate::random::Random;
 pub(crate) use crate::request::{RequestSummary, ServedRequest};
 pub(crate) use crate::routing::{DrafterState, PolicyChange};
 pub(crate) use crate::scenarios::name_of;
-pub(crate) use crate::worker::{self, Phase, StopReason, WorkerDescription, WorkerExit};
+pub(crate) use crate::worker::{
+    self, Phase, StopReason, WiredReading, WorkerDescription, WorkerExit,
+};
 pub(crate) use crate::{
     Action, Event, Notice, OrderId, Settings, Supervisor, Ticket, WorkerId, WorkerSlot,
 };
@@ -33,6 +35,16 @@ pub(crate) fn kv_classes(sizes: &[(u32, u64)]) -> Vec<KvClass> {
 /// The report of a gateway whose epoch is its attachment's number.
 pub(crate) fn gateway_report(attachment: u64, state: GatewayState) -> GatewayReport {
     GatewayReport { epoch: Epoch(attachment), pid: 7, state, restarts: 0, streams: 0 }
+}
+
+/// An order to serve this model with these drafters.
+pub(crate) fn target_swap(model: &str, drafters: &[&str], at_once: bool) -> OperatorOrder {
+    let drafters = drafters.iter().map(|name| (*name).to_owned()).collect();
+    OperatorOrder::SwapTarget(TargetSwapOrder {
+        choice: TargetChoice { model: model.to_owned(), drafters },
+        drain_ms: at_once.then_some(0),
+        same: false,
+    })
 }
 
 /// A request that was served plainly with this many tokens.

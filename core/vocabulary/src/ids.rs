@@ -21,6 +21,18 @@ impl KeyId {
     pub const NONE: KeyId = KeyId(0);
 }
 
+/// A served model, for comparisons: the 64-bit FNV-1a hash of its directory's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ModelMark(pub u64);
+
+impl ModelMark {
+    /// The mark of the model in the directory of this path.
+    pub fn of(path: &str) -> Self {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        Self(path.bytes().fold(0xcbf2_9ce4_8422_2325, step))
+    }
+}
+
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -35,7 +35,7 @@ pub mod time;
 mod words;
 
 pub use chain::chain;
-pub use ids::{Epoch, KeyId, RequestId, Term};
+pub use ids::{Epoch, KeyId, ModelMark, RequestId, Term};
 pub use lane::{Force, Lane, Limit, Permit, Route, RouteReason, RouteWish};
 pub use mean::ExponentialMean;
 pub use reason::Reason;

@@ -26,6 +26,8 @@ worded! {
         Draining = "DRAINING",
         /// The target's restart budget is spent; the message names the next try.
         CrashLoop = "CRASH_LOOP",
+        /// A killed worker left memory of the machine wired. Only a restart of the machine returns it.
+        HostMemoryStranded = "HOST_MEMORY_STRANDED",
         /// The admission queue is full.
         QueueFull = "QUEUE_FULL",
         /// The request waited its whole time in the queue.

@@ -87,9 +87,7 @@ impl Destination {
             let returned = returned.ok().and_then(|standing| standing.returned());
             let serving = returned.unwrap_or_else(|| Err(InferenceError::draining()))?;
             if serving.model != model {
-                let message = "the target serves another model now, and the answer of the earlier one \
-                               ends here; try again";
-                return Err(InferenceError::new(Reason::ModelChanged, message));
+                return Err(InferenceError::model_changed());
             }
             Ok(serving.term)
         })
@@ -341,12 +339,12 @@ impl Answer {
     }
 
     fn submit(&mut self, at: usize) {
-        let Destination { upstream, term, key, .. } = &self.destination;
+        let Destination { upstream, term, key, model, .. } = &self.destination;
         let sample = &self.samples[at];
         let generation =
             self.journal.submission(at, &sample.sent, sample.resumed, self.images.as_mut());
         let submission = match generation {
-            Ok(generation) => upstream.submit(*term, *key, generation, sample.resumed),
+            Ok(generation) => upstream.submit(*term, *key, &model.path, generation, sample.resumed),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         };
         self.samples[at].submit(submission);

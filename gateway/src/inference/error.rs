@@ -96,6 +96,20 @@ impl InferenceError {
         Self { field: field.map(str::to_owned), ..Self::new(kind, error.to_string()) }
     }
 
+    /// Another model is served than the one for which the request was checked or begun.
+    pub fn model_changed() -> Self {
+        let message =
+            "the service serves another model now than when this request began; send it again";
+        Self::new(Reason::ModelChanged, message)
+    }
+
+    /// The target serves another model, whose text files are not read yet.
+    pub fn reading_model() -> Self {
+        let message =
+            "the gateway reads the tokenizer of the model that is served now; try again shortly";
+        Self::new(Reason::Restarting, message)
+    }
+
     /// The gateway stops, and the time that running requests have for their end is over.
     pub fn draining() -> Self {
         let message = "the service is stopping and ended this request; try again later";

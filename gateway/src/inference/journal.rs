@@ -75,7 +75,7 @@ impl Drop for Hold {
 
 /// The journal of one request.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub struct Journal {
     /// The request without its continuation. `None` once it was submitted for the only sample of a
     /// request without room.
     generation: Option<Generation>,
@@ -86,7 +86,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// The journal of a request with this number of samples.
-    pub(super) fn new(space: &Arc<JournalSpace>, generation: Generation, samples: usize) -> Self {
+    pub fn new(space: &Arc<JournalSpace>, generation: Generation, samples: usize) -> Self {
         let hold = Hold::new(space, bytes_of(&generation));
         Self { generation: Some(generation), hold, samples }
     }
@@ -97,7 +97,7 @@ impl Journal {
     }
 
     /// Notes ids that a sample sends. False: there is no room for them, and the journal is dropped.
-    pub(super) fn record(&mut self, sent: &mut Vec<u32>, ids: &[u32]) -> bool {
+    pub fn record(&mut self, sent: &mut Vec<u32>, ids: &[u32]) -> bool {
         let Some(hold) = &mut self.hold else { return false };
         if !hold.grow(ids.len() as u64 * ID_BYTES) {
             tracing::info!("no room for the request's journal; it cannot be resumed");

@@ -14,6 +14,7 @@
 //! - [`admission`]: how many requests may be inside, and how large they may be.
 //! - [`open`]: a request from its arrival to its first token.
 //! - [`answer`]: the stream of events.
+//! - [`languages`]: the text side of the served model.
 //! - [`journal`]: what is kept of a request, so that it goes on after a process has ended.
 //! - [`unread`]: the end of answers that are not read.
 //! - [`upstream`]: the supervisor. No other module knows the messages between our processes.
@@ -28,6 +29,7 @@ pub mod fit;
 pub mod input;
 pub mod journal;
 pub mod labels;
+pub mod languages;
 pub mod model;
 pub mod open;
 pub mod params;
@@ -45,7 +47,7 @@ use std::time::Duration;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
 use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
-use paceline_text::images::{ExpandedPrompt, ImageProcessor, ReservedTokens, expand_placeholders};
+use paceline_text::images::{ExpandedPrompt, ReservedTokens, expand_placeholders};
 use paceline_text::prompt::conversation::Conversation;
 use paceline_text::prompt::format::PromptThought;
 use paceline_text::prompt::{PromptError, PromptIds, Source};
@@ -69,6 +71,7 @@ use fit::{ModelContext, check_model};
 use input::RequestInput;
 use journal::JournalSpace;
 use labels::RequestLabels;
+use languages::{Languages, ServedLanguage};
 use open::OpenRequest;
 use params::GenerationParams;
 use record::{Method, Record};
@@ -82,6 +85,8 @@ use upstream::Upstream;
 pub struct Inference {
     /// Makes prompts.
     pub prompter: Prompter,
+    /// The text side of the served model.
+    pub languages: Languages,
     /// Works on images.
     pub images: ImagePipeline,
     /// The operator's limits.
@@ -109,6 +114,15 @@ pub struct Sender {
     pub party: Party,
     /// The message's bytes in the budget, given back when the last copy is dropped.
     pub body: Option<Arc<ByteHold>>,
+}
+
+/// What a request would be served with now.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The supervisor and the model.
+    pub serving: Serving,
+    /// The text side of the model.
+    pub language: ServedLanguage,
 }
 
 /// One request of a client, as its front knows it.
@@ -141,7 +155,7 @@ pub struct TokenCount {
 /// A request that would be submitted. Its images are inspected and not yet decoded: that is done
 /// only for a request that fits.
 struct Prepared {
-    serving: Serving,
+    served: Served,
     params: GenerationParams,
     generation: Generation,
     /// How the answer is read, if it answers a conversation.
@@ -196,8 +210,25 @@ impl Inference {
     /// # Errors
     /// The first field that cannot be served.
     pub fn check(&self, input: RequestInput) -> Result<Request, InferenceError> {
-        let reserved = ReservedTokens::new(self.processor().map(|processor| &**processor));
-        request::check(input, reserved)
+        let ServedLanguage { language, version, .. } = self.languages.now();
+        let reserved = ReservedTokens::new(language.images.as_deref());
+        let request = request::check(input, reserved)?;
+        Ok(Request { language: version, ..request })
+    }
+
+    /// The model and its text side, by which a request would be served now.
+    ///
+    /// # Errors
+    /// Why it would not be.
+    pub fn served(&self) -> Result<Served, InferenceError> {
+        self.with_language(self.standing.borrow().serving()?)
+    }
+
+    fn with_language(&self, serving: Serving) -> Result<Served, InferenceError> {
+        match self.languages.of(&serving.model) {
+            Some(language) => Ok(Served { serving, language }),
+            None => Err(InferenceError::reading_model()),
+        }
     }
 
     /// Begins to serve a request: its time runs, and its end is recorded.
@@ -213,24 +244,23 @@ impl Inference {
         self.metrics.text(own, self.upstream.figures()).await
     }
 
-    /// How the model's images are made, if it reads images.
-    fn processor(&self) -> Option<&Arc<ImageProcessor>> {
-        self.prompter.language().images.as_ref()
-    }
-
     /// The service, once it serves. A request waits for a target that is being started as long as
     /// it would wait in the queue (`limits.queue_wait_s`), unless the target is known to need more
     /// time.
     ///
     /// # Errors
     /// Why the service does not serve.
-    async fn service(&self) -> Result<Serving, InferenceError> {
+    pub(crate) async fn service(&self) -> Result<Served, InferenceError> {
         let mut standing = self.standing.clone();
         let most = Duration::from_secs(self.limits.queue_wait_s);
         let until = Deadline::new(monotonic_ns(), most, None);
         loop {
-            let refusal = match standing.borrow_and_update().awaited() {
-                Ok(serving) => return Ok(serving),
+            let awaited = standing.borrow_and_update().awaited();
+            let refusal = match awaited {
+                Ok(serving) => match self.with_language(serving) {
+                    Ok(served) => return Ok(served),
+                    Err(error) => error,
+                },
                 Err(Refused::Now(error)) => return Err(error),
                 Err(Refused::Awaited(error)) => error,
             };
@@ -266,12 +296,13 @@ impl Inference {
         field: &'static str,
     ) -> Result<Prompt, InferenceError> {
         let encoded = source.take_images();
-        let processor = self.processor().filter(|_| context.model.vision);
+        let processor = context.language.images.as_ref().filter(|_| context.model.vision);
         let images = self.images.inspect(encoded, processor).await?;
         let image_tokens: Vec<u64> = images.iter().map(|image| image.tokens).collect();
         let tokens = image_tokens.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
         context.check_images(tokens)?;
-        let made = self.prompter.ids(party, source, context.max_prompt_tokens()).await;
+        let made =
+            self.prompter.ids(context.language, party, source, context.max_prompt_tokens()).await;
         let made = made.map_err(|problem| match problem {
             PromptError::TooLong { at_least } => context.too_long(field, at_least),
             other => other.into(),
@@ -318,19 +349,19 @@ impl Inference {
     async fn prepare(
         &self,
         request: Request,
+        served: Served,
         party: &Party,
         labels: RequestLabels,
         record: &mut Record,
     ) -> Result<Prepared, InferenceError> {
-        let serving = self.standing.borrow().serving()?;
+        let Served { serving, language: ServedLanguage { language, version, .. } } = &served;
         let field = request.prompt_field();
-        let Request { source, params } = request;
+        let Request { source, params, language: checked } = request;
+        if checked != *version {
+            return Err(InferenceError::model_changed());
+        }
         check_model(&params.model, &serving.model)?;
-        let context = ModelContext {
-            model: &serving.model,
-            language: self.prompter.language(),
-            limits: &self.limits,
-        };
+        let context = ModelContext { model: &serving.model, language, limits: &self.limits };
         let form = form_of(&source, &params)?;
         let mut reading = reading_of(&source);
         let is_off = matches!(&source, Source::Chat(asked) if asked.switches_thinking_off());
@@ -343,12 +374,11 @@ impl Inference {
         let PromptIds { ids: prompt_ids, last_turn } = made;
         let labels = if images.is_empty() { labels } else { labels.with_images() };
         record.images = images.len();
-        let language = self.prompter.language();
         let at_end = language.answer_tags.thought_at_end(&prompt_ids, &language.tokens);
         if let Some(reading) = &mut reading {
             reading.thought_is_open = at_end == PromptThought::Open;
         }
-        let processor = self.processor().map(|processor| &**processor);
+        let processor = language.images.as_deref();
         let expanded = expand_placeholders(prompt_ids, field, processor, &counts)?;
         let last_turn = last_turn.map(|place| expanded.shifted(place, &counts));
         let ExpandedPrompt { ids, image_starts } = expanded;
@@ -362,8 +392,9 @@ impl Inference {
         let known = |id: &&u32| **id < serving.model.vocab_size;
         let end_ids: Vec<u32> = end_ids.iter().filter(known).copied().collect();
         generation.grammar = form.grammar(answers, &end_ids)?;
-        Ok(Prepared { serving, params, generation, reading, images, image_starts })
+        Ok(Prepared { served, params, generation, reading, images, image_starts })
     }
+
     /// From a well-formed request to its first tokens. It may be dropped at any await: its requests
     /// to the supervisor are dropped with it.
     async fn begin(
@@ -375,10 +406,12 @@ impl Inference {
         deadline: Deadline,
         record: &mut Record,
     ) -> Result<Answer, InferenceError> {
-        self.backlog.check(key, self.service().await?.term)?;
-        let Prepared { serving, params, mut generation, reading, images, image_starts } =
-            self.prepare(request, &sender.party, labels, record).await?;
-        let mut stored = match self.processor().filter(|_| !images.is_empty()) {
+        let served = self.service().await?;
+        self.backlog.check(key, served.serving.term)?;
+        let Prepared { served, params, mut generation, reading, images, image_starts } =
+            self.prepare(request, served, &sender.party, labels, record).await?;
+        let Served { serving, language: ServedLanguage { language, .. } } = served;
+        let mut stored = match language.images.as_ref().filter(|_| !images.is_empty()) {
             None => None,
             Some(processor) => Some(self.images.store(images, processor).await?),
         };
@@ -402,8 +435,7 @@ impl Inference {
             space: Arc::clone(&self.journals),
         };
         let bounds = AnswerBounds { deadline, cancel: self.cancel.clone() };
-        let language = self.prompter.language();
-        let answer = Answer::new(generation, &params, reading, language, destination, bounds);
+        let answer = Answer::new(generation, &params, reading, &language, destination, bounds);
         let mut answer = answer.with_images(stored);
         let opened = tokio::select! {
             biased;

@@ -3,9 +3,9 @@
 use paceline_text::prompt::Template;
 use paceline_vocabulary::sampling::SamplingRule;
 
-use super::Inference;
 use super::error::InferenceError;
 use super::fit::check_model;
+use super::{Inference, Served};
 
 /// The served model.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,9 +40,9 @@ impl Inference {
     /// # Errors
     /// Another model is served, or none now.
     pub fn model(&self, asked: &str) -> Result<ModelDescription, InferenceError> {
-        let model = self.standing.borrow().serving()?.model;
+        let Served { serving, language } = self.served()?;
+        let (model, language) = (serving.model, language.language);
         check_model(asked, &model)?;
-        let language = self.prompter.language();
         let template = language.template.as_ref();
         let stop_ids = language.stop_ids.iter().copied();
         Ok(ModelDescription {

@@ -107,12 +107,12 @@ impl OpenRequest {
         let Self { inference, request_id, deadline, mut record, slot: _slot, sender, .. } = self;
         let labels = RequestLabels::new(request_id.as_str(), deadline.at_ns, None);
         let counting = async {
-            inference.service().await?;
-            let Prepared { serving, generation, images, .. } =
-                inference.prepare(request, &sender.party, labels, &mut record).await?;
+            let served = inference.service().await?;
+            let Prepared { served, generation, images, .. } =
+                inference.prepare(request, served, &sender.party, labels, &mut record).await?;
             // A prompt with an image that could not be served has no number of tokens.
             inference.images.verify(images).await?;
-            let context_length = serving.model.context_length;
+            let context_length = served.serving.model.context_length;
             Ok(TokenCount { ids: generation.prompt_ids, context_length })
         };
         let counted = bounded(&inference, deadline, &request_id, counting).await;

@@ -15,6 +15,8 @@ pub struct Request {
     pub source: Source,
     /// Parameters of the answer.
     pub params: GenerationParams,
+    /// Version of the text side that it was checked with.
+    pub language: u64,
 }
 
 /// Checks everything that does not need the served model, but for the tokens that its text side
@@ -44,7 +46,7 @@ pub fn check(input: RequestInput, reserved: ReservedTokens<'_>) -> Result<Reques
             Source::Chat(conversation::check(input)?)
         }
     };
-    Ok(Request { source, params: params.check()? })
+    Ok(Request { source, params: params.check()?, language: 0 })
 }
 
 impl Request {

@@ -21,6 +21,8 @@ const SILENT: &str = "the supervisor has not answered for 3 s; if it stays like 
 pub struct Standing {
     /// This gateway was asked to end and takes nothing new.
     pub ending: bool,
+    /// This gateway accepts no further connection, and serves those that it has until they end.
+    pub leaving: bool,
     /// The supervisor it is attached to.
     pub supervisor: Option<Attached>,
 }
@@ -190,6 +192,7 @@ mod tests {
     fn attached(service: Option<ServiceState>) -> Standing {
         Standing {
             ending: false,
+            leaving: false,
             supervisor: Some(Attached { term: Term(3), service, ..Default::default() }),
         }
     }

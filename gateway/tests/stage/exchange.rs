@@ -16,6 +16,7 @@ use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
 use paceline_gateway::inference::Inference;
 use paceline_gateway::inference::admission::{ByteBudget, RequestSlots};
+use paceline_gateway::inference::languages::Languages;
 use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
@@ -88,21 +89,24 @@ impl Exchange {
         let upstream = socket::channel(runtime_dir.socket("supervisor"));
         let standing = watch::Sender::new(Standing::default());
         let slots = RequestSlots::new(64, 64);
+        let language = Arc::new(Language::read(&model).expect("all its files are there"));
+        let languages = Languages::from(Arc::clone(&language));
         let attachment = Attachment {
             supervisor: upstream.clone(),
             process: GatewayProcess { epoch: Epoch(7), restarts: 0 },
             standing: standing.clone(),
             running: slots.watch(),
             orders: mpsc::channel(1).0,
+            languages: languages.clone(),
         };
         attachment.start();
         let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
         attachment.service(ready()).await;
         let serves = |standing: &Standing| standing.serving().is_ok();
         within(standing.subscribe().wait_for(serves)).await.expect("attached");
-        let language = Arc::new(Language::read(&model).expect("all its files are there"));
         let inference = Inference {
-            prompter: Prompter::new(Arc::clone(&language), 2),
+            prompter: Prompter::new(2),
+            languages,
             images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
             budget: ByteBudget::new(config.limits.body_bytes),
             limits: config.limits,
@@ -242,7 +246,6 @@ pub fn write_model(dir: &Path, template: &str) {
 pub fn ready() -> ServiceState {
     let model = ModelInfo {
         name: "agentic".into(),
-        path: "/models/agentic".into(),
         architecture: "qwen3".into(),
         context_length: CONTEXT,
         vocab_size: 4096,

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use paceline_gateway::ending::Event;
 use paceline_gateway::guard::Guard;
+use paceline_gateway::inference::languages::Languages;
+use paceline_gateway::life::Life;
 use paceline_gateway::{Setup, run};
 use paceline_process::{Config, Exit, RuntimeDir, task};
 use paceline_proto::internal::v1::{ModelInfo, ServiceState};
@@ -83,19 +85,20 @@ impl Stage {
         let http_listener = listen();
         let address = listener.local_addr().expect("bound");
         let http = http_listener.local_addr().expect("bound");
-        paceline_gateway::images::prepare(&runtime_dir).expect("a place for images");
         let language = Arc::new(Language::read(model).expect("all its files are there"));
         let (events, receiver) = mpsc::channel(8);
         let guard = Guard::prepare(&config).expect("its files can be used");
-        let lock = runtime_dir.lock("gateway").expect("the only one");
+        std::fs::write(dir.path().join("gateway.epoch"), "6").expect("writable");
+        let life = Life::begin(&runtime_dir).expect("the first gateway");
+        paceline_gateway::images::prepare(&runtime_dir).expect("a place for images");
         let setup = Setup {
             config,
-            language,
+            languages: Languages::from(language),
             runtime_dir,
-            lock,
-            epoch: 7,
+            life,
             listener,
             http_listener: Some(http_listener),
+            are_held: false,
             guard,
         };
         let exit = task::spawn("gateway", run(setup, receiver));
@@ -167,7 +170,6 @@ fn listen() -> std::net::TcpListener {
 pub fn ready() -> ServiceState {
     let model = ModelInfo {
         name: "demo-target".into(),
-        path: "/demo/target".into(),
         architecture: "qwen3".into(),
         context_length: 4096,
         vocab_size: 4096,

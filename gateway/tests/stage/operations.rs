@@ -10,7 +10,8 @@ use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
     DrafterResponse, DrainRequest, DrainResponse, Event, EventsRequest, PolicyResponse,
     RestartRequest, RestartResponse, SetPolicyRequest, ShowPolicyRequest, StartDrafterRequest,
-    StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest,
+    StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest, SwapTargetRequest,
+    SwapTargetResponse,
 };
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -101,6 +102,13 @@ impl Operations for Operator {
         &self,
         _request: Request<SetPolicyRequest>,
     ) -> Result<Response<PolicyResponse>, Status> {
+        self.order()
+    }
+
+    async fn swap_target(
+        &self,
+        _request: Request<SwapTargetRequest>,
+    ) -> Result<Response<SwapTargetResponse>, Status> {
         self.order()
     }
 

@@ -247,6 +247,19 @@ mod tests {
     }
 
     #[test]
+    fn the_embedded_drafter_stays_with_the_embedded_target() {
+        let mut config = Config::default();
+        config.resolve_models().expect("the embedded models are there");
+        let embedded = config.drafter.model.names().to_vec();
+        assert_ne!(embedded, ["lookup"], "it was found");
+        assert_eq!(config.with_target("").drafter_choices().len(), 1);
+        let other = config.with_target("/models/b");
+        assert_eq!(other.drafter_choices(), [DrafterChoice::Lookup]);
+        let named = self::config("model = \"/d\"", &[]).expect("accepted").with_target("/models/b");
+        assert_eq!(named.drafter.model.names(), ["/d"]);
+    }
+
+    #[test]
     fn a_running_drafter_is_adopted_by_a_supervisor_with_the_same_list() {
         let digest = |models: &str| {
             let mut config = Config::default();

@@ -41,6 +41,21 @@ impl Config {
         Ok(())
     }
 
+    /// This configuration with the target in the directory `model`. The embedded drafter goes with
+    /// the embedded target alone, so it becomes [`AUTO_DRAFTER`] again.
+    pub fn with_target(&self, model: &str) -> Self {
+        let embedded = demo_dir("drafter").map(|dir| dir.display().to_string());
+        let names =
+            self.drafter.model.names().iter().map(|name| match Some(name) == embedded.as_ref() {
+                true => AUTO_DRAFTER.to_owned(),
+                false => name.clone(),
+            });
+        let mut config = self.clone();
+        config.drafter.model = DrafterModels::of(names.collect());
+        config.target.model = model.to_owned();
+        config
+    }
+
     /// Environment variables by which a process that is started reads the same models.
     pub fn model_variables(&self) -> [(&'static str, String); 2] {
         [

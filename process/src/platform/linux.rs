@@ -126,6 +126,11 @@ fn group_memory(groups: &str, root: &Path) -> Option<u64> {
     group.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(left).min()
 }
 
+pub(super) fn wired_memory() -> Option<super::WiredMemory> {
+    // The kernel frees everything that a killed process held, also memory of a GPU.
+    None
+}
+
 pub(super) fn give_back_freed_memory() {
     // glibc retains freed blocks between blocks in use until this call. musl has no such call and
     // retains little.

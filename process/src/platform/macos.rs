@@ -107,14 +107,42 @@ pub(super) fn deny_memory_access() {
 
 pub(super) fn available_memory() -> Option<u64> {
     let statistics = vm_statistics()?;
-    let page_bytes = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
     // Free pages, pages that belong to files, and purgeable ones. The kernel gives these up without
     // compressing anything. Inactive pages do not count: most are anonymous, and freeing those
     // needs compression. Speculative pages are in both of the first two counts (osfmk/kern/host.c
     // and vm_page_speculate of osfmk/vm/vm_resident.c), so they are taken from one.
     let free = statistics.free_count.saturating_sub(statistics.speculative_count);
     let pages = [free, statistics.external_page_count, statistics.purgeable_count];
-    Some(pages.into_iter().map(u64::from).sum::<u64>() * u64::try_from(page_bytes).ok()?)
+    Some(pages.into_iter().map(u64::from).sum::<u64>() * page_bytes()?)
+}
+
+pub(super) fn wired_memory() -> Option<super::WiredMemory> {
+    let pages = u64::from(vm_statistics()?.wire_count);
+    Some(super::WiredMemory { wired_bytes: pages * page_bytes()?, machine_bytes: machine_bytes()? })
+}
+
+/// Bytes of a page as host_statistics64 counts them: the kernel's page, which sysconf reports.
+fn page_bytes() -> Option<u64> {
+    let bytes = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
+    u64::try_from(bytes).ok()
+}
+
+/// All bytes of the machine (sysctl(3): hw.memsize, 64 bits).
+fn machine_bytes() -> Option<u64> {
+    let mut bytes: u64 = 0;
+    let mut length: libc::size_t = std::mem::size_of::<u64>();
+    // SAFETY: the name ends with NUL; the call writes at most `length` bytes to `bytes` and sets
+    // `length` to how many.
+    let outcome = unsafe {
+        libc::sysctlbyname(
+            c"hw.memsize".as_ptr(),
+            (&raw mut bytes).cast(),
+            &raw mut length,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    (outcome == 0 && length == std::mem::size_of::<u64>() && bytes > 0).then_some(bytes)
 }
 
 /// Counts of the machine's pages, as the command vm_stat prints them.

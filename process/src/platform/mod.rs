@@ -63,6 +63,21 @@ pub fn available_memory() -> Option<u64> {
     system::available_memory()
 }
 
+/// Wired memory of the machine at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WiredMemory {
+    /// Bytes that the system can neither move nor compress.
+    pub wired_bytes: u64,
+    /// All bytes of the machine.
+    pub machine_bytes: u64,
+}
+
+/// The machine's wired memory. `None` on systems where a kill strands no memory
+/// ([`KILL_STRANDS_MEMORY`]), and if the system does not tell.
+pub fn wired_memory() -> Option<WiredMemory> {
+    system::wired_memory()
+}
+
 /// The clock of deadlines and stamps. It is the same in every process of one boot, and stands still
 /// while the machine sleeps. `std::time::Instant`, tokio's timers and the timeouts of `poll` use
 /// the same clock.
@@ -215,5 +230,12 @@ mod tests {
         child.wait().expect("it ends");
         assert_eq!(super::process_start(child.id()), None);
         assert!(super::available_memory().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn wired_memory_is_read_only_where_a_kill_strands_memory() {
+        let memory = super::wired_memory();
+        assert_eq!(memory.is_some(), super::KILL_STRANDS_MEMORY);
+        assert!(memory.is_none_or(|memory| memory.wired_bytes < memory.machine_bytes));
     }
 }

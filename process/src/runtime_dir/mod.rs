@@ -6,6 +6,7 @@
 
 mod counter;
 mod record;
+mod swap;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -195,12 +196,24 @@ impl RuntimeDir {
         self.0.join(format!("{process}.log"))
     }
 
+    /// File of the lock of `what`.
+    pub fn lock_path(&self, what: &str) -> PathBuf {
+        self.0.join(format!("{what}.lock"))
+    }
+
+    /// Whether a process holds the lock of `what`. No file is created.
+    pub fn is_locked(&self, what: &str) -> bool {
+        let flags = OFlag::O_NOFOLLOW.bits();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.lock_path(what));
+        file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
+    }
+
     /// Takes the lock of `what` for as long as the returned value lives.
     ///
     /// # Errors
     /// Another process holds it.
     pub fn lock(&self, what: &str) -> Result<Lock, RuntimeDirError> {
-        let path = self.0.join(format!("{what}.lock"));
+        let path = self.lock_path(what);
         let io = |cause| RuntimeDirError::at(&path, cause);
         let mut options = OpenOptions::new();
         options

@@ -17,6 +17,22 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
+fn a_swapped_model_is_known_as_long_as_its_target_runs() {
+    let temp = temp();
+    let dir = dir(&temp.path().join("run"));
+    dir.prepare().expect("made");
+    dir.keep_swap("/models/b").expect("written");
+    assert_eq!(dir.swapped_model("target"), None, "no target runs");
+    let own = WorkerRecord::of(std::process::id(), 1).expect("this process runs");
+    dir.write_record("target", &own).expect("written");
+    assert_eq!(dir.swapped_model("target").as_deref(), Some("/models/b"));
+    dir.write_record("target", &WorkerRecord { started: own.started + 1, ..own }).expect("written");
+    assert_eq!(dir.swapped_model("target"), None, "it was another process");
+    dir.forget_swap();
+    assert!(!dir.path().join("target.swap").exists());
+}
+
+#[test]
 fn a_new_directory_is_private() {
     let temp = temp();
     let dir = dir(&temp.path().join("a/run"));

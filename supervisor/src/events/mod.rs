@@ -7,6 +7,7 @@
 //! clock's: they are for people, nothing is decided by them.
 
 mod file;
+mod logged;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use tokio::sync::{broadcast, mpsc};
 use tonic::Status;
 
 use crate::lines::LineWriter;
+pub(crate) use logged::logged;
 
 /// Events kept in memory: the file may not have them yet.
 const RECENT: usize = 256;

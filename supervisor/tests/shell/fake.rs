@@ -18,6 +18,7 @@ use paceline_proto::internal::v1::*;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_supervisor::WorkerIdentities;
 use paceline_supervisor::child::{Host, Hosts};
+use paceline_supervisor::target_swap::TargetSetup;
 use paceline_supervisor_core::worker::{WorkerExit, WorkerIdentity};
 use paceline_supervisor_core::{WorkerId, WorkerSlot};
 use paceline_vocabulary::{Epoch, Term};
@@ -35,8 +36,18 @@ pub const OTHER_BUILD: u32 = 667;
 /// The model of a drafter that an earlier supervisor left.
 pub const EARLIER_MODEL: &str = "/models/earlier";
 
+/// What the workers of these tests are started with.
+pub fn target_setup() -> TargetSetup {
+    TargetSetup {
+        model_dir: "/models/demo".into(),
+        identities: identities(),
+        variables: Vec::new(),
+        drafters: Vec::new(),
+    }
+}
+
 /// Identities that the fakes report.
-pub fn identities() -> WorkerIdentities {
+fn identities() -> WorkerIdentities {
     let of =
         |settings: &str| WorkerIdentity { build: "fake".into(), config_digest: settings.into() };
     WorkerIdentities { target: of("the target's settings"), drafter: of("the drafter's settings") }
@@ -441,6 +452,8 @@ impl Host for FakeHost {
         self.begin(epoch.0, term.0, model, 4_242);
         Ok(4_242)
     }
+
+    fn set_models(&mut self, _: &[(&'static str, String)]) {}
 
     fn signal(&mut self, hard: bool) {
         if let Some((_, ends)) = &self.current {

@@ -18,6 +18,7 @@ use paceline_proto::internal::v1::*;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{Lane, ProcessState, RouteReason, StatusRequest, StatusResponse};
+use paceline_supervisor::boot_mark::BootMark;
 use paceline_supervisor::mailbox::Stop;
 use paceline_supervisor_core::drafter::DrafterPlan;
 
@@ -74,7 +75,7 @@ impl Stack {
         let (lives_tx, lives) = mpsc::channel(8);
         let (drafters_tx, drafters) = mpsc::channel(8);
         let (stop, stops) = mpsc::channel(4);
-        let own = OwnProcess { pid: 1, term: TERM, restarts: 2, model_dir: "/models/demo".into() };
+        let own = OwnProcess { pid: 1, term: TERM, restarts: 2, kv_reduced: false };
         let route_log = settings.log_routes.then(|| temp.path().join("routes.jsonl"));
         let hosts = fake::hosts(&dir, lives_tx, drafters_tx, earlier);
         let channel = socket::channel(dir.socket("supervisor"));
@@ -85,7 +86,9 @@ impl Stack {
             term: Term(TERM),
             own,
             route_log,
-            identities: fake::identities(),
+            target: fake::target_setup(),
+            boot_mark: BootMark::none(),
+            planner: None,
         };
         let run = task::spawn("supervisor", run(setup, hosts, stops));
         let gateway = SupervisorClient::new(channel.clone());
@@ -198,6 +201,7 @@ fn request() -> SubmitRequest {
         generation: Some(generation),
         key_id: 0,
         resumed: 0,
+        model_path: String::new(),
     }
 }
 

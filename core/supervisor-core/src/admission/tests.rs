@@ -45,6 +45,7 @@ fn summary(prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
         patches: 0,
         resumed: false,
         fingerprint: Fingerprint::default(),
+        model: None,
     }
 }
 

@@ -50,6 +50,17 @@ pub enum DrafterStart {
     Manual,
 }
 
+impl DrafterStart {
+    /// What is wanted before the first order.
+    fn wanted(self) -> Wanted {
+        match self {
+            DrafterStart::Eager => Wanted::Yes,
+            DrafterStart::Lazy => Wanted::AtFirstUse,
+            DrafterStart::Manual => Wanted::No("an operator starts it (drafter.start)"),
+        }
+    }
+}
+
 /// The configured drafters.
 #[derive(Clone, Debug, Default)]
 pub struct DrafterPlan {
@@ -109,6 +120,8 @@ enum Wanted {
     Yes,
 }
 
+const NOT_CONFIGURED: Wanted = Wanted::No("no drafter is configured");
+
 /// Why the target refused the current drafter.
 #[derive(Clone, Debug)]
 struct Incompatibility {
@@ -142,12 +155,15 @@ pub struct Drafters {
     /// Directory of the current one, or of the one that would be; empty is none.
     model: String,
     candidates: Candidates,
+    start: DrafterStart,
     wanted: Wanted,
     suspension: Suspension,
     /// Bytes of the newest drafter that has loaded.
     need_bytes: u64,
     incompatibility: Option<Incompatibility>,
     successor: Option<Successor>,
+    /// Drafters that are started for an earlier model of the target, and ended once they can be.
+    outdated: [bool; 2],
     /// Why the current link was last lost; empty once it is up.
     trouble: String,
     open_orders: Vec<OpenOrder>,
@@ -160,11 +176,9 @@ impl Drafters {
     /// Nothing runs yet. Links are numbered after those of every earlier term.
     pub fn new(settings: WorkerSettings, plan: DrafterPlan, term: Term) -> Self {
         let worker = || Worker::new(WorkerKind::Drafter, settings);
-        let wanted = match plan.start {
-            _ if plan.models.is_empty() => Wanted::No("no drafter is configured"),
-            DrafterStart::Eager => Wanted::Yes,
-            DrafterStart::Lazy => Wanted::AtFirstUse,
-            DrafterStart::Manual => Wanted::No("an operator starts it (drafter.start)"),
+        let wanted = match plan.models.is_empty() {
+            true => NOT_CONFIGURED,
+            false => plan.start.wanted(),
         };
         let candidates = Candidates::new(plan.models);
         Self {
@@ -173,11 +187,13 @@ impl Drafters {
             current: WorkerSlot::First,
             model: candidates.first(),
             candidates,
+            start: plan.start,
             wanted,
             suspension: Suspension::new(plan.idle_stop_ms),
             need_bytes: 0,
             incompatibility: None,
             successor: None,
+            outdated: [false; 2],
             trouble: String::new(),
             open_orders: Vec::new(),
             generation: term.0 << 32,
@@ -371,6 +387,7 @@ impl Drafters {
             self.pass_over(&reason, now, &mut out);
         }
         self.judge_suspension(inputs, now, &mut out);
+        self.end_outdated(now, &mut out);
         self.end_unused(now, &mut out);
         if inputs.serving {
             // An order that waits for the end of a drafter is answered before the next one starts.
@@ -410,13 +427,17 @@ impl Drafters {
         }
     }
 
+    /// The process in this slot has ended, or is being ended because nobody wants it.
+    fn is_ended(&self, slot: WorkerSlot) -> bool {
+        matches!(
+            self.slots[slot.idx()].phase(),
+            Phase::Stopped | Phase::Ending { why: StopReason::Asked(_), .. }
+        )
+    }
+
     fn end_unused(&mut self, now: Millis, out: &mut Vec<Action>) {
         for slot in WorkerSlot::ALL {
-            let ended = matches!(
-                self.slots[slot.idx()].phase(),
-                Phase::Stopped | Phase::Ending { why: StopReason::Asked(_), .. }
-            );
-            if ended || self.in_use().any(|used| used == slot) {
+            if self.is_ended(slot) || self.in_use().any(|used| used == slot) {
                 continue;
             }
             let cause = match self.wanted {

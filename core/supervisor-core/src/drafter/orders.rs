@@ -2,14 +2,17 @@
 
 use paceline_vocabulary::{Millis, Reason};
 
+use super::candidates::Candidates;
 use super::order::{DrafterOrder, OpenOrder, OrderGoal};
-use super::{Action, DrafterInputs, Drafters, Successor, Wanted};
+use super::{Action, DrafterInputs, Drafters, NOT_CONFIGURED, Successor, Wanted};
 use crate::denial::OrderRefusal;
-use crate::ids::OrderId;
+use crate::ids::{OrderId, WorkerSlot};
 use crate::worker::{self, Phase, StopReason};
 
 /// Orders that may wait at once (I6).
 const MAX_OPEN_ORDERS: usize = 64;
+/// Why a drafter ends that was loaded for an earlier model of the target.
+const SWAPPED: &str = "the target is swapped for another model";
 
 impl Drafters {
     /// An operator's order.
@@ -165,6 +168,45 @@ impl Drafters {
         let model = if model.is_empty() { self.model.clone() } else { model };
         self.successor = Some(Successor { slot: self.current.other(), model, started: false });
         Ok(OrderGoal::Swapped)
+    }
+
+    /// The target serves another model, with which `drafter.model` names these drafters. Those that
+    /// run are ended, because they were loaded for the earlier model. The first of the list is
+    /// started in their place, unless an operator stopped the drafter.
+    pub fn use_models(&mut self, models: Vec<String>, now: Millis) -> Vec<Action> {
+        let mut out = Vec::new();
+        self.give_up_orders(SWAPPED, &mut out);
+        let had_none = self.model.is_empty();
+        self.candidates = Candidates::new(models);
+        self.model = self.candidates.first();
+        self.wanted = match (self.model.is_empty(), had_none) {
+            (true, _) => NOT_CONFIGURED,
+            (false, true) => self.start.wanted(),
+            (false, false) => self.wanted,
+        };
+        (self.incompatibility, self.takeover, self.need_bytes) = (None, None, 0);
+        self.trouble.clear();
+        self.suspension.start_over();
+        self.outdated = WorkerSlot::ALL.map(|slot| !self.is_ended(slot));
+        self.end_outdated(now, &mut out);
+        out
+    }
+
+    /// Ends the drafters of an earlier model. One whose start was ordered and not answered is ended
+    /// after the answer: another process must not be started beside it.
+    pub(super) fn end_outdated(&mut self, now: Millis, out: &mut Vec<Action>) {
+        for slot in WorkerSlot::ALL {
+            let worker = &self.slots[slot.idx()];
+            let unanswered =
+                matches!(worker.phase(), Phase::Starting { .. }) && worker.life().is_none();
+            if !self.outdated[slot.idx()] || unanswered {
+                continue;
+            }
+            self.outdated[slot.idx()] = false;
+            if !self.is_ended(slot) {
+                self.worker_event(slot, worker::Event::EndAsked { cause: SWAPPED }, now, out);
+            }
+        }
     }
 
     /// The one that is to take over is up.

@@ -116,6 +116,7 @@ impl Machine {
             patches: if prompt % 4 == 3 { prompt / 4 } else { 0 },
             resumed: false,
             fingerprint: Fingerprint(ticket.0),
+            model: None,
         };
         if hangup > 0 {
             self.post(hangup, Happening::HangsUp(ticket));
@@ -148,6 +149,7 @@ impl Machine {
         let order = match what {
             4 => OperatorOrder::Drain,
             5 | 6 => OperatorOrder::Resume,
+            7 => target_swap("/m", &["/d"], now > 0),
             _ => OperatorOrder::Restart { process: parts[what as usize % 4], at_once: now > 0 },
         };
         self.orders.insert(order_id, "commanded");

@@ -191,7 +191,7 @@ fn fault(random: &mut Random, at: u64) -> Input {
 fn order(random: &mut Random, at: u64) -> Input {
     match random.below(6) {
         0..=2 => Input::new(at, "order", &[random.below(3), random.below(3)]),
-        3 | 4 => Input::new(at, "command", &[random.below(7), random.below(2)]),
+        3 | 4 => Input::new(at, "command", &[random.below(8), random.below(2)]),
         _ => Input::new(at, "policy", &[random.below(8)]),
     }
 }

@@ -68,6 +68,7 @@ impl Machine {
             Action::LogRoute { .. }
             | Action::LogPolicy { .. }
             | Action::LogGateway { .. }
+            | Action::TargetSwapped { .. }
             | Action::LogOrder { .. } => {}
         }
         None
@@ -153,6 +154,7 @@ impl Machine {
                 self.require(false, &format!("surprise {phase}/{event}"))
             }
             worker::Action::Abandon { .. } => self.require(false, "an Abandon left the core"),
+            worker::Action::ReadWired => return Some(worker::Event::WiredRead(None)),
             worker::Action::LogPhase { .. } => {}
         }
         None

@@ -3,11 +3,14 @@
 //!
 //! ```text
 //! restart target:  requests are refused ── none runs, or time ──▶ the process is ended ── gone ──▶ it is started ── ready ──▶ answer
+//! swap target:     as a restart, and the next process has another model ([`target_swap`])
 //! restart gateway: it is ordered to end ── another is attached and ready ──▶ answer
 //! drain:           requests are refused ── none runs ──▶ answer; undone by another order
 //! restart supervisor: answer; requests are refused ── none runs, or time ──▶ it ends and leaves the workers where they are
 //! ```
 //! If an operator stops waiting, the order stands.
+
+mod target_swap;
 
 use paceline_vocabulary::state::ProcessState;
 use paceline_vocabulary::{Epoch, Millis, Reason};
@@ -17,6 +20,8 @@ use crate::gateway::Gateway;
 use crate::ids::OrderId;
 use crate::service::ServicePhase;
 use crate::worker::{Phase, Worker};
+use target_swap::TargetSwap;
+pub use target_swap::{TargetChoice, TargetSwapOrder};
 
 /// Orders that may wait at once (I6).
 const MAX_OPEN_ORDERS: usize = 64;
@@ -46,7 +51,7 @@ impl ServiceProcess {
 }
 
 /// An operator's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorOrder {
     /// A process is to end and be started again.
     Restart {
@@ -55,6 +60,8 @@ pub enum OperatorOrder {
         /// Running requests get no time to end.
         at_once: bool,
     },
+    /// The target is to serve another model.
+    SwapTarget(TargetSwapOrder),
     /// The service takes nothing new.
     Drain,
     /// The service takes requests again.
@@ -63,20 +70,22 @@ pub enum OperatorOrder {
 
 impl OperatorOrder {
     /// The process or service that it concerns, for events.
-    pub fn subject(self) -> &'static str {
+    pub fn subject(&self) -> &'static str {
         match self {
             OperatorOrder::Restart { process, .. } => process.name(),
+            OperatorOrder::SwapTarget(_) => ServiceProcess::Target.name(),
             OperatorOrder::Drain | OperatorOrder::Resume => "service",
         }
     }
 
     /// The order in words, for events.
-    pub fn words(self) -> &'static str {
+    pub fn words(&self) -> String {
         match self {
-            OperatorOrder::Restart { at_once: true, .. } => "restart at once",
-            OperatorOrder::Restart { at_once: false, .. } => "restart",
-            OperatorOrder::Drain => "drain",
-            OperatorOrder::Resume => "take requests again",
+            OperatorOrder::Restart { at_once: true, .. } => "restart at once".to_owned(),
+            OperatorOrder::Restart { at_once: false, .. } => "restart".to_owned(),
+            OperatorOrder::SwapTarget(order) => format!("swap for {}", order.choice.model),
+            OperatorOrder::Drain => "drain".to_owned(),
+            OperatorOrder::Resume => "take requests again".to_owned(),
         }
     }
 }
@@ -87,14 +96,22 @@ impl OperatorOrder {
 pub enum Action {
     /// Answer an operator's order.
     Answer { order_id: OrderId, outcome: Result<(), OrderRefusal> },
-    /// Start the target.
-    StartTarget,
+    /// Start the target with this model; empty is the configuration's. With `once` it is not
+    /// started again by itself.
+    StartTarget { model: String, once: bool },
+    /// The target that has come up is started again by itself from now on.
+    KeepTarget,
+    /// Another model is served from now on, with these drafters.
+    UseDrafters { models: Vec<String> },
+    /// The target serves the model of an operator's order.
+    TargetSwapped { model: String },
     /// End the target.
     EndTarget,
     /// Forget the target's earlier failures.
     ClearTargetBudget,
-    /// End every running stream.
-    AbortStreams,
+    /// End every running stream. With `for_good` their requests cannot go on: another model is
+    /// served next.
+    AbortStreams { for_good: bool },
     /// Forget the requests of the target's last epoch: its process is gone.
     ForgetRequests,
     /// Restart the gateway of this `Attach` stream and of earlier ones.
@@ -120,6 +137,8 @@ pub struct Inputs<'a> {
     pub gateway: &'a Gateway,
     /// Requests that run.
     pub active: usize,
+    /// Requests that wait.
+    pub queued: usize,
 }
 
 impl Inputs<'_> {
@@ -158,6 +177,9 @@ enum TargetRestart {
 pub struct Operations {
     drain_ms: u64,
     restart: Option<TargetRestart>,
+    /// The model that the target is started with.
+    target: TargetChoice,
+    swap: Option<TargetSwap>,
     open_orders: Vec<OpenOrder>,
 }
 
@@ -167,9 +189,10 @@ fn stopping() -> OrderRefusal {
 }
 
 impl Operations {
-    /// No order yet. Running requests get `drain_ms` before a restart.
-    pub fn new(drain_ms: u64) -> Self {
-        Self { drain_ms, restart: None, open_orders: Vec::new() }
+    /// No order yet. Running requests get `drain_ms` before a restart. `target` is the
+    /// configuration's.
+    pub fn new(drain_ms: u64, target: TargetChoice) -> Self {
+        Self { drain_ms, restart: None, target, swap: None, open_orders: Vec::new() }
     }
 
     /// When [`Operations::on_time`] has something to do.
@@ -183,6 +206,15 @@ impl Operations {
     /// Whether an operator's restart is ending the target.
     pub fn restarts_target(&self) -> bool {
         self.restart.is_some()
+    }
+
+    /// Whether requests that wait are admitted although the target is about to be restarted.
+    pub fn serves_queue(&self) -> bool {
+        match self.restart {
+            None => true,
+            Some(TargetRestart::Draining { .. }) => self.awaits_swap(),
+            Some(TargetRestart::Ending) => false,
+        }
     }
 
     /// Takes an operator's order.
@@ -221,7 +253,8 @@ impl Operations {
                 ServiceProcess::Drafter => out.push(Action::RestartDrafter { order_id, at_once }),
                 ServiceProcess::Target => {
                     let goal = Goal::Target { after: inputs.target.last_epoch() };
-                    self.restart_target(at_once, inputs, now, out);
+                    let drain_ms = if at_once { 0 } else { self.drain_ms };
+                    self.restart_target(drain_ms, inputs, now, out);
                     self.open_orders.push(OpenOrder { order_id, goal });
                 }
                 ServiceProcess::Gateway => {
@@ -234,6 +267,9 @@ impl Operations {
                     out.push(Action::RestartSupervisor { at_once });
                 }
             },
+            OperatorOrder::SwapTarget(order) => {
+                self.swap_target(order_id, order, inputs, now, out)?;
+            }
             OperatorOrder::Drain => {
                 out.push(Action::Hold);
                 self.open_orders.push(OpenOrder { order_id, goal: Goal::Drained });
@@ -254,7 +290,7 @@ impl Operations {
 
     fn restart_target(
         &mut self,
-        at_once: bool,
+        drain_ms: u64,
         inputs: &Inputs<'_>,
         now: Millis,
         out: &mut Vec<Action>,
@@ -262,12 +298,11 @@ impl Operations {
         match inputs.target.phase() {
             // Between two epochs, or ordered again: what is under way leads to a new epoch.
             Phase::Stopped | Phase::Ending { .. } => out.push(Action::ClearTargetBudget),
-            Phase::BackingOff { .. } | Phase::Failed { .. } => out.push(Action::StartTarget),
+            Phase::BackingOff { .. } | Phase::Failed { .. } => self.start_target(inputs, out),
             Phase::Starting { .. }
             | Phase::Loading { .. }
             | Phase::Ready { .. }
             | Phase::Suspect { .. } => {
-                let drain_ms = if at_once { 0 } else { self.drain_ms };
                 let until = match self.restart {
                     // The earlier deadline wins.
                     Some(TargetRestart::Draining { until }) => until.min(now + drain_ms),
@@ -286,7 +321,7 @@ impl Operations {
             && until <= now
         {
             if inputs.active > 0 {
-                out.push(Action::AbortStreams);
+                out.push(Action::AbortStreams { for_good: self.changes_model() });
             }
             self.end_target(&mut out);
         }
@@ -298,8 +333,8 @@ impl Operations {
         out.push(Action::EndTarget);
     }
 
-    /// Continues a restart of the target.
-    pub fn settle(&mut self, inputs: &Inputs<'_>) -> Vec<Action> {
+    /// Continues a restart or a swap of the target.
+    pub fn settle(&mut self, inputs: &Inputs<'_>, now: Millis) -> Vec<Action> {
         let mut out = Vec::new();
         if !inputs.is_up() {
             self.restart = None;
@@ -311,11 +346,14 @@ impl Operations {
                 // It ended before we ended it, and waits for its next start: it is started now.
                 Phase::BackingOff { .. } | Phase::Failed { .. } => {
                     self.restart = None;
-                    out.push(Action::StartTarget);
+                    self.start_target(inputs, &mut out);
                 }
                 Phase::Starting { .. } if inputs.target.life().is_none() => self.restart = None,
                 Phase::Ending { .. } => self.restart = Some(TargetRestart::Ending),
-                _ if inputs.active == 0 => self.end_target(&mut out),
+                // A swap serves the requests first that wait.
+                _ if inputs.active == 0 && (inputs.queued == 0 || !self.awaits_swap()) => {
+                    self.end_target(&mut out)
+                }
                 _ => {}
             },
             Some(TargetRestart::Ending) => match phase {
@@ -323,12 +361,17 @@ impl Operations {
                     self.restart = None;
                     // Aborted requests may not have reported their ends; with the process gone they
                     // hold nothing.
-                    out.extend([Action::ForgetRequests, Action::StartTarget]);
+                    out.push(Action::ForgetRequests);
+                    self.start_target(inputs, &mut out);
                 }
                 Phase::Stopped | Phase::Ending { .. } => {}
                 // It hung while it ended and was started again for that.
                 _ => self.restart = None,
             },
+        }
+        // Otherwise the phase is another one once they are carried out.
+        if out.is_empty() {
+            self.settle_swap(inputs, now, &mut out);
         }
         out
     }

@@ -31,6 +31,7 @@ fn worker_action(action: &worker::Action) -> String {
     match action {
         worker::Action::Spawn { model } if model.is_empty() => "spawn".into(),
         worker::Action::Spawn { model } => format!("spawn {model}"),
+        worker::Action::ReadWired => "read_wired".into(),
         worker::Action::AskStop { epoch, .. } => format!("ask_stop e{epoch}"),
         worker::Action::Terminate { epoch } => format!("terminate e{epoch}"),
         worker::Action::Kill { epoch } => format!("kill e{epoch}"),
@@ -93,6 +94,7 @@ pub(crate) fn name_of(action: &Action) -> String {
         Action::Overslept { ms } => format!("overslept {ms}"),
         Action::LogService { from, to, .. } => format!("service {from}->{to}"),
         Action::LogGateway { from, to, .. } => format!("gateway {}->{}", from.word(), to.word()),
+        Action::TargetSwapped { model } => format!("swapped {model}"),
         Action::LogOrder { subject, to } => format!("order {subject}: {to}"),
         Action::RestartGateway { attachment, grace_ms: None } => {
             format!("restart_gateway a{attachment}")

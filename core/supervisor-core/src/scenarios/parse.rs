@@ -152,7 +152,8 @@ fn described(words: &Words<'_>) -> worker::Event {
     });
     let max_sequences = words.number("max").unwrap_or(2) as usize;
     let patch_bytes = words.number("patch").unwrap_or(0);
-    let model = ModelInfo { name: "demo".into(), ..Default::default() };
+    let path = words.value("path").unwrap_or_default().to_owned();
+    let model = ModelInfo { name: "demo".into(), path, ..Default::default() };
     let described = Arc::new(WorkerDescription::Target {
         model,
         capacity: Capacity { classes, max_sequences, patch_bytes },
@@ -228,6 +229,15 @@ fn ordered(words: &Words<'_>) -> Event {
             let at_once = words.value("now") == Some("yes");
             of_service(OperatorOrder::Restart { process, at_once })
         }
+        "swap_target" => {
+            let drafters = words.value("drafters").unwrap_or_default().split(',');
+            let drafters = drafters.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            of_service(OperatorOrder::SwapTarget(TargetSwapOrder {
+                choice: TargetChoice { model: words.model(), drafters },
+                drain_ms: words.number("drain_ms"),
+                same: words.value("same") == Some("yes"),
+            }))
+        }
         "drain" => of_service(OperatorOrder::Drain),
         "resume" => of_service(OperatorOrder::Resume),
         "policy" => {
@@ -262,6 +272,13 @@ fn worker_event(words: &Words<'_>) -> worker::Event {
         "spawn_failed" => worker::Event::SpawnFailed { cause: "no program".into() },
         "beat" => worker::Event::Heartbeat(Box::new(heartbeat(words))),
         "described" => described(words),
+        "wired" => {
+            worker::Event::WiredRead(words.number("bytes").map(|wired_bytes| WiredReading {
+                wired_bytes,
+                machine_bytes: words.number("of").unwrap_or(1_000),
+                others_bytes: 0,
+            }))
+        }
         "undescribed" => worker::Event::DescribeFailed { epoch: words.epoch() },
         "stop_answered" => {
             let reached = words.value("reached") == Some("yes");
@@ -295,5 +312,6 @@ fn summary(words: &Words<'_>) -> RequestSummary {
         patches: words.number("patches").unwrap_or(0),
         resumed: words.all.contains(&"resumed"),
         fingerprint: Fingerprint(words.number("content").unwrap_or(words.ticket().0)),
+        model: words.value("model").map(ModelMark::of),
     }
 }

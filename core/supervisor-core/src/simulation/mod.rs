@@ -3,6 +3,7 @@
 //! - Processes die, freeze and return.
 //! - Requests come and go.
 //! - Operators start, stop and swap drafters.
+//! - Memory of killed processes stays wired, for a while or for ever.
 //! - Links go up, are refused, lost and ejected.
 //! - Events arrive late or from an earlier epoch.
 //! - Supervisors are killed or restarted, and others adopt their workers.
@@ -98,6 +99,8 @@ struct World {
     unmeasured: bool,
     last_target: u64,
     last_drafter: u64,
+    /// Until when the memory of a killed process stays wired.
+    wired_until: BTreeMap<WorkerId, Millis>,
     exited: bool,
     outcomes: u64,
     /// How often each kind of action was ordered: a simulation that never gets somewhere proves
@@ -133,6 +136,7 @@ impl World {
         };
         let plan = DrafterPlan { idle_stop_ms: [0, 0, 2_000][random.below(3) as usize], ..plan };
         settings.log_routes = true;
+        settings.worker.kill_strands_memory = seed % 8 == 5;
         let capacity = Capacity {
             classes: kv_classes(&[(256, 100), (512, 200), (1024, 600)]),
             max_sequences: 3,
@@ -160,6 +164,7 @@ impl World {
             orders: BTreeMap::new(),
             last_target: 0,
             last_drafter: 0,
+            wired_until: BTreeMap::new(),
             exited: false,
             outcomes: 0,
             seen: BTreeMap::new(),
@@ -198,6 +203,9 @@ impl World {
             // Its end gives memory back, which may be what a request waits for.
             let makes_room =
                 matches!(event, Event::Worker(WorkerId::Drafter(_), worker::Event::Exited { .. }));
+            if let Event::Worker(worker, worker::Event::Exited { exit, .. }) = &event {
+                self.leave_wired(*worker, *exit);
+            }
             let before = (self.core.target().phase(), self.core.notice());
             let actions = self.core.on_event(event, self.now);
             let named: Vec<String> = actions.iter().map(name_of).collect();
@@ -511,6 +519,10 @@ fn random_schedules_keep_the_invariants() {
         "abort RESTARTING",
         "deny DRAINING",
         "deny CRASH_LOOP",
+        "deny HOST_MEMORY_STRANDED",
+        "read_wired",
+        "phase backing_off->failed",
+        "service serving->ending",
         "deny DEADLINE_PASSED",
         "deny DRAINING",
         "deny PROMPT_TOO_LONG",

@@ -36,6 +36,10 @@ impl World {
             | Action::LogLink { .. }
             | Action::LogRefusal { .. } => {}
             Action::LogGateway { .. } | Action::LogOrder { .. } => {}
+            Action::TargetSwapped { model } => {
+                let served = &self.processes[&WorkerId::Target].model;
+                self.assert(*served == model, "a swap has ended and another model is served");
+            }
             Action::RestartGateway { attachment, .. } => {
                 self.assert(
                     attachment <= self.attachment,
@@ -188,9 +192,39 @@ impl World {
                 self.assert(false, &format!("surprise {phase}/{event}"))
             }
             worker::Action::Abandon { .. } => self.assert(false, "an Abandon left the core"),
+            worker::Action::ReadWired => {
+                self.free_memory_of_the_dead(worker);
+                return Some(worker::Event::WiredRead(Some(self.wired())));
+            }
             worker::Action::LogPhase { .. } => {}
         }
         None
+    }
+
+    /// The process is gone, and another one is to follow: requests that are over hold nothing more.
+    fn free_memory_of_the_dead(&mut self, worker: WorkerId) {
+        if worker != WorkerId::Target {
+            return;
+        }
+        for (_, fate) in self.requests.values_mut() {
+            if let Fate::Over { cost_bytes, .. } = fate {
+                *cost_bytes = 0;
+            }
+        }
+    }
+
+    /// The memory of a killed process comes back at once, later, or never.
+    pub(super) fn leave_wired(&mut self, worker: WorkerId, exit: WorkerExit) {
+        if let WorkerExit::Signal(_) = exit {
+            let ms = [0, 900, 4_000, 3_600_000][self.log.len() % 4];
+            self.wired_until.insert(worker, self.now + ms);
+        }
+    }
+
+    /// The machine's wired memory: 100 of 1,000 bytes, and 300 for each process that left its own.
+    fn wired(&self) -> WiredReading {
+        let left = self.wired_until.values().filter(|until| **until > self.now).count() as u64;
+        WiredReading { wired_bytes: 100 + 300 * left, machine_bytes: 1_000, others_bytes: 0 }
     }
 
     /// A process is started, is found, or cannot be started.
@@ -201,16 +235,10 @@ impl World {
             return worker::Event::Found { epoch, pid: 9 };
         }
         self.assert(self.epoch(worker).is_none(), "a second process is started");
-        if worker == WorkerId::Target {
-            for (_, fate) in self.requests.values_mut() {
-                if let Fate::Over { cost_bytes, .. } = fate {
-                    *cost_bytes = 0; // what held it is gone
-                }
-            }
-        }
+        self.free_memory_of_the_dead(worker);
         self.assert(
-            model.is_empty() == (worker == WorkerId::Target),
-            "a drafter has a model, the target its own",
+            worker == WorkerId::Target || !model.is_empty(),
+            "a drafter is started without a model",
         );
         *self.at(worker) = Default::default();
         let what = self.random.below(20);
@@ -238,6 +266,17 @@ impl World {
                 self.assert(
                     matches!(self.core.target().phase(), Phase::Ready { .. }),
                     "a restart is answered too early",
+                );
+            }
+            "swapped for /m" | "swapped for /n" => {
+                let served = &self.processes[&WorkerId::Target].model;
+                self.assert(
+                    kind.ends_with(served.as_str()) && !served.is_empty(),
+                    "a swap is answered and another model is served",
+                );
+                self.assert(
+                    matches!(self.core.target().phase(), Phase::Ready { .. }),
+                    "a swap is answered too early",
                 );
             }
             "drained" => self.assert(

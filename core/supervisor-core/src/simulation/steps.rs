@@ -109,6 +109,7 @@ impl World {
             patches: if prompt_tokens % 4 == 3 { u64::from(prompt_tokens / 4) } else { 0 },
             resumed: false,
             fingerprint: Fingerprint(self.requests.len() as u64),
+            model: None,
         };
         let ticket = Ticket(self.requests.len() as u64);
         self.requests.insert(ticket, (summary, Fate::Waiting));
@@ -201,7 +202,10 @@ impl World {
         let order_id = OrderId(self.orders.len() as u64);
         let at_once = self.random.below(3) == 0;
         let restart = |process| OperatorOrder::Restart { process, at_once };
-        let (order, kind) = match self.random.below(12) {
+        let drafters: &[&str] = [&["/d"][..], &[]][self.random.below(2) as usize];
+        let (order, kind) = match self.random.below(14) {
+            12 => (target_swap("/m", drafters, at_once), "swapped for /m"),
+            13 => (target_swap("/n", drafters, at_once), "swapped for /n"),
             0..=3 => (restart(ServiceProcess::Target), "target restarted"),
             4 => (restart(ServiceProcess::Drafter), "drafter restarted"),
             5 => (restart(ServiceProcess::Gateway), "gateway restarted"),

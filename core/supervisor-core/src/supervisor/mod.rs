@@ -6,8 +6,10 @@
 //! 3. [`Supervisor::settle`] computes what follows from the state alone: restarts, drafters and
 //!    routes, admissions, the notice for the gateway, the end.
 
+mod host;
+
 use paceline_vocabulary::report::{LinkReport, SpeculationFigures};
-use paceline_vocabulary::{Millis, Permit, Reason, RouteReason, Term};
+use paceline_vocabulary::{Millis, ModelMark, Permit, Reason, RouteReason, Term};
 
 use crate::action::{Action, Notice};
 use crate::admission::{Admission, TargetMemory};
@@ -15,9 +17,8 @@ use crate::denial::{Denial, Outage};
 use crate::drafter::{DrafterInputs, DrafterLoad, DrafterPlan, Drafters, TargetState};
 use crate::event::Event;
 use crate::gateway::{Gateway, GatewayChange};
-use crate::ids::{OrderId, Ticket, WorkerId, WorkerSlot};
-use crate::memory::MachineMemory;
-use crate::operations::{self, Operations};
+use crate::ids::{OrderId, Ticket, WorkerId};
+use crate::operations::{self, Operations, TargetChoice};
 use crate::poison::Suspects;
 use crate::request::RequestSummary;
 use crate::routing::{self, PolicyChange, Routing};
@@ -53,6 +54,7 @@ impl Supervisor {
     /// that an earlier supervisor left.
     pub fn new(settings: Settings, plan: DrafterPlan, term: Term) -> Self {
         let target = Worker::new(WorkerKind::Target, settings.worker);
+        let choice = TargetChoice { model: String::new(), drafters: plan.models.clone() };
         let drafters = Drafters::new(settings.worker, plan, term);
         let admission =
             Admission::new(settings.queue_places, settings.queue_wait_ms, settings.streams_per_key);
@@ -68,7 +70,7 @@ impl Supervisor {
             admission,
             suspects: Suspects::default(),
             gateway: Gateway::default(),
-            operations: Operations::new(settings.drain_ms),
+            operations: Operations::new(settings.drain_ms, choice),
             announced,
         }
     }
@@ -81,10 +83,10 @@ impl Supervisor {
             self.discount_lost_time(ms, now, &mut out);
         }
         self.pass_time(now, &mut out);
-        match event {
+        match self.with_held_bytes(event) {
             Event::Begun => {
                 self.begun = true;
-                self.start_target(now, &mut out);
+                self.start_target(String::new(), now, &mut out);
             }
             Event::Worker(WorkerId::Target, event) => self.target_event(event, now, &mut out),
             Event::Worker(WorkerId::Drafter(slot), event) => {
@@ -101,7 +103,7 @@ impl Supervisor {
                 out.extend(actions.into_iter().map(Action::from));
             }
             Event::Ordered { order_id, order } => {
-                let to = order.words().to_owned();
+                let to = order.words();
                 out.push(Action::LogOrder { subject: order.subject(), to });
                 let inputs =
                     operations_inputs(&self.service, &self.target, &self.gateway, &self.admission);
@@ -195,8 +197,8 @@ impl Supervisor {
         heartbeat.link.clone()
     }
 
-    fn start_target(&mut self, now: Millis, out: &mut Vec<Action>) {
-        self.target_event(worker::Event::StartAsked { model: String::new() }, now, out);
+    fn start_target(&mut self, model: String, now: Millis, out: &mut Vec<Action>) {
+        self.target_event(worker::Event::StartAsked { model }, now, out);
     }
 
     fn perform_target(&mut self, actions: Vec<worker::Action>, now: Millis, out: &mut Vec<Action>) {
@@ -257,13 +259,30 @@ impl Supervisor {
                 operations::Action::Answer { order_id, outcome } => {
                     out.push(Action::Answer { order_id, outcome })
                 }
-                operations::Action::StartTarget => self.start_target(now, out),
+                operations::Action::StartTarget { model, once } => {
+                    self.target.live_once(once);
+                    self.start_target(model, now, out);
+                }
+                operations::Action::KeepTarget => self.target.live_once(false),
+                operations::Action::UseDrafters { models } => {
+                    let actions = self.drafters.use_models(models, now);
+                    out.extend(actions.into_iter().map(Action::from));
+                }
+                operations::Action::TargetSwapped { model } => {
+                    out.push(Action::TargetSwapped { model })
+                }
                 operations::Action::EndTarget => {
                     let cause = "an operator restarts it";
                     self.target_event(worker::Event::EndAsked { cause }, now, out);
                 }
                 operations::Action::ClearTargetBudget => self.target.clear_budget(),
-                operations::Action::AbortStreams => self.abort_streams(now, out),
+                operations::Action::AbortStreams { for_good: false } => {
+                    self.abort_streams(now, out)
+                }
+                operations::Action::AbortStreams { for_good: true } => {
+                    let denial = Denial::ModelChanged;
+                    out.push(Action::Abort { epoch: self.target.last_epoch(), denial });
+                }
                 operations::Action::ForgetRequests => {
                     self.admission.abandon(self.target.last_epoch())
                 }
@@ -311,6 +330,7 @@ impl Supervisor {
             (None, _) if self.suspects.refuses(summary.fingerprint, now) => {
                 Err(Denial::PoisonSuspect)
             }
+            (None, _) if !self.serves_model_of(&summary) => Err(Denial::ModelChanged),
             (None, Some(memory)) => self.admission.submit(ticket, summary, &memory, now),
             (None, None) => {
                 let why = "the target has not said what it can hold".to_owned();
@@ -333,14 +353,21 @@ impl Supervisor {
         }
     }
 
+    /// Whether the tokens of a request are those of the served model.
+    fn serves_model_of(&self, summary: &RequestSummary) -> bool {
+        let served = self.target.described().and_then(|described| described.model());
+        match (summary.model, served) {
+            (Some(mark), Some(model)) => mark == ModelMark::of(&model.path),
+            _ => true,
+        }
+    }
+
     /// Computes what follows from the state alone.
     fn settle(&mut self, now: Millis, out: &mut Vec<Action>) {
-        let actions = self.operations.settle(&operations_inputs(
-            &self.service,
-            &self.target,
-            &self.gateway,
-            &self.admission,
-        ));
+        let actions = self.operations.settle(
+            &operations_inputs(&self.service, &self.target, &self.gateway, &self.admission),
+            now,
+        );
         self.perform_operations(actions, now, out);
         self.settle_drafters(now, out);
         let inputs = routing_inputs(&self.target, &self.drafters);
@@ -360,6 +387,7 @@ impl Supervisor {
             now,
         );
         self.perform_operations(actions, now, out);
+        self.settle_stranded(now);
         if self.target.phase() == Phase::Stopped && self.drafters.are_stopped() {
             self.service_event(service::Event::WorkersGone, now, out);
         }
@@ -384,7 +412,7 @@ impl Supervisor {
         // other phase they would wait in vain.
         let waits = matches!(self.target.phase(), Phase::Ready { .. } | Phase::Suspect { .. })
             && self.service.phase() == ServicePhase::Serving
-            && !self.operations.restarts_target();
+            && self.operations.serves_queue();
         if !waits {
             if let Some(denial) = self.denial(now) {
                 let deny = |ticket| Action::Deny { ticket, denial: denial.clone() };
@@ -427,34 +455,6 @@ impl Supervisor {
             request_waits_for_memory: self.drafter_runs()
                 && memory.is_some_and(|memory| self.admission.waits_for_machine_memory(&memory)),
         }
-    }
-
-    /// The machine's memory.
-    pub fn machine_memory(&self) -> MachineMemory {
-        let drafters = WorkerSlot::ALL.map(|slot| self.drafters.slot(slot));
-        MachineMemory::new(&self.target, drafters, self.available_bytes)
-    }
-
-    /// Bytes that the machine still has for requests. `None` if the machine bounds nothing: neither
-    /// bound is known, or neither a drafter nor a request could give memory back.
-    fn spare_bytes(&self) -> Option<u64> {
-        let waits = self.admission.active() > 0 || self.drafter_runs();
-        self.machine_memory().spare_bytes(self.promised_bytes()).filter(|_| waits)
-    }
-
-    /// Bytes that are reserved by running requests and that they do not hold yet.
-    fn promised_bytes(&self) -> u64 {
-        let held = self.target.life().map_or(0, worker::Life::kv_bytes);
-        self.admission.reserved_bytes().saturating_sub(held)
-    }
-
-    fn drafter_runs(&self) -> bool {
-        WorkerSlot::ALL.iter().any(|slot| self.drafters.slot(*slot).life().is_some())
-    }
-
-    /// Share of the KV budget that running requests hold, by the target's last heartbeat.
-    pub fn kv_pressure(&self) -> f64 {
-        self.target.life().map_or(0.0, worker::Life::kv_pressure)
     }
 
     /// Figures of speculation from the target, once it has measured drafts.
@@ -517,6 +517,11 @@ impl Supervisor {
         self.service.phase() != ServicePhase::Serving
     }
 
+    /// Whether the target may be started with the model of this name, now or after a failed swap.
+    pub fn may_load(&self, model: &str) -> bool {
+        self.operations.may_load(model)
+    }
+
     /// The target's process.
     pub fn target(&self) -> &Worker {
         &self.target
@@ -549,7 +554,13 @@ fn operations_inputs<'a>(
     gateway: &'a Gateway,
     admission: &Admission,
 ) -> operations::Inputs<'a> {
-    operations::Inputs { service: service.phase(), target, gateway, active: admission.active() }
+    operations::Inputs {
+        service: service.phase(),
+        target,
+        gateway,
+        active: admission.active(),
+        queued: admission.queued(),
+    }
 }
 
 fn routing_inputs<'a>(target: &'a Worker, drafters: &Drafters) -> routing::Inputs<'a> {

@@ -6,6 +6,7 @@ use paceline_vocabulary::Epoch;
 use paceline_vocabulary::report::Heartbeat;
 
 use super::life::{WorkerDescription, WorkerExit};
+use super::wired::WiredReading;
 
 /// Event that a worker's state machine receives.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,8 @@ pub enum Event {
     Frozen { epoch: Epoch },
     /// The process is gone.
     Exited { epoch: Epoch, exit: WorkerExit, log: String },
+    /// The machine's wired memory was read; `None`: the system does not say.
+    WiredRead(Option<WiredReading>),
     /// It broke the protocol of its link: it is ended at once, and the end counts as unexpected.
     Condemned { epoch: Epoch, cause: String },
     /// The service takes nothing new: no epoch follows the present one.
@@ -58,6 +61,7 @@ impl Event {
             Event::StopAnswered { .. } => "stop answered",
             Event::Frozen { .. } => "frozen",
             Event::Exited { .. } => "exited",
+            Event::WiredRead(_) => "wired memory read",
             Event::Condemned { .. } => "condemned",
             Event::DrainAsked => "drain asked",
             Event::EndAsked { .. } => "end asked",
@@ -85,6 +89,8 @@ impl Event {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Action {
+    /// Read the machine's wired memory and answer `WiredRead` at once.
+    ReadWired,
     /// Start a process with this model and answer `Spawned` or `SpawnFailed`. If an earlier process
     /// is left, answer `Found` instead.
     Spawn { model: String },

@@ -7,14 +7,17 @@
 //! (`Foreign`), it is ended. Events of an earlier epoch are dropped (I7).
 
 mod event;
+mod host_memory;
 mod identity;
 mod life;
 mod phase;
+mod process_memory;
 mod restart;
 mod settings;
 mod status;
 mod stop;
 mod takeover;
+mod wired;
 
 use std::sync::Arc;
 
@@ -23,12 +26,15 @@ use paceline_vocabulary::state::WorkerPhase;
 use paceline_vocabulary::{Epoch, Millis};
 
 pub use event::{Action, Event};
+use host_memory::HostMemory;
 pub use identity::{WorkerClaim, WorkerIdentity};
 pub use life::{Life, WorkerDescription, WorkerExit, exit_code};
 use phase::UnexpectedEnd;
 pub use phase::{HangKind, Phase, StopReason, StopStage, SuspectReason};
+pub use process_memory::ProcessMemory;
 pub use restart::{Restart, RestartBudget, RestartPauses};
 pub use settings::{WorkerSettings, WorkerTimeouts};
+pub use wired::{WiredReading, stranded_sentence};
 
 /// Model that a worker serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +80,7 @@ pub struct Worker {
     /// The description of the last epoch that gave one.
     described: Option<Arc<WorkerDescription>>,
     budget: RestartBudget,
+    host_memory: HostMemory,
     restarts: u32,
     last_epoch: Epoch,
     /// No epoch follows: the service drains.
@@ -97,6 +104,7 @@ impl Worker {
             came_up_ms: None,
             described: None,
             budget: RestartBudget::new(restarts, restart_period_ms, RestartPauses::WORKER),
+            host_memory: HostMemory::default(),
             restarts: 0,
             last_epoch: Epoch(0),
             retired: false,
@@ -112,6 +120,14 @@ impl Worker {
         let present = self.life.as_ref().map(|life| life.epoch);
         if event.epoch().is_some() && event.epoch() != present {
             return out;
+        }
+        match &event {
+            Event::WiredRead(reading) => {
+                self.on_wired_read(*reading, now, &mut out);
+                return out;
+            }
+            Event::Exited { exit, .. } => self.note_end(*exit),
+            _ => {}
         }
         match self.phase {
             Phase::Stopped => self.on_event_stopped(event, now, &mut out),
@@ -291,7 +307,11 @@ impl Worker {
                 }
             }
             Phase::Ending { .. } => self.escalate_on_time(now, &mut out),
-            Phase::BackingOff { .. } => self.restart("the pause is over", now, &mut out),
+            Phase::BackingOff { .. } => {
+                if !self.continue_check(now, &mut out) {
+                    self.restart("the pause is over", now, &mut out);
+                }
+            }
             Phase::Failed { .. } => self.restart("tried again", now, &mut out),
             Phase::Stopped => {}
         }
@@ -388,7 +408,14 @@ impl Worker {
         self.budget.clear();
         self.last_end = None;
         self.model = model;
-        self.spawn("it is asked to start", false, now, out);
+        let cause = "it is asked to start";
+        // An operator who starts a worker that failed for stranded memory decides that it may be
+        // started. The system cannot tell whose memory is wired.
+        let failed = matches!(self.phase, Phase::Failed { .. });
+        let is_decided = failed && self.stranded_bytes().is_some();
+        if is_decided || !self.begin_check(cause, false, now, out) {
+            self.spawn(cause, false, now, out);
+        }
     }
 
     /// Earlier failures do not count any more.

@@ -29,6 +29,8 @@
 //! - any → Failed: the process ended unexpectedly; the restart budget is spent. The next try is
 //!   minutes away.
 //! - BackingOff, Failed → Starting: the pause is over, or a start is asked for.
+//! - any → BackingOff → Starting or Failed: the process was killed on a system where that can strand
+//!   memory, and the memory is waited for ([`super::host_memory`]).
 
 use paceline_vocabulary::Millis;
 use paceline_vocabulary::state::WorkerPhase;

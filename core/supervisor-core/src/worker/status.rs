@@ -4,7 +4,7 @@
 use paceline_vocabulary::state::{ProcessState, WorkerPhase};
 use paceline_vocabulary::{Millis, Reason};
 
-use super::{HangKind, Phase, StopReason, SuspectReason, Worker, WorkerKind};
+use super::{HangKind, Phase, StopReason, SuspectReason, Worker, WorkerKind, stranded_sentence};
 use crate::denial::Outage;
 
 /// Assumed time from spawn to ready, until it was measured.
@@ -71,6 +71,10 @@ impl Worker {
             Phase::BackingOff { .. } => {
                 (Reason::Restarting, format!("{noun} waits for its next start{restarted}"))
             }
+            Phase::Failed { .. } if self.stranded_bytes().is_some() => {
+                let sentence = stranded_sentence(self.stranded_bytes().unwrap_or_default());
+                (Reason::HostMemoryStranded, format!("{noun} is not started again: {sentence}"))
+            }
             Phase::Failed { .. } => {
                 (Reason::CrashLoop, format!("{noun} does not stay up{restarted}"))
             }
@@ -115,6 +119,9 @@ impl Worker {
         let seconds = |at: Millis| at.since(now).div_ceil(1_000);
         let state = match self.phase {
             Phase::Suspect { .. } | Phase::Ending { .. } => self.outage().map(|outage| outage.why),
+            Phase::BackingOff { .. } if self.host_memory.is_waiting() => {
+                Some("waits until the memory of the killed process has come back".to_owned())
+            }
             Phase::BackingOff { until } => Some(format!("next start in {} s", seconds(until))),
             Phase::Failed { retry: Some(retry) } => {
                 Some(format!("next try in {} s", seconds(retry)))

@@ -141,15 +141,22 @@ impl Worker {
     }
 
     pub(super) fn restart(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
+        if self.begin_check(cause, true, now, out) {
+            return;
+        }
         self.restarts = self.restarts.saturating_add(1);
         self.spawn(cause, true, now, out);
     }
 
     pub(super) fn spawn(&mut self, cause: &str, unasked: bool, now: Millis, out: &mut Vec<Action>) {
         self.life = None;
+        self.host_memory.forget();
         self.budget.started(unasked, now);
         self.log_phase("starting", cause, out);
         self.phase = Phase::Starting { since: now };
+        if self.settings.kill_strands_memory {
+            out.push(Action::ReadWired);
+        }
         out.push(Action::Spawn { model: self.model.clone() });
     }
 }

@@ -8,6 +8,7 @@ impl Worker {
     /// A process of an earlier supervisor is ours from now on, if it is what it should be.
     pub(super) fn take_over(&mut self, epoch: Epoch, pid: u32, now: Millis, out: &mut Vec<Action>) {
         self.begin(epoch, pid, now);
+        self.host_memory.forget();
         if let Some(life) = &mut self.life {
             life.earlier = true;
         }

@@ -220,6 +220,8 @@ impl InferenceService {
         if let Some(error) = timeout_error {
             return Err(error);
         }
+        // It is checked with the text side of the model that will answer it.
+        self.inference.service().await?;
         let inference = Arc::clone(&self.inference);
         let check = move |message: Deferred<M>| {
             let message = message.decode().map_err(|status| status::error(&status))?;

@@ -14,7 +14,7 @@ use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_vocabulary::report::GatewayReport;
 use paceline_vocabulary::state::GatewayState;
-use paceline_vocabulary::{Epoch, Reason, Term};
+use paceline_vocabulary::{Epoch, Reason, Term, chain};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -23,6 +23,8 @@ use tonic::transport::Channel;
 
 use super::wire;
 use crate::ending::Event;
+use crate::inference::error::InferenceError;
+use crate::inference::languages::Languages;
 use crate::inference::standing::{Attached, ServiceState, Standing};
 
 /// Pause before the first try after a loss; doubles with each failure.
@@ -82,6 +84,8 @@ pub struct Attachment {
     pub running: watch::Receiver<usize>,
     /// Gets the supervisor's orders.
     pub orders: mpsc::Sender<Event>,
+    /// Follows the model that is served.
+    pub languages: Languages,
 }
 
 impl Attachment {
@@ -161,7 +165,13 @@ impl Attachment {
         };
         match notice {
             Some(Notice::Service(service)) => {
-                let service = wire::service(service);
+                let mut service = wire::service(service);
+                if !self.knows_language(&service) {
+                    let waiting =
+                        without_language(service.clone(), &InferenceError::reading_model());
+                    change(&|supervisor| supervisor.service = Some(waiting.clone()));
+                    service = self.read_language(service).await;
+                }
                 let known = self
                     .standing
                     .borrow()
@@ -196,6 +206,43 @@ impl Attachment {
     }
 }
 
+impl Attachment {
+    /// Whether the text side of the served model is there.
+    fn knows_language(&self, service: &ServiceState) -> bool {
+        service.model.as_ref().is_none_or(|model| self.languages.of(model).is_some())
+    }
+
+    /// Reads the text side of another model. Returns the state with which requests are served: none
+    /// are, if the files cannot be read.
+    async fn read_language(&self, service: ServiceState) -> ServiceState {
+        let Some(path) = service.model.as_ref().map(|model| model.path.clone()) else {
+            return service;
+        };
+        tracing::info!(path, "the target serves another model; its text files are read");
+        let languages = self.languages.clone();
+        let reading = tokio::task::spawn_blocking(move || languages.follow(&path));
+        let failure = match reading.await {
+            Ok(Ok(())) => return service,
+            Ok(Err(error)) => chain(&error),
+            Err(_) => "a panic while they were read".to_owned(),
+        };
+        tracing::error!(failure, "the text files of the served model cannot be used");
+        let message = format!("the text files of the served model cannot be used: {failure}");
+        without_language(service, &InferenceError::new(Reason::Restarting, message))
+    }
+}
+
+/// The state of a service whose requests cannot be served for want of a text side.
+fn without_language(service: ServiceState, error: &InferenceError) -> ServiceState {
+    ServiceState {
+        can_serve: false,
+        reason: Some(error.kind),
+        message: error.message.clone(),
+        retry_after: error.retry_after,
+        ..service
+    }
+}
+
 /// The gateway's reports: its state at once, then each change. Changes that come faster than they
 /// are sent become one.
 fn reports(
@@ -207,9 +254,10 @@ fn reports(
         (standing, running, None::<GatewayReport>),
         move |(mut standing, mut running, last)| async move {
             loop {
-                let state = match standing.borrow_and_update().open() {
-                    Ok(()) => GatewayState::Ready,
-                    Err(_) => GatewayState::Draining,
+                let state = {
+                    let standing = standing.borrow_and_update();
+                    let takes_more = standing.open().is_ok() && !standing.leaving;
+                    if takes_more { GatewayState::Ready } else { GatewayState::Draining }
                 };
                 let report = GatewayReport {
                     epoch: process.epoch,

@@ -43,12 +43,14 @@ impl Upstream {
         Self { supervisor: SupervisorClient::new(supervisor), operations, epoch }
     }
 
-    /// Submits a request of this key to the supervisor of this term. `resumed` counts its earlier
+    /// Submits a request of this key, with tokens of the model in `model_path`, to the supervisor of
+    /// this term. `resumed` counts its earlier
     /// submissions that began to run.
     pub fn submit(
         &self,
         term: Term,
         key: KeyId,
+        model_path: &str,
         generation: Generation,
         resumed: u32,
     ) -> Submission {
@@ -59,6 +61,7 @@ impl Upstream {
             generation: Some(generation.into()),
             key_id: key.0,
             resumed,
+            model_path: model_path.to_owned(),
         };
         Box::pin(async move {
             let response = supervisor.submit(submitted).await.map_err(wire::error)?;

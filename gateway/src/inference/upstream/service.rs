@@ -130,7 +130,7 @@ fn link(link: v1::LinkStatus) -> LinkReport {
 }
 
 fn kv(kv: v1::KvStatus) -> KvReport {
-    let v1::KvStatus { budget_bytes, held_bytes, prefix_bytes, pressure } = kv;
+    let v1::KvStatus { budget_bytes, held_bytes, prefix_bytes, pressure, reduction: _ } = kv;
     KvReport { budget_bytes, held_bytes, prefix_bytes, pressure }
 }
 

@@ -18,6 +18,7 @@ fn waiting(ticket: u64, key: KeyId) -> WaitingRequest {
         patches: 0,
         resumed: false,
         fingerprint: Fingerprint::default(),
+        model: None,
     };
     WaitingRequest { ticket: Ticket(ticket), summary, since: Millis(0), until: Millis(ticket * 10) }
 }

@@ -1,0 +1,160 @@
+//! Preparation of an operator's swap of the target: whether the checkpoint can be loaded here, and
+//! what the workers are started with.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use paceline_process::Config;
+use paceline_process::config::{CONFIG_VAR, ConfigError};
+use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_vocabulary::chain;
+use serde::Deserialize;
+use tokio::process::Command;
+use tonic::Status;
+
+use crate::child::{TARGET_BIN, program};
+use crate::config;
+use crate::identities::WorkerIdentities;
+
+/// Longest time of one check. Headers are read, and no weights.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Name of the gateway's program, which knows the text files of models.
+const GATEWAY: &str = "paceline-gateway";
+/// Environment variable that names another program to check the text files with: for tests.
+const GATEWAY_BIN: &str = "PACELINE_GATEWAY_BIN";
+
+/// What the workers of one model are started with.
+#[derive(Clone, Debug)]
+pub struct TargetSetup {
+    /// Directory of the model.
+    pub model_dir: PathBuf,
+    /// Identities of its workers.
+    pub identities: WorkerIdentities,
+    /// Environment variables that name the models.
+    pub variables: Vec<(&'static str, String)>,
+    /// The drafters that `drafter.model` names with it.
+    pub drafters: Vec<String>,
+}
+
+impl TargetSetup {
+    /// The setup of this configuration, whose models are resolved.
+    ///
+    /// # Errors
+    /// The model is not there.
+    pub fn of(config: &Config) -> Result<Self, ConfigError> {
+        Ok(Self {
+            model_dir: config.model_dir()?,
+            identities: WorkerIdentities::new(config),
+            variables: config.model_variables().into(),
+            drafters: config::plan(config).models,
+        })
+    }
+
+    /// Whether both are of the model in one directory, whatever path it was named by.
+    pub fn is_of_the_model_of(&self, other: &TargetSetup) -> bool {
+        let place = |setup: &TargetSetup| setup.model_dir.canonicalize().ok();
+        self.model_dir == other.model_dir
+            || place(self).is_some_and(|own| Some(own) == place(other))
+    }
+}
+
+/// Figures of `paceline-target --inspect`.
+#[derive(Debug, Deserialize)]
+struct Inspected {
+    model: InspectedModel,
+    kv: InspectedKv,
+    machine: InspectedMachine,
+}
+
+#[derive(Debug, Deserialize)]
+struct InspectedModel {
+    memory_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct InspectedKv {
+    shortest_sequence_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct InspectedMachine {
+    usable_bytes: Option<u64>,
+}
+
+/// Prepares swaps of the target.
+#[derive(Clone, Debug)]
+pub struct TargetPlanner {
+    /// The configuration as it is written, with the names of models.
+    config: Config,
+    config_file: String,
+    target: PathBuf,
+    gateway: PathBuf,
+}
+
+impl TargetPlanner {
+    /// A planner for this configuration, whose models are not resolved.
+    ///
+    /// # Errors
+    /// The system does not say where our own program is.
+    pub fn new(config: Config, config_file: String) -> std::io::Result<Self> {
+        let target = program(TARGET_BIN, "paceline-target")?;
+        Ok(Self { config, config_file, target, gateway: program(GATEWAY_BIN, GATEWAY)? })
+    }
+
+    /// The setup for the model in this directory. The present target has `freed_bytes`, which are
+    /// free when it has ended.
+    ///
+    /// # Errors
+    /// No model is there, its files cannot be read, or it does not fit the machine.
+    pub async fn plan(&self, model: &str, freed_bytes: u64) -> Result<TargetSetup, Status> {
+        let refuse = |message: String| Reason::InvalidArgument.field("model", message);
+        if !Path::new(model).is_absolute() {
+            return Err(refuse(format!("expected an absolute path, found {model:?}")));
+        }
+        if !Path::new(model).is_dir() {
+            return Err(refuse(format!("expected a model directory, found nothing at {model}")));
+        }
+        let output = self.check(&self.target, &["--inspect", model]).await.map_err(refuse)?;
+        let inspected: Inspected = serde_json::from_slice(&output).map_err(|error| {
+            refuse(format!("the description of {model} is not readable: {error}"))
+        })?;
+        let need =
+            inspected.model.memory_bytes.saturating_add(inspected.kv.shortest_sequence_bytes);
+        let usable = inspected.machine.usable_bytes.map(|free| free.saturating_add(freed_bytes));
+        if let Some(usable) = usable.filter(|usable| *usable < need) {
+            let message = format!(
+                "expected a model that fits, found one that takes {need} bytes, of which {usable} can be \
+                 used when the present one has ended; choose a smaller model or one with fewer bits"
+            );
+            return Err(refuse(message));
+        }
+        self.check(&self.gateway, &["--check-model", model]).await.map_err(refuse)?;
+        let mut config = self.config.with_target(model);
+        config.resolve_models().map_err(|error| refuse(chain(&error)))?;
+        TargetSetup::of(&config).map_err(|error| refuse(chain(&error)))
+    }
+
+    /// Standard output of a program that checks a model; the error is what it says.
+    async fn check(&self, program: &Path, arguments: &[&str]) -> Result<Vec<u8>, String> {
+        let mut command = Command::new(program);
+        command.args(arguments).env(CONFIG_VAR, &self.config_file);
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let name = program.display();
+        let output = match tokio::time::timeout(CHECK_TIMEOUT, command.output()).await {
+            Ok(output) => output.map_err(|error| format!("cannot start {name}: {error}"))?,
+            Err(_) => {
+                let seconds = CHECK_TIMEOUT.as_secs();
+                return Err(format!("{name} did not check the model within {seconds} s"));
+            }
+        };
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let words = String::from_utf8_lossy(&output.stderr);
+        Err(match words.trim() {
+            "" => format!("{name}: {}", output.status),
+            words => words.to_owned(),
+        })
+    }
+}
