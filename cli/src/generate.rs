@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use paceline_client::answer::Answer;
-use paceline_client::channel::{Client, Service};
+use paceline_client::channel::{Client, Service, sent};
 use paceline_client::{Failure, Screen, message, program};
 use paceline_process::chain;
 use paceline_proto::v1::generate_request::Prompt;
@@ -161,10 +161,11 @@ impl Ask {
         client: &mut Client,
         address: &str,
     ) -> Result<Streaming<GenerateResponse>, Failure> {
-        let response = match self {
-            Self::Continue(request) => client.generate(request).await,
-            Self::Chat(request) => client.chat(request).await,
-        };
+        let response = sent(async || match &self {
+            Self::Continue(request) => client.generate(request.clone()).await,
+            Self::Chat(request) => client.chat(request.clone()).await,
+        })
+        .await;
         response
             .map(tonic::Response::into_inner)
             .map_err(|status| Failure::before_answer(&status, address))

@@ -7,6 +7,7 @@ use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
 use crate::answer::Answer;
+use crate::channel::sent;
 use crate::failure::Failure;
 use crate::prompts::Prompt;
 
@@ -80,7 +81,8 @@ impl Ask<'_> {
             report_margins: self.margins,
             ..Default::default()
         };
-        whole(client.chat(request).await).await.map_err(|failure| {
+        let response = sent(async || client.chat(request.clone()).await).await;
+        whole(response).await.map_err(|failure| {
             let Prompt { kind, index, .. } = self.prompt;
             let message = format!("{kind} prompt {}: {}", index + 1, failure.message);
             Failure { message, ..failure }

@@ -14,7 +14,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status, TimeoutExpired};
 
 use crate::args::ServiceArgs;
 use crate::failure::{Failure, no_service_at, root_cause};
@@ -195,6 +195,37 @@ pub async fn answered<T>(
     }
 }
 
+/// Sends a request, and once more if its connection was closed before it was sent. A gateway that
+/// is restarted closes its connections in order. A request that meets the close on this side is
+/// reported by tonic as CANCELLED or INTERNAL, and is not sent again by tonic.
+///
+/// # Errors
+/// The service's refusal, or that it cannot be reached.
+pub async fn sent<T>(
+    mut send: impl AsyncFnMut() -> Result<Response<T>, Status>,
+) -> Result<Response<T>, Status> {
+    match send().await {
+        Err(status) if was_not_sent(&status) => send().await,
+        outcome => outcome,
+    }
+}
+
+/// Whether `status` was made here, because the connection was closed in order. A status of the
+/// service has no source, and a connection that breaks has other codes.
+pub fn was_not_sent(status: &Status) -> bool {
+    let mut source = std::error::Error::source(status);
+    if source.is_none() || !matches!(status.code(), Code::Cancelled | Code::Internal) {
+        return false;
+    }
+    while let Some(error) = source {
+        if error.is::<TimeoutExpired>() {
+            return false;
+        }
+        source = error.source();
+    }
+    true
+}
+
 /// Connects to a service of our own, which asks for no key and speaks no TLS.
 ///
 /// # Errors
@@ -243,6 +274,28 @@ mod tests {
     #[test]
     fn an_answer_that_is_not_read_leaves_the_connection_fifteen_windows_at_least() {
         assert!(connection_window(STREAMS) >= 16 * STREAM_WINDOW);
+    }
+
+    #[tokio::test]
+    async fn a_request_is_sent_once_more_if_it_was_not_sent_and_never_after_a_refusal() {
+        let closed = || {
+            let mut status = Status::cancelled("operation was canceled");
+            status.set_source(std::sync::Arc::new(std::io::Error::other("connection closed")));
+            status
+        };
+        let broken = || Status::from_error(std::io::Error::other("connection reset").into());
+        let late = || Status::from_error(TimeoutExpired(()).into());
+        let refused = || Status::cancelled("an operator cancelled it");
+        let cases: [(fn() -> Status, u32); 4] = [(closed, 2), (broken, 1), (late, 1), (refused, 1)];
+        for (failure, expected) in cases {
+            let mut tries = 0;
+            let outcome = sent(async || {
+                tries += 1;
+                Err::<Response<()>, _>(failure())
+            });
+            outcome.await.expect_err("it fails each time");
+            assert_eq!(tries, expected, "{:?}", failure());
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! - [`overview`]: figures of the status page.
 //! - [`metrics`]: figures for Prometheus.
 //! - [`turns`]: waiting in turn.
-//! - [`ending`]: how a gateway ends.
+//! - [`ending`]: how a gateway ends, and [`successor`] how another one takes its place.
+//! - [`life`]: the number of a gateway's life, and its lock.
 //!
 //! Not here: how text becomes token ids (`text`), which worker serves, restarts of workers, MLX.
 //!
@@ -22,33 +23,30 @@ pub mod front;
 pub mod guard;
 pub mod images;
 pub mod inference;
+pub mod life;
 pub mod metrics;
 pub mod overview;
 pub mod prompter;
 mod run;
 pub mod service_report;
 mod shorten;
+pub mod successor;
 pub mod turns;
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::time::Duration;
 
 use paceline_process::config::{ConfigError, GatewayConfig, ToolFormat};
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
-use paceline_process::runtime_dir::{Lock, RuntimeDirError};
+use paceline_process::runtime_dir::RuntimeDirError;
 use paceline_process::{Config, Exit, RuntimeDir};
 use paceline_text::checkpoint::LoadError;
-use paceline_text::prompt::Language;
 use paceline_text::prompt::format::ToolCallFormat;
 
 pub use run::run;
 
-/// An earlier gateway whose parent was killed lives on for 6 s at most (`ending`: 4 s for its
-/// requests, 1 s to cancel them; `run`: 1 s to close connections). The next one waits for it a
-/// little longer.
-const EARLIER_GATEWAY_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::inference::languages::Languages;
+use crate::life::Life;
 
 /// Why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -105,17 +103,18 @@ pub struct Setup {
     /// The settings.
     pub config: Config,
     /// The model's text side.
-    pub language: Arc<Language>,
+    pub languages: Languages,
     /// Where the supervisor's socket is.
     pub runtime_dir: RuntimeDir,
-    /// The lock of the one gateway of this runtime directory.
-    pub lock: Lock,
-    /// Number of this gateway's life.
-    pub epoch: u64,
+    /// The life of this gateway.
+    pub life: Life,
     /// Where clients connect for gRPC; non-blocking.
     pub listener: TcpListener,
     /// Where clients connect for HTTP; non-blocking. `None` if there is no HTTP.
     pub http_listener: Option<TcpListener>,
+    /// Whether another process holds both sockets too: connections then wait while no gateway
+    /// accepts them.
+    pub are_held: bool,
     /// Keys and TLS.
     pub guard: guard::Guard,
 }
@@ -132,44 +131,47 @@ impl Setup {
         runtime_dir.prepare()?;
         // First the ports: whether they are free is known at once, and clients that connect while
         // the files are read wait instead of failing.
-        let (listener, http_listener) = listeners(&config.gateway, &guard)?;
-        let mut language = Language::read(&model_dir)?;
-        if let Some(format) = tool_call_format(config.gateway.tool_format) {
-            language = language.with_tool_call_format(format);
-        }
-        let language = Arc::new(language);
-        let lock = runtime_dir.lock_within("gateway", EARLIER_GATEWAY_TIMEOUT)?;
-        let epoch = runtime_dir.count_up("gateway.epoch")?;
-        // After the lock: an earlier gateway that still ends removes its files itself.
+        let fronts = listeners(&config.gateway, &guard)?;
+        let FrontListeners { grpc: listener, http: http_listener, are_held } = fronts;
+        let format = tool_call_format(config.gateway.tool_format);
+        let languages = Languages::read(&model_dir, format)?;
+        let life = Life::begin(&runtime_dir)?;
         images::prepare(&runtime_dir)?;
-        Ok(Self { config, language, runtime_dir, lock, epoch, listener, http_listener, guard })
+        Ok(Self { config, languages, runtime_dir, life, listener, http_listener, are_held, guard })
     }
+}
+
+/// The listeners of a gateway.
+struct FrontListeners {
+    grpc: TcpListener,
+    http: Option<TcpListener>,
+    are_held: bool,
 }
 
 /// The listeners of gRPC and HTTP: each inherited, else bound at its address. A parent of an
 /// earlier version hands down gRPC's alone.
-fn listeners(
-    settings: &GatewayConfig,
-    guard: &guard::Guard,
-) -> Result<(TcpListener, Option<TcpListener>), StartError> {
+fn listeners(settings: &GatewayConfig, guard: &guard::Guard) -> Result<FrontListeners, StartError> {
     let inherited = listen::inherited_tcp().map_err(StartError::Inherited)?;
     let checked = |front: Front, listener: TcpListener| {
         let address = listener.local_addr().map_err(StartError::Inherited)?;
         guard.check_exposure(front.key(), address)?;
         Ok::<_, StartError>(listener)
     };
+    let mut are_held = inherited.grpc.is_some();
     let grpc = match inherited.grpc {
         Some(listener) => listener,
         None => bind(Front::Grpc, &settings.grpc)?,
     };
     let grpc = checked(Front::Grpc, grpc)?;
+    let http_is_held = inherited.http.is_some();
     let http = match (inherited.http, settings.http.as_str()) {
-        (None, "") => return Ok((grpc, None)),
+        (None, "") => return Ok(FrontListeners { grpc, http: None, are_held }),
         (Some(_), "") => return Err(StartError::HttpNotServed),
         (Some(listener), _) => listener,
         (None, address) => bind(Front::Http, address)?,
     };
-    Ok((grpc, Some(checked(Front::Http, http)?)))
+    are_held &= http_is_held;
+    Ok(FrontListeners { grpc, http: Some(checked(Front::Http, http)?), are_held })
 }
 
 /// The format of tool calls that the operator names; `None` leaves it to the model's files.

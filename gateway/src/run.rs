@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use paceline_process::clock::Clock;
 use paceline_process::{Config, Exit, Notifier, RuntimeDir, lifecycle, socket, task, telemetry};
-use paceline_text::prompt::Language;
 use paceline_vocabulary::Epoch;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use crate::Setup;
-use crate::ending::{Action, Ending, Event};
-use crate::front::connection::listener::Listeners;
+use crate::ending::{Action, Ending, Event, Replacement};
+use crate::front::connection::listener::{Ends, Listeners};
 use crate::front::decoding::Decoding;
 use crate::front::grpc::{self, GrpcWire};
 use crate::front::http::aliases::Aliases;
@@ -26,14 +26,16 @@ use crate::images::ImagePipeline;
 use crate::images::store::ImageStore;
 use crate::inference::Inference;
 use crate::inference::admission::{ByteBudget, RequestSlots};
+use crate::inference::languages::Languages;
 use crate::inference::standing::Standing;
 use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
 use crate::overview::Overview;
 use crate::prompter::Prompter;
+use crate::successor::Successor;
 
-/// Connections wait this long at most for the first attachment. Afterwards requests are refused
-/// because there is no supervisor.
+/// Connections, and the predecessor of this gateway, wait this long at most for the first
+/// attachment. Afterwards requests are refused because there is no supervisor.
 const ATTACH_TIMEOUT: Duration = Duration::from_millis(500);
 /// Connections may take this long to close once no request runs.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -80,19 +82,32 @@ struct Gateway {
     slots: RequestSlots,
     /// Cancelled to end every running request.
     cancel: CancellationToken,
-    /// Cancelled to close every connection.
-    closing: CancellationToken,
+    /// The ends of the connections.
+    ends: Ends,
+}
+
+/// Parts of a gateway that its end needs.
+struct Running {
+    notifier: Notifier,
+    successor: Successor,
+    /// Whether another process holds the listening sockets.
+    are_held: bool,
+    /// The task that serves connections.
+    server: JoinHandle<()>,
 }
 
 /// Serves until asked to end, by `events` or by the supervisor's order.
 pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
-    // The lock is held until the end, so that no other gateway removes this one's files as left
-    // ones.
-    let Setup { config, language, runtime_dir, lock: _lock, epoch, listener, http_listener, guard } =
+    // The life lasts until the end, so that no other gateway removes this one's files as left ones.
+    let Setup { config, languages, runtime_dir, life, listener, http_listener, are_held, guard } =
         setup;
-    let sockets = Socket::of(listener)
-        .and_then(|grpc| Ok(Sockets { grpc, http: http_listener.map(Socket::of).transpose()? }));
-    let sockets = match sockets {
+    let notifier = Notifier::inherited();
+    let sockets =
+        Successor::new(notifier.clone(), &listener, http_listener.as_ref()).and_then(|successor| {
+            let http = http_listener.map(Socket::of).transpose()?;
+            Ok((successor, Sockets { grpc: Socket::of(listener)?, http }))
+        });
+    let (successor, sockets) = match sockets {
         Ok(sockets) => sockets,
         Err(error) => {
             tracing::error!(%error, "a listening socket cannot be used");
@@ -101,40 +116,44 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     };
     let clock = Clock::start();
     let gateway = Gateway {
-        epoch: Epoch(epoch),
+        epoch: Epoch(life.epoch()),
         standing: watch::Sender::default(),
         slots: RequestSlots::new(config.target.max_sequences, config.limits.queue),
         cancel: CancellationToken::new(),
-        closing: CancellationToken::new(),
+        ends: Ends::default(),
     };
     gateway.log_addresses(&sockets, &guard);
     let listening = sockets.addresses();
     let supervisor = socket::channel(runtime_dir.socket("supervisor"));
     let (orders, ordered) = mpsc::channel(8);
     let keys = guard.follow_keys();
-    let inference = gateway.inference(&config, language, &runtime_dir, supervisor.clone());
-    let server = gateway.serve(&config, inference, sockets, guard);
+    let inference = gateway.inference(&config, languages.clone(), &runtime_dir, supervisor.clone());
     let attachment = Attachment {
         supervisor,
         process: GatewayProcess { epoch: gateway.epoch, restarts: lifecycle::restarts() },
         standing: gateway.standing.clone(),
         running: gateway.slots.watch(),
         orders,
+        languages,
     }
     .start();
+    // The sockets may be older than this process. Clients that wait at them are not refused during
+    // the moments until the gateway is attached.
+    let mut attached = gateway.standing.subscribe();
+    let _ = tokio::time::timeout(ATTACH_TIMEOUT, attached.wait_for(Standing::knows)).await;
+    let server = gateway.serve(&config, inference, sockets, guard);
 
     telemetry::keep_own_log_bounded();
-    let notifier = Notifier::inherited();
     notifier.ready(&format!("listening on {listening}"));
-    let exit = gateway.until_end(&clock, &notifier, events, ordered).await;
-    gateway.closing.cancel();
-    if tokio::time::timeout(CLOSE_TIMEOUT, server).await.is_err() {
+    let mut running = Running { notifier, successor, are_held, server };
+    let exit = gateway.until_end(&clock, &mut running, events, ordered).await;
+    gateway.ends.closing.cancel();
+    let Running { server, .. } = running;
+    if !server.is_finished() && tokio::time::timeout(CLOSE_TIMEOUT, server).await.is_err() {
         tracing::warn!("connections that did not close in time are cut");
     }
     attachment.abort();
-    if let Some(keys) = keys {
-        keys.abort();
-    }
+    keys.inspect(JoinHandle::abort);
     exit
 }
 
@@ -154,13 +173,14 @@ impl Gateway {
     fn inference(
         &self,
         config: &Config,
-        language: Arc<Language>,
+        languages: Languages,
         runtime_dir: &RuntimeDir,
         supervisor: Channel,
     ) -> Arc<Inference> {
         let store = ImageStore::new(runtime_dir, self.epoch.0);
         Arc::new(Inference {
-            prompter: Prompter::new(language, cores()),
+            prompter: Prompter::new(cores()),
+            languages,
             images: ImagePipeline::new(store, &config.limits),
             limits: config.limits.clone(),
             standing: self.standing.subscribe(),
@@ -188,11 +208,11 @@ impl Gateway {
         inference: Arc<Inference>,
         sockets: Sockets,
         guard: Guard,
-    ) -> tokio::task::JoinHandle<()> {
+    ) -> JoinHandle<()> {
         let Sockets { grpc: grpc_socket, http: http_socket } = sockets;
         let decoding = Decoding::new(cores() / 2);
         let budget = inference.budget.clone();
-        let listeners = Listeners::new(guard, &config.limits, budget, self.closing.clone());
+        let listeners = Listeners::new(guard, &config.limits, budget, self.ends.clone());
         let http = http_socket.map(|socket| {
             let names = config.gateway.model_aliases.clone();
             let front = HttpFront {
@@ -211,13 +231,10 @@ impl Gateway {
             listeners.clone().serve(socket.listener, wire)
         });
         let (slots, standing) = (self.slots.clone(), self.standing.subscribe());
-        let routes = grpc::routes(inference, slots, standing, decoding, self.closing.clone());
+        let leaving = self.ends.leaving.clone();
+        let routes = grpc::routes(inference, slots, standing, decoding, leaving);
         let grpc = listeners.serve(grpc_socket.listener, GrpcWire::new(routes));
-        let mut attached = self.standing.subscribe();
         task::spawn("serve", async move {
-            // The sockets may be older than this process. Clients that wait at them are not refused
-            // during the moments until the gateway is attached.
-            let _ = tokio::time::timeout(ATTACH_TIMEOUT, attached.wait_for(Standing::knows)).await;
             let http = async {
                 if let Some(http) = http {
                     http.await;
@@ -231,12 +248,18 @@ impl Gateway {
     async fn until_end(
         &self,
         clock: &Clock,
-        notifier: &Notifier,
+        running: &mut Running,
         mut events: mpsc::Receiver<Event>,
         mut orders: mpsc::Receiver<Event>,
     ) -> Exit {
-        let (mut beats, mut running) = (beats(notifier), self.slots.watch());
-        let mut ending = Ending::default();
+        let (mut beats, mut requests) = (beats(&running.notifier), self.slots.watch());
+        let replacement = match running.successor.is_possible() {
+            true => Replacement::Beside,
+            false if running.are_held => Replacement::Afterwards,
+            false => Replacement::WithSockets,
+        };
+        let mut ending = Ending::new(replacement);
+        let mut failed = None;
         loop {
             let tick = async {
                 match ending.next_deadline() {
@@ -244,14 +267,25 @@ impl Gateway {
                     None => std::future::pending().await,
                 }
             };
+            let server = &mut running.server;
+            let idle = async {
+                // This gateway owns the sender, so the wait ends by the condition alone.
+                let _ = requests.wait_for(|count| *count == 0).await;
+                if self.ends.leaving.is_cancelled() && !server.is_finished() {
+                    // A panic of the task ends the process.
+                    let _ = server.await;
+                }
+            };
             let event = tokio::select! {
                 biased;
+                Some(event) = std::future::ready(failed.take()) => event,
                 Some(event) = events.recv() => event,
                 Some(event) = orders.recv() => event,
-                _ = running.wait_for(|count| *count == 0), if ending.begun() => Event::Idle,
+                event = running.successor.next() => event,
+                () = idle, if ending.begun() => Event::Idle,
                 () = tick => Event::Tick,
                 Some(()) = beats.recv() => {
-                    notifier.alive();
+                    running.notifier.alive();
                     continue;
                 }
             };
@@ -261,15 +295,37 @@ impl Gateway {
                 tracing::info!(?event, ?action, running, "gateway ending");
             }
             match action {
-                Some(Action::Refuse) => {
-                    notifier.stopping();
-                    self.standing.send_modify(|standing| standing.ending = true);
-                }
-                Some(Action::Cancel) => self.cancel.cancel(),
                 Some(Action::End(exit)) => return exit,
+                Some(other) => failed = self.perform(other, event, running),
                 None => {}
             }
         }
+    }
+
+    /// Does what [`Ending`] decided after `event`; an event if that fails at once.
+    fn perform(&self, action: Action, event: Event, running: &mut Running) -> Option<Event> {
+        match action {
+            Action::AskForSuccessor => return running.successor.ask(),
+            Action::Stay => {
+                tracing::warn!("there is no next gateway; this one goes on, and the order is void");
+            }
+            Action::Leave => {
+                if event != Event::SuccessorReady {
+                    running.successor.abandon();
+                    running.notifier.stopping();
+                }
+                self.standing.send_modify(|standing| standing.leaving = true);
+                self.ends.leaving.cancel();
+            }
+            Action::Refuse => {
+                running.successor.abandon();
+                running.notifier.stopping();
+                self.standing.send_modify(|standing| standing.ending = true);
+            }
+            Action::Cancel => self.cancel.cancel(),
+            Action::End(_) => {}
+        }
+        None
     }
 }
 

@@ -102,39 +102,40 @@ fn a_signal_ends_the_gateway_with_exit_code_zero() {
 }
 
 /// A foreign file in the folder of images is nobody's to remove, and a file of the store's form
-/// may be the running gateway's.
+/// may be a running gateway's.
 #[test]
-fn a_second_gateway_waits_for_the_first_and_removes_nothing_before_it_and_nothing_foreign_ever() {
+fn a_start_removes_the_files_of_a_gateway_that_is_gone_and_none_of_one_that_runs() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let start = || {
         let mut child = gateway(dir.path(), "127.0.0.1:0", &demo())
             .stderr(Stdio::piped())
             .spawn()
             .expect("it starts");
-        let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        (child, lines.map(|line| line.expect("text")))
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        assert!(lines.any(|line| line.expect("text").contains("gateway listens")));
+        (child, lines)
     };
-    let (mut first, mut lines) = start();
-    assert!(lines.any(|line| line.contains("gateway listens")));
+    let stop = |mut child: std::process::Child, signal: Signal, code: Option<i32>| {
+        kill(Pid::from_raw(child.id() as i32), signal).expect("alive");
+        assert_eq!(child.wait().expect("ours").code(), code);
+    };
+    let (first, _first_lines) = start();
     let folder = dir.path().join("run/images");
     let own = folder.join(format!("{}-1-0", "0b".repeat(32)));
     std::fs::write(&own, "of a request that runs").expect("writable");
     std::fs::write(folder.join("holiday.jpg"), "precious").expect("writable");
-    let (mut second, mut second_lines) = start();
-    assert!(
-        second_lines.any(|line| line.contains("waiting for its end")),
-        "it has its port, and not the lock"
-    );
-    assert!(own.exists(), "the first one's");
-    kill(Pid::from_raw(first.id() as i32), Signal::SIGKILL).expect("alive");
-    first.wait().expect("ours");
-    assert!(second_lines.any(|line| line.contains("gateway listens")));
+    let (second, _second_lines) = start();
+    assert!(own.exists(), "the first one's, which runs");
+    stop(first, Signal::SIGKILL, None);
+    stop(second, Signal::SIGTERM, Some(0));
+    assert!(own.exists(), "a gateway that ends removes its own alone");
+    let (third, _third_lines) = start();
     assert!(!own.exists(), "left");
+    stop(third, Signal::SIGTERM, Some(0));
     assert_eq!(std::fs::read_to_string(folder.join("holiday.jpg")).expect("there"), "precious");
-    kill(Pid::from_raw(second.id() as i32), Signal::SIGTERM).expect("alive");
-    second_lines.for_each(drop);
-    assert_eq!(second.wait().expect("ours").code(), Some(0));
-    assert_eq!(std::fs::read_to_string(folder.join("holiday.jpg")).expect("there"), "precious");
+    let left = std::fs::read_dir(dir.path().join("run")).expect("there");
+    let left = left.map(|entry| entry.expect("fine").file_name().display().to_string());
+    assert_eq!(left.filter(|name| name.starts_with("gateway-")).count(), 0);
 }
 
 #[test]

@@ -7,9 +7,9 @@
 //! `send` has no timeout and would block the supervisor on a manager that does not read. It sends
 //! line ends within a status, which begin another message.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::{lifecycle, platform};
 
 /// Environment variables that a service manager sets for the one process that it starts. The
 /// children of that process must not inherit them.
-pub const MANAGER_VARIABLES: [&str; 7] = [
+pub const MANAGER_VARIABLES: [&str; 8] = [
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
@@ -27,11 +27,34 @@ pub const MANAGER_VARIABLES: [&str; 7] = [
     "WATCHDOG_USEC",
     "WATCHDOG_PID",
     NOTIFY_FD,
+    READY_FD,
 ];
 
 /// Environment variable with the descriptor of a datagram socket to `paceline serve`. It needs no
 /// path, which may be too long or be removed.
 pub const NOTIFY_FD: &str = "PACELINE_NOTIFY_FD";
+
+/// Environment variable with the descriptor of a stream to the process that this one is to succeed.
+/// A byte is written to it once, when this process can be used. Its end is that of the other
+/// process.
+pub const READY_FD: &str = "PACELINE_READY_FD";
+
+/// Message to `paceline serve`: it is to start a successor of the sender beside it.
+pub const SUCCESSOR_WANTED: &str = "PACELINE_SUCCESSOR=wanted";
+/// Message of `paceline serve`: the successor can be used.
+pub const SUCCESSOR_READY: &str = "PACELINE_SUCCESSOR=ready";
+/// Message of `paceline serve`: there is no successor, because it ended before it could be used.
+pub const SUCCESSOR_FAILED: &str = "PACELINE_SUCCESSOR=failed";
+/// The message that a process can be used.
+pub const READY: &str = "READY=1";
+/// Longest message in bytes: a line of state of 300 characters and its key.
+pub const MESSAGE_BYTES: usize = 2_048;
+
+/// The line of a message that is one of `lines`, if there is one.
+pub fn found<'a>(message: &[u8], lines: &[&'a str]) -> Option<&'a str> {
+    let text = String::from_utf8_lossy(message);
+    text.lines().find_map(|line| lines.iter().find(|wanted| **wanted == line).copied())
+}
 
 /// Keep-alives within the watchdog's time. One or two may get lost when the manager has no room.
 const BEATS: u32 = 3;
@@ -48,6 +71,17 @@ const STATUS_CHARS: usize = 300;
 #[derive(Clone, Debug, Default)]
 pub struct Notifier(Option<Arc<Connection>>);
 
+/// Kind of the service manager that started this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// `paceline serve`.
+    Serve,
+    /// systemd. It lets a process of a unit name another one as the unit's main process.
+    Systemd,
+    /// None, or one that starts a process only after the end of the previous one.
+    Other,
+}
+
 #[derive(Debug)]
 struct Connection {
     /// Waits for room.
@@ -57,7 +91,12 @@ struct Connection {
     /// `None` if the sockets are connected.
     address: Option<SocketAddr>,
     watchdog: Option<Duration>,
+    manager: Manager,
     stopping: AtomicBool,
+    /// Another process of the unit is the main one, and sends the messages.
+    handed_over: AtomicBool,
+    /// The stream that [`READY_FD`] names.
+    predecessor: Option<UnixStream>,
 }
 
 impl Notifier {
@@ -67,6 +106,10 @@ impl Notifier {
         let [usec, pid] = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(env);
         let watchdog = watchdog(usec.as_deref(), pid.as_deref(), std::process::id());
         let notifier = match env("NOTIFY_SOCKET").filter(|name| !name.is_empty()) {
+            // systemd alone names each start of a unit.
+            Some(name) if env("INVOCATION_ID").is_some() => {
+                Self::connected(&name, watchdog, Manager::Systemd)
+            }
             Some(name) => Self::to(&name, watchdog),
             None => lifecycle::inherited_fd(NOTIFY_FD)
                 .and_then(|fd| fd.map_or(Ok(Self::default()), |fd| Self::over(fd, watchdog))),
@@ -81,7 +124,7 @@ impl Notifier {
     fn over(fd: OwnedFd, watchdog: Option<Duration>) -> io::Result<Self> {
         let quick = UnixDatagram::from(fd);
         quick.set_nonblocking(true)?;
-        Ok(Self::with(quick.try_clone()?, quick, None, watchdog))
+        Ok(Self::with(quick.try_clone()?, quick, None, watchdog, Manager::Serve))
     }
 
     fn with(
@@ -89,9 +132,22 @@ impl Notifier {
         quick: UnixDatagram,
         address: Option<SocketAddr>,
         watchdog: Option<Duration>,
+        manager: Manager,
     ) -> Self {
-        let stopping = AtomicBool::new(false);
-        Self(Some(Arc::new(Connection { patient, quick, address, watchdog, stopping })))
+        let predecessor = lifecycle::inherited_fd(READY_FD).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the earlier process is not told that this one can be used");
+            None
+        });
+        Self(Some(Arc::new(Connection {
+            patient,
+            quick,
+            address,
+            watchdog,
+            manager,
+            stopping: AtomicBool::new(false),
+            handed_over: AtomicBool::new(false),
+            predecessor: predecessor.map(UnixStream::from),
+        })))
     }
 
     /// A manager at this address. `watchdog` is the time without a keep-alive after which the
@@ -100,6 +156,10 @@ impl Notifier {
     /// # Errors
     /// The name is none, or the system has no sockets left.
     pub fn to(name: &str, watchdog: Option<Duration>) -> io::Result<Self> {
+        Self::connected(name, watchdog, Manager::Other)
+    }
+
+    fn connected(name: &str, watchdog: Option<Duration>, manager: Manager) -> io::Result<Self> {
         let address = match name.strip_prefix('@') {
             Some(name) => platform::abstract_address(name)?,
             None if name.starts_with('/') => SocketAddr::from_pathname(name)?,
@@ -108,12 +168,49 @@ impl Notifier {
         let (patient, quick) = (UnixDatagram::unbound()?, UnixDatagram::unbound()?);
         patient.set_write_timeout(Some(SEND_TIMEOUT))?;
         quick.set_nonblocking(true)?;
-        Ok(Self::with(patient, quick, Some(address), watchdog))
+        Ok(Self::with(patient, quick, Some(address), watchdog, manager))
     }
 
     /// Whether there is a manager to send to.
     pub fn listens(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// The manager that started this process.
+    pub fn manager(&self) -> Manager {
+        self.0.as_ref().map_or(Manager::Other, |connection| connection.manager)
+    }
+
+    /// A socket with the messages of `paceline serve` to this process.
+    ///
+    /// # Errors
+    /// There is no manager, or the system has no descriptors left.
+    pub fn messages(&self) -> io::Result<tokio::net::UnixDatagram> {
+        let connection = self.0.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        tokio::net::UnixDatagram::from_std(connection.quick.try_clone()?)
+    }
+
+    /// Asks `paceline serve` to start a successor of this process beside it.
+    pub fn ask_for_successor(&self) {
+        self.send(|to| &to.patient, SUCCESSOR_WANTED);
+    }
+
+    /// Makes process `successor` the main process of the unit. It sends the messages from now on.
+    pub fn hand_over(&self, successor: u32) {
+        self.send(|to| &to.patient, &format!("MAINPID={successor}"));
+        self.set_handed_over(true);
+    }
+
+    /// Makes this process the main process of the unit again: its successor has ended.
+    pub fn take_back(&self) {
+        self.set_handed_over(false);
+        self.send(|to| &to.patient, &format!("MAINPID={}", std::process::id()));
+    }
+
+    fn set_handed_over(&self, handed_over: bool) {
+        if let Some(connection) = &self.0 {
+            connection.handed_over.store(handed_over, Ordering::Relaxed);
+        }
     }
 
     /// Interval between two keep-alives: a third of the watchdog's time. `None` without a watchdog.
@@ -123,7 +220,16 @@ impl Notifier {
 
     /// Reports that this process can be used from now on, and a line about its state.
     pub fn ready(&self, status: &str) {
-        self.send(|to| &to.patient, &format!("READY=1\nSTATUS={}", line(status)));
+        self.send(|to| &to.patient, &format!("{READY}\nSTATUS={}", line(status)));
+        if let Some(mut predecessor) = self.predecessor() {
+            // Without a reader the predecessor has ended, and waits for nothing.
+            let _ = predecessor.write_all(b"1");
+        }
+    }
+
+    /// A stream to the process that this one succeeds; it ends with that process.
+    pub fn predecessor(&self) -> Option<&UnixStream> {
+        self.0.as_ref()?.predecessor.as_ref()
     }
 
     /// Reports a line about the state of this process.
@@ -151,6 +257,9 @@ impl Notifier {
 
     fn send(&self, socket: fn(&Connection) -> &UnixDatagram, message: &str) {
         let Some(connection) = &self.0 else { return };
+        if connection.handed_over.load(Ordering::Relaxed) {
+            return;
+        }
         let socket = socket(connection);
         let sent = match &connection.address {
             Some(address) => socket.send_to_addr(message.as_bytes(), address),
@@ -253,6 +362,41 @@ mod tests {
         assert_eq!(received(&manager), ALIVE);
         drop(manager);
         notifier.alive();
+    }
+
+    #[test]
+    fn a_process_that_has_handed_over_sends_nothing_until_it_takes_the_place_back() {
+        let (_dir, socket, name) = manager();
+        let watchdog = Some(Duration::from_secs(30));
+        let notifier = Notifier::connected(&name, watchdog, Manager::Systemd).expect("there");
+        assert_eq!(notifier.manager(), Manager::Systemd);
+        notifier.hand_over(17);
+        notifier.alive();
+        notifier.status("draining");
+        notifier.take_back();
+        notifier.alive();
+        let messages: Vec<_> = (0..3).map(|_| received(&socket)).collect();
+        let own = format!("MAINPID={}", std::process::id());
+        assert_eq!(messages, ["MAINPID=17", own.as_str(), ALIVE]);
+    }
+
+    #[tokio::test]
+    async fn serve_and_its_child_send_to_each_other() {
+        let (own, manager) = UnixDatagram::pair().expect("descriptors");
+        manager.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+        let notifier = Notifier::over(own.into(), None).expect("a socket");
+        assert_eq!(notifier.manager(), Manager::Serve);
+        notifier.ask_for_successor();
+        assert_eq!(received(&manager), SUCCESSOR_WANTED);
+        let messages = notifier.messages().expect("a manager");
+        manager.send(SUCCESSOR_READY.as_bytes()).expect("room");
+        let mut buffer = [0; MESSAGE_BYTES];
+        let length = messages.recv(&mut buffer).await.expect("a message");
+        let both = [SUCCESSOR_READY, SUCCESSOR_FAILED];
+        assert_eq!(found(&buffer[..length], &both), Some(SUCCESSOR_READY));
+        assert_eq!(found(b"STATUS=up\nREADY=1", &[ALIVE, READY]), Some(READY));
+        assert_eq!(found(b"STATUS=READY=1", &[ALIVE, READY]), None);
+        assert!(Notifier::default().messages().is_err());
     }
 
     #[test]

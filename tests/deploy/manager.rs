@@ -11,7 +11,7 @@ use std::time::Duration;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_tests::{Stack, continue_text, wait};
+use paceline_tests::{Live, Stack, continue_text, wait};
 use serde_json::Value;
 use tonic::Code;
 
@@ -27,6 +27,16 @@ struct Unit {
 impl Unit {
     /// Starts `paceline-<name>` with these descriptors from 3 on.
     fn start(stack: &Stack, name: &str, sockets: Vec<(OwnedFd, &str)>) -> Self {
+        Self::start_with(stack, name, sockets, &[])
+    }
+
+    /// As [`Unit::start`], with these variables besides.
+    fn start_with(
+        stack: &Stack,
+        name: &str,
+        sockets: Vec<(OwnedFd, &str)>,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let path = stack.path(&format!("{name}.notify"));
         // Of an earlier life of the unit.
         let _ = std::fs::remove_file(&path);
@@ -36,6 +46,7 @@ impl Unit {
             stack.program(&format!("paceline-{name}"), "LISTEN_PID=$$ WATCHDOG_PID=$$ exec");
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
         command.env("LISTEN_PID", "").env("WATCHDOG_PID", "");
+        command.envs(variables.iter().copied());
         hand_down(&mut command, sockets);
         let log = std::fs::File::options()
             .create(true)
@@ -49,20 +60,35 @@ impl Unit {
     /// Waits for a message that has this line.
     #[track_caller]
     fn hears(&self, wanted: &str) {
-        let mut heard = Vec::new();
+        self.until(wanted, |line| line == wanted);
+    }
+
+    /// Waits for a message that has a wanted line; returns that line and all lines before it.
+    #[track_caller]
+    fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> (String, Vec<String>) {
+        let mut heard: Vec<String> = Vec::new();
         let mut buffer = [0; 2048];
         for _ in 0..10_000 {
             let length = self
                 .notify
                 .recv(&mut buffer)
-                .unwrap_or_else(|error| panic!("{wanted}: {error}; heard {heard:?}"));
+                .unwrap_or_else(|error| panic!("{what}: {error}; heard {heard:?}"));
             let words = String::from_utf8_lossy(&buffer[..length]).into_owned();
-            if words.lines().any(|line| line == wanted) {
-                return;
+            for line in words.lines() {
+                if wanted(line) {
+                    return (line.to_owned(), heard);
+                }
+                heard.push(line.to_owned());
             }
-            heard.push(words);
         }
-        panic!("{wanted}: heard {heard:?}");
+        panic!("{what}: heard {heard:?}");
+    }
+
+    /// Waits until another process is named as the main one; returns its id and the lines before.
+    #[track_caller]
+    fn main_process(&self) -> (u32, Vec<String>) {
+        let (line, before) = self.until("MAINPID", |line| line.starts_with("MAINPID="));
+        (line["MAINPID=".len()..].parse().expect("a process id"), before)
     }
 
     fn signal(&self, signal: Signal) {
@@ -221,6 +247,120 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     gateway.hears("STOPPING=1");
     assert_eq!(gateway.end(), Some(0), "asked to stop");
     stack.sweep();
+}
+
+/// A service whose gateway was started as systemd does it.
+struct ServiceOfSystemd {
+    stack: Stack,
+    fronts: [TcpListener; 2],
+    supervisor: Unit,
+}
+
+impl ServiceOfSystemd {
+    fn start() -> (Self, Unit) {
+        let stack = Stack::new("supervisor.lease_s = 30\n");
+        let fronts = [front(stack.address()), front(stack.http_address())];
+        let supervisor = Unit::start(&stack, "supervisor", vec![]);
+        supervisor.hears("READY=1");
+        let service = Self { stack, fronts, supervisor };
+        let gateway = service.gateway();
+        (service, gateway)
+    }
+
+    /// Starts the gateway's unit.
+    fn gateway(&self) -> Unit {
+        let [grpc, http] = &self.fronts;
+        let sockets = vec![(copy(grpc), "grpc"), (copy(http), "http")];
+        // systemd sets it for each start of a unit.
+        let start = [("INVOCATION_ID", "5f1d0d7f6c1b4b5c8f0a6e1c2d3b4a59")];
+        let gateway = Unit::start_with(&self.stack, "gateway", sockets, &start);
+        gateway.hears("READY=1");
+        self.stack.wait_ready();
+        gateway
+    }
+
+    /// A stream that has begun.
+    fn stream(&self) -> Live {
+        let ask = continue_text("One, two, three").exactly(3_000);
+        let mut stream = self.stack.open(ask).expect("served");
+        stream.read(3);
+        stream
+    }
+
+    fn restart(&self) {
+        let restarted = self.stack.paceline(&["restart", "gateway"], "");
+        assert!(restarted.status.success(), "{restarted:?}");
+    }
+
+    /// Stops the last gateway, whose unit's first process is gone, and the supervisor.
+    fn stop(self, gateway: u32) {
+        kill(Pid::from_raw(gateway as i32), Signal::SIGTERM).expect("it lives");
+        let is_gone = || self.stack.processes().iter().all(|process| process.pid != gateway);
+        wait("the end of the last gateway", || is_gone().then_some(()));
+        self.supervisor.signal(Signal::SIGTERM);
+        assert_eq!(self.supervisor.end(), Some(0), "asked to stop");
+        self.stack.sweep();
+    }
+}
+
+/// The gateway starts its successor, because systemd starts one main process at a time.
+#[test]
+fn a_gateway_of_systemd_drains_beside_its_successor_and_takes_its_place_back_if_that_dies() {
+    let (service, mut first) = ServiceOfSystemd::start();
+    let mut stream = service.stream();
+    service.restart();
+    let (second, before) = first.main_process();
+    assert_ne!(second, first.child.id());
+    assert_eq!(service.stack.pid("gateway"), second);
+    assert!(before.iter().any(|line| line == "READY=1"), "it was ready before: {before:?}");
+    assert!(before.iter().all(|line| line != "STOPPING=1"), "the unit does not stop: {before:?}");
+    // The earlier one drains, and the next one serves.
+    first.lives();
+    let read = stream.so_far.ids.len();
+    stream.read(read + 10);
+    assert!(http_health(&service.stack).starts_with("HTTP/1.1 "), "served");
+
+    // The next one dies: the earlier one is the main process again, and asks to be started.
+    kill(Pid::from_raw(second as i32), Signal::SIGKILL).expect("it lives");
+    let (main, _) = first.main_process();
+    assert_eq!(main, first.child.id());
+    let early = TcpStream::connect(service.stack.address()).expect("the socket is there");
+    drop(stream);
+    assert_eq!(first.end(), Some(75), "start me again");
+    let third = service.gateway();
+    drop(early);
+    served(&service.stack);
+
+    // Without a stream the earlier one ends at once, and the next one gives the signs of life.
+    service.restart();
+    let (fourth, _) = third.main_process();
+    third.hears("WATCHDOG=1");
+    served(&service.stack);
+    assert_eq!(third.end(), Some(75));
+    service.stop(fourth);
+}
+
+#[test]
+fn a_gateway_of_systemd_starts_no_successor_while_its_predecessor_drains() {
+    let (service, first) = ServiceOfSystemd::start();
+    let stream = service.stream();
+    service.restart();
+    let (second, _) = first.main_process();
+    let processes = service.stack.processes().len();
+    let again = service.stack.begin(&["restart", "gateway"]);
+    let log = || std::fs::read_to_string(service.stack.path("gateway.log")).unwrap_or_default();
+    wait("the order to arrive", || {
+        log().contains("started when the earlier one has ended").then_some(())
+    });
+    assert_eq!(service.stack.processes().len(), processes, "{:?}", service.stack.processes());
+    served(&service.stack);
+    drop(stream);
+    let (third, _) = first.main_process();
+    assert_ne!(third, second);
+    let output = again.wait_with_output().expect("a child");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(first.end(), Some(75));
+    service.stop(third);
 }
 
 /// As from a terminal, or from launchd with a job that names no socket: the gateway binds its

@@ -1,7 +1,9 @@
 //! Requests to a stack and their answers.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use paceline_client::channel::was_not_sent;
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -166,7 +168,19 @@ impl Ask {
         self
     }
 
+    /// Sends it, and once more if its connection was closed before that, as our own clients do.
     pub(crate) async fn send(
+        self,
+        client: InferenceClient<Channel>,
+        terms: Terms<'_>,
+    ) -> Result<Streaming<GenerateResponse>, Status> {
+        match self.clone().send_once(client.clone(), terms).await {
+            Err(status) if was_not_sent(&status) => self.send_once(client, terms).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn send_once(
         self,
         mut client: InferenceClient<Channel>,
         terms: Terms<'_>,
@@ -297,14 +311,15 @@ impl Live {
     /// The status the stream ended with.
     pub fn finish(self) -> Result<Answer, Status> {
         let runtime = self.runtime.clone();
-        let (seen, outcome) = runtime.block_on(self.finish_partial());
+        let (seen, outcome) = runtime.block_on(self.finish_partial(&AtomicU32::new(0)));
         outcome.map(|()| seen)
     }
 
-    pub(crate) async fn finish_partial(mut self) -> (Answer, Result<(), Status>) {
+    /// Reads to the end. `come` is the number of ids that have come.
+    pub(crate) async fn finish_partial(mut self, come: &AtomicU32) -> (Answer, Result<(), Status>) {
         let outcome = loop {
             match self.next().await {
-                Ok(true) => {}
+                Ok(true) => come.store(self.so_far.ids.len() as u32, Ordering::Relaxed),
                 Ok(false) => break Ok(()),
                 Err(status) => break Err(status),
             }

@@ -21,7 +21,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::CONFIG_VAR;
 use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
-use paceline_process::notify::{ALIVE, MANAGER_VARIABLES, NOTIFY_FD};
+use paceline_process::notify::{
+    self, ALIVE, MANAGER_VARIABLES, MESSAGE_BYTES, NOTIFY_FD, READY, SUCCESSOR_WANTED,
+};
 use paceline_process::{Loaded, RuntimeDir, listen, platform, telemetry};
 
 use super::core::ChildEnd;
@@ -34,8 +36,6 @@ const LOG_BYTES: u64 = 8 << 20;
 const PIPE_FD: i32 = listen::FIRST_FD + 2;
 /// Descriptor of the socket for signs of life in the child.
 const BEATS_FD: i32 = PIPE_FD + 1;
-/// Longest message of a child: a line of state of 300 characters and its key.
-const MESSAGE_BYTES: usize = 2_048;
 /// Log lines that are shown when a child ended badly.
 const LAST_LINES: usize = 6;
 
@@ -125,7 +125,9 @@ impl ChildSpawner {
             FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD },
             FdMapping { parent_fd: childs_end.into(), child_fd: BEATS_FD },
         ];
-        if let (Member::Gateway, Some(listeners)) = (member, &self.listeners) {
+        if let (Member::Gateway | Member::SecondGateway, Some(listeners)) =
+            (member, &self.listeners)
+        {
             let mut fronts = vec![];
             for (child_fd, (front, socket)) in (listen::FIRST_FD..).zip(listeners.sockets()) {
                 fronts.push(front);
@@ -155,6 +157,10 @@ pub enum News {
     Ended(ChildEnd),
     /// The process gave a sign of life.
     Alive,
+    /// The process can be used.
+    Ready,
+    /// The process asks for a successor beside it.
+    SuccessorWanted,
 }
 
 /// A child that runs, or has just ended.
@@ -176,7 +182,7 @@ impl Child {
         let outcome = tokio::select! {
             biased;
             outcome = self.process.wait() => outcome,
-            () = alive(&self.beats) => return News::Alive,
+            news = message(&self.beats) => return news,
         };
         self.ended = true;
         News::Ended(match outcome {
@@ -199,6 +205,12 @@ impl Child {
         }
     }
 
+    /// Sends it a message of [`notify`].
+    pub fn send(&self, message: &str) {
+        // A child that reads no messages counts as frozen, and has bounds of its own.
+        let _ = self.beats.try_send(message.as_bytes());
+    }
+
     /// The last lines it logged in this life.
     pub fn last_words(&self) -> String {
         let written =
@@ -211,17 +223,17 @@ impl Child {
     }
 }
 
-/// Waits for a sign of life.
-async fn alive(beats: &tokio::net::UnixDatagram) {
+/// Waits for a message of the child.
+async fn message(beats: &tokio::net::UnixDatagram) -> News {
     let mut message = [0; MESSAGE_BYTES];
     loop {
         match beats.recv(&mut message).await {
             Ok(length) if length > 0 => {
-                if message[..length]
-                    .split(|byte| *byte == b'\n')
-                    .any(|line| line == ALIVE.as_bytes())
-                {
-                    return;
+                match notify::found(&message[..length], &[ALIVE, READY, SUCCESSOR_WANTED]) {
+                    Some(ALIVE) => return News::Alive,
+                    Some(READY) => return News::Ready,
+                    Some(_) => return News::SuccessorWanted,
+                    None => {}
                 }
             }
             // The child has closed its end: it ends, or counts as frozen later.

@@ -6,7 +6,17 @@
 //!   │                                               supervisor ends its workers, then Finish
 //!   ├─ a child died: restart at once, then after pauses; with its budget spent it counts as
 //!   │  failed and is tried again later, while the other one goes on
-//!   └─ a child gives no sign of life: kill it, which makes it one that died
+//!   ├─ a child gives no sign of life: kill it, which makes it one that died
+//!   └─ the gateway wants a successor: see below
+//! ```
+//!
+//! A gateway that is to restart asks for a successor, and serves until that one is ready:
+//!
+//! ```text
+//!  alone ──wanted──▶ the successor starts ──ready──▶ the predecessor drains ──ended──▶ alone
+//!    ▲                 │ it ended, or is late          │ late: it is killed
+//!    └─ the gateway ───┘                               │ wanted again: the next successor starts
+//!       goes on                                        └ after the end of this predecessor
 //! ```
 
 use paceline_process::Exit;
@@ -46,6 +56,10 @@ pub enum Event {
     Exited(Member, ChildEnd),
     /// A child gave a sign of life.
     Beat(Member),
+    /// A child can be used.
+    Ready(Member),
+    /// A gateway asks for a successor beside it.
+    SuccessorWanted(Member),
     /// SIGTERM or Ctrl-C.
     StopAsked,
     /// A deadline of [`Service::next_deadline`] passed.
@@ -64,6 +78,13 @@ pub enum Action {
     Hurry(Member),
     /// SIGKILL.
     Kill(Member),
+    /// The second gateway is the gateway from now on, and the gateway is the second one. The latter
+    /// is informed, and drains.
+    HandOver,
+    /// The second gateway takes the place of the gateway, which has ended.
+    Promote,
+    /// Inform the gateway that it has no successor.
+    Decline,
     /// SIGKILL to the workers, whose supervisor is killed.
     KillWorkers,
     /// Show this note to the person.
@@ -81,6 +102,10 @@ pub enum Notice {
     Fatal(Member, ChildEnd),
     /// A child's restart budget is spent: it is down, and tried again after this many milliseconds.
     Failed(Member, ChildEnd, u64),
+    /// A new gateway accepts connections, and the earlier one drains.
+    HandedOver,
+    /// The successor of the gateway ended before it could be used.
+    NoSuccessor(ChildEnd),
     /// A child gave no sign of life for too long and is killed.
     Frozen(Member),
     /// The service stops.
@@ -95,6 +120,8 @@ pub enum Notice {
 
 /// The gateway lets requests end for 30 s; after this it is stuck.
 const GATEWAY_STOP_MS: u64 = 45_000;
+/// Time for a successor to be ready, as for the first sign of life of any child.
+const SUCCESSOR_START_MS: u64 = 60_000;
 /// Pauses before restarts. Shorter than a worker's: gateway and supervisor load no weights.
 const RESTART_PAUSES: RestartPauses = RestartPauses { first_ms: 250, longest_ms: 10_000 };
 /// A child that ends sooner than this after its start could spin: it spends the budget even if it
@@ -116,6 +143,23 @@ struct ChildState {
     restarts: u32,
     budget: RestartBudget,
     termed: bool,
+}
+
+/// The gateway beside the one that counts.
+#[derive(Clone, Copy, Debug)]
+struct SecondGateway {
+    stage: SecondStage,
+    /// When it counts as stuck; `None` after it was killed for that.
+    until: Option<Millis>,
+    termed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SecondStage {
+    /// It has started and is not ready yet.
+    Successor { started: Millis },
+    /// It drains.
+    Predecessor,
 }
 
 #[derive(Debug)]
@@ -148,6 +192,9 @@ pub struct Bounds {
 pub struct Service {
     bounds: Bounds,
     children: [ChildState; 2],
+    second: Option<SecondGateway>,
+    /// The gateway wants a successor, which starts when the second gateway is gone.
+    wants_successor: bool,
     watchdog: Watchdog,
     stopping: Option<Stopping>,
 }
@@ -165,7 +212,14 @@ impl Service {
             termed: false,
         };
         let children = [child(), child()];
-        Self { bounds, children, watchdog: Watchdog::new(frozen_ms), stopping: None }
+        Self {
+            bounds,
+            children,
+            second: None,
+            wants_successor: false,
+            watchdog: Watchdog::new(frozen_ms),
+            stopping: None,
+        }
     }
 
     /// Handles an event and returns what to do.
@@ -176,6 +230,7 @@ impl Service {
             Event::Begun => {
                 BOTH.into_iter().for_each(|member| self.start(member, now, &mut actions))
             }
+            Event::Exited(Member::SecondGateway, end) => self.second_ended(end, now, &mut actions),
             Event::Exited(member, end) => {
                 self.child(member).phase = Phase::Ended;
                 self.watchdog.forget(member);
@@ -184,7 +239,11 @@ impl Service {
                     None => self.lost(member, end, now, &mut actions),
                 }
             }
+            // The second gateway has a bound of its own.
+            Event::Beat(Member::SecondGateway) => {}
             Event::Beat(member) => self.watchdog.beat(member, now),
+            Event::Ready(member) => self.ready(member, now, &mut actions),
+            Event::SuccessorWanted(_) => self.successor_wanted(now, &mut actions),
             Event::StopAsked => self.asked(now, &mut actions),
             Event::Tick => self.tick(now, &mut actions),
         }
@@ -203,6 +262,7 @@ impl Service {
             _ => None,
         });
         waiting
+            .chain(self.second.and_then(|second| second.until))
             .chain(self.stopping.iter().filter_map(|stopping| stopping.deadline.map(|(_, at)| at)))
             .min()
     }
@@ -238,6 +298,17 @@ impl Service {
             return self.stop(Exit::Asked, now, actions);
         }
         let planned = end == ChildEnd::Code(Exit::RestartMe as i32);
+        if member == Member::Gateway {
+            self.wants_successor = false;
+            if let Some(SecondGateway { stage: SecondStage::Successor { started }, .. }) =
+                self.second
+            {
+                self.child(member).restarts += u32::from(!planned);
+                actions.push(Action::Promote);
+                actions.push(Action::Report(Notice::Restarting(member, end, 0)));
+                return self.take_place(started, now);
+            }
+        }
         if planned && now.since(self.child(member).started) >= SETTLED_MS {
             self.child(member).budget.clear();
             actions.push(Action::Report(Notice::Restarting(member, end, 0)));
@@ -252,7 +323,7 @@ impl Service {
             Restart::Exhausted { retry } => {
                 let longest = match member {
                     Member::Supervisor => self.bounds.supervisor_retry_ms,
-                    Member::Gateway => u64::MAX,
+                    Member::Gateway | Member::SecondGateway => u64::MAX,
                 };
                 let pause = retry.since(now).min(longest);
                 (pause, Notice::Failed(member, end, pause))
@@ -262,6 +333,73 @@ impl Service {
         match pause {
             0 => self.start(member, now, actions),
             _ => self.child(member).phase = Phase::Waiting { until: now + pause },
+        }
+    }
+
+    /// The successor, which started then, is the gateway from now on.
+    fn take_place(&mut self, started: Millis, now: Millis) {
+        self.second = None;
+        let gateway = self.child(Member::Gateway);
+        (gateway.phase, gateway.started, gateway.termed) = (Phase::Running, started, false);
+        gateway.budget.clear();
+        self.watchdog.started(Member::Gateway, now);
+    }
+
+    /// A gateway asks for a successor.
+    fn successor_wanted(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        if self.stopping.is_some() || !self.running(Member::Gateway) {
+            return;
+        }
+        if self.second.is_some() {
+            self.wants_successor = true;
+            return;
+        }
+        self.wants_successor = false;
+        self.second = Some(SecondGateway {
+            stage: SecondStage::Successor { started: now },
+            until: Some(now + SUCCESSOR_START_MS),
+            termed: false,
+        });
+        let restarts = self.child(Member::Gateway).restarts;
+        actions.push(Action::Start(Member::SecondGateway, restarts));
+    }
+
+    /// A child is ready: if that is the successor, the gateway is its predecessor from now on.
+    fn ready(&mut self, member: Member, now: Millis, actions: &mut Vec<Action>) {
+        if member != Member::SecondGateway {
+            return self.watchdog.beat(member, now);
+        }
+        let Some(SecondGateway { stage: SecondStage::Successor { started }, .. }) = self.second
+        else {
+            return;
+        };
+        if self.stopping.is_some() || !self.running(Member::Gateway) {
+            return;
+        }
+        self.take_place(started, now);
+        self.second = Some(SecondGateway {
+            stage: SecondStage::Predecessor,
+            until: Some(now + GATEWAY_STOP_MS),
+            termed: false,
+        });
+        actions.extend([Action::HandOver, Action::Report(Notice::HandedOver)]);
+    }
+
+    /// The second gateway ended.
+    fn second_ended(&mut self, end: ChildEnd, now: Millis, actions: &mut Vec<Action>) {
+        let second = self.second.take();
+        if self.stopping.is_some() {
+            return self.go_on_stopping(now, actions);
+        }
+        match second.map(|second| second.stage) {
+            Some(SecondStage::Successor { .. }) => {
+                self.wants_successor = false;
+                actions.extend([Action::Decline, Action::Report(Notice::NoSuccessor(end))]);
+            }
+            Some(SecondStage::Predecessor) if self.wants_successor => {
+                self.successor_wanted(now, actions);
+            }
+            Some(SecondStage::Predecessor) | None => {}
         }
     }
 
@@ -288,18 +426,31 @@ impl Service {
         }
         // From here on each child has a time within which it must end.
         BOTH.into_iter().for_each(|member| self.watchdog.forget(member));
+        self.wants_successor = false;
+        if let Some(SecondGateway { until: Some(until), .. }) = &mut self.second {
+            *until = (*until).min(now + GATEWAY_STOP_MS);
+        }
         self.stopping = Some(Stopping { exit, asked: 0, deadline: None });
         self.go_on_stopping(now, actions);
     }
 
-    /// The gateway first, so that its requests can end; then the supervisor, which ends its
+    /// The gateways first, so that their requests can end; then the supervisor, which ends its
     /// workers.
     fn go_on_stopping(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        if let Some(second) = &mut self.second
+            && !std::mem::replace(&mut second.termed, true)
+        {
+            actions.push(Action::Term(Member::SecondGateway));
+        }
         let next = [
             (Member::Gateway, GATEWAY_STOP_MS),
             (Member::Supervisor, self.bounds.supervisor_stop_ms),
         ];
-        let waiting = next.into_iter().find(|(member, _)| self.running(*member));
+        // The second gateway has a time of its own.
+        let is_alone = self.second.is_none();
+        let waiting = next
+            .into_iter()
+            .find(|(member, _)| self.running(*member) && (*member == Member::Gateway || is_alone));
         if let Some((member, _)) = waiting
             && !self.child(member).termed
         {
@@ -314,6 +465,7 @@ impl Service {
                 stopping.deadline = Some((member, now + patience));
             }
             Some(_) => {}
+            None if !is_alone => stopping.deadline = None,
             None => {
                 stopping.deadline = None;
                 actions.push(Action::Finish(stopping.exit));
@@ -332,21 +484,27 @@ impl Service {
             1 => {}
             2 => {
                 actions.push(Action::Report(Notice::Hurrying));
-                for member in
-                    BOTH.into_iter().filter(|member| self.running(*member)).collect::<Vec<_>>()
-                {
-                    let again = std::mem::replace(&mut self.child(member).termed, true);
+                for member in self.all_running() {
+                    let termed = match (member, &mut self.second) {
+                        (Member::SecondGateway, Some(second)) => &mut second.termed,
+                        _ => &mut self.child(member).termed,
+                    };
+                    let again = std::mem::replace(termed, true);
                     actions.push(if again { Action::Hurry(member) } else { Action::Term(member) });
                 }
             }
             _ => {
                 actions.push(Action::Report(Notice::Killing));
-                actions.extend(
-                    BOTH.into_iter().filter(|member| self.running(*member)).map(Action::Kill),
-                );
+                actions.extend(self.all_running().into_iter().map(Action::Kill));
                 actions.push(Action::KillWorkers);
             }
         }
+    }
+
+    /// The children that run.
+    fn all_running(&self) -> Vec<Member> {
+        let second = self.second.map(|_| Member::SecondGateway);
+        BOTH.into_iter().filter(|member| self.running(*member)).chain(second).collect()
     }
 
     fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
@@ -360,6 +518,16 @@ impl Service {
             // supervisor that wakes would end its workers, which the next one takes over.
             self.watchdog.forget(member);
             actions.extend([Action::Report(Notice::Frozen(member)), Action::Kill(member)]);
+        }
+        if let Some(second) = &mut self.second
+            && second.until.is_some_and(|until| until <= now)
+        {
+            // Its exit is the next event.
+            second.until = None;
+            if second.stage == SecondStage::Predecessor || self.stopping.is_some() {
+                actions.push(Action::Report(Notice::Late(Member::SecondGateway)));
+            }
+            actions.push(Action::Kill(Member::SecondGateway));
         }
         if let Some(stopping) = &mut self.stopping
             && let Some((member, at)) = stopping.deadline

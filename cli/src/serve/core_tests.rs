@@ -30,6 +30,8 @@ fn play(events: &str) -> String {
             "stop" => Event::StopAsked,
             "tick" => Event::Tick,
             "beat" => Event::Beat(member(words.next())),
+            "ready" => Event::Ready(member(words.next())),
+            "wants" => Event::SuccessorWanted(member(words.next())),
             "exited" => {
                 let member = member(words.next());
                 let end = words.next().expect("a code or signal");
@@ -54,10 +56,13 @@ fn play(events: &str) -> String {
 /// An action in short words; `None` for a note that no test looks at.
 fn short(action: &Action) -> Option<String> {
     match action {
-        Action::Start(member, restarts) => Some(format!("start {} {restarts}", member.name())),
-        Action::Term(member) => Some(format!("term {}", member.name())),
-        Action::Hurry(member) => Some(format!("hurry {}", member.name())),
-        Action::Kill(member) => Some(format!("kill {}", member.name())),
+        Action::Start(member, restarts) => Some(format!("start {} {restarts}", word(*member))),
+        Action::Term(member) => Some(format!("term {}", word(*member))),
+        Action::Hurry(member) => Some(format!("hurry {}", word(*member))),
+        Action::Kill(member) => Some(format!("kill {}", word(*member))),
+        Action::HandOver => Some("hand over".into()),
+        Action::Promote => Some("promote".into()),
+        Action::Decline => Some("decline".into()),
         Action::KillWorkers => Some("kill workers".into()),
         Action::Report(Notice::Restarting(member, _, pause)) => {
             Some(format!("{} in {pause}", member.name()))
@@ -71,9 +76,14 @@ fn short(action: &Action) -> Option<String> {
     }
 }
 
+/// The name of a child in these stories.
+fn word(member: Member) -> &'static str {
+    if member == Member::SecondGateway { "second" } else { member.name() }
+}
+
 fn member(name: Option<&str>) -> Member {
-    let named = |member: &Member| Some(member.name()) == name;
-    BOTH.into_iter().find(named).expect("a child")
+    let named = |member: &Member| Some(word(*member)) == name;
+    BOTH.into_iter().chain([Member::SecondGateway]).find(named).expect("a child")
 }
 
 fn check(events: &str, expected: &str) {
@@ -248,4 +258,105 @@ fn a_stuck_child_is_killed() {
         "begun\n stop\n 45s tick\n 45.1s exited gateway signal=9",
         "term supervisor; wake 245.10s",
     );
+}
+
+const HANDED_OVER: &str = "begun\n 5s wants gateway\n 6s ready second\n";
+
+#[test]
+fn a_successor_is_started_beside_the_gateway_and_takes_its_place_when_it_is_ready() {
+    check("begun\n 5s wants gateway", "start second 0; wake 65.00s");
+    check(HANDED_OVER, "hand over; wake 51.00s");
+    check(&format!("{HANDED_OVER} 20s exited second 75"), "");
+    // Restarts that nobody asked for are still counted, and the budget is a new one.
+    let crashed = "begun\n 5s exited gateway signal=9\n 6s exited gateway 70\n 6.25s tick\n";
+    check(&format!("{crashed} 9s wants gateway"), "start second 2; wake 69.00s");
+    check(
+        &format!("{crashed} 9s wants gateway\n 10s ready second\n 11s exited gateway 70"),
+        "gateway in 0; start gateway 3; wake 55.00s",
+    );
+    // Signs of life are those of the new one, which has a minute for the first.
+    check(&format!("{HANDED_OVER} 7s beat second\n 8s ready gateway"), "wake 51.00s");
+}
+
+#[test]
+fn there_is_one_predecessor_at_a_time() {
+    let again = format!("{HANDED_OVER} 10s wants gateway\n");
+    check(&again, "wake 51.00s");
+    check(&format!("{again} 20s exited second 75"), "start second 0; wake 80.00s");
+    // A gateway that is gone wants no successor any more.
+    check(&format!("{again} 20s exited gateway 75\n 21s exited second 75"), "");
+    // One that is asked itself while it starts is replaced after its own predecessor.
+    let early = "begun\n 5s wants gateway\n 5.5s wants second\n 6s ready second\n";
+    check(&format!("{early} 7s exited second 75"), "start second 0; wake 67.00s");
+}
+
+#[test]
+fn a_predecessor_that_is_stuck_is_killed() {
+    check(&format!("{HANDED_OVER} 50s tick"), "wake 51.00s");
+    check(&format!("{HANDED_OVER} 51s tick"), "kill second");
+    check(&format!("{HANDED_OVER} 51s tick\n 52s tick"), "");
+    check(&format!("{HANDED_OVER} 51s tick\n 52s exited second signal=9"), "");
+    let again = format!("{HANDED_OVER} 10s wants gateway\n 51s tick\n");
+    check(&format!("{again} 52s exited second signal=9"), "start second 0; wake 112.00s");
+}
+
+#[test]
+fn a_gateway_goes_on_if_its_successor_fails() {
+    for end in ["64", "70", "0", "signal=9"] {
+        check(&format!("begun\n 5s wants gateway\n 6s exited second {end}"), "decline");
+    }
+    // It is late, and killed.
+    check("begun\n 5s wants gateway\n 65s tick", "kill second");
+    check("begun\n 5s wants gateway\n 65s tick\n 66s exited second signal=9", "decline");
+    // The next order starts another one.
+    check(
+        "begun\n 5s wants gateway\n 6s exited second 70\n 9s wants gateway",
+        "start second 0; wake 69.00s",
+    );
+    // A successor that ends later is a gateway that ended.
+    check(
+        &format!("{HANDED_OVER} 6.1s exited gateway 70"),
+        "gateway in 0; start gateway 1; wake 51.00s",
+    );
+    check(&format!("{HANDED_OVER} 7s exited gateway 64"), "term second; wake 51.00s");
+}
+
+#[test]
+fn a_gateway_that_ends_before_its_successor_is_ready_is_replaced_by_it() {
+    check("begun\n 5s wants gateway\n 5.5s exited gateway 75", "promote; gateway in 0");
+    check("begun\n 5s wants gateway\n 5.5s exited gateway signal=9", "promote; gateway in 0");
+    // It is ready like any gateway that was started.
+    let promoted = "begun\n 5s wants gateway\n 5.5s exited gateway signal=9\n 6s ready gateway\n";
+    check(promoted, "");
+    check(&format!("{promoted} 7s exited gateway 70"), "gateway in 0; start gateway 2");
+}
+
+#[test]
+fn a_stop_ends_both_gateways_at_once_and_then_the_supervisor() {
+    let stopped = format!("{HANDED_OVER} 9s stop\n");
+    check(&stopped, "term second; term gateway; wake 51.00s");
+    check(&format!("{stopped} 10s exited gateway 0"), "wake 51.00s");
+    check(
+        &format!("{stopped} 10s exited gateway 0\n 11s exited second 0"),
+        "term supervisor; wake 211.00s",
+    );
+    check(
+        &format!("{stopped} 10s exited second 75\n 11s exited gateway 0\n 12s exited supervisor 0"),
+        "finish 0",
+    );
+    check(&format!("{stopped} 51s tick"), "kill second; wake 54.00s");
+    check(
+        &format!("{stopped} 10s stop"),
+        "term supervisor; hurry gateway; hurry second; wake 51.00s",
+    );
+    check(
+        &format!("{stopped} 10s stop\n 11s stop"),
+        "kill supervisor; kill gateway; kill second; kill workers; wake 51.00s",
+    );
+    // Nothing takes over while the service stops.
+    let starting = "begun\n 5s wants gateway\n 6s stop\n";
+    check(starting, "term second; term gateway; wake 51.00s");
+    check(&format!("{starting} 7s ready second"), "wake 51.00s");
+    check(&format!("{starting} 7s exited second signal=15"), "wake 51.00s");
+    check(&format!("{stopped} 10s wants gateway"), "wake 51.00s");
 }

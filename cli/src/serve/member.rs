@@ -1,15 +1,18 @@
 //! The children of `serve`.
 
-/// One of the two children of `serve`.
+/// One of the children of `serve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Member {
     /// The process that owns the workers.
     Supervisor,
     /// The process that clients connect to.
     Gateway,
+    /// A second gateway beside that one: its successor, which starts, or its predecessor, which
+    /// drains.
+    SecondGateway,
 }
 
-/// Both, in the order they are started.
+/// Those that always run, in the order they are started.
 pub const BOTH: [Member; 2] = [Member::Supervisor, Member::Gateway];
 
 impl Member {
@@ -17,11 +20,11 @@ impl Member {
     pub fn name(self) -> &'static str {
         match self {
             Member::Supervisor => "supervisor",
-            Member::Gateway => "gateway",
+            Member::Gateway | Member::SecondGateway => "gateway",
         }
     }
 
-    /// Index of the process in a list of both.
+    /// Index of the process in a list of [`BOTH`].
     pub fn place(self) -> usize {
         self as usize
     }

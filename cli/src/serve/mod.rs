@@ -22,6 +22,7 @@ use paceline_client::args::ConfigArg;
 use paceline_client::program::{ProgramError, beside};
 use paceline_process::config::SupervisorConfig;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
+use paceline_process::notify::{SUCCESSOR_FAILED, SUCCESSOR_READY};
 use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
 use paceline_process::{
     Clock, ConfigError, Exit, Loaded, RuntimeDir, Signals, chain, platform, socket, task,
@@ -76,16 +77,7 @@ async fn serve(args: &ConfigArg, screen: &mut Screen) -> Result<Exit, Refusal> {
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
     let mut loaded = Loaded::find(args.config.as_deref())
         .map_err(|error| refuse(Exit::Config, chain(&error)))?;
-    for warning in &loaded.warnings {
-        screen.note(&format!("warning: {warning}"));
-    }
-    for error in loaded.config.missing_drafters() {
-        let error = chain(&error);
-        screen.note(&format!("warning: {error}; requests are served without this drafter"));
-    }
-    if let Some(warning) = loaded.config.long_drafts() {
-        screen.note(&format!("warning: {warning}"));
-    }
+    note_warnings(&loaded, screen);
     let bad = |error: ConfigError| refuse(Exit::Config, chain(&error));
     loaded.config.resolve_models().map_err(bad)?;
     let config = &loaded.config;
@@ -123,10 +115,25 @@ async fn serve(args: &ConfigArg, screen: &mut Screen) -> Result<Exit, Refusal> {
         drafter_lines: DrafterLines::default(),
         supervisor: None,
         gateway: None,
+        second_gateway: None,
         turned_away: None,
         clock: Clock::start(),
     };
     Ok(shell.run(&mut signals, parent).await)
+}
+
+/// Notes what is odd about the configuration.
+fn note_warnings(loaded: &Loaded, screen: &mut Screen) {
+    for warning in &loaded.warnings {
+        screen.note(&format!("warning: {warning}"));
+    }
+    for error in loaded.config.missing_drafters() {
+        let error = chain(&error);
+        screen.note(&format!("warning: {error}; requests are served without this drafter"));
+    }
+    if let Some(warning) = loaded.config.long_drafts() {
+        screen.note(&format!("warning: {warning}"));
+    }
 }
 
 /// The bounds of the service by its settings.
@@ -199,6 +206,8 @@ struct Shell<'a> {
     drafter_lines: DrafterLines,
     supervisor: Option<Child>,
     gateway: Option<Child>,
+    /// A successor that starts, or a predecessor that drains.
+    second_gateway: Option<Child>,
     /// Set while the gateway has failed.
     turned_away: Option<TurnedAway>,
     clock: Clock,
@@ -224,6 +233,7 @@ impl Shell<'_> {
                 biased;
                 event = news(Member::Supervisor, &mut self.supervisor) => Some(event),
                 event = news(Member::Gateway, &mut self.gateway) => Some(event),
+                event = news(Member::SecondGateway, &mut self.second_gateway) => Some(event),
                 () = signals.next() => Some(Event::StopAsked),
                 () = parent.gone(), if !orphaned => {
                     orphaned = true;
@@ -253,6 +263,18 @@ impl Shell<'_> {
             }
             Action::Hurry(member) => self.signal(member, Signal::SIGUSR1),
             Action::Kill(member) => self.signal(member, Signal::SIGKILL),
+            Action::HandOver => {
+                if let Some(gateway) = &self.gateway {
+                    gateway.send(SUCCESSOR_READY);
+                }
+                std::mem::swap(&mut self.gateway, &mut self.second_gateway);
+            }
+            Action::Promote => self.gateway = self.second_gateway.take(),
+            Action::Decline => {
+                if let Some(gateway) = &self.gateway {
+                    gateway.send(SUCCESSOR_FAILED);
+                }
+            }
             Action::KillWorkers => {
                 for (_, worker) in
                     self.dir.records().into_iter().filter(|(_, worker)| worker.alive())
@@ -295,6 +317,7 @@ impl Shell<'_> {
         match member {
             Member::Supervisor => &mut self.supervisor,
             Member::Gateway => &mut self.gateway,
+            Member::SecondGateway => &mut self.second_gateway,
         }
     }
 
@@ -339,7 +362,7 @@ impl Shell<'_> {
             Notice::Failed(member, end, pause_ms) => {
                 let (name, words) = (member.name(), self.last_words(member));
                 let stays = match member {
-                    Member::Gateway => "the model stays loaded",
+                    Member::Gateway | Member::SecondGateway => "the model stays loaded",
                     Member::Supervisor => "the model stays loaded for supervisor.lease_s",
                 };
                 format!(
@@ -347,6 +370,14 @@ impl Shell<'_> {
                      again in {} s, {stays}{words}",
                     pause_ms.div_ceil(1_000)
                 )
+            }
+            Notice::HandedOver => {
+                let line = "a new gateway accepts connections; the earlier one ends its requests";
+                return self.screen.line(line);
+            }
+            Notice::NoSuccessor(end) => {
+                let words = self.last_words(Member::SecondGateway);
+                format!("the next gateway {end}; the present one goes on{words}")
             }
             Notice::Frozen(member) => {
                 let (name, s) = (member.name(), self.spawner.beat_within().as_secs());
@@ -406,6 +437,8 @@ async fn news(member: Member, child: &mut Option<Child>) -> Event {
     match child.next().await {
         News::Ended(end) => Event::Exited(member, end),
         News::Alive => Event::Beat(member),
+        News::Ready => Event::Ready(member),
+        News::SuccessorWanted => Event::SuccessorWanted(member),
     }
 }
 

@@ -2,8 +2,8 @@
 //! readable by this user alone.
 //!
 //! The target removes a file after reading it. A file that still exists when its request has ended
-//! is removed here. Files of an earlier gateway are removed when the next one starts. Foreign files
-//! in the folder are never touched.
+//! is removed here. Files of a gateway that has ended are removed when the next one starts. Foreign
+//! files in the folder are never touched.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
@@ -18,6 +18,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use paceline_process::RuntimeDir;
 use paceline_process::runtime_dir::{RuntimeDirError, private_dir};
 
+use crate::life;
+
 /// Bytes of all image files, at most: the directory may be in memory.
 const MAX_BYTES: u64 = 1 << 30;
 
@@ -26,9 +28,9 @@ const UNFINISHED: &str = "new";
 /// Characters of a SHA-256 digest in hexadecimal, with which the name of a finished file begins.
 const DIGEST_CHARS: usize = 64;
 
-/// Creates the folder, or removes the files that an earlier gateway left in it. The caller holds
-/// the lock of the runtime directory. Only regular files of this user with names of the store's own
-/// form are removed. Everything else in the folder stays.
+/// Creates the folder, or removes the files that earlier gateways left in it, but those of a
+/// gateway that still runs. Only regular files of this user with names of the store's own form are
+/// removed. Everything else in the folder stays.
 ///
 /// # Errors
 /// The folder is a link, belongs to another user or is open to others; it cannot be created or
@@ -36,10 +38,10 @@ const DIGEST_CHARS: usize = 64;
 pub fn prepare(runtime_dir: &RuntimeDir) -> Result<(), RuntimeDirError> {
     let path = runtime_dir.images();
     private_dir(&path)?;
-    remove_left(&path).map_err(|cause| RuntimeDirError::at(&path, cause))
+    remove_left(runtime_dir, &path).map_err(|cause| RuntimeDirError::at(&path, cause))
 }
 
-fn remove_left(path: &Path) -> io::Result<()> {
+fn remove_left(runtime_dir: &RuntimeDir, path: &Path) -> io::Result<()> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     // Files are examined and removed by this descriptor: the path may name another directory
     // meanwhile.
@@ -47,7 +49,8 @@ fn remove_left(path: &Path) -> io::Result<()> {
     let own = nix::unistd::geteuid().as_raw();
     for entry in fs::read_dir(path)? {
         let name = entry?.file_name();
-        if !name.to_str().is_some_and(is_own_name) {
+        let Some(epoch) = name.to_str().and_then(epoch_of) else { continue };
+        if life::runs(runtime_dir, epoch) {
             continue;
         }
         let Ok(stat) = fstatat(&folder, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else {
@@ -61,18 +64,16 @@ fn remove_left(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a name is one that [`ImageStore`] gives: `new-EPOCH-NUMBER` or `DIGEST-EPOCH-NUMBER`.
-fn is_own_name(name: &str) -> bool {
+/// The epoch in a name that [`ImageStore`] gives: `new-EPOCH-NUMBER` or `DIGEST-EPOCH-NUMBER`.
+/// `None` for any other name.
+fn epoch_of(name: &str) -> Option<u64> {
     let mut parts = name.split('-');
-    let (Some(begin), Some(epoch), Some(number), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return false;
-    };
+    let (begin, epoch, number) = (parts.next()?, parts.next()?, parts.next()?);
     let is_digest = begin.len() == DIGEST_CHARS
         && begin.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let is_count = |text: &str| text.parse::<u64>().is_ok_and(|count| count.to_string() == text);
-    (begin == UNFINISHED || is_digest) && is_count(epoch) && is_count(number)
+    let count = |text: &str| text.parse::<u64>().ok().filter(|count| count.to_string() == text);
+    let is_own = (begin == UNFINISHED || is_digest) && count(number).is_some();
+    (is_own && parts.next().is_none()).then(|| count(epoch)).flatten()
 }
 
 /// The folder of image files, and the bytes in it.
@@ -388,7 +389,13 @@ mod tests {
         fs::create_dir(folder.join(&not_files[2])).expect("made");
         fs::write(folder.join(&not_files[2]).join("new-1-2"), "precious").expect("writable");
 
+        // Another gateway, which still drains.
+        let _lock = dir.lock("gateway-4").expect("free");
+        let draining = Arc::new(ImageStore::new(&dir, 4));
+        let kept = draining.begin(1).expect("room");
         prepare(&dir).expect("cleaned");
+        assert_eq!(names(&folder).iter().filter(|name| *name == "new-4-0").count(), 1);
+        drop(kept);
         let mut expected: Vec<String> = foreign.iter().chain(&not_files).cloned().collect();
         expected.sort();
         assert_eq!(names(&folder), expected);

@@ -35,9 +35,9 @@ use crate::turns::Party;
 /// Time for the first authenticated request. A client opens a connection in order to send one. A
 /// client that waits for its user can connect again within a round trip.
 pub const UNUSED: Duration = Duration::from_secs(30);
-/// Time for an idle connection to close after it was asked to (GOAWAY): for the round trip of its peer, and for the
-/// rest of an answer that waits in the connection for the peer to read. As long as a peer may take
-/// to answer a ping.
+/// Time for an idle connection to close after it was asked to (GOAWAY): for the round trip of its
+/// peer, and for the rest of an answer that waits in the connection for the peer to read. As long
+/// as a peer may take to answer a ping.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(5);
 /// Shed connections that are being closed at once. Each is a descriptor beyond
 /// `limits.connections`.
@@ -55,7 +55,8 @@ struct Table {
     most: usize,
     most_of_peer: usize,
     state: Mutex<State>,
-    /// Open connections, those without a slot included.
+    /// Connections that were accepted and are open. One with a slot, or whose slot was given away,
+    /// counts twice.
     open: watch::Sender<usize>,
 }
 
@@ -83,6 +84,8 @@ struct Activity {
     open_requests: usize,
     /// Whether there ever was an authenticated request.
     is_used: bool,
+    /// The task waits for a time without a request, so each request wakes it.
+    awaits_idle: bool,
     stage: ConnectionStage,
 }
 
@@ -160,16 +163,33 @@ impl Connections {
         Ok(ConnectionSlot(ConnectionHandle { table: Arc::clone(&self.0), id, peer, activity }))
     }
 
-    /// Closes a connection at once that would be shed, without GOAWAY: no connection can be accepted
-    /// without its descriptor.
+    /// Closes a connection at once that would be shed, without GOAWAY: no connection can be
+    /// accepted without its descriptor.
     pub fn free_descriptor(&self) {
         self.0.lock().shed(ConnectionStage::Cut, |_| true);
+    }
+
+    /// Counts a connection that was accepted and has no slot yet, until the returned value is
+    /// dropped.
+    pub fn accepted(&self) -> OpenConnection {
+        self.0.open.send_modify(|open| *open += 1);
+        OpenConnection(Arc::clone(&self.0))
     }
 
     /// Resolves when no connection is open.
     pub async fn all_closed(&self) {
         // This table owns the sender, so the wait ends by the condition alone.
         let _ = self.0.open.subscribe().wait_for(|open| *open == 0).await;
+    }
+}
+
+/// A connection from its acceptance to its end.
+#[derive(Debug)]
+pub struct OpenConnection(Arc<Table>);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.open.send_modify(|open| *open -= 1);
     }
 }
 
@@ -220,12 +240,29 @@ impl ConnectionSlot {
     pub async fn leaves(&self) {
         let mut changes = self.0.activity.subscribe();
         loop {
-            let Activity { open_requests, is_used, stage } = *changes.borrow_and_update();
+            let Activity { open_requests, is_used, stage, .. } = *changes.borrow_and_update();
             if stage != ConnectionStage::Open {
                 return;
             }
             tokio::select! {
                 () = tokio::time::sleep(UNUSED), if open_requests == 0 && !is_used => return,
+                // This slot owns the sender.
+                _ = changes.changed() => {}
+            }
+        }
+    }
+
+    /// Resolves when no request has been open on the connection for this time, counted from now.
+    pub async fn idle_for(&self, time: Duration) {
+        {
+            let _ordered = self.0.table.lock();
+            self.0.activity.send_modify(|activity| activity.awaits_idle = true);
+        }
+        let mut changes = self.0.activity.subscribe();
+        loop {
+            let open_requests = changes.borrow_and_update().open_requests;
+            tokio::select! {
+                () = tokio::time::sleep(time), if open_requests == 0 => return,
                 // This slot owns the sender.
                 _ = changes.changed() => {}
             }
@@ -246,7 +283,7 @@ impl ConnectionSlot {
         let mut changes = self.0.activity.subscribe();
         let mut unknown = std::pin::pin!(tokio::time::sleep(CLOSE_GRACE));
         loop {
-            let Activity { open_requests, is_used, stage } = *changes.borrow_and_update();
+            let Activity { open_requests, is_used, stage, .. } = *changes.borrow_and_update();
             if stage == ConnectionStage::Cut {
                 return;
             }
@@ -352,7 +389,7 @@ impl Activity {
     /// Whether a request changes what the connection's task waits for. If not, the task is not
     /// woken for each of them.
     fn matters(&self) -> bool {
-        !self.is_used || self.stage != ConnectionStage::Open
+        !self.is_used || self.awaits_idle || self.stage != ConnectionStage::Open
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::header::{CONNECTION, HeaderValue};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -17,9 +18,10 @@ use paceline_process::task;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 use super::WireProtocol;
-use super::connections::{ConnectionSlot, Connections, UNUSED};
+use super::connections::{ConnectionSlot, Connections, OpenConnection, UNUSED};
 use super::key::AskKey;
 use super::layer::Layered;
 use super::opening::{self, Opened, OpeningGuard, Openings};
@@ -43,9 +45,30 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// of HTTP/1 is closed after it: clients that keep connections expect that, and cannot be asked by
 /// a ping whether they are still there.
 const HTTP1_HEADER_TIMEOUT: Duration = UNUSED;
+/// A connection of HTTP/1 that a leaving gateway has is closed after this time without a request. A
+/// client cannot be asked to send no further one, and must not send it at the moment of the close.
+/// Clients that keep connections for 5 s, such as httpx, have dropped theirs by then.
+const LEFT_IDLE: Duration = Duration::from_secs(6);
 /// Pause after `accept` failed, as it does without free descriptors: as it stands, the next try
 /// would fail as well.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+
+/// The two ends of the connections of a gateway.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// Cancelled when a successor serves further connections: none is accepted, and each that is
+    /// open is closed after its requests, those on their way included. `closing` cancels it too.
+    pub leaving: CancellationToken,
+    /// Cancelled to close every connection.
+    pub closing: CancellationToken,
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        let closing = CancellationToken::new();
+        Self { leaving: closing.child_token(), closing }
+    }
+}
 
 /// State that the connections of all listening sockets share.
 #[derive(Clone, Debug)]
@@ -55,20 +78,15 @@ pub struct Listeners {
     bounds: MessageBounds,
     connections: Connections,
     openings: Openings,
-    closing: CancellationToken,
+    ends: Ends,
     /// Whether the last connection was closed because all slots are taken.
     is_full: Arc<AtomicBool>,
 }
 
 impl Listeners {
     /// No connections, within `limits`. Bodies take their bytes from `budget`. The connections are
-    /// closed when `closing` is cancelled.
-    pub fn new(
-        guard: Guard,
-        limits: &LimitsConfig,
-        budget: ByteBudget,
-        closing: CancellationToken,
-    ) -> Self {
+    /// closed when a token of `ends` is cancelled.
+    pub fn new(guard: Guard, limits: &LimitsConfig, budget: ByteBudget, ends: Ends) -> Self {
         let bounds = MessageBounds {
             time: Duration::from_secs(limits.message_s),
             bytes: limits.max_message_bytes,
@@ -80,7 +98,7 @@ impl Listeners {
             bounds,
             connections: Connections::new(limits),
             openings: Openings::default(),
-            closing,
+            ends,
             is_full: Arc::default(),
         }
     }
@@ -97,16 +115,20 @@ impl Listeners {
         loop {
             let accepted = tokio::select! {
                 biased;
-                () = self.closing.cancelled() => break,
+                () = self.ends.leaving.cancelled() => break,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
                     failing = false;
+                    let accepted = self.connections.accepted();
                     let opening = self.openings.begin();
                     let work =
                         self.clone().connection(stream, peer.ip(), opening, protocol.clone());
-                    task::spawn("connection", work);
+                    task::spawn("connection", async move {
+                        let _open: OpenConnection = accepted;
+                        work.await;
+                    });
                 }
                 Err(error) => {
                     // One line for each row of failures.
@@ -137,7 +159,7 @@ impl Listeners {
     ) {
         let opened = tokio::select! {
             biased;
-            () = self.closing.cancelled() => return,
+            () = self.ends.closing.cancelled() => return,
             () = moment.cut() => return,
             opened = opening::open(stream, P::tls(&self.guard), P::HTTP1) => opened,
         };
@@ -192,14 +214,23 @@ impl Listeners {
         let track =
             TrackRequests::<P>::new(slot.handle(), self.guard.has_keys(), self.bounds.clone());
         let requests = Layered::new(protocol.service(), track);
-        let service = Layered::new(requests, AskKey::new(protocol, self.guard, peer));
+        let service = Layered::new(requests, AskKey::new(protocol, self.guard.clone(), peer));
+        let leaving = self.ends.leaving.clone();
+        let service = service.map_response(move |mut response: http::Response<_>| {
+            // HTTP/2 has GOAWAY for it.
+            if !is_http2 && leaving.is_cancelled() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        });
         let service = TowerToHyperService::new(service);
         let mut connection =
             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let outcome = tokio::select! {
             outcome = connection.as_mut() => Some(outcome),
-            () = self.closing.cancelled() => None,
+            () = self.ends.closing.cancelled() => None,
             () = slot.leaves() => None,
+            () = self.left(is_http2, &slot) => None,
         };
         let outcome = match outcome {
             Some(outcome) => outcome,
@@ -214,6 +245,17 @@ impl Listeners {
         };
         if let Err(error) = outcome {
             tracing::debug!(error, "connection ended");
+        }
+    }
+
+    /// Resolves when this gateway leaves and its client can be asked to close the connection.
+    /// HTTP/2 has a message for that, which cannot cross a request: the requests before its answer
+    /// are served. A connection of HTTP/1 is closed with the next answer, or after a time without a
+    /// request.
+    async fn left(&self, is_http2: bool, slot: &ConnectionSlot) {
+        self.ends.leaving.cancelled().await;
+        if !is_http2 {
+            slot.idle_for(LEFT_IDLE).await;
         }
     }
 
@@ -260,19 +302,26 @@ mod tests {
     use crate::front::http::{Cors, HttpWire, Sites};
     use crate::inference::standing::Standing;
 
-    fn listeners(guard: Guard, closing: CancellationToken) -> Listeners {
+    fn listeners(guard: Guard, ends: Ends) -> Listeners {
         let limits = LimitsConfig::default();
-        Listeners::new(guard, &limits, ByteBudget::new(limits.body_bytes), closing)
+        Listeners::new(guard, &limits, ByteBudget::new(limits.body_bytes), ends)
     }
 
     /// A connection of this client, in one process and in paused time, and its task on the
     /// gateway's side.
     async fn connected() -> (SendRequest<Bytes>, JoinHandle<()>, watch::Sender<Standing>) {
+        let (requests, served, _, standing) = connected_with_ends().await;
+        (requests, served, standing)
+    }
+
+    /// As [`connected`], and the ends of the gateway's connections.
+    async fn connected_with_ends()
+    -> (SendRequest<Bytes>, JoinHandle<()>, Ends, watch::Sender<Standing>) {
         let (standing, seen) = watch::channel(Standing::default());
-        let closing = CancellationToken::new();
-        let routes = tonic::service::Routes::new(health(seen, closing.clone()));
+        let ends = Ends::default();
+        let routes = tonic::service::Routes::new(health(seen, ends.leaving.clone()));
         let guard = Guard::prepare(&Config::default()).expect("no files");
-        let server = listeners(guard, closing);
+        let server = listeners(guard, ends.clone());
         let here = IpAddr::from([127, 0, 0, 1]);
         let slot = server.connections.enter(here).expect("room");
         let (client, socket) = tokio::io::duplex(64 << 10);
@@ -283,7 +332,7 @@ mod tests {
         let (requests, connection) = h2::client::handshake(client).await.expect("HTTP/2");
         // The tests check its end on the gateway's side.
         task::spawn("client", async { drop(connection.await) });
-        (requests, served, standing)
+        (requests, served, ends, standing)
     }
 
     /// Sends the headers of a request to health, and its message if there is one. Returns the
@@ -344,8 +393,15 @@ mod tests {
 
     /// A connection of HTTP/1 in paused time, and its task on the gateway's side.
     async fn connected_http1() -> (tokio::io::DuplexStream, JoinHandle<()>) {
+        let (client, served, _) = connected_http1_with_ends().await;
+        (client, served)
+    }
+
+    /// As [`connected_http1`], and the ends of the gateway's connections.
+    async fn connected_http1_with_ends() -> (tokio::io::DuplexStream, JoinHandle<()>, Ends) {
         let guard = Guard::prepare(&Config::default()).expect("no files");
-        let server = listeners(guard, CancellationToken::new());
+        let ends = Ends::default();
+        let server = listeners(guard, ends.clone());
         let here = IpAddr::from([127, 0, 0, 1]);
         let slot = server.connections.enter(here).expect("room");
         let (client, socket) = tokio::io::duplex(64 << 10);
@@ -354,7 +410,69 @@ mod tests {
         let wire = HttpWire::new(router, Sites::new(&[], Cors::new(&[])));
         let served =
             task::spawn("connection", server.serve_stream(socket, false, here, slot, wire));
-        (client, served)
+        (client, served, ends)
+    }
+
+    /// Reads from a connection of HTTP/1 until an empty body's answer is there.
+    async fn answer(client: &mut tokio::io::DuplexStream) -> String {
+        let mut text = Vec::new();
+        while !text.ends_with(b"\r\n\r\n") {
+            text.push(client.read_u8().await.expect("an answer"));
+        }
+        String::from_utf8(text).expect("text")
+    }
+
+    const ECHO: &[u8] = b"POST /echo HTTP/1.1\r\ncontent-length: 0\r\n\r\n";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leaving_gateway_closes_a_connection_with_the_answer_to_its_next_request() {
+        let (mut client, served, ends) = connected_http1_with_ends().await;
+        client.write_all(ECHO).await.expect("open");
+        let first = answer(&mut client).await;
+        assert!(!first.contains("connection: close"), "{first}");
+        ends.leaving.cancel();
+        let nearly = LEFT_IDLE - Duration::from_secs(1);
+        tokio::time::sleep(nearly).await;
+        client.write_all(ECHO).await.expect("open");
+        let last = answer(&mut client).await;
+        assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
+        served.await.expect("closed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leaving_gateway_closes_a_connection_without_a_request_after_six_seconds() {
+        for requests in [0, 1] {
+            let (mut client, mut served, ends) = connected_http1_with_ends().await;
+            for _ in 0..requests {
+                client.write_all(ECHO).await.expect("open");
+                answer(&mut client).await;
+            }
+            ends.leaving.cancel();
+            let nearly = LEFT_IDLE - Duration::from_secs(1);
+            assert!(tokio::time::timeout(nearly, &mut served).await.is_err(), "{requests}");
+            let rest = Duration::from_secs(2);
+            assert!(tokio::time::timeout(rest, served).await.is_ok(), "{requests}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leaving_gateway_closes_a_connection_of_http_2_after_its_requests() {
+        let (requests, mut served, ends, _standing) = connected_with_ends().await;
+        assert_eq!(ask(&requests, "Check", Some(EMPTY)).await.status(), 200);
+        // Its message is still to come.
+        let mut open = requests.clone().ready().await.expect("open");
+        let request = http::Request::post("http://localhost/grpc.health.v1.Health/Check")
+            .header("content-type", "application/grpc")
+            .body(())
+            .expect("a request");
+        let (response, mut body) = open.send_request(request, false).expect("sent");
+        ends.leaving.cancel();
+        let some = Duration::from_secs(3);
+        assert!(tokio::time::timeout(some, &mut served).await.is_err(), "a request is open");
+        body.send_data(Bytes::from_static(EMPTY), true).expect("sent");
+        assert_eq!(response.await.expect("served").status(), 200);
+        tokio::time::timeout(some, served).await.expect("closed").expect("no panic");
+        assert!(requests.ready().await.is_err(), "the client is asked to connect again");
     }
 
     #[tokio::test(start_paused = true)]

@@ -164,6 +164,7 @@ mod tests {
             ServiceState { can_serve, model: Some(ModelInfo::default()), ..Default::default() };
         Standing {
             ending: false,
+            leaving: false,
             supervisor: Some(Attached {
                 term: Term(1),
                 service: Some(service),
