@@ -71,7 +71,7 @@ soak "The pool of helper threads with one more preemption in each model" \
 soak "200 shapes of schemas, 50 schemas in every way, and the time of a mask" \
     cargo_test $LOCKED --release -p paceline-target --lib --test grammar -- --ignored --nocapture schemas mask_of
 # shellcheck disable=SC2086
-soak "10,000 interleavings of the target's batch" \
+soak "10,500 interleavings of the target's batch" \
     cargo_test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
 # The dev profile, for the same reason.
 # shellcheck disable=SC2086

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use paceline_process::Clock;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::RouteWish;
+use paceline_tests::ask::Ask;
 use paceline_tests::prompts::some_of_each;
 use paceline_tests::stack::Pending;
 use paceline_tests::{Stack, chat, kill_at_once, programs, signal, wait};
@@ -54,8 +55,13 @@ fn first_served(stack: &Stack) -> u32 {
     refused
 }
 
+/// A request that still runs when the supervisor is killed.
+fn long() -> Ask {
+    chat("Tell a long story.").exactly(200)
+}
+
 fn load(stack: &Stack) -> Vec<Pending> {
-    (0..4).map(|_| stack.start(chat("Tell a long story.").exactly(600))).collect()
+    (0..4).map(|_| stack.start(long())).collect()
 }
 
 /// Kills supervisors under load, once a round. Returns the milliseconds from the start of each next
@@ -63,7 +69,7 @@ fn load(stack: &Stack) -> Vec<Pending> {
 fn killed_under_load(rounds: usize) -> Vec<u64> {
     let stack = Stack::drafting(LONG_LEASE);
     let before = stack.status().expect("status");
-    let expected = stack.ask(chat("Tell a long story.").exactly(600)).expect("served");
+    let expected = stack.ask(long()).expect("served");
     let (mut figures, mut drafted) = (vec![], 0);
     for round in 0..rounds {
         let running = load(&stack);
@@ -109,10 +115,10 @@ fn killed_under_load(rounds: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_supervisor_killed_ten_times_under_load_leaves_the_workers_as_they_are() {
-    let figures = killed_under_load(10);
+fn a_supervisor_killed_three_times_under_load_leaves_the_workers_as_they_are() {
+    let figures = killed_under_load(3);
     // The goal is a second; a loose bound for a busy machine.
-    assert!(figures[9] <= 3_000, "{figures:?}");
+    assert!(figures[2] <= 3_000, "{figures:?}");
 }
 
 #[test]

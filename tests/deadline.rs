@@ -24,6 +24,9 @@ use tonic_types::StatusExt as _;
 /// for no second one.
 const ONE_LONG: &str = "kv.budget_bytes = 34078720\nkv.hidden_window = 0\n";
 
+/// Tokens of a prompt that takes a second or two to read.
+const LONG: u32 = 2_400;
+
 /// Ids that no other request begins with.
 fn ids(count: u32, salt: u32) -> Vec<u32> {
     (0..count).map(|at| 100 + (at * 7 + salt * 131) % 3_000).collect()
@@ -150,12 +153,12 @@ fn a_deadline_ends_prefill_and_an_impossible_one_is_refused() {
     // Duration of these prompts on this machine.
     let mut fastest_ms = f64::INFINITY;
     for salt in 0..3 {
-        let answer = stack.ask(continue_ids(&ids(3_800, salt)).exactly(1)).expect("served");
+        let answer = stack.ask(continue_ids(&ids(LONG, salt)).exactly(1)).expect("served");
         fastest_ms = fastest_ms.min(answer.end.timing.expect("timing").ttft_ms);
     }
     // Too little was measured to refuse anything: it is begun, and ended on its way.
     let time_ms = (fastest_ms / 3.0) as u64;
-    let (got, outcome, _) = send(&stack, ids(3_800, 10), 100, time_ms);
+    let (got, outcome, _) = send(&stack, ids(LONG, 10), 100, time_ms);
     passed(
         &outcome.expect_err("the prompt takes three times as long"),
         got,
@@ -164,19 +167,19 @@ fn a_deadline_ends_prefill_and_an_impossible_one_is_refused() {
     assert_eq!(got, 0);
     all_free(&stack);
     // Now it is known. A few are admitted all the same, as probes, and pass their deadline.
-    for salt in 3..10 {
-        stack.ask(continue_ids(&ids(3_800, salt)).exactly(1)).expect("served");
+    for salt in 3..9 {
+        stack.ask(continue_ids(&ids(LONG, salt)).exactly(1)).expect("served");
     }
     let mut reasons = vec![];
     for salt in 11..14 {
-        let (got, outcome, _) = send(&stack, ids(3_800, salt), 100, time_ms);
+        let (got, outcome, _) = send(&stack, ids(LONG, salt), 100, time_ms);
         let status = outcome.expect_err("it cannot be met");
         assert_eq!((status.code(), got), (Code::DeadlineExceeded, 0), "{status:?}");
         reasons.extend(Reason::of(&status));
     }
     assert_eq!(reasons, [Reason::DeadlineInfeasible; 3]);
     // A request with enough time is served.
-    let (_, outcome, _) = send(&stack, ids(3_800, 20), 1, 60_000);
+    let (_, outcome, _) = send(&stack, ids(LONG, 20), 1, 60_000);
     outcome.expect("in time");
     stack.stop();
 }

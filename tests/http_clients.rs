@@ -5,13 +5,21 @@
 //! The tests' expectations of the packages are asserted in Python, in `tests/http_clients`.
 //! `scripts/test-more.sh` installs the packages first, so no test uses a network.
 
+#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
 use paceline_proto::v1::CountTokensRequest;
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::python::{Clients, Packages};
+use paceline_tests::replay::kinds::service;
 use paceline_tests::skip::smollm2;
-use paceline_tests::{Stack, model, repository, share};
+use paceline_tests::stack::Pending;
+use paceline_tests::{Stack, chat, model, repository, share, signal, wait};
 use serde_json::{Value, json};
 
 /// The name of the served model.
@@ -130,6 +138,56 @@ manners! {
     fn instructor_forced_tool_calls = with_tools("litellm_instructor.py", "instructor_tools");
     #[ignore = "more: a package of a registry"]
     fn aider_turn_is_served = with_the_pair("aider_turn.py", "whole");
+}
+
+/// Runs the streams of a package, and kills the target under each. The other stream runs so that no
+/// end of the target counts against the package's request.
+fn killed_under(test: &str, package: &str) {
+    let Some(clients) = Clients::installed(test) else { return };
+    let stack = service("supervisor.restarts = 100000\nlimits.queue_wait_s = 60\n");
+    let mut command = clients.command(&["killed.py", package]);
+    command.env("PACELINE_HTTP", stack.http_address()).env("PACELINE_MODEL", served(&stack));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = command.spawn().expect("it starts");
+    let mut orders = program.stdin.take().expect("a pipe");
+    let (mut other, mut before) = (None, 0);
+    for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
+        let line = line.expect("text");
+        match line.as_str() {
+            "ready" => {
+                let running = stack.start(chat("Count to ten.").exactly(3_000));
+                wait("the other stream", || (running.tokens() > 0).then_some(()));
+                other = Some(running);
+                writeln!(orders, "go").expect("it reads");
+            }
+            "begun" => {
+                before = stack.pid("target");
+                signal(before, Signal::SIGKILL);
+            }
+            _ => {
+                println!("{line}");
+                other.take().map(Pending::hang_up);
+                stack.wait_status("another target", |status| {
+                    status["target"]["state"] == "ready" && status["target"]["pid"] != before
+                });
+            }
+        }
+    }
+    let status = program.wait().expect("a child");
+    assert!(status.success(), "{command:?} ended with {status}");
+    stack.stop();
+}
+
+#[test]
+#[ignore = "more: a package of a registry"]
+fn openai_streams_are_the_same_after_a_killed_target() {
+    killed_under("openai_streams_are_the_same_after_a_killed_target", "openai");
+}
+
+#[test]
+#[ignore = "more: a package of a registry"]
+fn anthropic_streams_are_the_same_after_a_killed_target() {
+    killed_under("anthropic_streams_are_the_same_after_a_killed_target", "anthropic");
 }
 
 /// A sampled conversation over gRPC: its text, and the tokens of its prompt by `CountTokens`.

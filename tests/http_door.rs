@@ -242,7 +242,7 @@ fn slow_readers_slow_nobody(streams: u32, seconds: u64) {
 
 #[test]
 fn twenty_streams_with_two_slow_readers_keep_their_pace_and_more_are_refused_at_once() {
-    slow_readers_slow_nobody(20, 10);
+    slow_readers_slow_nobody(20, 6);
 }
 
 #[test]

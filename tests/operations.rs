@@ -444,7 +444,7 @@ fn a_crash_looping_drafter_delays_no_plain_request() {
     let restarts = || stack.snapshot().expect("it answers").drafter.unwrap_or_default().restarts;
     // In turns on one service, so that what else the machine does falls on both.
     let (mut without, mut with) = (vec![], vec![]);
-    for _ in 0..4 {
+    for _ in 0..2 {
         stack.drafter(&["stop"]);
         without.extend((0..8).map(|_| plain_ms(&stack)));
         // A command that starts it waits for a link, and that it has before it falls.

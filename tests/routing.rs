@@ -4,8 +4,8 @@
 use std::process::{Command, Output};
 
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
+use paceline_tests::probe::TargetProbe;
 use paceline_tests::prompts::{prompts, reference, same_but_near_ties, some_of_each};
-use paceline_tests::stack::TargetProbe;
 use paceline_tests::{Stack, programs, wait};
 use serde_json::Value;
 

@@ -156,8 +156,9 @@ fn lanes_agree_on_tokens_and_log_probabilities_with_every_sampler() {
                     .with_logprobs(3)
             })
             .collect();
+        let plain: Vec<_> = asks.iter().map(|ask| stack.start(reference(ask.clone()))).collect();
         let plain: Vec<Answer> =
-            asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
+            plain.into_iter().map(|pending| pending.finish().expect("served")).collect();
         let fast = |ask: &Ask| ask.clone().route(RouteWish::Speculative);
         let alone: Vec<Answer> =
             asks.iter().map(|ask| stack.ask(fast(ask)).expect("served")).collect();

@@ -11,8 +11,8 @@ use nix::unistd::Pid;
 use paceline_process::clock::monotonic_ns;
 use paceline_tests::ask::Ask;
 use paceline_tests::memory::{memory, resident, settle};
+use paceline_tests::probe::TargetProbe;
 use paceline_tests::prompts::{Dice, reference, same_but_near_ties, some_of_each};
-use paceline_tests::stack::TargetProbe;
 use paceline_tests::{Answer, Stack, continue_ids, usage, wait};
 use tonic::Code;
 

@@ -205,8 +205,9 @@ async fn broken(
     let code = status.as_ref().map(Status::code);
     match status.as_ref().and_then(Reason::of) {
         // The epoch that it was admitted to is over, or this supervisor is. Clients do not know
-        // epochs.
-        None | Some(Reason::StaleEpoch | Reason::StaleTerm) => {}
+        // epochs. A target that drains was stopped by a signal, or with the service, of which the
+        // core knows.
+        None | Some(Reason::StaleEpoch | Reason::StaleTerm | Reason::Draining) => {}
         Some(_) => return status.unwrap_or_else(|| gone("its stream broke")),
     }
     let status = match tokio::time::timeout(BROKEN_STREAM_TIMEOUT, aborted(aborts, epoch)).await {

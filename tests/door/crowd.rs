@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{GenerateRequest, Limits, generate_request::Prompt};
-use paceline_tests::{Stack, chat, wait};
+use paceline_tests::{Stack, chat, images, wait};
 use tonic::transport::Endpoint;
 
 use crate::http2::{connect, frame, headers, send};
@@ -55,7 +55,8 @@ const TOKENS: u32 = 1_400;
 
 #[test]
 fn twenty_four_unread_streams_with_logprobs_do_not_stop_a_reader() {
-    let stack = Stack::ready("limits.unread_s = 600\nrouting.force = \"plain\"\n");
+    // The tiny model: its steps are short, and the streams are as long.
+    let stack = images::seeing("limits.unread_s = 600\nrouting.force = \"plain\"\n");
     let endpoint =
         Endpoint::from_shared(format!("http://{}", stack.address())).expect("an address");
     let endpoint =

@@ -9,7 +9,7 @@ use paceline_tests::prompts::{Dice, some_of_each};
 use paceline_tests::{Answer, Stack, signal, wait};
 
 use crate::support::{
-    MANY_RESTARTS, Resources, finish, references, short, start_eight, wait_for_resources,
+    MANY_RESTARTS, finish, references, resources, short, start_eight, wait_for_resources,
 };
 
 /// How much longer a stream may stand still than the longest pause of undisturbed streams in the
@@ -55,7 +55,7 @@ fn killed_and_frozen(rounds: u64, bound: impl FnOnce(f64) -> ExtraPause) {
     let longest =
         |answers: &[Answer]| answers.iter().map(Answer::longest_gap_ms).fold(0.0, f64::max);
     let usual = longest(&warm);
-    let before = Resources::of(&stack);
+    let before = resources(&stack);
     let target = stack.pid("target");
     for round in 0..rounds {
         stack.wait_linked();
@@ -84,7 +84,7 @@ fn killed_and_frozen(rounds: u64, bound: impl FnOnce(f64) -> ExtraPause) {
 
 #[test]
 fn a_drafter_that_is_killed_or_frozen_costs_no_token() {
-    killed_and_frozen(8, ExtraPause::beside_other_work);
+    killed_and_frozen(4, ExtraPause::beside_other_work);
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn check_identity(stack: &Stack, prompts: &[Prompt]) {
 #[test]
 fn speculative_streams_equal_plain_streams() {
     let stack = Stack::drafting("");
-    check_identity(&stack, &some_of_each(3));
+    check_identity(&stack, &some_of_each(2));
     let answer =
         stack.ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative)).expect("served");
     assert_eq!(answer.route().0, Lane::Speculative);

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use paceline_process::Clock;
 use paceline_proto::v1::RouteWish;
-use paceline_tests::prompts::{Dice, reference, same_but_near_ties, some_of_each};
+use paceline_tests::prompts::{Dice, Prompt, reference, same_but_near_ties, some_of_each};
 use paceline_tests::{Stack, wait};
 
 use crate::support::{
-    MANY_RESTARTS, Resources, finish, references, short, start_eight, wait_for_resources,
+    MANY_RESTARTS, finish, references, resources, short, start_eight, wait_for_resources,
 };
 
 /// The scripted drafter that was built with this test.
@@ -30,14 +30,20 @@ fn scripted(settings: &str) -> (Stack, PathBuf) {
     (stack, fault_file)
 }
 
+/// Prompts whose answers have at most `tokens` tokens.
+fn within(prompts: Vec<Prompt>, tokens: u32) -> Vec<Prompt> {
+    let shorter = |Prompt { kind, ask }| Prompt { kind, ask: ask.max_tokens(tokens) };
+    prompts.into_iter().map(shorter).collect()
+}
+
 /// The scripted drafter breaks each rule in turn, at a random round of eight streams.
 fn breaks_the_protocol(rounds: u64) {
     let (stack, fault_file) = scripted(&format!("{MANY_RESTARTS}supervisor.hang_s = 3\n"));
-    let prompts = short();
+    let prompts = within(short(), 40);
     let plain = references(&stack, &prompts);
     let (mut dice, mut near_ties) = (Dice(11), 0);
     finish(start_eight(&stack, &prompts, 0), &plain, "warm", &mut near_ties);
-    let before = Resources::of(&stack);
+    let before = resources(&stack);
     let target = stack.pid("target");
     let faults = [
         "exit_in_the_handshake",

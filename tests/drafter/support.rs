@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use paceline_proto::v1::{RouteWish, Speculation};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Prompt, reference, same_but_near_ties, some_of_each};
+use paceline_tests::resources::Resources;
 use paceline_tests::stack::Pending;
-use paceline_tests::{Answer, Stack, repository, usage, wait};
+use paceline_tests::{Answer, Stack, repository, wait};
 
 /// A restart budget that these tests do not use up.
 pub const MANY_RESTARTS: &str = "supervisor.restarts = 100000\n";
@@ -25,58 +26,12 @@ pub fn short() -> Vec<Prompt> {
         .collect()
 }
 
-/// Resources that one process holds.
-#[derive(Clone, Copy, Debug)]
-struct ProcessResources {
-    descriptors: usize,
-    threads: usize,
-    /// Segments of shared memory. 0 on systems where they have no name by which to count them.
-    segments: usize,
-}
+/// Processes that live on when a drafter ends.
+const LIVE_ON: [&str; 2] = ["target", "supervisor"];
 
-impl ProcessResources {
-    fn of(pid: u32) -> Self {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        Self {
-            descriptors: usage::descriptors(pid).unwrap_or_default(),
-            threads: usage::threads(pid).unwrap_or_default(),
-            segments: maps.lines().filter(|line| line.contains("/memfd:")).count(),
-        }
-    }
-
-    fn within(self, before: Self) -> bool {
-        self.descriptors <= before.descriptors
-            && self.threads <= before.threads
-            && self.segments <= before.segments
-    }
-}
-
-/// Resources of which a service must not hold more after a round than before.
-#[derive(Clone, Debug)]
-pub struct Resources {
-    processes: usize,
-    target: ProcessResources,
-    supervisor: ProcessResources,
-}
-
-impl Resources {
-    /// Resources that the service holds now.
-    pub fn of(stack: &Stack) -> Self {
-        let status = stack.snapshot().expect("it answers");
-        Self {
-            processes: stack.processes().len(),
-            target: ProcessResources::of(status.target.unwrap_or_default().pid),
-            supervisor: ProcessResources::of(status.supervisor.unwrap_or_default().pid),
-        }
-    }
-
-    /// Whether the number of processes is equal, and nothing else is more: an idle helper thread
-    /// ends after a while.
-    fn within(&self, before: &Self) -> bool {
-        self.processes == before.processes
-            && self.target.within(before.target)
-            && self.supervisor.within(before.supervisor)
-    }
+/// Resources that the target and the supervisor hold now.
+pub fn resources(stack: &Stack) -> Resources {
+    Resources::of(stack, &LIVE_ON)
 }
 
 /// Waits until the service holds no more than before.
@@ -84,7 +39,7 @@ pub fn wait_for_resources(stack: &Stack, before: &Resources, what: &str) {
     let mut now = None;
     let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         wait("the resources of before", || {
-            let found = Resources::of(stack);
+            let found = resources(stack);
             let settled = found.within(before);
             now = Some(found);
             settled.then_some(())
@@ -118,11 +73,7 @@ pub fn compare_with_plain(
 ) -> Drafted {
     let fast = |ask: &Ask| ask.clone().route(RouteWish::Speculative);
     let alone: Vec<Answer> = asks.iter().map(|ask| stack.ask(fast(ask)).expect("served")).collect();
-    let together: Vec<Answer> = asks
-        .chunks(8)
-        .flat_map(|asks| asks.iter().map(|ask| stack.start(fast(ask))).collect::<Vec<_>>())
-        .map(|pending| pending.finish().expect("served"))
-        .collect();
+    let together = eight_at_a_time(stack, asks.iter().map(fast));
     for (at, plain) in plain.iter().enumerate() {
         for (answers, how) in [(&alone, "alone"), (&together, "together")] {
             let what = format!("{what}, request {at}, {how}");
@@ -150,9 +101,19 @@ impl Compared {
     }
 }
 
-/// The plain answers to these requests.
+/// The plain answers to these requests, eight at a time: `tests/generate.rs` shows that a plain
+/// request alone has the same tokens.
 pub fn plain_answers(stack: &Stack, asks: &[Ask]) -> Vec<Answer> {
-    asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect()
+    eight_at_a_time(stack, asks.iter().cloned().map(reference))
+}
+
+/// Answers to these requests, of which eight run at once.
+fn eight_at_a_time(stack: &Stack, asks: impl Iterator<Item = Ask>) -> Vec<Answer> {
+    let asks: Vec<Ask> = asks.collect();
+    asks.chunks(8)
+        .flat_map(|asks| asks.iter().map(|ask| stack.start(ask.clone())).collect::<Vec<_>>())
+        .map(|pending| pending.finish().expect("served"))
+        .collect()
 }
 
 /// Every second request is sampled.

@@ -13,7 +13,7 @@ use paceline_proto::v1::{ContentPart, Image, ImageUrl, Message};
 use serde_json::{Value, json};
 
 use crate::ask::{Ask, conversation};
-use crate::model::{Weights, assemble};
+use crate::model::{Weights, assemble, set_template, tools_and_thoughts};
 use crate::prompts::Dice;
 use crate::{Stack, repository};
 
@@ -27,13 +27,29 @@ pub fn hybrid_model() -> PathBuf {
     repository().join("models/tests/golden/qwen3_5-vl-tiny")
 }
 
-/// Writes a copy of a model without the tensors of its tower into `to`, as mlx-lm's conversions are.
-pub fn without_tower(from: &Path, to: &Path) {
+/// Writes a copy of the model into `to` whose template knows images, tools and thoughts.
+pub fn templated(to: &Path) {
+    copy(&model(), to);
+    set_template(to, &tools_and_thoughts(PARTS));
+}
+
+/// Writes a content that is a text, or parts of which some are images.
+const PARTS: &str = "{%- if m.content is string %}{{- m.content }}{%- else %}{%- for part in m.content or [] %}\
+{%- if part.type == 'image' or 'image' in part or 'image_url' in part %}{{- '<|vision_start|><|image_pad|><|vision_end|>' }}\
+{%- elif 'text' in part %}{{- part.text }}{%- endif %}{%- endfor %}{%- endif %}";
+
+/// Copies the files of a model.
+fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).expect("the directory is the test's own");
     for entry in std::fs::read_dir(from).expect("the model is in the repository") {
         let entry = entry.expect("readable");
         std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
     }
+}
+
+/// Writes a copy of a model without the tensors of its tower into `to`, as mlx-lm's conversions are.
+pub fn without_tower(from: &Path, to: &Path) {
+    copy(from, to);
     let file = "model.safetensors";
     let text = Weights::read(&from.join(file)).kept(|name| !name.contains("visual"));
     std::fs::write(to.join(file), text.bytes()).expect("written");

@@ -6,12 +6,24 @@ use serde_json::{Value, json};
 
 use crate::repository;
 
-/// The pair's template with tools, in the place of another role: the pair was trained to answer
-/// with tool calls without any description of them.
-const CALLING: &str = "{%- if tools %}{{- '<|im_start|>tools\n' }}{%- for t in tools %}{{- t | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}\
-{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}{%- if m.content %}{{- m.content }}{%- endif %}\
-{%- for c in m.tool_calls or [] %}{{- '<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}\n</tool_call>' }}{%- endfor %}\
-{{- '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}";
+/// First part of a template: writes the tools in the place of another role, and begins each message
+/// `m`. The pair was trained to answer with tool calls without any description of them.
+const TOOLS: &str = "{%- if tools %}{{- '<|im_start|>tools\n' }}{%- for t in tools %}{{- t | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}\
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}";
+/// Part of a template: writes a content that is a text.
+const TEXT: &str = "{%- if m.content %}{{- m.content }}{%- endif %}";
+/// Part of a template: writes the tool calls of a message, and ends it.
+const CALLS: &str = "{%- for c in m.tool_calls or [] %}{{- '<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}\n</tool_call>' }}{%- endfor %}\
+{{- '<|im_end|>\n' }}{%- endfor %}";
+/// Part of a template: begins the answer.
+const ANSWER: &str = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}";
+/// Part of a template: opens a thought if the request switches thinking on.
+const THOUGHT: &str = "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking %}{{- '<think>' }}{%- endif %}{#- </think> -#}";
+
+/// A template with tools and thoughts. `content` writes the content of the message `m`.
+pub(crate) fn tools_and_thoughts(content: &str) -> String {
+    format!("{TOOLS}{content}{CALLS}{ANSWER}{THOUGHT}")
+}
 
 /// A safetensors file taken apart.
 pub struct Weights {
@@ -94,18 +106,28 @@ pub fn single(parent: &Path, name: &str, file: &[u8]) -> PathBuf {
 
 /// The embedded target with a template that knows tools, in a directory.
 pub fn calling(parent: &Path) -> PathBuf {
-    templated(parent, "calling", CALLING)
+    templated(parent, "calling", &format!("{TOOLS}{TEXT}{CALLS}{ANSWER}"))
+}
+
+/// The embedded target with a template that knows tools and thoughts, in a directory.
+pub fn calling_and_thinking(parent: &Path) -> PathBuf {
+    templated(parent, "thinking", &tools_and_thoughts(TEXT))
 }
 
 /// The embedded target with this template, in a directory of this name.
 pub fn templated(parent: &Path, name: &str, template: &str) -> PathBuf {
     let dir = single(parent, name, &Weights::demo().bytes());
+    set_template(&dir, template);
+    dir
+}
+
+/// Gives a checkpoint this template.
+pub(crate) fn set_template(dir: &Path, template: &str) {
     let path = dir.join("tokenizer_config.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
     config["chat_template"] = template.into();
     std::fs::write(path, config.to_string()).unwrap();
-    dir
 }
 
 /// The demo model's other files with all weights in one shard, of which the index says that

@@ -9,7 +9,7 @@ use crate::ask::{Answer, Ask, conversation, messages};
 use crate::repository;
 
 /// Margins below this decide nothing where the order of sums may differ (I1).
-const NEAR_TIE: f32 = 1e-4;
+pub(crate) const NEAR_TIE: f32 = 1e-4;
 
 /// An embedded prompt.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub fn reference(ask: Ask) -> Ask {
 
 /// Whether two runs may differ nowhere: on Linux the CPU's rows have the same bits in any batch and
 /// any chunk (`blas`). Accelerate and GPUs sum in an order that depends on the batch.
-fn bit_equal() -> bool {
+pub(crate) fn bit_equal() -> bool {
     cfg!(target_os = "linux") && !Path::new("/dev/nvidiactl").exists()
 }
 

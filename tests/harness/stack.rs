@@ -6,24 +6,26 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::lifecycle::DEBUGGABLE;
 use paceline_proto::internal::v1::target_client::TargetClient;
-use paceline_proto::internal::v1::{Stamp, StatsRequest, StatsResponse};
+use paceline_proto::internal::v1::{Stamp, StatsResponse};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
 use serde_json::Value;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::AbortHandle;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::ask::{Answer, Ask, Live, Terms};
+use crate::probe::TargetProbe;
 use crate::procs::{self, MARK, Process};
 use crate::wait::{wait, wait_at};
 
@@ -44,6 +46,7 @@ pub struct Stack {
 pub struct Pending {
     ended: std::sync::mpsc::Receiver<EndedRequest>,
     task: AbortHandle,
+    tokens: Arc<AtomicU32>,
 }
 
 /// A request that is over.
@@ -60,6 +63,11 @@ pub struct EndedRequest {
 }
 
 impl Pending {
+    /// Tokens that have come so far.
+    pub fn tokens(&self) -> u32 {
+        self.tokens.load(Ordering::Relaxed)
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -348,11 +356,22 @@ impl Stack {
         self.snapshot().unwrap().kv.unwrap_or_default().held_bytes
     }
 
-    /// Id of a process as status has it.
+    /// Id of a process as status has it, without the command line between.
+    ///
+    /// # Panics
+    /// There is no such process, or no supervisor answers.
     pub fn pid(&self, process: &str) -> u32 {
-        self.status()
-            .and_then(|status| status[process]["pid"].as_u64())
-            .unwrap_or_else(|| panic!("no {process} runs")) as u32
+        let status = self.snapshot().unwrap();
+        let reported = match process {
+            "gateway" => status.gateway,
+            "supervisor" => status.supervisor,
+            "target" => status.target,
+            "drafter" => status.drafter,
+            _ => panic!("expected the name of a process in the status, found {process:?}"),
+        };
+        let pid = reported.unwrap_or_default().pid;
+        assert_ne!(pid, 0, "no {process} runs");
+        pid
     }
 
     /// Id of `serve`.
@@ -363,6 +382,11 @@ impl Stack {
     /// A client's channel to the service.
     pub fn channel(&self) -> Channel {
         self.channel.clone()
+    }
+
+    /// The threads that clients run on.
+    pub(crate) fn runtime(&self) -> Handle {
+        self.runtime.handle().clone()
     }
 
     /// Waits for a future of a client.
@@ -390,7 +414,7 @@ impl Stack {
         let client =
             InferenceClient::new(self.channel.clone()).max_encoding_message_size(usize::MAX);
         let stream = self.runtime.block_on(ask.send(client, terms))?;
-        Ok(Live::new(stream, self.runtime.handle().clone()))
+        Ok(Live::new(stream, self.runtime()))
     }
 
     /// Sends a request and reads its whole answer.
@@ -419,18 +443,20 @@ impl Stack {
     fn start_on(&self, ask: Ask, within: Option<Duration>, key: Option<String>) -> Pending {
         let (tx, ended) = std::sync::mpsc::sync_channel(1);
         let client = InferenceClient::new(self.channel.clone());
-        let runtime = self.runtime.handle().clone();
+        let runtime = self.runtime();
+        let tokens = Arc::new(AtomicU32::new(0));
+        let come = Arc::clone(&tokens);
         let task = self.runtime.spawn(async move {
             let begun_ns = monotonic_ns();
             let (answer, outcome) =
                 match ask.send(client, Terms { within, key: key.as_deref() }).await {
-                    Ok(stream) => Live::new(stream, runtime).finish_partial().await,
+                    Ok(stream) => Live::new(stream, runtime).finish_partial(&come).await,
                     Err(status) => (Answer::default(), Err(status)),
                 };
             // A test that gave up does not read it.
             let _ = tx.send(EndedRequest { answer, outcome, begun_ns, ended_ns: monotonic_ns() });
         });
-        Pending { ended, task: task.abort_handle() }
+        Pending { ended, task: task.abort_handle(), tokens }
     }
 
     /// Living processes of this stack.
@@ -491,38 +517,6 @@ impl Stack {
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()))
             .map(|entry| entry.path())
             .collect()
-    }
-}
-
-/// The target's figures, as its supervisor would ask for them.
-pub struct TargetProbe<'a> {
-    runtime: &'a Runtime,
-    client: TargetClient<Channel>,
-    stamp: Option<Stamp>,
-}
-
-impl TargetProbe<'_> {
-    /// All of them.
-    ///
-    /// # Panics
-    /// It does not answer.
-    pub fn stats(&mut self) -> StatsResponse {
-        self.runtime
-            .block_on(self.client.stats(StatsRequest { stamp: self.stamp }))
-            .unwrap()
-            .into_inner()
-    }
-
-    /// Looks every millisecond until what running requests hold is as wanted; when it was, in
-    /// nanoseconds of the machine's clock.
-    ///
-    /// # Panics
-    /// It does not become so in time; the message names what was waited for.
-    pub fn until_held(&mut self, what: &str, wanted: impl Fn(u64) -> bool) -> i64 {
-        wait_at(Duration::from_millis(1), what, || {
-            let held = self.stats().now.unwrap_or_default().kv.unwrap_or_default().held_bytes;
-            wanted(held).then(monotonic_ns)
-        })
     }
 }
 

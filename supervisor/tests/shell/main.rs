@@ -352,6 +352,17 @@ async fn a_client_that_leaves_cancels_its_request_in_every_state() {
     fourth.abort();
 }
 
+/// A signal to the target alone, as an operator may send one: the request can go on with the next
+/// one.
+#[tokio::test]
+async fn a_target_that_was_stopped_by_a_signal_is_gone_for_its_requests() {
+    let (mut stack, mut life) = Stack::ready(|_| {}).await;
+    let (running, mut answer) = stack.running(&mut life).await;
+    let drained = Reason::Draining.status("the target was asked to stop");
+    running.answer.send(Err(drained)).await.expect("it is read");
+    assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
+}
+
 #[tokio::test]
 async fn a_long_wait_and_a_full_queue_are_refused_by_their_reasons() {
     let (mut stack, mut life) =
