@@ -1,7 +1,10 @@
 //! Lines of `serve` about the start of the service until it is ready, and about later changes.
 //! Given snapshots, returns lines.
 
+use std::path::Path;
+
 use paceline_client::print::{bytes, share};
+use paceline_process::checkpoints::name_of;
 use paceline_proto::v1::{ProcessState, StatusResponse};
 
 /// Something to show.
@@ -16,7 +19,10 @@ pub enum Show {
 /// State that `serve` has shown so far.
 #[derive(Debug)]
 pub struct Progress {
+    /// Name of the configured model.
     model: String,
+    /// Its directory, which the first report names; another one was swapped in.
+    dir: Option<String>,
     address: String,
     /// Passing lines are not seen, so some of them have to stay.
     sparse: bool,
@@ -35,20 +41,29 @@ pub fn ready(status: &StatusResponse) -> bool {
 impl Progress {
     /// Nothing shown yet. `sparse`: there is no terminal.
     pub fn new(model: String, address: String, sparse: bool) -> Self {
-        Self { model, address, sparse, seen: None, quarter: 0, served: false }
+        Self { model, dir: None, address, sparse, seen: None, quarter: 0, served: false }
+    }
+
+    /// Name of the model in this directory.
+    fn name(&mut self, dir: &str) -> String {
+        if dir.is_empty() || self.dir.get_or_insert_with(|| dir.to_owned()) == dir {
+            return self.model.clone();
+        }
+        name_of(Path::new(dir)).unwrap_or_else(|| dir.to_owned())
     }
 
     /// Text for what changed since the last snapshot, if anything did.
     pub fn update(&mut self, status: &StatusResponse) -> Option<Show> {
         let target = status.target.clone().unwrap_or_default();
         let state = (target.state(), target.epoch);
+        let model = self.name(&target.model);
         match state.0 {
             ProcessState::Loading => {
                 let fresh = self.seen.replace(state) != Some(state);
                 self.quarter = if fresh { 0 } else { self.quarter };
                 let quarter =
                     (target.loaded_bytes * 4).checked_div(target.weight_bytes).unwrap_or(0);
-                let text = format!("loading {}: {}", self.model, share(&target));
+                let text = format!("loading {model}: {}", share(&target));
                 let stays = self.sparse && (fresh || quarter > self.quarter);
                 self.quarter = self.quarter.max(quarter);
                 (stays || !self.sparse).then_some(if stays {
@@ -63,7 +78,7 @@ impl Progress {
                     return None;
                 }
                 let again = if std::mem::replace(&mut self.served, true) { " again" } else { "" };
-                let (model, address) = (&self.model, &self.address);
+                let address = &self.address;
                 Some(Show::Line(format!(
                     "ready{again}: {model} at {address}, {} of weights",
                     bytes(target.weight_bytes)
@@ -155,6 +170,22 @@ mod tests {
             "ready again: m at a:1, 1000 B of weights",
         ];
         assert_eq!(lines(true), expected);
+    }
+
+    #[test]
+    fn a_model_that_was_swapped_in_has_its_own_name() {
+        let mut progress = Progress::new("m".into(), "a:1".into(), true);
+        let mut shown = |model: &str, epoch| {
+            let mut status = snapshot(ProcessState::Ready, epoch, 1000);
+            if let Some(target) = &mut status.target {
+                target.model = model.to_owned();
+            }
+            progress.update(&status)
+        };
+        let line = |text: &str| Some(Show::Line(text.to_owned()));
+        assert_eq!(shown("/models/first", 1), line("ready: m at a:1, 1000 B of weights"));
+        assert_eq!(shown("/models/b", 2), line("ready again: b at a:1, 1000 B of weights"));
+        assert_eq!(shown("/models/first", 3), line("ready again: m at a:1, 1000 B of weights"));
     }
 
     #[test]
