@@ -542,5 +542,4 @@ impl Service {
 }
 
 #[cfg(test)]
-#[path = "core_tests.rs"]
 mod tests;
