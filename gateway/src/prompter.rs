@@ -30,10 +30,10 @@ impl Prompter {
         Self { short, long, longest }
     }
 
-    /// The ids of a prompt of this party in this language. A text that certainly has more than `most_tokens` is
-    /// refused before it is tokenized. Ids that are returned may still be more than `most_tokens`.
-    /// If the caller stops waiting, its seat becomes free, and work that has begun ends without
-    /// effect.
+    /// The ids of a prompt of this party in this language. A text that certainly has more than
+    /// `most_tokens` is refused before it is tokenized. Ids that are returned may still be more
+    /// than `most_tokens`. If the caller stops waiting, its seat becomes free, and work that has
+    /// begun ends without effect.
     ///
     /// # Errors
     /// See [`PromptError`].

@@ -39,7 +39,7 @@ pub struct Successor {
 enum Starter {
     /// `paceline serve`, whose messages these are.
     Serve(UnixDatagram),
-    /// This process.
+    /// This process starts the successor itself.
     Own(Box<Launch>),
     /// Nobody starts a gateway beside this one.
     Nobody,

@@ -431,13 +431,13 @@ impl<H: Host> Actor<H> {
     /// The core's order to serve another model, by the name of its directory. A model that was
     /// served before has the name that it had, so that its clients see the same model.
     fn swap_order(&mut self, setup: TargetSetup, drain_ms: Option<u64>) -> TargetSwapOrder {
-        let known = self.setups.iter().find(|(_, known)| known.is_of_the_model_of(&setup));
+        let known = self.setups.iter().find(|(_, known)| known.place == setup.place);
         let (model, setup) = match known {
             Some((name, known)) => (name.clone(), known.clone()),
             None => (setup.model_dir.display().to_string(), setup),
         };
         let choice = TargetChoice { model: model.clone(), drafters: setup.drafters.clone() };
-        let same = setup.is_of_the_model_of(&self.served);
+        let same = setup.place == self.served.place;
         // The configured one, those of a swap that is under way, and this one.
         let core = &self.core;
         self.setups.retain(|name, _| name.is_empty() || core.may_load(name));

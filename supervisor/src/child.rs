@@ -121,7 +121,7 @@ impl Hosts<ProcessHost> {
 
 /// The path of `name` in the directory where a program really lies. macOS reports the path by which
 /// the program was started, which may be a symbolic link in another directory.
-fn beside(program: &Path, name: &str) -> io::Result<PathBuf> {
+pub(crate) fn beside(program: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(program.canonicalize()?.with_file_name(name))
 }
 

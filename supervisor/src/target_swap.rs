@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::process::Command;
 use tonic::Status;
 
-use crate::child::{TARGET_BIN, program};
+use crate::child::{TARGET_BIN, beside, program};
 use crate::config;
 use crate::identities::WorkerIdentities;
 
@@ -21,14 +21,14 @@ use crate::identities::WorkerIdentities;
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Name of the gateway's program, which knows the text files of models.
 const GATEWAY: &str = "paceline-gateway";
-/// Environment variable that names another program to check the text files with: for tests.
-const GATEWAY_BIN: &str = "PACELINE_GATEWAY_BIN";
 
 /// What the workers of one model are started with.
 #[derive(Clone, Debug)]
 pub struct TargetSetup {
-    /// Directory of the model.
+    /// Directory of the model, by the path that names it.
     pub model_dir: PathBuf,
+    /// The same directory without links.
+    pub place: PathBuf,
     /// Identities of its workers.
     pub identities: WorkerIdentities,
     /// Environment variables that name the models.
@@ -43,19 +43,14 @@ impl TargetSetup {
     /// # Errors
     /// The model is not there.
     pub fn of(config: &Config) -> Result<Self, ConfigError> {
+        let model_dir = config.model_dir()?;
         Ok(Self {
-            model_dir: config.model_dir()?,
+            place: model_dir.canonicalize().unwrap_or_else(|_| model_dir.clone()),
+            model_dir,
             identities: WorkerIdentities::new(config),
             variables: config.model_variables().into(),
             drafters: config::plan(config).models,
         })
-    }
-
-    /// Whether both are of the model in one directory, whatever path it was named by.
-    pub fn is_of_the_model_of(&self, other: &TargetSetup) -> bool {
-        let place = |setup: &TargetSetup| setup.model_dir.canonicalize().ok();
-        self.model_dir == other.model_dir
-            || place(self).is_some_and(|own| Some(own) == place(other))
     }
 }
 
@@ -99,7 +94,8 @@ impl TargetPlanner {
     /// The system does not say where our own program is.
     pub fn new(config: Config, config_file: String) -> std::io::Result<Self> {
         let target = program(TARGET_BIN, "paceline-target")?;
-        Ok(Self { config, config_file, target, gateway: program(GATEWAY_BIN, GATEWAY)? })
+        let gateway = beside(&std::env::current_exe()?, GATEWAY)?;
+        Ok(Self { config, config_file, target, gateway })
     }
 
     /// The setup for the model in this directory. The present target has `freed_bytes`, which are

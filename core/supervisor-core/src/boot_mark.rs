@@ -45,7 +45,7 @@ pub struct MarkContent {
 pub struct FoundMark {
     /// Identity of the boot in which it was written; empty if the system gave none.
     pub boot: String,
-    /// Its content.
+    /// What the earlier service wrote.
     pub content: MarkContent,
 }
 

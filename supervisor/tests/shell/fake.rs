@@ -40,6 +40,7 @@ pub const EARLIER_MODEL: &str = "/models/earlier";
 pub fn target_setup() -> TargetSetup {
     TargetSetup {
         model_dir: "/models/demo".into(),
+        place: "/models/demo".into(),
         identities: identities(),
         variables: Vec::new(),
         drafters: Vec::new(),

@@ -158,7 +158,7 @@ struct SecondGateway {
 enum SecondStage {
     /// It has started and is not ready yet.
     Successor { started: Millis },
-    /// It drains.
+    /// It was replaced, and serves its last requests.
     Predecessor,
 }
 

@@ -28,7 +28,7 @@ pub struct TargetChoice {
 /// An operator's order to serve another model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetSwapOrder {
-    /// The model.
+    /// The model to serve, with its drafters.
     pub choice: TargetChoice,
     /// Time that running requests get to end; `None` is the usual time.
     pub drain_ms: Option<u64>,

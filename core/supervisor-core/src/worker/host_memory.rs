@@ -201,18 +201,9 @@ mod tests {
     use paceline_vocabulary::report::{Heartbeat, MemoryUse};
     use paceline_vocabulary::state::WorkerPhase;
 
+    use super::super::wired::{GIB, reading};
     use super::super::{Event, WorkerKind, WorkerSettings};
     use super::*;
-
-    const GIB: u64 = 1 << 30;
-
-    fn reading(wired: u64, others: u64) -> WiredReading {
-        WiredReading {
-            wired_bytes: wired * GIB,
-            machine_bytes: 100 * GIB,
-            others_bytes: others * GIB,
-        }
-    }
 
     #[test]
     fn only_a_hard_end_of_a_process_that_held_memory_is_checked() {

@@ -5,9 +5,9 @@ use super::life::Life;
 /// Bytes of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
-    /// In use.
+    /// Bytes of arrays and buffers in use.
     pub active: u64,
-    /// Freed, and kept for reuse.
+    /// Bytes that were freed and are kept for reuse.
     pub cache: u64,
 }
 

@@ -41,18 +41,18 @@ pub fn stranded_sentence(stranded_bytes: u64) -> String {
 }
 
 #[cfg(test)]
+pub(super) const GIB: u64 = 1 << 30;
+
+/// A reading of a machine with 100 GiB, in GiB.
+#[cfg(test)]
+pub(super) fn reading(wired: u64, others: u64) -> WiredReading {
+    let (wired_bytes, others_bytes) = (wired * GIB, others * GIB);
+    WiredReading { wired_bytes, machine_bytes: 100 * GIB, others_bytes }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    const GIB: u64 = 1 << 30;
-
-    fn reading(wired: u64, others: u64) -> WiredReading {
-        WiredReading {
-            wired_bytes: wired * GIB,
-            machine_bytes: 100 * GIB,
-            others_bytes: others * GIB,
-        }
-    }
 
     /// GiB that are stranded after these two readings, for a process that held so many.
     fn stranded(before: WiredReading, held: u64, now: WiredReading) -> u64 {

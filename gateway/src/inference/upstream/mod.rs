@@ -43,9 +43,8 @@ impl Upstream {
         Self { supervisor: SupervisorClient::new(supervisor), operations, epoch }
     }
 
-    /// Submits a request of this key, with tokens of the model in `model_path`, to the supervisor of
-    /// this term. `resumed` counts its earlier
-    /// submissions that began to run.
+    /// Submits a request of this key, with tokens of the model in `model_path`, to the supervisor
+    /// of this term. `resumed` counts its earlier submissions that began to run.
     pub fn submit(
         &self,
         term: Term,
