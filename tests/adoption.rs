@@ -115,10 +115,10 @@ fn killed_under_load(rounds: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_supervisor_killed_three_times_under_load_leaves_the_workers_as_they_are() {
-    let figures = killed_under_load(3);
+fn a_supervisor_killed_five_times_under_load_leaves_the_workers_as_they_are() {
+    let figures = killed_under_load(5);
     // The goal is a second; a loose bound for a busy machine.
-    assert!(figures[2] <= 3_000, "{figures:?}");
+    assert!(figures[4] <= 3_000, "{figures:?}");
 }
 
 #[test]

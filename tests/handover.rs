@@ -149,13 +149,13 @@ fn read_chunks(stream: &mut BufReader<TcpStream>) -> io::Result<Vec<u8>> {
 
 /// What clients saw.
 #[derive(Debug, Default)]
-struct Calls {
+struct Requests {
     over: AtomicBool,
     served: AtomicUsize,
     failed: std::sync::Mutex<Vec<String>>,
 }
 
-impl Calls {
+impl Requests {
     fn count(&self, client: &str, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => _ = self.served.fetch_add(1, Ordering::Relaxed),
@@ -163,33 +163,37 @@ impl Calls {
         }
     }
 
-    /// Calls again and again until the test is over.
-    fn run(&self, client: &str, mut call: impl FnMut() -> Result<(), String>) {
+    /// Sends requests until the test is over.
+    fn run(&self, client: &str, mut request: impl FnMut() -> Result<(), String>) {
         while !self.over.load(Ordering::Relaxed) {
-            self.count(client, call());
+            self.count(client, request());
         }
     }
 
-    /// Waits until this many more calls were served.
+    /// Waits until this many more requests were served.
     fn more(&self, count: usize) {
         let goal = self.served.load(Ordering::Relaxed) + count;
-        wait("further calls", || (self.served.load(Ordering::Relaxed) >= goal).then_some(()));
+        wait("further requests", || (self.served.load(Ordering::Relaxed) >= goal).then_some(()));
     }
 
     fn end(&self, what: &str) {
         self.over.store(true, Ordering::Relaxed);
         let failed = self.failed.lock().expect("no panic");
-        println!("{what}: {} calls, {} failed", self.served.load(Ordering::Relaxed), failed.len());
+        println!(
+            "{what}: {} requests, {} failed",
+            self.served.load(Ordering::Relaxed),
+            failed.len()
+        );
         assert_eq!(*failed, Vec::<String>::new(), "{what}");
     }
 }
 
 /// Our client for gRPC over one connection.
-fn grpc(stack: &Stack, calls: &Calls) {
+fn grpc(stack: &Stack, requests: &Requests) {
     let address = stack.address();
     let mut client = stack.block_on(connect(&address)).expect("the service is there");
     let Ask::Chat(request) = chat("List three fruits.").exactly(2 * FEW) else { unreachable!() };
-    calls.run("grpc", || {
+    requests.run("grpc", || {
         let answer = stack.block_on(async {
             whole(sent(async || client.chat(request.clone()).await).await).await
         });
@@ -199,11 +203,11 @@ fn grpc(stack: &Stack, calls: &Calls) {
     });
 }
 
-/// A client for HTTP/1.1 over one connection, or over a new one for each call.
-fn http(stack: &Stack, calls: &Calls, keeps: bool) {
+/// A client for HTTP/1.1 over one connection, or over a new one for each request.
+fn http(stack: &Stack, requests: &Requests, keeps: bool) {
     let mut client = KeptAlive::new(stack);
     let mut streamed = false;
-    calls.run(if keeps { "http" } else { "http anew" }, || {
+    requests.run(if keeps { "http" } else { "http anew" }, || {
         streamed = !streamed;
         if !keeps {
             client.connection = None;
@@ -212,8 +216,8 @@ fn http(stack: &Stack, calls: &Calls, keeps: bool) {
     });
 }
 
-/// A program of `tests/http_clients` that prints a line for each call.
-fn program(command: &mut Command, calls: &Calls) {
+/// A program of `tests/http_clients` that prints a line for each request.
+fn program(command: &mut Command, requests: &Requests) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -221,10 +225,10 @@ fn program(command: &mut Command, calls: &Calls) {
         scope.spawn(|| {
             for line in lines {
                 let line = line.expect("text");
-                calls.count("a package", if line == "served" { Ok(()) } else { Err(line) });
+                requests.count("a package", if line == "served" { Ok(()) } else { Err(line) });
             }
         });
-        while !calls.over.load(Ordering::Relaxed) {
+        while !requests.over.load(Ordering::Relaxed) {
             // The pace of looking, not a wait for something to have happened.
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -234,21 +238,21 @@ fn program(command: &mut Command, calls: &Calls) {
     assert!(child.wait().expect("a child").success());
 }
 
-/// Restarts the gateway again and again; between two restarts further calls are served.
-fn restart_often(stack: &Stack, calls: &Calls, mut around: impl FnMut()) {
+/// Restarts the gateway again and again; between two restarts further requests are served.
+fn restart_often(stack: &Stack, requests: &Requests, mut around: impl FnMut()) {
     let mut gateway = stack.pid("gateway");
     let restarts = share::of(100).max(10);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        calls.more(1);
+        requests.more(1);
         for round in 0..restarts {
             around();
             let before = std::mem::replace(&mut gateway, restart(stack));
             assert_ne!(gateway, before, "round {round}");
             around();
-            calls.more(3);
+            requests.more(3);
         }
     }));
-    calls.over.store(true, Ordering::Relaxed);
+    requests.over.store(true, Ordering::Relaxed);
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
     }
@@ -256,14 +260,14 @@ fn restart_often(stack: &Stack, calls: &Calls, mut around: impl FnMut()) {
 
 /// Restarts the gateway under a program of `tests/http_clients`.
 fn restart_under(command: &mut Command, stack: Stack) {
-    let calls = Calls::default();
+    let requests = Requests::default();
     command.env("PACELINE_HTTP", stack.http_address()).env("PACELINE_GRPC", stack.address());
     command.env("PACELINE_MODEL", served(&stack));
     std::thread::scope(|scope| {
-        scope.spawn(|| program(command, &calls));
-        restart_often(&stack, &calls, || {});
+        scope.spawn(|| program(command, &requests));
+        restart_often(&stack, &requests, || {});
     });
-    calls.end(&format!("{command:?}"));
+    requests.end(&format!("{command:?}"));
     stack.stop();
 }
 
@@ -279,20 +283,20 @@ fn alone(stack: &Stack, processes: usize) {
 }
 
 #[test]
-fn no_call_fails_while_the_gateway_is_restarted_under_load() {
+fn no_request_fails_while_the_gateway_is_restarted_under_load() {
     let stack = Stack::ready(MANY_LIVES);
-    let (processes, calls) = (stack.processes().len(), Calls::default());
+    let (processes, requests) = (stack.processes().len(), Requests::default());
     let mut idle = KeptAlive::new(&stack);
     std::thread::scope(|scope| {
-        scope.spawn(|| grpc(&stack, &calls));
-        scope.spawn(|| http(&stack, &calls, true));
-        scope.spawn(|| http(&stack, &calls, false));
+        scope.spawn(|| grpc(&stack, &requests));
+        scope.spawn(|| http(&stack, &requests, true));
+        scope.spawn(|| http(&stack, &requests, false));
         // After a restart over a connection of the gateway that drains, if it still has it.
-        restart_often(&stack, &calls, || {
-            calls.count("idle", idle.ask(false).map_err(|error| error.to_string()));
+        restart_often(&stack, &requests, || {
+            requests.count("idle", idle.ask(false).map_err(|error| error.to_string()));
         });
     });
-    calls.end("restarts");
+    requests.end("restarts");
     println!("{} answers of draining gateways to a connection that was kept", idle.closed);
     alone(&stack, processes);
     let status = stack.status().expect("status");
@@ -303,15 +307,15 @@ fn no_call_fails_while_the_gateway_is_restarted_under_load() {
 
 #[test]
 #[ignore = "more: a package of a registry"]
-fn no_call_of_the_openai_package_fails_while_the_gateway_is_restarted() {
-    let test = "no_call_of_the_openai_package_fails_while_the_gateway_is_restarted";
+fn no_request_of_the_openai_package_fails_while_the_gateway_is_restarted() {
+    let test = "no_request_of_the_openai_package_fails_while_the_gateway_is_restarted";
     let Some(clients) = Clients::installed(test) else { return };
     restart_under(&mut clients.command(&["restarts.py", "with_openai"]), Stack::ready(MANY_LIVES));
 }
 
 #[test]
 #[ignore = "more: a package of a registry"]
-fn no_call_of_grpcio_fails_while_the_gateway_is_restarted() {
+fn no_request_of_grpcio_fails_while_the_gateway_is_restarted() {
     let to = programs().join("python");
     let script = repository().join("examples/python/generate.sh");
     let made = Command::new("sh").arg(script).arg(&to).output().expect("sh is there");

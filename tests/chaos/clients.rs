@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_tests::Stack;
 use paceline_tests::prompts::Dice;
-use paceline_tests::replay::kinds::{self, NamedCall};
+use paceline_tests::replay::kinds::{self, NamedRequest};
 use paceline_tests::replay::{Compared, Reply};
 
 /// Clients at once: four by gRPC, four by the protocols of HTTP.
@@ -38,16 +38,16 @@ pub struct Seen {
 }
 
 /// The requests of a client.
-pub fn calls(client: usize) -> Vec<NamedCall> {
+pub fn requests(client: usize) -> Vec<NamedRequest> {
     let topic = ["foxes", "ships", "rain", "bread", "glass", "wolves", "trains", "salt"][client];
     let question = &format!("Tell a long story of {topic}.");
     let image = |path: &str, stream: bool| {
         let images = kinds::http_images(client as u64, TOKENS, stream);
         images.into_iter().find(|(kind, _)| kind.starts_with(path)).expect("each has images")
     };
-    let with = |mut calls: Vec<NamedCall>, image: NamedCall| {
-        calls.push(image);
-        calls
+    let with = |mut requests: Vec<NamedRequest>, image: NamedRequest| {
+        requests.push(image);
+        requests
     };
     match client {
         0..4 => with(kinds::grpc(question, TOKENS), kinds::grpc_image(client as u64, TOKENS)),
@@ -71,7 +71,7 @@ impl Drop for Ends<'_> {
 /// counted up before and after.
 pub fn run(
     stack: &Stack,
-    calls: &[(NamedCall, Reply)],
+    requests: &[(NamedRequest, Reply)],
     seed: u64,
     over: &AtomicBool,
     gateways: &AtomicU64,
@@ -81,9 +81,9 @@ pub fn run(
     // A client that fails ends all others.
     let _ends = Ends(over);
     while !over.load(Ordering::Relaxed) {
-        let ((kind, call), expected) = &calls[dice.roll(calls.len() as u64) as usize];
+        let ((kind, request), expected) = &requests[dice.roll(requests.len() as u64) as usize];
         let before = gateways.load(Ordering::SeqCst);
-        let outcome = stack.call(call);
+        let outcome = stack.request(request);
         let disturbed = before % 2 == 1 || gateways.load(Ordering::SeqCst) != before;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {

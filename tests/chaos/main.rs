@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use paceline_process::Clock;
 use paceline_tests::Stack;
 use paceline_tests::replay::Reply;
-use paceline_tests::replay::kinds::{self, NamedCall};
+use paceline_tests::replay::kinds::{self, NamedRequest};
 
 use clients::{CLIENTS, Ends, Seen};
 use faults::Schedule;
@@ -43,12 +43,13 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// The requests of each client, with the answers of the undisturbed service.
-fn references(stack: &Stack) -> Vec<Vec<(NamedCall, Reply)>> {
+fn references(stack: &Stack) -> Vec<Vec<(NamedRequest, Reply)>> {
     let of_client = |client: usize| {
-        let calls = clients::calls(client);
-        let running: Vec<_> = calls.iter().map(|(_, call)| stack.begin_call(call)).collect();
+        let requests = clients::requests(client);
+        let running: Vec<_> =
+            requests.iter().map(|(_, request)| stack.begin_request(request)).collect();
         let replies = running.into_iter().map(|one| one.finish().expect("served"));
-        calls.iter().cloned().zip(replies).collect()
+        requests.iter().cloned().zip(replies).collect()
     };
     (0..CLIENTS).map(of_client).collect()
 }
@@ -89,10 +90,10 @@ fn no_stream_is_lost_in_chaos() {
     let (over, gateways, seen) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::default());
     let mut done = BTreeMap::<&str, u32>::new();
     std::thread::scope(|scope| {
-        for (client, calls) in (1..).zip(&references) {
+        for (client, requests) in (1..).zip(&references) {
             let (over, gateways, seen, stack) = (&over, &gateways, &seen, &stack);
             scope.spawn(move || {
-                clients::run(stack, calls, seed * 100 + client, over, gateways, seen)
+                clients::run(stack, requests, seed * 100 + client, over, gateways, seen)
             });
         }
         // The clients end also if a fault cannot be carried out.

@@ -84,7 +84,7 @@ fn killed_and_frozen(rounds: u64, bound: impl FnOnce(f64) -> ExtraPause) {
 
 #[test]
 fn a_drafter_that_is_killed_or_frozen_costs_no_token() {
-    killed_and_frozen(4, ExtraPause::beside_other_work);
+    killed_and_frozen(8, ExtraPause::beside_other_work);
 }
 
 #[test]

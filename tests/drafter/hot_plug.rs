@@ -133,7 +133,7 @@ fn hot_plug(rounds: u64) {
 
 #[test]
 fn drafters_come_and_go_while_requests_run() {
-    hot_plug(6);
+    hot_plug(10);
 }
 
 #[test]

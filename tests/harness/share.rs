@@ -17,6 +17,11 @@ pub fn of(all: usize) -> usize {
     all.div_ceil(divisor(std::env::var_os(SHARE).as_deref()))
 }
 
+/// Whether this run tries all cases, on a machine that does nothing else: `make soak`.
+pub fn is_all() -> bool {
+    of(100) == 100
+}
+
 fn divisor(recipe: Option<&OsStr>) -> usize {
     let Some(recipe) = recipe else { return 100 };
     match recipe.to_str() {

@@ -1,6 +1,6 @@
-"""Clients that call again and again until their standard input ends: restarts.py MANNER.
+"""Clients that send requests again and again until their standard input ends: restarts.py MANNER.
 
-Prints a line for each call: "served", or how it failed. Nothing is tried a second time, except what a package does itself.
+Prints a line for each request: "served", or how it failed. Nothing is tried a second time, except what a package does itself.
 """
 
 import os
@@ -10,17 +10,17 @@ import threading
 from common import MODEL, QUESTION, openai_client
 
 TOKENS = 4
-# Seconds a call may take on a busy machine.
+# Seconds a request may take on a busy machine.
 DEADLINE = 120
 over = threading.Event()
 printing = threading.Lock()
 
 
-def again(call):
-    """Calls until the input has ended."""
+def again(request):
+    """Sends requests until the input has ended."""
     while not over.is_set():
         try:
-            call()
+            request()
             line = "served"
         except Exception as error:
             line = f"{type(error).__name__}: {error}".replace("\n", " ")
@@ -28,9 +28,9 @@ def again(call):
             print(line, flush=True)
 
 
-def run(*calls):
-    """Makes these calls at the same time."""
-    threads = [threading.Thread(target=again, args=(call,)) for call in calls]
+def run(*requests):
+    """Sends these requests at the same time."""
+    threads = [threading.Thread(target=again, args=(request,)) for request in requests]
     for thread in threads:
         thread.start()
     sys.stdin.read()
@@ -56,8 +56,8 @@ def with_grpcio():
     stub = inference_pb2_grpc.InferenceStub(grpc.insecure_channel(os.environ["PACELINE_GRPC"]))
     message = api.Message(role="user", content=[api.ContentPart(text=QUESTION)])
     request = api.ChatRequest(messages=[message], limits=api.Limits(max_tokens=TOKENS))
-    call = lambda: list(stub.Chat(request, timeout=DEADLINE))
-    run(call, call)
+    send = lambda: list(stub.Chat(request, timeout=DEADLINE))
+    run(send, send)
 
 
 if __name__ == "__main__":

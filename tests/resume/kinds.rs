@@ -2,7 +2,7 @@
 //! each answer is that of an undisturbed run.
 
 use paceline_tests::prompts::Dice;
-use paceline_tests::replay::kinds::{self, NamedCall};
+use paceline_tests::replay::kinds::{self, NamedRequest};
 use paceline_tests::replay::{Compared, Reply, Running};
 use paceline_tests::{Stack, images, wait};
 
@@ -17,7 +17,7 @@ const MANY_TOKENS: u32 = 600;
 
 /// Kills a process under one stream of each kind, until each kind went on at `points` random points.
 /// The first kind is streamed, and is killed in its first half.
-fn killed_at(stack: &Stack, process: &str, kinds: &[NamedCall], points: usize, half: u64) {
+fn killed_at(stack: &Stack, process: &str, kinds: &[NamedRequest], points: usize, half: u64) {
     let expected = answers(kinds, begun(stack, kinds));
     let (mut went_on, mut compared, mut dice) =
         (vec![0; kinds.len()], Compared::default(), Dice(3));
@@ -48,13 +48,13 @@ fn killed_at(stack: &Stack, process: &str, kinds: &[NamedCall], points: usize, h
     wait("no image's file to be left", || images::waiting(stack).is_empty().then_some(()));
 }
 
-fn begun(stack: &Stack, kinds: &[NamedCall]) -> Vec<Running> {
-    kinds.iter().map(|(_, call)| stack.begin_call(call)).collect()
+fn begun(stack: &Stack, kinds: &[NamedRequest]) -> Vec<Running> {
+    kinds.iter().map(|(_, request)| stack.begin_request(request)).collect()
 }
 
 /// The whole answers. No other thread waits for one that is read later.
-fn answers(kinds: &[NamedCall], running: Vec<Running>) -> Vec<Reply> {
-    let answer = |((kind, _), running): (&NamedCall, Running)| {
+fn answers(kinds: &[NamedRequest], running: Vec<Running>) -> Vec<Reply> {
+    let answer = |((kind, _), running): (&NamedRequest, Running)| {
         running.finish().unwrap_or_else(|words| panic!("{kind}: {words}"))
     };
     kinds.iter().zip(running).map(answer).collect()
@@ -100,7 +100,7 @@ fn requests_with_images_are_the_same_after_kills_at_twenty_points() {
 }
 
 /// Text by each protocol of HTTP, streamed and whole.
-fn texts() -> Vec<NamedCall> {
+fn texts() -> Vec<NamedRequest> {
     let of = |stream: bool| {
         let all = [
             kinds::chat_completions(STORY, TOKENS, stream),
@@ -113,7 +113,7 @@ fn texts() -> Vec<NamedCall> {
 }
 
 /// Every kind by every protocol of HTTP, streamed.
-fn all_of_http() -> Vec<NamedCall> {
+fn all_of_http() -> Vec<NamedRequest> {
     let mut all = kinds::chat_completions(STORY, TOKENS, true);
     all.extend(kinds::responses(STORY, TOKENS, true));
     all.extend(kinds::messages(STORY, TOKENS, true));

@@ -5,12 +5,12 @@ use paceline_proto::v1::grammar::Kind;
 use paceline_proto::v1::{self, ChatRequest, Grammar, Tool, ToolChoice, ToolMode};
 use serde_json::{Value, json};
 
-use super::Call;
+use super::Request;
 use crate::ask::{Ask, chat, continue_text};
 use crate::{Stack, images, model, repository};
 
 /// A request and the name of its kind.
-pub type NamedCall = (&'static str, Call);
+pub type NamedRequest = (&'static str, Request);
 
 /// Text that begins as the answers' words do: while an answer could be the beginning of a stop
 /// string, its text is held back.
@@ -45,7 +45,7 @@ fn linked(stack: &mut Stack) {
 }
 
 /// One request of each kind by gRPC, of about `tokens` tokens. Another question makes other answers.
-pub fn grpc(question: &str, tokens: u32) -> Vec<NamedCall> {
+pub fn grpc(question: &str, tokens: u32) -> Vec<NamedRequest> {
     let ask = || chat(question);
     let story = || ask().exactly(tokens);
     let mut penalties = story().sampled(0.8, 1.0, 5).penalty(1.2);
@@ -65,13 +65,13 @@ pub fn grpc(question: &str, tokens: u32) -> Vec<NamedCall> {
         ("a tool", of_chat(ask().max_tokens(tokens), to_a_tool)),
         ("a regular expression", regular(question, tokens)),
     ];
-    asks.map(|(kind, ask)| (kind, Call::Grpc(Box::new(ask.with_margins())))).to_vec()
+    asks.map(|(kind, ask)| (kind, Request::Grpc(Box::new(ask.with_margins())))).to_vec()
 }
 
 /// A question about an image by gRPC. Another number makes another image.
-pub fn grpc_image(number: u64, tokens: u32) -> NamedCall {
+pub fn grpc_image(number: u64, tokens: u32) -> NamedRequest {
     let ask = images::about(images::noise(96, 64, number), "What is it?").exactly(tokens);
-    ("an image", Call::Grpc(Box::new(ask.with_margins())))
+    ("an image", Request::Grpc(Box::new(ask.with_margins())))
 }
 
 fn of_chat(ask: Ask, change: impl FnOnce(&mut ChatRequest)) -> Ask {
@@ -128,12 +128,15 @@ fn with(mut body: Value, more: Value) -> Value {
     body
 }
 
-fn calls<const N: usize>(path: &'static str, bodies: [(&'static str, Value); N]) -> Vec<NamedCall> {
-    bodies.map(|(kind, body)| (kind, Call::Http { path, body })).to_vec()
+fn requests<const N: usize>(
+    path: &'static str,
+    bodies: [(&'static str, Value); N],
+) -> Vec<NamedRequest> {
+    bodies.map(|(kind, body)| (kind, Request::Http { path, body })).to_vec()
 }
 
 /// One request of each kind by `/v1/chat/completions`.
-pub fn chat_completions(question: &str, tokens: u32, stream: bool) -> Vec<NamedCall> {
+pub fn chat_completions(question: &str, tokens: u32, stream: bool) -> Vec<NamedRequest> {
     let turns = json!([{"role": "user", "content": question}]);
     let ask = json!({"model": "m", "messages": turns, "max_tokens": tokens, "temperature": 0, "stream": stream});
     let usage = if stream { json!({"stream_options": {"include_usage": true}}) } else { json!({}) };
@@ -159,11 +162,11 @@ pub fn chat_completions(question: &str, tokens: u32, stream: bool) -> Vec<NamedC
         ("chat, a schema", held(json!({ "response_format": schema }))),
         ("chat, a tool", held(tools)),
     ];
-    calls("/v1/chat/completions", bodies)
+    requests("/v1/chat/completions", bodies)
 }
 
 /// One request of each kind by `/v1/responses`, which has fewer: no seed, no stop strings.
-pub fn responses(question: &str, tokens: u32, stream: bool) -> Vec<NamedCall> {
+pub fn responses(question: &str, tokens: u32, stream: bool) -> Vec<NamedRequest> {
     let ask = json!({"model": "m", "input": question, "max_output_tokens": tokens, "temperature": 0, "stream": stream});
     let ask = |effort: &str, more: Value| {
         with(with(ask.clone(), json!({"reasoning": {"effort": effort}})), more)
@@ -177,11 +180,11 @@ pub fn responses(question: &str, tokens: u32, stream: bool) -> Vec<NamedCall> {
         ("responses, a schema", ask("none", json!({"text": {"format": format}}))),
         ("responses, a tool", ask("none", json!({"tools": [tool], "tool_choice": "required"}))),
     ];
-    calls("/v1/responses", bodies)
+    requests("/v1/responses", bodies)
 }
 
 /// One request of each kind by `/v1/messages`.
-pub fn messages(question: &str, tokens: u32, stream: bool) -> Vec<NamedCall> {
+pub fn messages(question: &str, tokens: u32, stream: bool) -> Vec<NamedRequest> {
     let turns = json!([{"role": "user", "content": question}]);
     let ask = json!({"model": "m", "messages": turns, "max_tokens": tokens, "temperature": 0, "stream": stream});
     let ask = |more: Value| with(ask.clone(), more);
@@ -196,11 +199,11 @@ pub fn messages(question: &str, tokens: u32, stream: bool) -> Vec<NamedCall> {
         ("messages, a schema", held(json!({"output_config": {"format": format}}))),
         ("messages, a tool", held(json!({"tools": [tool], "tool_choice": {"type": "any"}}))),
     ];
-    calls("/v1/messages", bodies)
+    requests("/v1/messages", bodies)
 }
 
 /// A question about an image by each protocol of HTTP. Another number makes another image.
-pub fn http_images(number: u64, tokens: u32, stream: bool) -> Vec<NamedCall> {
+pub fn http_images(number: u64, tokens: u32, stream: bool) -> Vec<NamedRequest> {
     let file = images::noise(96, 64, number);
     let (data, url) = (images::base64(&file), images::data_url(&file));
     let (question, common) =
@@ -218,6 +221,6 @@ pub fn http_images(number: u64, tokens: u32, stream: bool) -> Vec<NamedCall> {
         ("responses, an image", "/v1/responses", response),
         ("messages, an image", "/v1/messages", message),
     ]
-    .map(|(kind, path, body)| (kind, Call::Http { path, body: with(common.clone(), body) }))
+    .map(|(kind, path, body)| (kind, Request::Http { path, body: with(common.clone(), body) }))
     .to_vec()
 }

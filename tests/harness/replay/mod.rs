@@ -19,7 +19,7 @@ use crate::prompts::{NEAR_TIE, bit_equal};
 
 /// A request by one protocol.
 #[derive(Clone, Debug)]
-pub enum Call {
+pub enum Request {
     /// By gRPC.
     Grpc(Box<Ask>),
     /// By HTTP. The answer is a stream of events if the body has `"stream": true`.
@@ -117,7 +117,7 @@ impl Choices {
     }
 }
 
-/// A call that runs beside what follows.
+/// A request that runs beside what follows.
 #[derive(Debug)]
 pub struct Running {
     progress: Arc<AtomicU32>,
@@ -136,29 +136,29 @@ impl Running {
     /// # Errors
     /// The words of the service's refusal or of the connection's end.
     pub fn finish(self) -> Result<Reply, String> {
-        self.ended.join().expect("a call does not panic")
+        self.ended.join().expect("a request does not panic")
     }
 }
 
 impl Stack {
-    /// Sends a call on a thread of its own.
-    pub fn begin_call(&self, call: &Call) -> Running {
+    /// Sends a request on a thread of its own.
+    pub fn begin_request(&self, request: &Request) -> Running {
         let progress = Arc::new(AtomicU32::new(0));
-        let (call, counter) = (call.clone(), Arc::clone(&progress));
+        let (request, counter) = (request.clone(), Arc::clone(&progress));
         let (client, runtime) = (InferenceClient::new(self.channel()), self.runtime());
         let address = self.http_address();
-        let ended = std::thread::spawn(move || match call {
-            Call::Grpc(ask) => runtime.block_on(grpc::answer(client, *ask, &counter)),
-            Call::Http { path, body } => http::answer(&address, path, &body, &counter),
+        let ended = std::thread::spawn(move || match request {
+            Request::Grpc(ask) => runtime.block_on(grpc::answer(client, *ask, &counter)),
+            Request::Http { path, body } => http::answer(&address, path, &body, &counter),
         });
         Running { progress, ended }
     }
 
-    /// Sends a call and waits for its whole answer.
+    /// Sends a request and waits for its whole answer.
     ///
     /// # Errors
     /// Those of [`Running::finish`].
-    pub fn call(&self, call: &Call) -> Result<Reply, String> {
-        self.begin_call(call).finish()
+    pub fn request(&self, request: &Request) -> Result<Reply, String> {
+        self.begin_request(request).finish()
     }
 }
