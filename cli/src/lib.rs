@@ -4,16 +4,21 @@
 //!
 //! - [`args`] · commands and flags
 //! - [`messages`] · conversations from JSON
-//! - [`generate`], [`chat`], [`selftest`] · requests, one command each
-//! - [`status`], [`events`], [`routes`] · reports, one command each
+//! - [`generate`], [`chat`], [`ask_once`] (`run`), [`selftest`] · requests, one command each
+//! - [`status`], [`top`], [`events`], [`routes`], [`diagnose`] · reports, one command each
 //! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`] · orders, one command each
+//! - [`config`] · settings and their sources
+//! - [`service`] · the service of systemd or launchd
 //! - [`key`] · makes API keys
 //! - [`models`], [`inspect`] · checkpoints, one command each
 //! - [`other_program`] · `bench` and `pull`, which programs of their own carry out
 //! - [`serve`] · the parent process
 
 pub mod args;
+pub mod ask_once;
 pub mod chat;
+pub mod config;
+pub mod diagnose;
 pub mod drafter;
 pub mod drain;
 pub mod events;
@@ -28,9 +33,11 @@ pub mod restart;
 pub mod routes;
 pub mod selftest;
 pub mod serve;
+pub mod service;
 pub mod status;
 pub mod step_costs;
 pub mod target;
+pub mod top;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -54,9 +61,11 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Generate(args) => generate::run(&args, screen).await,
         Command::Chat(args) => chat::run(&args, screen).await,
         Command::Status(args) => status::run(&args, screen).await,
-        Command::Top(_) => {
-            Err(Failure::not_yet("`paceline top`; `paceline status` shows one moment"))
-        }
+        Command::Run(args) => ask_once::run(&args, screen).await,
+        Command::Top(args) => top::run(&args, screen).await,
+        Command::Config(args) => config::run(&args, screen).await,
+        Command::Service(args) => service::run(&args, screen).await,
+        Command::Diagnose(args) => diagnose::run(&args, screen).await,
         Command::Drafter(args) => drafter::run(&args, screen).await,
         Command::Target(args) => target::run(&args, screen).await,
         Command::Policy(args) => policy::run(&args, screen).await,

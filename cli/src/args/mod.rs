@@ -1,7 +1,12 @@
 //! The command line. Every command and flag is parsed and checked here; what a number
 //! may be is the service's to say, so that there is one place that says it.
 
+mod config;
+mod diagnose;
 mod models;
+mod run;
+mod service;
+mod top;
 mod values;
 
 use std::ffi::OsString;
@@ -11,7 +16,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_client::args::{ConfigArg, ServiceArgs};
 use paceline_proto::v1;
 
+pub use config::{ConfigArgs, ConfigCommand, ConfigShow, ConfigSet, ConfigUnset};
+pub use diagnose::DiagnoseArgs;
 pub use models::{InspectArgs, ModelsArgs};
+pub use run::RunArgs;
+pub use service::{ServiceCommand, ServiceCommandArgs};
+pub use top::TopArgs;
 pub use values::{BadBias, BadTokenIds, Bias, TokenIds};
 
 /// One large language model on one machine, as a service of several processes.
@@ -34,10 +44,18 @@ pub enum Command {
     Chat(Box<ChatArgs>),
     /// Show each process, its state, and the reason
     Status(ShowArgs),
-    /// Watch what runs (not in this version yet)
-    Top(ConfigArg),
+    /// Ask one question of a model, without a service that runs
+    Run(Box<RunArgs>),
+    /// Watch what runs, and give orders by keys
+    Top(TopArgs),
     /// Show the changes of state, and their reasons
     Events(EventsArgs),
+    /// Show the settings and their sources, or change some for good
+    Config(ConfigArgs),
+    /// Install, start, stop or remove the service of systemd or launchd
+    Service(ServiceCommandArgs),
+    /// Write one archive for a bug report, without prompts and secrets
+    Diagnose(DiagnoseArgs),
     /// Start, stop or swap the drafter
     Drafter(DrafterArgs),
     /// Serve another model
