@@ -8,6 +8,7 @@ use crate::ids::{OrderId, Ticket, WorkerId};
 use crate::operations::OperatorOrder;
 use crate::request::{RequestSummary, ServedRequest};
 use crate::routing::PolicyChange;
+use crate::tuning::Tuning;
 use crate::worker;
 
 /// Event that the core receives.
@@ -35,6 +36,8 @@ pub enum Event {
     Served { ticket: Ticket, served: ServedRequest },
     /// An operator sets a key of the policy.
     PolicySet { order_id: OrderId, change: PolicyChange },
+    /// An operator changes settings that need no restart.
+    Tuned { order_id: OrderId, tuning: Tuning },
     /// Free memory of the machine was read.
     MemoryRead { available_bytes: Option<u64> },
     /// A request is over, or its client is gone; also of a request that was denied.

@@ -35,6 +35,7 @@ pub mod routing;
 pub mod service;
 pub mod settings;
 pub mod supervisor;
+pub mod tuning;
 pub mod worker;
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub(crate) use paceline_vocabulary::{
     Epoch, Force, KeyId, Lane, Limit, Millis, ModelMark, Permit, RouteReason, RouteWish, Term,
 };
 
+pub(crate) use crate::admission::AdmissionBounds;
 pub(crate) use crate::capacity::Capacity;
 pub(crate) use crate::denial::Denial;
 pub(crate) use crate::drafter::{DrafterOrder, DrafterPlan, DrafterStart, LinkEnds};
@@ -20,6 +21,7 @@ pub(crate) use crate::random::Random;
 pub(crate) use crate::request::{RequestSummary, ServedRequest};
 pub(crate) use crate::routing::{DrafterState, PolicyChange};
 pub(crate) use crate::scenarios::name_of;
+pub(crate) use crate::tuning::Tuning;
 pub(crate) use crate::worker::{
     self, Phase, StopReason, WiredReading, WorkerDescription, WorkerExit,
 };

@@ -105,6 +105,17 @@ struct SinceHeartbeat {
     ended_bytes: u64,
 }
 
+/// Bounds of admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmissionBounds {
+    /// Places in the queue. Requests that wait already keep their places.
+    pub queue_places: usize,
+    /// Longest wait in the queue, for requests that arrive from now on.
+    pub queue_wait_ms: u64,
+    /// Requests that one API key runs at once. Those that run go on.
+    pub streams_per_key: usize,
+}
+
 /// Queue and ledger.
 #[derive(Debug)]
 pub struct Admission {
@@ -137,6 +148,13 @@ impl Admission {
             estimate: FirstTokenEstimate::default(),
             last_admission: None,
         }
+    }
+
+    /// From now on these bounds hold. Requests that wait keep their places and their deadlines.
+    pub fn set_bounds(&mut self, bounds: AdmissionBounds) {
+        self.places = bounds.queue_places;
+        self.wait_ms = bounds.queue_wait_ms;
+        self.streams_per_key = bounds.streams_per_key;
     }
 
     /// Queues a request after all others of its key. [`Admission::admit`] decides when it runs. If

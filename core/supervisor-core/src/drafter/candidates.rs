@@ -37,6 +37,11 @@ impl Candidates {
         Self { models, idx: 0, refused: Vec::new(), has_served: false }
     }
 
+    /// All of the list, in the order in which they are tried.
+    pub(super) fn models(&self) -> &[String] {
+        &self.models
+    }
+
     /// The drafter to try first; empty if none is configured.
     pub(super) fn first(&self) -> String {
         self.models.first().cloned().unwrap_or_default()

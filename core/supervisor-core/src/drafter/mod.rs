@@ -62,7 +62,7 @@ impl DrafterStart {
 }
 
 /// The configured drafters.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrafterPlan {
     /// Their directories, in the order in which they are tried; empty if none is configured.
     pub models: Vec<String>,
@@ -551,7 +551,7 @@ impl Drafters {
 
     /// Whether no drafter is left, or none that can be ended.
     pub fn are_stopped(&self) -> bool {
-        self.slots.iter().all(|worker| worker.phase() == Phase::Stopped)
+        self.slots.iter().all(Worker::is_stopped)
     }
 
     /// Bytes the drafter needs, as far as is known.

@@ -4,7 +4,7 @@ use paceline_vocabulary::{Millis, Reason};
 
 use super::candidates::Candidates;
 use super::order::{DrafterOrder, OpenOrder, OrderGoal};
-use super::{Action, DrafterInputs, Drafters, NOT_CONFIGURED, Successor, Wanted};
+use super::{Action, DrafterInputs, DrafterPlan, Drafters, NOT_CONFIGURED, Successor, Wanted};
 use crate::denial::OrderRefusal;
 use crate::ids::{OrderId, WorkerSlot};
 use crate::worker::{self, Phase, StopReason};
@@ -168,6 +168,28 @@ impl Drafters {
         let model = if model.is_empty() { self.model.clone() } else { model };
         self.successor = Some(Successor { slot: self.current.other(), model, started: false });
         Ok(OrderGoal::Swapped)
+    }
+
+    /// Other drafters are configured, or are to be started at another time. One that runs goes on: if
+    /// it is one of the list, it is that one's turn. Without one, the first of the list takes its
+    /// place, unless an operator stopped the drafter.
+    pub fn on_plan(&mut self, plan: DrafterPlan) {
+        self.start = plan.start;
+        self.suspension.set_idle_ms(plan.idle_stop_ms);
+        if plan.models == self.candidates.models() {
+            return;
+        }
+        self.candidates = Candidates::new(plan.models);
+        if self.wanted == Wanted::Yes {
+            return self.candidates.adopt(&self.model);
+        }
+        let had_none = self.model.is_empty();
+        self.model = self.candidates.first();
+        self.wanted = match (self.model.is_empty(), had_none) {
+            (true, _) => NOT_CONFIGURED,
+            (false, true) => self.start.wanted(),
+            (false, false) => self.wanted,
+        };
     }
 
     /// The target serves another model, with which `drafter.model` names these drafters. Those that

@@ -99,6 +99,11 @@ impl Suspension {
         }
     }
 
+    /// From now on the drafter is suspended after this time without use; 0 is never.
+    pub fn set_idle_ms(&mut self, idle_ms: u64) {
+        self.idle_ms = idle_ms;
+    }
+
     /// Why it is suspended; `None` if it is to run.
     pub fn reason(&self) -> Option<SuspendReason> {
         self.reason

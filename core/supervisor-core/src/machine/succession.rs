@@ -38,7 +38,8 @@ impl Machine {
             Event::Submitted { .. } => self.outcomes += 1,
             Event::DrafterOrdered { order_id, .. }
             | Event::Ordered { order_id, .. }
-            | Event::PolicySet { order_id, .. } => {
+            | Event::PolicySet { order_id, .. }
+            | Event::Tuned { order_id, .. } => {
                 self.orders.remove(order_id);
             }
             _ => {}

@@ -83,6 +83,14 @@ impl Operations {
         Ok(())
     }
 
+    /// `drafter.model` names these drafters from now on, with whichever model is served.
+    pub fn use_drafters(&mut self, models: &[String]) {
+        self.target.drafters = models.to_vec();
+        if let Some(swap) = &mut self.swap {
+            swap.other.drafters = models.to_vec();
+        }
+    }
+
     /// Whether a swap waits for the end of the earlier target.
     pub(super) fn awaits_swap(&self) -> bool {
         self.swap.as_ref().is_some_and(|swap| swap.stage == Stage::Draining)

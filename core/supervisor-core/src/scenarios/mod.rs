@@ -193,6 +193,7 @@ scenarios!(
     drafter_list_takeover,
     route_load,
     route_policy,
+    tuned,
     route_measured,
     route_log,
     route_images,

@@ -246,6 +246,20 @@ fn ordered(words: &Words<'_>) -> Event {
             let (key, value) = setting.expect("routing.key=value");
             Event::PolicySet { order_id, change: policy_change(key, value) }
         }
+        "admission" => Event::Tuned {
+            order_id,
+            tuning: Tuning::Admission(AdmissionBounds {
+                queue_places: words.number("places").expect("places=1") as usize,
+                queue_wait_ms: words.number("wait_ms").expect("wait_ms=1"),
+                streams_per_key: words.number("per_key").expect("per_key=1") as usize,
+            }),
+        },
+        "drafters" => {
+            let models = words.value("models").unwrap_or_default().split(',');
+            let models = models.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            let plan = DrafterPlan { models, ..DrafterPlan::default() };
+            Event::Tuned { order_id, tuning: Tuning::Drafters(plan) }
+        }
         other => panic!("no order {other}"),
     }
 }

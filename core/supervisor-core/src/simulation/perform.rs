@@ -145,6 +145,7 @@ impl World {
         self.judge(permit);
         self.judge_turn(ticket);
         self.permits.insert(ticket, permit);
+        self.admitted.push(ticket);
         let (summary, _) = self.requests[&ticket];
         let cost = |positions| {
             self.capacity.cost_of(&summary, positions).expect("an admitted request fits")

@@ -70,6 +70,7 @@ impl World {
             22 if self.random.below(80) == 0 => self.supervisor_again(true),
             23 if self.random.below(20) == 0 => self.gateway_moves(),
             21 if self.random.below(8) == 0 => self.set_policy(),
+            23 if self.random.below(8) == 0 => self.tune(),
             21 if self.random.below(60) == 0 => {
                 let stop = self.random.below(2) == 0;
                 self.deliver(if stop { Event::StopAsked } else { Event::ParentGone });
@@ -177,6 +178,32 @@ impl World {
         ][self.random.below(8) as usize];
         self.orders.insert(order_id, ("set", false, 0));
         self.deliver(Event::PolicySet { order_id, change });
+    }
+
+    /// An operator changes settings that need no restart. The bound of the queue never falls below
+    /// what waits, so that the check of the bound holds.
+    fn tune(&mut self) {
+        let order_id = OrderId(self.orders.len() as u64);
+        let tuning = match self.random.below(3) {
+            0 => {
+                let models = [&["/d"][..], &["/e", "/d"], &[]][self.random.below(3) as usize];
+                // The setting is kept: the next supervisor begins with it.
+                self.plan.models = models.iter().map(|name| (*name).to_owned()).collect();
+                Tuning::Drafters(self.plan.clone())
+            }
+            _ => {
+                let places = [4, 6][self.random.below(2) as usize];
+                let bounds = AdmissionBounds {
+                    queue_places: places.max(self.core.admission().queued()),
+                    queue_wait_ms: self.settings.queue_wait_ms,
+                    streams_per_key: self.settings.streams_per_key,
+                };
+                self.settings.queue_places = bounds.queue_places;
+                Tuning::Admission(bounds)
+            }
+        };
+        self.orders.insert(order_id, ("tuned", false, 0));
+        self.deliver(Event::Tuned { order_id, tuning });
     }
 
     fn order(&mut self) {

@@ -6,6 +6,7 @@
 //! 3. [`Supervisor::settle`] computes what follows from the state alone: restarts, drafters and
 //!    routes, admissions, the notice for the gateway, the end.
 
+mod changes;
 mod host;
 
 use paceline_vocabulary::report::{LinkReport, SpeculationFigures};
@@ -17,11 +18,11 @@ use crate::denial::{Denial, Outage};
 use crate::drafter::{DrafterInputs, DrafterLoad, DrafterPlan, Drafters, TargetState};
 use crate::event::Event;
 use crate::gateway::{Gateway, GatewayChange};
-use crate::ids::{OrderId, Ticket, WorkerId};
+use crate::ids::{Ticket, WorkerId};
 use crate::operations::{self, Operations, TargetChoice};
 use crate::poison::Suspects;
 use crate::request::RequestSummary;
-use crate::routing::{self, PolicyChange, Routing};
+use crate::routing::{self, Routing};
 use crate::service::{self, Service, ServicePhase};
 use crate::settings::Settings;
 use crate::worker::{self, Phase, Worker, WorkerKind};
@@ -98,13 +99,13 @@ impl Supervisor {
                 out.extend(actions.into_iter().map(Action::from));
             }
             Event::DrafterOrdered { order_id, order } => {
-                out.push(Action::LogOrder { subject: "drafter", to: order.words() });
+                out.push(Action::LogOrder { order_id, subject: "drafter", to: order.words() });
                 let actions = self.drafters.on_order(order_id, order, self.service.is_up(), now);
                 out.extend(actions.into_iter().map(Action::from));
             }
             Event::Ordered { order_id, order } => {
                 let to = order.words();
-                out.push(Action::LogOrder { subject: order.subject(), to });
+                out.push(Action::LogOrder { order_id, subject: order.subject(), to });
                 let inputs =
                     operations_inputs(&self.service, &self.target, &self.gateway, &self.admission);
                 let actions = self.operations.on_order(order_id, order, &inputs, now);
@@ -123,6 +124,7 @@ impl Supervisor {
                 self.admission.on_served(ticket, served);
             }
             Event::PolicySet { order_id, change } => self.set_policy(order_id, change, &mut out),
+            Event::Tuned { order_id, tuning } => self.tune(order_id, tuning, &mut out),
             Event::MemoryRead { available_bytes } => self.available_bytes = available_bytes,
             Event::Ended { ticket } => self.admission.on_ended(ticket),
             Event::Reported { attachment, report } => {
@@ -311,12 +313,6 @@ impl Supervisor {
         }
     }
 
-    fn set_policy(&mut self, order_id: OrderId, change: PolicyChange, out: &mut Vec<Action>) {
-        let routing::PolicyChanged { epoch, key, from, to } = self.routing.set_policy(change);
-        out.push(Action::LogPolicy { epoch, key, from, to, cause: "an operator set it" });
-        out.push(Action::Answer { order_id, outcome: Ok(()) });
-    }
-
     fn submitted(
         &mut self,
         ticket: Ticket,
@@ -388,7 +384,7 @@ impl Supervisor {
         );
         self.perform_operations(actions, now, out);
         self.settle_stranded(now);
-        if self.target.phase() == Phase::Stopped && self.drafters.are_stopped() {
+        if self.target.is_stopped() && self.drafters.are_stopped() {
             self.service_event(service::Event::WorkersGone, now, out);
         }
     }

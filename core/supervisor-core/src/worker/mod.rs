@@ -74,6 +74,8 @@ pub struct Worker {
     model: String,
     phase: Phase,
     life: Option<Life>,
+    /// A start was ordered, and is not answered yet. A process may be there all the same.
+    is_being_started: bool,
     last_end: Option<LastEnd>,
     /// Milliseconds from spawn to ready, of the last epoch that became ready.
     came_up_ms: Option<u64>,
@@ -100,6 +102,7 @@ impl Worker {
             model: String::new(),
             phase: Phase::Stopped,
             life: None,
+            is_being_started: false,
             last_end: None,
             came_up_ms: None,
             described: None,
@@ -122,6 +125,9 @@ impl Worker {
             return out;
         }
         match &event {
+            Event::Spawned { .. } | Event::Found { .. } | Event::SpawnFailed { .. } => {
+                self.is_being_started = false;
+            }
             Event::WiredRead(reading) => {
                 self.on_wired_read(*reading, now, &mut out);
                 return out;
@@ -525,6 +531,11 @@ impl Worker {
     /// Whether there is no process and none is to come.
     pub fn is_gone(&self) -> bool {
         self.phase == Phase::Stopped && self.life.is_none()
+    }
+
+    /// Whether it is stopped, with no start under way that would leave a process.
+    pub fn is_stopped(&self) -> bool {
+        self.phase == Phase::Stopped && !self.is_being_started
     }
 
     /// Directory it was last started with; empty is the configuration's.

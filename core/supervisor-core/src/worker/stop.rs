@@ -149,7 +149,7 @@ impl Worker {
     }
 
     pub(super) fn spawn(&mut self, cause: &str, unasked: bool, now: Millis, out: &mut Vec<Action>) {
-        self.life = None;
+        (self.life, self.is_being_started) = (None, true);
         self.host_memory.forget();
         self.budget.started(unasked, now);
         self.log_phase("starting", cause, out);
