@@ -2,8 +2,9 @@
 //!
 //! The algorithm: the prompt with the fewest rows to its next result goes first, so that a short
 //! prompt does not wait for a long one. A prompt that got no row in [`MAX_SKIPPED_STEPS`] steps
-//! goes before all others, so no prompt starves. All chunks of a step together take at most 250 ms
-//! by the measured cost of rows (`prices`), and half of that beside decoding sequences. So a step,
+//! goes before all others, so no prompt starves. All chunks of a step together take at most
+//! `target.prompt_chunk_ms` (250) by the measured cost of rows (`prices`), and half of that beside
+//! decoding sequences. So a step,
 //! and with it a cancellation, is short, and the gaps between a stream's tokens are bounded.
 //!
 //! A prompt that waits for the rows of another one (`prefix_waits`) is left out. The other one
@@ -24,10 +25,11 @@ use super::{Scheduler, Step, StepPart};
 use crate::image::uncut;
 use crate::{Phase, Sequence, SequenceKey};
 
-/// Longest time of the prompt rows of a step, in microseconds. A cancellation is noticed within it.
+/// Longest time of the prompt rows of a step, in microseconds, unless an operator sets another one.
+/// A cancellation is noticed within it.
 pub(super) const CHUNK_US: f64 = 250_000.0;
-/// Longest time of the prompt rows beside decoding sequences, whose next token waits for the step.
-pub(super) const CHUNK_BESIDE_US: f64 = 125_000.0;
+/// Share of that time beside decoding sequences, whose next token waits for the step.
+const SHARE_BESIDE: f64 = 0.5;
 /// Least rows of a chunk once the cost of a row is known; chunks are multiples of it, so that few
 /// different shapes occur. Before that chunks are smaller: [`super::prices`].
 const MIN_CHUNK: usize = 32;
@@ -46,6 +48,11 @@ struct PromptOrder {
 }
 
 impl Scheduler {
+    /// Longest time of the prompt rows of a step. `decodes`: sequences decode beside them.
+    pub(super) fn longest_chunk_us(&self, decodes: bool) -> f64 {
+        self.chunk_us * if decodes { SHARE_BESIDE } else { 1.0 }
+    }
+
     /// Adds prompt rows to a step. `decodes`: sequences decode in this step.
     pub(super) fn add_prompts(&mut self, decodes: bool, step: &mut Step) {
         let mut order: Vec<PromptOrder> = self
@@ -64,7 +71,7 @@ impl Scheduler {
             })
             .collect();
         order.sort_unstable();
-        let (mut left_us, mut added) = (if decodes { CHUNK_BESIDE_US } else { CHUNK_US }, 0);
+        let (mut left_us, mut added) = (self.longest_chunk_us(decodes), 0);
         for PromptOrder { key, .. } in order {
             let Some(sequence) = self.sequences.get(&key) else { continue };
             let rows = match self.prefix_waits.contains_key(&key) {

@@ -32,6 +32,7 @@ use crate::{
     Draft, DraftCounts, DraftPlan, DrafterReadiness, EndReason, Finish, Ledger, LedgerError, Phase,
     Request, Sequence, SequenceKey, Speculation, Tower,
 };
+use batch::CHUNK_US;
 use prices::RowPrice;
 use vision_turns::{StepPurpose, VisionTurn};
 
@@ -117,6 +118,8 @@ pub struct Scheduler {
     next_key: u64,
     /// Measured cost of prompt rows.
     price: RowPrice,
+    /// Longest time of the prompt rows of a step, in microseconds.
+    chunk_us: f64,
     /// Which sequences draft, and how many tokens.
     pub speculation: Speculation,
     /// Prompts that the next step leaves out, because they wait for the rows of others.
@@ -141,6 +144,7 @@ impl Scheduler {
             max_sequences,
             next_key: 0,
             price: RowPrice::default(),
+            chunk_us: CHUNK_US,
             speculation: Speculation::default(),
             prefix_waits: BTreeMap::new(),
             tower: Tower::default(),
@@ -149,6 +153,11 @@ impl Scheduler {
             prefix_bytes: 0,
             keeps_states: false,
         }
+    }
+
+    /// Sets the longest time of the prompt rows of a step, in milliseconds.
+    pub fn with_longest_chunk_ms(self, ms: u32) -> Self {
+        Self { chunk_us: f64::from(ms) * 1e3, ..self }
     }
 
     /// Sets the vision tower of the target.

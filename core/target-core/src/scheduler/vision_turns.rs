@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 use paceline_vocabulary::Millis;
 
 use super::Scheduler;
-use super::batch::{CHUNK_BESIDE_US, CHUNK_US};
 use crate::{Draft, Image, Phase, Sequence, StepPart, TowerSlice, WantedImage};
 
 /// Whose turn is next if the tower and text both have work.
@@ -68,7 +67,7 @@ impl Scheduler {
             VisionTurn::Decode => VisionTurn::Prompts,
             VisionTurn::Prompts => VisionTurn::Tower,
         };
-        let slice_us = if decodes { CHUNK_BESIDE_US } else { CHUNK_US };
+        let slice_us = self.longest_chunk_us(decodes);
         if turn == VisionTurn::Tower
             && let Some(slice) = self.tower.next_slice(&wanted, slice_us)
         {

@@ -106,6 +106,20 @@ fn long_prompts_are_prefilled_in_chunks_beside_decoding() {
 }
 
 #[test]
+fn an_operator_sets_the_longest_time_of_a_chunk() {
+    // 1 ms a row; half of the time beside a sequence that decodes.
+    for (ms, alone, beside) in [(250, 224, 96), (64, 64, 32), (1_000, 992, 480)] {
+        let mut scheduler = scheduler().with_longest_chunk_ms(ms);
+        scheduler.price = RowPrice::flat(1_000.0);
+        scheduler.add(request(3_000, 5)).expect("room");
+        assert_eq!(step(&mut scheduler, 0, 9).0, [(0, alone, false)], "{ms} ms");
+        scheduler.add(request(5, 50)).expect("room");
+        step(&mut scheduler, 1, 9);
+        assert_eq!(step(&mut scheduler, 2, 9).0, [(1, 1, true), (0, beside, false)], "{ms} ms");
+    }
+}
+
+#[test]
 fn a_slow_machine_gets_small_chunks() {
     let mut scheduler = unmeasured();
     scheduler.add(request(2000, 5)).expect("room");
