@@ -15,6 +15,7 @@
 //! - [`report`] has what processes report about themselves.
 //! - [`tensor`] has element types and places of tensors.
 //! - [`link`] has the messages between target and drafter.
+//! - [`trace`] has the place of a span in a trace.
 //! - [`mean`] has the exponential mean.
 //! - [`sampling`] has the parameters by which tokens are chosen.
 //! - [`chain()`] writes an error and its causes in one line.
@@ -32,6 +33,7 @@ pub mod sampling;
 pub mod state;
 pub mod tensor;
 pub mod time;
+pub mod trace;
 mod words;
 
 pub use chain::chain;
@@ -42,3 +44,4 @@ pub use reason::Reason;
 pub use sampling::SamplingRule;
 pub use tensor::TensorType;
 pub use time::Millis;
+pub use trace::TraceContext;

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::tensor::{TensorRef, TensorType};
-use crate::{RequestId, SamplingRule};
+use crate::{RequestId, SamplingRule, TraceContext};
 
 /// A sequence as both workers know it: the target opens it, feeds it and closes it.
 pub type SessionId = u64;
@@ -139,6 +139,8 @@ pub struct Context {
     pub fresh: bool,
     /// The request that the session serves, if `fresh`. For the drafter's log only.
     pub request_id: Option<RequestId>,
+    /// Parent of the drafter's span of the session, if `fresh` and the request is traced.
+    pub trace: Option<TraceContext>,
     /// Token ids of the positions, if the drafter reads them; else empty.
     pub ids: Vec<u32>,
     /// The token after these positions, if the drafter reads token ids and the token is known.
