@@ -278,3 +278,122 @@ fn image_benchmarks_need_a_model_with_vision() {
     assert_eq!(object(&output)["error"]["reason"], "BENCH");
     assert!(err.contains("vision tower") && err.contains("--model"), "{err}");
 }
+
+/// Medians of one figure of all rows.
+fn medians(rows: &Value, figure: &str) -> Vec<f64> {
+    let rows = rows.as_array().expect("rows");
+    rows.iter().filter_map(|row| row[figure]["median"].as_f64()).collect()
+}
+
+#[test]
+fn contexts_are_measured_in_each_lane_up_to_the_models_own() {
+    let flags = "--contexts 64,8192 --runs 1 --max-tokens 4 --output llama-bench";
+    let output = bench("", &flags.split(' ').collect::<Vec<_>>());
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let object = object(&output);
+    let tests = object.as_array().expect("an array");
+    let shape = |test: &Value| {
+        let count = |name: &str| test[name].as_u64().expect("a count");
+        (count("n_prompt"), count("n_gen"), count("n_depth"), test["lane"].clone())
+    };
+    let expected = |lane: &str| [(64, 0, 0, lane.into()), (0, 4, 64, lane.into())];
+    assert_eq!(
+        tests.iter().map(shape).collect::<Vec<_>>(),
+        ["absent", "forced", "routed"].map(expected).concat()
+    );
+    for test in tests {
+        let (ns, ts) = (test["avg_ns"].as_f64(), test["avg_ts"].as_f64());
+        let tokens = test["n_prompt"].as_u64().max(test["n_gen"].as_u64()).expect("tokens") as f64;
+        let rate = ts.expect("a speed") * ns.expect("a time") / 1e9;
+        assert!((rate / tokens - 1.0).abs() < 1e-6, "{test}");
+        assert_eq!(test["samples_ts"].as_array().map(Vec::len), Some(1));
+        // 7.3 million parameters in float32.
+        assert_eq!(test["model_size"].as_u64(), test["model_n_params"].as_u64().map(|n| 4 * n));
+        assert_eq!((&test["model_type"], &test["n_batch"]), (&"qwen3, float".into(), &Value::Null));
+        assert!(test["test_time"].as_str().is_some_and(|time| time.ends_with('Z')), "{test}");
+    }
+    assert!(err.contains("run 1 of 1: 64 tokens: absent pp "), "{err}");
+}
+
+#[test]
+fn a_session_finds_its_prefix_and_a_clean_prompt_finds_none() {
+    let flags = "--clean --session --lengths 200 --runs 1 --max-tokens 2 --json";
+    let output = bench("", &flags.split(' ').collect::<Vec<_>>());
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let object = object(&output);
+    let rows = object["rows"].as_array().expect("rows");
+    let places: Vec<_> = rows.iter().map(|row| (&row["form"], &row["request"])).collect();
+    let place = |form: &str| {
+        ["first", "next", "short_after", "short_alone"].map(|request| (form.into(), request.into()))
+    };
+    let expected: Vec<(Value, Value)> = [place("clean"), place("session")].concat();
+    assert_eq!(places, expected.iter().map(|(form, request)| (form, request)).collect::<Vec<_>>());
+    let cached = |form: &str| {
+        let row = rows.iter().find(|row| row["form"] == form && row["request"] == "next");
+        row.expect("a second turn")["cached_tokens"][0].as_u64()
+    };
+    // Whole pages of 64 tokens.
+    assert_eq!(cached("clean"), Some(0), "{object}");
+    assert!(cached("session") >= Some(192), "{object}");
+    assert_eq!(medians(&object["rows"], "ttft_ms").len(), 8);
+    assert!(object["gains"][0]["ttft_over_clean"]["median"].as_f64() > Some(0.0), "{object}");
+    assert!(object["peak_memory"]["target_bytes"].as_u64() > Some(1 << 20), "{object}");
+}
+
+#[test]
+fn a_burst_is_measured_between_two_streams() {
+    let output = bench(&alone(), &["--burst", "2", "--runs", "1", "--max-tokens", "40", "--json"]);
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let object = object(&output);
+    for figure in ["before_tok_s", "burst_tok_s", "burst_ttft_ms", "after_tok_s", "back"] {
+        let found = medians(&object["rows"], figure);
+        assert!(found.len() == 1 && found[0] > 0.0, "{figure}: {object}");
+    }
+    assert_eq!(object["rows"][0]["mode"], "plain", "{object}");
+    assert!(err.contains("run 1 of 1: 2 requests, plain: before "), "{err}");
+}
+
+#[test]
+fn own_prompts_are_a_kind_and_each_form_has_the_same_rows() {
+    let stack = Stack::new(&alone());
+    let file = stack.path("own.jsonl");
+    let lines = r#"{"prompt": "Name a river."}
+{"messages": [{"role": "user", "content": "Name another one."}]}
+"#;
+    std::fs::write(&file, lines).expect("written");
+    let name = file.display().to_string();
+    let flags = ["--runs", "1", "--max-tokens", "4", "--concurrency", "1,2", "--output", "csv"];
+    let output = bench(&alone(), &[&["--prompts", &name], &flags[..]].concat());
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let csv = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 1 + 2, "{csv}");
+    assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{csv}");
+    let field = |line: usize, name: &str| {
+        let at = lines[0].iter().position(|known| *known == name).expect("a column");
+        lines[line][at]
+    };
+    assert_eq!((field(1, "kind"), field(1, "streams")), ("own", "1"));
+    assert_eq!((field(2, "streams"), field(2, "lane")), ("2", "plain"));
+    for figure in
+        ["ttft_ms", "tpot_ms", "prompt_tok_s", "decode_tok_s", "e2e_ms", "throughput_tok_s"]
+    {
+        assert!((1..=2).all(|line| field(line, figure).parse::<f64>().is_ok_and(|one| one > 0.0)));
+    }
+    assert!(
+        field(1, "speed_up").is_empty() && field(2, "speed_up").parse::<f64>().is_ok(),
+        "{csv}"
+    );
+
+    std::fs::write(&file, "{\"prompt\": \"a\"}\n{\"promt\": \"b\"}\n").expect("written");
+    let (code, err) = words(&bench(&alone(), &["--prompts", &name]));
+    assert_eq!(code, Some(2), "{err}");
+    assert!(
+        err.contains("own.jsonl: line 2: expected {\"prompt\"") && err.contains("found neither"),
+        "{err}"
+    );
+}

@@ -1,28 +1,53 @@
 //! `paceline-bench`, which `paceline bench` runs, measures on the user's own model and machine. It
 //! starts a service of its own and uses it like any client.
 //!
+//! Benchmarks:
 //! - [`lanes`] · each lane, and with `--sweep` whether the routed one is as fast as the better one
+//! - [`contexts`] · `--contexts`: each lane by length of the prompt
+//! - [`conversation`] · `--clean` and `--session`: turns that the prefix cache has or has not
+//! - [`burst`] · `--burst`: the speed of one stream after many requests at once
 //! - [`tables`] · `--tables` and `--roofline`: the target alone
 //! - [`images`] · `--images`: images, and streams of text beside them
-//! - [`report`] · the frame and the printer of all reports
-//! - [`statistics`] · median and interval
-//! - [`load`] · requests of which a fixed number runs at once
+//!
+//! What they share, each module without those above it:
+//! - [`report`] · the frame of all reports, and [`output`], their forms
+//! - [`service`] · the service that is measured, its drafter and its peak of memory
+//! - [`prompts`] · kinds of prompts, made texts, the user's own
+//! - [`same`] · equal tokens in all modes
+//! - [`requests`] · times of requests; [`load`] · a fixed number of them at once
+//! - [`progress`] · the line of progress
+//! - [`mode`] · how requests are served; [`statistics`] · median and interval; [`random`] numbers
+//! - [`checkpoint`] · facts of a model's files
 //! - [`args`] · the flags
 
 mod args;
+mod burst;
+mod checkpoint;
+mod contexts;
+mod conversation;
 mod images;
 mod lanes;
 mod load;
+mod mode;
+mod output;
+mod progress;
+mod prompts;
+mod random;
 mod report;
+mod requests;
+mod same;
+mod service;
 mod statistics;
 mod tables;
 
 use std::process::ExitCode;
 
 use paceline_client::failure::BENCH;
+use paceline_client::own_service::report::PrintedReport;
 use paceline_client::{Failure, Screen, program};
 
 use self::args::BenchArgs;
+use self::output::Output;
 
 fn main() -> ExitCode {
     match program::parse::<BenchArgs>(std::env::args_os()) {
@@ -33,12 +58,22 @@ fn main() -> ExitCode {
 
 /// Measures, and prints the report. With `--json` a failure is printed as an object too.
 async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let outcome = if args.images {
-        images::bench(args, screen).await
-    } else if args.tables || args.roofline {
-        tables::bench(args, screen).await
-    } else {
-        lanes::bench(args, screen).await
-    };
-    program::show_object(outcome, args.json, screen)?.print(BENCH, screen)
+    let outcome = report(args, screen).await;
+    program::show_object(outcome, args.output() == Output::Json, screen)?.print(BENCH, screen)
+}
+
+async fn report(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedReport, Failure> {
+    args.check()?;
+    match args {
+        BenchArgs { images: true, .. } => images::bench(args, screen).await,
+        BenchArgs { tables: true, .. } | BenchArgs { roofline: true, .. } => {
+            tables::bench(args, screen).await
+        }
+        BenchArgs { clean: true, .. } | BenchArgs { session: true, .. } => {
+            conversation::bench(args, screen).await
+        }
+        _ if !args.contexts.is_empty() => contexts::bench(args, screen).await,
+        _ if !args.burst.is_empty() => burst::bench(args, screen).await,
+        _ => lanes::bench(args, screen).await,
+    }
 }

@@ -3,16 +3,28 @@
 use paceline_client::failure::BENCH;
 use paceline_client::own_service::report::{PrintedReport, Report};
 use paceline_client::own_service::settings::Settings;
-use paceline_client::own_service::subject::Subject;
+use paceline_client::own_service::subject::{Model, Subject};
 use paceline_client::own_service::{self, OwnService};
-use paceline_client::print::{interval, number};
+use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
-use paceline_process::Clock;
-use paceline_proto::v1::StatusResponse;
 use serde::Serialize;
 
 use crate::args::BenchArgs;
-use crate::statistics::Estimate;
+use crate::output::Output;
+use crate::output::llama_bench::{LlamaSubject, LlamaTest};
+use crate::output::sheet::{self, Sheet};
+use crate::service::{MeasuredService, PeakMemory};
+
+/// A report of a benchmark, which has all forms of [`Output`].
+pub trait BenchReport: Report {
+    /// Its tables.
+    fn sheets(&self) -> Vec<Sheet>;
+
+    /// Speeds of one stream, if it has such as llama-bench measures.
+    fn llama_tests(&self) -> Vec<LlamaTest> {
+        Vec::new()
+    }
+}
 
 /// The figures of one benchmark between their subject and the duration of all.
 #[derive(Serialize)]
@@ -21,46 +33,63 @@ struct FramedReport<R> {
     subject: Subject,
     #[serde(flatten)]
     report: R,
+    peak_memory: PeakMemory,
     seconds: f64,
 }
 
-impl<R: Report> Report for FramedReport<R> {
-    fn text(&self) -> String {
-        self.report.text()
+impl<R: BenchReport> FramedReport<R> {
+    fn printed(&self, output: Output, llama: &LlamaSubject) -> PrintedReport {
+        let Self { subject, report, peak_memory, .. } = self;
+        let drafter = subject.drafter.as_ref().map_or("", |drafter| &drafter.model);
+        let constants = [("target", subject.target.model.as_str()), ("drafter", drafter)];
+        let text = match output {
+            Output::Text => report.text() + &peak_memory.line(),
+            Output::Json => serde_json::to_string(self).expect("a report is plain JSON") + "\n",
+            Output::Csv => sheet::csv(&report.sheets(), &constants),
+            Output::Markdown => self.markdown(),
+            Output::LlamaBench => llama.array(&report.llama_tests()),
+        };
+        PrintedReport::new(text, report.failures())
     }
 
-    fn failures(&self) -> Vec<String> {
-        self.report.failures()
+    fn markdown(&self) -> String {
+        let Subject { version, platform, cores, target, drafter } = &self.subject;
+        let model = |model: &Model| format!("{} ({})", model.model, bytes(model.weight_bytes));
+        let drafter = drafter.as_ref().map_or("none".to_owned(), model);
+        let mut text = format!(
+            "paceline {version}, {platform}, {cores} cores. Target: {}. Drafter: {drafter}.\n\n",
+            model(target)
+        );
+        text.push_str(&sheet::markdown(&self.report.sheets()));
+        text.push_str(
+            "\nMedians, in brackets their 95 % intervals. Definitions: `paceline bench --help`.\n",
+        );
+        text.push_str(&self.peak_memory.line());
+        text
     }
-}
-
-/// A service that is measured.
-pub struct MeasuredService {
-    /// The service that the measurement starts and stops.
-    pub own: OwnService,
-    /// Status of the service when it became ready.
-    pub status: StatusResponse,
-    /// Whether a drafter is linked.
-    pub drafter: bool,
 }
 
 /// Starts a service with these settings, measures on it and makes the report.
 ///
 /// # Errors
 /// The service does not become ready, or `measure` fails.
-pub async fn of_service<R: Report>(
+pub async fn of_service<R: BenchReport>(
     args: &BenchArgs,
     settings: &Settings,
     screen: &mut Screen,
-    measure: impl AsyncFnOnce(MeasuredService, &mut Screen) -> Result<R, Failure>,
+    measure: impl AsyncFnOnce(&MeasuredService, &mut Screen) -> Result<R, Failure>,
 ) -> Result<PrintedReport, Failure> {
     let work = async |own: OwnService, screen: &mut Screen| {
-        let (status, drafter) = own.until_ready(|what| screen.note(what)).await?;
-        let subject = Subject::new(&status, drafter);
-        Ok((subject, measure(MeasuredService { own, status, drafter }, screen).await?))
+        let service = MeasuredService::ready(own, screen).await?;
+        let subject = Subject::new(&service.status, service.drafter);
+        let llama = LlamaSubject::new(&subject, settings);
+        let report = measure(&service, screen).await?;
+        Ok((subject, llama, report, service.peak().await))
     };
-    let ((subject, report), seconds) = own_service::run(BENCH, settings, screen, work).await?;
-    Ok(FramedReport { subject, report, seconds }.printed(args.json))
+    let ((subject, llama, report, peak_memory), seconds) =
+        own_service::run(BENCH, settings, screen, work).await?;
+    let framed = FramedReport { subject, report, peak_memory, seconds };
+    Ok(framed.printed(args.output(), &llama))
 }
 
 /// The benchmark found a fault, or could not run.
@@ -68,67 +97,59 @@ pub fn failed(message: impl Into<String>) -> Failure {
     Failure::measuring(BENCH, message)
 }
 
-/// The median and its interval in a column each; "-" for what is not known.
-pub fn columns(found: Option<&Estimate>, digits: usize) -> [String; 2] {
-    [
-        number(found.map(|found| found.median), digits),
-        interval(found.and_then(|found| found.interval), digits),
-    ]
-}
-
-/// The median, and in brackets its interval if it is known.
-pub fn cell(found: Option<&Estimate>, digits: usize) -> String {
-    let median = number(found.map(|found| found.median), digits);
-    match found.and_then(|found| found.interval) {
-        None => median,
-        ends => format!("{median} {}", interval(ends, digits)),
-    }
-}
-
-/// Seconds in words.
-pub fn duration(seconds: f64) -> String {
-    if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
-}
-
-/// After a run that is not the last: shows how many are done, and how long the others will take.
-pub fn note_time_left(clock: &Clock, run: usize, runs: usize, screen: &mut Screen) {
-    let done = run + 1;
-    let left_s = clock.now().0 as f64 / 1e3 / done as f64 * (runs - done) as f64;
-    if left_s > 0.0 {
-        screen.note(&format!("run {done} of {runs} done, about {} left", duration(left_s)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::sheet::{Column, Value};
+
+    #[derive(Serialize)]
+    struct Runs {
+        runs: usize,
+    }
+
+    impl Report for Runs {
+        fn text(&self) -> String {
+            format!("{} runs\n", self.runs)
+        }
+
+        fn failures(&self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    impl BenchReport for Runs {
+        fn sheets(&self) -> Vec<Sheet> {
+            let mut sheet = Sheet::new("runs", [Column::plain("runs", "RUNS")]);
+            sheet.row([Value::from(self.runs)]);
+            vec![sheet]
+        }
+    }
+
+    fn framed() -> FramedReport<Runs> {
+        let target = Model { model: "/m".into(), weight_bytes: 2_048 };
+        let subject = Subject { version: "1", cores: 2, target, ..Subject::default() };
+        let peak_memory = PeakMemory { target_bytes: Some(4_096), drafter_bytes: None };
+        FramedReport { subject, report: Runs { runs: 7 }, peak_memory, seconds: 1.5 }
+    }
 
     #[test]
     fn a_framed_report_begins_with_its_subject_and_ends_with_its_duration() {
-        let subject = Subject { version: "1", cores: 2, ..Subject::default() };
-        let report = serde_json::json!({ "runs": 7 });
-        let framed = FramedReport { subject, report, seconds: 1.5 };
-        let expected = r#"{"version":"1","platform":"","cores":2,"target":{"model":"","weight_bytes":0},"drafter":null,"runs":7,"seconds":1.5}"#;
-        assert_eq!(serde_json::to_string(&framed).expect("plain"), expected);
+        let expected = r#"{"version":"1","platform":"","cores":2,"target":{"model":"/m","weight_bytes":2048},"drafter":null,"runs":7,"peak_memory":{"target_bytes":4096,"drafter_bytes":null},"seconds":1.5}"#;
+        assert_eq!(serde_json::to_string(&framed()).expect("plain"), expected);
     }
 
     #[test]
-    fn an_estimate_is_printed_in_one_column_or_in_two() {
-        let known = Estimate { median: 2.0, interval: Some((1.0, 3.25)) };
-        let few = Estimate { median: 2.0, interval: None };
-        assert_eq!(columns(Some(&known), 1), ["2.0", "(1.0 to 3.2)"]);
-        assert_eq!(
-            (columns(Some(&few), 0), columns(None, 0)),
-            (["2", "-"].map(String::from), ["-", "-"].map(String::from))
-        );
-        assert_eq!(
-            [cell(Some(&known), 0), cell(Some(&few), 2), cell(None, 1)],
-            ["2 (1 to 3)", "2.00", "-"]
-        );
-    }
+    fn markdown_names_the_subject_and_the_peak_of_memory() {
+        let expected = "\
+paceline 1, , 2 cores. Target: /m (2.0 KiB). Drafter: none.
 
-    #[test]
-    fn long_durations_are_in_minutes() {
-        assert_eq!((duration(61.4), duration(1_260.0)), ("61 s".into(), "21 min".into()));
+| RUNS |
+|---|
+| 7 |
+
+Medians, in brackets their 95 % intervals. Definitions: `paceline bench --help`.
+peak memory: target 4.0 KiB (the most that each worker held, from its start on)
+";
+        assert_eq!(framed().markdown(), expected);
     }
 }

@@ -1,6 +1,7 @@
 //! A stream of responses, read as one answer: the text as it arrives, and at the end the one object
 //! of `--json`.
 
+use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::ReasonStatus as _;
 use paceline_proto::v1;
 use serde::Serialize;
@@ -62,6 +63,9 @@ pub struct Answer {
     /// this machine).
     #[serde(skip)]
     pub stamps: Vec<(usize, i64)>,
+    /// When each of these messages was received here (ns, the same clock).
+    #[serde(skip)]
+    pub received_ns: Vec<i64>,
 }
 
 /// A tool call.
@@ -197,6 +201,7 @@ impl Answer {
         while let Some(message) =
             stream.message().await.map_err(|status| Failure::refused(&status))?
         {
+            let received_ns = monotonic_ns();
             let Some((answer, last)) = answers.get_mut(message.sample_index as usize) else {
                 return Err(broken("a message came of a sample that was not asked for"));
             };
@@ -210,6 +215,7 @@ impl Answer {
             answer.warnings.extend(message.warnings);
             if !message.token_ids.is_empty() {
                 answer.stamps.push((message.token_ids.len(), message.step_end_ns));
+                answer.received_ns.push(received_ns);
             }
             answer.token_ids.extend(&message.token_ids);
             answer.margins.extend(&message.margins);

@@ -19,18 +19,19 @@ mod stages;
 use bytes::Bytes;
 use paceline_client::own_service::report::PrintedReport;
 use paceline_client::{Failure, Screen};
-use paceline_process::Clock;
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
 
 use self::ask::{check_vision, first_token, request, tokens};
 use self::gaps::IMAGES;
 use self::paint::{Size, paint};
-use self::report::{ImageReport, LeftOut, progress};
+use self::report::{ImageReport, LeftOut, size_line};
 use self::row::{ImageRow, Run};
 use self::stages::ImageCache;
 use crate::args::BenchArgs;
-use crate::report::{MeasuredService, failed, note_time_left, of_service};
+use crate::progress::Progress;
+use crate::report::{failed, of_service};
+use crate::service::MeasuredService;
 
 /// Sizes as sent: one that usual vision towers take without resizing, a small photograph, a larger
 /// one.
@@ -49,7 +50,8 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedRepor
     // Without it the next turn would find nothing in the cache.
     settings.config.kv.prefix_cache = true;
     let runs = args.runs(7);
-    let work = async |service, screen: &mut Screen| measure(runs, &service, screen).await;
+    let work =
+        async |service: &MeasuredService, screen: &mut Screen| measure(runs, service, screen).await;
     of_service(args, &settings, screen, work).await
 }
 
@@ -83,16 +85,20 @@ async fn measure(
         bench.run(*size).await?;
     }
     let mut measured: Vec<Vec<Run>> = vec![vec![]; sizes.len()];
-    let clock = Clock::start();
+    let work = |size: &Size| f64::from(size.width * size.height);
+    let all: f64 = sizes.iter().map(work).sum();
+    let mut progress = Progress::begin(all * runs as f64);
     for run in 0..runs {
         for step in 0..sizes.len() {
             // Each run begins with another size.
             let at = (run + step) % sizes.len();
+            progress.show(run, runs, &sizes[at].to_string(), screen);
             let found = bench.run(sizes[at]).await?;
-            screen.note(&progress(run, runs, sizes[at], &found));
+            progress.add(work(&sizes[at]));
+            screen.note(&size_line(run, runs, sizes[at], &found));
             measured[at].push(found);
         }
-        note_time_left(&clock, run, runs, screen);
+        progress.note(run, runs, screen);
     }
     let rows = sizes.iter().zip(&measured).map(|(size, runs)| ImageRow::of(*size, runs)).collect();
     Ok(ImageReport { runs, rows, left_out })

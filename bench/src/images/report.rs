@@ -8,7 +8,8 @@ use super::gaps::{Gaps, IMAGES, STREAMS};
 use super::paint::Size;
 use super::row::{First, ImageRow, Run};
 use super::stages::Stages;
-use crate::report::cell;
+use crate::output::sheet::{Column, Sheet, Value, cell};
+use crate::report::BenchReport;
 use crate::statistics::Figure;
 
 /// Figures of `--images`: each stage of an image, and streams of text beside images.
@@ -73,7 +74,70 @@ impl Report for ImageReport {
     }
 }
 
+impl BenchReport for ImageReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        let mut first = Sheet::new(
+            "first token",
+            [
+                Column::plain("image", "IMAGE"),
+                Column::plain("request", "REQUEST"),
+                Column::plain("prompt_tokens", "TOKENS"),
+                Column::plain("cached_tokens", "CACHED"),
+                Column::estimate("decode_ms", "DECODE ms", 1),
+                Column::estimate("resize_ms", "RESIZE ms", 1),
+                Column::estimate("tower_ms", "TOWER ms", 1),
+                Column::estimate("prefill_ms", "PREFILL ms", 1),
+                Column::estimate("rest_ms", "REST ms", 1),
+                Column::estimate("ttft_ms", "FIRST TOKEN ms", 1),
+            ],
+        );
+        for (size, row) in self.first() {
+            let Stages { decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms } =
+                &row.stages;
+            let head = [
+                Value::Text(size.to_string()),
+                row.cache.into(),
+                Value::Count(u64::from(row.prompt_tokens)),
+                Value::Count(u64::from(row.cached_tokens)),
+            ];
+            let stages = [decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms];
+            first.row(head.into_iter().chain(stages.map(|figure| Value::from(Some(figure)))));
+        }
+        vec![first, self.gaps()]
+    }
+}
+
 impl ImageReport {
+    /// Gaps of the streams, a row for each window.
+    fn gaps(&self) -> Sheet {
+        let mut sheet = Sheet::new(
+            "gaps of streams",
+            [
+                Column::plain("image", "IMAGE"),
+                Column::plain("streams", "STREAMS"),
+                Column::estimate("gap_median_ms", "MEDIAN ms", 1),
+                Column::estimate("gap_p95_ms", "95 OF 100 ms", 1),
+                Column::estimate("gap_longest_ms", "LONGEST ms", 1),
+                Column::estimate("tok_s", "tok/s", 1),
+                Column::estimate("kept_share", "KEPT", 2),
+                Column::estimate("image_ttft_ms", "IMAGES ms", 1),
+            ],
+        );
+        for ImageRow { size, alone, beside, kept, beside_ttft_ms, .. } in &self.rows {
+            let windows = [("alone", alone, None, None)];
+            let beside = [("beside", beside, kept.as_ref(), beside_ttft_ms.as_ref())];
+            for (window, gaps, kept, ttft_ms) in windows.into_iter().chain(beside) {
+                let Some(Gaps { median_ms, p95_ms, longest_ms, tok_s, .. }) = gaps else {
+                    continue;
+                };
+                let head = [Value::Text(size.to_string()), window.into()];
+                let gaps = [median_ms, p95_ms, longest_ms, tok_s].map(|one| Value::from(Some(one)));
+                sheet.row(head.into_iter().chain(gaps).chain([kept.into(), ttft_ms.into()]));
+            }
+        }
+        sheet
+    }
+
     /// Requests alone, of all sizes.
     fn first(&self) -> impl Iterator<Item = (Size, &First)> {
         self.rows.iter().flat_map(|row| row.first.iter().map(|first| (row.size, first)))
@@ -121,8 +185,8 @@ fn of(figure: Option<&Figure>, digits: usize) -> String {
     cell(figure.map(|figure| &figure.estimate), digits)
 }
 
-/// One line of progress: a size of a run.
-pub fn progress(run: usize, runs: usize, size: Size, found: &Run) -> String {
+/// A line about a size of a run.
+pub fn size_line(run: usize, runs: usize, size: Size, found: &Run) -> String {
     let first_ms = found.first.first().map_or(0.0, |first| first.stages.ttft_ms);
     let longest_ms = found.beside.beside.longest_ms;
     format!(
@@ -133,6 +197,10 @@ pub fn progress(run: usize, runs: usize, size: Size, found: &Run) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use crate::output::sheet::csv;
+
     use super::super::gaps::BesideImages;
     use super::super::stages::{FirstToken, ImageCache};
     use super::*;
@@ -203,6 +271,20 @@ mod tests {
         assert!(beside.ends_with("60.0 (60.0 to 60.0)"), "{beside}");
         assert!(text.contains("1280 x 960: not measured: too long\n"), "{text}");
         assert!(!text.contains("once more") && !text.contains("too early"), "{text}");
+    }
+
+    #[test]
+    fn csv_has_both_tables() {
+        let csv = csv(&report(8.0).sheets(), &[]);
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines.len(), 1 + 3 + 2, "{csv}");
+        assert!(
+            lines[1].starts_with("first token,640 x 480,new,309,0,1,1,1,2,2,2,8,8,8,"),
+            "{csv}"
+        );
+        assert!(lines[4].starts_with("gaps of streams,640 x 480,,,,"), "{csv}");
+        let fields: HashSet<usize> = lines.iter().map(|line| line.split(',').count()).collect();
+        assert_eq!(fields.len(), 1, "{csv}");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use paceline_proto::v1::RouteWish;
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
 
-use crate::load::at_once;
+use crate::load::{answer_tokens, at_once};
+use crate::requests::RequestTimes;
 
 /// Requests of which `streams` run at once. When one ends, the next begins.
 #[derive(Clone, Copy, Debug)]
@@ -20,19 +21,9 @@ pub struct LaneWorkload<'a> {
     pub streams: usize,
     /// The lane to ask for.
     pub wish: RouteWish,
-    /// Mean number of tokens of an answer (see [`tokens_of`]). End-of-sequence tokens are ignored,
+    /// Mean number of tokens of an answer (see [`answer_tokens`]). End-of-sequence tokens are ignored,
     /// so that each measurement has the same work.
     pub max_tokens: u32,
-}
-
-/// Number of tokens of the answer to the prompt `index`. Numbers are spread evenly, up to a quarter
-/// below and above the mean, and are the same in each mode. If all answers had one length, plain
-/// streams that begin together would end together. Their next prompts would always share one
-/// prefill step, which does not happen in real traffic.
-fn tokens_of(index: usize, mean: u32) -> u32 {
-    // Multiples of the golden ratio, modulo 1, are spread evenly for each count.
-    let share = (index as f64 * 0.618_033_988_749_895).fract();
-    ((f64::from(mean) * (0.75 + 0.5 * share)).round() as u32).max(1)
 }
 
 /// The figures of a measurement.
@@ -45,6 +36,8 @@ pub struct CellRun {
     pub tokens: usize,
     /// The answers, in the order of the prompts.
     pub answers: Vec<Answer>,
+    /// Times of the requests, in the same order.
+    pub requests: Vec<RequestTimes>,
 }
 
 impl CellRun {
@@ -58,6 +51,7 @@ impl CellRun {
         self.seconds += pass.seconds;
         self.tokens += pass.tokens;
         self.answers.extend_from_slice(&pass.answers);
+        self.requests.extend_from_slice(&pass.requests);
     }
 
     /// Answers that waited for admission. They did not run together with the others.
@@ -77,39 +71,20 @@ impl LaneWorkload<'_> {
             let (mut client, prompt) = (client.clone(), prompt.clone());
             async move {
                 let (prompt, choice, max_tokens) =
-                    (&prompt, Choice::Greedy, tokens_of(prompt.index, mean));
+                    (&prompt, Choice::Greedy, answer_tokens(prompt.index, mean));
                 Ask { prompt, choice, lane: wish, max_tokens, margins: false, ignore_eos: true }
                     .send(&mut client)
                     .await
             }
         };
-        let (answers, seconds) = at_once(self.prompts, self.streams, ask).await?;
+        let (sent, seconds) = at_once(self.prompts, self.streams, ask).await?;
+        let requests = sent.iter().filter_map(RequestTimes::of).collect();
+        let answers: Vec<Answer> = sent.into_iter().map(|sent| sent.answer).collect();
         Ok(CellRun {
             seconds,
+            requests,
             tokens: answers.iter().map(|seen| seen.token_ids.len()).sum(),
             answers,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answer_lengths_vary_around_the_requested_mean() {
-        for count in [8, 16, 40] {
-            let all: Vec<u32> = (0..count).map(|index| tokens_of(index, 96)).collect();
-            let mean = f64::from(all.iter().sum::<u32>()) / count as f64;
-            assert!(
-                (mean - 96.0).abs() < 5.0 && all.iter().all(|tokens| (72..=120).contains(tokens)),
-                "{mean} {all:?}"
-            );
-            let mut different = all.clone();
-            different.sort_unstable();
-            different.dedup();
-            assert!(different.len() > 2 * all.len() / 3, "{all:?}");
-        }
-        assert_eq!(tokens_of(0, 1), 1);
     }
 }

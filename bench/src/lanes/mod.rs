@@ -1,8 +1,8 @@
 //! Each lane is measured in cells: a kind of prompt, and a number of requests at once. `--sweep`
 //! checks that the routed lane is never slower than the better of the two lanes.
 //!
-//! [`plan`] what is measured, in which order │ [`load`] one measurement │ [`same`] equal tokens │
-//! [`verdict`] figures over all runs │ [`report`] the table. This file has the order of the steps.
+//! [`plan`] what is measured │ [`load`] one measurement │ [`verdict`] figures over all runs │
+//! [`report`] the tables. This file has the order of the steps.
 //!
 //! One service is measured in all modes; for "absent" its drafter is stopped, then started again. A
 //! second service without a drafter would be another target process. It would have other pages of
@@ -14,7 +14,6 @@
 mod load;
 mod plan;
 mod report;
-mod same;
 mod verdict;
 
 use paceline_client::ask::{Ask, Choice};
@@ -27,12 +26,16 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
 
 use self::load::{CellRun, LaneWorkload};
-use self::plan::{Cell, LanePlan, Mode, alternate_direction, order};
-use self::report::{LaneReport, progress};
-use self::same::{Counts, TokenComparison};
-use self::verdict::LaneRow;
+use self::plan::{Cell, LanePlan};
+use self::report::{LaneReport, cell_line};
+use self::verdict::{LaneRow, compare_with_one_stream};
 use crate::args::BenchArgs;
-use crate::report::{MeasuredService, duration, failed, note_time_left, of_service};
+use crate::mode::{Mode, alternate_direction, order};
+use crate::progress::{Progress, duration};
+use crate::prompts::PromptSet;
+use crate::report::{failed, of_service};
+use crate::same::{Counts, TokenComparison};
+use crate::service::MeasuredService;
 
 /// Tokens of each untimed answer before a measurement.
 const WARM_TOKENS: u32 = 8;
@@ -43,7 +46,9 @@ const WARM_TOKENS: u32 = 8;
 /// A cell fails, or nothing can be measured.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedReport, Failure> {
     let plan = LanePlan::from_args(args)?;
-    let work = async |service, screen: &mut Screen| measure(&plan, &service, screen).await;
+    let work = async |service: &MeasuredService, screen: &mut Screen| {
+        measure(&plan, service, screen).await
+    };
     of_service(args, &plan.settings, screen, work).await
 }
 
@@ -58,38 +63,43 @@ async fn measure(
         ));
     }
     let modes = plan.modes(service.drafter);
-    let mut bench = LaneBench {
-        plan,
-        service,
-        client: service.own.connect().await?,
-        drafter: service.drafter,
-        same: TokenComparison::default(),
-    };
+    let (sets, cut) = plan.sets(&service.status)?;
+    if let Some(tokens) = cut {
+        screen
+            .note(&format!("kind long: texts of {tokens} tokens, which fill the model's context"));
+    }
+    let client = service.own.connect().await?;
+    let same = TokenComparison::default();
+    let mut bench = LaneBench { plan, service, client, sets, same };
     bench.warm_up(modes, screen).await?;
 
     let cells = plan.cells();
     let mut measured: Vec<Vec<(Mode, Vec<CellRun>)>> =
         cells.iter().map(|_| modes.iter().map(|mode| (*mode, Vec::new())).collect()).collect();
-    let clock = Clock::start();
+    let steps = cells.len() * modes.len() * plan.passes() * plan.runs;
+    let mut progress = Progress::begin(steps as f64);
     for run in 0..plan.runs {
         for (at, cell) in cells.iter().enumerate() {
             measured[at].iter_mut().for_each(|(_, runs)| runs.push(CellRun::default()));
             for mode in alternate_direction(order(modes, run, at), plan.passes()) {
+                progress.show(run, plan.runs, &format!("{cell}, {}", mode.word()), screen);
                 let pass = bench.cell(cell, mode).await?;
+                progress.add(1.0);
                 for (_, runs) in measured[at].iter_mut().filter(|(known, _)| *known == mode) {
                     runs.last_mut().expect("begun above").add(&pass);
                 }
             }
-            screen.note(&progress(run, plan.runs, cell, &measured[at]));
+            screen.note(&cell_line(run, plan.runs, cell, &measured[at]));
         }
-        note_time_left(&clock, run, plan.runs, screen);
+        progress.note(run, plan.runs, screen);
     }
     let same = bench.weighed(screen).await?;
-    let rows = cells
+    let mut rows: Vec<LaneRow> = cells
         .into_iter()
         .zip(&measured)
         .map(|(cell, measured)| LaneRow::of(cell, measured))
         .collect();
+    compare_with_one_stream(&mut rows);
     let LanePlan { sweep, runs, max_tokens, .. } = *plan;
     Ok(LaneReport { sweep, runs, max_tokens, rows, same })
 }
@@ -99,8 +109,8 @@ struct LaneBench<'a> {
     plan: &'a LanePlan,
     service: &'a MeasuredService,
     client: InferenceClient<Channel>,
-    /// Whether the drafter runs now.
-    drafter: bool,
+    /// The prompts of each kind.
+    sets: Vec<PromptSet>,
     same: TokenComparison,
 }
 
@@ -114,7 +124,10 @@ impl LaneBench<'_> {
         let clock = Clock::start();
         let (mut few_s, mut many_s) = (0.0, 0.0);
         for mode in modes {
-            few_s += self.cell(few, *mode).await?.seconds;
+            screen.transient(&format!("warming up: {}", mode.word()));
+            if few != many {
+                few_s += self.cell(few, *mode).await?.seconds;
+            }
             let found = self.cell(many, *mode).await?;
             many_s += found.seconds;
             if found.waited() > 0 {
@@ -127,8 +140,10 @@ impl LaneBench<'_> {
                 )));
             }
         }
-        // What was not timed: warming tokens, and the drafter's stop and start, for two cells.
-        let change_s = (clock.now().0 as f64 / 1e3 - few_s - many_s) / 2.0;
+        // What was not timed: warming tokens, and the drafter's stop and start, for each cell.
+        let count = if few == many { 1.0 } else { 2.0 };
+        let change_s = (clock.now().0 as f64 / 1e3 - few_s - many_s) / count;
+        let few_s = if few == many { many_s } else { few_s };
         let estimate = self.plan.estimate_s(self.plan.runs, few_s, many_s, change_s);
         let (count, runs) = (cells.len() * modes.len(), self.plan.runs);
         screen
@@ -138,16 +153,18 @@ impl LaneBench<'_> {
 
     /// A measurement of a cell in a mode.
     async fn cell(&mut self, cell: &Cell, mode: Mode) -> Result<CellRun, Failure> {
-        self.change(mode).await?;
-        let prompts = cell.prompts();
+        self.service.change(mode).await?;
+        let set = self.sets.iter().find(|set| set.kind == cell.kind);
+        let prompts = set.map_or(vec![], |set| set.of_cell(cell.streams));
         let load = LaneWorkload {
             prompts: &prompts,
             streams: cell.streams,
             wish: mode.wish(),
             max_tokens: self.plan.max_tokens,
         };
+        let warming = set.map_or(vec![], |set| set.warming(cell.streams));
         let warm = LaneWorkload {
-            prompts: &prompts[..cell.streams],
+            prompts: &warming,
             max_tokens: WARM_TOKENS.min(self.plan.max_tokens),
             ..load
         };
@@ -155,29 +172,6 @@ impl LaneBench<'_> {
         let measured = load.send(&self.client).await?;
         self.same.take(mode, &prompts, &measured.answers);
         Ok(measured)
-    }
-
-    /// Stops or starts the drafter as the mode wants it; returns when it is so.
-    async fn change(&mut self, mode: Mode) -> Result<(), Failure> {
-        let wanted = match mode {
-            Mode::Absent => false,
-            Mode::Plain => self.drafter,
-            Mode::Forced | Mode::Routed => true,
-        };
-        // In the forced mode the start is requested each time, because the service may have stopped
-        // the drafter meanwhile. A start of a drafter that runs changes nothing. In the routed mode
-        // such a stop is part of what is measured.
-        if wanted == self.drafter && mode != Mode::Forced {
-            return Ok(());
-        }
-        let own = &self.service.own;
-        let outcome = match wanted {
-            true => own.start_drafter(String::new()).await,
-            false => own.stop_drafter().await,
-        };
-        outcome.map_err(|status| Failure::refused(&status))?;
-        self.drafter = wanted;
-        Ok(())
     }
 
     /// Counts of the compared answers. Each answer that differs is judged by the margins of one

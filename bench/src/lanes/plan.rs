@@ -1,20 +1,18 @@
-//! The cells that are measured, their modes, and the order of both. Pure.
+//! The cells that are measured, and their modes. Pure but for the user's file and the tokenizer.
 
 use std::fmt;
 
 use paceline_client::Failure;
 use paceline_client::own_service::settings::Settings;
-use paceline_client::prompts::{self, Prompt};
-use paceline_proto::v1::RouteWish;
+use paceline_client::prompts::Prompt;
+use paceline_proto::v1::StatusResponse;
 use serde::Serialize;
 
 use crate::args::{ANSWER_TOKENS, BenchArgs};
+use crate::mode::Mode;
+use crate::prompts::{self, Kind, LONG_TOKENS, PromptSet, own, tokenizer};
+use crate::report::failed;
 
-/// Least number of requests of a measurement, and of requests one after the other in each stream.
-/// In a single request a pause of the machine would be half the figure, and the start of a request
-/// would count too much.
-const REQUESTS: usize = 8;
-const IN_TURN: usize = 2;
 /// Requests at once of a sweep.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
@@ -23,41 +21,10 @@ const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 /// waits for are so short.
 const SWEEP_TOKENS: u32 = 128;
 
-/// How a cell is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// No drafter process runs. Requests also ask for the plain lane, so that the target retains
-    /// nothing for a later drafter. This is the service of a user without a drafter.
-    Absent,
-    /// Plain decoding while a drafter runs.
-    Plain,
-    /// Each request asks for drafts.
-    Forced,
-    /// The service decides.
-    Routed,
-}
-
-impl Mode {
-    /// The lane that requests ask for.
-    pub fn wish(self) -> RouteWish {
-        match self {
-            Mode::Absent | Mode::Plain => RouteWish::Plain,
-            Mode::Forced => RouteWish::Speculative,
-            Mode::Routed => RouteWish::Auto,
-        }
-    }
-
-    /// Name of the mode in reports.
-    pub fn word(self) -> &'static str {
-        match self {
-            Mode::Absent => "absent",
-            Mode::Plain => "plain",
-            Mode::Forced => "forced",
-            Mode::Routed => "routed",
-        }
-    }
-}
+/// Positions of a prompt that are not of a made text: the template's, and those of its question.
+const AROUND_TEXT: u32 = 256;
+/// Fewest tokens of a made text that is worth the name.
+const LEAST_TEXT: u32 = 64;
 
 /// A kind of prompt, and a number of requests at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -74,17 +41,6 @@ impl fmt::Display for Cell {
     }
 }
 
-impl Cell {
-    /// The prompts of one measurement, the same in each mode and run. Their number is a multiple of
-    /// the requests at once.
-    pub fn prompts(&self) -> Vec<Prompt> {
-        let turns = REQUESTS.div_ceil(self.streams).max(IN_TURN);
-        // Prompts repeat if there are not enough different ones.
-        let there = prompts::longest(&self.kind, usize::MAX).len();
-        prompts::longest(&self.kind, self.streams * turns.min(there / self.streams).max(1))
-    }
-}
-
 /// Plan of a measurement of the lanes.
 #[derive(Clone, Debug)]
 pub struct LanePlan {
@@ -97,7 +53,7 @@ pub struct LanePlan {
     /// Tokens of each answer.
     pub max_tokens: u32,
     /// Kinds of prompts.
-    pub kinds: Vec<String>,
+    pub kinds: Vec<Kind>,
     /// Requests at once, ascending.
     pub streams: Vec<usize>,
 }
@@ -108,7 +64,10 @@ impl LanePlan {
     /// # Errors
     /// The configuration cannot be used, or a named directory or kind does not exist.
     pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
-        let kinds = kinds(&args.kinds)?;
+        let kinds = match &args.prompts {
+            Some(path) => vec![Kind::Own(own::read(path)?)],
+            None => Kind::of_words(&args.kinds)?,
+        };
         let mut settings = args.settings(args.drafter.as_deref())?;
         // Every mode and run has the same prompts; with the cache the benchmark would measure hits.
         settings.config.kv.prefix_cache = false;
@@ -134,9 +93,36 @@ impl LanePlan {
         }
     }
 
+    /// The prompts of each kind, for the served model. The second value is the number of tokens of
+    /// a long text, if the model's context cuts it.
+    ///
+    /// # Errors
+    /// The model's tokenizer cannot be read, or its context has no room for a long text.
+    pub fn sets(
+        &self,
+        status: &StatusResponse,
+    ) -> Result<(Vec<PromptSet>, Option<usize>), Failure> {
+        let sets = |long: &[Prompt]| self.kinds.iter().map(|kind| kind.set(long)).collect();
+        if !self.kinds.contains(&Kind::Long) {
+            return Ok((sets(&[]), None));
+        }
+        let context = status.model.as_ref().map_or(0, |model| model.context_length);
+        // Answers are a quarter longer at most.
+        let answer = self.max_tokens.saturating_add(self.max_tokens / 4 + 1);
+        let most = context.saturating_sub(answer).saturating_sub(AROUND_TEXT);
+        if most < LEAST_TEXT {
+            return Err(failed(format!(
+                "kind long: expected room for a text of {LONG_TOKENS} tokens, found a context of {context} positions"
+            )));
+        }
+        let tokens = LONG_TOKENS.min(most as usize);
+        let long = prompts::long(&tokenizer(status)?, tokens)?;
+        Ok((sets(&long), (tokens < LONG_TOKENS).then_some(tokens)))
+    }
+
     /// All cells, in the order of a run.
     pub fn cells(&self) -> Vec<Cell> {
-        let cell = |streams: usize| move |kind: &String| Cell { kind: kind.clone(), streams };
+        let cell = |streams| move |kind: &Kind| Cell { kind: kind.word().to_owned(), streams };
         self.streams.iter().flat_map(|streams| self.kinds.iter().map(cell(*streams))).collect()
     }
 
@@ -155,92 +141,15 @@ impl LanePlan {
     }
 }
 
-/// The modes of a cell in the order of this run. Over the runs each mode is first, in the middle
-/// and last equally often, and follows each other mode equally often; the next cell begins with
-/// another mode. So no effect of the order favours a mode.
-pub fn order(modes: &[Mode], run: usize, cell: usize) -> Vec<Mode> {
-    let mut modes = modes.to_vec();
-    if run % 2 == 1 {
-        modes.reverse();
-    }
-    let places = modes.len().max(1);
-    modes.rotate_left((run + cell) % places);
-    modes
-}
-
-/// That order for each pass, reversed in every second pass.
-pub fn alternate_direction(order: Vec<Mode>, passes: usize) -> Vec<Mode> {
-    let back: Vec<Mode> = order.iter().rev().copied().collect();
-    (0..passes).flat_map(|pass| if pass % 2 == 0 { order.clone() } else { back.clone() }).collect()
-}
-
-fn kinds(words: &[String]) -> Result<Vec<String>, Failure> {
-    let known = prompts::kinds();
-    match words.iter().find(|word| !known.contains(word)) {
-        Some(word) => Err(Failure::usage(format!(
-            "--kinds: expected some of {}, found {word:?}",
-            known.join(",")
-        ))),
-        None => {
-            Ok(known.into_iter().filter(|kind| words.is_empty() || words.contains(kind)).collect())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn plan(sweep: bool, concurrency: &[u32]) -> LanePlan {
-        let kinds = kinds(&["prose".into(), "json".into()]).expect("known");
+        let kinds = Kind::of_words(&["prose".into(), "json".into()]).expect("known");
         let args = BenchArgs { concurrency: concurrency.to_vec(), ..BenchArgs::default() };
         let streams = args.streams(if sweep { &STREAMS } else { &[1] });
         LanePlan { settings: Settings::default(), sweep, runs: 7, max_tokens: 64, kinds, streams }
-    }
-
-    #[test]
-    fn each_mode_runs_equally_often_at_each_position() {
-        let modes = plan(true, &[]).modes(true);
-        assert_eq!(order(modes, 0, 0), [Mode::Absent, Mode::Forced, Mode::Routed]);
-        for cell in 0..5 {
-            for place in 0..3 {
-                for mode in modes {
-                    let times =
-                        (0..6).filter(|run| order(modes, *run, cell)[place] == *mode).count();
-                    assert_eq!(times, 2, "{mode:?} at {place}");
-                }
-            }
-        }
-        let behind = |run| {
-            order(modes, run, 0)
-                .windows(2)
-                .filter(|pair| pair == &[Mode::Forced, Mode::Routed])
-                .count()
-        };
-        assert_eq!((0..6).map(behind).sum::<usize>(), 2);
-        assert_eq!(order(&[], 3, 1), []);
-    }
-
-    #[test]
-    fn a_steady_drift_favours_no_mode() {
-        let modes = plan(true, &[]).modes(true);
-        for run in 0..6 {
-            let places = alternate_direction(order(modes, run, 2), plan(true, &[]).passes());
-            let sum = |mode| {
-                places
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, other)| **other == mode)
-                    .map(|(place, _)| place)
-                    .sum::<usize>()
-            };
-            assert_eq!(
-                modes.iter().map(|mode| sum(*mode)).collect::<Vec<_>>(),
-                [5, 5, 5],
-                "{places:?}"
-            );
-        }
-        assert_eq!(alternate_direction(order(modes, 0, 0), plan(false, &[]).passes()), modes);
     }
 
     #[test]
@@ -259,28 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_has_enough_prompts_to_keep_all_streams_busy() {
-        for (streams, requests) in [(1, 8), (2, 8), (4, 8), (5, 10), (6, 12), (16, 32), (32, 32)] {
-            let prompts = Cell { kind: "facts".into(), streams }.prompts();
-            assert_eq!(prompts.len(), requests, "{streams}");
-            assert!((0..requests).all(|at| !prompts[..at].contains(&prompts[at])));
-        }
-    }
-
-    #[test]
     fn without_a_drafter_there_is_one_lane() {
         assert_eq!(plan(false, &[]).modes(false), [Mode::Plain]);
         assert_eq!(plan(false, &[]).modes(true).len(), 3);
-    }
-
-    #[test]
-    fn unknown_kinds_are_named_with_the_known_ones() {
-        let failure = kinds(&["json".into(), "verse".into()]).expect_err("unknown");
-        assert!(
-            failure.message.contains("verse") && failure.message.contains("arithmetic"),
-            "{failure}"
-        );
-        assert_eq!(kinds(&[]).expect("all").len(), 6);
     }
 
     #[test]

@@ -5,10 +5,13 @@ use paceline_client::print::{Table, number};
 use serde::Serialize;
 
 use super::load::CellRun;
-use super::plan::{Cell, Mode};
-use super::same::Counts;
-use super::verdict::{BOUND, LaneRow, Outcome};
-use crate::report::columns;
+use super::plan::Cell;
+use super::verdict::{BOUND, Lane, LaneRow, Outcome};
+use crate::mode::Mode;
+use crate::output::sheet::{Column, Sheet, Value, columns};
+use crate::report::BenchReport;
+use crate::requests::{COLUMNS, RequestFigures};
+use crate::same::Counts;
 
 /// Figures of both lanes, of each cell in a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -48,7 +51,11 @@ impl Report for LaneReport {
             "\ntokens per second of wall-clock time from the first submission to the end of the last answer, {tokens} tokens an\n\
              answer in the mean (a quarter less to a quarter more); medians of {runs} runs{passes}, in brackets the 95 % interval of the median\n"
         ));
-        text.push_str(&self.identity());
+        text.push_str(&format!(
+            "\n{}\n{COLUMNS}THROUGHPUT: the speed above. SPEED-UP: over one stream of the kind, within each run\n\n",
+            self.requests().text()
+        ));
+        text.push_str(&self.same.text());
         for row in &self.rows {
             let cell = &row.cell;
             for lane in row.lanes.iter().filter(|lane| lane.waited > 0) {
@@ -70,7 +77,64 @@ impl Report for LaneReport {
     }
 }
 
+impl BenchReport for LaneReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        let head = [
+            Column::plain("kind", "KIND"),
+            Column::plain("streams", "AT ONCE"),
+            Column::plain("lane", "LANE"),
+        ];
+        let drafts = [
+            Column::number("tokens_per_cycle", "TOKENS/CYCLE", 2),
+            Column::estimate("over_better", "ROUTED/BETTER", 3),
+        ];
+        let columns = head.into_iter().chain(request_columns()).chain(drafts);
+        let mut sheet = Sheet::new("lanes", columns);
+        for row in &self.rows {
+            for lane in &row.lanes {
+                let verdict = row.verdict.as_ref().filter(|_| lane.mode == Mode::Routed);
+                let drafts = [
+                    Value::Number(tokens_per_cycle(lane)),
+                    Value::Estimate(verdict.map(|verdict| verdict.ratio)),
+                ];
+                sheet.row(request_cells(row, lane).into_iter().chain(drafts));
+            }
+        }
+        vec![sheet]
+    }
+}
+
+/// Columns of the requests of a lane.
+fn request_columns() -> impl Iterator<Item = Column> {
+    let speeds = [
+        Column::estimate("throughput_tok_s", "THROUGHPUT tok/s", 0),
+        Column::estimate("speed_up", "SPEED-UP", 2),
+    ];
+    RequestFigures::columns().into_iter().chain(speeds)
+}
+
+/// Cells of a lane: kind, requests at once and mode, then the columns of its requests.
+fn request_cells(row: &LaneRow, lane: &Lane) -> Vec<Value> {
+    let head = [row.cell.kind.as_str().into(), row.cell.streams.into(), lane.mode.word().into()];
+    let speeds = [Value::Estimate(Some(lane.speed)), lane.speed_up.as_ref().into()];
+    head.into_iter().chain(lane.requests.values()).chain(speeds).collect()
+}
+
 impl LaneReport {
+    /// The times of the requests, a row for each cell and mode.
+    fn requests(&self) -> Sheet {
+        let head = [
+            Column::plain("kind", "KIND"),
+            Column::plain("streams", "AT ONCE"),
+            Column::plain("lane", "LANE"),
+        ];
+        let mut sheet = Sheet::new("lanes", head.into_iter().chain(request_columns()));
+        for row in &self.rows {
+            row.lanes.iter().for_each(|lane| sheet.row(request_cells(row, lane)));
+        }
+        sheet
+    }
+
     fn fails(&self, row: &LaneRow) -> bool {
         self.sweep && row.outcome() == Some(Outcome::Fails)
     }
@@ -109,7 +173,8 @@ impl LaneReport {
                 cells.extend(columns(row.lane(*mode).map(|lane| &lane.speed), 0));
             }
             if compared {
-                cells.push(number(tokens_per_cycle(row), 2));
+                let forced = row.lane(Mode::Forced);
+                cells.push(number(forced.and_then(tokens_per_cycle), 2));
                 cells.extend(columns(row.verdict.as_ref().map(|verdict| &verdict.ratio), 3));
                 let better = row.verdict.as_ref().map_or("-", |verdict| verdict.better.word());
                 cells.push(format!("{better}{}", if self.fails(row) { "  FAILS" } else { "" }));
@@ -118,36 +183,20 @@ impl LaneReport {
         }
         table.text()
     }
-
-    fn identity(&self) -> String {
-        let Counts { answers, tokens, different, judged } = &self.same;
-        let outcome = match different.as_slice() {
-            [] => "equal".to_owned(),
-            modes => {
-                let modes = modes.iter().map(|(mode, count)| format!("{count} {}", mode.word()));
-                format!(
-                    "{} differ; weighed: {} near-ties (margin below 1e-4), {} DIFFERENT",
-                    modes.collect::<Vec<_>>().join(", "),
-                    judged.near_ties.len(),
-                    judged.differences.len()
-                )
-            }
-        };
-        let places = judged.lines();
-        format!(
-            "identity: {answers} answers, {tokens} tokens compared with the first to their prompt: {outcome}\n{places}"
-        )
-    }
 }
 
-/// Tokens per cycle in the forced mode: how well the drafter guesses this kind of text.
-fn tokens_per_cycle(row: &LaneRow) -> Option<f64> {
-    let forced = row.lane(Mode::Forced).filter(|lane| lane.cycles > 0)?;
-    Some((forced.accepted + forced.cycles) as f64 / forced.cycles as f64)
+/// Tokens per cycle: in the forced mode, how well the drafter guesses this kind of text.
+fn tokens_per_cycle(lane: &Lane) -> Option<f64> {
+    (lane.cycles > 0).then(|| (lane.accepted + lane.cycles) as f64 / lane.cycles as f64)
 }
 
-/// One line of progress: a cell of a run in all its modes.
-pub fn progress(run: usize, runs: usize, cell: &Cell, measured: &[(Mode, Vec<CellRun>)]) -> String {
+/// A line about a cell of a run in all its modes.
+pub fn cell_line(
+    run: usize,
+    runs: usize,
+    cell: &Cell,
+    measured: &[(Mode, Vec<CellRun>)],
+) -> String {
     let speed = |(mode, runs): &(Mode, Vec<CellRun>)| {
         format!("{} {}", mode.word(), number(runs.last().map(CellRun::tok_s), 0))
     };
@@ -158,8 +207,18 @@ pub fn progress(run: usize, runs: usize, cell: &Cell, measured: &[(Mode, Vec<Cel
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::sheet::{csv, markdown};
+    use crate::requests::RequestTimes;
     use paceline_client::answer::{Answer, Speculation, Timing};
     use paceline_client::compare::{Difference, DifferencePlace, JudgedDifferences};
+
+    const REQUEST: RequestTimes = RequestTimes {
+        ttft_ms: 20.0,
+        e2e_ms: 120.0,
+        tokens: 51,
+        prompt_tokens: 40,
+        cached_tokens: 0,
+    };
 
     fn row(kind: &str, routed: f64) -> LaneRow {
         let run = |tok_s: f64, cycles: u64| {
@@ -169,6 +228,7 @@ mod tests {
                 seconds: 100.0 / tok_s,
                 tokens: 100,
                 answers: vec![Answer { timing, speculation, ..Answer::default() }],
+                requests: vec![REQUEST],
             }
         };
         let runs = |tok_s: f64, cycles| (0..7).map(|_| run(tok_s, cycles)).collect::<Vec<_>>();
@@ -212,6 +272,44 @@ mod tests {
         );
         assert_eq!(report(490.0).failures(), Vec::<String>::new());
         assert!(report(490.0).text().contains("PASSED: in none of 2 cells"));
+    }
+
+    /// The report of one kind, as the short form makes it with a single run.
+    fn short() -> LaneReport {
+        let run = |tok_s| {
+            let speculation = Speculation { cycles: 4, drafted: 60, accepted: 12 };
+            let answers = vec![Answer { speculation, ..Answer::default() }];
+            CellRun { seconds: 51.0 / tok_s, tokens: 51, answers, requests: vec![REQUEST] }
+        };
+        let measured = [(Mode::Plain, vec![run(300.0)]), (Mode::Routed, vec![run(600.0)])];
+        let rows = vec![LaneRow::of(Cell { kind: "json".into(), streams: 1 }, &measured)];
+        LaneReport { runs: 1, max_tokens: 51, rows, ..LaneReport::default() }
+    }
+
+    #[test]
+    fn requests_have_a_row_for_each_mode() {
+        let expected = "\
+KIND  AT ONCE    LANE  TTFT ms  TPOT ms  PROMPT tok/s  DECODE tok/s  E2E ms  THROUGHPUT tok/s  SPEED-UP
+json        1   plain     20.0     2.00          2000         500.0     120               300         -
+json        1  routed     20.0     2.00          2000         500.0     120               600         -
+";
+        assert_eq!(short().requests().text(), expected);
+        assert!(short().text().contains(expected), "{}", short().text());
+    }
+
+    #[test]
+    fn csv_and_markdown_have_the_same_figures() {
+        let expected = "\
+table,kind,streams,lane,ttft_ms,ttft_ms_low,ttft_ms_high,tpot_ms,tpot_ms_low,tpot_ms_high,prompt_tok_s,prompt_tok_s_low,prompt_tok_s_high,\
+decode_tok_s,decode_tok_s_low,decode_tok_s_high,e2e_ms,e2e_ms_low,e2e_ms_high,throughput_tok_s,throughput_tok_s_low,throughput_tok_s_high,\
+speed_up,speed_up_low,speed_up_high,tokens_per_cycle,over_better,over_better_low,over_better_high
+lanes,json,1,plain,20,,,2,,,2000,,,500,,,120,,,300,,,,,,4,,,
+lanes,json,1,routed,20,,,2,,,2000,,,500,,,120,,,600,,,,,,4,2,,
+";
+        assert_eq!(csv(&short().sheets(), &[]), expected);
+        let row =
+            "| json | 1 | routed | 20.0 | 2.00 | 2000 | 500.0 | 120 | 600 | - | 4.00 | 2.000 |";
+        assert_eq!(markdown(&short().sheets()).lines().last(), Some(row));
     }
 
     #[test]

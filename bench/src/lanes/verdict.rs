@@ -4,8 +4,10 @@
 use serde::Serialize;
 
 use super::load::CellRun;
-use super::plan::{Cell, Mode};
-use crate::statistics::Estimate;
+use super::plan::Cell;
+use crate::mode::Mode;
+use crate::requests::{RequestFigures, RequestTimes};
+use crate::statistics::{Estimate, Figure};
 
 /// A cell fails if the whole interval of routed over the better of the other two lies below this.
 pub const BOUND: f64 = 0.97;
@@ -19,8 +21,13 @@ pub struct Lane {
     pub tok_s: Vec<f64>,
     /// Their median and interval.
     pub speed: Estimate,
-    /// Time to the first token, median of all answers.
+    /// Time to the first token by the gateway's clock, median of all answers.
     pub ttft_ms: f64,
+    /// Times of the requests at the client.
+    pub requests: RequestFigures,
+    /// Tokens per second over those of one stream of the same kind and mode, within each run.
+    /// `None` of one stream, and if one stream was not measured.
+    pub speed_up: Option<Figure>,
     /// Draft-and-verify rounds.
     pub cycles: u64,
     /// Tokens proposed.
@@ -46,6 +53,10 @@ impl Lane {
             speed: Estimate::of(&tok_s)?,
             tok_s,
             ttft_ms: Estimate::of(&ttfts)?.median,
+            requests: RequestFigures::of(
+                runs.iter().map(|run| -> &[RequestTimes] { &run.requests }),
+            ),
+            speed_up: None,
             cycles: answers().map(|seen| seen.speculation.cycles).sum(),
             drafted: answers().map(|seen| seen.speculation.drafted).sum(),
             accepted: answers().map(|seen| seen.speculation.accepted).sum(),
@@ -115,6 +126,19 @@ impl LaneRow {
     }
 }
 
+/// Compares the speeds of several streams with those of one, for each kind and mode.
+pub fn compare_with_one_stream(rows: &mut [LaneRow]) {
+    let alone: Vec<LaneRow> = rows.iter().filter(|row| row.cell.streams == 1).cloned().collect();
+    for row in rows.iter_mut().filter(|row| row.cell.streams > 1) {
+        let Some(one) = alone.iter().find(|one| one.cell.kind == row.cell.kind) else { continue };
+        for lane in &mut row.lanes {
+            let Some(base) = one.lane(lane.mode) else { continue };
+            lane.speed_up =
+                Figure::of(lane.tok_s.iter().zip(&base.tok_s).map(|(all, one)| all / one));
+        }
+    }
+}
+
 fn verdict(lanes: &[Lane]) -> Option<Verdict> {
     let routed = lanes.iter().find(|lane| lane.mode == Mode::Routed)?;
     let others = lanes.iter().filter(|lane| lane.mode != Mode::Routed);
@@ -142,7 +166,8 @@ mod tests {
             speculation: Speculation { cycles, drafted: 15 * cycles, accepted: 4 * cycles },
             ..Answer::default()
         };
-        CellRun { seconds: 100.0 / tok_s, tokens: 100, answers: vec![seen(10), seen(0)] }
+        let answers = vec![seen(10), seen(0)];
+        CellRun { seconds: 100.0 / tok_s, tokens: 100, answers, ..CellRun::default() }
     }
 
     fn row(absent: &[f64], forced: &[f64], routed: &[f64]) -> LaneRow {
@@ -206,6 +231,23 @@ mod tests {
             &[(Mode::Plain, vec![run(10.0)])],
         );
         assert_eq!(alone.verdict, None);
+    }
+
+    #[test]
+    fn several_streams_are_compared_with_one_within_a_run() {
+        let of = |kind: &str, streams, tok_s: &[f64]| {
+            let runs = tok_s.iter().map(|tok_s| run(*tok_s)).collect();
+            LaneRow::of(Cell { kind: kind.into(), streams }, &[(Mode::Plain, runs)])
+        };
+        let mut rows = [
+            of("json", 1, &[100.0, 50.0]),
+            of("json", 4, &[300.0, 200.0]),
+            of("code", 4, &[300.0, 200.0]),
+        ];
+        compare_with_one_stream(&mut rows);
+        let speed_up = |row: &LaneRow| row.lanes[0].speed_up.clone().map(|figure| figure.values);
+        assert_eq!(speed_up(&rows[1]), Some(vec![3.0, 4.0]));
+        assert_eq!((speed_up(&rows[0]), speed_up(&rows[2])), (None, None), "no single stream");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Prompts that no cache has: random ids, different for each run, shape and prompt. Pure and
 //! deterministic.
 
+use crate::random::below;
+
 /// The use of a prompt. No two uses have the same ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptPlace {
@@ -18,18 +20,7 @@ pub fn prompt(place: PromptPlace, tokens: usize, vocab: u32) -> Vec<u32> {
     // Seeds of neighbouring uses differ in many bits; the mixing below does the rest.
     let PromptPlace { run, shape, prompt } = place;
     let mut state = ((run as u64) << 40) | ((shape as u64) << 20) | prompt as u64;
-    (0..tokens)
-        .map(|_| ((u64::from(vocab.max(1)) * (next(&mut state) >> 32)) >> 32) as u32)
-        .collect()
-}
-
-/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
+    (0..tokens).map(|_| below(&mut state, vocab)).collect()
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ impl TableWorkload<'_> {
             let (mut client, request) = (client.clone(), self.request(ids));
             async move { whole(client.generate(request).await).await }
         };
-        at_once(self.prompts, self.streams, answer).await
+        let (sent, seconds) = at_once(self.prompts, self.streams, answer).await?;
+        Ok((sent.into_iter().map(|sent| sent.answer).collect(), seconds))
     }
 
     fn request(&self, ids: &[u32]) -> GenerateRequest {

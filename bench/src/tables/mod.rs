@@ -33,10 +33,12 @@ use self::ids::{PromptPlace, prompt};
 use self::load::TableWorkload;
 use self::model::Model;
 use self::plan::{Shape, TablePlan, order};
-use self::report::{Different, TableComparison, TableReport, progress};
+use self::report::{Different, TableComparison, TableReport, shape_line};
 use self::row::{ShapeRun, TableRow};
 use crate::args::BenchArgs;
-use crate::report::{MeasuredService, duration, failed, note_time_left, of_service};
+use crate::progress::{Progress, duration};
+use crate::report::{failed, of_service};
+use crate::service::MeasuredService;
 
 /// Most differences that are judged.
 const MAX_JUDGED: usize = 20;
@@ -49,7 +51,9 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedRepor
     let plan = TablePlan::from_args(args)?;
     // Before the service starts, because its KV takes a share of the free memory.
     let memory = plan.roofline.then(Memory::take).transpose()?.map(Arc::new);
-    let work = async |service, screen: &mut Screen| measure(&plan, memory, &service, screen).await;
+    let work = async |service: &MeasuredService, screen: &mut Screen| {
+        measure(&plan, memory, service, screen).await
+    };
     of_service(args, &plan.settings, screen, work).await
 }
 
@@ -77,7 +81,9 @@ async fn measure(
 
     let mut measured: Vec<Vec<ShapeRun>> = shapes.iter().map(|_| Vec::new()).collect();
     let mut bandwidth: Vec<Bandwidth> = Vec::new();
-    let clock = Clock::start();
+    let work = |shape: &Shape| shape.work(plan.max_tokens) as f64;
+    let all: f64 = shapes.iter().map(work).sum();
+    let mut progress = Progress::begin(all * plan.runs as f64);
     for run in 0..plan.runs {
         if let Some(threads) = threads {
             // The service is idle meanwhile.
@@ -85,11 +91,13 @@ async fn measure(
                 .extend(on_threads(memory.as_ref(), move |memory| memory.measure(threads)).await?);
         }
         for at in order(shapes.len(), run) {
+            progress.show(run, plan.runs, &shapes[at].to_string(), screen);
             let found = bench.shape(run, at, &shapes[at]).await?;
-            screen.note(&progress(run, plan.runs, &shapes[at], &found));
+            progress.add(work(&shapes[at]));
+            screen.note(&shape_line(run, plan.runs, &shapes[at], &found));
             measured[at].push(found);
         }
-        note_time_left(&clock, run, plan.runs, screen);
+        progress.note(run, plan.runs, screen);
     }
     let same = bench.weighed().await?;
     let rows = shapes.iter().zip(&measured);

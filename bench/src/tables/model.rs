@@ -1,15 +1,14 @@
 //! Bytes that one token of this model reads: weights, and the KV of every earlier position.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use paceline_client::Failure;
 use paceline_proto::v1::StatusResponse;
-use paceline_text::checkpoint::header;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::checkpoint;
 use crate::report::failed;
 
 /// The served model, by its service's status and its files.
@@ -61,15 +60,8 @@ impl Model {
 /// Share of the weights that each token reads: all except an input embedding that is not also the
 /// output head, and the experts that a token does not go through.
 fn share_read(dir: &Path) -> io::Result<f64> {
-    let config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json"))?)?;
-    let mut tensors = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "safetensors") {
-            tensors.extend(sizes(&header::tensors(&mut File::open(&path)?)?));
-        }
-    }
-    Ok(share_of(&tensors, share_of_experts(&config)))
+    let experts = share_of_experts(&checkpoint::config(dir)?);
+    Ok(share_of(&sizes(&checkpoint::tensors(dir)?), experts))
 }
 
 /// Share of the experts that a token goes through. The keys are those of Qwen3's models.
@@ -107,6 +99,7 @@ fn sizes(header: &Map<String, Value>) -> Vec<(String, u64)> {
 mod tests {
     use super::*;
     use paceline_proto::v1::{MemoryStatus, ModelStatus, ProcessStatus};
+    use paceline_text::checkpoint::header;
     use serde_json::json;
 
     fn file(header: &Value) -> Vec<u8> {

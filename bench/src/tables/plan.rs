@@ -44,6 +44,13 @@ impl Shape {
         let rounds = TOKENS.div_ceil(self.prompt_tokens * self.streams).clamp(1, ROUNDS);
         rounds * self.streams
     }
+
+    /// Work of one measurement, in tokens that are prefilled. A token that is generated takes about
+    /// as long as this many of a prompt.
+    pub fn work(&self, answer_tokens: usize) -> usize {
+        const GENERATED: usize = 8;
+        self.prompts() * self.prompt_tokens + GENERATED * self.streams * answer_tokens
+    }
 }
 
 /// Plan of a measurement of the tables.

@@ -9,7 +9,9 @@ use super::bandwidth::Bandwidth;
 use super::model::Model;
 use super::plan::Shape;
 use super::row::{ShapeRun, TableRow};
-use crate::report::columns;
+use crate::output::llama_bench::LlamaTest;
+use crate::output::sheet::{Column, Sheet, Value, columns};
+use crate::report::BenchReport;
 use crate::statistics::Figure;
 
 /// Bytes of weights below which a processor's caches may hold a part of them.
@@ -131,6 +133,51 @@ impl Report for TableReport {
     }
 }
 
+impl BenchReport for TableReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        let mut sheet = Sheet::new(
+            "tables",
+            [
+                Column::plain("prompt_tokens", "PROMPT"),
+                Column::plain("streams", "AT ONCE"),
+                Column::estimate("pp_tok_s", "PP tok/s", 0),
+                Column::estimate("tg_tok_s", "TG tok/s", 1),
+                Column::estimate("bound_tok_s", "BOUND tok/s", 1),
+                Column::estimate("bound_share", "SHARE", 3),
+            ],
+        );
+        for TableRow { shape, pp_tok_s, tg_tok_s, bound, .. } in &self.rows {
+            let bound = bound.as_ref();
+            sheet.row([
+                shape.prompt_tokens.into(),
+                shape.streams.into(),
+                pp_tok_s.as_ref().into(),
+                tg_tok_s.as_ref().into(),
+                Value::from(bound.map(|bound| &bound.tok_s)),
+                Value::from(bound.map(|bound| &bound.share)),
+            ]);
+        }
+        vec![sheet]
+    }
+
+    fn llama_tests(&self) -> Vec<LlamaTest> {
+        let alone = self.rows.iter().filter(|row| row.shape.streams == 1);
+        let of = |figure: &Option<Figure>| figure.clone().map_or(vec![], |figure| figure.values);
+        let tests = |row: &TableRow| {
+            let tokens = row.shape.prompt_tokens;
+            // The time of generation begins with the first token.
+            let n_gen = self.max_tokens.saturating_sub(1);
+            let test = LlamaTest { lane: "absent", ..LlamaTest::default() };
+            let (pp, tg) = (of(&row.pp_tok_s), of(&row.tg_tok_s));
+            [
+                LlamaTest { n_prompt: tokens, samples_ts: pp, ..test.clone() },
+                LlamaTest { n_gen, n_depth: tokens, samples_ts: tg, ..test },
+            ]
+        };
+        alone.flat_map(tests).filter(|test| !test.samples_ts.is_empty()).collect()
+    }
+}
+
 impl TableReport {
     fn bound(&self, memory: &Memory) -> String {
         let giga = |value: f64| format!("{:.1}", value / 1e9);
@@ -179,8 +226,8 @@ impl TableReport {
     }
 }
 
-/// One line of progress: a shape of a run.
-pub fn progress(run: usize, runs: usize, shape: &Shape, found: &ShapeRun) -> String {
+/// A line about a shape of a run.
+pub fn shape_line(run: usize, runs: usize, shape: &Shape, found: &ShapeRun) -> String {
     let (pp, tg) = (found.pp_tok_s, number(found.tg_tok_s, 0));
     format!("run {} of {runs}: {shape}: pp {pp:.0}, tg {tg} tok/s", run + 1)
 }
@@ -188,6 +235,7 @@ pub fn progress(run: usize, runs: usize, shape: &Shape, found: &ShapeRun) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::sheet::csv;
 
     fn report(roofline: bool) -> TableReport {
         let model =
@@ -237,6 +285,21 @@ mod tests {
     }
 
     #[test]
+    fn llama_bench_gets_the_speeds_of_one_stream() {
+        let tests = report(false).llama_tests();
+        let test = LlamaTest { lane: "absent", ..LlamaTest::default() };
+        let pp = LlamaTest { n_prompt: 968, samples_ts: vec![4_000.0; 7], ..test.clone() };
+        let tg = LlamaTest { n_gen: 63, n_depth: 968, samples_ts: vec![500.0; 7], ..test };
+        assert_eq!(tests, [pp, tg]);
+        let csv = csv(&report(true).sheets(), &[]);
+        assert!(
+            csv.contains("\ntables,968,1,4000,4000,4000,500,500,500,1000,1000,1000,0.5,0.5,0.5\n"),
+            "{csv}"
+        );
+        assert!(csv.ends_with("tables,256,16,3000,3000,3000,,,,,,,,,\n"), "{csv}");
+    }
+
+    #[test]
     fn invalid_figures_fail_the_command() {
         assert_eq!(report(true).failures(), Vec::<String>::new());
         let cached = TableReport { cached: 64, ..report(true) };
@@ -281,9 +344,9 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_a_line() {
+    fn a_shape_of_a_run_is_a_line() {
         let found = ShapeRun { pp_tok_s: 1_234.4, tg_tok_s: Some(99.6), ..ShapeRun::default() };
-        let line = progress(0, 7, &Shape { prompt_tokens: 64, streams: 2 }, &found);
+        let line = shape_line(0, 7, &Shape { prompt_tokens: 64, streams: 2 }, &found);
         assert_eq!(line, "run 1 of 7: 64 tokens x 2: pp 1234, tg 100 tok/s");
     }
 }

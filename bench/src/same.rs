@@ -9,7 +9,7 @@ use paceline_client::compare::{JudgedDifferences, first_difference};
 use paceline_client::prompts::Prompt;
 use serde::Serialize;
 
-use super::plan::Mode;
+use crate::mode::Mode;
 
 /// Most differences that are judged. Further ones are only counted.
 const MAX_JUDGED: usize = 20;
@@ -45,6 +45,29 @@ pub struct Counts {
     /// Differences between the lanes, and which of them are near-ties.
     #[serde(flatten)]
     pub judged: JudgedDifferences,
+}
+
+impl Counts {
+    /// The lines of a report.
+    pub fn text(&self) -> String {
+        let Self { answers, tokens, different, judged } = self;
+        let outcome = match different.as_slice() {
+            [] => "equal".to_owned(),
+            modes => {
+                let modes = modes.iter().map(|(mode, count)| format!("{count} {}", mode.word()));
+                format!(
+                    "{} differ; weighed: {} near-ties (margin below 1e-4), {} DIFFERENT",
+                    modes.collect::<Vec<_>>().join(", "),
+                    judged.near_ties.len(),
+                    judged.differences.len()
+                )
+            }
+        };
+        let places = judged.lines();
+        format!(
+            "identity: {answers} answers, {tokens} tokens compared with the first to their prompt: {outcome}\n{places}"
+        )
+    }
 }
 
 impl TokenComparison {
