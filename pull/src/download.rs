@@ -38,8 +38,15 @@ struct PartialFile {
 }
 
 /// Where a file that is fetched into `dir` lies until it is whole.
-pub(crate) fn part_path(dir: &Path, name: &str) -> PathBuf {
+fn part_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.part"))
+}
+
+/// Bytes of the file that are in `dir` already, whole or begun.
+pub(crate) fn fetched(dir: &Path, file: &RemoteFile) -> u64 {
+    let whole = length(&dir.join(&file.name)).filter(|length| *length == file.size);
+    let begun = || length(&part_path(dir, &file.name)).filter(|have| *have <= file.size);
+    whole.or_else(begun).unwrap_or(0)
 }
 
 impl Download<'_> {

@@ -16,8 +16,9 @@
 //!  error · digest · progress     why a pull fails; digests; the progress bar
 //!  url · files                   addresses; names of files, which are checked like all foreign data
 //!  client · store                requests with redirects; the folders of a model
-//!  hub · download                the hub's answers; one file
-//!  pull                          the order of all
+//!  hub · download · plan         the hub's answers; one file; what a pull would do
+//!  needed                        the files that serving needs
+//!  pull · parent                 the order of all; the end of the program that runs the pull
 //! ```
 
 mod client;
@@ -26,6 +27,9 @@ mod download;
 mod error;
 mod files;
 mod hub;
+mod needed;
+mod parent;
+mod plan;
 mod progress;
 mod pull;
 mod store;
@@ -37,11 +41,12 @@ use std::process::ExitCode;
 use clap::Parser;
 use paceline_process::checkpoints::{ModelName, ModelPlaces};
 use paceline_process::environment::env;
-use paceline_process::{chain, lifecycle};
+use paceline_process::{Exit, chain, lifecycle};
 
 pub use error::PullError;
 
 use client::Client;
+use plan::PullPlan;
 use progress::Progress;
 use pull::Pull;
 use url::Endpoint;
@@ -67,6 +72,12 @@ pub struct Args {
     /// Fetch weights also if the hub gives no digest for them, so that they cannot be checked
     #[arg(long)]
     pub allow_unverified: bool,
+    /// Fetch nothing, and show what would be fetched and what room there is
+    #[arg(long)]
+    pub plan: bool,
+    /// With --plan: one JSON object
+    #[arg(long, requires = "plan")]
+    pub json: bool,
 }
 
 /// Runs the command. The directory of the model goes to standard output, all else to standard
@@ -74,6 +85,10 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     lifecycle::settle();
     let progress = Progress::standard();
+    if let Err(error) = parent::watch() {
+        progress.complain(&error.to_string());
+        return ExitCode::from(Exit::Config as u8);
+    }
     match pull(args, &progress) {
         Ok(line) => {
             // A reader that is gone does not undo what was fetched.
@@ -94,7 +109,12 @@ fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
         matches!(text.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
     };
     if args.offline || is_on("HF_HUB_OFFLINE") {
-        return pull::offline(&places, &args.model, &args.revision);
+        return match args.plan {
+            true => pull::offline_plan(&places, &args.model, &args.revision)
+                .map(|plan| shown(&plan, args.json)),
+            false => pull::offline(&places, &args.model, &args.revision)
+                .map(|dir| dir.display().to_string()),
+        };
     }
     let set = env("HF_ENDPOINT").filter(|text| !text.is_empty());
     let endpoint = Endpoint::parse(set.as_deref().unwrap_or(HUB))?;
@@ -102,8 +122,18 @@ fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
     let client = Client::new(endpoint, token)?;
     let (model, allow_unverified) = (args.model.clone(), args.allow_unverified);
     let pull = Pull { client, places, progress, model, allow_unverified };
+    if args.plan {
+        return pull.plan(&args.revision).map(|plan| shown(&plan, args.json));
+    }
     let dir = pull.run(&args.revision)?;
     Ok(dir.display().to_string())
+}
+
+fn shown(plan: &PullPlan, json: bool) -> String {
+    match json {
+        true => serde_json::to_string(plan).expect("a plan is plain JSON"),
+        false => plan.text(),
+    }
 }
 
 #[cfg(test)]
@@ -116,6 +146,8 @@ mod tests {
             ("pull org/name", true),
             ("pull org/name --revision refs/pr/1 --offline", true),
             ("pull org/name --allow-unverified", true),
+            ("pull org/name --plan --json", true),
+            ("pull org/name --json", false),
             ("pull", false),
             ("pull name", false),
             ("pull ../name", false),

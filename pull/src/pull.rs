@@ -1,22 +1,24 @@
-//! The order of a pull, and what offline mode shows.
+//! The order of a pull, its plan, and what offline mode shows.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use paceline_process::checkpoints::{ModelName, ModelPlaces, ModelRef, missing_files};
 
 use crate::client::Client;
 use crate::digest::Expected;
-use crate::download::{Download, part_path};
+use crate::download::{Download, fetched};
 use crate::error::PullError;
-use crate::files::{CONFIG, INDEX, WEIGHTS, is_safe, is_weights, shards, small};
+use crate::files::{CONFIG, INDEX, is_safe, is_weights};
 use crate::hub::{RemoteFile, Revision};
+use crate::needed::{MAX_INDEX_BYTES, needed, total, weight_bytes};
+use crate::plan::{PlannedFile, PullPlan};
 use crate::progress::{Progress, bytes};
-use crate::store::{ModelFolder, check_space, has_all, length};
+use crate::store::{ModelFolder, check_space, free_bytes, has_all, has_room, length, part_of};
 
-/// Most bytes of an index of shards: those of the largest models have some 10 MiB.
-const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// Most bytes of the other small files together: tokenizers have some 20 MiB.
-const MAX_SMALL_BYTES: u64 = 512 << 20;
+/// Most bytes of a model's configuration that a plan reads: they have some KiB, and with a format
+/// for each module a few hundred.
+const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
 /// A pull of one model.
 pub(crate) struct Pull<'a> {
@@ -36,19 +38,53 @@ pub(crate) fn offline(
     places: &ModelPlaces,
     model: &ModelName,
     revision: &str,
-) -> Result<String, PullError> {
+) -> Result<PathBuf, PullError> {
     let missing = || PullError::Offline { model: model.clone(), revision: revision.to_owned() };
     let named = places.of_model(model).map(|dir| dir.join(revision));
     let whole = |dir: &PathBuf| dir.is_dir() && missing_files(dir).is_empty();
     if let Some(dir) = named.filter(|_| is_safe(revision)).filter(whole) {
-        return Ok(dir.display().to_string());
+        return Ok(dir);
     }
     // What `main` is now only the hub knows; the revision that was pulled last stands for it.
     if revision != "main" {
         return Err(missing());
     }
-    let dir = places.locate(&ModelRef::Named(model.clone())).map_err(|_| missing())?;
-    Ok(dir.display().to_string())
+    places.locate(&ModelRef::Named(model.clone())).map_err(|_| missing())
+}
+
+/// The plan of a model that is there, without asking the hub: nothing is to be fetched.
+///
+/// # Errors
+/// As [`offline`], or the configuration cannot be read.
+pub(crate) fn offline_plan(
+    places: &ModelPlaces,
+    model: &ModelName,
+    revision: &str,
+) -> Result<PullPlan, PullError> {
+    let dir = offline(places, model, revision)?;
+    let path = dir.join(CONFIG);
+    let mut text = vec![];
+    std::fs::File::open(&path)
+        .and_then(|file| file.take(MAX_CONFIG_BYTES).read_to_end(&mut text))
+        .map_err(|cause| PullError::at(&path, cause))?;
+    Ok(PullPlan {
+        model: model.to_string(),
+        directory: dir.display().to_string(),
+        has_room: true,
+        config: read_config(&text)?,
+        ..PullPlan::default()
+    })
+}
+
+/// A model's configuration.
+///
+/// # Errors
+/// It is no JSON.
+fn read_config(text: &[u8]) -> Result<serde_json::Value, PullError> {
+    serde_json::from_slice(text).map_err(|error| PullError::Answer {
+        what: CONFIG.to_owned(),
+        problem: format!("expected JSON, found something else: {error}"),
+    })
 }
 
 impl Pull<'_> {
@@ -81,6 +117,63 @@ impl Pull<'_> {
         Ok(whole)
     }
 
+    /// The plan of a pull of this revision. Writes nothing.
+    ///
+    /// # Errors
+    /// As [`Pull::run`], but for those of writing.
+    pub(crate) fn plan(&self, revision: &str) -> Result<PullPlan, PullError> {
+        let dir = self.places.of_model(&self.model).ok_or(PullError::NoCache)?;
+        let revision = Revision::fetch(&self.client, &self.model, revision)?;
+        let (part, whole) = (part_of(&dir, &revision.commit), dir.join(&revision.commit));
+        let read =
+            |file: &RemoteFile, most| self.small_file(file, &revision, [&whole, &part], most);
+        let needed = needed(&self.model, &revision, |index| read(index, MAX_INDEX_BYTES))?;
+        self.check_digests(&needed)?;
+        let is_whole = has_all(&whole, needed.iter());
+        let files = needed.iter().map(|file| PlannedFile {
+            name: file.name.clone(),
+            bytes: file.size,
+            there_bytes: if is_whole { file.size } else { fetched(&part, file) },
+        });
+        let files: Vec<PlannedFile> = files.collect();
+        let left = |file: &PlannedFile| file.bytes - file.there_bytes;
+        let fetch_bytes = files.iter().map(left).fold(0, u64::saturating_add);
+        let free_bytes = free_bytes(&dir);
+        let config = match revision.files.get(CONFIG) {
+            Some(file) => read(file, MAX_CONFIG_BYTES)?,
+            None => vec![],
+        };
+        Ok(PullPlan {
+            model: self.model.to_string(),
+            hub: self.client.endpoint().to_string(),
+            directory: whole.display().to_string(),
+            total_bytes: total(&needed),
+            weight_bytes: weight_bytes(&needed),
+            fetch_bytes,
+            free_bytes,
+            has_room: has_room(fetch_bytes, free_bytes),
+            config: read_config(&config)?,
+            files,
+            revision: revision.commit,
+        })
+    }
+
+    /// The content of a file that a plan reads: from one of these directories, else from the hub.
+    fn small_file(
+        &self,
+        file: &RemoteFile,
+        revision: &Revision,
+        dirs: [&Path; 2],
+        most: u64,
+    ) -> Result<Vec<u8>, PullError> {
+        let paths = dirs.map(|dir| dir.join(&file.name));
+        if let Some(path) = paths.iter().find(|path| length(path) == Some(file.size)) {
+            return std::fs::read(path).map_err(|cause| PullError::at(path, cause));
+        }
+        let url = self.client.endpoint().file(&self.model, &revision.commit, &file.name);
+        self.client.get(url, 0, &file.name)?.read(most, &file.name)
+    }
+
     /// The files that serving needs. The index of shards is fetched for it.
     fn needed(
         &self,
@@ -88,51 +181,16 @@ impl Pull<'_> {
         part: &Path,
         whole: &Path,
     ) -> Result<Vec<RemoteFile>, PullError> {
-        let Revision { commit, files } = revision;
-        let unusable = |problem: String| PullError::Unusable { model: self.model.clone(), problem };
-        let small = small(files.keys().map(String::as_str));
-        let mut needed: Vec<RemoteFile> =
-            small.iter().filter_map(|name| files.get(name)).cloned().collect();
-        if !files.contains_key(CONFIG) {
-            return Err(unusable(format!("has no {CONFIG}, so it is no model that can be served")));
-        }
-        let too_large = needed.iter().map(|file| file.size).fold(0, u64::saturating_add);
-        if too_large > MAX_SMALL_BYTES {
-            let found = bytes(too_large);
-            return Err(unusable(format!(
-                "has {found} of configuration and tokenizer, expected at most {}",
-                bytes(MAX_SMALL_BYTES)
-            )));
-        }
-        let Some(index) = files.get(INDEX) else {
-            let weights = files.get(WEIGHTS).ok_or_else(|| {
-                unusable(format!(
-                    "has neither {WEIGHTS} nor {INDEX}; choose a repository with weights in safetensors"
-                ))
-            })?;
-            needed.push(weights.clone());
-            return Ok(needed);
-        };
-        if index.size > MAX_INDEX_BYTES {
-            return Err(unusable(format!("has an index of {}", bytes(index.size))));
-        }
-        let path = match length(&whole.join(INDEX)) == Some(index.size) {
-            true => whole.join(INDEX),
-            false => {
-                self.download(index, commit).run(part)?;
-                part.join(INDEX)
-            }
-        };
-        let text = std::fs::read(&path).map_err(|cause| PullError::at(&path, cause))?;
-        let names = shards(&text)
-            .map_err(|problem| PullError::Answer { what: INDEX.to_owned(), problem })?;
-        for name in names {
-            let shard = files.get(&name).ok_or_else(|| {
-                unusable(format!("has no {name}, which its index names, or no size for it"))
-            })?;
-            needed.push(shard.clone());
-        }
-        Ok(needed)
+        needed(&self.model, revision, |index| {
+            let path = match length(&whole.join(INDEX)) == Some(index.size) {
+                true => whole.join(INDEX),
+                false => {
+                    self.download(index, &revision.commit).run(part)?;
+                    part.join(INDEX)
+                }
+            };
+            std::fs::read(&path).map_err(|cause| PullError::at(&path, cause))
+        })
     }
 
     /// Warns of files whose content cannot be checked, because the hub gives no digest.
@@ -152,13 +210,8 @@ impl Pull<'_> {
     }
 
     fn fetch_all(&self, needed: &[RemoteFile], commit: &str, part: &Path) -> Result<(), PullError> {
-        let there = |file: &RemoteFile| {
-            let whole = length(&part.join(&file.name)).filter(|length| *length == file.size);
-            let begun = || length(&part_path(part, &file.name)).filter(|have| *have <= file.size);
-            whole.or_else(begun).unwrap_or(0)
-        };
-        let total = needed.iter().map(|file| file.size).fold(0, u64::saturating_add);
-        let have: u64 = needed.iter().map(there).sum();
+        let total = total(needed);
+        let have: u64 = needed.iter().map(|file| fetched(part, file)).sum();
         check_space(part, total.saturating_sub(have))?;
         self.progress.begin(have, total);
         let (count, all) = (needed.len(), bytes(total));

@@ -64,7 +64,7 @@ impl ModelFolder {
     /// # Errors
     /// It cannot be made.
     pub(crate) fn part(&self, commit: &str) -> Result<PathBuf, PullError> {
-        let part = self.dir.join(format!(".part-{commit}"));
+        let part = part_of(&self.dir, commit);
         fs::create_dir_all(&part).map_err(|cause| PullError::at(&part, cause))?;
         Ok(part)
     }
@@ -104,6 +104,11 @@ impl ModelFolder {
     }
 }
 
+/// The folder of a revision that is fetched into a model's folder.
+pub(crate) fn part_of(dir: &Path, commit: &str) -> PathBuf {
+    dir.join(format!(".part-{commit}"))
+}
+
 /// Whether all these files are in the folder with their sizes.
 pub(crate) fn has_all<'a>(dir: &Path, mut files: impl Iterator<Item = &'a RemoteFile>) -> bool {
     files.all(|file| length(&dir.join(&file.name)) == Some(file.size))
@@ -119,20 +124,31 @@ pub(crate) fn length(path: &Path) -> Option<u64> {
 /// # Errors
 /// They do not.
 pub(crate) fn check_space(dir: &Path, needed: u64) -> Result<(), PullError> {
-    // A file system that does not tell may still have room.
-    let Ok(figures) = statvfs(dir) else { return Ok(()) };
+    let free = free_bytes(dir);
+    if has_room(needed, free) {
+        return Ok(());
+    }
+    let (place, wanted) = (dir.to_path_buf(), needed.saturating_add(SPARE_BYTES));
+    Err(PullError::Space { place, needed: bytes(wanted), free: bytes(free.unwrap_or(0)) })
+}
+
+/// Bytes that are free on the file system of `dir`, or of the directory in which it would be made.
+/// `None` if it does not tell.
+pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
+    let there = dir.ancestors().find(|dir| dir.is_dir())?;
+    let figures = statvfs(there).ok()?;
     #[allow(
         clippy::unnecessary_cast,
         clippy::useless_conversion,
         reason = "the types differ between systems"
     )]
     let free = (figures.blocks_available() as u64).saturating_mul(figures.fragment_size() as u64);
-    let wanted = needed.saturating_add(SPARE_BYTES);
-    if needed == 0 || wanted <= free {
-        return Ok(());
-    }
-    let place = dir.to_path_buf();
-    Err(PullError::Space { place, needed: bytes(wanted), free: bytes(free) })
+    Some(free)
+}
+
+/// Whether `needed` more bytes fit in `free`. A file system that does not tell may have room.
+pub(crate) fn has_room(needed: u64, free: Option<u64>) -> bool {
+    needed == 0 || free.is_none_or(|free| needed.saturating_add(SPARE_BYTES) <= free)
 }
 
 /// Opens a file of our own for reading and writing; a link in its place is refused.

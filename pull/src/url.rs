@@ -38,6 +38,12 @@ impl fmt::Display for Url {
     }
 }
 
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.to_string().trim_end_matches('/'))
+    }
+}
+
 impl Origin {
     /// Whether nobody else can read what is sent: by TLS, or because it stays on this machine.
     pub(crate) fn is_private(&self) -> bool {

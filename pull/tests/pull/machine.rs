@@ -1,9 +1,11 @@
 //! The machine of a user: a cache directory of its own, and the program with its environment.
 
+use std::io::PipeReader;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::resource::{Resource, setrlimit};
 
 pub struct Machine {
@@ -66,6 +68,15 @@ impl Machine {
         let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-pull"));
         command.env_clear().env("HOME", self.dir.path()).env("HF_ENDPOINT", endpoint);
         command.arg("org/name").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The program as another program of ours runs it: it inherits the read end of a pipe.
+    pub fn command_with_parent(&self, endpoint: &str, read_end: PipeReader) -> Command {
+        let mut command = self.command(endpoint);
+        command.env("PACELINE_PARENT_FD", "3");
+        let pipe = FdMapping { parent_fd: read_end.into(), child_fd: 3 };
+        command.fd_mappings(vec![pipe]).expect("one descriptor");
         command
     }
 

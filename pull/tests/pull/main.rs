@@ -2,6 +2,7 @@
 
 mod hub;
 mod machine;
+mod plan;
 
 use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader};
