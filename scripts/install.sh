@@ -1,0 +1,79 @@
+#!/bin/sh
+# Installs what is built into $DESTDIR$PREFIX (by default /usr/local): programs in bin, MLX's library in lib/paceline, the
+# embedded models in share/paceline/demo, licences, list of parts and documents in share/doc/paceline. The programs find all
+# of it from their own place, so that the directory may be moved. Not the units of systemd and launchd: `paceline service
+# install` writes them.
+#   PROFILE=release|dev  BUILD=yes|no  STRIP=yes|no (of line numbers)  BUNDLE=yes|no (OpenBLAS, for machines without it)
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+PREFIX=${PREFIX:-/usr/local}
+case $PREFIX in /*) ;; *) die "PREFIX: expected an absolute path, found $PREFIX" ;; esac
+PREFIX=${PREFIX%/}
+to=${DESTDIR:-}$PREFIX
+case $to in *[\ ]*) die "expected a place without spaces, found $to" ;; esac
+
+programs="paceline paceline-supervisor paceline-gateway paceline-target paceline-drafter paceline-bench paceline-pull"
+case ${PROFILE:-release} in
+    release) flag=--release bin=$(target_dir)/release ;;
+    dev) flag='' bin=$(target_dir)/debug ;;
+    *) die "PROFILE is release or dev, found $PROFILE" ;;
+esac
+if [ "${BUILD:-yes}" = yes ]; then
+    # shellcheck disable=SC2086
+    cargo build $LOCKED $flag --workspace --bins
+fi
+for program in $programs; do
+    [ -x "$bin/$program" ] || die "expected $bin/$program, found nothing; build first, or leave BUILD=no out"
+done
+
+# A program that runs is replaced and not written to.
+put() {
+    install -m "$1" "$2" "$3.new"
+    mv -f "$3.new" "$3"
+}
+
+mkdir -p "$to/bin" "$to/lib/paceline" "$to/share/paceline/demo" "$to/share/doc/paceline" ||
+    die "cannot make directories below $to; name another PREFIX, or put sudo before the command"
+
+mlx=$(python3 -B scripts/run_paths.py show "$bin/paceline-target" | grep -v '^[$@]' | head -n 1)
+[ -d "$mlx" ] || die "expected the directory of MLX's library in $bin/paceline-target, found '$mlx'"
+for file in "$mlx"/* "$mlx"/../../*.libs/*; do
+    [ -f "$file" ] || continue
+    case $file in
+        *.so | *.so.* | *.dylib | *.metallib) put 644 "$file" "$to/lib/paceline/${file##*/}" ;;
+    esac
+done
+if [ "${BUNDLE:-no}" = yes ] && [ "$(uname -s)" = Linux ]; then
+    # With the run-time libraries of Fortran that it is linked to.
+    for name in libopenblas.so libgfortran.so libquadmath.so; do
+        found=$(ldd "$bin/paceline-target" | awk -v name="$name" 'index($1, name ".") == 1 { print $1, $3; exit }')
+        [ -n "$found" ] || { [ "$name" != libopenblas.so ] || die "expected OpenBLAS among the libraries of paceline-target, found none"; continue; }
+        put 644 "$(readlink -f "${found#* }")" "$to/lib/paceline/${found%% *}"
+    done
+fi
+
+for program in $programs; do
+    install -m 755 "$bin/$program" "$to/bin/$program.new"
+    if [ "${STRIP:-no}" = yes ]; then strip -S "$to/bin/$program.new"; fi
+    # Where this build found MLX is no business of other machines.
+    python3 -B scripts/run_paths.py keep-relative "$to/bin/$program.new"
+    mv -f "$to/bin/$program.new" "$to/bin/$program"
+done
+
+for part in target drafter vision/target vision/drafter vision/images; do
+    mkdir -p "$to/share/paceline/demo/$part"
+    for file in demo/"$part"/*; do
+        [ ! -f "$file" ] || put 644 "$file" "$to/share/paceline/demo/$part/${file##*/}"
+    done
+done
+put 644 demo/prompts.jsonl "$to/share/paceline/demo/prompts.jsonl"
+
+doc=$to/share/doc/paceline
+for file in LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md paceline.example.toml docs/operations.md docs/sampling.md; do
+    put 644 "$file" "$doc/${file##*/}"
+done
+put 644 deploy/README.md "$doc/service.md"
+wheel=$(CDPATH='' cd -- "$mlx/../.." && pwd)
+python3 -B scripts/parts.py --licences "$doc/THIRD-PARTY.txt" --sbom "$doc/sbom.cdx.json" --libraries "$to/lib/paceline" --mlx "$wheel"
+say "Installed in $to. Next: $PREFIX/bin/paceline serve, or $PREFIX/bin/paceline service install"
