@@ -1,10 +1,12 @@
 //! The status page: `GET /` is one static page, and `GET /status` has the figures that its script
 //! asks for every two seconds. With keys the page asks for one and begins a session ([`session`]).
+//! An operator gives orders by it ([`orders`]).
 //!
 //! The page is a file of this folder, in the binary. Its policy (`content-security-policy`) lets it
 //! run its own script and style, by their digests, and reach its own origin, and nothing else. It
-//! writes every figure as text, never as markup. It can give no order.
+//! writes every figure as text, never as markup.
 
+pub mod orders;
 pub mod report;
 pub mod session;
 
@@ -16,6 +18,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -25,13 +28,19 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::reply::json_reply;
+use super::site::is_on_this_machine;
 use super::{HttpFront, STATUS_PAGE};
-use crate::guard::sessions::SessionToken;
+use crate::guard::keys::Principal;
+use crate::guard::operators::NotOperator;
+use crate::guard::peer::ClientAddress;
 use report::StatusReport;
+
 /// Path of the figures.
 pub const FIGURES: &str = "/status";
 /// Path at which sessions begin and end.
 pub const SESSION: &str = "/status/session";
+/// Path at which orders are given.
+pub const ORDERS: &str = "/status/orders";
 
 const HTML: &str = include_str!("page.html");
 /// The digest of the page's script and style is of what stands between these.
@@ -45,6 +54,7 @@ pub fn routes() -> Router<Arc<HttpFront>> {
         .route(STATUS_PAGE, get(page))
         .route(FIGURES, get(figures))
         .route(SESSION, post(session::begin).delete(session::end))
+        .route(ORDERS, post(orders::give))
 }
 
 /// Answers with the page, under a policy that lets the browser run its own script alone.
@@ -64,11 +74,21 @@ async fn page() -> Response {
 
 /// The figures, also of a service that cannot serve: why it cannot is one of them.
 async fn figures(State(front): State<Arc<HttpFront>>, request: Request) -> Response {
-    let has_session = request.extensions().get::<SessionToken>().is_some();
-    let report = StatusReport::of(&front, has_session).await;
+    let (parts, _body) = request.into_parts();
+    let report = StatusReport::of(&front, &parts).await;
     let mut reply = json_reply(StatusCode::OK, &json!(report));
     guard_answer(reply.headers_mut());
     reply
+}
+
+/// Checks that the client of a request may give orders.
+///
+/// # Errors
+/// It may not.
+fn permit(front: &HttpFront, request: &Parts) -> Result<(), NotOperator> {
+    let client = request.extensions.get::<ClientAddress>();
+    let is_local = client.is_some_and(|client| client.is_loopback()) && is_on_this_machine(request);
+    front.guard.check_operator(request.extensions.get::<Principal>(), is_local)
 }
 
 /// Headers of every answer of the page: it is stored nowhere, its type is as written, and pages of

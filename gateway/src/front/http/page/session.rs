@@ -2,8 +2,11 @@
 //! answer sets a cookie with a random token. `DELETE` ends it. A wrong key is refused and slowed
 //! down before it comes here, as at every path.
 //!
-//! The cookie opens the figures alone, and only without a key beside it. So no page of another
-//! origin can have a browser send a request for the model with it.
+//! The cookie opens the figures and the orders alone, and only without a key beside it. So no page of
+//! another origin can have a browser send a request for the model with it.
+//!
+//! Without keys the figures need no session, and orders do: an operator's browser on this machine
+//! begins one.
 
 use std::sync::Arc;
 
@@ -15,7 +18,7 @@ use axum::response::Response;
 use http::header::AUTHORIZATION;
 use http_body::Body as _;
 
-use super::{FIGURES, SESSION, guard_answer};
+use super::{FIGURES, ORDERS, SESSION, guard_answer, permit};
 use crate::front::http::HttpFront;
 use crate::front::http::error::ErrorReply;
 use crate::front::http::of_path;
@@ -26,16 +29,18 @@ use crate::guard::{API_KEY, Guard};
 use crate::inference::error::InferenceError;
 
 /// The session that a request may use: one without a key, from the service's own page, that asks for
-/// figures or ends the session. Browsers count other ports of the same host as the same site and
-/// send the cookie from them, too. `name` is that of the cookie.
+/// figures, gives an order, or ends the session. Browsers count other ports of the same host as the
+/// same site and send the cookie from them, too. `name` is that of the cookie.
 pub fn offered(request: &Parts, name: &str) -> Option<SessionToken> {
     let is_keyed = [AUTHORIZATION, API_KEY].iter().any(|name| request.headers.contains_key(name));
     let may_use = match request.uri.path() {
-        FIGURES => [Method::GET, Method::HEAD].contains(&request.method),
-        SESSION => request.method == Method::DELETE,
+        FIGURES => [Method::GET, Method::HEAD].contains(&request.method) && is_own_page(request),
+        SESSION => request.method == Method::DELETE && is_own_page(request),
+        // Orders check method, origin and more by themselves, to name what is wrong.
+        ORDERS => true,
         _ => false,
     };
-    if is_keyed || !may_use || !is_own_page(request) {
+    if is_keyed || !may_use {
         return None;
     }
     let headers = request.headers.get_all(COOKIE).iter();
@@ -44,15 +49,21 @@ pub fn offered(request: &Parts, name: &str) -> Option<SessionToken> {
     ours.filter_map(SessionToken::parse).next()
 }
 
-/// Begins a session of the key's owner. Without keys no session is needed and none is begun.
+/// Begins a session of the key's owner. Without keys a session is of use for orders alone, so one is
+/// begun only for a client that may give them.
 pub(super) async fn begin(State(front): State<Arc<HttpFront>>, request: Request) -> Response {
     if let Err(error) = check_empty(&request) {
         return of_path(ErrorReply::new(error), SESSION);
     }
-    let Some(owner) = request.extensions().get::<Principal>() else { return done(None) };
+    let (parts, _body) = request.into_parts();
+    let owner = parts.extensions.get::<Principal>();
+    if owner.is_none() && permit(&front, &parts).is_err() {
+        return done(None);
+    }
     match front.guard.begin_session(owner) {
         Ok(token) => {
-            tracing::info!(key = &*owner.name, "session of the status page");
+            let key = owner.map(|owner| &*owner.name);
+            tracing::info!(key, "session of the status page");
             done(cookie(&front.guard, token.value(), ""))
         }
         Err(error) => {
@@ -122,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cookie_opens_the_figures_and_nothing_else() {
+    fn the_cookie_opens_the_figures_and_orders_and_nothing_else() {
         let cookie = [("cookie", format!("{NAME}={TOKEN}"))];
         let cookie = [(cookie[0].0, cookie[0].1.as_str())];
         for (method, path) in [
@@ -130,6 +141,9 @@ mod tests {
             ("HEAD", "/status"),
             ("GET", "/status?x=1"),
             ("DELETE", "/status/session"),
+            ("POST", "/status/orders"),
+            // Its answer is that the path has no such method.
+            ("GET", "/status/orders"),
         ] {
             assert_eq!(found(method, path, &cookie).as_deref(), Some(TOKEN), "{method} {path}");
         }
