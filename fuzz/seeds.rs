@@ -140,6 +140,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         request_id: "r".into(),
         ids: vec![5; 4],
         next_id: Some(6),
+        traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
     }];
     let requests = vec![internal::DraftRequest {
         session: 1,

@@ -15,6 +15,7 @@ mod model;
 mod proposer;
 mod run;
 mod serve;
+mod session_spans;
 mod target_link;
 
 pub use run::{Args, run};

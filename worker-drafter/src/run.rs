@@ -58,6 +58,7 @@ pub struct Args {
 /// Runs the worker to its end.
 pub fn run(args: &Args) -> Exit {
     let worker = worker::Args {
+        program: "paceline-drafter",
         name: args.name.clone(),
         epoch: args.epoch,
         term: args.term,

@@ -15,6 +15,7 @@ use paceline_vocabulary::state::LinkPhase;
 use paceline_vocabulary::tensor::TensorRef;
 
 use crate::proposer::Proposed;
+use crate::session_spans::SessionSpans;
 
 /// Most sessions that a target may have.
 const MAX_SESSIONS: u32 = 1024;
@@ -76,6 +77,7 @@ struct Up {
     sessions: Sessions,
     /// The mask token's embedding, if the drafter names one and the target has sent it.
     mask: Option<Vec<u8>>,
+    spans: SessionSpans,
 }
 
 impl TargetLink {
@@ -219,7 +221,7 @@ impl TargetLink {
         };
         let retained = RetainedContexts::new(self.limits.row_bytes, self.limits.total_bytes);
         let sessions = Sessions::new(terms, retained, self.first_slot);
-        self.up = Some(Up { sessions, mask: None });
+        self.up = Some(Up { sessions, mask: None, spans: SessionSpans::default() });
         Ok(())
     }
 
@@ -252,6 +254,9 @@ impl TargetLink {
                 self.put_rows(round, shapes, &bytes)?.unwrap_or_else(nothing)
             }
         };
+        if let Some(up) = self.up.as_mut().filter(|up| !up.spans.is_empty()) {
+            up.spans.proposed(&drafts.shapes());
+        }
         Ok(self.end.send(Frame::Proposal(Proposal { round, drafts }))?)
     }
 
@@ -292,6 +297,7 @@ impl Up {
         let mut take =
             |tensor: &Option<TensorRef>| tensor.as_ref().map_or(Ok(vec![]), |one| end.take(one));
         let (hidden, bonus) = (take(&feed.hidden)?, take(&feed.bonus)?);
+        self.spans.feed(&feed);
         let begun = self.sessions.feed(feed, hidden, bonus);
         for session in begun.opened {
             let sessions = &self.sessions;

@@ -102,7 +102,8 @@ pub(crate) fn load(
     let pages = PageStore::new(&kv, config.kv.prefix_cache);
     let cost_file = CostFile::of(&config.target, &info.path);
     let ledger = Ledger::new(budget, classes).with_tape_row_bytes(kv.tape_row_bytes());
-    let scheduler = Scheduler::new(ledger, config.target.max_sequences as usize);
+    let scheduler = Scheduler::new(ledger, config.target.max_sequences as usize)
+        .with_longest_chunk_ms(config.target.prompt_chunk_ms);
     let scheduler = scheduler.with_tower(Tower::new(tower));
     let keeps_states = config.kv.prefix_cache && kv.state_bytes() > 0;
     let scheduler = if keeps_states { scheduler.with_snapshots() } else { scheduler };

@@ -3,7 +3,7 @@
 use paceline_models::sample::SamplingRule;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_target_core::Request;
-use paceline_vocabulary::RequestId;
+use paceline_vocabulary::{RequestId, TraceContext};
 
 use crate::image_files::LoadedImage;
 
@@ -11,6 +11,8 @@ use crate::image_files::LoadedImage;
 #[derive(Clone, Debug)]
 pub(crate) struct ValidRequest {
     pub(crate) id: RequestId,
+    /// Parent of the request's spans, if it is traced.
+    pub(crate) trace: Option<TraceContext>,
     /// The part that the scheduler gets.
     pub(crate) scheduling: Request,
     pub(crate) sampling: SamplingRule,

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use paceline_models::device;
 use paceline_process::Clock;
+use paceline_process::telemetry::trace;
 use paceline_process::worker::{Gate, Mail, Progress, SendRefused};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
@@ -83,6 +84,7 @@ impl Target for TargetService {
         &self,
         request: Request<TargetGenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
+        let trace = trace::of_metadata(request.metadata());
         let message = request.into_inner();
         let stamp = self.gate.check_stamp(message.stamp)?;
         let loaded = self.loaded()?;
@@ -97,6 +99,7 @@ impl Target for TargetService {
             Some(source) => Some(loaded.grammars.state(source).await?),
             None => None,
         };
+        request.trace = trace;
         request.images = self.load_images(announced).await?;
         let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
         let running = RunningRequest::new(request, TokenOutlet::new(tx, stamp));

@@ -11,7 +11,7 @@ use paceline_vocabulary::link::{
     SessionId, SessionProgress, Welcome,
 };
 use paceline_vocabulary::tensor::TensorRef;
-use paceline_vocabulary::{RequestId, SamplingRule, TensorType};
+use paceline_vocabulary::{RequestId, SamplingRule, TensorType, TraceContext};
 
 /// A frame as protobuf has it: nothing is checked.
 pub type Message = proto::link_frame::Frame;
@@ -304,18 +304,22 @@ fn from_feed(feed: Feed) -> proto::Feed {
 }
 
 fn to_context(context: proto::Context) -> Result<Context, WireError> {
-    let proto::Context { session, position, rows, fresh, request_id, ids, next_id } = context;
+    let proto::Context { session, position, rows, fresh, request_id, ids, next_id, traceparent } =
+        context;
+    // The worst that a malformed one costs is a span.
+    let trace = TraceContext::parse(traceparent.as_bytes());
     let request_id = match request_id.as_str() {
         "" => None,
         text => Some(RequestId::parse(text).ok_or(WireError::RequestId { session })?),
     };
-    Ok(Context { session, position, rows, fresh, request_id, ids, next_id })
+    Ok(Context { session, position, rows, fresh, request_id, trace, ids, next_id })
 }
 
 fn from_context(context: Context) -> proto::Context {
-    let Context { session, position, rows, fresh, request_id, ids, next_id } = context;
+    let Context { session, position, rows, fresh, request_id, trace, ids, next_id } = context;
+    let traceparent = trace.map(|trace| trace.to_string()).unwrap_or_default();
     let request_id = request_id.map(|id| id.as_str().to_owned()).unwrap_or_default();
-    proto::Context { session, position, rows, fresh, request_id, ids, next_id }
+    proto::Context { session, position, rows, fresh, request_id, ids, next_id, traceparent }
 }
 
 fn to_request(request: proto::DraftRequest) -> Result<DraftRequest, WireError> {

@@ -46,14 +46,23 @@ fn feed() -> Feed {
         SamplingRule { temperature: 0.5, top_k: 7, top_p: 0.9, min_p: 0.1, ..SamplingRule::GREEDY };
     let sampling = DraftSampling { rule, seed: u64::MAX, sample_index: 3 };
     let request_id = RequestId::parse("r-1");
+    let trace = TraceContext::parse(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    assert!(trace.is_some());
     let (ids, next_id) = (vec![7], Some(0));
     let fresh =
-        Context { session: 3, position: 64, rows: 1, fresh: true, request_id, ids, next_id };
+        Context { session: 3, position: 64, rows: 1, fresh: true, request_id, trace, ids, next_id };
     Feed {
         closed: vec![1, u64::MAX],
         contexts: vec![
             fresh.clone(),
-            Context { position: 65, fresh: false, request_id: None, next_id: None, ..fresh },
+            Context {
+                position: 65,
+                fresh: false,
+                request_id: None,
+                trace: None,
+                next_id: None,
+                ..fresh
+            },
         ],
         hidden: Some(tensor()),
         requests: vec![DraftRequest { session: 3, position: 66, block: 8, bonus_id: 5, sampling }],

@@ -327,7 +327,7 @@ fn context<'a>(
     running: &impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
 ) -> Context {
     let FeedPiece { position, rows, fresh, .. } = one.piece;
-    let id = running(one.key).filter(|_| fresh).map(|request| request.id.clone());
+    let request = running(one.key).filter(|_| fresh);
     let sequence = scheduler.get(one.key).filter(|_| link.welcome.token_ids);
     let (ids, end) = (sequence.map_or(&[][..], |sequence| &sequence.ids), position + rows);
     Context {
@@ -335,7 +335,8 @@ fn context<'a>(
         position: position as u32,
         rows: rows as u32,
         fresh,
-        request_id: id,
+        request_id: request.map(|request| request.id.clone()),
+        trace: request.and_then(|request| request.trace),
         ids: ids.get(position..end).unwrap_or_default().to_vec(),
         next_id: ids.get(end).copied(),
     }

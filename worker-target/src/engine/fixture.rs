@@ -141,6 +141,7 @@ pub(crate) fn request(
     let (tx, rx) = mpsc::channel(STREAM_BACKLOG);
     let request = ValidRequest {
         id: RequestId::parse(name).expect("a name"),
+        trace: None,
         scheduling: Request {
             prompt,
             continuation: vec![],

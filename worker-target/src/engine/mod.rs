@@ -23,6 +23,7 @@ mod prefix_pages;
 mod report;
 mod requests;
 mod schedule;
+mod spans;
 #[cfg(test)]
 mod speed;
 mod step;

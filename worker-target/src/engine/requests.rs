@@ -6,6 +6,7 @@ use paceline_target_core::SequenceKey;
 use tonic::Status;
 
 use super::Engine;
+use super::spans::record_spans;
 use crate::error;
 use crate::outlet::{SendState, TokenOutlet};
 
@@ -29,6 +30,14 @@ impl RequestEnd {
             RequestEnd::Failed(status) => Reason::of(status).map_or("failed", Reason::word),
         }
     }
+
+    /// The word; an error if the request failed.
+    fn outcome(&self) -> Result<&'static str, &'static str> {
+        match self {
+            RequestEnd::Finished | RequestEnd::Abandoned => Ok(self.word()),
+            RequestEnd::Failed(_) => Err(self.word()),
+        }
+    }
 }
 
 impl Engine {
@@ -46,6 +55,7 @@ impl Engine {
             self.pulse.now();
         }
         self.log_end(key, &running, end.word());
+        record_spans(&running, end.outcome());
         if let RequestEnd::Failed(status) = end {
             running.outlet.fail(status);
         }

@@ -137,6 +137,7 @@ pub(crate) fn request(
     )?;
     let request = ValidRequest {
         id,
+        trace: None,
         sampling: generation.sampling,
         bias,
         min_tokens: generation.min_tokens,

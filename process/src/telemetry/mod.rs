@@ -1,4 +1,7 @@
-//! Logs: to standard error, as text or JSON. Never prompt or generated text (I9).
+//! Logs: to standard error, as text or JSON. Never prompt or generated text (I9). [`trace`] has the
+//! traces of requests.
+
+pub mod trace;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -133,7 +136,7 @@ mod tests {
             .output()
             .expect("it starts");
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(!output.status.success() && text.contains("telemetry.rs"), "{text}");
+        assert!(!output.status.success() && text.contains("telemetry/mod.rs"), "{text}");
         assert!(!text.contains(SAID), "{text}");
     }
 
