@@ -56,6 +56,13 @@ pub fn unix_seconds() -> i64 {
         .map_or(0, |since| since.as_secs() as i64)
 }
 
+/// Nanoseconds since 1970; for the stamps of traces only, never for timers.
+#[expect(clippy::disallowed_methods, reason = "a stamp for people")]
+pub fn unix_ns() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,6 +34,10 @@ pub mod internal {
     }
 }
 
+/// Metadata of an order to `Operations`: the program by which an operator gave it, for the event of
+/// the order. Programs need not send it.
+pub const ORDER_SOURCE: &str = "paceline-order-source";
+
 /// Digest of the messages between our own processes: see `wire_hash.rs`.
 pub const WIRE_HASH: &str = env!("PACELINE_WIRE_HASH");
 

@@ -32,8 +32,8 @@ use crate::handover;
 use crate::host;
 use crate::lines::LineWriter;
 use crate::mailbox::{
-    AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, RequestEnd,
-    Stop,
+    AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, OrderReply,
+    RequestEnd, Stop,
 };
 use crate::route_log::{self, DecidedLine, EndedLine, RouteLogLine};
 use crate::setup::Setup;
@@ -76,7 +76,7 @@ pub struct Actor<H> {
     names: HashMap<Ticket, Named>,
     route_log: Option<LineWriter<RouteLogLine>>,
     policy_orders: HashMap<OrderId, oneshot::Sender<Result<PolicyResponse, Status>>>,
-    orders: HashMap<OrderId, oneshot::Sender<Result<StatusResponse, Status>>>,
+    orders: HashMap<OrderId, OrderReply>,
     last_order: u64,
     /// When free memory was last read.
     memory_read: Option<Millis>,
@@ -233,12 +233,10 @@ impl<H: Host> Actor<H> {
             Mail::Connected { generation, failure } => Event::Connected { generation, failure },
             Mail::Repermitted { epoch, missed } => Event::Repermitted { epoch, missed },
             Mail::DrafterOrder { order, reply } => {
-                let order_id = self.open_order(reply);
-                Event::DrafterOrdered { order_id, order }
+                Event::DrafterOrdered { order_id: self.open_order(reply), order }
             }
             Mail::OperatorOrder { order, reply } => {
-                let order_id = self.open_order(reply);
-                Event::Ordered { order_id, order }
+                Event::Ordered { order_id: self.open_order(reply), order }
             }
             Mail::SwapTarget { setup, drain_ms, reply } => {
                 let order_id = self.open_order(reply);
@@ -250,6 +248,9 @@ impl<H: Host> Actor<H> {
                 let order_id = OrderId(self.last_order);
                 self.policy_orders.insert(order_id, reply);
                 Event::PolicySet { order_id, change }
+            }
+            Mail::Tune { tuning, reply } => {
+                Event::Tuned { order_id: self.open_order(reply), tuning }
             }
             Mail::Reported { attachment, report } => Event::Reported { attachment, report },
             Mail::Detached { attachment } => Event::Detached { attachment },
@@ -307,7 +308,7 @@ impl<H: Host> Actor<H> {
         }
     }
 
-    fn open_order(&mut self, reply: oneshot::Sender<Result<StatusResponse, Status>>) -> OrderId {
+    fn open_order(&mut self, reply: OrderReply) -> OrderId {
         self.last_order += 1;
         let order_id = OrderId(self.last_order);
         self.orders.insert(order_id, reply);
@@ -381,6 +382,10 @@ impl<H: Host> Actor<H> {
             }
             Action::LogRoute { ticket, decision } => self.log_route(ticket, &decision, now),
             Action::TargetSwapped { model } => self.swapped(model),
+            Action::LogOrder { order_id, subject, to } => {
+                let source = self.orders.get(&order_id).and_then(|reply| reply.source.as_deref());
+                self.journal.record(events::ordered(subject, to, source));
+            }
             Action::Exit { restart } => return Some(host::exit(&self.core, restart)),
             action => {
                 if let Some(change) = events::logged(action) {
@@ -420,7 +425,7 @@ impl<H: Host> Actor<H> {
         if let Some(reply) = self.policy_orders.remove(&order_id) {
             let _ = reply.send(outcome.map(|()| status::policy(&self.core)));
         } else if let Some(reply) = self.orders.remove(&order_id) {
-            let _ = reply.send(outcome.map(|()| self.snapshot(now)));
+            let _ = reply.outcome.send(outcome.map(|()| self.snapshot(now)));
         }
     }
 

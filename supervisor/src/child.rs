@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::config::{Auto, CONFIG_VAR};
+use paceline_process::config::Auto;
 use paceline_process::environment::env;
 use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
 use paceline_process::notify::MANAGER_VARIABLES;
@@ -141,7 +141,8 @@ pub(crate) fn program(variable: &str, name: &str) -> io::Result<PathBuf> {
 pub struct ProcessHost {
     worker: WorkerId,
     program: PathBuf,
-    config_file: String,
+    /// Environment variables with the files and flags that this process reads.
+    settings: [(&'static str, String); 3],
     /// Environment variables with the directories of the models.
     models: Vec<(&'static str, String)>,
     threads: Option<u32>,
@@ -174,8 +175,7 @@ impl ProcessHost {
             }
         };
         let program = program(variable, name)?;
-        let config_file =
-            loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+        let settings = loaded.variables();
         let models = loaded.config.model_variables().into();
         let threads = match threads {
             Auto::Is(threads) => Some(threads),
@@ -187,7 +187,7 @@ impl ProcessHost {
         Ok(Self {
             worker,
             program,
-            config_file,
+            settings,
             models,
             threads,
             kv_percent: None,
@@ -235,10 +235,9 @@ impl Host for ProcessHost {
         if let Some(percent) = self.kv_percent {
             command.args(["--kv-percent", &percent.to_string()]);
         }
-        // Set even when empty, so that the worker reads the same file as this process, whichever
+        // Set even when empty, so that the worker reads the same files as this process, whichever
         // file lies in the working directory.
-        command.env(CONFIG_VAR, &self.config_file);
-        command.envs(self.models.iter().map(|(variable, dir)| (variable, dir)));
+        command.envs(self.settings.iter().chain(&self.models).map(|(name, value)| (name, value)));
         for ours in [PARENT_FD, RESTARTS].into_iter().chain(MANAGER_VARIABLES) {
             command.env_remove(ours);
         }
@@ -372,8 +371,12 @@ mod tests {
         ProcessHost {
             worker,
             program,
-            config_file: "/etc/x.toml".into(),
-            models: vec![("PACELINE_TARGET__MODEL", "/models/t".to_owned())],
+            settings: [
+                ("PACELINE_CONFIG", "/etc/x.toml".to_owned()),
+                ("PACELINE_SETTINGS", "/etc/x.settings.toml".to_owned()),
+                ("PACELINE_FLAGS", "flags".to_owned()),
+            ],
+            models: vec![("PACELINE_PINNED_TARGET", "/models/t".to_owned())],
             threads: Some(3),
             kv_percent: None,
             dir,
@@ -402,7 +405,7 @@ mod tests {
     #[tokio::test]
     async fn a_target_gets_its_arguments_its_environment_and_a_session() {
         let temp = tempfile::tempdir().expect("a temporary directory");
-        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_TARGET__MODEL $OPENBLAS_NUM_THREADS $MLX_ENABLE_CACHE_THRASHING_CHECK ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
+        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_SETTINGS $PACELINE_FLAGS $PACELINE_PINNED_TARGET $OPENBLAS_NUM_THREADS $MLX_ENABLE_CACHE_THRASHING_CHECK ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
         let mut host = host(temp.path(), script);
         let pid = host.start(Epoch(4), Term(7), "").expect("started");
         let session =
@@ -410,7 +413,10 @@ mod tests {
         // It may have ended already; then there is nothing to ask.
         assert!(session.is_err() || session == Ok(pid as i32));
         assert_eq!(end(&mut host).await, WorkerExit::Code(69));
-        assert_eq!(host.last_words(), "--epoch 4 --term 7 /etc/x.toml /models/t 3 0 none\noops");
+        assert_eq!(
+            host.last_words(),
+            "--epoch 4 --term 7 /etc/x.toml /etc/x.settings.toml flags /models/t 3 0 none\noops"
+        );
     }
 
     #[tokio::test]
@@ -485,7 +491,7 @@ mod tests {
         let mut next = ProcessHost {
             worker: first.worker,
             program,
-            config_file: String::new(),
+            settings: first.settings.clone(),
             models: vec![],
             threads: None,
             kv_percent: None,

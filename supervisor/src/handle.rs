@@ -16,6 +16,7 @@ use paceline_supervisor_core::drafter::DrafterOrder;
 use paceline_supervisor_core::operations::OperatorOrder;
 use paceline_supervisor_core::request::ServedRequest;
 use paceline_supervisor_core::routing::PolicyChange;
+use paceline_supervisor_core::tuning::Tuning;
 use paceline_supervisor_core::{RequestSummary, Ticket};
 use paceline_vocabulary::{RequestId, Term};
 use tokio::sync::mpsc::error::TrySendError;
@@ -25,8 +26,8 @@ use tonic::Status;
 use crate::error;
 use crate::events::Reader;
 use crate::mailbox::{
-    AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, RequestEnd,
-    ServedEnd,
+    AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, OrderReply,
+    RequestEnd, ServedEnd,
 };
 use crate::route_log::ServedLine;
 use crate::target_access::TargetAccess;
@@ -157,20 +158,31 @@ impl ActorHandle {
     }
 
     /// Sends an operator's order about the drafter and waits until it is carried out. Returns the
-    /// status of everything then. If the wait is given up, the order still stands.
+    /// status of everything then. If the wait is given up, the order still stands. `source` is the
+    /// program by which it came, for the event.
     ///
     /// # Errors
     /// It cannot be carried out, the mailbox is full, or the service is about to end.
-    pub async fn order_drafter(&self, order: DrafterOrder) -> Result<StatusResponse, Status> {
-        self.asked(|reply| Mail::DrafterOrder { order, reply }, too_many_questions).await?
+    pub async fn order_drafter(
+        &self,
+        order: DrafterOrder,
+        source: Option<String>,
+    ) -> Result<StatusResponse, Status> {
+        let mail = |outcome| Mail::DrafterOrder { order, reply: OrderReply { source, outcome } };
+        self.asked(mail, too_many_questions).await?
     }
 
     /// Sends an operator's order about another process, or the whole service, and waits likewise.
     ///
     /// # Errors
     /// As [`ActorHandle::order_drafter`].
-    pub async fn order(&self, order: OperatorOrder) -> Result<StatusResponse, Status> {
-        self.asked(|reply| Mail::OperatorOrder { order, reply }, too_many_questions).await?
+    pub async fn order(
+        &self,
+        order: OperatorOrder,
+        source: Option<String>,
+    ) -> Result<StatusResponse, Status> {
+        let mail = |outcome| Mail::OperatorOrder { order, reply: OrderReply { source, outcome } };
+        self.asked(mail, too_many_questions).await?
     }
 
     /// Sends an operator's order to serve another model and waits likewise.
@@ -181,9 +193,11 @@ impl ActorHandle {
         &self,
         setup: TargetSetup,
         drain_ms: Option<u64>,
+        source: Option<String>,
     ) -> Result<StatusResponse, Status> {
         let setup = Box::new(setup);
-        let order = |reply| Mail::SwapTarget { setup, drain_ms, reply };
+        let order =
+            |outcome| Mail::SwapTarget { setup, drain_ms, reply: OrderReply { source, outcome } };
         self.asked(order, too_many_questions).await?
     }
 
@@ -204,6 +218,15 @@ impl ActorHandle {
     /// The mailbox is full, or the service is about to end.
     pub async fn set_policy(&self, change: PolicyChange) -> Result<PolicyResponse, Status> {
         self.asked(|reply| Mail::SetPolicy { change, reply }, too_many_questions).await?
+    }
+
+    /// Changes settings that need no restart.
+    ///
+    /// # Errors
+    /// The mailbox is full, or the service is about to end.
+    pub async fn tune(&self, tuning: Tuning) -> Result<(), Status> {
+        let mail = |outcome| Mail::Tune { tuning, reply: OrderReply { source: None, outcome } };
+        self.asked(mail, too_many_questions).await?.map(drop)
     }
 
     /// Resolves when the actor has ended.

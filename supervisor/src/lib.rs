@@ -33,7 +33,9 @@ pub mod relay;
 pub mod replay;
 pub mod route_log;
 pub mod serve;
+pub mod settings;
 mod setup;
+mod spans;
 pub mod status;
 pub mod target_access;
 pub mod target_swap;
@@ -46,6 +48,7 @@ use std::time::Duration;
 use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
 use paceline_process::runtime_dir::RuntimeDirError;
+use paceline_process::telemetry::trace::{self, Origin};
 use paceline_process::{
     Config, Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry,
 };
@@ -61,6 +64,7 @@ use crate::child::{Host, Hosts, ProcessHost};
 pub use crate::identities::WorkerIdentities;
 use crate::mailbox::Stop;
 use crate::serve::Services;
+use crate::settings::SettingsDesk;
 pub use crate::setup::Setup;
 use crate::status::OwnProcess;
 use crate::target_swap::{TargetPlanner, TargetSetup};
@@ -84,6 +88,7 @@ pub fn start(flag: Option<&Path>) -> Exit {
                 Ok(runtime) => runtime.block_on(serve(setup, hosts)),
                 Err(error) => refuse(Exit::Bug, &error),
             };
+            trace::finish();
             // Held until here, so that the next supervisor finds nothing of this one.
             drop(lock);
             exit
@@ -121,7 +126,13 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
         restarts: lifecycle::restarts(),
         kv_reduced: boot_mark.kv_percent().is_some(),
     };
+    let numbers = vec![("paceline.term", term.0)];
+    trace::start(&loaded.config.log, Origin { program: "paceline-supervisor", numbers });
     tracing::info!(term = term.0, pid = own.pid, dir = %dir.path().display(), "supervisor starts");
+    for setting in loaded.changed_policy() {
+        let (key, value, source) = (&setting.key, &setting.value, setting.source);
+        tracing::info!(key, value, %source, "routing setting");
+    }
     let (settings, plan) = (config::settings(&loaded.config), config::plan(&loaded.config));
     for error in missing {
         tracing::warn!(error = chain(&error), "requests are served without this drafter");
@@ -132,11 +143,12 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     let log = &loaded.config.routing.route_log;
     let route_log =
         (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));
-    let config_file = loaded.file.as_ref().map(|file| file.display().to_string());
-    let planner = TargetPlanner::new(written, config_file.unwrap_or_default())
+    let planner = TargetPlanner::new(written, loaded.variables())
         .map_err(|error| refuse(Exit::Unavailable, &error))?;
     let planner = Some(planner);
-    let setup = Setup { settings, plan, dir, term, own, route_log, target, boot_mark, planner };
+    let desk = Some(SettingsDesk::new(flag.map(Path::to_path_buf)));
+    let setup =
+        Setup { settings, plan, dir, term, own, route_log, target, boot_mark, desk, planner };
     Ok((setup, hosts, Box::new(lock)))
 }
 
@@ -197,7 +209,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
         Ok(listener) => listener,
         Err(error) => return refuse(Exit::Unavailable, &error),
     };
-    let planner = setup.planner.clone();
+    let (planner, desk) = (setup.planner.clone(), setup.desk.clone());
     let (actor, handle) = Actor::new(setup, hosts, stops);
     let notifier = Notifier::inherited();
     if notifier.listens() {
@@ -205,7 +217,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
         notifier.ready("starting");
         task::spawn("notify", notify::attend(notifier.clone(), handle.clone()));
     }
-    let services = Services::new(handle, planner);
+    let services = Services::new(handle, planner, desk);
     let (close, closed) = oneshot::channel::<()>();
     let mut server = task::spawn("server", async move {
         socket::server()

@@ -9,6 +9,7 @@ use paceline_supervisor_core::drafter::DrafterOrder;
 use paceline_supervisor_core::operations::OperatorOrder;
 use paceline_supervisor_core::request::ServedRequest;
 use paceline_supervisor_core::routing::PolicyChange;
+use paceline_supervisor_core::tuning::Tuning;
 use paceline_supervisor_core::{RequestSummary, Ticket, WorkerId, worker};
 use paceline_vocabulary::report::GatewayReport;
 use paceline_vocabulary::{Epoch, Permit, RequestId};
@@ -19,6 +20,15 @@ use tonic::transport::Channel;
 use crate::route_log::ServedLine;
 use crate::target_access::TargetAccess;
 use crate::target_swap::TargetSetup;
+
+/// The end of an operator's order that waits for the outcome.
+#[derive(Debug)]
+pub struct OrderReply {
+    /// Program by which the order came, for the event; `None` if it does not name itself.
+    pub source: Option<String>,
+    /// Where the outcome goes.
+    pub outcome: oneshot::Sender<Result<StatusResponse, Status>>,
+}
 
 /// A message to the actor.
 #[derive(Debug)]
@@ -67,14 +77,14 @@ pub enum Mail {
         /// The order.
         order: DrafterOrder,
         /// Where the outcome goes.
-        reply: oneshot::Sender<Result<StatusResponse, Status>>,
+        reply: OrderReply,
     },
     /// An operator's order of another process or of the service.
     OperatorOrder {
         /// The order.
         order: OperatorOrder,
         /// Where the outcome goes.
-        reply: oneshot::Sender<Result<StatusResponse, Status>>,
+        reply: OrderReply,
     },
     /// An operator's order to serve another model.
     SwapTarget {
@@ -83,7 +93,7 @@ pub enum Mail {
         /// Time that running requests get; `None` is the usual time.
         drain_ms: Option<u64>,
         /// Where the outcome goes.
-        reply: oneshot::Sender<Result<StatusResponse, Status>>,
+        reply: OrderReply,
     },
     /// An operator sets a key of the policy.
     SetPolicy {
@@ -91,6 +101,13 @@ pub enum Mail {
         change: PolicyChange,
         /// Where the policy goes then.
         reply: oneshot::Sender<Result<PolicyResponse, Status>>,
+    },
+    /// An operator changes settings that need no restart.
+    Tune {
+        /// The changed settings.
+        tuning: Tuning,
+        /// Where the outcome goes.
+        reply: OrderReply,
     },
     /// The gateway of an `Attach` stream reported its state.
     Reported {

@@ -9,20 +9,22 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use paceline_process::telemetry::trace::{self, Span};
 use paceline_process::{Clock, task};
 use paceline_proto::internal::v1::{Done, Stamp, TargetGenerateRequest, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use paceline_supervisor_core::denial::Denial;
 use paceline_vocabulary::generation::Generation;
-use paceline_vocabulary::{Epoch, Millis};
+use paceline_vocabulary::{Epoch, Millis, TraceContext};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Request, Status, Streaming};
 use tracing::Instrument;
 
 use crate::error;
 use crate::handle::{ActorHandle, AdmissionGuard, AdmittedRequest};
 use crate::mailbox::{AbortStreams, AdmissionGrant};
+use crate::spans::fail;
 use crate::wire::permit_message;
 
 /// Batches on their way to a gateway that does not read. After them the target's own bounds hold
@@ -54,6 +56,7 @@ pub async fn forward(
     handle: &ActorHandle,
     generation: Generation,
     admitted: AdmittedRequest,
+    mut span: Span,
 ) -> Result<Batches, Status> {
     let AdmittedRequest { grant, guard } = admitted;
     let epoch = grant.epoch;
@@ -62,11 +65,12 @@ pub async fn forward(
         Box::pin(outside_end(handle.aborts(), epoch, deadline, handle.clock()));
     let queued_ms = grant.queued_ms;
     let admitted_at = handle.clock().now();
-    let (upstream, first) = tokio::select! {
+    let opened = tokio::select! {
         biased;
-        status = &mut outside_end => return Err(status),
-        opened = open(handle, generation, grant) => opened?,
+        status = &mut outside_end => Err(status),
+        opened = open(handle, generation, grant, span.context()) => opened,
     };
+    let (upstream, first) = opened.inspect_err(|status| fail(&mut span, status))?;
     let first_ms = handle.clock().now().since(admitted_at);
     let (outlet, batches) = Outlet::new();
     let aborts = handle.aborts();
@@ -80,6 +84,7 @@ pub async fn forward(
         tokens: 0,
         so_far: None,
         guard,
+        span,
     };
     task::spawn("relay", relay.run(first, outlet).in_current_span());
     Ok(batches)
@@ -89,12 +94,14 @@ async fn open(
     handle: &ActorHandle,
     generation: Generation,
     mut grant: AdmissionGrant,
+    trace: Option<TraceContext>,
 ) -> Result<(Streaming<TokenBatch>, TokenBatch), Status> {
-    let request = TargetGenerateRequest {
+    let mut request = Request::new(TargetGenerateRequest {
         stamp: Some(Stamp { term: handle.term().0, epoch: grant.epoch.0 }),
         generation: Some(generation.into()),
         permit: Some(permit_message(grant.permit)),
-    };
+    });
+    trace::put(request.metadata_mut(), trace);
     let opened = async {
         let mut upstream = grant.target.generate(request).await?.into_inner();
         let first = upstream.message().await?;
@@ -118,6 +125,8 @@ struct Relay {
     /// The state of the answer so far, if the gateway asked for it.
     so_far: Option<Done>,
     guard: AdmissionGuard,
+    /// The span of the request's route.
+    span: Span,
 }
 
 impl Relay {
@@ -181,14 +190,15 @@ impl Relay {
 
     /// The place is freed before the client receives the end, so that its next request finds the
     /// place free.
-    fn fail(self, outlet: Outlet, status: Status) {
+    fn fail(mut self, outlet: Outlet, status: Status) {
+        fail(&mut self.span, &status);
         drop(self);
         outlet.end(Err(status));
     }
 
     async fn finish(self, outlet: Outlet, last: TokenBatch) {
-        let Self { mut upstream, guard, .. } = self;
-        drop(guard);
+        let Self { mut upstream, guard, span, .. } = self;
+        drop((guard, span));
         outlet.end(Ok(last));
         // The outcome does not matter: the request is over.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, upstream.message()).await;

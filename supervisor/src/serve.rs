@@ -9,6 +9,8 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use paceline_process::config::WITHOUT_DIRECTORY;
 use paceline_process::task;
+use paceline_process::telemetry::trace::{self, Kind, Span};
+use paceline_proto::ORDER_SOURCE;
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::internal::v1::supervisor_server::Supervisor;
@@ -16,8 +18,9 @@ use paceline_proto::internal::v1::{GatewayReport, SubmitRequest, SupervisorNotic
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
-    DrafterResponse, DrainRequest, DrainResponse, EventsRequest, PolicyResponse, Process,
-    ProcessStatus, RestartRequest, RestartResponse, SetPolicyRequest, ShowPolicyRequest,
+    ChangeSettingsRequest, ChangeSettingsResponse, DrafterResponse, DrainRequest, DrainResponse,
+    EventsRequest, PolicyResponse, Process, ProcessStatus, RestartRequest, RestartResponse,
+    SetPolicyRequest, ShowPolicyRequest, ShowSettingsRequest, ShowSettingsResponse,
     StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest,
     SwapTargetRequest, SwapTargetResponse,
 };
@@ -37,6 +40,8 @@ use crate::handle::ActorHandle;
 use crate::mailbox::{GatewayRestart, Mail};
 use crate::preparation;
 use crate::relay::{self, Batches};
+use crate::settings::SettingsDesk;
+use crate::spans::{fail, set_grant};
 use crate::target_swap::TargetPlanner;
 use crate::wire;
 
@@ -57,6 +62,9 @@ const BEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait of an operator's order that names none.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Characters of the name of an order's source.
+const MAX_SOURCE_CHARS: usize = 160;
+
 /// A request that passed every check that needs no target.
 struct CheckedRequest {
     id: RequestId,
@@ -69,12 +77,23 @@ struct CheckedRequest {
 pub struct Services {
     handle: ActorHandle,
     planner: Option<TargetPlanner>,
+    desk: Option<SettingsDesk>,
 }
 
 impl Services {
-    /// Services that send everything to this actor. Without a planner the target cannot be swapped.
-    pub fn new(handle: ActorHandle, planner: Option<TargetPlanner>) -> Self {
-        Self { handle, planner }
+    /// Services that send everything to this actor. Without a planner the target cannot be swapped,
+    /// without a desk settings are neither shown nor changed.
+    pub fn new(
+        handle: ActorHandle,
+        planner: Option<TargetPlanner>,
+        desk: Option<SettingsDesk>,
+    ) -> Self {
+        Self { handle, planner, desk }
+    }
+
+    fn desk(&self) -> Result<SettingsDesk, Status> {
+        let none = || Reason::ProcessState.status("the settings of this service cannot be changed");
+        self.desk.clone().ok_or_else(none)
     }
 
     /// Checks what can be checked without the target.
@@ -172,20 +191,33 @@ impl Supervisor for Services {
         &self,
         request: Request<SubmitRequest>,
     ) -> Result<Response<Self::SubmitStream>, Status> {
+        let parent = trace::of_metadata(request.metadata());
         let CheckedRequest { id, generation, summary } = self.check(request.into_inner())?;
+        let mut route = Span::below(parent, Kind::Server, "route");
+        route.set("paceline.request_id", id.as_str());
         let span = tracing::info_span!("request", request_id = %id);
         let served = async {
-            let class = generation.traffic_class.clone();
-            let prepared = match generation.grammar.clone() {
-                Some(grammar) => Some(preparation::prepare(&self.handle, grammar, &summary).await?),
-                None => None,
+            let admission = async {
+                let _waiting = route.child("admission");
+                let class = generation.traffic_class.clone();
+                let prepared = match generation.grammar.clone() {
+                    Some(grammar) => {
+                        Some(preparation::prepare(&self.handle, grammar, &summary).await?)
+                    }
+                    None => None,
+                };
+                let admitted = self.handle.submit(id.clone(), class, summary)?.decided().await?;
+                Ok((prepared, admitted))
             };
-            let mut admitted = self.handle.submit(id.clone(), class, summary)?.decided().await?;
+            let decided = admission.await;
+            let (prepared, mut admitted) =
+                decided.inspect_err(|status| fail(&mut route, status))?;
             let grant = &mut admitted.grant;
             grant.queued_ms += prepared.as_ref().map_or(0, |prepared| prepared.waited_ms);
             tracing::debug!(epoch = grant.epoch.0, queued_ms = grant.queued_ms, permit = ?grant.permit, "forwarded");
+            set_grant(&mut route, grant);
             let ticket = admitted.guard.ticket();
-            let batches = relay::forward(&self.handle, generation, admitted).await;
+            let batches = relay::forward(&self.handle, generation, admitted, route).await;
             if summary.resumed && batches.is_ok() {
                 self.handle.send(Mail::Resumed { ticket }).await;
             }
@@ -203,10 +235,10 @@ impl Services {
         &self,
         order: DrafterOrder,
         timeout_ms: u32,
+        source: Option<String>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        let answered = self
-            .within(timeout_ms, ServiceProcess::Drafter, self.handle.order_drafter(order))
-            .await?;
+        let ordered = self.handle.order_drafter(order, source);
+        let answered = self.within(timeout_ms, ServiceProcess::Drafter, ordered).await?;
         Ok(Response::new(DrafterResponse { drafter: answered.drafter }))
     }
 
@@ -245,6 +277,14 @@ fn process(status: StatusResponse, concerned: ServiceProcess) -> ProcessStatus {
         ServiceProcess::Supervisor => status.supervisor,
     };
     process.unwrap_or_default()
+}
+
+/// The program by which an order came, as it names itself. A name that is too long or has other
+/// characters than an event may have counts as none.
+fn source_of<T>(request: &Request<T>) -> Option<String> {
+    let source = request.metadata().get(ORDER_SOURCE)?.to_str().ok()?;
+    let is_fit = (1..=MAX_SOURCE_CHARS).contains(&source.len());
+    (is_fit && !source.contains(|byte: char| byte.is_ascii_control())).then(|| source.to_owned())
 }
 
 /// A drafter as an operator names it: a directory, or one without a directory of its own. Empty is
@@ -310,6 +350,7 @@ impl Operations for Services {
         &self,
         request: Request<RestartRequest>,
     ) -> Result<Response<RestartResponse>, Status> {
+        let source = source_of(&request);
         let request = request.into_inner();
         let target = match request.process() {
             Process::Gateway => ServiceProcess::Gateway,
@@ -328,7 +369,8 @@ impl Operations for Services {
             ServiceProcess::Gateway | ServiceProcess::Drafter => request.now,
         };
         let order = OperatorOrder::Restart { process: target, at_once };
-        let status = self.within(request.timeout_ms, target, self.handle.order(order)).await?;
+        let ordered = self.handle.order(order, source);
+        let status = self.within(request.timeout_ms, target, ordered).await?;
         let term = status.term;
         Ok(Response::new(RestartResponse { process: Some(process(status, target)), term }))
     }
@@ -337,13 +379,18 @@ impl Operations for Services {
         &self,
         request: Request<SwapTargetRequest>,
     ) -> Result<Response<SwapTargetResponse>, Status> {
+        let source = source_of(&request);
         let SwapTargetRequest { model, drain_ms, timeout_ms } = request.into_inner();
         let Some(planner) = &self.planner else {
             return Err(Reason::ProcessState.status("the target of this service cannot be swapped"));
         };
+        let planner = match &self.desk {
+            Some(desk) => planner.with_settings(&desk.loaded().await?),
+            None => planner.clone(),
+        };
         let memory = self.handle.status().await?.memory.unwrap_or_default();
         let setup = planner.plan(&model, memory.target_bytes).await?;
-        let order = self.handle.swap_target(setup, drain_ms.map(u64::from));
+        let order = self.handle.swap_target(setup, drain_ms.map(u64::from), source);
         let target = ServiceProcess::Target;
         let status = self.within(timeout_ms, target, order).await?;
         Ok(Response::new(SwapTargetResponse { target: Some(process(status, target)) }))
@@ -353,10 +400,11 @@ impl Operations for Services {
         &self,
         request: Request<DrainRequest>,
     ) -> Result<Response<DrainResponse>, Status> {
+        let source = source_of(&request);
         let DrainRequest { undo, timeout_ms } = request.into_inner();
         let order = if undo { OperatorOrder::Resume } else { OperatorOrder::Drain };
-        let status =
-            self.within(timeout_ms, ServiceProcess::Supervisor, self.handle.order(order)).await?;
+        let ordered = self.handle.order(order, source);
+        let status = self.within(timeout_ms, ServiceProcess::Supervisor, ordered).await?;
         Ok(Response::new(DrainResponse { requests: status.requests }))
     }
 
@@ -368,25 +416,28 @@ impl Operations for Services {
         &self,
         request: Request<StartDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
+        let source = source_of(&request);
         let StartDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
-        self.order(DrafterOrder::Start { model }, timeout_ms).await
+        self.order(DrafterOrder::Start { model }, timeout_ms, source).await
     }
 
     async fn stop_drafter(
         &self,
         request: Request<StopDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        self.order(DrafterOrder::Stop, request.into_inner().timeout_ms).await
+        let source = source_of(&request);
+        self.order(DrafterOrder::Stop, request.into_inner().timeout_ms, source).await
     }
 
     async fn swap_drafter(
         &self,
         request: Request<SwapDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
+        let source = source_of(&request);
         let SwapDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
-        self.order(DrafterOrder::Swap { model }, timeout_ms).await
+        self.order(DrafterOrder::Swap { model }, timeout_ms, source).await
     }
 
     async fn show_policy(
@@ -405,5 +456,46 @@ impl Operations for Services {
         let change = config::policy_change(&key, &value)
             .map_err(|error| Reason::InvalidArgument.status(chain(&error)))?;
         self.handle.set_policy(change).await.map(Response::new)
+    }
+
+    async fn show_settings(
+        &self,
+        _: Request<ShowSettingsRequest>,
+    ) -> Result<Response<ShowSettingsResponse>, Status> {
+        self.desk()?.show(&self.handle).await.map(Response::new)
+    }
+
+    async fn change_settings(
+        &self,
+        request: Request<ChangeSettingsRequest>,
+    ) -> Result<Response<ChangeSettingsResponse>, Status> {
+        let source = source_of(&request);
+        let changed = self.desk()?.change(request.into_inner(), self.handle.clone(), source);
+        // An operator who goes away takes nothing back, and leaves nothing half done.
+        let changed = task::spawn("settings", changed).await;
+        let changed = changed.map_err(|_| Status::internal("the change failed"))?;
+        changed.map(Response::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_an_order_is_a_short_text_or_none() {
+        let of = |source: &str| {
+            let mut request = Request::new(());
+            request.metadata_mut().insert(ORDER_SOURCE, source.parse().expect("metadata"));
+            source_of(&request)
+        };
+        let page = "the status page (key alice)";
+        assert_eq!(of(page).as_deref(), Some(page));
+        assert_eq!(source_of(&Request::new(())), None);
+        let long = "x".repeat(MAX_SOURCE_CHARS);
+        assert_eq!(of(&long), Some(long.clone()));
+        for wrong in ["", "a\tb", &format!("{long}x")] {
+            assert_eq!(of(wrong), None, "{wrong:?}");
+        }
     }
 }

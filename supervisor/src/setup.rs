@@ -6,6 +6,7 @@ use paceline_supervisor_core::drafter::DrafterPlan;
 use paceline_vocabulary::Term;
 
 use crate::boot_mark::BootMark;
+use crate::settings::SettingsDesk;
 use crate::status::OwnProcess;
 use crate::target_swap::{TargetPlanner, TargetSetup};
 
@@ -29,6 +30,8 @@ pub struct Setup {
     pub target: TargetSetup,
     /// Whether the machine went down at work, for this start and for the next one.
     pub boot_mark: BootMark,
+    /// Reads and changes the settings; `None` where they cannot be changed.
+    pub desk: Option<SettingsDesk>,
     /// Prepares swaps of the target; `None` where it cannot be swapped.
     pub planner: Option<TargetPlanner>,
 }

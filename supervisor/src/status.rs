@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use paceline_process::platform;
 use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::v1::{
     self, KvReduction, KvStatus, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse,
@@ -47,6 +48,14 @@ pub fn service_state(core: &Supervisor, notice: &Notice, now: Millis) -> Service
     }
 }
 
+/// With the age of its process: one of an earlier supervisor's time is older than this supervisor
+/// knows.
+fn aged(process: ProcessStatus) -> Option<ProcessStatus> {
+    let age = platform::process_age(process.pid).filter(|_| process.pid != 0);
+    let uptime_s = age.map_or(0.0, |age| age.as_secs_f64()).max(process.uptime_s);
+    Some(ProcessStatus { uptime_s, ..process })
+}
+
 /// The operators' view at `now`, which counts from our start. The model in `model_dir` is served.
 pub fn snapshot(
     core: &Supervisor,
@@ -63,7 +72,7 @@ pub fn snapshot(
     let heartbeat = life.and_then(|life| life.heartbeat.as_ref());
     let admission = core.admission();
     StatusResponse {
-        gateway: Some(ProcessStatus {
+        gateway: aged(ProcessStatus {
             state: state_message(gateway.state()),
             pid: attached.and(report).map_or(0, |report| report.pid),
             epoch: gateway.epoch().0,
@@ -89,8 +98,8 @@ pub fn snapshot(
                 .unwrap_or_default(),
             ..Default::default()
         }),
-        target: Some(worker(target, model_dir.display().to_string(), now)),
-        drafter: Some(drafter(core, now)),
+        target: aged(worker(target, model_dir.display().to_string(), now)),
+        drafter: aged(drafter(core, now)),
         kv: Some(kv_status(core, own)),
         requests: Some(RequestsStatus {
             active: admission.active() as u32,

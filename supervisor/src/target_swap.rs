@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use paceline_process::Config;
-use paceline_process::config::{CONFIG_VAR, ConfigError};
+use paceline_process::config::ConfigError;
+use paceline_process::{Config, Loaded};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_vocabulary::chain;
 use serde::Deserialize;
@@ -82,7 +82,8 @@ struct InspectedMachine {
 pub struct TargetPlanner {
     /// The configuration as it is written, with the names of models.
     config: Config,
-    config_file: String,
+    /// Environment variables with the files and flags of the configuration.
+    variables: [(&'static str, String); 3],
     target: PathBuf,
     gateway: PathBuf,
 }
@@ -92,10 +93,16 @@ impl TargetPlanner {
     ///
     /// # Errors
     /// The system does not say where our own program is.
-    pub fn new(config: Config, config_file: String) -> std::io::Result<Self> {
+    pub fn new(config: Config, variables: [(&'static str, String); 3]) -> std::io::Result<Self> {
         let target = program(TARGET_BIN, "paceline-target")?;
         let gateway = beside(&std::env::current_exe()?, GATEWAY)?;
-        Ok(Self { config, config_file, target, gateway })
+        Ok(Self { config, variables, target, gateway })
+    }
+
+    /// The same planner with the settings as they are now.
+    #[must_use]
+    pub fn with_settings(&self, loaded: &Loaded) -> Self {
+        Self { config: loaded.config.clone(), variables: loaded.variables(), ..self.clone() }
     }
 
     /// The setup for the model in this directory. The present target has `freed_bytes`, which are
@@ -134,7 +141,7 @@ impl TargetPlanner {
     /// Standard output of a program that checks a model; the error is what it says.
     async fn check(&self, program: &Path, arguments: &[&str]) -> Result<Vec<u8>, String> {
         let mut command = Command::new(program);
-        command.args(arguments).env(CONFIG_VAR, &self.config_file);
+        command.args(arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).kill_on_drop(true);
         let name = program.display();
         let output = match tokio::time::timeout(CHECK_TIMEOUT, command.output()).await {

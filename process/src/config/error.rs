@@ -15,6 +15,15 @@ pub enum ConfigError {
         #[source]
         cause: std::io::Error,
     },
+    /// The kept settings cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        cause: std::io::Error,
+    },
     /// Not TOML.
     #[error("{} is not valid TOML", path.display())]
     Syntax {

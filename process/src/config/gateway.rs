@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ConfigError;
 use super::names::{ModelAliases, words};
@@ -26,6 +26,35 @@ pub enum ToolFormat {
     Gemma4,
     /// Channels of gpt-oss.
     Harmony,
+}
+
+/// Who may give orders by the status page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Operators {
+    /// `"auto"`: without keys a browser on this machine; with keys nobody.
+    #[default]
+    Auto,
+    /// The owners of the keys with these names; without a name nobody.
+    Keys(Vec<String>),
+}
+
+impl Serialize for Operators {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Keys(names) => names.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Operators {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let names = words(deserializer)?;
+        Ok(match names.as_slice() {
+            [word] if word == "auto" => Self::Auto,
+            _ => Self::Keys(names),
+        })
+    }
 }
 
 /// `[gateway]`
@@ -52,6 +81,9 @@ pub struct GatewayConfig {
     /// File with the digests of API keys, one `name:digest` a line ([`crate::keys`]), of this user
     /// and 0600; "" = no keys.
     pub api_keys_file: String,
+    /// Names of the keys whose owners may give orders by the status page; empty = nobody. `auto`:
+    /// without keys a browser on this machine, with keys nobody.
+    pub operators: Operators,
     /// TLS certificate chain (PEM); "" = no TLS.
     pub tls_cert: String,
     /// TLS key (PEM).
@@ -70,6 +102,7 @@ impl Default for GatewayConfig {
             cors_origins: vec![],
             hosts: vec![],
             api_keys_file: String::new(),
+            operators: Operators::Auto,
             tls_cert: String::new(),
             tls_key: String::new(),
             insecure: false,
@@ -97,5 +130,41 @@ impl GatewayConfig {
              127.0.0.1, or set gateway.insecure = true where the network itself keeps others out"
         );
         Err(ConfigError::value(key, what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn read(text: &str) -> Config {
+        toml::from_str(&format!("[gateway]\n{text}")).expect("readable")
+    }
+
+    #[test]
+    fn operators_are_a_word_or_names_of_keys_and_names_need_keys() {
+        let named =
+            |names: &[&str]| Operators::Keys(names.iter().map(|name| (*name).into()).collect());
+        for (text, expected) in [
+            ("", Operators::Auto),
+            ("operators = \"auto\"", Operators::Auto),
+            ("operators = []", named(&[])),
+            ("operators = \"\"", named(&[])),
+            ("operators = \"alice, bob\"", named(&["alice", "bob"])),
+            ("operators = [\"alice\"]", named(&["alice"])),
+        ] {
+            assert_eq!(read(text).gateway.operators, expected, "{text}");
+            let written = toml::to_string(&read(text)).expect("writable");
+            let again: Config = toml::from_str(&written).expect("readable");
+            assert_eq!(again.gateway.operators, expected, "{written}");
+        }
+        for text in ["", "operators = []", "operators = [\"alice\"]\napi_keys_file = \"/k\""] {
+            read(text).validate().unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+        let refused = read("operators = [\"alice\"]").validate().expect_err("no keys");
+        let refused = refused.to_string();
+        assert!(refused.contains("gateway.operators: expected \"auto\""), "{refused}");
+        assert!(refused.contains("found \"alice\""), "{refused}");
     }
 }

@@ -8,9 +8,12 @@ use super::Auto;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Longest prompt in tokens; auto = the model's context.
+    /// Most tokens of a request, prompt and answer together; auto = the model's context, which is
+    /// also the most that it can be.
+    pub context_tokens: Auto<u32>,
+    /// Longest prompt in tokens; auto = the context.
     pub max_prompt_tokens: Auto<u32>,
-    /// Most tokens a request may generate; auto = the model's context.
+    /// Most tokens a request may generate; auto = the context.
     pub max_new_tokens: Auto<u32>,
     /// Requests that may wait, of all API keys together. Default: 128, so that a burst of 100 is
     /// served whole.
@@ -49,6 +52,7 @@ pub struct LimitsConfig {
 impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
+            context_tokens: Auto::Auto,
             max_prompt_tokens: Auto::Auto,
             max_new_tokens: Auto::Auto,
             queue: 128,

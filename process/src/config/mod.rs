@@ -1,40 +1,49 @@
 //! The configuration: one struct a section, defaults in code, file and environment over them,
 //! checked before a port is bound or a weight is read.
 //!
-//! The value of a key comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty
-//! value is a value), else from the file, else from the defaults. An unknown key is refused with
-//! the nearest known name.
+//! The value of a key comes from a flag of `paceline serve`, else from the environment
+//! (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty value is a value), else from the kept settings
+//! (`paceline config set`), else from the file, else from the defaults. An unknown key is refused
+//! with the nearest known name.
 //!
-//! One file for each section. [`load`] finds and reads · [`known_keys`] names unknown keys ·
-//! [`overlay`] lays the environment over the file · [`validate`] checks · [`worker_digest`] decides
-//! which settings reload a worker.
+//! One file for each section. [`load`] finds and reads · [`layers`] lays one source over another ·
+//! [`environment`], [`assignment`], [`kept`] are sources · [`known_keys`] names unknown keys ·
+//! [`validate`] checks · [`applies`] decides what a change needs · [`worker_digest`] decides which
+//! settings reload a worker.
 
+mod applies;
+mod assignment;
 mod auto;
 mod drafter;
 mod drafter_models;
+mod environment;
 mod error;
 mod gateway;
+mod kept;
 mod known_keys;
 mod kv;
+mod layers;
 mod limits;
 mod load;
 mod log;
 mod model_dirs;
 mod names;
-mod overlay;
 mod policy;
 mod routing;
+mod source;
 mod supervisor;
 mod target;
 mod trained_length;
-mod unserved;
 mod validate;
+mod warnings;
 mod worker_digest;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use applies::Applies;
+pub use assignment::{Assignment, FLAGS_VAR, NoAssignment, flags_text};
 pub use auto::Auto;
 pub use drafter::{
     DRAFTER_KINDS, DrafterChoice, DrafterConfig, DrafterQuantize, DrafterStart, LOOKUP, MTP,
@@ -42,7 +51,8 @@ pub use drafter::{
 };
 pub use drafter_models::{AUTO_DRAFTER, DrafterModels};
 pub use error::ConfigError;
-pub use gateway::{GatewayConfig, ToolFormat};
+pub use gateway::{GatewayConfig, Operators, ToolFormat};
+pub use kept::{KeptChange, SETTINGS_VAR};
 pub use kv::KvConfig;
 pub use limits::LimitsConfig;
 pub use load::Loaded;
@@ -51,6 +61,7 @@ pub use model_dirs::DrafterFiles;
 pub use names::ModelAliases;
 pub use policy::POLICY_KEYS;
 pub use routing::{Force, RoutingConfig};
+pub use source::{Setting, Source};
 pub use supervisor::SupervisorConfig;
 pub use target::{AUTO_COSTS, Device, MOST_SEQUENCES, TargetConfig};
 

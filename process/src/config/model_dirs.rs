@@ -9,6 +9,11 @@ use super::{
 use crate::chain;
 use crate::checkpoints::{CURRENT, ModelPlaces, ModelRef, SMOLLM2, demo_dir, name_of};
 
+/// Environment variables with the directories of the models of a worker, and the sections of their
+/// keys. They win over all settings: an operator may have swapped a model.
+pub(super) const PINS: [(&str, &str); 2] =
+    [("PACELINE_PINNED_TARGET", "target"), ("PACELINE_PINNED_DRAFTER", "drafter")];
+
 /// The files of a drafter with weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrafterFiles {
@@ -20,7 +25,7 @@ pub struct DrafterFiles {
 
 impl Config {
     /// Replaces the names of models by their absolute directories. Done once by the process that
-    /// starts others, which get the directories ([`Config::model_variables`]).
+    /// starts workers, which get the directories ([`Config::model_variables`]).
     ///
     /// # Errors
     /// As [`Config::model_dir`], and a path that is not UTF-8.
@@ -56,12 +61,10 @@ impl Config {
         config
     }
 
-    /// Environment variables by which a process that is started reads the same models.
+    /// Environment variables by which a worker that is started reads the same models.
     pub fn model_variables(&self) -> [(&'static str, String); 2] {
-        [
-            ("PACELINE_TARGET__MODEL", self.target.model.clone()),
-            ("PACELINE_DRAFTER__MODEL", self.drafter.model.to_string()),
-        ]
+        let [(target, _), (drafter, _)] = PINS;
+        [(target, self.target.model.clone()), (drafter, self.drafter.model.to_string())]
     }
 
     /// Absolute directory of the served model: `target.model`, or the embedded demo model.

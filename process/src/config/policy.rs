@@ -1,7 +1,8 @@
 //! Keys that an operator may change while the service runs, by the rules of the configuration.
 
 use super::known_keys::{all_keys, hint};
-use super::overlay::typed;
+use super::layers::typed;
+use super::source::text as text_of;
 use super::{Config, ConfigError, RoutingConfig};
 
 /// The keys of the routing policy.
@@ -50,11 +51,7 @@ impl RoutingConfig {
         POLICY_KEYS.map(|key| {
             let (section, word) =
                 key.split_once('.').expect("all keys of the policy are in a section");
-            let text = match &table[section][word] {
-                toml::Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            (key, text)
+            (key, text_of(&table[section][word]))
         })
     }
 }

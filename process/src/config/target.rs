@@ -42,6 +42,11 @@ pub struct TargetConfig {
     /// Directory of measured costs of steps and drafts, with which the next start begins;
     /// [`AUTO_COSTS`] = `paceline/costs` in the cache directory, "" = none are saved.
     pub saved_costs: String,
+    /// Longest time in milliseconds that one step reads prompts, half of it beside requests that
+    /// generate. Less makes the gaps between a stream's tokens shorter while prompts are read, and
+    /// the reading of prompts slower. 10 to 5,000. Default: 250, within which a cancellation is
+    /// noticed.
+    pub prompt_chunk_ms: u32,
     /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to
     /// [`MOST_SEQUENCES`]. Default: 32, up to which the cost of a step is measured by its number of
     /// sequences.
@@ -56,6 +61,7 @@ impl Default for TargetConfig {
             threads: Auto::Auto,
             keep_quantized: true,
             saved_costs: AUTO_COSTS.into(),
+            prompt_chunk_ms: 250,
             max_sequences: 32,
         }
     }

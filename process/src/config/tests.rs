@@ -1,8 +1,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use super::environment::text_variables;
 use super::known_keys::all_keys;
-use super::load::text_variables;
 use super::*;
 use crate::checkpoints::demo_dir;
 
@@ -166,8 +166,11 @@ fn wrong_values_name_the_key() {
 }
 
 #[test]
-fn unserved_settings_are_refused_or_warned_about_by_name() {
-    assert!(refusal("[log]\nprompts = true\n", &[]).contains("log.prompts"));
+fn settings_without_effect_and_dangerous_ones_are_warned_about_by_name() {
+    let warned = |text: &str| build(text, &[]).expect("accepted").warnings.join(" ");
+    assert!(warned("[log]\nprompts = true\n").contains("log.prompts is on"));
+    assert!(refusal("[target]\nprompt_chunk_ms = 9\n", &[]).contains("expected 10 to 5000"));
+    assert!(refusal("[limits]\ncontext_tokens = 1\n", &[]).contains("at least 2"));
     assert!(
         refusal("[limits]\nmax_images = 0\n", &[])
             .contains("limits.max_images: expected at least 1")
@@ -247,19 +250,19 @@ fn lists_are_arrays_in_the_file_and_texts_with_commas_in_the_environment() {
 fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
     // By the target, by the drafter.
     let readers = |key: &str| match key {
-        "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" | "drafter.model" => {
-            (true, true)
-        }
+        "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" => (true, true),
         // If no drafter is named, as by default, the target decides which one there is.
         "target.model" => (true, true),
         "target.threads"
         | "target.keep_quantized"
         | "target.max_sequences"
+        | "target.prompt_chunk_ms"
         | "target.saved_costs" => (true, false),
         "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.hidden_window" => {
             (true, false)
         }
-        "drafter.kind"
+        "drafter.model"
+        | "drafter.kind"
         | "drafter.threads"
         | "drafter.quantize"
         | "drafter.draft_vocabulary"

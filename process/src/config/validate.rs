@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::kv::LONGEST_HIDDEN_WINDOW;
 use super::{
     AUTO_DRAFTER, Auto, Config, ConfigError, DRAFTER_KINDS, DrafterConfig, KvConfig, LOOKUP,
-    LogConfig, MOST_SEQUENCES, MTP, TARGET_HEAD, WITHOUT_DIRECTORY,
+    LogConfig, MOST_SEQUENCES, MTP, Operators, TARGET_HEAD, WITHOUT_DIRECTORY,
 };
 
 /// `limits.body_bytes` over `limits.max_message_bytes`, at least: half of the bytes are for long
@@ -58,6 +58,15 @@ impl Config {
             );
             return Err(ConfigError::value("gateway.hosts", what));
         }
+        if let Operators::Keys(names) = &gateway.operators
+            && gateway.api_keys_file.is_empty()
+            && let Some(name) = names.first()
+        {
+            let what = format!(
+                "expected \"auto\" or an empty list, because there are no keys (gateway.api_keys_file), found {name:?}"
+            );
+            return Err(ConfigError::value("gateway.operators", what));
+        }
         gateway.check_exposure("gateway.grpc", grpc)?;
         http.map_or(Ok(()), |http| gateway.check_exposure("gateway.http", http))
     }
@@ -102,6 +111,11 @@ impl Config {
             );
             return Err(ConfigError::value("target.max_sequences", what));
         }
+        let chunk_ms = self.target.prompt_chunk_ms;
+        if !(10..=5_000).contains(&chunk_ms) {
+            let what = format!("expected 10 to 5000 milliseconds, found {chunk_ms}");
+            return Err(ConfigError::value("target.prompt_chunk_ms", what));
+        }
         Ok(())
     }
 
@@ -139,9 +153,17 @@ impl Config {
             ("limits.max_prompt_tokens", limits.max_prompt_tokens.or(1).into()),
             ("limits.max_new_tokens", limits.max_new_tokens.or(1).into()),
         ];
-        match at_least_one.iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => Err(ConfigError::value(key, "expected at least 1, found 0")),
-            None => Ok(()),
+        if let Some((key, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
+            return Err(ConfigError::value(key, "expected at least 1, found 0"));
+        }
+        match limits.context_tokens {
+            Auto::Is(found @ (0 | 1)) => {
+                let what = format!(
+                    "expected \"auto\" or at least 2 (one token of a prompt and one of an answer), found {found}"
+                );
+                Err(ConfigError::value("limits.context_tokens", what))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -170,6 +192,13 @@ impl LogConfig {
             let what =
                 format!("expected error, warn, info, debug or trace, found {:?}", self.level);
             return Err(ConfigError::value("log.level", what));
+        }
+        if !self.otlp.is_empty() && !is_collector(&self.otlp) {
+            let what = format!(
+                "expected a collector like http://127.0.0.1:4317 (a host and a port, OTLP/gRPC without TLS), or \"\" for no traces, found {:?}",
+                self.otlp
+            );
+            return Err(ConfigError::value("log.otlp", what));
         }
         Ok(())
     }
@@ -210,6 +239,23 @@ fn is_host_name(text: &str) -> bool {
         |character: char| character.is_ascii_alphanumeric() || "-_".contains(character);
     let labels = text.strip_suffix('.').unwrap_or(text).split('.');
     labels.into_iter().all(|label| !label.is_empty() && label.chars().all(is_allowed))
+}
+
+/// Whether this is the address of a collector: a host and a port, and nothing that a name or a
+/// password could be in.
+fn is_collector(text: &str) -> bool {
+    text.parse::<http::Uri>().is_ok_and(|uri| {
+        let has_port = uri.port_u16().is_some_and(|port| port != 0);
+        let is_plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+        let has_host = uri.host().is_some_and(|host| !host.is_empty());
+        let is_bare = uri.path() == "/" && uri.query().is_none();
+        uri.scheme_str() == Some("http")
+            && has_host
+            && has_port
+            && is_plain
+            && is_bare
+            && !text.contains('#')
+    })
 }
 
 /// A share of a whole, of which some must be left.

@@ -10,14 +10,12 @@ impl Config {
     /// reloads no worker.
     ///
     /// The target reads two settings of the drafter, to retain the hidden states of its layers
-    /// before a drafter is linked. `drafter.model` is part of the digest. `drafter.kind` is not: a
-    /// drafter names its layers when it is linked, and the target follows them then. A wrong kind
-    /// costs drafts until the windows are full again; a reload of the weights would end the running
-    /// streams.
+    /// before a drafter is linked: `drafter.model` and `drafter.kind`. Neither is part of the digest.
+    /// A drafter names its layers when it is linked, and the target follows them then. Another
+    /// drafter costs drafts until the windows are full again; a reload of the weights would
+    /// interrupt the running streams.
     pub fn target_digest(&self) -> String {
-        let drafter = DrafterConfig { model: self.drafter.model.clone(), ..Default::default() };
-        Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }
-            .hashed()
+        Self { target: self.target.clone(), kv: self.kv.clone(), ..self.of_every_worker() }.hashed()
     }
 
     /// Digest of the settings that a drafter is started with, likewise.

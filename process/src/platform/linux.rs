@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::time::ClockId;
@@ -21,6 +22,16 @@ pub(super) const MAX_SOCKET_PATH: usize = 107;
 pub(super) fn process_start(pid: u32) -> Option<u64> {
     let (state, start) = stat(pid)?;
     (!matches!(state, 'Z' | 'X')).then_some(start)
+}
+
+pub(super) fn process_age(pid: u32) -> Option<Duration> {
+    let started = process_start(pid)?;
+    // SAFETY: takes a number and returns one.
+    let ticks_per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
+    // The kernel counts the start from the boot, sleep included.
+    let now = Duration::from(nix::time::clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?);
+    let started = Duration::from_millis(started.checked_mul(1_000)?.checked_div(ticks_per_second)?);
+    Some(now.saturating_sub(started))
 }
 
 pub(super) fn process_stopped(pid: u32) -> bool {
@@ -124,6 +135,20 @@ fn group_memory(groups: &str, root: &Path) -> Option<u64> {
         Some(most.saturating_sub(held))
     };
     group.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(left).min()
+}
+
+pub(super) fn peak_memory_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // A zombie has no such line.
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+pub(super) fn processor_name() -> Option<String> {
+    // Processors of ARM have no such line.
+    let table = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = table.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
 }
 
 pub(super) fn wired_memory() -> Option<super::WiredMemory> {

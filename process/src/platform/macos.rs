@@ -1,12 +1,13 @@
 //! macOS: libproc and sysctl. Names and layouts checked against libc's bindings; not run on a Mac
 //! yet.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{SockType, getsockopt, setsockopt, sockopt};
@@ -29,6 +30,12 @@ pub(super) fn process_start(pid: u32) -> Option<u64> {
     let info = bsdinfo(pid)?;
     // A zombie has the status SZOMB (5 in <sys/proc.h>).
     (info.pbi_status != 5).then(|| info.pbi_start_tvsec * 1_000_000 + info.pbi_start_tvusec)
+}
+
+pub(super) fn process_age(pid: u32) -> Option<Duration> {
+    let started = SystemTime::UNIX_EPOCH + Duration::from_micros(process_start(pid)?);
+    // After a step of the wall clock backwards the age is unknown, and the least is taken.
+    Some(started.elapsed().unwrap_or_default())
 }
 
 pub(super) fn process_stopped(pid: u32) -> bool {
@@ -64,13 +71,22 @@ pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
 
 pub(super) fn boot_id() -> Option<String> {
     // A UUID in text, made at each boot (sysctl(8): kern.bootsessionuuid).
-    let mut text = [0u8; 64];
+    sysctl_text(c"kern.bootsessionuuid")
+}
+
+pub(super) fn processor_name() -> Option<String> {
+    sysctl_text(c"machdep.cpu.brand_string")
+}
+
+/// A text of sysctl(3), if it is shorter than 128 bytes.
+fn sysctl_text(name: &CStr) -> Option<String> {
+    let mut text = [0u8; 128];
     let mut length: libc::size_t = text.len();
     // SAFETY: the name ends with NUL; the call writes at most `length` bytes to `text` and sets
     // `length` to how many.
     let outcome = unsafe {
         libc::sysctlbyname(
-            c"kern.bootsessionuuid".as_ptr(),
+            name.as_ptr(),
             text.as_mut_ptr().cast(),
             &raw mut length,
             std::ptr::null_mut(),
@@ -78,7 +94,7 @@ pub(super) fn boot_id() -> Option<String> {
         )
     };
     let text = text.get(..length).filter(|_| outcome == 0)?;
-    std::ffi::CStr::from_bytes_until_nul(text).ok()?.to_str().ok().map(str::to_owned)
+    CStr::from_bytes_until_nul(text).ok()?.to_str().ok().map(str::to_owned)
 }
 
 pub(super) fn write_barrier(file: &File) -> io::Result<()> {
@@ -114,6 +130,17 @@ pub(super) fn available_memory() -> Option<u64> {
     let free = statistics.free_count.saturating_sub(statistics.speculative_count);
     let pages = [free, statistics.external_page_count, statistics.purgeable_count];
     Some(pages.into_iter().map(u64::from).sum::<u64>() * page_bytes()?)
+}
+
+pub(super) fn peak_memory_bytes(pid: u32) -> Option<u64> {
+    // SAFETY: rusage_info_v4 is plain data; proc_pid_rusage fills one structure of this flavor.
+    let (usage, result) = unsafe {
+        let mut usage: libc::rusage_info_v4 = std::mem::zeroed();
+        let buffer = (&raw mut usage).cast::<libc::rusage_info_t>();
+        let result = libc::proc_pid_rusage(pid as libc::c_int, libc::RUSAGE_INFO_V4, buffer);
+        (usage, result)
+    };
+    (result == 0).then_some(usage.ri_lifetime_max_phys_footprint)
 }
 
 pub(super) fn wired_memory() -> Option<super::WiredMemory> {

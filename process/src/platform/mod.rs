@@ -21,6 +21,11 @@ pub fn process_start(pid: u32) -> Option<u64> {
     system::process_start(pid)
 }
 
+/// Time since the start of a process, asleep or not. `None` if there is no such process.
+pub fn process_age(pid: u32) -> Option<Duration> {
+    system::process_age(pid)
+}
+
 /// Whether a process is stopped by job control (SIGSTOP). Then it answers nothing, and only SIGKILL
 /// ends it.
 pub fn process_stopped(pid: u32) -> bool {
@@ -61,6 +66,18 @@ pub fn deny_memory_access() {
 /// what the process's control group allows. `None` if the system does not tell.
 pub fn available_memory() -> Option<u64> {
     system::available_memory()
+}
+
+/// The most memory that a process has held since its start, in bytes. Linux counts resident pages,
+/// those of mapped files included, and no memory of a GPU. macOS counts the footprint, which has
+/// the GPU's memory in it. `None` if there is no such process, or the system does not tell.
+pub fn peak_memory_bytes(pid: u32) -> Option<u64> {
+    system::peak_memory_bytes(pid)
+}
+
+/// The processor's name, as its maker wrote it. `None` if the system does not tell.
+pub fn processor_name() -> Option<String> {
+    system::processor_name().filter(|name| !name.is_empty())
 }
 
 /// Wired memory of the machine at one moment.
@@ -215,6 +232,13 @@ mod tests {
     }
 
     #[test]
+    fn a_process_has_an_age() {
+        let own = super::process_age(std::process::id()).expect("this process runs");
+        assert!(own < super::process_age(1).expect("the first process"), "{own:?}");
+        assert_eq!(super::process_age(u32::MAX - 1), None);
+    }
+
+    #[test]
     fn a_boot_has_one_identity() {
         let boot = super::boot_id();
         assert!(boot.len() >= 32 && boot == super::boot_id(), "{boot:?}");
@@ -230,6 +254,17 @@ mod tests {
         child.wait().expect("it ends");
         assert_eq!(super::process_start(child.id()), None);
         assert!(super::available_memory().is_some_and(|bytes| bytes > 1 << 20));
+        assert_eq!(super::peak_memory_bytes(child.id()), None);
+    }
+
+    #[test]
+    fn the_peak_of_memory_does_not_fall() {
+        let pid = std::process::id();
+        let before = super::peak_memory_bytes(pid).expect("this process lives");
+        let bytes = 64 << 20;
+        drop(std::hint::black_box(vec![1_u8; bytes]));
+        let after = super::peak_memory_bytes(pid).expect("this process lives");
+        assert!(before > 1 << 20 && after >= before.max(bytes as u64), "{before} {after}");
     }
 
     #[test]

@@ -43,13 +43,16 @@ pub(crate) fn logged(action: Action) -> Option<Change> {
             to: to.word().to_owned(),
             cause: cause.to_owned(),
         },
-        Action::LogOrder { subject, to } => Change {
-            kind: "order",
-            subject: subject.to_owned(),
-            to,
-            cause: "an operator orders it".to_owned(),
-            ..Change::default()
-        },
         _ => return None,
     })
+}
+
+/// The event of an operator's order. `source` is the program by which it came, if that names
+/// itself.
+pub(crate) fn ordered(subject: &str, to: String, source: Option<&str>) -> Change {
+    let cause = match source {
+        None => "an operator orders it".to_owned(),
+        Some(source) => format!("an operator orders it by {source}"),
+    };
+    Change { kind: "order", subject: subject.to_owned(), to, cause, ..Change::default() }
 }

@@ -22,7 +22,7 @@ use tokio::sync::{broadcast, mpsc};
 use tonic::Status;
 
 use crate::lines::LineWriter;
-pub(crate) use logged::logged;
+pub(crate) use logged::{logged, ordered};
 
 /// Events kept in memory: the file may not have them yet.
 const RECENT: usize = 256;

@@ -88,6 +88,7 @@ impl Stack {
             route_log,
             target: fake::target_setup(),
             boot_mark: BootMark::none(),
+            desk: None,
             planner: None,
         };
         let run = task::spawn("supervisor", run(setup, hosts, stops));

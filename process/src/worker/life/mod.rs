@@ -12,6 +12,7 @@ use tonic::service::RoutesBuilder;
 
 use super::{Gate, Progress, Pulse, StopOrder, WorkerService};
 use crate::runtime_dir::WorkerRecord;
+use crate::telemetry::trace::{self, Origin};
 use crate::{
     Clock, Config, Exit, Loaded, RuntimeDir, Signals, chain, lifecycle, platform, socket, task,
     telemetry,
@@ -34,6 +35,8 @@ pub const ENGINE_STACK_BYTES: usize = 2 << 20;
 /// Arguments that the supervisor passes to every worker that it starts.
 #[derive(Clone, Debug)]
 pub struct Args {
+    /// Name of the program.
+    pub program: &'static str,
     /// Name in the runtime directory: of socket, record, log.
     pub name: String,
     /// Number of this life.
@@ -96,9 +99,15 @@ fn run_with(
         }
     };
     telemetry::start(&loaded.config.log);
+    let numbers = vec![("paceline.epoch", args.epoch), ("paceline.term", args.term)];
+    trace::start(&loaded.config.log, Origin { program: args.program, numbers });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime {
-        Ok(runtime) => runtime.block_on(live(args, loaded.config, teardown_timeout, parts)),
+        Ok(runtime) => {
+            let exit = runtime.block_on(live(args, loaded.config, teardown_timeout, parts));
+            trace::finish();
+            exit
+        }
         Err(error) => {
             tracing::error!(%error, "no runtime");
             Exit::Bug

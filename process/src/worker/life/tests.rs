@@ -91,13 +91,17 @@ async fn a_stop_order_is_repeated_until_the_mailbox_takes_it() {
     assert!(refused.load(SeqCst) > 1);
 }
 
+fn args(epoch: u64) -> Args {
+    Args { program: "paceline-target", name: "target".into(), epoch, term: 1, config: None }
+}
+
 /// Set in the process that is such a worker.
 const WEDGED: &str = "PACELINE_TEST_WEDGED";
 
 #[test]
 fn a_worker_whose_engine_never_ends_exits_by_itself_and_removes_its_files() {
     if std::env::var_os(WEDGED).is_some() {
-        let args = Args { name: "target".into(), epoch: 1, term: 1, config: None };
+        let args = args(1);
         // As good as never: a bound, for the day it is waited for.
         let engine = || {
             std::thread::sleep(Duration::from_secs(30));
@@ -132,7 +136,7 @@ const NAMESAKE: &str = "PACELINE_TEST_NAMESAKE";
 #[test]
 fn a_worker_keeps_the_socket_of_a_living_namesake_that_refuses_connections() {
     if std::env::var_os(NAMESAKE).is_some() {
-        let args = Args { name: "target".into(), epoch: 2, term: 1, config: None };
+        let args = args(2);
         let parts = |_: &WorkerContext| {
             let engine = Box::new(|| Exit::Asked);
             Ok(WorkerParts { services: RoutesBuilder::default(), stop: taken(), engine })

@@ -1,0 +1,283 @@
+//! Settings that operators read and change (`Operations`). What needs no restart is applied to the
+//! running service; everything is kept in the file of kept settings.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use paceline_process::config::{
+    Applies, Assignment, KeptChange, POLICY_KEYS, Setting as Loose, Source,
+};
+use paceline_process::{Config, Loaded};
+use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_proto::v1::{
+    ChangeSettingsRequest, ChangeSettingsResponse, PolicySetting, ProcessState, ProcessStatus,
+    Setting, SettingChange, SettingUse, ShowSettingsResponse, StatusResponse,
+};
+use paceline_supervisor_core::admission::AdmissionBounds;
+use paceline_supervisor_core::drafter::{DrafterOrder, DrafterPlan};
+use paceline_supervisor_core::tuning::Tuning;
+use paceline_vocabulary::chain;
+use tokio::sync::Mutex;
+use tonic::Status;
+
+use crate::config;
+use crate::handle::ActorHandle;
+
+/// Most changes of one request.
+const MOST_CHANGES: usize = 256;
+/// Source of a routing setting that `paceline policy set` changed until the supervisor ends.
+const POLICY_SET: &str = "policy set";
+
+/// Reads and changes the settings of the service.
+#[derive(Clone, Debug)]
+pub struct SettingsDesk {
+    /// `--config` of this process.
+    flag: Option<PathBuf>,
+    /// Changes take turns: each is in force before the next one begins.
+    turn: Arc<Mutex<()>>,
+}
+
+impl SettingsDesk {
+    /// A desk for the configuration that this flag names, or that is found without one.
+    pub fn new(flag: Option<PathBuf>) -> Self {
+        Self { flag, turn: Arc::default() }
+    }
+
+    /// The configuration as it is now.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn loaded(&self) -> Result<Loaded, Status> {
+        let flag = self.flag.clone();
+        blocking(move || Loaded::find(flag.as_deref())).await?
+    }
+
+    /// All settings. A routing setting that an operator changed until the supervisor ends is shown as
+    /// it is in force.
+    ///
+    /// # Errors
+    /// The configuration cannot be read, or the service is about to end.
+    pub async fn show(&self, handle: &ActorHandle) -> Result<ShowSettingsResponse, Status> {
+        let loaded = self.loaded().await?;
+        let policy = handle.status().await?.routing.unwrap_or_default().policy;
+        let settings = loaded.settings().iter().map(|setting| in_force(setting, &policy));
+        let path = |path: Option<&PathBuf>| {
+            path.map(|path| path.display().to_string()).unwrap_or_default()
+        };
+        Ok(ShowSettingsResponse {
+            settings: settings.collect(),
+            config_file: path(loaded.file.as_ref()),
+            kept_file: path(loaded.kept_file.as_ref()),
+        })
+    }
+
+    /// Keeps these changes and applies those that need no restart.
+    ///
+    /// # Errors
+    /// A key or a value is refused, or the file cannot be written. Then nothing is changed.
+    pub async fn change(
+        self,
+        request: ChangeSettingsRequest,
+        handle: ActorHandle,
+        source: Option<String>,
+    ) -> Result<ChangeSettingsResponse, Status> {
+        let changes = changes(request)?;
+        let _turn = self.turn.lock().await;
+        let (flag, kept) = (self.flag.clone(), changes.clone());
+        let (before, after) = blocking(move || {
+            let before = Loaded::find(flag.as_deref())?;
+            Loaded::keep(flag.as_deref(), &kept).map(|after| (before, after))
+        })
+        .await??;
+        for change in &changes {
+            let setting = setting(&after, change.key());
+            tracing::info!(
+                key = setting.key,
+                value = setting.value,
+                source = setting.source,
+                "setting kept"
+            );
+        }
+        let trouble = self.apply(&changes, &before.config, &after.config, &handle, source).await?;
+        let outcome = |change: &KeptChange| {
+            let (key, was) = (change.key(), setting(&before, change.key()));
+            let setting = setting(&after, key);
+            let is_policy = POLICY_KEYS.contains(&key);
+            let unchanged = was.value == setting.value && !is_policy;
+            let trouble = if key.starts_with("drafter.") { trouble.clone() } else { String::new() };
+            let used = if unchanged { SettingUse::Unchanged } else { used(Applies::of(key)) };
+            SettingChange { setting: Some(setting), r#use: used.into(), trouble }
+        };
+        let kept_file = after.kept_file.as_ref().map(|path| path.display().to_string());
+        Ok(ChangeSettingsResponse {
+            changes: changes.iter().map(outcome).collect(),
+            kept_file: kept_file.unwrap_or_default(),
+        })
+    }
+
+    /// Applies what needs no restart. Returns why the drafter could not be changed; empty if it was.
+    async fn apply(
+        &self,
+        changes: &[KeptChange],
+        before: &Config,
+        after: &Config,
+        handle: &ActorHandle,
+        source: Option<String>,
+    ) -> Result<String, Status> {
+        let changed = |key: &str| changes.iter().any(|change| change.key() == key);
+        for key in POLICY_KEYS.into_iter().filter(|key| changed(key)) {
+            let value = after.routing.policy().into_iter().find(|(name, _)| *name == key);
+            let (_, value) = value.unwrap_or_default();
+            let change = config::policy_change(key, &value)
+                .map_err(|error| Reason::InvalidArgument.status(chain(&error)))?;
+            handle.set_policy(change).await?;
+        }
+        if ["limits.queue", "limits.queue_wait_s", "limits.streams_per_key"]
+            .iter()
+            .any(|key| changed(key))
+        {
+            let settings = config::settings(after);
+            let bounds = AdmissionBounds {
+                queue_places: settings.queue_places,
+                queue_wait_ms: settings.queue_wait_ms,
+                streams_per_key: settings.streams_per_key,
+            };
+            handle.tune(Tuning::Admission(bounds)).await?;
+        }
+        if !["drafter.model", "drafter.start", "drafter.idle_stop_s"].iter().any(|key| changed(key))
+        {
+            return Ok(String::new());
+        }
+        let status = handle.status().await?;
+        let plan = plan(after, &status);
+        let switch = if before.drafter.model == after.drafter.model {
+            None
+        } else {
+            switch(&plan, &status.drafter.unwrap_or_default())
+        };
+        let switched = match switch {
+            Some(order) => handle.order_drafter(order, source).await.map(drop),
+            None => Ok(()),
+        };
+        match switched {
+            Ok(()) => handle.tune(Tuning::Drafters(plan)).await.map(|()| String::new()),
+            Err(refused) => Ok(format!(
+                "the drafter that runs goes on: {}; the setting is in force when the supervisor is started again",
+                refused.message()
+            )),
+        }
+    }
+}
+
+/// The changes of a request.
+fn changes(request: ChangeSettingsRequest) -> Result<Vec<KeptChange>, Status> {
+    let ChangeSettingsRequest { set, unset } = request;
+    let found = set.len().saturating_add(unset.len());
+    if !(1..=MOST_CHANGES).contains(&found) {
+        let message = format!("expected 1 to {MOST_CHANGES} settings, found {found}");
+        return Err(Reason::InvalidArgument.field("set", message));
+    }
+    let set = set.into_iter().map(|set| KeptChange::Set(Assignment::new(&set.key, set.value)));
+    Ok(set.chain(unset.into_iter().map(KeptChange::Unset)).collect())
+}
+
+/// The drafters that the configuration names with the model that is served now.
+fn plan(after: &Config, status: &StatusResponse) -> DrafterPlan {
+    let served = status.target.as_ref().map(|target| target.model.as_str()).unwrap_or_default();
+    let is_configured =
+        after.model_dir().is_ok_and(|dir| served.is_empty() || dir.display().to_string() == served);
+    let mut config = if is_configured { after.clone() } else { after.with_target(served) };
+    // A name that cannot be resolved stays as it is: the drafter's state then reports it.
+    let _ = config.resolve_models();
+    config::plan(&config)
+}
+
+/// The order that makes a running drafter the first of the list; `None` if none runs.
+fn switch(plan: &DrafterPlan, drafter: &ProcessStatus) -> Option<DrafterOrder> {
+    let runs = !matches!(
+        drafter.state(),
+        ProcessState::Absent | ProcessState::Stopped | ProcessState::Unspecified
+    );
+    match plan.models.first() {
+        _ if !runs => None,
+        None => Some(DrafterOrder::Stop),
+        Some(model) if *model == drafter.model => None,
+        Some(model) => Some(DrafterOrder::Swap { model: model.clone() }),
+    }
+}
+
+fn used(applies: Applies) -> SettingUse {
+    match applies {
+        Applies::AtOnce => SettingUse::InForce,
+        Applies::Gateway => SettingUse::Gateway,
+        Applies::Supervisor => SettingUse::Supervisor,
+        Applies::Target => SettingUse::Target,
+        Applies::Drafter => SettingUse::Drafter,
+        Applies::Service => SettingUse::Service,
+    }
+}
+
+/// A setting as a message. A key that is not set any more has no value.
+fn setting(loaded: &Loaded, key: &str) -> Setting {
+    let found = loaded.settings().iter().find(|setting| setting.key == key);
+    let gone = Loose { key: key.to_owned(), value: String::new(), source: Source::Default };
+    message(found.unwrap_or(&gone))
+}
+
+fn message(setting: &Loose) -> Setting {
+    let Loose { key, value, source } = setting.clone();
+    Setting { key, value, source: source.word().to_owned() }
+}
+
+/// A setting as the running service has it.
+fn in_force(setting: &Loose, policy: &[PolicySetting]) -> Setting {
+    let shown = message(setting);
+    match policy.iter().find(|policy| policy.key == shown.key && policy.value != shown.value) {
+        Some(policy) => {
+            Setting { value: policy.value.clone(), source: POLICY_SET.to_owned(), ..shown }
+        }
+        None => shown,
+    }
+}
+
+/// Runs what reads and writes files on a thread for that.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, paceline_process::ConfigError> + Send + 'static,
+) -> Result<Result<T, Status>, Status> {
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.map_err(|_| Status::internal("reading the settings failed"))?;
+    Ok(done.map_err(|error| Reason::InvalidArgument.status(chain(&error))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drafter(state: ProcessState, model: &str) -> ProcessStatus {
+        ProcessStatus { state: state.into(), model: model.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn a_running_drafter_is_swapped_stopped_or_left() {
+        let check = |models: &[&str], drafter: ProcessStatus, expected: Option<DrafterOrder>| {
+            let models = models.iter().map(|model| (*model).to_owned()).collect();
+            let plan = DrafterPlan { models, ..DrafterPlan::default() };
+            assert_eq!(switch(&plan, &drafter), expected);
+        };
+        let ready = || drafter(ProcessState::Ready, "/a");
+        check(&["/b", "/a"], ready(), Some(DrafterOrder::Swap { model: "/b".into() }));
+        check(&["/a", "/b"], ready(), None);
+        check(&[], ready(), Some(DrafterOrder::Stop));
+        check(&["/b"], drafter(ProcessState::Stopped, "/a"), None);
+        check(&["/b"], drafter(ProcessState::Absent, ""), None);
+        let failed = drafter(ProcessState::Failed, "/a");
+        check(&["/b"], failed, Some(DrafterOrder::Swap { model: "/b".into() }));
+    }
+
+    #[test]
+    fn a_request_without_changes_or_with_too_many_is_refused() {
+        assert!(changes(ChangeSettingsRequest::default()).is_err());
+        let unset = vec!["limits.queue".to_owned(); MOST_CHANGES + 1];
+        assert!(changes(ChangeSettingsRequest { unset, ..Default::default() }).is_err());
+    }
+}
