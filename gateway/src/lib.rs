@@ -8,6 +8,7 @@
 //! - [`prompter`], [`images`]: threads that prepare the model's input.
 //! - [`service_report`]: the service as its supervisor reports it.
 //! - [`overview`]: figures of the status page.
+//! - [`orders`]: its orders.
 //! - [`metrics`]: figures for Prometheus.
 //! - [`turns`]: waiting in turn.
 //! - [`ending`]: how a gateway ends, and [`successor`] how another one takes its place.
@@ -25,6 +26,7 @@ pub mod images;
 pub mod inference;
 pub mod life;
 pub mod metrics;
+pub mod orders;
 pub mod overview;
 pub mod prompter;
 mod run;

@@ -8,6 +8,7 @@ use paceline_gateway::ending::Event;
 use paceline_gateway::{Setup, StartError, run};
 use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
+use paceline_process::telemetry::trace::{self, Origin};
 use paceline_process::{Exit, Loaded, Signals, platform, task, telemetry};
 use tokio::sync::mpsc;
 
@@ -63,7 +64,10 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
     for warning in warnings {
         tracing::warn!(warning, "configuration");
     }
+    let log = config.log.clone();
     let setup = Setup::prepare(config)?;
+    let epoch = vec![("paceline.epoch", setup.life.epoch())];
+    trace::start(&log, Origin { program: "paceline-gateway", numbers: epoch });
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = (cores / CORES).clamp(1, THREADS);
     let runtime =
@@ -74,6 +78,7 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
     });
     // A long text that is still being worked on must not keep the process.
     runtime.shutdown_background();
+    trace::finish();
     exit
 }
 

@@ -30,6 +30,7 @@ use crate::inference::languages::Languages;
 use crate::inference::standing::Standing;
 use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
+use crate::orders::OrderBook;
 use crate::overview::Overview;
 use crate::prompter::Prompter;
 use crate::successor::Successor;
@@ -183,6 +184,7 @@ impl Gateway {
             languages,
             images: ImagePipeline::new(store, &config.limits),
             limits: config.limits.clone(),
+            logs_texts: config.log.prompts,
             standing: self.standing.subscribe(),
             backlog: Arc::default(),
             budget: ByteBudget::new(config.limits.body_bytes),
@@ -222,6 +224,7 @@ impl Gateway {
                 decoding: decoding.clone(),
                 aliases: Aliases { names, is_loopback: socket.is_loopback() },
                 overview: self.overview(&inference),
+                orders: Arc::new(OrderBook::new(inference.upstream.clone())),
                 guard: listeners.guard(),
                 keep_alive: KEEP_ALIVE,
             };

@@ -23,6 +23,7 @@ const PATHS: &[(&str, &str)] = &[
     ("GET", "/status"),
     ("POST", "/status/session"),
     ("DELETE", "/status/session"),
+    ("POST", "/status/orders"),
     ("GET", "/health"),
     ("GET", "/metrics"),
     ("GET", "/v1/models"),

@@ -76,6 +76,7 @@ impl Middle {
             images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
             budget: ByteBudget::new(config.limits.body_bytes),
             limits: config.limits,
+            logs_texts: false,
             standing: standing.subscribe(),
             backlog: Arc::default(),
             upstream: Upstream::new(supervisor, Epoch(7)),
@@ -93,7 +94,7 @@ impl Middle {
 
 fn context(name: &'static str) -> RequestContext {
     let code = |reason: Option<Reason>| reason.map_or("fine", Reason::word).to_owned();
-    RequestContext::new(Method { name, code }, monotonic_ns())
+    RequestContext::new(Method { name, code }, monotonic_ns(), None)
 }
 
 async fn answer(

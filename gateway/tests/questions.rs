@@ -90,6 +90,25 @@ async fn get_model_describes_the_served_model() {
 }
 
 #[tokio::test]
+async fn an_operator_shortens_the_context_and_never_lengthens_it() {
+    for (tokens, context) in [(100, 100), (1_000_000, 4096)] {
+        let (mut stage, _fake, _attachment) = Stage::serving(|config| {
+            config.limits.context_tokens = paceline_process::config::Auto::Is(tokens)
+        })
+        .await;
+        let model = within(stage.client.get_model(GetModelRequest::default())).await;
+        assert_eq!(model.expect("known").into_inner().context_length, context);
+        let long = ids(&vec![1; context as usize]);
+        let status = within(stage.client.count_tokens(count(Kind::Generate(long))))
+            .await
+            .expect_err("too long");
+        is(&status, Code::InvalidArgument, Reason::PromptTooLong);
+        let whose = if tokens == context { "limits.context_tokens" } else { "the model's context" };
+        assert!(status.message().contains(whose), "{}", status.message());
+    }
+}
+
+#[tokio::test]
 async fn a_megabyte_of_anything_takes_a_second_at_most_and_keeps_nobody_waiting() {
     let (stage, _fake, attachment) = Stage::serving(|_| {}).await;
     paceline_process::task::spawn("reports", attachment.read_on());

@@ -11,8 +11,8 @@ use keyring::{ALICE, BOB, Certified, certified, keys, of, private, tls};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::v1::{
-    Event, KvStatus, Lane, LinkStatus, ProcessState, ProcessStatus, RequestsStatus, RouteCount,
-    RouteReason, RoutingStatus, Speculation, StatusResponse,
+    Event, KvReduction, KvStatus, Lane, LinkStatus, ProcessState, ProcessStatus, RequestsStatus,
+    RouteCount, RouteReason, RoutingStatus, Speculation, StatusResponse,
 };
 use serde_json::{Value, json};
 use stage::http::{COMPLETIONS, HttpClient, Reply, completion, streamed};
@@ -39,7 +39,7 @@ fn snapshot() -> StatusResponse {
             held_bytes: 25,
             prefix_bytes: 5,
             pressure: 0.25,
-            ..KvStatus::default()
+            reduction: KvReduction::RebootWhileBusy.into(),
         }),
         requests: Some(RequestsStatus { active: 3, queued: 2, speculative: 1 }),
         link: Some(LinkStatus {
@@ -113,7 +113,7 @@ async fn the_page_is_one_file_that_is_stored_nowhere_and_runs_its_own_script_alo
 }
 
 #[tokio::test]
-async fn the_figures_are_the_supervisors_and_no_order_is_given() {
+async fn the_figures_are_the_supervisors_and_reading_them_gives_no_order() {
     let (stage, fake, _attachment) = Stage::serving(|_| {}).await;
     let client = HttpClient::new(stage.http);
     fake.operator.report(snapshot());
@@ -130,6 +130,7 @@ async fn the_figures_are_the_supervisors_and_no_order_is_given() {
     assert_eq!(service["requests"], json!({ "active": 3, "queued": 2, "speculative": 1 }));
     assert_eq!(service["link"]["tokens_per_cycle"], 4.0);
     assert_eq!(service["kv"]["pressure"], 0.25);
+    assert_eq!(service["kv"]["reduced_reason"], "reboot_while_busy");
     assert_eq!(
         service["routes"],
         json!([{ "lane": "speculative", "reason": "benefit", "requests": 12 }])
@@ -308,7 +309,7 @@ async fn wrong_keys_at_the_page_wait_like_all_others_and_sessions_do_not() {
 }
 
 #[tokio::test]
-async fn without_keys_no_session_is_needed_and_a_body_is_refused() {
+async fn without_keys_the_figures_need_no_session_and_a_body_is_refused() {
     let (stage, _fake, _attachment) = Stage::serving(|_| {}).await;
     let client = HttpClient::new(stage.http);
     for method in ["POST", "DELETE"] {
@@ -318,7 +319,12 @@ async fn without_keys_no_session_is_needed_and_a_body_is_refused() {
         assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{method}");
         assert!(reply.error().1.starts_with("body: expected none"), "{reply:?}");
     }
-    assert_eq!(client.send("POST", SESSION, "").await.header("set-cookie"), None);
+    // An operator's session is for orders: the figures stay open.
+    let begun = client.send("POST", SESSION, "").await;
+    let operator = client.with("cookie", &cookie(&begun).0);
+    assert_eq!(operator.get(FIGURES).await.json()["session"], false, "of no key");
+    let far = client.with("host", "192.168.7.9").send("POST", SESSION, "").await;
+    assert_eq!((far.status, far.header("set-cookie")), (StatusCode::NO_CONTENT, None));
     assert_eq!(client.get(SESSION).await.status, StatusCode::METHOD_NOT_ALLOWED);
 }
 

@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::FutureExt;
+use paceline_process::telemetry::trace::{Kind, Span};
 use paceline_text::prompt::Language;
 use paceline_text::stream::{
     AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes,
@@ -25,11 +26,11 @@ use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::generation::TokenBatch;
 use paceline_vocabulary::reason::COMPLETION_TOKENS;
 use paceline_vocabulary::report::ModelInfo;
-use paceline_vocabulary::{KeyId, Reason, Term};
+use paceline_vocabulary::{KeyId, Reason, Term, TraceContext};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
 use super::admission::{QueuePlace, RequestSlot};
 use super::deadline::{BACKSTOP, Deadline};
@@ -39,6 +40,7 @@ use super::params::GenerationParams;
 use super::record::Record;
 use super::sample::{Sample, SampleEvent, ServiceReturn};
 use super::standing::Standing;
+use super::text_log::TextLog;
 use super::upstream::Upstream;
 use crate::images::StoredImages;
 
@@ -66,6 +68,8 @@ pub(super) struct Destination {
     pub(super) standing: watch::Receiver<Standing>,
     /// Space of the request's journal.
     pub(super) space: Arc<JournalSpace>,
+    /// The span of the request, if it is traced.
+    pub(super) trace: Option<TraceContext>,
 }
 
 /// Pause before the first look at the service after an interruption. The notice of an end may
@@ -112,7 +116,7 @@ struct RequestState {
 /// One request's answer: all its samples.
 #[derive(Debug)]
 pub struct Answer {
-    span: Span,
+    span: tracing::Span,
     destination: Destination,
     /// The request, for each submission.
     journal: Journal,
@@ -127,6 +131,8 @@ pub struct Answer {
     deadline: Pin<Box<Sleep>>,
     request: Option<RequestState>,
     place: Option<QueuePlace>,
+    /// The texts of the request, if they are logged.
+    texts: Option<TextLog>,
     /// Whether its reader did not read. Set by `unread` before it drops this.
     unread: Arc<AtomicBool>,
 }
@@ -167,7 +173,7 @@ impl Answer {
             Sample::new(Assembler::new(settings, Arc::clone(language)))
         };
         Self {
-            span: Span::current(),
+            span: tracing::Span::current(),
             samples: params.samples.each(sample),
             journal: Journal::new(&destination.space, generation, params.samples.get() as usize),
             destination,
@@ -179,6 +185,7 @@ impl Answer {
             deadline: Box::pin(tokio::time::sleep(bounds.deadline.until(BACKSTOP))),
             request: None,
             place: None,
+            texts: None,
             unread: Arc::default(),
         }
     }
@@ -186,6 +193,12 @@ impl Answer {
     /// With images in these files.
     pub(super) fn with_images(mut self, images: Option<StoredImages>) -> Self {
         self.images = images;
+        self
+    }
+
+    /// With a log of its texts.
+    pub(super) fn with_texts(mut self, texts: Option<TextLog>) -> Self {
+        self.texts = texts;
         self
     }
 
@@ -339,15 +352,21 @@ impl Answer {
     }
 
     fn submit(&mut self, at: usize) {
-        let Destination { upstream, term, key, model, .. } = &self.destination;
+        let Destination { upstream, term, key, model, trace, .. } = &self.destination;
         let sample = &self.samples[at];
+        let mut submitted = Span::below(*trace, Kind::Client, "submission");
+        submitted.set("paceline.sample", at);
+        submitted.set("paceline.resumed", sample.resumed);
         let generation =
             self.journal.submission(at, &sample.sent, sample.resumed, self.images.as_mut());
         let submission = match generation {
-            Ok(generation) => upstream.submit(*term, *key, &model.path, generation, sample.resumed),
+            Ok(generation) => {
+                let (resumed, trace) = (sample.resumed, submitted.context());
+                upstream.submit(*term, *key, &model.path, generation, resumed, trace)
+            }
             Err(error) => Box::pin(std::future::ready(Err(error))),
         };
-        self.samples[at].submit(submission);
+        self.samples[at].submit(submission, submitted);
     }
 
     /// The stream of a sample broke, or the service was not there for it.
@@ -372,6 +391,9 @@ impl Answer {
     fn assemble(&mut self, next: SampleBatch) -> Result<Option<AnswerEvent>, InferenceError> {
         let SampleBatch { sample, mut batch } = next;
         let finished = batch.done.is_some();
+        if let Some(texts) = &mut self.texts {
+            texts.add(sample, &batch.ids);
+        }
         self.samples[sample].complete_figures(&mut batch);
         if !finished && !self.journal.record(&mut self.samples[sample].sent, &batch.ids) {
             // The bytes of a dropped journal count no more, so no sample keeps any.
@@ -423,7 +445,7 @@ impl Answer {
     fn end(&mut self, outcome: Result<(), Reason>) {
         self.ended = true;
         self.samples.clear();
-        (self.images, self.place) = (None, None);
+        (self.images, self.place, self.texts) = (None, None, None);
         if let Some(RequestState { mut record, _slot }) = self.request.take() {
             record.ended(outcome);
         }

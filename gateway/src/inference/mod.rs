@@ -37,6 +37,7 @@ pub mod record;
 pub mod request;
 mod sample;
 pub mod standing;
+mod text_log;
 mod truncation;
 pub mod unread;
 pub mod upstream;
@@ -46,6 +47,7 @@ use std::time::Duration;
 
 use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
+use paceline_process::telemetry::trace::Span;
 use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use paceline_text::images::{ExpandedPrompt, ReservedTokens, expand_placeholders};
 use paceline_text::prompt::conversation::Conversation;
@@ -53,7 +55,8 @@ use paceline_text::prompt::format::PromptThought;
 use paceline_text::prompt::{PromptError, PromptIds, Source};
 use paceline_text::stream::{ConversationReading, OfferedTools};
 use paceline_vocabulary::generation::Generation;
-use paceline_vocabulary::{KeyId, Reason, RequestId};
+use paceline_vocabulary::trace::TraceId;
+use paceline_vocabulary::{KeyId, Reason, RequestId, TraceContext};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -77,6 +80,7 @@ use params::GenerationParams;
 use record::{Method, Record};
 use request::Request;
 use standing::{Refused, Serving, Standing};
+use text_log::TextLog;
 use truncation::Bisection;
 use upstream::Upstream;
 
@@ -91,6 +95,8 @@ pub struct Inference {
     pub images: ImagePipeline,
     /// The operator's limits.
     pub limits: LimitsConfig,
+    /// Whether prompts and answers are logged (`log.prompts`).
+    pub logs_texts: bool,
     /// Whether requests can be served now.
     pub standing: watch::Receiver<Standing>,
     /// Whether the supervisor's queue has room.
@@ -141,6 +147,8 @@ pub struct RequestContext {
     pub party: Party,
     /// The bytes of its message in the budget; `None` counts for none.
     pub body: Option<Arc<ByteHold>>,
+    /// Parent of further requests of the same message.
+    trace: Option<TraceContext>,
 }
 
 /// The tokens of a request's prompt.
@@ -183,10 +191,13 @@ impl Prompt {
 }
 
 impl RequestContext {
-    /// A request of this method that arrived at `arrived_ns` of the monotonic clock.
-    pub fn new(method: Method, arrived_ns: i64) -> Self {
+    /// A request of this method that arrived at `arrived_ns` of the monotonic clock. `client` is the
+    /// span in which its client made it, if the client traces.
+    pub fn new(method: Method, arrived_ns: i64, client: Option<TraceContext>) -> Self {
         let request_id = paceline_proto::ids::draw_request_id();
-        let record = Record::new(method, request_id.as_str(), arrived_ns);
+        let span = Span::of_request(client, TraceId::of_request(&request_id), "request");
+        let trace = span.context().or(client);
+        let record = Record::new(method, request_id.as_str(), arrived_ns).traced(span);
         Self {
             request_id,
             arrived_ns,
@@ -196,8 +207,15 @@ impl RequestContext {
             slot: None,
             party: Party::default(),
             body: None,
+            trace,
         }
     }
+
+    /// Parent of the spans of further requests of the same message.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.trace
+    }
+
     /// The id that was drawn for its request.
     pub fn request_id(&self) -> &RequestId {
         &self.request_id
@@ -224,7 +242,10 @@ impl Inference {
         self.with_language(self.standing.borrow().serving()?)
     }
 
-    fn with_language(&self, serving: Serving) -> Result<Served, InferenceError> {
+    /// The context is the operator's, if that is shorter than the model's.
+    fn with_language(&self, mut serving: Serving) -> Result<Served, InferenceError> {
+        let context = serving.model.context_length;
+        serving.model.context_length = self.limits.context_tokens.or(context).min(context);
         match self.languages.of(&serving.model) {
             Some(language) => Ok(Served { serving, language }),
             None => Err(InferenceError::reading_model()),
@@ -408,8 +429,11 @@ impl Inference {
     ) -> Result<Answer, InferenceError> {
         let served = self.service().await?;
         self.backlog.check(key, served.serving.term)?;
-        let Prepared { served, params, mut generation, reading, images, image_starts } =
-            self.prepare(request, served, &sender.party, labels, record).await?;
+        record.span.set("paceline.model", served.serving.model.name.as_str());
+        let tokenizing = record.span.child("tokenize");
+        let prepared = self.prepare(request, served, &sender.party, labels, record).await;
+        drop(tokenizing);
+        let Prepared { served, params, mut generation, reading, images, image_starts } = prepared?;
         let Served { serving, language: ServedLanguage { language, .. } } = served;
         let mut stored = match language.images.as_ref().filter(|_| !images.is_empty()) {
             None => None,
@@ -433,10 +457,13 @@ impl Inference {
             key,
             standing: self.standing.clone(),
             space: Arc::clone(&self.journals),
+            trace: record.span.context(),
         };
         let bounds = AnswerBounds { deadline, cancel: self.cancel.clone() };
+        let samples = params.samples.get() as usize;
+        let texts = self.logs_texts.then(|| TextLog::begin(&generation, samples, &language));
         let answer = Answer::new(generation, &params, reading, &language, destination, bounds);
-        let mut answer = answer.with_images(stored);
+        let mut answer = answer.with_images(stored).with_texts(texts);
         let opened = tokio::select! {
             biased;
             opened = answer.open() => opened,

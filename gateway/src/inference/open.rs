@@ -42,6 +42,7 @@ impl OpenRequest {
             slot,
             party,
             body,
+            trace: _,
         } = context;
         record.record_in(&inference.metrics);
         let limit = Duration::from_secs(inference.limits.deadline_s);
@@ -69,7 +70,9 @@ impl OpenRequest {
         &mut self,
         work: impl Future<Output = Result<T, InferenceError>>,
     ) -> Result<T, InferenceError> {
+        let checking = self.record.span.child("check");
         let done = bounded(&self.inference, self.deadline, &self.request_id, work).await;
+        drop(checking);
         if let Err(error) = &done {
             self.record.ended(Err(error.kind));
         }

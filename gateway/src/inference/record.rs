@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use paceline_process::clock::monotonic_ns;
+use paceline_process::telemetry::trace::Span;
 use paceline_text::stream::AnswerEnd;
+use paceline_vocabulary::generation::FinishReason;
 use paceline_vocabulary::{Reason, Route};
 
 use crate::images::ImageTimes;
@@ -42,6 +44,13 @@ pub struct Record {
     /// Tokens of the prompt that came from the prefix cache. Of several samples the fewest count:
     /// the others read what the first one has just stored.
     cached_tokens: Option<u32>,
+    /// Of all samples.
+    drafted: u64,
+    accepted: u64,
+    /// The end of the sample that ended last.
+    finish_reason: Option<FinishReason>,
+    /// The span of the request.
+    pub span: Span,
     metrics: Option<Arc<Metrics>>,
 }
 
@@ -61,8 +70,18 @@ impl Record {
             route: None,
             resumed: 0,
             cached_tokens: None,
+            drafted: 0,
+            accepted: 0,
+            finish_reason: None,
+            span: Span::NONE,
             metrics: None,
         }
+    }
+
+    /// With a span, which begins with the request and ends with this.
+    pub fn traced(mut self, span: Span) -> Self {
+        self.span = span.from_ns(self.arrived_ns);
+        self
     }
 
     /// Has the request recorded in these metrics too.
@@ -106,6 +125,9 @@ impl Record {
         self.route = end.route.or(self.route);
         self.resumed = self.resumed.saturating_add(end.resumed);
         let cached = end.usage.cached_tokens;
+        self.drafted += end.speculation.drafted;
+        self.accepted += end.speculation.accepted;
+        self.finish_reason = end.finish_reason;
         self.cached_tokens = Some(self.cached_tokens.map_or(cached, |known| known.min(cached)));
         if let Some(metrics) = &self.metrics {
             metrics.queued(end.timing.queue_ms / 1e3);
@@ -118,6 +140,32 @@ impl Record {
     pub fn ended(&mut self, outcome: Result<(), Reason>) {
         self.outcome = Some(outcome);
     }
+
+    /// Completes the request's span, with lengths and words of ours (I9).
+    fn complete_span(&mut self, reason: Option<Reason>) {
+        let ttft_ms = self.ttft_ms;
+        let span = &mut self.span;
+        span.set("paceline.request_id", self.request_id.as_str());
+        span.set("paceline.method", self.method.name);
+        span.set("paceline.prompt_tokens", self.prompt_tokens);
+        span.set_some("paceline.cached_tokens", self.cached_tokens);
+        span.set("paceline.completion_tokens", self.completion_tokens);
+        span.set_some("paceline.images", (self.images > 0).then_some(self.images));
+        span.set_some("paceline.ttft_ms", ttft_ms);
+        span.set_some("paceline.lane", self.route.map(|route| route.lane.word()));
+        span.set_some("paceline.reason", self.route.map(|route| route.reason.word()));
+        span.set("paceline.drafted", self.drafted);
+        span.set("paceline.accepted", self.accepted);
+        span.set("paceline.resumed", self.resumed);
+        let finish = self.finish_reason.map(|reason| match reason {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+        });
+        span.set_some("paceline.finish_reason", finish);
+        if let Some(reason) = reason {
+            span.fail(reason.word());
+        }
+    }
 }
 
 impl Drop for Record {
@@ -125,6 +173,7 @@ impl Drop for Record {
         // A request without an outcome is one whose client left.
         let outcome = self.outcome.unwrap_or(Err(Reason::Cancelled));
         let reason = outcome.err();
+        self.complete_span(reason);
         if let Some(metrics) = &self.metrics {
             // A prompt whose tokens were only counted was not read.
             let prompt_tokens = if self.ttft_ms.is_some() { self.prompt_tokens as u64 } else { 0 };

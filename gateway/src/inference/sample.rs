@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
+use paceline_process::telemetry::trace::Span;
 use paceline_text::stream::Assembler;
 use paceline_vocabulary::generation::{Figures, TokenBatch};
 use paceline_vocabulary::{Reason, Term};
@@ -73,6 +74,8 @@ pub(super) struct Sample {
     figures: Option<Figures>,
     /// Figures of the streams that broke.
     earlier: Option<Figures>,
+    /// The span of the present submission.
+    span: Span,
 }
 
 /// Result of a poll of a sample.
@@ -105,10 +108,13 @@ impl Sample {
             interruptions: 0,
             figures: None,
             earlier: None,
+            span: Span::NONE,
         }
     }
 
-    pub(super) fn submit(&mut self, submission: Submission) {
+    /// Follows a submission, whose span ends with its stream.
+    pub(super) fn submit(&mut self, submission: Submission, span: Span) {
+        self.span = span;
         self.state = SampleState::Submitted(submission);
         self.outdated = false;
     }
@@ -175,6 +181,7 @@ impl Sample {
 
     /// Notes that its last event is out. If it has not `finished` upstream, it is cancelled there.
     pub(super) fn last_is_out(&mut self, finished: bool) {
+        self.span = Span::NONE;
         self.state = match std::mem::replace(&mut self.state, SampleState::Ended) {
             SampleState::Running(batches) if finished => {
                 SampleState::Closing(batches, Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)))
@@ -189,6 +196,7 @@ impl Sample {
             match ready!(submission.poll_unpin(context)) {
                 Ok(batches) => self.state = SampleState::Running(batches),
                 Err(error) => {
+                    self.submission_failed(error.kind);
                     self.state = SampleState::Waiting;
                     return Poll::Ready(self.refused(error));
                 }
@@ -201,6 +209,7 @@ impl Sample {
                     None => target_gone(),
                     Some(Err(error)) => error,
                 };
+                self.submission_failed(error.kind);
                 Poll::Ready(self.broken(error))
             }
             SampleState::Interrupted(service) => {
@@ -229,6 +238,12 @@ impl Sample {
 }
 
 impl Sample {
+    /// Ends the span of the present submission.
+    fn submission_failed(&mut self, reason: Reason) {
+        let mut span = std::mem::take(&mut self.span);
+        span.fail(reason.word());
+    }
+
     /// The end of a submission before its first batch.
     fn refused(&mut self, error: InferenceError) -> SampleEvent {
         match error.kind {

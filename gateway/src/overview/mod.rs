@@ -1,6 +1,6 @@
 //! Figures of the status page: the service as the supervisor reports it, the throughput of the last
 //! ten minutes ([`history`]), and the last changes of state. All of it is bounded, none of it has a
-//! text of a request (I9), and none of it gives an order.
+//! text of a request (I9).
 //!
 //! The supervisor is asked for figures at most once a second, however many pages are open. Samples
 //! and events are collected whether a page is open or not, so that a page that was just opened

@@ -109,7 +109,7 @@ pub struct LinkReport {
 }
 
 /// The target's KV memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct KvReport {
     /// Most bytes that sequences may hold together.
     pub budget_bytes: u64,
@@ -119,6 +119,9 @@ pub struct KvReport {
     pub prefix_bytes: u64,
     /// `held_bytes` divided by `budget_bytes`.
     pub pressure: f64,
+    /// Why `budget_bytes` is 80 % of what it would be, such as `reboot_while_busy`; null if it is
+    /// not.
+    pub reduced_reason: Option<String>,
 }
 
 /// The machine's memory, in bytes.

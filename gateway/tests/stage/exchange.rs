@@ -20,6 +20,7 @@ use paceline_gateway::inference::languages::Languages;
 use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
+use paceline_gateway::orders::OrderBook;
 use paceline_gateway::overview::Overview;
 use paceline_gateway::prompter::Prompter;
 use paceline_process::config::ModelAliases;
@@ -110,6 +111,7 @@ impl Exchange {
             images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
             budget: ByteBudget::new(config.limits.body_bytes),
             limits: config.limits,
+            logs_texts: config.log.prompts,
             standing: standing.subscribe(),
             backlog: Arc::default(),
             metrics: Arc::default(),
@@ -123,6 +125,7 @@ impl Exchange {
             standing: standing.subscribe(),
             decoding: Decoding::new(2),
             aliases: Aliases { names: ModelAliases::Any, is_loopback: true },
+            orders: Arc::new(OrderBook::new(Upstream::new(upstream.clone(), Epoch(7)))),
             overview: Arc::new(Overview::new(Upstream::new(upstream, Epoch(7)))),
             guard: Guard::prepare(&Config::default()).expect("no files"),
             keep_alive,

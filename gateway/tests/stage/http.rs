@@ -73,6 +73,11 @@ impl HttpClient {
         this
     }
 
+    /// A header that the client sends with each request.
+    pub fn header(&self, name: &str) -> String {
+        self.headers[name].to_str().expect("text").to_owned()
+    }
+
     /// Sends a request and returns the answer's head and its body as it comes.
     pub async fn begin(
         &self,

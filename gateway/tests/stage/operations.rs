@@ -1,15 +1,17 @@
 //! The operators' service of the scripted supervisor: a snapshot and events that the test sets.
-//! Orders are counted and refused: the gateway has none to give.
+//! Orders are counted, and end as the test says.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::{Stream, StreamExt as _};
+use paceline_proto::ORDER_SOURCE;
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
-    DrafterResponse, DrainRequest, DrainResponse, Event, EventsRequest, PolicyResponse,
-    RestartRequest, RestartResponse, SetPolicyRequest, ShowPolicyRequest, StartDrafterRequest,
+    ChangeSettingsRequest, ChangeSettingsResponse, DrafterResponse, DrainRequest, DrainResponse,
+    Event, EventsRequest, PolicyResponse, RestartRequest, RestartResponse, SetPolicyRequest,
+    ShowPolicyRequest, ShowSettingsRequest, ShowSettingsResponse, StartDrafterRequest,
     StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest, SwapTargetRequest,
     SwapTargetResponse,
 };
@@ -17,7 +19,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 /// The scripted supervisor's answers to operators.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Operator {
     /// The snapshot; without one the question is refused.
     pub status: Arc<Mutex<Option<StatusResponse>>>,
@@ -25,8 +27,25 @@ pub struct Operator {
     pub asked: Arc<AtomicUsize>,
     /// How often an order was given.
     pub orders: Arc<AtomicUsize>,
+    /// The orders with their sources, in words.
+    pub given: Arc<Mutex<Vec<String>>>,
+    /// How orders end; `None`: they wait.
+    pub outcome: watch::Sender<Option<Result<(), Status>>>,
     /// All events so far.
     pub events: watch::Sender<Vec<Event>>,
+}
+
+impl Default for Operator {
+    fn default() -> Self {
+        Self {
+            status: Arc::default(),
+            asked: Arc::default(),
+            orders: Arc::default(),
+            given: Arc::default(),
+            outcome: watch::Sender::new(Some(Err(Status::unimplemented("an order")))),
+            events: watch::Sender::default(),
+        }
+    }
 }
 
 impl Operator {
@@ -35,9 +54,25 @@ impl Operator {
         *self.status.lock().expect("no panic") = Some(status);
     }
 
-    fn order<T>(&self) -> Result<Response<T>, Status> {
+    /// The orders so far, with their sources.
+    pub fn given(&self) -> Vec<String> {
+        self.given.lock().expect("no panic").clone()
+    }
+
+    async fn order<M, T: Default>(
+        &self,
+        request: Request<M>,
+        words: impl FnOnce(M) -> String,
+    ) -> Result<Response<T>, Status> {
         self.orders.fetch_add(1, Ordering::SeqCst);
-        Err(Status::unimplemented("an order"))
+        let source =
+            request.metadata().get(ORDER_SOURCE).map(|value| value.to_str().expect("text"));
+        let source = source.unwrap_or("no source").to_owned();
+        let words = words(request.into_inner());
+        self.given.lock().expect("no panic").push(format!("{words}, by {source}"));
+        let mut outcome = self.outcome.subscribe();
+        let outcome = outcome.wait_for(Option::is_some).await.expect("the test runs").clone();
+        outcome.expect("waited for").map(|()| Response::new(T::default()))
     }
 }
 
@@ -72,57 +107,71 @@ impl Operations for Operator {
 
     async fn start_drafter(
         &self,
-        _request: Request<StartDrafterRequest>,
+        request: Request<StartDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        self.order()
+        self.order(request, |order| format!("start {:?}", order.model)).await
     }
 
     async fn stop_drafter(
         &self,
-        _request: Request<StopDrafterRequest>,
+        request: Request<StopDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        self.order()
+        self.order(request, |_| "stop".to_owned()).await
     }
 
     async fn swap_drafter(
         &self,
-        _request: Request<SwapDrafterRequest>,
+        request: Request<SwapDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        self.order()
+        self.order(request, |order| format!("swap {:?}", order.model)).await
     }
 
     async fn show_policy(
         &self,
-        _request: Request<ShowPolicyRequest>,
+        request: Request<ShowPolicyRequest>,
     ) -> Result<Response<PolicyResponse>, Status> {
-        self.order()
+        self.order(request, |_| "policy".to_owned()).await
     }
 
     async fn set_policy(
         &self,
-        _request: Request<SetPolicyRequest>,
+        request: Request<SetPolicyRequest>,
     ) -> Result<Response<PolicyResponse>, Status> {
-        self.order()
+        self.order(request, |order| format!("set {}", order.key)).await
+    }
+
+    async fn show_settings(
+        &self,
+        request: Request<ShowSettingsRequest>,
+    ) -> Result<Response<ShowSettingsResponse>, Status> {
+        self.order(request, |_| "show settings".to_owned()).await
+    }
+
+    async fn change_settings(
+        &self,
+        request: Request<ChangeSettingsRequest>,
+    ) -> Result<Response<ChangeSettingsResponse>, Status> {
+        self.order(request, |_| "change settings".to_owned()).await
     }
 
     async fn swap_target(
         &self,
-        _request: Request<SwapTargetRequest>,
+        request: Request<SwapTargetRequest>,
     ) -> Result<Response<SwapTargetResponse>, Status> {
-        self.order()
+        self.order(request, |order| format!("swap target {:?}", order.model)).await
     }
 
     async fn restart(
         &self,
-        _request: Request<RestartRequest>,
+        request: Request<RestartRequest>,
     ) -> Result<Response<RestartResponse>, Status> {
-        self.order()
+        self.order(request, |order| format!("restart {}", order.process().as_str_name())).await
     }
 
     async fn drain(
         &self,
-        _request: Request<DrainRequest>,
+        request: Request<DrainRequest>,
     ) -> Result<Response<DrainResponse>, Status> {
-        self.order()
+        self.order(request, |order| format!("drain, undo {}", order.undo)).await
     }
 }

@@ -11,9 +11,10 @@ use super::layer::{Entered, Passed, RequestLayer};
 use super::track::TrackedBody;
 use super::{RequestBody, WireProtocol, timed};
 use crate::guard::Guard;
+use crate::guard::peer::ClientAddress;
 
 /// The layer that asks for a key. It puts the key's [`crate::guard::keys::Principal`] into the
-/// request's extensions.
+/// request's extensions, and the client's address.
 #[derive(Clone, Debug)]
 pub struct AskKey<P> {
     protocol: P,
@@ -51,6 +52,7 @@ impl<P: WireProtocol, B: RequestBody> RequestLayer<B> for AskKey<P> {
         }
         let principal = P::principal(&self.guard, &mut parts);
         let mut request = Request::from_parts(parts, body);
+        request.extensions_mut().insert(ClientAddress(self.peer));
         match principal {
             Ok(Some(principal)) => {
                 request.extensions_mut().insert(principal);

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _};
 use paceline_process::clock::monotonic_ns;
+use paceline_process::telemetry::trace;
 use paceline_proto::strict::Deferred;
 use paceline_proto::v1;
 use paceline_proto::v1::inference_server::InferenceServer;
@@ -158,7 +159,8 @@ impl InferenceService {
         // In tests without the gate before the service, the request has no slot.
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
-        let mut context = RequestContext::new(status::method(method), arrived_ns);
+        let mut context =
+            RequestContext::new(status::method(method), arrived_ns, trace::of_metadata(&metadata));
         context.principal = extensions.remove();
         context.body = extensions.remove();
         context.party = extensions.remove().map(|caller: Caller| caller.party).unwrap_or_default();

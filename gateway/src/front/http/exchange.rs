@@ -18,7 +18,9 @@ use axum::response::Response;
 use futures::future::Either;
 use futures::{Stream, StreamExt as _, TryFutureExt as _};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
+use paceline_process::telemetry::trace;
 use paceline_text::stream::{AnswerEvent, collect};
+use paceline_vocabulary::trace::TRACEPARENT;
 use tokio::time::timeout;
 
 use super::error::{Dialect, ErrorReply, code};
@@ -126,7 +128,9 @@ struct Source {
 impl HttpFront {
     fn receive(&self, method: &'static str, request: HttpRequest) -> Received {
         let (mut parts, body) = request.into_parts();
-        let mut context = RequestContext::new(Method { name: method, code }, monotonic_ns());
+        let client = trace::of_values(parts.headers.get_all(TRACEPARENT));
+        let method = Method { name: method, code };
+        let mut context = RequestContext::new(method, monotonic_ns(), client);
         context.principal = parts.extensions.remove::<Principal>();
         context.body = parts.extensions.remove();
         let caller = parts.extensions.remove().map(|caller: Caller| caller.party);

@@ -80,6 +80,7 @@ use crate::inference::Inference;
 use crate::inference::admission::RequestSlots;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::standing::Standing;
+use crate::orders::OrderBook;
 use crate::overview::Overview;
 
 pub use cors::Cors;
@@ -104,7 +105,9 @@ pub struct HttpFront {
     pub aliases: Aliases,
     /// The service's state and figures for the status page.
     pub overview: Arc<Overview>,
-    /// Begins and ends sessions of the status page.
+    /// Orders of the status page.
+    pub orders: Arc<OrderBook>,
+    /// Begins and ends sessions of the status page, and knows who may give orders.
     pub guard: Guard,
     /// Time without an event after which a stream gets a keep-alive.
     pub keep_alive: Duration,

@@ -23,10 +23,12 @@ use super::openai::completions::answer::{Completion, CompletionChunk};
 use super::openai::completions::request::CompletionRequest;
 use super::openai::error::ErrorBody;
 use super::openai::models::{ModelList, ModelObject};
+use super::page::orders::OrderRequest;
 use super::page::report::StatusReport;
 use super::responses::answer::ResponsesAnswer;
 use super::responses::types::ResponsesRequest;
 use super::{Health, anthropic, openai, responses};
+use crate::service_report::orders::OrderReport;
 
 /// Statuses of errors that a path may answer with.
 const ERRORS: &[(u16, &str)] = &[
@@ -64,6 +66,8 @@ const ERRORS: &[(u16, &str)] = &[
     MessagesModelList,
     ModelList,
     ModelObject,
+    OrderReport,
+    OrderRequest,
     ResponsesAnswer,
     ResponsesRequest,
     StatusReport,
@@ -186,9 +190,11 @@ fn paths() -> Value {
         "/status": { "get": getting("The figures of the status page.", "StatusReport") },
         "/status/session": {
             "post": session("Begins a session of the status page: the cookie of the answer opens \
-                `GET /status`. Without keys none is begun."),
+                `GET /status`, and `POST /status/orders` for an operator. Without keys only an \
+                operator's is begun."),
             "delete": session("Ends the session of the cookie."),
         },
+        "/status/orders": { "post": ordering() },
         "/health": { "get": health() },
         "/metrics": { "get": metrics() },
         "/v1/models": {
@@ -281,6 +287,31 @@ fn session(summary: &str) -> Value {
     errors.remove("200");
     errors.insert("204".to_owned(), json!({ "description": "Done." }));
     json!({ "summary": summary, "responses": responses })
+}
+
+fn ordering() -> Value {
+    let ok = json!({
+        "description": "The order is being carried out; the figures say what becomes of it.",
+        "content": content("OrderReport"),
+    });
+    let mut responses = with_errors(&ok, "ErrorBody");
+    let by_status = responses.as_object_mut().expect("responses");
+    let accepted = by_status.remove("200");
+    by_status.extend(accepted.map(|accepted| ("202".to_owned(), accepted)));
+    for (status, description) in [
+        ("401", "The request has no session of the status page."),
+        ("403", "The session may give no orders, its token is missing, or it is of another page."),
+        ("409", "An earlier order of the same process is not done yet."),
+        ("415", "The body is compressed, or not `application/json`."),
+    ] {
+        let error = json!({ "description": description, "content": content("ErrorBody") });
+        by_status.insert(status.to_owned(), error);
+    }
+    json!({
+        "summary": "Gives an operator's order, in a session of the status page alone.",
+        "requestBody": { "required": true, "content": content("OrderRequest") },
+        "responses": responses,
+    })
 }
 
 fn metrics() -> Value {
@@ -510,7 +541,7 @@ fn a_type_of_a_request_refuses_other_fields() {
 fn every_status_of_an_error_is_listed() {
     for reason in Reason::ALL {
         let status = status(*reason).as_u16();
-        // 409 answers orders of operators and messages between processes, which have no path here.
+        // 409 answers orders of operators, and messages between processes, which have no path.
         assert!(status == 409 || ERRORS.iter().any(|(known, _)| *known == status), "{reason:?}");
     }
 }

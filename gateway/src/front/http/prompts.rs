@@ -8,6 +8,7 @@ use futures::future::Either;
 use futures::{Stream, StreamExt as _, TryFutureExt as _, TryStreamExt as _, stream};
 use paceline_process::clock::monotonic_ns;
 use paceline_text::stream::AnswerEvent;
+use paceline_vocabulary::TraceContext;
 
 use super::HttpFront;
 use super::error::code;
@@ -41,6 +42,7 @@ pub(super) struct SharedContext {
     slot: Option<Arc<RequestSlot>>,
     party: Party,
     body: Option<Arc<ByteHold>>,
+    trace: Option<TraceContext>,
 }
 
 impl SharedContext {
@@ -52,11 +54,12 @@ impl SharedContext {
             slot: context.slot.clone(),
             party: context.party.clone(),
             body: context.body.clone(),
+            trace: context.trace(),
         }
     }
 
     fn context(&self) -> RequestContext {
-        let mut context = RequestContext::new(self.method, monotonic_ns());
+        let mut context = RequestContext::new(self.method, monotonic_ns(), self.trace);
         context.principal = self.principal.clone();
         context.slot = self.slot.clone();
         context.party = self.party.clone();

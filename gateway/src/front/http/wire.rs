@@ -68,6 +68,10 @@ impl WireProtocol for HttpWire {
                 request.extensions.insert(token);
                 Ok(Some(owner))
             }
+            (Ok(None), Some(token)) if guard.has_keyless_session(&token) => {
+                request.extensions.insert(token);
+                Ok(None)
+            }
             (principal, _) => principal,
         }
     }

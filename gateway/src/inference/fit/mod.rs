@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use paceline_process::config::LimitsConfig;
+use paceline_process::config::{Auto, LimitsConfig};
 use paceline_text::prompt::Language;
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::generation::Generation;
@@ -31,6 +31,15 @@ impl ModelContext<'_> {
         self.limits.max_prompt_tokens.or(context).min(context.saturating_sub(1))
     }
 
+    /// What bounds the context.
+    fn whose_context(&self) -> &'static str {
+        if self.limits.context_tokens == Auto::Is(self.model.context_length) {
+            "limits.context_tokens of this service"
+        } else {
+            "the model's context"
+        }
+    }
+
     /// Most tokens of a prompt from which messages are left out: the answer then has room for as
     /// many tokens as the request allows, but for no more than half of the context.
     pub fn max_prompt_tokens_before(&self, max_tokens: Option<u32>) -> u32 {
@@ -44,7 +53,10 @@ impl ModelContext<'_> {
     pub fn too_long(&self, field: &'static str, at_least: usize) -> InferenceError {
         let (context, most) = (self.model.context_length, self.max_prompt_tokens());
         let expected = if most + 1 == context {
-            format!("fewer than {context} tokens (the model's context, with room for one more)")
+            format!(
+                "fewer than {context} tokens ({}, with room for one more)",
+                self.whose_context()
+            )
         } else {
             format!("at most {most} tokens (limits.max_prompt_tokens of this service)")
         };
@@ -147,7 +159,10 @@ impl ModelContext<'_> {
         let context = self.model.context_length;
         let longest = self.limits.max_prompt_tokens.or(context);
         let expected = if length >= context {
-            format!("fewer than {context} tokens (the model's context, with room for one more)")
+            format!(
+                "fewer than {context} tokens ({}, with room for one more)",
+                self.whose_context()
+            )
         } else if length > longest {
             format!("at most {longest} tokens (limits.max_prompt_tokens of this service)")
         } else {

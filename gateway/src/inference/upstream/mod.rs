@@ -1,9 +1,10 @@
 //! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it, asks it for the
-//! service's figures and follows its events, and [`attach`] follows its state. Only [`wire`] knows
-//! the messages of `paceline.internal.v1`.
+//! service's figures, follows its events and sends it operators' orders, and [`attach`] follows its
+//! state. Only [`wire`] knows the messages of `paceline.internal.v1`.
 
 pub mod attach;
 mod figures;
+mod orders;
 mod service;
 mod wire;
 
@@ -12,14 +13,15 @@ use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
+use paceline_process::telemetry::trace;
 use paceline_proto::internal::v1::SubmitRequest;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::generation::TokenBatch;
-use paceline_vocabulary::{Epoch, KeyId, Term};
-use tonic::Streaming;
+use paceline_vocabulary::{Epoch, KeyId, Term, TraceContext};
 use tonic::transport::Channel;
+use tonic::{Request, Streaming};
 
 use super::error::InferenceError;
 
@@ -44,7 +46,8 @@ impl Upstream {
     }
 
     /// Submits a request of this key, with tokens of the model in `model_path`, to the supervisor
-    /// of this term. `resumed` counts its earlier submissions that began to run.
+    /// of this term. `resumed` counts its earlier submissions that began to run; `span` is the
+    /// parent of the supervisor's span.
     pub fn submit(
         &self,
         term: Term,
@@ -52,16 +55,18 @@ impl Upstream {
         model_path: &str,
         generation: Generation,
         resumed: u32,
+        span: Option<TraceContext>,
     ) -> Submission {
         // A clone shares the connection.
         let mut supervisor = self.supervisor.clone();
-        let submitted = SubmitRequest {
+        let mut submitted = Request::new(SubmitRequest {
             stamp: Some(wire::stamp(term, self.epoch)),
             generation: Some(generation.into()),
             key_id: key.0,
             resumed,
             model_path: model_path.to_owned(),
-        };
+        });
+        trace::put(submitted.metadata_mut(), span);
         Box::pin(async move {
             let response = supervisor.submit(submitted).await.map_err(wire::error)?;
             Ok(BatchStream(response.into_inner()))

@@ -1,5 +1,5 @@
 //! Source of the status page: the service as the supervisor reports it to operators, and changes
-//! of state as they come. Nothing here sends an order.
+//! of state as they come.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,8 +130,10 @@ fn link(link: v1::LinkStatus) -> LinkReport {
 }
 
 fn kv(kv: v1::KvStatus) -> KvReport {
-    let v1::KvStatus { budget_bytes, held_bytes, prefix_bytes, pressure, reduction: _ } = kv;
-    KvReport { budget_bytes, held_bytes, prefix_bytes, pressure }
+    let v1::KvStatus { budget_bytes, held_bytes, prefix_bytes, pressure, .. } = kv;
+    let reduction = Some(kv.reduction()).filter(|found| *found != v1::KvReduction::Unspecified);
+    let reduced_reason = reduction.map(|reduction| reduction.word());
+    KvReport { budget_bytes, held_bytes, prefix_bytes, pressure, reduced_reason }
 }
 
 fn memory(memory: v1::MemoryStatus) -> MemoryReport {
@@ -166,6 +168,16 @@ mod tests {
         );
         assert_eq!((report.model, report.link.tokens_per_cycle), (None, None));
         assert_eq!(report.link.state, "absent");
+    }
+
+    #[test]
+    fn a_reduced_budget_has_its_reason() {
+        let reason = |reduction: v1::KvReduction| {
+            kv(v1::KvStatus { reduction: reduction.into(), ..Default::default() }).reduced_reason
+        };
+        assert_eq!(reason(v1::KvReduction::Unspecified), None);
+        let found = reason(v1::KvReduction::RebootWhileBusy);
+        assert_eq!(found.as_deref(), Some("reboot_while_busy"));
     }
 
     #[test]
