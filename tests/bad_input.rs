@@ -386,7 +386,6 @@ fn configurations() {
             &["target.model", "paceline pull no-such/model"][..],
         ),
         ("kv.hidden_window = 70000\n", &["kv.hidden_window", "65536"][..]),
-        ("log.prompts = true\n", &["log.prompts"][..]),
     ] {
         let mut stack = Stack::new(settings);
         stack.serve();

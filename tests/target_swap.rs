@@ -143,7 +143,7 @@ fn a_model_that_does_not_come_up_is_followed_by_the_earlier_one() {
     let program = stack.path("target.sh");
     let target = programs().join("paceline-target");
     let script = format!(
-        "#!/bin/sh\nif [ \"$1\" = --epoch ] && [ \"$PACELINE_TARGET__MODEL\" = '{broken}' ]; then\n\
+        "#!/bin/sh\nif [ \"$1\" = --epoch ] && [ \"$PACELINE_PINNED_TARGET\" = '{broken}' ]; then\n\
          echo 'a tensor is broken' >&2; exit 69; fi\nexec '{}' \"$@\"\n",
         target.display()
     );

@@ -9,7 +9,7 @@ use paceline_client::print::bytes;
 use paceline_client::program::beside;
 use paceline_client::{Failure, Screen};
 use paceline_process::Loaded;
-use paceline_process::config::{CONFIG_VAR, LOOKUP, TARGET_HEAD};
+use paceline_process::config::{LOOKUP, TARGET_HEAD};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
@@ -39,7 +39,7 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     if let Some(drafter) = &drafter {
         command.args(["--drafter", drafter]);
     }
-    command.env(CONFIG_VAR, loaded.file.unwrap_or_default());
+    command.envs(loaded.variables());
     let output = command
         .output()
         .map_err(|error| refused(format!("cannot start {}: {error}", program.display())))?;

@@ -7,7 +7,8 @@
 //! - [`generate`], [`chat`], [`ask_once`] (`run`), [`selftest`] · requests, one command each
 //! - [`status`], [`top`], [`events`], [`routes`], [`diagnose`] · reports, one command each
 //! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`] · orders, one command each
-//! - [`config`] · settings and their sources
+//! - [`config`], [`flags`] · settings and their sources; flags as settings
+//! - [`fetch`] · models of a hub that are fetched before a start
 //! - [`service`] · the service of systemd or launchd
 //! - [`key`] · makes API keys
 //! - [`models`], [`inspect`] · checkpoints, one command each
@@ -22,6 +23,8 @@ pub mod diagnose;
 pub mod drafter;
 pub mod drain;
 pub mod events;
+pub mod fetch;
+pub mod flags;
 pub mod generate;
 pub mod inspect;
 pub mod key;
@@ -43,7 +46,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
-use paceline_client::{Failure, Screen, program};
+use paceline_client::{Screen, program};
 
 /// Reads the command line, runs the command and returns its exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -57,7 +60,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 async fn run(command: Command, screen: &mut Screen) -> ExitCode {
     let outcome = match command {
-        Command::Serve(args) => return serve::run(&args, screen).await.into(),
+        Command::Serve(args) => match serve::run(&args, screen).await {
+            Ok(exit) => return exit.into(),
+            Err(failure) => Err(failure),
+        },
         Command::Generate(args) => generate::run(&args, screen).await,
         Command::Chat(args) => chat::run(&args, screen).await,
         Command::Status(args) => status::run(&args, screen).await,

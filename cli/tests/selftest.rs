@@ -150,15 +150,15 @@ fn an_interrupted_selftest_leaves_no_process() {
 }
 
 #[test]
-fn a_killed_selftest_leaves_no_process() {
+fn a_killed_selftest_leaves_no_process_and_no_directory() {
     let scene = Scene::new(WAIT_FOR_TERM);
     let mut child = scene.command(&[]).spawn().unwrap();
     wait_until(|| scene.read("pids").lines().count() == 4);
     child.kill().unwrap();
     child.wait().unwrap();
     wait_until(|| scene.read("pids").lines().all(gone));
-    // Only the directory is left: no process of ours was there to remove it.
-    std::fs::remove_dir_all(Path::new(scene.read("place").trim()).parent().unwrap()).unwrap();
+    // The service removed it at its end.
+    scene.check_nothing_is_left();
 }
 
 /// Also of a process that is dead and was not waited for: its new parent may never do that.

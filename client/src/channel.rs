@@ -148,7 +148,7 @@ impl Service {
 }
 
 /// An address to connect to for one to listen on: "every interface" is this machine.
-fn reachable(listening: &str) -> String {
+pub fn reachable(listening: &str) -> String {
     match listening.parse::<SocketAddr>() {
         Ok(mut address) if address.ip().is_unspecified() => {
             address.set_ip(if address.is_ipv4() {

@@ -23,6 +23,8 @@ pub const INTERRUPTED: u8 = 130;
 pub const SELFTEST: &str = "SELFTEST";
 /// Reason of failures of `paceline bench`.
 pub const BENCH: &str = "BENCH";
+/// Reason of failures of `paceline run`, and of fetching a model before a start.
+pub const RUN: &str = "RUN";
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -66,7 +68,7 @@ impl Failure {
         )
     }
 
-    /// The command [`SELFTEST`] or [`BENCH`] found a fault, or could not run.
+    /// The command [`SELFTEST`], [`BENCH`] or [`RUN`] found a fault, or could not run.
     pub fn measuring(reason: &str, message: impl Into<String>) -> Self {
         Self::new(REFUSED, Code::FailedPrecondition, reason, message)
     }
@@ -131,7 +133,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.exit, self.reason.as_str()) {
-            (REFUSED, "NOT_YET" | SELFTEST | BENCH) => write!(f, "{}", self.message)?,
+            (REFUSED, "NOT_YET" | SELFTEST | BENCH | RUN) => write!(f, "{}", self.message)?,
             (REFUSED, "") => write!(f, "{}: {}", self.code, self.message)?,
             (REFUSED, reason) => write!(f, "{} ({reason}): {}", self.code, self.message)?,
             _ => write!(f, "{}", self.message)?,

@@ -88,7 +88,8 @@ impl Screen {
         self.note(&format!("paceline: {what}"));
     }
 
-    fn clear(&mut self) {
+    /// Removes the line of [`Screen::transient`], if one is shown.
+    pub fn clear(&mut self) {
         if std::mem::take(&mut self.transient) {
             let _ = self.text("\r\x1b[2K");
         }

@@ -63,7 +63,7 @@ enum Order {
 fn main() -> std::process::ExitCode {
     let Args { epoch, term, config, name, model } = Args::parse();
     let model = model.unwrap_or_default();
-    let worker = worker::Args { name: name.clone(), epoch, term, config };
+    let worker = worker::Args { program: "fake-drafter", name: name.clone(), epoch, term, config };
     worker::run(&worker, |context| parts(&name, model, context)).into()
 }
 

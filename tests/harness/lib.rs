@@ -19,6 +19,7 @@ pub mod model;
 pub mod probe;
 pub mod procs;
 pub mod prompts;
+pub mod pty;
 pub mod python;
 pub mod replay;
 pub mod resources;

@@ -6,6 +6,7 @@
 //! script counts in its summary. On CI the test fails, except for the browser: not every system
 //! has a package of one that runs without a screen.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ const REASON: &str = "SMOLLM2_SKIPPED";
 /// Why the Python packages of a list in `tests/http_clients` could not be fetched. The list's name
 /// is the variable's end. `scripts/suite.sh` sets it.
 const CLIENTS_REASON: &str = "HTTP_CLIENTS_SKIPPED_";
+/// Why cargo-deb could not be fetched. `scripts/suite.sh` sets it.
+const CARGO_DEB_REASON: &str = "CARGO_DEB_SKIPPED";
 /// Path of the file with a line for each skipped test. `scripts/suite.sh` sets this variable.
 const SKIPPED: &str = "SKIPPED_TESTS";
 
@@ -35,6 +38,25 @@ pub fn smollm2(test: &str) -> Option<PathBuf> {
             "expected SmolLM2 at {}, found nothing: run `sh scripts/smollm2.sh`",
             place.display()
         )
+    });
+    skipped(test, &reason);
+    None
+}
+
+/// A `PATH` with `cargo-deb`: the caller's, with the place where `scripts/cargo-deb.sh` puts it.
+/// `None` if the test is to be skipped.
+///
+/// # Panics
+/// It is not there, and nothing says that the registry could not be reached.
+pub fn cargo_deb(test: &str) -> Option<OsString> {
+    let own = crate::programs().join("../cargo-deb/bin");
+    let path = env_os("PATH").unwrap_or_default();
+    let places: Vec<PathBuf> = std::env::split_paths(&path).chain([own]).collect();
+    if places.iter().any(|place| place.join("cargo-deb").is_file()) {
+        return Some(std::env::join_paths(places).expect("they were split"));
+    }
+    let reason = env(CARGO_DEB_REASON).filter(|reason| !reason.is_empty()).unwrap_or_else(|| {
+        panic!("expected cargo-deb in $PATH, found none: run `sh scripts/cargo-deb.sh`")
     });
     skipped(test, &reason);
     None

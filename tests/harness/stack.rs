@@ -207,6 +207,24 @@ impl Stack {
         command
     }
 
+    /// A line as users type it, in a shell that finds our programs first and this stack's
+    /// configuration; its input, output and error are pipes. It runs in the repository, because
+    /// documents name files from there, and its processes are this stack's.
+    pub fn shell(&self, line: &str) -> Command {
+        let mut command = Command::new("sh");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let places = [self.programs.clone()].into_iter().chain(std::env::split_paths(&path));
+        clear_settings(&mut command);
+        self.mark_process(&mut command);
+        command
+            .args(["-c", line])
+            .env("PATH", std::env::join_paths(places).expect("no colon in a directory of PATH"))
+            .env("PACELINE_CONFIG", self.config())
+            .current_dir(crate::repository());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
     /// How another program of ours is started on this stack's configuration, as one of its
     /// processes: program, arguments, environment. `shell` is put before it where something has to
     /// be known of the process itself: "A=$$ exec" sets A to its process id.

@@ -5,6 +5,7 @@ mod config;
 mod diagnose;
 mod models;
 mod run;
+mod serve;
 mod service;
 mod top;
 mod values;
@@ -16,12 +17,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_client::args::{ConfigArg, ServiceArgs};
 use paceline_proto::v1;
 
-pub use config::{ConfigArgs, ConfigCommand, ConfigShow, ConfigSet, ConfigUnset};
+pub use config::{ConfigArgs, ConfigCommand, ConfigSet, ConfigShow, ConfigUnset};
 pub use diagnose::DiagnoseArgs;
 pub use models::{InspectArgs, ModelsArgs};
 pub use run::RunArgs;
-pub use service::{ServiceCommand, ServiceCommandArgs};
-pub use top::TopArgs;
+pub use serve::ServeArgs;
+pub use service::{
+    ManagerName, ServiceCommand, ServiceCommandArgs, ServiceInstall, ServiceLogs, ServiceScope,
+    ServiceStart, ServiceUninstall,
+};
+pub use top::{BadFrameSize, FrameSize, TopArgs};
 pub use values::{BadBias, BadTokenIds, Bias, TokenIds};
 
 /// One large language model on one machine, as a service of several processes.
@@ -37,7 +42,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run everything in the foreground, with load progress
-    Serve(ConfigArg),
+    Serve(Box<ServeArgs>),
     /// Send one request and print the answer
     Generate(Box<GenerateArgs>),
     /// Talk, line by line

@@ -24,6 +24,11 @@ fn every_form_of_the_contract_is_parsed() {
     for line in [
         "paceline serve",
         "paceline serve --config F",
+        "paceline serve --model org/name --drafter lookup --port 9 --threads auto --context 512 --offline",
+        "paceline serve --http off --set routing.force=plain --set limits.queue=2",
+        "paceline run D",
+        "paceline run D - --image a.png --image b.png --system S --max-tokens 4 --temperature 0 --seed 1",
+        "paceline run org/name Why? --drafter lookup --set target.threads=2 --offline --json -v --config F",
         "paceline generate --prompt T",
         "paceline generate --messages F --image a.png --image b.png --max-tokens 4 --temperature 0.5 --seed 7",
         "paceline generate --token-ids 1,2,3 --top-p 0.9 --top-k 4 --repetition-penalty 1.0 --ignore-eos --logprobs 0 --json",
@@ -72,6 +77,13 @@ fn contradicting_flags_are_refused() {
     for line in [
         "paceline",
         "paceline sing",
+        "paceline serve --port 9 --http 127.0.0.1:8",
+        "paceline serve --port 65536",
+        "paceline serve --set routing.force",
+        "paceline serve D",
+        "paceline run",
+        "paceline run D Q more",
+        "paceline run D Q --set x",
         "paceline generate",
         "paceline generate --prompt a --message b",
         "paceline generate --prompt a --token-ids 1",
@@ -126,6 +138,23 @@ fn words_of_another_program_reach_it_unchanged() {
             Ok(Command::Bench(args) | Command::Pull(args)) => assert_eq!(args.words, words),
             other => panic!("{line}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn the_help_of_serve_has_the_defaults_of_the_configuration() {
+    let help = parse("paceline serve --help").expect_err("help").to_string();
+    let words: Vec<&str> = help.split_whitespace().collect();
+    let help = words.join(" ");
+    let http = paceline_process::Config::default().gateway.http;
+    let port = http.rsplit(':').next().expect("a port");
+    for word in [
+        format!("(gateway.http); off = none [default: {http}]"),
+        format!("[default: {port}]"),
+        "(limits.context_tokens) [default: auto, the model's context]".to_owned(),
+        "[default: auto, all cores]".to_owned(),
+    ] {
+        assert!(help.contains(&word), "{word:?} in {help}");
     }
 }
 

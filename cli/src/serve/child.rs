@@ -19,7 +19,6 @@ use std::time::Duration;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::config::CONFIG_VAR;
 use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
 use paceline_process::notify::{
     self, ALIVE, MANAGER_VARIABLES, MESSAGE_BYTES, NOTIFY_FD, READY, SUCCESSOR_WANTED,
@@ -42,7 +41,7 @@ const LAST_LINES: usize = 6;
 /// Starts the children of one service, with all that they inherit.
 pub struct ChildSpawner {
     programs: PathBuf,
-    /// The configuration's file, if any, and its models as directories.
+    /// The configuration, whose files and flags the children read.
     loaded: Loaded,
     dir: RuntimeDir,
     /// Kept here so that connections wait, and are not refused, while the gateway is restarted.
@@ -111,8 +110,7 @@ impl ChildSpawner {
         let log_start = log.metadata()?.len();
         let mut command = Command::new(Self::program(&self.programs, member));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        command.env(CONFIG_VAR, self.loaded.file.as_deref().unwrap_or(Path::new("")));
-        command.envs(self.loaded.config.model_variables());
+        command.envs(self.loaded.variables());
         command.env(PARENT_FD, PIPE_FD.to_string()).env(RESTARTS, restarts.to_string());
         for word in MANAGER_VARIABLES {
             command.env_remove(word);

@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use paceline_client::Screen;
-use paceline_client::args::ConfigArg;
+use paceline_client::failure::{INTERRUPTED, USAGE};
+use paceline_client::own_service::remove_own_dir;
 use paceline_client::program::{ProgramError, beside};
+use paceline_client::{Failure, Screen};
 use paceline_process::config::SupervisorConfig;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::notify::{SUCCESSOR_FAILED, SUCCESSOR_READY};
@@ -38,6 +39,9 @@ use self::listeners::{FrontListeners, TurnedAway};
 use self::member::{BOTH, Member};
 use self::progress::{Progress, Show, indented};
 use self::refusal::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
+use crate::args::ServeArgs;
+use crate::fetch::fetch_missing;
+use crate::flags::{BadFlags, Flags};
 
 /// Interval between two requests for the status once the service is ready: a laptop's cores may sleep in between.
 const READY_STATUS_POLL: Duration = Duration::from_secs(1);
@@ -59,24 +63,41 @@ const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(10);
 const WORKERS_END_POLL: Duration = Duration::from_millis(20);
 
 /// Runs the command until it is asked to stop or cannot go on.
-pub async fn run(args: &ConfigArg, screen: &mut Screen) -> Exit {
-    match serve(args, screen).await {
-        Ok(exit) => exit,
-        Err(refusal) => {
-            screen.complain(&refusal.message);
-            refusal.exit
-        }
-    }
+///
+/// # Errors
+/// The flags contradict each other.
+pub async fn run(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Failure> {
+    let loaded = match Flags::of_serve(args).and_then(|flags| flags.load(config_of(args))) {
+        Ok(loaded) => Ok(loaded),
+        Err(BadFlags::Config(message)) => Err(refuse(Exit::Config, message)),
+        Err(conflict) => return Err(conflict.into()),
+    };
+    let outcome = match loaded {
+        Ok(loaded) => serve(loaded, args.offline, screen).await,
+        Err(refusal) => Err(refusal),
+    };
+    Ok(outcome.unwrap_or_else(|refusal| {
+        screen.complain(&refusal.message);
+        refusal.exit
+    }))
 }
 
-async fn serve(args: &ConfigArg, screen: &mut Screen) -> Result<Exit, Refusal> {
+fn config_of(args: &ServeArgs) -> Option<&Path> {
+    args.config.config.as_deref()
+}
+
+async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result<Exit, Refusal> {
     let unusable = |error: RuntimeDirError| refuse(error.exit(), chain(&error));
     let mut signals = Signals::interactive()
         .map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
     // Whoever starts us for a time of their own (the self-test) is not outlived by us.
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
-    let mut loaded = Loaded::find(args.config.as_deref())
-        .map_err(|error| refuse(Exit::Config, chain(&error)))?;
+    match fetch_missing(&loaded, offline, screen, async || signals.next().await).await {
+        Ok(()) => {}
+        Err(failure) if failure.exit == INTERRUPTED => return Ok(Exit::Asked),
+        Err(failure) if failure.exit == USAGE => return Err(refuse(Exit::Config, failure.message)),
+        Err(failure) => return Err(refuse(Exit::Unavailable, failure.message)),
+    }
     note_warnings(&loaded, screen);
     let bad = |error: ConfigError| refuse(Exit::Config, chain(&error));
     loaded.config.resolve_models().map_err(bad)?;
@@ -97,6 +118,7 @@ async fn serve(args: &ConfigArg, screen: &mut Screen) -> Result<Exit, Refusal> {
     let listeners = FrontListeners::open(&config.gateway, waited).await?;
     let address = listeners.grpc.address.clone();
     greet(&listeners, !config.gateway.tls_cert.is_empty(), &dir, screen);
+    note_policy(&loaded, screen);
     if config.target.model.is_empty() {
         note_demo(loaded.file.is_some(), &model_dir, screen);
     }
@@ -133,6 +155,14 @@ fn note_warnings(loaded: &Loaded, screen: &mut Screen) {
     }
     if let Some(warning) = loaded.config.long_drafts() {
         screen.note(&format!("warning: {warning}"));
+    }
+}
+
+/// Shows the routing settings that are not at their default: they decide which requests are drafted
+/// for.
+fn note_policy(loaded: &Loaded, screen: &mut Screen) {
+    for setting in loaded.changed_policy() {
+        screen.line(&format!("{} = {} ({})", setting.key, setting.value, setting.source));
     }
 }
 
@@ -222,7 +252,13 @@ impl Shell<'_> {
             while let Some(event) = events.pop() {
                 for action in self.service.on_event(event, self.clock.now()) {
                     match action {
-                        Action::Finish(exit) => return self.finish(exit).await,
+                        Action::Finish(exit) => {
+                            let exit = self.finish(exit).await;
+                            if orphaned {
+                                remove_own_dir();
+                            }
+                            return exit;
+                        }
                         other => events.extend(self.perform(other)),
                     }
                 }
@@ -351,6 +387,12 @@ impl Shell<'_> {
 
     fn report(&mut self, notice: Notice) {
         let text = match notice {
+            Notice::Restarting(member, ChildEnd::Code(code), 0)
+                if code == Exit::RestartMe as i32 =>
+            {
+                let line = format!("the {} is restarted, as it was asked to", member.name());
+                return self.screen.line(&line);
+            }
             Notice::Restarting(member, end, pause_ms) => {
                 let when = match pause_ms {
                     0 => "now".to_owned(),

@@ -1,5 +1,6 @@
-//! A service of our own, on which `selftest` and `bench` measure: `paceline serve` with the user's
-//! settings, on ports and in a directory of its own. It is used like any service.
+//! A service of our own, on which `selftest` and `bench` measure and which `run` asks once:
+//! `paceline serve` with the user's settings, on ports and in a directory of its own. It is used
+//! like any service.
 //!
 //! [`settings`] of the service │ `stage` its process │ `ready` its way to ready │ [`subject`] and
 //! [`report`] of a measurement. This file has the order: start, use, stop.
@@ -20,11 +21,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tonic::Status;
 use tonic::transport::Channel;
 
-use self::ready::{Readiness, readiness};
+pub use self::stage::remove_own_dir;
+
+use self::ready::{Readiness, readiness, serving};
 use self::settings::Settings;
 use self::stage::Stage;
 use crate::channel;
-use crate::failure::Failure;
+use crate::failure::{Failure, RUN};
 use crate::screen::Screen;
 
 /// Interval between two requests for the status until the service is ready.
@@ -48,11 +51,12 @@ pub async fn run<R>(
     work: impl AsyncFnOnce(OwnService, &mut Screen) -> Result<R, Failure>,
 ) -> Result<(R, f64), Failure> {
     let mut stops = StopSignals::new(command)?;
-    if another_runs(&settings.config) {
+    let measures = command != RUN;
+    if measures && another_runs(&settings.config) {
         screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
     }
     let clock = Clock::start();
-    let mut stage = Stage::start(command, &settings.config, settings.file.as_deref())?;
+    let mut stage = Stage::start(command, &settings.config, &settings.files)?;
     let service = OwnService { command, address: stage.address.clone(), dir: stage.dir.clone() };
     let outcome = tokio::select! {
         biased;
@@ -60,7 +64,7 @@ pub async fn run<R>(
         failure = stage.end() => Err(failure),
         outcome = work(service, screen) => outcome,
     };
-    if outcome.is_err() {
+    if measures && outcome.is_err() {
         screen.note("stopping the service");
     }
     stage.stop(async || stops.next().await).await;
@@ -109,6 +113,23 @@ impl OwnService {
     /// It cannot become ready, or hangs.
     pub async fn until_ready(
         &self,
+        passing: impl FnMut(&str),
+    ) -> Result<(StatusResponse, bool), Failure> {
+        self.until(readiness, passing).await
+    }
+
+    /// Waits until the service answers requests, and passes each step on the way to `passing`. A
+    /// drafter may come later.
+    ///
+    /// # Errors
+    /// As [`OwnService::until_ready`], of the target and the gateway alone.
+    pub async fn until_serving(&self, passing: impl FnMut(&str)) -> Result<(), Failure> {
+        self.until(serving, passing).await.map(drop)
+    }
+
+    async fn until(
+        &self,
+        read: fn(&StatusResponse) -> Readiness,
         mut passing: impl FnMut(&str),
     ) -> Result<(StatusResponse, bool), Failure> {
         let clock = Clock::start();
@@ -116,7 +137,7 @@ impl OwnService {
         loop {
             // The supervisor may not be there yet.
             if let Some(status) = self.snapshot().await {
-                match readiness(&status) {
+                match read(&status) {
                     Readiness::Ready { drafter } => return Ok((status, drafter)),
                     Readiness::Failed(why) => return Err(Failure::measuring(self.command, why)),
                     Readiness::Coming(what) if what != last => {
@@ -134,6 +155,11 @@ impl OwnService {
             }
             tokio::time::sleep(STATUS_POLL).await;
         }
+    }
+
+    /// `host:port` of the service.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Status of the service; `None` if its supervisor does not answer.

@@ -18,12 +18,12 @@ pub enum Readiness {
     Failed(String),
 }
 
-/// Reads a snapshot. A worker that was restarted meanwhile counts as failed. A user's service would
-/// try again and again, and this test exists to find such faults.
-pub fn readiness(status: &StatusResponse) -> Readiness {
+/// Reads a snapshot for requests in any lane. A worker that was restarted meanwhile counts as
+/// failed.
+pub fn serving(status: &StatusResponse) -> Readiness {
     let none = ProcessStatus::default();
-    let [gateway, target, drafter] = [&status.gateway, &status.target, &status.drafter]
-        .map(|part| part.as_ref().unwrap_or(&none));
+    let [gateway, target] =
+        [&status.gateway, &status.target].map(|part| part.as_ref().unwrap_or(&none));
     if failed(target) {
         return Readiness::Failed(format!(
             "the target cannot be served{}",
@@ -33,6 +33,18 @@ pub fn readiness(status: &StatusResponse) -> Readiness {
     if target.state() != ProcessState::Ready || gateway.state() != ProcessState::Ready {
         return Readiness::Coming(coming("target", target));
     }
+    Readiness::Ready { drafter: false }
+}
+
+/// Reads a snapshot for requests in both lanes. A worker that was restarted meanwhile counts as
+/// failed. A user's service would try again and again, and this test exists to find such faults.
+pub fn readiness(status: &StatusResponse) -> Readiness {
+    match serving(status) {
+        Readiness::Ready { .. } => {}
+        other => return other,
+    }
+    let none = ProcessStatus::default();
+    let drafter = status.drafter.as_ref().unwrap_or(&none);
     if drafter.state() == ProcessState::Absent {
         return Readiness::Ready { drafter: false };
     }

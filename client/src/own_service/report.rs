@@ -27,6 +27,11 @@ pub struct PrintedReport {
 }
 
 impl PrintedReport {
+    /// A report in the form `text`.
+    pub fn new(text: String, failures: Vec<String>) -> Self {
+        Self { text, failures }
+    }
+
     /// Prints it.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The settings of a service of our own: the configuration, with the models of the flags.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use paceline_process::checkpoints::{ModelPlaces, ModelRef};
 use paceline_process::config::{Config, DrafterModels, WITHOUT_DIRECTORY};
@@ -8,13 +8,13 @@ use paceline_process::{Loaded, chain};
 
 use crate::failure::Failure;
 
-/// The settings, and the file that the service reads.
+/// The settings, and the files that the service reads.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The settings, flags included.
     pub config: Config,
-    /// The configuration file, if there is one.
-    pub file: Option<PathBuf>,
+    /// Environment variables with the files of the configuration.
+    pub files: Vec<(&'static str, String)>,
 }
 
 impl Settings {
@@ -27,7 +27,9 @@ impl Settings {
         model: Option<&str>,
         drafter: Option<&str>,
     ) -> Result<Self, Failure> {
-        let Loaded { mut config, file, .. } = Loaded::find(config)?;
+        let loaded = Loaded::find(config)?;
+        let files = loaded.variables().into();
+        let Loaded { mut config, .. } = loaded;
         if let Some(model) = model {
             config.target.model = directory("--model", model)?;
         }
@@ -35,7 +37,7 @@ impl Settings {
             config.drafter.model = DrafterModels::one(self::drafter("--drafter", name)?);
         }
         config.model_dir()?;
-        Ok(Self { config, file })
+        Ok(Self { config, files })
     }
 
     /// Settings with this target and no drafter, not even the embedded one.

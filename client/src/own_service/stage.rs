@@ -7,14 +7,15 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::config::{CONFIG_VAR, Config};
+use paceline_process::config::Config;
+use paceline_process::environment::env_os;
 use paceline_process::lifecycle::PARENT_FD;
 use paceline_process::listen::{self, Front};
 use paceline_process::notify::MANAGER_VARIABLES;
@@ -26,6 +27,9 @@ use crate::program::beside;
 
 /// Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.
 const STAGE_PREFIX: &str = "/tmp/paceline-";
+/// Environment variable with the directory of the service, which the service removes if the program
+/// that started it is gone.
+const STAGE_DIR: &str = "PACELINE_STAGE_DIR";
 /// Descriptor of the pipe in the service, after those of the listeners of gRPC and HTTP.
 const PIPE_FD: i32 = listen::FIRST_FD + 2;
 /// Waits after the first SIGTERM (drain), the second (cancel) and the third (kill). The first is
@@ -59,6 +63,19 @@ impl Drop for StageDir {
     }
 }
 
+/// Removes the directory that this service was given by a program that is gone. Another service has
+/// none.
+pub fn remove_own_dir() {
+    let dir = env_os(STAGE_DIR).map(PathBuf::from);
+    let is_ours = |dir: &PathBuf| {
+        let name = dir.to_string_lossy();
+        name.strip_prefix(STAGE_PREFIX).is_some_and(|rest| !rest.contains('/'))
+    };
+    if let Some(dir) = dir.filter(is_ours) {
+        drop(StageDir(dir));
+    }
+}
+
 impl Stage {
     /// Starts a service with these settings over those of `file`. `command` is the reason of its
     /// failures, and a part of the directory's name.
@@ -68,7 +85,7 @@ impl Stage {
     pub(super) fn start(
         command: &'static str,
         config: &Config,
-        file: Option<&Path>,
+        files: &[(&'static str, String)],
     ) -> Result<Self, Failure> {
         let refused = move |what: String| Failure::measuring(command, what);
         let cannot =
@@ -88,9 +105,11 @@ impl Stage {
         let (read_end, write_end) = io::pipe().map_err(cannot("make a pipe"))?;
 
         let mut serve = Command::new(program);
-        serve.arg("serve").stdin(Stdio::null());
+        // A model that is to be fetched was fetched before.
+        serve.args(["serve", "--offline"]).stdin(Stdio::null());
+        serve.env(STAGE_DIR, &place.0);
         serve.stdout(log.try_clone().map_err(cannot("use a file in /tmp"))?).stderr(log);
-        set_environment(&mut serve, &config, file, [&address, &http_address]);
+        set_environment(&mut serve, &config, files, [&address, &http_address]);
         let fds = vec![
             FdMapping { parent_fd: grpc.into(), child_fd: listen::FIRST_FD },
             FdMapping { parent_fd: http.into(), child_fd: listen::FIRST_FD + 1 },
@@ -175,8 +194,13 @@ impl Stage {
 }
 
 /// The settings over those of `file`, the listeners, and the parent's pipe.
-fn set_environment(serve: &mut Command, config: &Config, file: Option<&Path>, fronts: [&str; 2]) {
-    serve.env(CONFIG_VAR, file.unwrap_or(Path::new("")));
+fn set_environment(
+    serve: &mut Command,
+    config: &Config,
+    files: &[(&'static str, String)],
+    fronts: [&str; 2],
+) {
+    serve.envs(files.iter().map(|(name, value)| (name, value)));
     serve.env("PACELINE_SUPERVISOR__RUNTIME_DIR", &config.supervisor.runtime_dir);
     serve.env("PACELINE_GATEWAY__GRPC", fronts[0]).env("PACELINE_GATEWAY__HTTP", fronts[1]);
     // Only this process uses it, on this machine: it has no keys and no TLS.

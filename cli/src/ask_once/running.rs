@@ -1,0 +1,81 @@
+//! The running service of the configuration, if it serves the model that is asked.
+
+use std::path::Path;
+
+use paceline_client::Failure;
+use paceline_client::args::ServiceArgs;
+use paceline_client::channel::{ANSWER_TIMEOUT, Service, answered, operations, reachable};
+use paceline_client::own_service::settings::directory;
+use paceline_proto::v1::{ShowSettingsRequest, StatusRequest, StatusResponse};
+
+use super::same;
+use crate::args::RunArgs;
+use crate::serve::progress::ready;
+
+/// The service that runs in the configuration's runtime directory and serves this model now.
+///
+/// # Errors
+/// The API key of the environment, or the service's certificates, cannot be used.
+pub(super) async fn serving(args: &RunArgs) -> Result<Option<Service>, Failure> {
+    let file = args.config.config.as_deref();
+    // Without a service, or with one that does not answer, a private one is started.
+    let Ok((mut client, place)) = operations(file) else { return Ok(None) };
+    let status = answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await;
+    let Ok(status) = status else { return Ok(None) };
+    // A model that is not on this machine is served by none.
+    let Ok(model) = directory("the model", &args.model) else { return Ok(None) };
+    if !serves(&status, Path::new(&model)) {
+        return Ok(None);
+    }
+    let settings = client.show_settings(ShowSettingsRequest {});
+    let Ok(settings) = answered(settings, ANSWER_TIMEOUT, &place).await else { return Ok(None) };
+    let value = |key: &str| {
+        let found = settings.settings.iter().find(|setting| setting.key == key);
+        found.map(|setting| setting.value.clone()).unwrap_or_default()
+    };
+    // Its flags may name another address than the configuration.
+    let (address, cert) = (reachable(&value("gateway.grpc")), value("gateway.tls_cert"));
+    let service = match cert.is_empty() {
+        true => ServiceArgs { address: Some(address), ..ServiceArgs::default() },
+        false => ServiceArgs {
+            address: Some(format!("https://{address}")),
+            ca: Some(cert.into()),
+            ..ServiceArgs::default()
+        },
+    };
+    Service::find(&service).map(Some)
+}
+
+/// Whether a request for the model in this directory would be served now.
+fn serves(status: &StatusResponse, model: &Path) -> bool {
+    let served = status.target.as_ref().map(|target| target.model.as_str()).unwrap_or_default();
+    ready(status) && !served.is_empty() && same(Path::new(served), model)
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_proto::v1::{ProcessState, ProcessStatus};
+
+    use super::*;
+
+    #[test]
+    fn a_service_serves_the_model_of_its_directory_once_it_is_ready() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (model, link) = (dir.path().join("m"), dir.path().join("link"));
+        std::fs::create_dir(&model).expect("made");
+        std::os::unix::fs::symlink("m", &link).expect("linked");
+        let process = |state: ProcessState, model: &Path| {
+            let model = model.display().to_string();
+            Some(ProcessStatus { state: state.into(), model, ..ProcessStatus::default() })
+        };
+        let status = |state, served: &Path| StatusResponse {
+            gateway: process(ProcessState::Ready, Path::new("")),
+            target: process(state, served),
+            ..StatusResponse::default()
+        };
+        assert!(serves(&status(ProcessState::Ready, &model), &link), "the same directory");
+        assert!(!serves(&status(ProcessState::Ready, dir.path()), &model));
+        assert!(!serves(&status(ProcessState::Loading, &model), &model));
+        assert!(!serves(&status(ProcessState::Ready, Path::new("")), Path::new("")));
+    }
+}

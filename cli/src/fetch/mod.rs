@@ -1,0 +1,366 @@
+//! Models of a hub that are named and not on this machine: fetched before a service starts.
+//!
+//! 1. [`missing`] lists them.
+//! 2. `paceline-pull --plan` finds out what each takes on disk ([`plan`]).
+//! 3. [`estimate`] computes what each takes in memory.
+//! 4. A line for each shows both, and whether it fits. What does not fit is refused before a byte is
+//!    fetched.
+//! 5. `paceline-pull` fetches, with its own progress on standard error.
+
+pub mod estimate;
+pub mod plan;
+
+use std::io;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt as _, FdMapping};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_client::failure::{INTERRUPTED, RUN, UNREACHABLE, USAGE};
+use paceline_client::print::bytes;
+use paceline_client::program::beside;
+use paceline_client::{Failure, Screen};
+use paceline_process::checkpoints::{ModelName, ModelPlaces, ModelRef, demo_dir};
+use paceline_process::config::{AUTO_DRAFTER, Config, Device, Source, WITHOUT_DIRECTORY};
+use paceline_process::lifecycle::PARENT_FD;
+use paceline_process::{Loaded, platform};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use self::estimate::{MemoryEstimate, WeightForm};
+use self::plan::{PullPlan, local_model};
+
+/// Key of the served model.
+const TARGET: &str = "target.model";
+/// Key of the drafters.
+const DRAFTER: &str = "drafter.model";
+/// Descriptor in the pull by which it notices the end of this process.
+const PIPE_FD: i32 = 3;
+/// Longest wait for a plan. The pull's own timeouts for a hub that does not answer are shorter.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest wait for the worker that reports device and memory.
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A model of a hub that is named and not on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingModel {
+    /// Key of the setting that names it.
+    pub key: &'static str,
+    /// Name of the model.
+    pub name: ModelName,
+    /// Whether nothing starts without it. A drafter of the configuration costs speed alone.
+    pub is_required: bool,
+}
+
+/// The device of the models and its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DeviceMemory {
+    on_gpu: bool,
+    usable: Option<u64>,
+}
+
+/// A model that is to be fetched.
+struct Planned {
+    model: MissingModel,
+    plan: PullPlan,
+}
+
+/// The models of a hub that this configuration needs and that are not on this machine. Of several
+/// drafters, those before the first one that is there.
+pub fn missing(places: &ModelPlaces, loaded: &Loaded) -> Vec<MissingModel> {
+    let mut missing: Vec<MissingModel> = vec![];
+    let absent = |text: &str| match ModelRef::parse(text) {
+        ModelRef::Named(name) => {
+            Some(name).filter(|_| places.locate(&ModelRef::parse(text)).is_err())
+        }
+        _ => None,
+    };
+    if let Some(name) = absent(&loaded.config.target.model) {
+        missing.push(MissingModel { key: TARGET, name, is_required: true });
+    }
+    let is_required = loaded.source(DRAFTER) == Source::Flag;
+    for text in loaded.config.drafter.model.names() {
+        let is_built_in =
+            text.is_empty() || text == AUTO_DRAFTER || WITHOUT_DIRECTORY.contains(&text.as_str());
+        if is_built_in || places.locate(&ModelRef::parse(text)).is_ok() {
+            break;
+        }
+        let name = absent(text).filter(|name| missing.iter().all(|other| other.name != *name));
+        missing.extend(name.map(|name| MissingModel { key: DRAFTER, name, is_required }));
+    }
+    missing
+}
+
+/// Fetches the models of a hub that this configuration needs and that are not on this machine.
+/// `stop` resolves when a person asks to stop.
+///
+/// # Errors
+/// A model that is required cannot be fetched, does not fit, or must not be fetched (`offline`); the
+/// person stopped it.
+pub async fn fetch_missing(
+    loaded: &Loaded,
+    offline: bool,
+    screen: &mut Screen,
+    mut stop: impl AsyncFnMut(),
+) -> Result<(), Failure> {
+    let missing = missing(&ModelPlaces::of_user(), loaded);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if offline {
+        return missing.iter().find(|model| model.is_required).map_or(Ok(()), |model| {
+            let name = &model.name;
+            Err(Failure::measuring(RUN, format!(
+                "{}: {name} is not on this machine, and --offline forbids to fetch it; run `paceline pull {name}` with a network",
+                model.key
+            )))
+        });
+    }
+    let fetch = async {
+        let planned = plan_all(missing, loaded, screen).await?;
+        for Planned { model, .. } in &planned {
+            let outcome = pull(&model.name).await;
+            unless_optional(model, outcome, screen)?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        biased;
+        outcome = fetch => outcome,
+        // The pull ends with the pipe that is dropped with it.
+        () = stop() => Err(Failure::interrupted()),
+    }
+}
+
+/// The models that are fetched: all that are required, and of the others those that can be.
+async fn plan_all(
+    missing: Vec<MissingModel>,
+    loaded: &Loaded,
+    screen: &mut Screen,
+) -> Result<Vec<Planned>, Failure> {
+    let config = &loaded.config;
+    let device = device_memory(loaded).await;
+    let mut planned: Vec<Planned> = vec![];
+    // Memory of the models that are here already counts, too.
+    let mut taken = present_bytes(&missing, config, device.on_gpu);
+    for model in missing {
+        let asked = match same_directory(&model) {
+            None => plan::ask(&model.name, PLAN_TIMEOUT).await,
+            Some(failure) => Err(failure),
+        };
+        let plan = match asked {
+            Ok(plan) => plan,
+            Err(failure) => {
+                unless_optional(&model, Err(failure), screen)?;
+                continue;
+            }
+        };
+        let form = match model.key {
+            TARGET => WeightForm::of_target(config, device.on_gpu),
+            _ => WeightForm::of_drafter(config, device.on_gpu),
+        };
+        let mut memory = MemoryEstimate::of(&plan.config, plan.weight_bytes, form, config);
+        if model.key == DRAFTER {
+            // Its KV is small, and counted in its worker.
+            memory.kv_bytes = 0;
+        }
+        let before: u64 = planned.iter().map(|one| one.plan.fetch_bytes).sum();
+        let refusal = refusal(&model, &plan, &memory, taken, before, device);
+        screen.note(&announcement(&model, &plan, &memory, device, refusal.is_none()));
+        match refusal {
+            None => {
+                taken = taken.saturating_add(memory.total());
+                planned.push(Planned { model, plan });
+            }
+            Some(why) => unless_optional(&model, Err(Failure::measuring(RUN, why)), screen)?,
+        }
+    }
+    Ok(planned)
+}
+
+/// The failure of a name that a directory here has, too. Such a name means the model of the hub, and
+/// who wrote it most likely meant the directory.
+fn same_directory(model: &MissingModel) -> Option<Failure> {
+    let MissingModel { key, name, .. } = model;
+    Path::new(&name.to_string()).is_dir().then(|| {
+        Failure::usage(format!(
+            "{key}: {name} is the name of a model of a hub that is not on this machine, and of a directory here; write ./{name} for the directory, or run `paceline pull {name}` for the model"
+        ))
+    })
+}
+
+/// The failure of a model that is required; a note if the service can do without it.
+fn unless_optional(
+    model: &MissingModel,
+    outcome: Result<(), Failure>,
+    screen: &mut Screen,
+) -> Result<(), Failure> {
+    match outcome {
+        Err(failure) if !model.is_required && failure.exit != INTERRUPTED => {
+            let name = &model.name;
+            screen.note(&format!(
+                "warning: {}; requests are served without the drafter {name}",
+                failure.message
+            ));
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+/// Bytes in memory of the target, if it is on this machine.
+fn present_bytes(missing: &[MissingModel], config: &Config, on_gpu: bool) -> u64 {
+    if missing.iter().any(|model| model.key == TARGET) {
+        return 0;
+    }
+    let local = config.model_dir().ok().and_then(|dir| local_model(&dir));
+    local.map_or(0, |(model, stored)| {
+        let form = WeightForm::of_target(config, on_gpu);
+        MemoryEstimate::of(&model, stored, form, config).total()
+    })
+}
+
+/// The lines about a model before it is fetched.
+fn announcement(
+    model: &MissingModel,
+    plan: &PullPlan,
+    memory: &MemoryEstimate,
+    device: DeviceMemory,
+    fits: bool,
+) -> String {
+    let MissingModel { key, name, .. } = model;
+    let free = plan.free_bytes.map_or_else(|| "unknown".to_owned(), bytes);
+    let usable = device.usable.map_or_else(|| "unknown".to_owned(), bytes);
+    let kv = match memory.kv_bytes {
+        0 => String::new(),
+        kv => format!(" and {} of KV for a conversation", bytes(kv)),
+    };
+    let (place, verdict) = match (device.on_gpu, fits) {
+        (true, true) => ("GPU", "fits"),
+        (false, true) => ("CPU", "fits"),
+        (true, false) => ("GPU", "does not fit"),
+        (false, false) => ("CPU", "does not fit"),
+    };
+    format!(
+        "{name} is not on this machine ({key}); it is fetched from {}\n  disk    {} to fetch in {} files, {free} free\n  memory  about {} of weights ({}){kv}; {usable} can be used now\n  {verdict} this machine ({place})",
+        plan.hub,
+        bytes(plan.fetch_bytes),
+        plan.files.len(),
+        bytes(memory.weight_bytes),
+        memory.form,
+    )
+}
+
+/// Why a model is not fetched; `None` if it fits. `taken`: bytes in memory of the other models;
+/// `before`: bytes that are fetched before it.
+fn refusal(
+    model: &MissingModel,
+    plan: &PullPlan,
+    memory: &MemoryEstimate,
+    taken: u64,
+    before: u64,
+    device: DeviceMemory,
+) -> Option<String> {
+    let MissingModel { key, name, .. } = model;
+    let on_disk = plan.fetch_bytes.saturating_add(before);
+    if !plan.has_room || plan.free_bytes.is_some_and(|free| on_disk > free) {
+        return Some(format!(
+            "{key}: {name} does not fit the disk: {} are to be fetched into {}, where {} are free; nothing was fetched. Make room, or set XDG_CACHE_HOME to another file system",
+            bytes(on_disk),
+            plan.directory,
+            bytes(plan.free_bytes.unwrap_or(0)),
+        ));
+    }
+    let usable = device.usable?;
+    let needed = memory.total().saturating_add(taken);
+    let others = match taken {
+        0 => String::new(),
+        taken => format!(", beside {} of the other model", bytes(taken)),
+    };
+    (needed > usable).then(|| {
+        format!(
+            "{key}: {name} does not fit this machine: it takes about {} of memory ({}){others}, of which {} can be used now; nothing was fetched. Choose a smaller model or one with fewer bits, or end other programs",
+            bytes(memory.total()),
+            memory.form,
+            bytes(usable),
+        )
+    })
+}
+
+/// Device and memory as the worker finds them: it is asked about the embedded model, which is small.
+/// Without that the system's own figures.
+async fn device_memory(loaded: &Loaded) -> DeviceMemory {
+    if let Some(object) = inspected(loaded).await {
+        let machine = &object["machine"];
+        return DeviceMemory {
+            on_gpu: machine["device"] == "gpu",
+            usable: machine["usable_bytes"].as_u64(),
+        };
+    }
+    let on_gpu = match loaded.config.target.device {
+        Device::Gpu => true,
+        Device::Cpu => false,
+        Device::Auto => cfg!(target_os = "macos"),
+    };
+    DeviceMemory { on_gpu, usable: platform::available_memory() }
+}
+
+async fn inspected(loaded: &Loaded) -> Option<Value> {
+    let mut worker = Command::new(beside("paceline-target").ok()?);
+    worker.arg("--inspect").arg(demo_dir("target")?).envs(loaded.variables());
+    worker.stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(DEVICE_TIMEOUT, worker.output()).await.ok()?.ok()?;
+    serde_json::from_slice(&output.stdout).ok()
+}
+
+/// Fetches a model. Its progress goes to standard error.
+async fn pull(name: &ModelName) -> Result<(), Failure> {
+    let program = beside("paceline-pull")?;
+    let cannot = |error: io::Error| {
+        Failure::refused_here(format!("cannot start {}: {error}", program.display()))
+    };
+    let (read_end, _write_end) = io::pipe().map_err(cannot)?;
+    let mut command = std::process::Command::new(&program);
+    command.arg(name.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+    command.env(PARENT_FD, PIPE_FD.to_string());
+    let pipe = FdMapping { parent_fd: read_end.into(), child_fd: PIPE_FD };
+    command.fd_mappings(vec![pipe]).map_err(|error| cannot(io::Error::other(error)))?;
+    let child = Command::from(command).spawn().map_err(cannot)?;
+    let mut pull = RunningPull(child);
+    let status = pull.0.wait().await.map_err(cannot)?;
+    ended(name, status)
+}
+
+/// A pull that is ended with this value, as by a Ctrl-C of its own: what it fetched is kept.
+struct RunningPull(Child);
+
+impl Drop for RunningPull {
+    fn drop(&mut self) {
+        // No id once its end was read.
+        if let Some(pid) = self.0.id() {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
+        }
+    }
+}
+
+fn ended(name: &ModelName, status: ExitStatus) -> Result<(), Failure> {
+    use std::os::unix::process::ExitStatusExt as _;
+    let message = format!("{name} could not be fetched, for the reason above");
+    let as_signal = |signal: Signal| Some(signal as i32);
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) if code == i32::from(USAGE) => Err(Failure::usage(message)),
+        Some(code) if code == i32::from(UNREACHABLE) => Err(Failure::unreachable(message)),
+        Some(_) => Err(Failure::measuring(RUN, message)),
+        // A terminal sends Ctrl-C to the pull, too.
+        None if [Signal::SIGINT, Signal::SIGTERM].map(as_signal).contains(&status.signal()) => {
+            Err(Failure::interrupted())
+        }
+        None => Err(Failure::measuring(RUN, format!("{name} could not be fetched: {status}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

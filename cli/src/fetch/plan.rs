@@ -1,0 +1,83 @@
+//! The plan of a pull, as `paceline-pull --plan --json` prints it, and what a model on this machine
+//! has in its place.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use paceline_client::Failure;
+use paceline_client::failure::{RUN, UNREACHABLE, USAGE};
+use paceline_client::program::beside;
+use paceline_process::checkpoints::ModelName;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::process::Command;
+
+/// Most bytes of the configuration of a model that are read.
+const MAX_CONFIG_BYTES: u64 = 8 << 20;
+
+/// What a pull would do.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct PullPlan {
+    /// Address of the hub.
+    pub hub: String,
+    /// Directory that the model will have.
+    pub directory: String,
+    /// The files that serving needs.
+    pub files: Vec<Value>,
+    /// Bytes that are to be fetched.
+    pub fetch_bytes: u64,
+    /// Bytes of the files with weights.
+    pub weight_bytes: u64,
+    /// Bytes that are free on the file system, if it tells.
+    pub free_bytes: Option<u64>,
+    /// Whether there is room for the bytes that are to be fetched.
+    pub has_room: bool,
+    /// The model's config.json.
+    pub config: Value,
+}
+
+/// Asks for the plan of this model.
+///
+/// # Errors
+/// The hub does not answer or refuses, or nothing is there and the network is not to be used.
+pub async fn ask(name: &ModelName, timeout: Duration) -> Result<PullPlan, Failure> {
+    let program = beside("paceline-pull")?;
+    let mut command = Command::new(&program);
+    command.args([&name.to_string(), "--plan", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(timeout, command.output()).await.map_err(|_| {
+        let seconds = timeout.as_secs();
+        Failure::unreachable(format!("the hub did not describe {name} within {seconds} s"))
+    })?;
+    let output = output.map_err(|error| {
+        Failure::refused_here(format!("cannot start {}: {error}", program.display()))
+    })?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    let words = words.trim().trim_start_matches("paceline pull: ").to_owned();
+    let failed = |message: String| match output.status.code() {
+        Some(code) if code == i32::from(USAGE) => Failure::usage(message),
+        Some(code) if code == i32::from(UNREACHABLE) => Failure::unreachable(message),
+        _ => Failure::measuring(RUN, message),
+    };
+    if !output.status.success() {
+        return Err(failed(if words.is_empty() { output.status.to_string() } else { words }));
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| failed(format!("the plan for {name} is no JSON of ours: {error}")))
+}
+
+/// Configuration and bytes of weights of a model in this directory; `None` if it cannot be read.
+pub fn local_model(dir: &Path) -> Option<(Value, u64)> {
+    let mut text = vec![];
+    let file = File::open(dir.join("config.json")).ok()?;
+    file.take(MAX_CONFIG_BYTES).read_to_end(&mut text).ok()?;
+    let entries = std::fs::read_dir(dir).ok()?.flatten();
+    let weights = entries
+        .filter(|entry| entry.path().extension().is_some_and(|end| end == "safetensors"))
+        // Files of the Hugging Face cache are links.
+        .filter_map(|entry| std::fs::metadata(entry.path()).ok());
+    let stored = weights.map(|meta| meta.len()).fold(0, u64::saturating_add);
+    Some((serde_json::from_slice(&text).ok()?, stored))
+}
