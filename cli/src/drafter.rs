@@ -26,7 +26,15 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// No supervisor answers, the configuration cannot be used, or the order is not carried out.
 pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let (wait, model) = match &args.command {
+    screen.text(&carry_out(&args.command).await?)
+}
+
+/// Carries out the order, and returns a line about the drafter as it is then.
+///
+/// # Errors
+/// As [`run`].
+pub async fn carry_out(command: &DrafterCommand) -> Result<String, Failure> {
+    let (wait, model) = match command {
         DrafterCommand::Start(change) | DrafterCommand::Swap(change) => {
             (&change.wait, directory(change.model.as_deref())?)
         }
@@ -35,7 +43,7 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
     let (mut client, place) = operations(wait.config.config.as_deref())?;
     let timeout_ms = timeout_ms(wait);
     let order = async {
-        match args.command {
+        match command {
             DrafterCommand::Start(_) => {
                 client.start_drafter(StartDrafterRequest { model, timeout_ms }).await
             }
@@ -46,7 +54,7 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
         }
     };
     let drafter = answered(order, answer_timeout(wait), &place).await?.drafter.unwrap_or_default();
-    screen.text(&line("drafter", &drafter))
+    Ok(line("drafter", &drafter))
 }
 
 /// The wait for an answer to an order, for which the service waits itself.

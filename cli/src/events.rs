@@ -70,6 +70,19 @@ async fn next(config: Option<&Path>) -> Result<Streaming<Event>, Failure> {
     }
 }
 
+/// The past events, oldest first, `last` at most.
+///
+/// # Errors
+/// No supervisor answers, the stream breaks, or the configuration cannot be used.
+pub async fn past(config: Option<&Path>, last: u32) -> Result<Vec<Event>, Failure> {
+    let mut stream = open(config, false, last).await?;
+    let mut events = Vec::new();
+    while let Some(event) = stream.message().await.map_err(|status| Failure::refused(&status))? {
+        events.push(event);
+    }
+    Ok(events)
+}
+
 async fn open(config: Option<&Path>, follow: bool, last: u32) -> Result<Streaming<Event>, Failure> {
     let (mut client, place) = operations(config)?;
     let request = EventsRequest { follow, last: Some(last) };
@@ -77,7 +90,7 @@ async fn open(config: Option<&Path>, follow: bool, last: u32) -> Result<Streamin
 }
 
 /// JSON object of an event for `--json`, as its line in the file has it.
-fn object(event: &Event) -> Value {
+pub fn object(event: &Event) -> Value {
     let Event { time, term, number, kind, subject, epoch, from, to, cause } = event;
     json!({
         "time": time, "term": term, "number": number, "kind": kind, "subject": subject, "epoch": epoch,
@@ -86,6 +99,11 @@ fn object(event: &Event) -> Value {
 }
 
 fn line(event: &Event) -> String {
+    format!("{} {}\n", event.time, change(event).replace('\n', "\n    "))
+}
+
+/// The change and its cause, without the time.
+pub fn change(event: &Event) -> String {
     let life = if event.epoch == 0 { String::new() } else { format!(" {}", event.epoch) };
     let what = match (event.from.as_str(), event.to.as_str()) {
         ("", to) => to.to_owned(),
@@ -97,7 +115,7 @@ fn line(event: &Event) -> String {
         _ => format!("{}{life}", event.subject),
     };
     let cause = if event.cause.is_empty() { String::new() } else { format!(": {}", event.cause) };
-    format!("{} {subject} {what}{}\n", event.time, cause.replace('\n', "\n    "))
+    format!("{subject} {what}{cause}")
 }
 
 #[cfg(test)]

@@ -23,6 +23,14 @@ const STATUS_POLL: Duration = Duration::from_millis(50);
 /// No supervisor answers, the configuration cannot be used, or the order is not carried out in
 /// time.
 pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure> {
+    screen.text(&carry_out(args).await?)
+}
+
+/// Restarts the process, and returns a line about it as it is then.
+///
+/// # Errors
+/// As [`run`].
+pub async fn carry_out(args: &RestartArgs) -> Result<String, Failure> {
     let (name, process) = match args.process {
         Process::Gateway => ("gateway", v1::Process::Gateway),
         Process::Target => ("target", v1::Process::Target),
@@ -43,7 +51,7 @@ pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure>
         Process::Supervisor => successor(config, answer.term, &clock, limit(&args.wait)).await?,
         _ => answer.process.unwrap_or_default(),
     };
-    screen.text(&line(name, &restarted))
+    Ok(line(name, &restarted))
 }
 
 /// Waits for a supervisor of a later term than `term` whose target serves.

@@ -7,8 +7,8 @@ use std::path::Path;
 use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
 use paceline_client::print::{bytes, share};
 use paceline_client::{Failure, Screen, program};
-use paceline_process::Loaded;
 use paceline_process::config::Config;
+use paceline_process::{Loaded, RuntimeDir};
 use paceline_proto::v1::{
     KvReduction, KvStatus, LinkStatus, ProcessStatus, RefusedDrafter, StatusRequest, StatusResponse,
 };
@@ -27,7 +27,8 @@ pub async fn run(args: &ShowArgs, screen: &mut Screen) -> Result<(), Failure> {
         return screen.text(&format!("{}\n", object(&status)));
     }
     let Loaded { config, .. } = Loaded::find(config)?;
-    screen.text(&format!("{}{}", table(&status), long_drafts(&config, &status)))
+    let logs = format!("logs in {}\n", RuntimeDir::locate(&config)?.path().display());
+    screen.text(&format!("{}{}{logs}", table(&status), long_drafts(&config, &status)))
 }
 
 async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
@@ -96,7 +97,7 @@ pub fn refusal(refused: &RefusedDrafter) -> String {
 }
 
 /// The table for people.
-fn table(status: &StatusResponse) -> String {
+pub fn table(status: &StatusResponse) -> String {
     let named = [
         ("gateway", &status.gateway),
         ("supervisor", &status.supervisor),
@@ -222,7 +223,8 @@ pub fn model(process: &ProcessStatus) -> String {
     }
 }
 
-fn uptime(seconds: f64) -> String {
+/// A duration for people.
+pub fn uptime(seconds: f64) -> String {
     let seconds = seconds as u64;
     match seconds {
         0..60 => format!("{seconds} s"),
