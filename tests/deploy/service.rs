@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use paceline_tests::{programs, repository};
@@ -137,6 +137,7 @@ impl Drop for Home {
 }
 
 /// The files that `install --dry-run` prints.
+#[cfg(target_os = "linux")]
 fn dry_run(home: &Home, flags: &str) -> Vec<(String, String)> {
     let text = home.works(&format!("service install --dry-run{flags}"));
     let (files, _) = text.split_once("== run\n").expect("files, then orders");
@@ -157,7 +158,7 @@ fn installed_units_pass_the_check_of_systemd_for_users_and_for_the_machine() {
         let units = files.iter().filter(|(path, _)| !path.ends_with(".conf"));
         let units: Vec<PathBuf> = units
             .map(|(path, text)| {
-                let place = dir.path().join(Path::new(path).file_name().expect("a name"));
+                let place = dir.path().join(std::path::Path::new(path).file_name().expect("a name"));
                 fs::write(&place, text).expect("written");
                 place
             })

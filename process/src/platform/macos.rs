@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{SockType, getsockopt, setsockopt, sockopt};
@@ -33,9 +33,10 @@ pub(super) fn process_start(pid: u32) -> Option<u64> {
 }
 
 pub(super) fn process_age(pid: u32) -> Option<Duration> {
-    let started = SystemTime::UNIX_EPOCH + Duration::from_micros(process_start(pid)?);
+    // The kernel notes the start by the wall clock.
+    let now = Duration::from(nix::time::clock_gettime(ClockId::CLOCK_REALTIME).ok()?);
     // After a step of the wall clock backwards the age is unknown, and the least is taken.
-    Some(started.elapsed().unwrap_or_default())
+    Some(now.saturating_sub(Duration::from_micros(process_start(pid)?)))
 }
 
 pub(super) fn process_stopped(pid: u32) -> bool {

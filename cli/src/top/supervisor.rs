@@ -1,0 +1,127 @@
+//! The supervisor's side: snapshots, events and orders, by its Operations service.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use paceline_client::Failure;
+use paceline_client::args::ConfigArg;
+use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
+use paceline_process::task;
+use paceline_proto::v1::{Event, EventsRequest, StatusRequest, StatusResponse};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::gateway::GatewayFigures;
+use super::order::Order;
+use super::state::Input;
+use crate::args::{DrafterChange, DrafterCommand, DrainArgs, RestartArgs, WaitArgs};
+use crate::{drafter, drain, events, restart};
+
+/// Time between two snapshots.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two questions to the gateway, which has a number for every 2 s.
+const THROUGHPUT_INTERVAL: Duration = Duration::from_secs(2);
+/// Time between two tries to follow the events.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+/// Past events that are read: enough to know whether the service was drained.
+const PAST_EVENTS: u32 = 1_000;
+
+/// Which service: the configuration file, as the flag names it.
+pub type ConfigFile = Option<PathBuf>;
+
+/// One snapshot.
+///
+/// # Errors
+/// No supervisor answers, or the configuration cannot be used.
+pub async fn status(config: &ConfigFile) -> Result<StatusResponse, Failure> {
+    let (mut client, place) = operations(config.as_deref())?;
+    answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await
+}
+
+/// The past events, oldest first.
+///
+/// # Errors
+/// As [`status`], or the stream breaks.
+pub async fn past_events(config: &ConfigFile) -> Result<Vec<Event>, Failure> {
+    events::past(config.as_deref(), PAST_EVENTS).await
+}
+
+/// Sends snapshots, events and throughput to `to` until the tasks are aborted.
+pub fn follow(
+    config: &ConfigFile,
+    figures: GatewayFigures,
+    to: &mpsc::Sender<Input>,
+) -> Vec<JoinHandle<()>> {
+    vec![
+        task::spawn("snapshots", send_snapshots(config.clone(), to.clone())),
+        task::spawn("events", send_events(config.clone(), to.clone())),
+        task::spawn("throughput", send_throughput(figures, to.clone())),
+    ]
+}
+
+async fn send_snapshots(config: ConfigFile, to: mpsc::Sender<Input>) {
+    loop {
+        let status = status(&config).await.map(Box::new).map_err(|failure| failure.to_string());
+        if to.send(Input::Status(status)).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(STATUS_INTERVAL).await;
+    }
+}
+
+async fn send_events(config: ConfigFile, to: mpsc::Sender<Input>) {
+    loop {
+        // Why there is none is said by the snapshots.
+        let _ = send_events_once(&config, &to).await;
+        if to.is_closed() {
+            return;
+        }
+        tokio::time::sleep(RECONNECT_INTERVAL).await;
+    }
+}
+
+async fn send_events_once(config: &ConfigFile, to: &mpsc::Sender<Input>) -> Result<(), Failure> {
+    let (mut client, place) = operations(config.as_deref())?;
+    let request = EventsRequest { follow: true, last: Some(PAST_EVENTS) };
+    let mut stream = answered(client.events(request), ANSWER_TIMEOUT, &place).await?;
+    if to.send(Input::EventsBegin).await.is_err() {
+        return Ok(());
+    }
+    while let Ok(Some(event)) = stream.message().await {
+        if to.send(Input::Changed(Box::new(event))).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn send_throughput(figures: GatewayFigures, to: mpsc::Sender<Input>) {
+    while to.send(Input::Throughput(figures.throughput().await)).await.is_ok() {
+        tokio::time::sleep(THROUGHPUT_INTERVAL).await;
+    }
+}
+
+/// Carries an order out, and returns a line about its end.
+///
+/// # Errors
+/// Why it was not carried out, in words.
+pub async fn carry_out(order: Order, config: ConfigFile) -> Result<String, String> {
+    let wait = WaitArgs { timeout: None, config: ConfigArg { config } };
+    let change = |model: Option<String>| DrafterChange { model, wait: wait.clone() };
+    let named = |model: String| Some(model).filter(|model| !model.is_empty());
+    let line = match order {
+        Order::Restart(process) => {
+            restart::carry_out(&RestartArgs { process, now: false, drain: false, wait }).await
+        }
+        Order::StartDrafter => drafter::carry_out(&DrafterCommand::Start(change(None))).await,
+        Order::StopDrafter => drafter::carry_out(&DrafterCommand::Stop(wait)).await,
+        Order::SwapDrafter { model } => {
+            drafter::carry_out(&DrafterCommand::Swap(change(named(model)))).await
+        }
+        Order::Drain => drain::carry_out(&DrainArgs { undo: false, wait }).await.map(str::to_owned),
+        Order::Undrain => {
+            drain::carry_out(&DrainArgs { undo: true, wait }).await.map(str::to_owned)
+        }
+    };
+    line.map_err(|failure| failure.to_string())
+}
