@@ -376,15 +376,22 @@ fn model_with_a_tensor_twice() {
 }
 
 #[test]
+fn a_model_that_was_not_pulled_and_may_not_be_fetched() {
+    let mut stack = Stack::new("target.model = \"no-such/model\"\n");
+    stack.env("HF_HUB_OFFLINE", "1");
+    stack.serve();
+    assert_eq!(stack.serve_ended(), Some(69), "{}", stack.serve_log());
+    let said = stack.serve_log();
+    assert!(said.contains("paceline pull no-such/model"), "{said}");
+    stack.sweep();
+}
+
+#[test]
 fn configurations() {
     for (settings, words) in [
         ("limits.qeue = 3\n", &["limits.qeue", "limits.queue"][..]),
         ("limits.queue = \"many\"\n", &["limits.queue"][..]),
         ("target.model = \"/nowhere/model\"\n", &["target.model", "/nowhere/model"][..]),
-        (
-            "target.model = \"no-such/model\"\n",
-            &["target.model", "paceline pull no-such/model"][..],
-        ),
         ("kv.hidden_window = 70000\n", &["kv.hidden_window", "65536"][..]),
     ] {
         let mut stack = Stack::new(settings);

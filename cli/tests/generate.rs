@@ -504,7 +504,7 @@ fn exit_codes_of_the_program() {
         (&["events", "--follow"], &config, 3, "supervisor.sock"),
         (&["restart", "target"], &config, 3, "supervisor.sock"),
         (&["drain"], &config, 3, "supervisor.sock"),
-        (&["top"], &config, 1, "not in this version yet"),
+        (&["top"], &config, 2, "paceline top --once"),
     ];
     for (words, config, code, expected) in cases {
         let (found, stderr) = run(words, config);

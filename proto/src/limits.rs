@@ -38,6 +38,9 @@ const MAX_REQUESTS: u32 = 1 << 16;
 /// Stop ids, biases, settings, buckets and the like: a few dozen, at most 1,024 by the contract.
 const MAX_FEW: u32 = 1 << 12;
 
+/// Settings of a message: each API key may have a class of its own.
+const MAX_SETTINGS: u32 = 16_384;
+
 /// Most elements of a repeated field in one message, by the message's full name and the field's
 /// name. A test checks that each repeated field of a service's messages has its row.
 pub(crate) const FIELDS: &[(&str, &str, u32)] = &[
@@ -58,6 +61,10 @@ pub(crate) const FIELDS: &[(&str, &str, u32)] = &[
     ("paceline.v1.CountTokensResponse", "token_ids", MAX_TOKEN_IDS),
     ("paceline.v1.GetModelResponse", "stop_token_ids", MAX_FEW),
     ("paceline.v1.PolicyResponse", "policy", MAX_FEW),
+    ("paceline.v1.ShowSettingsResponse", "settings", MAX_SETTINGS),
+    ("paceline.v1.ChangeSettingsRequest", "set", MAX_SETTINGS),
+    ("paceline.v1.ChangeSettingsRequest", "unset", MAX_SETTINGS),
+    ("paceline.v1.ChangeSettingsResponse", "changes", MAX_SETTINGS),
     ("paceline.v1.StatusResponse", "refused_drafters", MAX_FEW),
     ("paceline.v1.RoutingStatus", "policy", MAX_FEW),
     ("paceline.v1.RoutingStatus", "routes", MAX_FEW),
