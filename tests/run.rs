@@ -13,7 +13,7 @@ use std::time::Duration;
 use hub::{Hub, Model};
 use nix::sys::signal::Signal;
 use paceline_tests::model::{Weights, single};
-use paceline_tests::{Stack, repository, signal, wait};
+use paceline_tests::{Stack, programs, repository, signal, wait};
 use serde_json::Value;
 
 /// The embedded target, as users name it.
@@ -322,6 +322,17 @@ fn flags_of_serve_are_settings_and_survive_restarts() {
         flag("3"),
     ];
     assert_eq!(settings(), expected);
+    // The command line asks the service for its address, whatever the configuration says.
+    let config = stack.path("elsewhere.toml");
+    let text = format!(
+        "[supervisor]\nruntime_dir = {:?}\n[gateway]\ngrpc = {:?}\n",
+        stack.run_dir(),
+        other.address()
+    );
+    std::fs::write(&config, text).expect("written");
+    let mut ask = Command::new(programs().join("paceline"));
+    ask.args(["generate", "--message", "List fruits.", "--max-tokens", "4", "--config"]);
+    assert!(!done(&ask.arg(&config).output().expect("it runs")).0.trim().is_empty());
     for process in ["supervisor", "gateway"] {
         let before = stack.pid(process);
         let output = stack.paceline(&["restart", process], "");

@@ -93,7 +93,7 @@ fn is_image(line: &str) -> bool {
 impl ChatSession {
     /// Connects to the service.
     async fn begin(args: &ChatArgs) -> Result<Self, Failure> {
-        let service = Service::find(&args.service)?;
+        let service = Service::find(&args.service).await?;
         let client = service.connect().await?;
         let system = args.system.iter().map(|text| message::text("system", text.clone()));
         Ok(Self {

@@ -53,7 +53,7 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
 
 async fn answer(args: &GenerateArgs, screen: &mut Screen) -> Result<Vec<Answer>, Failure> {
     let request = Ask::from_args(args)?;
-    let service = Service::find(&args.service)?;
+    let service = Service::find(&args.service).await?;
     let mut client = service.connect().await?;
     let address = service.address;
     let mut stream = request.send(&mut client, &address).await?;

@@ -5,11 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_process::config::{GatewayConfig, Source};
 use paceline_process::environment::env;
 use paceline_process::socket::{STREAM_WINDOW, connection_window};
 use paceline_process::{Loaded, RuntimeDir, socket};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{ShowSettingsRequest, ShowSettingsResponse};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -23,6 +25,10 @@ use crate::failure::{Failure, no_service_at, root_cause};
 const STREAMS: u32 = 128;
 /// Longest wait for an answer of the supervisor to a question. Orders have times of their own.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the address of the service that runs; then the configuration's is taken.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Key of the address of the service.
+const GRPC: &str = "gateway.grpc";
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Environment variable with the API key.
@@ -95,12 +101,54 @@ pub struct Service {
     key: Key,
 }
 
+/// The addresses and the certificates of the service in the runtime directory of a configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OwnAddresses {
+    /// Address that gRPC listens on.
+    pub grpc: String,
+    /// Address that HTTP listens on. Empty: no HTTP.
+    pub http: String,
+    /// File with the certificates of both. Empty: no TLS.
+    pub tls_cert: String,
+}
+
+impl OwnAddresses {
+    /// As the running service has them: its flags may name others than the configuration. Without an
+    /// answer, and if the environment names an address, those of the configuration.
+    pub async fn find(loaded: &Loaded) -> Self {
+        let GatewayConfig { grpc, http, tls_cert, .. } = loaded.config.gateway.clone();
+        let configured = Self { grpc, http, tls_cert };
+        if loaded.source(GRPC) == Source::Environment {
+            return configured;
+        }
+        let Ok((mut client, place)) = operations_of(loaded) else { return configured };
+        let settings = client.show_settings(ShowSettingsRequest {});
+        match answered(settings, ADDRESS_TIMEOUT, &place).await {
+            Ok(shown) => Self::of(&shown).unwrap_or(configured),
+            // One of an earlier version, or one that hangs.
+            Err(_) => configured,
+        }
+    }
+
+    fn of(shown: &ShowSettingsResponse) -> Option<Self> {
+        let value = |key: &str| {
+            let found = shown.settings.iter().find(|setting| setting.key == key);
+            found.map(|setting| setting.value.clone())
+        };
+        Some(Self {
+            grpc: value(GRPC)?,
+            http: value("gateway.http")?,
+            tls_cert: value("gateway.tls_cert")?,
+        })
+    }
+}
+
 impl Service {
-    /// By `--address`, else `gateway.grpc`, with TLS if one of them requires it.
+    /// By `--address`, else the one that runs, else `gateway.grpc`, with TLS if that one requires it.
     ///
     /// # Errors
     /// The configuration, the key or the certificates cannot be used.
-    pub fn find(args: &ServiceArgs) -> Result<Self, Failure> {
+    pub async fn find(args: &ServiceArgs) -> Result<Self, Failure> {
         let (address, tls, own) = match &args.address {
             Some(address) => {
                 let (plain, tls) = match address.strip_prefix("https://") {
@@ -110,9 +158,10 @@ impl Service {
                 (plain.trim_end_matches('/').to_owned(), tls, None)
             }
             None => {
-                let gateway = Loaded::find(args.config.config.as_deref())?.config.gateway;
-                let own = Some(gateway.tls_cert).filter(|path| !path.is_empty());
-                (reachable(&gateway.grpc), own.is_some(), own)
+                let loaded = Loaded::find(args.config.config.as_deref())?;
+                let OwnAddresses { grpc, tls_cert, .. } = OwnAddresses::find(&loaded).await;
+                let own = Some(tls_cert).filter(|path| !path.is_empty());
+                (reachable(&grpc), own.is_some(), own)
             }
         };
         if args.ca.is_some() && !tls {
@@ -167,7 +216,10 @@ pub fn reachable(listening: &str) -> String {
 /// # Errors
 /// The configuration cannot be used, or there is no supervisor in its runtime directory.
 pub fn operations(config: Option<&Path>) -> Result<(OperationsClient<Channel>, String), Failure> {
-    let loaded = Loaded::find(config)?;
+    operations_of(&Loaded::find(config)?)
+}
+
+fn operations_of(loaded: &Loaded) -> Result<(OperationsClient<Channel>, String), Failure> {
     let path = RuntimeDir::locate(&loaded.config)?.socket("supervisor");
     let place = path.display().to_string();
     if !path.exists() {
@@ -265,6 +317,8 @@ async fn channel(address: &str, tls: Option<ClientTlsConfig>) -> Result<Channel,
 
 #[cfg(test)]
 mod tests {
+    use paceline_proto::v1::Setting;
+
     use super::*;
 
     fn at(address: &str) -> ServiceArgs {
@@ -306,15 +360,38 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_says_whether_there_is_tls() {
+    fn the_address_of_a_running_service_is_that_of_its_settings() {
+        let setting = |key: &str, value: &str| Setting {
+            key: key.into(),
+            value: value.into(),
+            source: "flag".into(),
+        };
+        let settings = vec![
+            setting(GRPC, "127.0.0.1:7"),
+            setting("gateway.http", ""),
+            setting("gateway.tls_cert", "/c"),
+            setting("x", "y"),
+        ];
+        let shown = |settings| ShowSettingsResponse { settings, ..Default::default() };
+        let expected = OwnAddresses {
+            grpc: "127.0.0.1:7".into(),
+            tls_cert: "/c".into(),
+            ..Default::default()
+        };
+        assert_eq!(OwnAddresses::of(&shown(settings)), Some(expected));
+        assert_eq!(OwnAddresses::of(&shown(vec![])), None);
+    }
+
+    #[tokio::test]
+    async fn the_scheme_says_whether_there_is_tls() {
         for (given, tls) in [("h:1", false), ("http://h:1/", false), ("https://h:1/", true)] {
-            let service = Service::find(&at(given)).expect("an address");
+            let service = Service::find(&at(given)).await.expect("an address");
             assert_eq!((service.address.as_str(), service.tls.is_some()), ("h:1", tls), "{given}");
         }
         let plain = ServiceArgs { ca: Some("/nowhere".into()), ..at("h:1") };
-        assert!(Service::find(&plain).expect_err("no TLS").message.contains("https://"));
+        assert!(Service::find(&plain).await.expect_err("no TLS").message.contains("https://"));
         let lost = ServiceArgs { ca: Some("/nowhere".into()), ..at("https://h:1") };
-        assert!(Service::find(&lost).expect_err("no file").message.contains("/nowhere"));
+        assert!(Service::find(&lost).await.expect_err("no file").message.contains("/nowhere"));
     }
 
     #[test]

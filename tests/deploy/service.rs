@@ -158,7 +158,8 @@ fn installed_units_pass_the_check_of_systemd_for_users_and_for_the_machine() {
         let units = files.iter().filter(|(path, _)| !path.ends_with(".conf"));
         let units: Vec<PathBuf> = units
             .map(|(path, text)| {
-                let place = dir.path().join(std::path::Path::new(path).file_name().expect("a name"));
+                let place =
+                    dir.path().join(std::path::Path::new(path).file_name().expect("a name"));
                 fs::write(&place, text).expect("written");
                 place
             })

@@ -59,7 +59,8 @@ pub fn run(args: &Args) -> Exit {
         return inspect::run(&dir, drafter.as_deref(), config.as_deref());
     }
     let (epoch, term) = (epoch.unwrap_or_default(), term.unwrap_or_default());
-    let worker = worker::Args { program: "paceline-target", name: NAME.into(), epoch, term, config };
+    let worker =
+        worker::Args { program: "paceline-target", name: NAME.into(), epoch, term, config };
     worker::run(&worker, |context| parts(context, kv_percent))
 }
 

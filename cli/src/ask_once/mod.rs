@@ -86,7 +86,7 @@ async fn answer(args: &RunArgs, screen: &mut Screen) -> Result<Answer, Failure> 
         }?;
         screen.clear();
         let address = Some(service.address().to_owned());
-        let service = Service::find(&ServiceArgs { address, ..ServiceArgs::default() })?;
+        let service = Service::find(&ServiceArgs { address, ..ServiceArgs::default() }).await?;
         stream(&service, ask, args, screen).await
     };
     let outcome = own_service::run(RUN, &settings, screen, work).await;

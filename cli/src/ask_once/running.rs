@@ -4,9 +4,9 @@ use std::path::Path;
 
 use paceline_client::Failure;
 use paceline_client::args::ServiceArgs;
-use paceline_client::channel::{ANSWER_TIMEOUT, Service, answered, operations, reachable};
+use paceline_client::channel::{ANSWER_TIMEOUT, Service, answered, operations};
 use paceline_client::own_service::settings::directory;
-use paceline_proto::v1::{ShowSettingsRequest, StatusRequest, StatusResponse};
+use paceline_proto::v1::{StatusRequest, StatusResponse};
 
 use super::same;
 use crate::args::RunArgs;
@@ -27,23 +27,8 @@ pub(super) async fn serving(args: &RunArgs) -> Result<Option<Service>, Failure> 
     if !serves(&status, Path::new(&model)) {
         return Ok(None);
     }
-    let settings = client.show_settings(ShowSettingsRequest {});
-    let Ok(settings) = answered(settings, ANSWER_TIMEOUT, &place).await else { return Ok(None) };
-    let value = |key: &str| {
-        let found = settings.settings.iter().find(|setting| setting.key == key);
-        found.map(|setting| setting.value.clone()).unwrap_or_default()
-    };
-    // Its flags may name another address than the configuration.
-    let (address, cert) = (reachable(&value("gateway.grpc")), value("gateway.tls_cert"));
-    let service = match cert.is_empty() {
-        true => ServiceArgs { address: Some(address), ..ServiceArgs::default() },
-        false => ServiceArgs {
-            address: Some(format!("https://{address}")),
-            ca: Some(cert.into()),
-            ..ServiceArgs::default()
-        },
-    };
-    Service::find(&service).map(Some)
+    let service = ServiceArgs { config: args.config.clone(), ..ServiceArgs::default() };
+    Service::find(&service).await.map(Some)
 }
 
 /// Whether a request for the model in this directory would be served now.

@@ -4,8 +4,7 @@
 
 use std::time::Duration;
 
-use paceline_client::channel::{KEY_VAR, reachable};
-use paceline_process::config::GatewayConfig;
+use paceline_client::channel::{KEY_VAR, OwnAddresses, reachable};
 use paceline_process::environment::env;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -27,9 +26,9 @@ pub struct GatewayFigures {
 }
 
 impl GatewayFigures {
-    /// Figures of the gateway of this configuration.
-    pub fn of(config: &GatewayConfig) -> Self {
-        let address = match (config.http.as_str(), config.tls_cert.is_empty()) {
+    /// Figures of the gateway at these addresses.
+    pub fn of(addresses: &OwnAddresses) -> Self {
+        let address = match (addresses.http.as_str(), addresses.tls_cert.is_empty()) {
             ("", _) => Err("gateway.http is off"),
             (_, false) => Err("the gateway's HTTP address has TLS, which top does not speak"),
             (listening, true) => Ok(reachable(listening)),
@@ -135,7 +134,7 @@ mod tests {
     fn the_address_is_one_to_connect_to() {
         let figures = |http: &str, tls: &str| {
             let config =
-                GatewayConfig { http: http.into(), tls_cert: tls.into(), ..Default::default() };
+                OwnAddresses { http: http.into(), tls_cert: tls.into(), ..Default::default() };
             GatewayFigures::of(&config).address
         };
         assert_eq!(figures("0.0.0.0:80", ""), Ok("127.0.0.1:80".into()));

@@ -25,6 +25,7 @@ mod view;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
+use paceline_client::channel::OwnAddresses;
 use paceline_client::{Failure, Screen};
 use paceline_process::{Clock, Loaded, RuntimeDir, Signals, task};
 use tokio::sync::mpsc;
@@ -50,7 +51,7 @@ pub async fn run(args: &TopArgs, screen: &mut Screen) -> Result<(), Failure> {
     // A configuration that cannot be used is reported before the terminal changes.
     let loaded = Loaded::find(config.as_deref())?;
     RuntimeDir::locate(&loaded.config)?;
-    let figures = GatewayFigures::of(&loaded.config.gateway);
+    let figures = GatewayFigures::of(&OwnAddresses::find(&loaded).await);
     if args.once {
         return once(&config, &figures, args.size, screen).await;
     }
