@@ -7,7 +7,7 @@ use std::sync::Arc;
 use paceline_process::config::{
     Applies, Assignment, KeptChange, POLICY_KEYS, Setting as Loose, Source,
 };
-use paceline_process::{Config, Loaded};
+use paceline_process::{Config, ConfigError, Loaded};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{
     ChangeSettingsRequest, ChangeSettingsResponse, PolicySetting, ProcessState, ProcessStatus,
@@ -49,7 +49,7 @@ impl SettingsDesk {
     /// It cannot be read.
     pub async fn loaded(&self) -> Result<Loaded, Status> {
         let flag = self.flag.clone();
-        blocking(move || Loaded::find(flag.as_deref())).await?
+        blocking(move || Loaded::find(flag.as_deref())).await
     }
 
     /// All settings. A routing setting that an operator changed until the supervisor ends is shown as
@@ -88,7 +88,7 @@ impl SettingsDesk {
             let before = Loaded::find(flag.as_deref())?;
             Loaded::keep(flag.as_deref(), &kept).map(|after| (before, after))
         })
-        .await??;
+        .await?;
         for change in &changes {
             let setting = setting(&after, change.key());
             tracing::info!(
@@ -242,11 +242,11 @@ fn in_force(setting: &Loose, policy: &[PolicySetting]) -> Setting {
 
 /// Runs what reads and writes files on a thread for that.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, paceline_process::ConfigError> + Send + 'static,
-) -> Result<Result<T, Status>, Status> {
+    work: impl FnOnce() -> Result<T, ConfigError> + Send + 'static,
+) -> Result<T, Status> {
     let done = tokio::task::spawn_blocking(work).await;
     let done = done.map_err(|_| Status::internal("reading the settings failed"))?;
-    Ok(done.map_err(|error| Reason::InvalidArgument.status(chain(&error))))
+    done.map_err(|error| Reason::InvalidArgument.status(chain(&error)))
 }
 
 #[cfg(test)]

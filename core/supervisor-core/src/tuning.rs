@@ -11,3 +11,18 @@ pub enum Tuning {
     /// Other configured drafters, or another time to start them. A drafter that runs goes on.
     Drafters(DrafterPlan),
 }
+
+impl Tuning {
+    /// The settings in words, for the event.
+    pub fn words(&self) -> String {
+        match self {
+            Tuning::Admission(AdmissionBounds { queue_places, queue_wait_ms, streams_per_key }) => {
+                format!(
+                    "queue {queue_places}, wait {queue_wait_ms} ms, {streams_per_key} streams a key"
+                )
+            }
+            Tuning::Drafters(plan) if plan.models.is_empty() => "no drafter".to_owned(),
+            Tuning::Drafters(plan) => format!("drafters {}", plan.models.join(", ")),
+        }
+    }
+}

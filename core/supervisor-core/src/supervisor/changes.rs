@@ -19,6 +19,7 @@ impl Supervisor {
     }
 
     pub(super) fn tune(&mut self, order_id: OrderId, tuning: Tuning, out: &mut Vec<Action>) {
+        out.push(Action::LogOrder { order_id, subject: "settings", to: tuning.words() });
         match tuning {
             Tuning::Admission(bounds) => {
                 self.settings.queue_places = bounds.queue_places;
