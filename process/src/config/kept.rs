@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::assignment::Assignment;
-use super::layers::typed_value;
+use super::layers::{check_known, typed_value};
 use super::{Config, ConfigError};
 
 /// Environment variable with the path of the file of kept settings. Set but empty means none.
@@ -103,7 +103,7 @@ fn apply(
         KeptChange::Unset(key) => Assignment::new(key, ""),
     };
     let Some((section, word)) = assignment.place() else {
-        return typed_value(known, &assignment, "config").map(drop);
+        return check_known(known, &assignment, "config");
     };
     match change {
         KeptChange::Set(_) => {
@@ -115,9 +115,12 @@ fn apply(
         }
         KeptChange::Unset(_) => {
             let keys = table.get_mut(section).and_then(toml::Value::as_table_mut);
-            let removed =
-                keys.is_some_and(|keys| keys.remove(word).is_some_and(|_| keys.is_empty()));
-            if removed {
+            let Some(keys) = keys.filter(|keys| keys.contains_key(word)) else {
+                // A key of another version that the file has is removed; another one is a slip.
+                return check_known(known, &assignment, "config unset");
+            };
+            keys.remove(word);
+            if keys.is_empty() {
                 table.remove(section);
             }
         }

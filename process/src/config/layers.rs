@@ -128,17 +128,31 @@ pub(super) fn typed_value(
         Some((section, word)) => known.get(section).and_then(|keys| keys.get(word)),
         None => None,
     };
-    let Some(default) = default else {
-        return Err(ConfigError::UnknownKey {
-            hint: hint(key, &all_keys(known)),
-            key: key.clone(),
-            place: place.to_owned(),
-        });
-    };
+    let Some(default) = default else { return Err(unknown(known, key, place)) };
     typed(value, default).ok_or_else(|| {
         let what = format!("expected {}, found {value:?} in {place}", default.type_str());
         ConfigError::value(key, what)
     })
+}
+
+/// Checks that an assignment's key is known.
+///
+/// # Errors
+/// It is not; with the nearest one that is.
+pub(super) fn check_known(
+    known: &toml::Table,
+    assignment: &Assignment,
+    place: &str,
+) -> Result<(), ConfigError> {
+    let is_known = assignment.place().is_some_and(|(section, word)| {
+        section == NAMES || known.get(section).is_some_and(|keys| keys.get(word).is_some())
+    });
+    if is_known { Ok(()) } else { Err(unknown(known, &assignment.key, place)) }
+}
+
+fn unknown(known: &toml::Table, key: &str, place: &str) -> ConfigError {
+    let hint = hint(key, &all_keys(known));
+    ConfigError::UnknownKey { hint, key: key.to_owned(), place: place.to_owned() }
 }
 
 /// `text` in the type of `like`; `None` if it is no such value.

@@ -103,6 +103,9 @@ fn a_change_that_the_configuration_refuses_changes_nothing() {
         let refused = place.keep(&[set("limits.queue", "3"), change], &[]).expect_err("refused");
         assert!(refused.to_string().contains(expected), "{refused}");
     }
+    let slip = KeptChange::Unset("limits.qeue".to_owned());
+    let refused = place.keep(&[slip], &[]).expect_err("no such key").to_string();
+    assert!(refused.contains("did you mean limits.queue?"), "{refused}");
     assert_eq!(fs::read_to_string(place.kept()).expect("there"), before);
 }
 
