@@ -15,7 +15,7 @@ use crate::load::Sent;
 /// A request for a greedy answer of a fixed number of tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct ContextRequest<'a> {
-    /// The prompt.
+    /// Token ids of the prompt.
     pub ids: &'a [u32],
     /// The lane to ask for.
     pub wish: RouteWish,

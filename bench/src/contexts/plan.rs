@@ -27,7 +27,7 @@ pub struct ContextPlan {
 pub struct Lengths {
     /// Lengths that are measured, ascending.
     pub measured: Vec<usize>,
-    /// Longer ones.
+    /// Lengths that are left out, because the model's context is shorter.
     pub too_long: Vec<usize>,
 }
 

@@ -31,7 +31,7 @@ pub struct ContextReport {
 pub struct LeftOut {
     /// Tokens of the prompts.
     pub prompt_tokens: Vec<usize>,
-    /// The reason.
+    /// Why these prompts were not measured, as a sentence.
     pub why: String,
 }
 

@@ -13,9 +13,9 @@ use crate::statistics::Figure;
 pub struct ContextRun {
     /// Times of the request.
     pub times: RequestTimes,
-    /// Draft-and-verify rounds.
+    /// Cycles of one draft and one verification.
     pub cycles: u64,
-    /// Tokens proposed.
+    /// Tokens that the drafter proposed.
     pub drafted: u64,
     /// Proposed tokens that the target accepted.
     pub accepted: u64,
@@ -42,7 +42,7 @@ impl ContextRun {
 /// A length in one mode, over all runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ContextLane {
-    /// The mode.
+    /// How the prompts were served.
     pub mode: Mode,
     /// Times of the requests. `prompt_tok_s` is the speed of prefill (pp), `decode_tok_s` of
     /// generation (tg).
@@ -51,9 +51,9 @@ pub struct ContextLane {
     /// Speed of generation over that without a drafter, within each run. `None` of that mode
     /// itself.
     pub over_absent: Option<Figure>,
-    /// Draft-and-verify rounds.
+    /// Cycles of one draft and one verification.
     pub cycles: u64,
-    /// Tokens proposed.
+    /// Tokens that the drafter proposed.
     pub drafted: u64,
     /// Proposed tokens that the target accepted.
     pub accepted: u64,

@@ -44,7 +44,7 @@ pub struct Record {
     /// Tokens of the prompt that came from the prefix cache. Of several samples the fewest count:
     /// the others read what the first one has just stored.
     cached_tokens: Option<u32>,
-    /// Of all samples.
+    /// Drafted tokens of all samples, and those of them that were accepted.
     drafted: u64,
     accepted: u64,
     /// The end of the sample that ended last.
