@@ -1,10 +1,11 @@
-//! How fast products by quantized weights are, on the shapes of SmolLM2-135M (groups of 32, float16
-//! scales): GB/s of the bytes held and how many times per second all products of a model would be
-//! computed, each row a token. Each matrix's best of some rounds, so that
-//! a busy machine disturbs little.
+//! How fast products by quantized weights are: milliseconds for one pass over all weights, and
+//! which share of the bandwidth that as many threads reach when they only read the same bytes.
+//! Every pass reads more weights than the caches hold, in the order in which they lie in memory.
+//! Passes that only read take turns with passes of products, because other work on the machine
+//! disturbs both. Printed: medians, in brackets the quarter points.
 //!
-//! `cargo bench -p paceline-blas --bench quantized -- [rounds [threads]] [word]`. With a word only
-//! the shapes with it in their names.
+//! `cargo bench -p paceline-blas --bench quantized -- [rounds [threads]] [word]... [huge]`. With
+//! words, only the sets with one of them in their names. `huge`: weights in huge pages.
 
 #[cfg(target_os = "linux")]
 fn main() {
@@ -17,137 +18,256 @@ fn main() {}
 #[cfg(target_os = "linux")]
 #[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
 mod linux {
+    use std::hint::black_box;
     use std::time::Instant;
 
     use paceline_blas::quantized::{Factors, FloatRows, QuantizedFormat, QuantizedMatrix, product};
     use paceline_blas::{instructions, set_threads};
 
-    /// Inputs that share a scale and a bias.
-    const GROUP: usize = 32;
+    /// 0.01 as a half, and -0.08.
+    const HALVES: [u16; 2] = [0x211f, 0xad1f];
 
-    /// 1.0 as a half, and −8.
-    const HALVES: [u16; 2] = [0x3c00, 0xc800];
+    /// Most rows that are multiplied, and most inputs and outputs of a matrix.
+    const MOST_ROWS: usize = 1024;
+    const MOST_INPUTS: usize = 4096;
+    const MOST_OUTPUTS: usize = 49152;
 
-    /// A shape of weights and how many of it a forward multiplies by.
+    /// Rows above which the head is left out: a prompt needs it for its last row only.
+    const MOST_HEAD_ROWS: usize = 32;
+
+    /// Outputs from which on a matrix is the head of a model.
+    const HEAD: usize = 49152;
+
+    /// Bytes of a pass, at least: three times the last cache of the processor that was measured.
+    const BYTES: usize = 96 << 20;
+
+    /// One matrix of a pass.
+    #[derive(Clone, Copy)]
     struct Shape {
-        name: &'static str,
         outputs: usize,
         inputs: usize,
-        bits: usize,
-        count: usize,
+        format: QuantizedFormat,
     }
 
-    const SHAPES: [Shape; 5] = [
-        Shape { name: "q, o 576x576", outputs: 576, inputs: 576, bits: 4, count: 60 },
-        Shape { name: "k, v 192x576", outputs: 192, inputs: 576, bits: 4, count: 60 },
-        Shape { name: "gate, up 1536x576", outputs: 1536, inputs: 576, bits: 4, count: 60 },
-        Shape { name: "down 576x1536", outputs: 576, inputs: 1536, bits: 4, count: 30 },
-        // The head in parts, so that some of its runs are undisturbed.
-        Shape { name: "head 49152x576", outputs: 49152 / 32, inputs: 576, bits: 8, count: 32 },
-    ];
+    impl Shape {
+        const fn new(outputs: usize, inputs: usize, bits: usize, group: usize) -> Self {
+            Self { outputs, inputs, format: QuantizedFormat { bits, group } }
+        }
 
-    /// All weights of a shape.
+        fn words(&self) -> usize {
+            self.outputs * self.inputs / 32 * self.format.bits
+        }
+
+        /// Number of its scales, and of its biases.
+        fn groups(&self) -> usize {
+            self.outputs * self.inputs / self.format.group
+        }
+
+        /// Words of the packed numbers, the scales and the biases, in whole lines of the cache.
+        fn size(&self) -> usize {
+            (self.words() + self.groups()).next_multiple_of(16)
+        }
+    }
+
+    /// Matrices that a pass multiplies by, in this order.
+    struct Set {
+        name: String,
+        shapes: Vec<Shape>,
+    }
+
+    /// The matrices of SmolLM2-135M, queries, keys and values in one and gates with the inner
+    /// layer's inputs in one, and large matrices of each number of bits: 96 MB or more.
+    fn sets() -> Vec<Set> {
+        let layer = [
+            Shape::new(960, 576, 4, 32),
+            Shape::new(576, 576, 4, 32),
+            Shape::new(3072, 576, 4, 32),
+            Shape::new(576, 1536, 4, 32),
+        ];
+        let mut shapes = layer.repeat(30);
+        shapes.push(Shape::new(HEAD, 576, 8, 32));
+        let mut sets = vec![Set { name: "smollm2".to_owned(), shapes }];
+        for bits in [2, 3, 4, 5, 6, 8] {
+            let shape = Shape::new(4096, 4096, bits, 64);
+            let count = BYTES.div_ceil(shape.size() * 4);
+            sets.push(Set { name: format!("{bits}bits"), shapes: vec![shape; count] });
+        }
+        for bits in [3, 6, 8] {
+            let shape = Shape::new(HEAD, 576, bits, 32);
+            let count = BYTES.div_ceil(shape.size() * 4);
+            sets.push(Set { name: format!("head{bits}"), shapes: vec![shape; count] });
+        }
+        sets
+    }
+
+    /// All weights of a set in one allocation, matrix by matrix: numbers, scales, biases.
     struct Weights {
-        shape: &'static Shape,
-        packed: Vec<u32>,
-        scales: Vec<u16>,
-        biases: Vec<u16>,
+        set: Set,
+        words: Vec<u32>,
+        /// Where the first matrix begins.
+        first: usize,
     }
 
     impl Weights {
-        fn new(shape: &'static Shape) -> Self {
-            let numbers = shape.outputs * shape.inputs * shape.count;
-            Self {
-                shape,
-                packed: (0..numbers / 32 * shape.bits)
-                    .map(|at| (at as u32).wrapping_mul(0x9e37_79b9))
-                    .collect(),
-                scales: vec![HALVES[0]; numbers / GROUP],
-                biases: vec![HALVES[1]; numbers / GROUP],
+        fn new(set: Set, huge: bool) -> Self {
+            /// Words of a huge page.
+            const PAGE: usize = (2 << 20) / 4;
+            let size: usize = set.shapes.iter().map(Shape::size).sum();
+            let mut words: Vec<u32> = Vec::with_capacity(size + PAGE);
+            let first = words.as_ptr().align_offset(2 << 20);
+            let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+            // SAFETY: the pages are this vector's, and nothing is in them yet.
+            unsafe { libc::madvise(words.as_mut_ptr().add(first).cast(), size * 4, advice) };
+            words.resize(first, 0);
+            for shape in &set.shapes {
+                let end = words.len() + shape.size();
+                words.extend((0..shape.words()).map(|at| (at as u32).wrapping_mul(0x9e37_79b9)));
+                for half in HALVES {
+                    let pair = u32::from(half) << 16 | u32::from(half);
+                    words.extend(std::iter::repeat_n(pair, shape.groups() / 2));
+                }
+                words.resize(end, 0);
             }
+            Self { set, words, first }
         }
 
         fn bytes(&self) -> usize {
-            self.packed.len() * 4 + self.scales.len() * 4
+            (self.words.len() - self.first) * 4
         }
 
-        /// Multiplies by all of them once. `best`: least seconds for each until now.
-        fn run(&self, a: &[f32], c: &mut [f32], rows: usize, best: &mut [f64]) {
-            let Shape { outputs, inputs, bits, count, .. } = *self.shape;
-            let (words, groups) = (outputs * inputs / 32 * bits, outputs * inputs / GROUP);
-            let x = FloatRows { numbers: a, count: rows, stride: inputs, length: inputs };
-            for (at, best) in best.iter_mut().enumerate().take(count) {
-                let begin = Instant::now();
+        /// Seconds in which `threads` threads read all weights and add them up.
+        fn read(&self, threads: usize) -> f64 {
+            let words = &self.words[self.first..];
+            let begin = Instant::now();
+            std::thread::scope(|scope| {
+                let mut parts = words.chunks(words.len().div_ceil(threads).next_multiple_of(16));
+                let own = parts.next();
+                parts.for_each(|part| {
+                    scope.spawn(|| black_box(sum(part)));
+                });
+                black_box(own.map(sum));
+            });
+            begin.elapsed().as_secs_f64()
+        }
+
+        /// Seconds in which `rows` rows are multiplied by each matrix once.
+        fn multiply(&self, x: &[f32], out: &mut [f32], rows: usize) -> f64 {
+            let begin = Instant::now();
+            let mut at = self.first;
+            for shape in &self.set.shapes {
+                let Shape { outputs, inputs, format } = *shape;
+                let (words, groups) = (shape.words(), shape.groups());
+                let numbers = &self.words[at..][..words];
+                let factors = &self.words[at + words..][..groups];
+                // SAFETY: two halves lie in each word.
+                let factors: &[u16] =
+                    unsafe { std::slice::from_raw_parts(factors.as_ptr().cast(), 2 * groups) };
+                at += shape.size();
+                if outputs == HEAD && rows > MOST_HEAD_ROWS {
+                    continue;
+                }
+                let (scales, biases) = factors.split_at(groups);
                 let matrix = QuantizedMatrix::new(
-                    &self.packed[at * words..][..words],
-                    Factors::Float16(&self.scales[at * groups..][..groups]),
-                    Factors::Float16(&self.biases[at * groups..][..groups]),
-                    QuantizedFormat { bits, group: GROUP },
+                    numbers,
+                    Factors::Float16(scales),
+                    Factors::Float16(biases),
+                    format,
                     inputs,
                 )
                 .expect("a matrix");
-                product(x, &matrix, &mut c[..rows * outputs]);
-                *best = best.min(begin.elapsed().as_secs_f64());
+                let x = FloatRows { numbers: x, count: rows, stride: inputs, length: inputs };
+                product(x, &matrix, &mut out[..rows * outputs]);
             }
+            begin.elapsed().as_secs_f64()
+        }
+
+        /// Prints milliseconds of passes with each number of rows, and of those with one row the
+        /// share of the bandwidth.
+        fn measure(&self, rounds: usize, threads: usize, x: &[f32], out: &mut [f32]) {
+            let mb = self.bytes() / 1_000_000;
+            println!("{}: {mb} MB, {threads} threads", self.set.name);
+            for rows in [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256, 1024] {
+                if rows > 1 && (self.set.name != "smollm2" || threads == 1) {
+                    break;
+                }
+                let rounds = if rows > 32 { rounds.min(3) } else { rounds };
+                let (mut reads, mut products, mut shares) = (vec![], vec![], vec![]);
+                self.multiply(x, out, rows);
+                for _ in 0..rounds {
+                    let read = self.read(threads);
+                    let product = self.multiply(x, out, rows);
+                    reads.push(self.bytes() as f64 / read / 1e9);
+                    products.push(product * 1e3);
+                    shares.push(read / product);
+                }
+                let (read, product) = (Spread::of(&mut reads), Spread::of(&mut products));
+                let share = Spread::of(&mut shares);
+                println!(
+                    "{rows:5} rows {product:6.2} ms, {:5.1} GB/s, share {share:4.2} of {read:5.1} GB/s",
+                    self.bytes() as f64 / product.median / 1e6,
+                );
+            }
+        }
+    }
+
+    /// The sum of all words, in several sums at once so that none waits for another.
+    fn sum(words: &[u32]) -> u32 {
+        let mut sums = [0u32; 64];
+        for part in words.chunks_exact(64) {
+            for (sum, word) in sums.iter_mut().zip(part) {
+                *sum = sum.wrapping_add(*word);
+            }
+        }
+        sums.into_iter().fold(0, u32::wrapping_add)
+    }
+
+    /// The median and the quarter points of some numbers.
+    struct Spread {
+        median: f64,
+        quarters: [f64; 2],
+    }
+
+    impl Spread {
+        fn of(numbers: &mut [f64]) -> Self {
+            numbers.sort_by(f64::total_cmp);
+            let at = |part: usize| numbers[(numbers.len() - 1) * part / 4];
+            Self { median: at(2), quarters: [at(1), at(3)] }
+        }
+    }
+
+    impl std::fmt::Display for Spread {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            std::fmt::Display::fmt(&self.median, f)?;
+            let [low, high] = self.quarters;
+            let digits = f.precision().unwrap_or(2);
+            write!(f, " ({low:.digits$} to {high:.digits$})")
         }
     }
 
     pub fn main() {
-        let numbers: Vec<usize> =
-            std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
-        let rounds = numbers.first().copied().unwrap_or(15);
+        let arguments: Vec<String> =
+            std::env::args().skip(1).filter(|text| !text.starts_with('-')).collect();
+        let numbers: Vec<usize> = arguments.iter().filter_map(|text| text.parse().ok()).collect();
+        let huge = arguments.iter().any(|text| text == "huge");
+        let words: Vec<&String> = arguments
+            .iter()
+            .filter(|text| text.parse::<usize>().is_err() && *text != "huge")
+            .collect();
+        let rounds = numbers.first().copied().unwrap_or(15).max(1);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = numbers.get(1).copied().unwrap_or(cores);
-        set_threads(threads);
-        let word = std::env::args()
-            .skip(1)
-            .find(|text| !text.starts_with('-') && text.parse::<usize>().is_err());
-        let chosen =
-            |shape: &&Shape| word.as_ref().is_none_or(|word| shape.name.contains(word.as_str()));
-        let weights: Vec<Weights> = SHAPES.iter().filter(chosen).map(Weights::new).collect();
-        let bytes: usize = weights.iter().map(Weights::bytes).sum();
-        let a: Vec<f32> = (0..1024 * 1536).map(|at| (at % 13) as f32 * 0.1 - 0.5).collect();
-        // More rows of the head are asked for by nobody.
-        let mut c = vec![0.0f32; 1024 * 1536];
-        println!(
-            "{threads} threads, {}, {} MB, {rounds} rounds",
-            instructions().unwrap_or("nothing"),
-            bytes / 1_000_000
-        );
-        for rows in [1, 2, 4, 6, 8, 12, 16, 32, 64, 256, 1024] {
-            // A prompt needs the head for its last row only.
-            let few = |weights: &Weights| if weights.shape.bits == 8 { rows.min(32) } else { rows };
-            let rounds = (rounds * 8 / rows).clamp(rounds.min(2), rounds);
-            let mut best: Vec<Vec<f64>> =
-                weights.iter().map(|weights| vec![f64::INFINITY; weights.shape.count]).collect();
-            for _ in 0..rounds {
-                for (weights, best) in weights.iter().zip(&mut best) {
-                    weights.run(&a, &mut c, few(weights), best);
-                }
+        let each = numbers.get(1).map_or(vec![1, cores], |threads| vec![*threads]);
+        println!("{}, {rounds} rounds", instructions().unwrap_or("no kernels"));
+        let x: Vec<f32> =
+            (0..MOST_ROWS * MOST_INPUTS).map(|at| (at % 13) as f32 * 0.1 - 0.5).collect();
+        let mut out = vec![0.0f32; MOST_HEAD_ROWS * MOST_OUTPUTS.max(MOST_ROWS * 3072 / 32)];
+        for set in sets() {
+            if !words.is_empty() && !words.iter().any(|word| set.name.contains(word.as_str())) {
+                continue;
             }
-            let best: Vec<f64> = best.iter().map(|best| best.iter().sum()).collect();
-            let prompt = rows > 32;
-            let total: f64 = weights
-                .iter()
-                .zip(&best)
-                .filter(|(weights, _)| !prompt || weights.shape.bits != 8)
-                .map(|(_, best)| best)
-                .sum();
-            println!(
-                "{rows:4} rows {:6.0} tok/s {:5.2} ms {:5.1} GB/s",
-                rows as f64 / total,
-                total * 1e3,
-                bytes as f64 / total / 1e9
-            );
-            for (weights, best) in weights.iter().zip(&best) {
-                let Shape { outputs, inputs, count, name, .. } = *weights.shape;
-                let flop = 2.0 * (outputs * inputs * count * few(weights)) as f64;
-                println!(
-                    "     {name:20} {:6.2} ms {:5.1} GB/s {:4.0} GFLOP/s",
-                    best * 1e3,
-                    weights.bytes() as f64 / best / 1e9,
-                    flop / best / 1e9
-                );
+            let weights = Weights::new(set, huge);
+            for threads in &each {
+                set_threads(*threads);
+                weights.measure(rounds, *threads, &x, &mut out);
             }
         }
     }

@@ -3,9 +3,54 @@
 //! code rounds the product first.
 //!
 //! A row of a packed matrix is one string of bits: number j is at bits j · BITS and up, low bits
-//! first. Eight numbers are BITS bytes.
+//! first. It is decoded in units of 32 numbers, which are 4 · BITS bytes. A vector of a unit is one
+//! load that lies wholly within the unit, so that nothing behind the weights is read:
+//!
+//! ```text
+//!  its numbers fit 32 bits    the word in every lane ─ shift each lane
+//!  they do not                up to 16 bytes in every 128 bits ─ move the bytes of a number into its lane ─ shift
+//! ```
+//! The instruction sets add the shortcuts that they have for 4 and 8 bits.
 
 use super::lanes::{Lanes, Portable};
+
+/// Numbers that are decoded with one look at their group, of which no group has fewer.
+pub(super) const UNIT: usize = 32;
+
+/// Where the numbers of a vector lie in their unit.
+struct Place {
+    /// Bytes from the begin of the unit to the begin of the load.
+    load: usize,
+    /// The bytes of the load that belong into each byte of the lanes; 128 for none.
+    bytes: [u8; 64],
+    /// Bits by which each lane is shifted to the right, after its bytes are in place.
+    shifts: [u32; 16],
+}
+
+impl Place {
+    /// The place of vector `step` of `count` numbers of `bits` bits, of which `width` bytes are
+    /// loaded. Of 4 bytes all are in each lane.
+    const fn new(bits: usize, step: usize, count: usize, width: usize) -> Self {
+        let (begin, last) = (step * count * bits, UNIT / 8 * bits - width);
+        let load = if begin / 8 < last { begin / 8 } else { last };
+        let (mut bytes, mut shifts) = ([128; 64], [0; 16]);
+        let mut lane = 0;
+        while lane < count {
+            let bit = begin + lane * bits - 8 * load;
+            if width == 4 {
+                shifts[lane] = bit as u32;
+            } else {
+                shifts[lane] = (bit % 8) as u32;
+                bytes[4 * lane] = (bit / 8) as u8;
+                if bit % 8 + bits > 8 {
+                    bytes[4 * lane + 1] = (bit / 8 + 1) as u8;
+                }
+            }
+            lane += 1;
+        }
+        Self { load, bytes, shifts }
+    }
+}
 
 /// How an instruction set makes weights of bits.
 pub(super) trait Decode {
@@ -20,13 +65,12 @@ pub(super) trait Decode {
     /// # Safety
     /// As all here: the processor has the instructions.
     unsafe fn group<const BITS: usize>(scale: f32, bias: f32) -> Self::Group;
-    /// [`Lanes::COUNT`] weights, from the one at `at` on, a multiple of COUNT.
+    /// Vector number STEP of the weights of a unit.
     ///
     /// # Safety
-    /// `row` has as many numbers of BITS bits, in whole eights; no more is read.
-    unsafe fn weights<const BITS: usize>(
-        row: *const u8,
-        at: usize,
+    /// `unit` has as many numbers of BITS bits; no more is read. It has more vectors than STEP.
+    unsafe fn weights<const BITS: usize, const STEP: usize>(
+        unit: *const u8,
         group: Self::Group,
     ) -> <Self::Lanes as Lanes>::Vector;
     /// The weights of [`Decode::weights`] in the order of lanes that is cheapest.
@@ -34,13 +78,12 @@ pub(super) trait Decode {
     /// # Safety
     /// [`Decode::weights`]'s.
     #[inline(always)]
-    unsafe fn shuffled<const BITS: usize>(
-        row: *const u8,
-        at: usize,
+    unsafe fn shuffled<const BITS: usize, const STEP: usize>(
+        unit: *const u8,
         group: Self::Group,
     ) -> <Self::Lanes as Lanes>::Vector {
         // SAFETY: the caller's.
-        unsafe { Self::weights::<BITS>(row, at, group) }
+        unsafe { Self::weights::<BITS, STEP>(unit, group) }
     }
     /// Puts lanes into the order of [`Decode::shuffled`].
     ///
@@ -81,7 +124,7 @@ pub(super) trait Decode {
 
 /// An IEEE half as a float, exactly.
 #[inline(always)]
-pub(super) fn half(bits: u16) -> f32 {
+pub(crate) fn half(bits: u16) -> f32 {
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
     let size = match rest >> 10 {
         0 => (rest as f32 * 2.0f32.powi(-24)).to_bits(),
@@ -93,39 +136,8 @@ pub(super) fn half(bits: u16) -> f32 {
 
 /// A bfloat16 as a float, exactly.
 #[inline(always)]
-pub(super) fn brain(bits: u16) -> f32 {
+pub(crate) fn brain(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
-}
-
-/// Eight numbers of BITS bits.
-///
-/// # Safety
-/// `from` has BITS bytes.
-#[inline(always)]
-unsafe fn eight<const BITS: usize>(from: *const u8) -> [f32; 8] {
-    let mut bytes = [0u8; 8];
-    // SAFETY: the caller's; BITS is at most 8.
-    unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), BITS) };
-    let word = u64::from_le_bytes(bytes);
-    std::array::from_fn(|at| ((word >> (at * BITS)) & ((1 << BITS) - 1)) as i32 as f32)
-}
-
-/// COUNT numbers of BITS bits, from the one at `at` on, a multiple of COUNT.
-///
-/// # Safety
-/// `row` has as many, in whole eights.
-#[inline(always)]
-unsafe fn numbers<L: Lanes, const BITS: usize>(row: *const u8, at: usize) -> L::Vector {
-    // SAFETY: the caller's.
-    unsafe {
-        let from = row.add(at / 8 * BITS);
-        let mut lanes = [[0.0; 8]; 2]; // no vector is longer
-        lanes[0] = eight::<BITS>(from);
-        if L::COUNT == 16 {
-            lanes[1] = eight::<BITS>(from.add(BITS));
-        }
-        L::load(lanes.as_ptr().cast::<f32>().add(at % 8))
-    }
 }
 
 /// The scale and the bias in every lane.
@@ -150,13 +162,20 @@ impl Decode for PortableDecode {
     }
 
     #[inline(always)]
-    unsafe fn weights<const BITS: usize>(
-        row: *const u8,
-        at: usize,
+    unsafe fn weights<const BITS: usize, const STEP: usize>(
+        unit: *const u8,
         group: Self::Group,
     ) -> [f32; 8] {
-        // SAFETY: the caller's.
-        unsafe { Portable::fma(numbers::<Portable, BITS>(row, at), group.scale, group.bias) }
+        let mut bytes = [0u8; 8];
+        // SAFETY: the caller's; eight numbers are BITS bytes, and BITS is at most 8.
+        unsafe {
+            let from = unit.add(STEP * BITS);
+            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), BITS);
+        }
+        let word = u64::from_le_bytes(bytes);
+        let number = |at: usize| ((word >> (at * BITS)) & ((1 << BITS) - 1)) as i32 as f32;
+        // SAFETY: portable code needs no instructions.
+        unsafe { Portable::fma(std::array::from_fn(number), group.scale, group.bias) }
     }
 }
 
@@ -166,18 +185,70 @@ pub(super) use x86::{Avx2Decode, Avx512Decode};
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::lanes::{Avx2, Avx512, Lanes};
-    use super::{Affine, Decode, numbers};
+    use super::{Affine, Decode, Place};
     use std::arch::x86_64::*;
 
-    /// AVX-512F. Of 4 bits a group's weights are a table of 16: the index into it is the lowest 4
-    /// bits of a lane, whatever is above them.
+    /// AVX-512F and BW. Of up to 4 bits a group's weights are a table of 16: the index into it is
+    /// the lowest 4 bits of a lane, whatever is above them.
     pub(in super::super) struct Avx512Decode;
+
+    /// Bytes that are loaded for 16 numbers.
+    const fn width(bits: usize) -> usize {
+        match bits {
+            2 => 4,
+            3 => 8,
+            _ => 16,
+        }
+    }
+
+    /// Bytes that are loaded for 8 numbers.
+    const fn narrow(bits: usize) -> usize {
+        if bits > 4 { 8 } else { 4 }
+    }
+
+    /// Shifts as vectors that the compiler knows. If it reads them from memory, it guards every
+    /// shift against counts above 31, which costs an instruction each.
+    impl Place {
+        const fn sixteen_shifts(self) -> __m512i {
+            // SAFETY: any bits are a vector of as many.
+            unsafe { std::mem::transmute::<[u32; 16], __m512i>(self.shifts) }
+        }
+
+        const fn eight_shifts(self) -> __m256i {
+            // SAFETY: as above.
+            unsafe { std::mem::transmute::<[u32; 16], [__m256i; 2]>(self.shifts)[0] }
+        }
+    }
+
+    /// Vector STEP of a unit: its numbers in the low bits of the lanes, other bits above.
+    ///
+    /// # Safety
+    /// [`Decode::weights`]'s.
+    #[inline(always)]
+    unsafe fn sixteen<const BITS: usize, const STEP: usize>(unit: *const u8) -> __m512i {
+        let place = const { &Place::new(BITS, STEP, 16, width(BITS)) };
+        // SAFETY: the caller's; the load lies within the unit.
+        unsafe {
+            let from = unit.add(place.load);
+            let shifts = const { Place::new(BITS, STEP, 16, width(BITS)).sixteen_shifts() };
+            let bytes = match width(BITS) {
+                4 => _mm512_set1_epi32(from.cast::<i32>().read_unaligned()),
+                8 => _mm512_set1_epi64(from.cast::<i64>().read_unaligned()),
+                _ => _mm512_broadcast_i32x4(_mm_loadu_si128(from.cast())),
+            };
+            if width(BITS) == 4 {
+                return _mm512_srlv_epi32(bytes, shifts);
+            }
+            let places = _mm512_loadu_si512(place.bytes.as_ptr().cast());
+            _mm512_srlv_epi32(_mm512_shuffle_epi8(bytes, places), shifts)
+        }
+    }
 
     impl Decode for Avx512Decode {
         type Lanes = Avx512;
         const REGISTERS: usize = 32;
         const ROWS: usize = 8;
-        /// Of 4 bits, the scale is the table.
+        /// Of up to 4 bits, the scale is the table.
         type Group = Affine<__m512>;
 
         #[inline(always)]
@@ -185,54 +256,63 @@ mod x86 {
             // SAFETY: here and below: the instructions are there, and pointers are the caller's.
             unsafe {
                 let (scale, bias) = (_mm512_set1_ps(scale), _mm512_set1_ps(bias));
-                if BITS != 4 {
+                if BITS > 4 {
                     return Affine { scale, bias };
                 }
-                let numbers = _mm512_setr_ps(
-                    0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
-                    15.0,
-                );
+                // Indices have 4 bits; what is above BITS is another number's.
+                let numbers: [f32; 16] = const {
+                    let mut numbers = [0.0; 16];
+                    let mut at = 0;
+                    while at < 16 {
+                        numbers[at] = (at % (1 << BITS)) as f32;
+                        at += 1;
+                    }
+                    numbers
+                };
+                let numbers = _mm512_loadu_ps(numbers.as_ptr());
                 Affine { scale: _mm512_fmadd_ps(numbers, scale, bias), bias }
             }
         }
 
         #[inline(always)]
-        unsafe fn weights<const BITS: usize>(
-            row: *const u8,
-            at: usize,
+        unsafe fn weights<const BITS: usize, const STEP: usize>(
+            unit: *const u8,
             group: Self::Group,
         ) -> __m512 {
             // SAFETY: as above.
             unsafe {
                 let numbers = match BITS {
-                    4 => return Self::restore::<4>(Self::shuffled::<4>(row, at, group)),
-                    8 => {
-                        let bytes = _mm_loadu_si128(row.add(at).cast());
-                        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))
+                    2 | 3 => {
+                        return _mm512_permutexvar_ps(sixteen::<BITS, STEP>(unit), group.scale);
                     }
-                    _ => numbers::<Avx512, BITS>(row, at),
+                    4 => return Self::restore::<4>(Self::shuffled::<4, STEP>(unit, group)),
+                    8 => _mm512_cvtepu8_epi32(_mm_loadu_si128(unit.add(STEP * 16).cast())),
+                    _ => {
+                        let lowest = _mm512_set1_epi32((1 << BITS) - 1);
+                        _mm512_and_si512(sixteen::<BITS, STEP>(unit), lowest)
+                    }
                 };
-                Avx512::fma(numbers, group.scale, group.bias)
+                Avx512::fma(_mm512_cvtepi32_ps(numbers), group.scale, group.bias)
             }
         }
 
         /// Of 4 bits: the two words in turn, a number of each, which takes no instruction more than
         /// to shift them.
         #[inline(always)]
-        unsafe fn shuffled<const BITS: usize>(
-            row: *const u8,
-            at: usize,
+        unsafe fn shuffled<const BITS: usize, const STEP: usize>(
+            unit: *const u8,
             group: Self::Group,
         ) -> __m512 {
             // SAFETY: as above.
             unsafe {
                 if BITS != 4 {
-                    return Self::weights::<BITS>(row, at, group);
+                    return Self::weights::<BITS, STEP>(unit, group);
                 }
-                let words = _mm512_set1_epi64(row.add(at / 2).cast::<i64>().read_unaligned());
+                let words = unit.add(STEP * 8).cast::<i64>().read_unaligned();
                 let shifts =
                     _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
-                _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), group.scale)
+                let numbers = _mm512_srlv_epi32(_mm512_set1_epi64(words), shifts);
+                _mm512_permutexvar_ps(numbers, group.scale)
             }
         }
 
@@ -283,29 +363,29 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn weights<const BITS: usize>(
-            row: *const u8,
-            at: usize,
+        unsafe fn weights<const BITS: usize, const STEP: usize>(
+            unit: *const u8,
             group: Self::Group,
         ) -> __m256 {
-            // SAFETY: as above.
+            let place = const { &Place::new(BITS, STEP, 8, narrow(BITS)) };
+            // SAFETY: as above; the load lies within the unit.
             unsafe {
-                let from = row.add(at / 8 * BITS);
-                let numbers = match BITS {
-                    4 => {
-                        let word = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
-                        let shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-                        let lowest = _mm256_set1_epi32(15);
-                        let numbers = _mm256_and_si256(_mm256_srlv_epi32(word, shifts), lowest);
-                        _mm256_cvtepi32_ps(numbers)
-                    }
-                    8 => {
-                        let bytes = _mm_loadl_epi64(from.cast());
-                        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
-                    }
-                    _ => numbers::<Avx2, BITS>(row, at),
+                let from = unit.add(place.load);
+                let numbers = if BITS == 8 {
+                    _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))
+                } else {
+                    let bytes = if BITS > 4 {
+                        let bytes = _mm256_set1_epi64x(from.cast::<i64>().read_unaligned());
+                        let places = _mm256_loadu_si256(place.bytes.as_ptr().cast());
+                        _mm256_shuffle_epi8(bytes, places)
+                    } else {
+                        _mm256_set1_epi32(from.cast::<i32>().read_unaligned())
+                    };
+                    let shifts = const { Place::new(BITS, STEP, 8, narrow(BITS)).eight_shifts() };
+                    let lowest = _mm256_set1_epi32((1 << BITS) - 1);
+                    _mm256_and_si256(_mm256_srlv_epi32(bytes, shifts), lowest)
                 };
-                Avx2::fma(numbers, group.scale, group.bias)
+                Avx2::fma(_mm256_cvtepi32_ps(numbers), group.scale, group.bias)
             }
         }
 
@@ -323,9 +403,10 @@ pub(super) use arm::NeonDecode;
 #[cfg(target_arch = "aarch64")]
 mod arm {
     use super::super::lanes::{Lanes, Neon};
-    use super::{Affine, Decode, numbers};
+    use super::{Affine, Decode, Place};
     use std::arch::aarch64::*;
 
+    /// NEON. Four numbers of any width fit a word.
     pub(in super::super) struct NeonDecode;
 
     impl Decode for NeonDecode {
@@ -341,26 +422,18 @@ mod arm {
         }
 
         #[inline(always)]
-        unsafe fn weights<const BITS: usize>(
-            row: *const u8,
-            at: usize,
+        unsafe fn weights<const BITS: usize, const STEP: usize>(
+            unit: *const u8,
             group: Self::Group,
         ) -> float32x4_t {
-            /// Shift of each lane in bits; a negative one shifts to the right.
-            static SHIFTS: [i32; 8] = [0, -4, -8, -12, 0, -8, -16, -24];
-            // SAFETY: as above; the caller's. Four numbers are 2 or 4 bytes.
+            let place = const { &Place::new(BITS, STEP, 4, 4) };
+            // SAFETY: as above; the load lies within the unit.
             unsafe {
-                let from = row.add(at * BITS / 8);
-                let (word, shifts, lowest) = match BITS {
-                    4 => (u32::from(from.cast::<u16>().read_unaligned()), 0, 15),
-                    8 => (from.cast::<u32>().read_unaligned(), 4, 255),
-                    _ => {
-                        let numbers = numbers::<Neon, BITS>(row, at);
-                        return Neon::fma(numbers, group.scale, group.bias);
-                    }
-                };
-                let shifts = vld1q_s32(SHIFTS.as_ptr().add(shifts));
-                let numbers = vandq_u32(vshlq_u32(vdupq_n_u32(word), shifts), vdupq_n_u32(lowest));
+                let word = vdupq_n_u32(unit.add(place.load).cast::<u32>().read_unaligned());
+                // Negative shifts are to the right.
+                let shifts = vnegq_s32(vld1q_s32(place.shifts.as_ptr().cast()));
+                let lowest = vdupq_n_u32((1 << BITS) - 1);
+                let numbers = vandq_u32(vshlq_u32(word, shifts), lowest);
                 Neon::fma(vcvtq_f32_u32(numbers), group.scale, group.bias)
             }
         }

@@ -20,6 +20,7 @@ mod quantized;
 use std::cell::RefCell;
 use std::ffi::c_int;
 
+pub(crate) use decode::{brain, half};
 pub(crate) use delta::{DeltaFunctions, DeltaRow};
 pub(crate) use functions::Functions;
 pub use functions::{Affine, Rotation};
@@ -255,8 +256,9 @@ pub(crate) fn available() -> impl Iterator<Item = Kernels> {
         let avx2 = std::is_x86_feature_detected!("avx2")
             && std::is_x86_feature_detected!("fma")
             && std::is_x86_feature_detected!("f16c");
-        let avx512 =
-            std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512vl");
+        let avx512 = std::is_x86_feature_detected!("avx512f")
+            && std::is_x86_feature_detected!("avx512bw")
+            && std::is_x86_feature_detected!("avx512vl");
         [
             (avx512 && avx2).then_some(kernels!("avx512", avx512)),
             avx2.then_some(kernels!("avx2", avx2)),

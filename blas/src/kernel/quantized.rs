@@ -12,7 +12,7 @@
 //! ```
 
 use super::blocks::{BY_TILES, TILE, each, equal_blocks};
-use super::decode::{Decode, brain};
+use super::decode::{Decode, UNIT, brain};
 use super::lanes::Lanes;
 use super::{Columns, Pack, PackBuffer, Product, packed_row};
 
@@ -40,10 +40,6 @@ pub(crate) struct QuantizedWeight {
 /// Columns of a block: those of the float product, so that neither cuts the other's.
 const WIDTH: usize = 4;
 
-/// Vectors that are decoded with one look at their group, of which no group has fewer. A loop over
-/// groups and one within, instead, would keep the sums twice in registers and spill half of them.
-const STEPS: usize = 2;
-
 /// `$body` for each constant `$i` below `$n`, which is at most 4.
 macro_rules! columns {
     ($i:ident < $n:ident, $body:expr) => {
@@ -57,23 +53,21 @@ const FACTORS: usize = 1024;
 /// Weights that are expanded at a time while rows are few: 16 KiB, of the first-level cache half.
 const EXPANDED: usize = 4096;
 
-/// Bytes of weights that are asked for ahead of their use, at least. The blocks' columns lie one
+/// Bytes of weights between asking for some and using them, at least. A block's columns lie one
 /// after another, and are asked for in that order although a block reads all of its columns at
-/// once: memory delivers one stream 1.5 times as fast as four (measured with 8 bits, 2 to 9 KiB
-/// ahead, best from 3 on).
-const AHEAD: usize = 3072;
+/// once: memory delivers one stream 1.5 times as fast as four (measured with 8 bits). So the last
+/// column is used when the block has asked for a quarter more than the columns before it. More
+/// would drive the inputs of long rows out of the first cache.
+const AHEAD: usize = 2048;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Blocks of rows up to which decoding again for each costs less than expanding once (measured on
-/// AVX-512 with 8 to 32 rows).
-const BLOCKS: usize = 2;
-
-/// Whether `m` rows are multiplied by weights in registers. Other formats and portable code are
-/// rare, and each is much code.
-fn in_registers<D: Decode>(weight: &QuantizedWeight, m: usize) -> bool {
-    matches!(weight.bits, 4 | 8) && m <= BLOCKS * D::ROWS
+/// Whether `m` rows are multiplied by weights in registers. More than one block of rows would decode
+/// them once for each: expanding them costs less (measured on AVX-512: from 12 rows on, and 4 % more
+/// with 9 to 11).
+fn in_registers<D: Decode>(m: usize) -> bool {
+    m <= D::ROWS
 }
 
 /// Scales and biases of some columns as floats.
@@ -96,41 +90,49 @@ impl GroupFactors {
         unsafe { D::group::<BITS>(*self.scales.add(at), *self.biases.add(at)) }
     }
 
-    /// Asks for the factors of `count` columns that lie `distance` columns behind the one at
-    /// `column`.
-    ///
-    /// # Safety
-    /// As all here.
-    #[inline(always)]
-    unsafe fn fetch<D: Decode>(
-        self,
-        weight: &QuantizedWeight,
-        distance: usize,
-        column: usize,
-        count: usize,
-    ) {
-        let (at, count) = ((column + distance) * self.groups, count * self.groups);
-        let fetch = |factors: Factors| {
-            let (place, bytes) = match factors {
-                Factors::Float32(place) => (place.wrapping_add(at).cast::<u8>(), 4 * count),
-                Factors::Float16(place) | Factors::Bfloat16(place) => {
-                    (place.wrapping_add(at).cast::<u8>(), 2 * count)
-                }
-            };
-            for line in (0..bytes).step_by(LINE) {
-                // SAFETY: asking for what is not there does no harm.
-                unsafe { D::Lanes::fetch(place.wrapping_add(line).cast()) };
-            }
-        };
-        fetch(weight.scales);
-        fetch(weight.biases);
-    }
-
     /// Those from a column on.
     fn from(self, column: usize) -> Self {
         let at = column * self.groups;
         let (scales, biases) = (self.scales.wrapping_add(at), self.biases.wrapping_add(at));
         Self { scales, biases, ..self }
+    }
+}
+
+/// The place from which on factors will be needed next, and the bytes of one column's.
+#[derive(Clone, Copy)]
+struct NextFactors {
+    scales: *const u8,
+    biases: *const u8,
+    bytes: usize,
+}
+
+impl NextFactors {
+    /// Those of `weight` from a column on, which may lie behind the last.
+    fn new(weight: &QuantizedWeight, groups: usize, column: usize) -> Self {
+        let place = |factors: Factors| match factors {
+            Factors::Float32(place) => (place.wrapping_add(column * groups).cast::<u8>(), 4),
+            Factors::Float16(place) | Factors::Bfloat16(place) => {
+                (place.wrapping_add(column * groups).cast::<u8>(), 2)
+            }
+        };
+        let ((scales, size), (biases, _)) = (place(weight.scales), place(weight.biases));
+        Self { scales, biases, bytes: size * groups }
+    }
+
+    /// Asks for those of `count` columns, the one at `column` the first.
+    ///
+    /// # Safety
+    /// As all here.
+    #[inline(always)]
+    unsafe fn fetch<D: Decode>(self, column: usize, count: usize) {
+        let at = column * self.bytes;
+        for line in (at..at + count * self.bytes).step_by(LINE) {
+            // SAFETY: asking for what is not there does no harm.
+            unsafe {
+                D::Lanes::fetch(self.scales.wrapping_add(line).cast());
+                D::Lanes::fetch(self.biases.wrapping_add(line).cast());
+            }
+        }
     }
 }
 
@@ -188,17 +190,22 @@ unsafe fn expand<D: Decode, const BITS: usize>(
         unsafe {
             let row = weight.packed.add((column + number) * (k / 8 * BITS));
             let to = to.add(number * k);
-            let mut at = 0;
-            for group in 0..factors.groups {
-                let end = at + weight.group;
-                let group = factors.group::<D, BITS>(number * factors.groups + group);
-                while at < end {
-                    D::Lanes::store(to.add(at), D::weights::<BITS>(row, at, group));
-                    at += D::Lanes::COUNT;
-                }
+            for at in (0..k).step_by(UNIT) {
+                let group = number * factors.groups + at / weight.group;
+                let group = factors.group::<D, BITS>(group);
+                let (unit, to, steps) = (row.add(at / 8 * BITS), to.add(at), steps::<D>());
+                each!(S < steps, {
+                    let weights = D::weights::<BITS, S>(unit, group);
+                    D::Lanes::store(to.add(S * D::Lanes::COUNT), weights);
+                });
             }
         }
     }
+}
+
+/// Vectors of a unit.
+const fn steps<D: Decode>() -> usize {
+    UNIT / D::Lanes::COUNT
 }
 
 /// Puts the rows of A in the order in which [`block`] reads them, or as the float product needs
@@ -211,8 +218,7 @@ unsafe fn pack<D: Decode>(product: &Product, to: *mut f32, floats: Pack) {
     let Product { m, k, a, a_row, .. } = *product;
     // SAFETY: the caller's; rows of such weights are whole vectors.
     unsafe {
-        let Some(weight) = product.weight.as_ref().filter(|weight| in_registers::<D>(weight, m))
-        else {
+        let Some(weight) = product.weight.as_ref().filter(|_| in_registers::<D>(m)) else {
             return floats(product, to);
         };
         for (row, rows) in equal_blocks(m, D::ROWS) {
@@ -220,10 +226,8 @@ unsafe fn pack<D: Decode>(product: &Product, to: *mut f32, floats: Pack) {
             for at in (0..k).step_by(D::Lanes::COUNT) {
                 for row in row..row + rows {
                     let vector = D::Lanes::load(a.add(row * a_row + at));
-                    let vector = match weight.bits {
-                        4 => D::shuffle::<4>(vector),
-                        _ => D::shuffle::<8>(vector),
-                    };
+                    // Other widths have no order of their own.
+                    let vector = if weight.bits == 4 { D::shuffle::<4>(vector) } else { vector };
                     D::Lanes::store(to, vector);
                     to = to.add(D::Lanes::COUNT);
                 }
@@ -237,13 +241,15 @@ unsafe fn pack<D: Decode>(product: &Product, to: *mut f32, floats: Pack) {
 struct Span<'a> {
     product: &'a Product,
     weight: &'a QuantizedWeight,
-    /// The first row.
-    row: usize,
     /// The first column, of which `factors` are.
     from: usize,
     /// The column behind the last.
     to: usize,
     factors: GroupFactors,
+    /// Factors that are asked for meanwhile: those of as many columns behind these.
+    next: NextFactors,
+    /// Bytes from a block's weights to those that are asked for meanwhile.
+    ahead: usize,
 }
 
 /// The blocks of an instruction set. Functions of their own: inlined into one, they would spill one
@@ -256,10 +262,10 @@ trait Blocks: Decode {
     unsafe fn span<const BITS: usize, const R: usize, const C: usize>(span: &Span<'_>);
 }
 
-/// Sums of R rows and all columns of the span, C (2 or 4) at a time.
+/// Sums of the R rows and all columns of the span, C (2 or 4) at a time.
 ///
 /// # Safety
-/// The product is prepared, the rows are its rows, the columns and factors are the weight's.
+/// The product is prepared and has R rows, the columns and factors are the weight's.
 #[inline(always)]
 unsafe fn span<D: Decode, const BITS: usize, const R: usize, const C: usize>(span: &Span<'_>) {
     let Span { from, to, .. } = *span;
@@ -272,7 +278,7 @@ unsafe fn span<D: Decode, const BITS: usize, const R: usize, const C: usize>(spa
     }
 }
 
-/// Sums of R rows and C columns from `column` on, `step` apart: 1, or 0 for one column C times.
+/// Sums of the R rows and C columns from `column` on, `step` apart: 1, or 0 for one column C times.
 ///
 /// # Safety
 /// [`span`]'s.
@@ -282,55 +288,53 @@ unsafe fn block<D: Decode, const BITS: usize, const R: usize, const C: usize>(
     column: usize,
     step: usize,
 ) {
-    let Span { product, weight, row, from, factors, .. } = *span;
+    let Span { product, weight, from, factors, .. } = *span;
     // SAFETY: the caller's; numbers of a row are read below k.
     unsafe {
-        let (row_bytes, vector_bytes) = (product.k / 8 * BITS, D::Lanes::COUNT * BITS / 8);
+        let (row_bytes, unit_bytes, steps) = (product.k / 8 * BITS, UNIT / 8 * BITS, steps::<D>());
         let mut packed = weight.packed.add(column * row_bytes);
         let factors = factors.from(column - from);
         let (next_row, next_factor) = (step * row_bytes, step * factors.groups);
-        let mut x = product.packed.add(row * packed_row(product.k));
+        let mut x = product.packed;
         let zero = D::Lanes::splat(0.0);
         let mut sums = [[zero; C]; R];
         // Those of the next tile, a block's share at a time.
-        factors.fetch::<D>(weight, span.to - from, column, C);
-        let blocks = AHEAD.div_ceil(C * row_bytes).max(2);
-        let mut ahead = packed.wrapping_add(blocks * C * row_bytes);
+        span.next.fetch::<D>(column - from, C);
+        let mut ahead = packed.wrapping_add(span.ahead);
         // Sizes of groups are powers of two.
-        let shift = (weight.group / (STEPS * D::Lanes::COUNT)).trailing_zeros();
-        // The next vector of each row and column, STEPS times.
-        macro_rules! step {
-            ($groups:ident) => {{
+        let within = weight.group / UNIT - 1;
+        let mut groups = [D::group::<BITS>(0.0, 0.0); C];
+        let mut group = 0;
+        for unit in 0..product.k / UNIT {
+            if unit & within == 0 {
+                columns!(J < C, groups[J] = factors.group::<D, BITS>(J * next_factor + group));
+                group += 1;
+            }
+            // Asking for what is not there does no harm.
+            D::Lanes::fetch(ahead.cast());
+            if C * unit_bytes > LINE {
+                D::Lanes::fetch(ahead.wrapping_add(LINE).cast());
+            }
+            ahead = ahead.wrapping_add(C * unit_bytes);
+            // Not a loop over groups and one within: it would keep the sums twice in registers.
+            each!(S < steps, {
                 let mut weights = [zero; C];
                 columns!(J < C, {
-                    weights[J] = D::shuffled::<BITS>(packed.add(J * next_row), 0, $groups[J])
+                    weights[J] = D::shuffled::<BITS, S>(packed.add(J * next_row), groups[J])
                 });
                 each!(I < R, {
                     let input = D::Lanes::load(x.add(I * D::Lanes::COUNT));
                     columns!(J < C, sums[I][J] = D::Lanes::fma(input, weights[J], sums[I][J]))
                 });
-                packed = packed.add(vector_bytes);
                 x = x.add(R * D::Lanes::COUNT);
-            }};
-        }
-        for pair in 0..product.k / (STEPS * D::Lanes::COUNT) {
-            let group = pair >> shift;
-            let mut groups = [factors.group::<D, BITS>(group); C];
-            columns!(J < C, groups[J] = factors.group::<D, BITS>(J * next_factor + group));
-            // Asking for what is not there does no harm.
-            D::Lanes::fetch(ahead.cast());
-            if C * STEPS * vector_bytes > LINE {
-                D::Lanes::fetch(ahead.wrapping_add(LINE).cast());
-            }
-            ahead = ahead.wrapping_add(C * STEPS * vector_bytes);
-            step!(groups);
-            step!(groups);
+            });
+            packed = packed.add(unit_bytes);
         }
         let end = column + if step == 0 { 1 } else { C };
         each!(I < R, {
             let mut four = [zero; 4];
             columns!(J < C, four[J % 4] = D::restore::<BITS>(sums[I][J]));
-            product.put(row + I, column, D::Lanes::fold(four), end);
+            product.put(I, column, D::Lanes::fold(four), end);
         });
     }
 }
@@ -350,8 +354,9 @@ unsafe fn multiply<D: Blocks, const BITS: usize>(all: &Span<'_>) {
     macro_rules! spans {
         ($rows:expr, $span:expr, $($number:literal)*) => {
             match $rows {
-                $($number if $number <= D::ROWS => {
-                    if fits($number, D::REGISTERS) {
+                // Constants, so that functions that are never called are not compiled.
+                $($number if const { $number <= D::ROWS } => {
+                    if const { fits($number, D::REGISTERS) } {
                         D::span::<BITS, $number, 4>($span);
                     } else {
                         D::span::<BITS, $number, 2>($span);
@@ -361,16 +366,8 @@ unsafe fn multiply<D: Blocks, const BITS: usize>(all: &Span<'_>) {
             }
         };
     }
-    // Each column's bits come from memory once: all rows follow while the first cache holds them.
-    let columns = if all.product.m <= D::ROWS { all.to - all.from } else { WIDTH };
-    for from in (all.from..all.to).step_by(columns.max(1)) {
-        let to = (from + columns).min(all.to);
-        let factors = all.factors.from(from - all.from);
-        for (row, rows) in equal_blocks(all.product.m, D::ROWS) {
-            // SAFETY: the caller's.
-            unsafe { spans!(rows, &Span { row, from, to, factors, ..*all }, 1 2 3 4 5 6 7 8) }
-        }
-    }
+    // SAFETY: the caller's.
+    unsafe { spans!(all.product.m, all, 1 2 3 4 5 6 7 8) }
 }
 
 /// Columns `from..to`. `floats`: the same for a weight of floats.
@@ -389,7 +386,7 @@ unsafe fn by_bits<D: Blocks, const BITS: usize>(
     let Product { m, k, .. } = *product;
     let groups = k / weight.group;
     let whole = |numbers: usize| numbers.next_multiple_of(WIDTH).max(WIDTH);
-    let in_registers = (BITS == 4 || BITS == 8) && in_registers::<D>(weight, m);
+    let in_registers = in_registers::<D>(m);
     let tile = match m {
         _ if in_registers => whole(FACTORS / groups),
         ..=BY_TILES => whole(EXPANDED / k),
@@ -406,7 +403,10 @@ unsafe fn by_bits<D: Blocks, const BITS: usize>(
             convert::<D>(weight.biases, from * groups, (to - from) * groups, biases);
             let factors = GroupFactors { scales, biases, groups };
             if in_registers {
-                multiply::<D, BITS>(&Span { product, weight, row: 0, from, to, factors });
+                let next = NextFactors::new(weight, groups, to);
+                let block = WIDTH * (k / 8 * BITS);
+                let ahead = block * (AHEAD + block / 4 * 3).div_ceil(block);
+                multiply::<D, BITS>(&Span { product, weight, from, to, factors, next, ahead });
                 continue;
             }
             expand::<D, BITS>(weight, k, from, to - from, factors, expanded);
@@ -499,7 +499,7 @@ kernels!(portable, super::super::decode::PortableDecode);
 
 #[cfg(target_arch = "x86_64")]
 kernels!(
-    #[target_feature(enable = "avx512f,avx512vl,avx2,fma,f16c")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
     avx512,
     super::super::decode::Avx512Decode
 );
