@@ -25,6 +25,8 @@ pub mod delta;
 #[cfg(target_os = "linux")]
 pub mod experts;
 #[cfg(target_os = "linux")]
+pub mod floats;
+#[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(target_os = "linux")]
 mod largest;
@@ -34,6 +36,8 @@ mod openblas;
 mod pool;
 #[cfg(target_os = "linux")]
 pub mod quantized;
+#[cfg(target_os = "linux")]
+pub mod routing;
 #[cfg(target_os = "linux")]
 pub mod rows;
 #[cfg(all(test, target_os = "linux"))]

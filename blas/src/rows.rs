@@ -170,6 +170,31 @@ pub fn layer_norm<'a>(
     });
 }
 
+/// x + y, number by number, into `out`, rows of `length`.
+///
+/// # Panics
+/// A slice has another size.
+pub fn add(x: &[f32], y: &[f32], length: usize, out: &mut [f32]) {
+    assert!(
+        x.len() == out.len() && y.len() == out.len(),
+        "expected twice {} numbers, found {} and {}",
+        out.len(),
+        x.len(),
+        y.len()
+    );
+    fill_rows(out, length, length, |row, out| {
+        let (x, y) = (&x[row * length..][..length], &y[row * length..][..length]);
+        out.iter_mut().zip(x.iter().zip(y)).for_each(|(sum, (x, y))| *sum = x + y);
+    });
+}
+
+/// Adds `bias` to every row of `rows`, which are as long as it.
+pub fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
+    fill_rows(rows, bias.len(), bias.len(), |_, row| {
+        row.iter_mut().zip(bias).for_each(|(sum, number)| *sum += number);
+    });
+}
+
 /// In place, rows of `length`: the Gaussian error linear unit by tanh (arXiv 1606.08415).
 pub fn gelu(x: &mut [f32], length: usize) {
     let function = kernels().functions.gelu;

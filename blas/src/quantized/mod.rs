@@ -4,6 +4,8 @@
 //! threads (I1); they are those of the float product by the expanded matrix ([`crate::kernel`]'s
 //! order).
 
+mod expand;
+
 use std::fmt;
 
 use crate::kernel::{self, Product, QuantizedWeight};

@@ -1,0 +1,74 @@
+//! Rows of a quantized matrix as floats, as a table of embeddings needs them.
+
+use super::{Factors, QuantizedFormat, QuantizedMatrix};
+use crate::kernel::{brain, half};
+
+impl Factors<'_> {
+    /// The one at `at`, exactly.
+    fn number(self, at: usize) -> f32 {
+        match self {
+            Self::Float32(numbers) => numbers[at],
+            Self::Float16(numbers) => half(numbers[at]),
+            Self::Bfloat16(numbers) => brain(numbers[at]),
+        }
+    }
+}
+
+impl QuantizedMatrix<'_> {
+    /// Row `at` of the matrix into `out`: each number is scale · q, rounded, plus its bias, rounded
+    /// again. These are the bits of MLX's `dequantize` on the CPU. (Products round once.)
+    ///
+    /// # Panics
+    /// There is no such row, or `out` is not as long as one.
+    pub fn expand_row(&self, at: usize, out: &mut [f32]) {
+        let Self { packed, scales, biases, format: QuantizedFormat { bits, group }, .. } = *self;
+        assert!(
+            at < self.outputs && out.len() == self.inputs,
+            "expected one of {} rows of {} numbers, found row {at} and room for {}",
+            self.outputs,
+            self.inputs,
+            out.len()
+        );
+        let row = &packed[at * (self.inputs / 32 * bits)..][..self.inputs / 32 * bits];
+        let first = at * (self.inputs / group);
+        for (block, numbers) in out.chunks_exact_mut(group).enumerate() {
+            let (scale, bias) = (scales.number(first + block), biases.number(first + block));
+            for (index, number) in numbers.iter_mut().enumerate() {
+                let bit = (block * group + index) * bits;
+                let next = row.get(bit / 32 + 1).copied().unwrap_or(0);
+                let two = u64::from(row[bit / 32]) | u64::from(next) << 32;
+                let q = (two >> (bit % 32)) & ((1 << bits) - 1);
+                *number = scale * q as f32 + bias;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_lie_across_words_are_read() {
+        // 5 bits: the numbers 0, 1, 2, … of a group of 32.
+        let mut packed = [0u32; 5];
+        for number in 0..32usize {
+            for bit in 0..5 {
+                let place = number * 5 + bit;
+                packed[place / 32] |= ((number as u32 >> bit) & 1) << (place % 32);
+            }
+        }
+        let (scales, biases) = ([0x3800], [0x3f80]); // 0.5 as a half, 1 as a bfloat16
+        let matrix = QuantizedMatrix::new(
+            &packed,
+            Factors::Float16(&scales),
+            Factors::Bfloat16(&biases),
+            QuantizedFormat { bits: 5, group: 32 },
+            32,
+        );
+        let mut out = [0.0; 32];
+        matrix.expect("a matrix").expand_row(0, &mut out);
+        let expected: Vec<f32> = (0..32).map(|number| number as f32 / 2.0 + 1.0).collect();
+        assert_eq!(out[..], expected[..]);
+    }
+}
