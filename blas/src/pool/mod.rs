@@ -28,11 +28,16 @@ const MOST_THREADS: usize = 64;
 pub(crate) const ROWS_PER_READ: usize = 4;
 
 /// Weights (times [`ROWS_PER_READ`] rows) below which a product is computed by its caller alone:
-/// waking another thread takes as long.
-const ALONE: usize = 64 * 1024;
+/// some four microseconds. Above it the attention of one row kept the helpers waiting for longer
+/// than they spin, so they slept 13 times a step (SmolLM2-135M, two cores) and now about once.
+const ALONE: usize = 16 * 1024;
 
 /// Weights of a piece, at least.
-const PIECE: usize = 16 * 1024;
+const PIECE: usize = 8 * 1024;
+
+/// Columns of a piece of x · Wᵀ are a multiple of this, which no block is wider than. In multiples of
+/// 64, two threads shared 576 columns as 384 and 192.
+const FEW_COLUMNS: usize = 16;
 
 /// Up to this many rows a product is bound by reading its weights.
 const FEW: usize = 48;
@@ -233,7 +238,8 @@ impl Partition {
     fn new(product: &Product, work: usize, threads: usize) -> Self {
         let Product { m, n, .. } = *product;
         let pieces = (work / PIECE).clamp(1, 4 * threads);
-        let columns = n.div_ceil(pieces).next_multiple_of(COLUMNS);
+        let step = if product.transposed { FEW_COLUMNS } else { COLUMNS };
+        let columns = n.div_ceil(pieces).next_multiple_of(step);
         let across = n.div_ceil(columns).max(1);
         let rows = match m {
             ..=FEW if across >= threads => m,
