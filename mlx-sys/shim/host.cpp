@@ -135,8 +135,8 @@ struct Scratch {
   std::vector<paceline_numbers> numbers;
   std::vector<int> at;
 
-  // `in_place`: the first input goes to the output and needs no room here. Inputs from `rows_count` on are numbers.
-  Scratch(const std::vector<core::array>& inputs, bool in_place, size_t rows_count) : gathered(inputs.size()) {
+  // `in_place`: as many first inputs go to outputs and need no room here. Inputs from `rows_count` on are numbers.
+  Scratch(const std::vector<core::array>& inputs, size_t in_place, size_t rows_count) : gathered(inputs.size()) {
     held.reserve(inputs.size());
     rows.reserve(rows_count);
     numbers.reserve(inputs.size() - rows_count);
@@ -146,7 +146,7 @@ struct Scratch {
       held.push_back(core::array::unsafe_weak_copy(in));
       axes = std::max(axes, in.ndim());
       bool fits = input < rows_count ? rows_in_one_piece(in) : in_one_piece(in);
-      if (input >= (in_place ? 1 : 0) && !fits) {
+      if (input >= in_place && !fits) {
         gathered[input].reset(new float[(in.nbytes() + sizeof(float) - 1) / sizeof(float)]);
       }
     }
@@ -154,8 +154,8 @@ struct Scratch {
   }
 
   // What the function gets. Every vector has its room already.
-  paceline_inputs inputs(bool in_place, size_t rows_count) {
-    for (size_t input = in_place ? 1 : 0; input < held.size(); ++input) {
+  paceline_inputs inputs(size_t in_place, size_t rows_count) {
+    for (size_t input = in_place; input < held.size(); ++input) {
       const core::array& in = held[input];
       float* copy = gathered[input].get();
       if (copy != nullptr) {
@@ -177,7 +177,7 @@ struct Scratch {
 
 class Host : public core::Primitive {
  public:
-  Host(core::Stream stream, std::shared_ptr<Work> work, bool in_place, size_t rows_count)
+  Host(core::Stream stream, std::shared_ptr<Work> work, size_t in_place, size_t rows_count)
       : core::Primitive(stream), work_(std::move(work)), in_place_(in_place), rows_count_(rows_count) {}
 
   void eval_cpu(const std::vector<core::array>& inputs, std::vector<core::array>& outputs) override {
@@ -191,18 +191,18 @@ class Host : public core::Primitive {
         }
       }
     }
-    // In place: the first input's memory where nobody else needs it, else a copy.
-    bool shared = false;
-    if (in_place_) {
-      const core::array& first = inputs[0];
-      shared = first.is_donatable() && first.flags().row_contiguous && first.size() == outputs[0].size();
+    // In place: an input's memory where nobody else needs it, else a copy.
+    std::vector<bool> shared(in_place_);
+    for (size_t at = 0; at < in_place_; ++at) {
+      const core::array& in = inputs[at];
+      shared[at] = in.is_donatable() && in.flags().row_contiguous && in.size() == outputs[at].size();
     }
     auto scratch = std::make_shared<Scratch>(inputs, in_place_, rows_count_);
     std::vector<core::array> written;
     for (size_t at = 0; at < outputs.size(); ++at) {
       core::array& out = outputs[at];
-      if (at == 0 && shared) {
-        out.copy_shared_buffer(inputs[0]);
+      if (at < in_place_ && shared[at]) {
+        out.copy_shared_buffer(inputs[at]);
       } else {
         out.set_data(core::allocator::malloc(out.nbytes()));
       }
@@ -215,16 +215,18 @@ class Host : public core::Primitive {
                       places = std::vector<paceline_output>(outputs.size()),
                       in_place = in_place_,
                       rows_count = rows_count_,
-                      shared]() mutable {
+                      shared = std::move(shared)]() mutable {
       for (size_t at = 0; at < written.size(); ++at) {
         places[at] = {written[at].data<float>(), written[at].size()};
       }
-      if (in_place && !shared) {
-        const core::array& first = scratch->held[0];
-        if (first.flags().row_contiguous) {
-          std::copy_n(first.data<float>(), places[0].size, places[0].data);
+      for (size_t at = 0; at < in_place; ++at) {
+        const core::array& in = scratch->held[at];
+        if (shared[at]) {
+          continue;
+        } else if (in.flags().row_contiguous) {
+          std::copy_n(in.data<float>(), places[at].size, places[at].data);
         } else {
-          gather(first, scratch->at, places[0].data);
+          gather(in, scratch->at, places[at].data);
         }
       }
       paceline_inputs inputs = scratch->inputs(in_place, rows_count);
@@ -242,7 +244,8 @@ class Host : public core::Primitive {
 
  private:
   std::shared_ptr<Work> work_;
-  bool in_place_;
+  // Inputs whose values the first outputs begin as.
+  size_t in_place_;
   // Inputs that are rows. The others are numbers.
   size_t rows_count_;
 };
@@ -251,8 +254,8 @@ class Host : public core::Primitive {
 
 // Arrays of some shapes, float32, that `compute` fills when one of them is evaluated: `outputs` of them. `axes` has the number of
 // axes of each, `shapes` their lengths one after another. Takes `context` over in any case. The first
-// `rows_count` of `count` inputs are rows, the others numbers. With `in_place` the first output begins as the first input's values,
-// which has as many, and `compute` gets the others only. 1: rows are not float32, numbers are of no known kind, the default
+// `rows_count` of `count` inputs are rows, the others numbers. The first `in_place` outputs begin as the values of as many first
+// inputs, which have as many numbers each, and `compute` gets the other inputs only. 1: rows are not float32, numbers are of no known kind, the default
 // device is no CPU, or there is no memory.
 extern "C" int paceline_host(
     mlx_array* results,
@@ -262,7 +265,7 @@ extern "C" int paceline_host(
     const mlx_array* inputs,
     size_t count,
     size_t rows_count,
-    bool in_place,
+    size_t in_place,
     void* context,
     paceline_compute compute,
     paceline_drop drop) {
@@ -285,12 +288,17 @@ extern "C" int paceline_host(
         return 1;
       }
     }
-    size_t size = 1;
-    for (int length : of[0]) {
-      size *= length;
-    }
-    if (rows_count > count || (in_place && (rows_count == 0 || from[0].size() != size))) {
+    if (rows_count > count || in_place > rows_count || in_place > outputs) {
       return 1;
+    }
+    for (size_t at = 0; at < in_place; ++at) {
+      size_t size = 1;
+      for (int length : of[at]) {
+        size *= length;
+      }
+      if (from[at].size() != size) {
+        return 1;
+      }
     }
     auto primitive = std::make_shared<Host>(core::default_stream(core::Device::cpu), std::move(work), in_place, rows_count);
     auto made = core::array::make_arrays(std::move(of), std::vector<core::Dtype>(outputs, core::float32), primitive, from);

@@ -147,7 +147,7 @@ unsafe extern "C" {
         inputs: *const mlx_array,
         count: usize,
         rows_count: usize,
-        in_place: bool,
+        in_place: usize,
         context: *mut c_void,
         compute: unsafe extern "C" fn(*const c_void, *const RawInputs, *const RawOutput, usize),
         drop: unsafe extern "C" fn(*mut c_void),
@@ -184,19 +184,30 @@ unsafe extern "C" fn drop_context(context: *mut c_void) {
     drop(unsafe { Box::<Compute>::from_raw(context.cast()) });
 }
 
-/// Where the output's memory comes from.
+/// Where the outputs' memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostOutput {
     /// New memory, of any content.
     Fresh,
-    /// It begins as the first input's values, in its memory where no other node needs it; the
-    /// function sees the other inputs only. Of several outputs this is the first one.
-    First,
+    /// As many of the first outputs begin as the values of as many first inputs, each in its
+    /// input's memory if no other node needs that. The function gets the other inputs only, and the
+    /// further outputs are fresh.
+    InPlace(usize),
+}
+
+impl HostOutput {
+    /// How many outputs begin as inputs.
+    fn in_place(self) -> usize {
+        match self {
+            Self::Fresh => 0,
+            Self::InPlace(count) => count,
+        }
+    }
 }
 
 /// A lazy array of `shape`, float32, of which `function` fills the rows when it is evaluated.
 /// `None`: an input is not float32, the default device is not the CPU, a length is negative, the
-/// first input has another size ([`HostOutput::First`]), or memory is out.
+/// input of an output in place has another size ([`HostOutput::InPlace`]), or memory is out.
 ///
 /// The function runs on MLX's thread, later and at most once for each evaluation; it must not call
 /// MLX, and a panic in it ends the process.
@@ -266,7 +277,7 @@ pub unsafe fn host_arrays(
             all.as_ptr(),
             all.len(),
             inputs.len(),
-            output == HostOutput::First,
+            output.in_place(),
             context,
             compute,
             drop_context,

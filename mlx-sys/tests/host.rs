@@ -193,9 +193,9 @@ fn a_node_in_place_never_changes_an_array_that_has_another_handle() {
         }
     };
     let held = graph.sum(a, a);
-    let first = graph.host(&[held, a], &[2, 2], HostOutput::First, plus).expect("made");
+    let first = graph.host(&[held, a], &[2, 2], HostOutput::InPlace(1), plus).expect("made");
     let turned = graph.transposed(held);
-    let second = graph.host(&[turned, a], &[2, 2], HostOutput::First, plus).expect("made");
+    let second = graph.host(&[turned, a], &[2, 2], HostOutput::InPlace(1), plus).expect("made");
     assert_eq!(graph.values(first), [3.0, 6.0, 9.0, 12.0]);
     assert_eq!(graph.values(second), [3.0, 8.0, 7.0, 12.0]);
     assert_eq!(graph.values(held), [2.0, 4.0, 6.0, 8.0]);
@@ -214,7 +214,7 @@ fn several_outputs_are_written_by_one_call_and_the_first_in_place() {
         let place = mlx_array_data_float32(held);
         let shapes: [&[i32]; 3] = [&[2, 2], &[2], &[0]];
         let made =
-            host_arrays(&[held, a], &[], &shapes, HostOutput::First, |inputs, _, outputs| {
+            host_arrays(&[held, a], &[], &shapes, HostOutput::InPlace(1), |inputs, _, outputs| {
                 assert_eq!((inputs.len(), outputs.len(), outputs[2].len()), (1, 3, 0));
                 for row in 0..2 {
                     outputs[1][row] = inputs[0].row(row).iter().sum();
@@ -228,6 +228,49 @@ fn several_outputs_are_written_by_one_call_and_the_first_in_place() {
         assert_eq!(graph.values(made[0]), [12.0, 4.0, 16.0, 8.0]);
         assert_eq!(mlx_array_data_float32(made[0]), place, "nobody else needed the first input");
         assert_eq!(graph.values(a), [1.0, 2.0, 3.0, 4.0]);
+    }
+}
+
+/// As keys and values go from step to step: each node writes into the memory of the node before.
+#[test]
+fn several_outputs_stay_in_place_from_node_to_node() {
+    let mut graph = Graph::new();
+    let one = graph.matrix(&[1.0, 1.0], 1);
+    let shapes: [&[i32]; 4] = [&[1, 2], &[1, 2], &[1, 2], &[2]];
+    // SAFETY: handles are freed once; arrays are evaluated before they are read.
+    unsafe {
+        let mut held: Vec<mlx_array> = (0..3)
+            .map(|_| {
+                let mut sum = mlx_array_new();
+                assert_eq!(mlx_add(&mut sum, one, one, graph.stream), 0);
+                assert_eq!(mlx_array_eval(sum), 0);
+                sum
+            })
+            .collect();
+        let places: Vec<_> = held.iter().map(|array| mlx_array_data_float32(*array)).collect();
+        for step in 0..3 {
+            let made = host_arrays(&held, &[], &shapes, HostOutput::InPlace(3), |_, _, outputs| {
+                for (at, output) in outputs.iter_mut().enumerate() {
+                    output[0] = if at < 3 { output[0] + at as f32 } else { 7.0 };
+                }
+            });
+            held.drain(..).for_each(|array| {
+                mlx_array_free(array);
+            });
+            let mut made = made.expect("made");
+            let last = made.pop().expect("four outputs");
+            assert_eq!(graph.values(last)[0], 7.0);
+            mlx_array_free(last);
+            held = made;
+            for (at, array) in held.iter().enumerate() {
+                assert_eq!(mlx_array_data_float32(*array), places[at], "step {step}: output {at}");
+                let expected = 2.0 + (at * (step + 1)) as f32;
+                assert_eq!(graph.values(*array), [expected, 2.0], "step {step}: output {at}");
+            }
+        }
+        held.into_iter().for_each(|array| {
+            mlx_array_free(array);
+        });
     }
 }
 
@@ -285,8 +328,8 @@ fn impossible_nodes_are_refused_and_free_their_function() {
     };
     let life = || Life(Arc::clone(&lives));
     assert!(graph.host(&[a], &[-1], HostOutput::Fresh, function(life())).is_none());
-    assert!(graph.host(&[a], &[3], HostOutput::First, function(life())).is_none());
-    assert!(graph.host(&[], &[3], HostOutput::First, function(life())).is_none());
+    assert!(graph.host(&[a], &[3], HostOutput::InPlace(1), function(life())).is_none());
+    assert!(graph.host(&[], &[3], HostOutput::InPlace(1), function(life())).is_none());
     // SAFETY: as above.
     let whole = unsafe { mlx_array_new_int(3) };
     let whole = graph.keep(whole);

@@ -52,8 +52,11 @@ fn main() {
     }
     let begun = std::time::Instant::now();
     let read = read_first(model.as_ref(), &mut kv, &ids);
-    let (mut took, mut built) = (vec![], vec![]);
+    let (mut took, mut built, mut switches) = (vec![], vec![], vec![]);
     for step in 0..=steps {
+        if step == 1 {
+            switches = voluntary_switches();
+        }
         let started = std::time::Instant::now();
         let segment = |at: usize, ids: &Vec<u32>| {
             let (start, length, drafted) = match step {
@@ -118,6 +121,7 @@ fn main() {
         "{sequences} sequences of {block} rows: step median {median:.3} ms, best {best:.3} ms; {:.0} tok/s; of it {graph:.3} ms until the graph is there",
         (sequences * committed) as f64 * 1e3 / median
     );
+    print_switches(&switches, &voluntary_switches(), steps);
     if block > 1 {
         return;
     }
@@ -136,6 +140,34 @@ fn main() {
             "{what}: step median {median:.3} ms, best {best:.3} ms; {:.3} of the above",
             median / plain
         );
+    }
+}
+
+/// How often each thread of this process gave its core up to wait, from Linux's /proc; nothing
+/// elsewhere. Threads by number and name.
+fn voluntary_switches() -> Vec<(String, u64)> {
+    let count = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(|value| value.trim().to_owned())
+        };
+        let name = format!("{} {}", task.file_name().to_string_lossy(), field("Name:")?);
+        Some((name, field("voluntary_ctxt_switches:")?.parse().ok()?))
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    tasks.filter_map(Result::ok).filter_map(count).collect()
+}
+
+/// Waits of each thread a step, those that wait at all.
+#[expect(clippy::print_stdout, reason = "a measurement for a terminal")]
+fn print_switches(before: &[(String, u64)], after: &[(String, u64)], steps: usize) {
+    for (thread, count) in after {
+        let earlier = before.iter().find(|(of, _)| of == thread).map_or(0, |(_, count)| *count);
+        let a_step = (count - earlier) as f64 / steps.max(1) as f64;
+        if a_step >= 0.01 {
+            println!("voluntary context switches of thread {thread}: {a_step:.2} a step");
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! CPU or GPU: chosen once per process, before the first array.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlx_rs::{Array, Device, DeviceType};
 
@@ -89,10 +90,15 @@ fn is_gpu() -> bool {
     matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu))
 }
 
-/// Bytes MLX holds in arrays, and in its cache of freed buffers.
+/// Bytes of the buffers of models that the CPU computes, beside MLX's arrays.
+pub(crate) static SCRATCH_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes held in arrays and in buffers between them, and in MLX's cache of freed buffers.
 pub fn memory() -> (u64, u64) {
     let count = |bytes: Result<usize, _>| bytes.map_or(0, |bytes: usize| bytes as u64);
-    (count(mlx_rs::memory::active_memory()), count(mlx_rs::memory::cache_memory()))
+    let arrays = count(mlx_rs::memory::active_memory());
+    let scratch = SCRATCH_BYTES.load(Ordering::Relaxed);
+    (arrays + scratch, count(mlx_rs::memory::cache_memory()))
 }
 
 /// Bytes that the GPU's driver recommends all its memory to stay below (Metal:

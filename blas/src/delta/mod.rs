@@ -59,9 +59,9 @@ impl NewRows<'_> {
 
 /// States and outputs that a pass writes.
 #[derive(Debug)]
-pub struct PassOutput<'a> {
-    /// Slots of [`RecurrentSizes::slot`] numbers.
-    pub states: &'a mut [f32],
+pub struct PassOutput<'a, 'b> {
+    /// The states of each slot, [`RecurrentSizes::slot`] numbers.
+    pub states: &'a mut [&'b mut [f32]],
     /// For each new row its values, of all value heads.
     pub out: &'a mut [f32],
     /// Rows of [`RecurrentSizes::tape`] numbers.
@@ -78,7 +78,8 @@ struct Pass<'a> {
     before: &'a [f32],
     /// Factors of normed queries and keys.
     scales: [Vec<f32>; 2],
-    states: *mut f32,
+    /// Of each slot.
+    states: Vec<*mut f32>,
     out: *mut f32,
     tape: *mut f32,
 }
@@ -108,7 +109,7 @@ pub fn advance(
     new: NewRows<'_>,
     before: &[f32],
     slots: &[SlotRows],
-    output: PassOutput<'_>,
+    output: PassOutput<'_, '_>,
 ) {
     new.rows.check();
     check(sizes, &new, before, slots, &output);
@@ -123,7 +124,7 @@ pub fn advance(
         // x / sqrt(Σx² + ε) is rms-normed x by 1 / sqrt(dim), with ε / dim. Queries are divided by
         // sqrt(dim) once more.
         scales: [1.0 / dim, dim.sqrt().recip()].map(|scale| vec![scale; sizes.key_dim]),
-        states: output.states.as_mut_ptr(),
+        states: output.states.iter_mut().map(|states| states.as_mut_ptr()).collect(),
         out: output.out.as_mut_ptr(),
         tape: output.tape.as_mut_ptr(),
     };
@@ -142,7 +143,7 @@ fn check(
     new: &NewRows<'_>,
     before: &[f32],
     slots: &[SlotRows],
-    output: &PassOutput<'_>,
+    output: &PassOutput<'_, '_>,
 ) {
     let heads = sizes.value_heads;
     assert!(
@@ -156,7 +157,12 @@ fn check(
         new.rows.length
     );
     let tape_rows = output.tape.len() / sizes.tape();
-    let mut seen = vec![false; output.states.len() / sizes.slot()];
+    assert!(
+        output.states.iter().all(|states| states.len() == sizes.slot()),
+        "expected slots of {} numbers",
+        sizes.slot()
+    );
+    let mut seen = vec![false; output.states.len()];
     for one in slots {
         let is_first = seen.get_mut(one.slot).is_some_and(|seen| !std::mem::replace(seen, true));
         assert!(
@@ -324,14 +330,14 @@ impl Pass<'_> {
     fn states_of(&self, slot: usize, head: usize) -> (*mut f32, usize) {
         let length = self.sizes.matrices() / self.sizes.key_heads;
         // SAFETY: the sizes were compared.
-        (unsafe { self.states.add(slot * self.sizes.slot() + head * length) }, length)
+        (unsafe { self.states[slot].add(head * length) }, length)
     }
 
     /// The first of some channels of a row of the tail.
     fn tail_place(&self, slot: usize, row: usize, channel: usize) -> *mut f32 {
-        let place = slot * self.sizes.slot() + self.sizes.matrices();
+        let place = self.sizes.matrices() + row * self.sizes.channels() + channel;
         // SAFETY: the sizes were compared.
-        unsafe { self.states.add(place + row * self.sizes.channels() + channel) }
+        unsafe { self.states[slot].add(place) }
     }
 
     /// Some channels of a row of the tail. They are the calling piece's own.

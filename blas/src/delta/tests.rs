@@ -58,6 +58,7 @@ impl Layer {
         let length = self.width();
         let rows = FloatRows { numbers: rows, count, stride: length, length };
         let (beta, decay) = (sizes.channels(), sizes.channels() + sizes.value_heads);
+        let states = &mut states.chunks_exact_mut(sizes.slot()).collect::<Vec<_>>();
         let output = PassOutput { states, out: &mut out, tape: &mut tape };
         let weights = RuleWeights { convolution, rates, dt_bias };
         advance(*sizes, weights, NewRows { rows, beta, decay }, before, slots, output);

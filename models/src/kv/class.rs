@@ -197,6 +197,16 @@ impl CapacityClass {
         Ok(())
     }
 
+    /// Takes other arrays for those of [`CapacityClass::arrays`], in their order.
+    #[cfg(target_os = "linux")]
+    pub(super) fn replace(&mut self, arrays: &mut impl Iterator<Item = Array>) {
+        for layer in &mut self.arrays {
+            if let (Some(keys), Some(values)) = (arrays.next(), arrays.next()) {
+                *layer = LayerArrays { keys, values };
+            }
+        }
+    }
+
     /// The keys and values of a layer, slot after slot, for nodes of our own.
     pub(super) fn stored(&self, layer: usize) -> StoredHeads<'_> {
         let LayerArrays { keys, values } = &self.arrays[layer];

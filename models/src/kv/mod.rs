@@ -3,12 +3,12 @@
 //!
 //! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per
 //! layer for its keys and one for its values. Committing is a host integer: rows after a sequence's
-//! length are dead and will be overwritten. Recurrent layers keep one state a sequence, in slots of
-//! their own ([`states`]).
+//! length are dead and will be overwritten. Recurrent layers keep one array a sequence ([`states`]).
 //!
 //! ```text
-//!  CPU, float32   a step writes the rows of a class by one node of our own and attends by another, row by row (by_row)
-//!  else           one scatter of MLX a class; attention by MLX for neighbouring slots with as many query rows (by_class)
+//!  a target on the CPU, float32   a pass over all layers is one node of our own (pass)
+//!  other models there             a layer writes the rows of a class by one node of our own and attends by another (by_row)
+//!  else                           one scatter of MLX a class; attention by MLX for neighbouring slots with as many query rows (by_class)
 //! ```
 
 mod access;
@@ -17,6 +17,8 @@ mod by_row;
 mod class;
 mod kept_states;
 mod layer;
+#[cfg(target_os = "linux")]
+mod pass;
 mod rows;
 mod staged;
 mod states;
@@ -43,6 +45,8 @@ use step_rows::Causality;
 
 pub use kept_states::KeptStates;
 pub use layer::{GrowingKv, LayerKv};
+#[cfg(target_os = "linux")]
+pub(crate) use pass::{PassArrays, PassMemory};
 pub use rows::KvRows;
 
 /// How a layer attends.
@@ -91,6 +95,9 @@ pub struct KvStore {
     layers: LayerKinds,
     /// Whether nodes of our own may write, attend and advance states.
     by_row: bool,
+    /// Whether a pass over all layers may be one node of our own.
+    #[cfg(target_os = "linux")]
+    by_pass: bool,
     /// How MLX reads.
     calls: CallForm,
     classes: Vec<CapacityClass>,
@@ -125,6 +132,8 @@ impl KvStore {
             states: States::new(&layers.recurrent),
             layers,
             by_row: dtype == Dtype::Float32,
+            #[cfg(target_os = "linux")]
+            by_pass: dtype == Dtype::Float32 && crate::device::allows_nodes(),
             calls: CallForm::here(dtype),
             classes,
             sequences: HashMap::new(),
@@ -168,12 +177,6 @@ impl KvStore {
         while self.allocated_bytes().saturating_add(more) > self.limit {
             let class = self.classes.iter_mut().max_by_key(|class| class.idle_bytes());
             let class = class.filter(|class| class.idle_bytes() > 0);
-            let idle = class.as_ref().map_or(0, |class| class.idle_bytes());
-            if self.states.idle_bytes() > idle {
-                self.changes();
-                self.states.compact()?;
-                continue;
-            }
             let Some(class) = class else { break };
             self.access = None;
             self.staged = None;
@@ -252,8 +255,7 @@ impl KvStore {
 
     /// Bytes of slots that are kept for the next sequences.
     pub fn idle_bytes(&self) -> u64 {
-        let classes = self.classes.iter().map(CapacityClass::idle_bytes);
-        classes.sum::<u64>() + self.states.idle_bytes()
+        self.classes.iter().map(CapacityClass::idle_bytes).sum()
     }
 
     /// Bytes of all arrays: what sequences hold, and slots kept for the next ones.

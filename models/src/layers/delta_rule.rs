@@ -25,8 +25,8 @@ pub(crate) struct DeltaRule {
 /// The states of one layer, and what a pass does to them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatePass<'a> {
-    /// `[slots, numbers of a slot]`, float32.
-    pub(crate) states: &'a Array,
+    /// `[1, numbers of a slot]` of each slot, float32.
+    pub(crate) states: &'a [Array],
     /// The tape of the pass before `[rows, numbers of a tape row]`, float32.
     pub(crate) before: Option<&'a Array>,
     pub(crate) slots: &'a Arc<[SlotRows]>,
@@ -39,7 +39,7 @@ pub(crate) struct StatePass<'a> {
 #[derive(Debug)]
 pub(crate) struct Advanced {
     /// As [`StatePass::states`].
-    pub(crate) states: Array,
+    pub(crate) states: Vec<Array>,
     /// `[rows, values]`.
     pub(crate) out: Array,
     /// As [`StatePass::before`], for the next pass.

@@ -9,11 +9,11 @@ use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMat
 /// A table of rows by id; with tied weights also the output head.
 #[derive(Debug)]
 pub(crate) struct Embedding {
-    table: Table,
+    pub(super) table: Table,
 }
 
 #[derive(Debug)]
-enum Table {
+pub(super) enum Table {
     Float { rows: Array, transposed: Array },
     Quantized { rows: QuantizedMatrix, dtype: Dtype },
 }

@@ -11,11 +11,11 @@ use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMat
 #[derive(Debug)]
 pub(crate) struct ExpertLinear {
     /// As the parts of a [`super::Linear`].
-    parts: Vec<ExpertForm>,
+    pub(super) parts: Vec<ExpertForm>,
 }
 
 #[derive(Debug)]
-enum ExpertForm {
+pub(super) enum ExpertForm {
     /// `[experts, in, out]`: a view.
     Transposed(Array),
     Quantized(QuantizedMatrix),

@@ -102,7 +102,7 @@ pub(crate) fn advance(_: &DeltaRule, _: &StatePass<'_>, _: &Array) -> Result<Opt
 }
 
 /// MLX does it.
-pub(crate) fn fold(_: RecurrentSizes, _: &StatePass<'_>) -> Result<Option<Array>> {
+pub(crate) fn fold(_: RecurrentSizes, _: &StatePass<'_>) -> Result<Option<Vec<Array>>> {
     Ok(None)
 }
 

@@ -12,12 +12,12 @@ use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMat
 pub(crate) struct Linear {
     /// Outputs one part after another. More than one only where parts of a checkpoint are stored in
     /// different formats.
-    parts: Vec<WeightForm>,
-    bias: Option<Array>,
+    pub(super) parts: Vec<WeightForm>,
+    pub(super) bias: Option<Array>,
 }
 
 #[derive(Debug)]
-enum WeightForm {
+pub(super) enum WeightForm {
     /// `[in, out]`: a view, so that a forward is one primitive.
     Transposed(Array),
     Quantized(QuantizedMatrix),

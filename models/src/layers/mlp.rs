@@ -9,8 +9,8 @@ use crate::load::{LoadError, Weights};
 /// The SwiGLU block of Llama and Qwen.
 #[derive(Debug)]
 pub(crate) struct GatedMlp {
-    gate_up: Linear,
-    down: Linear,
+    pub(super) gate_up: Linear,
+    pub(super) down: Linear,
 }
 
 impl GatedMlp {
@@ -46,7 +46,7 @@ impl GatedMlp {
 }
 
 /// silu(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
-pub(super) fn gated(both: &Array) -> Result<Array> {
+pub(crate) fn gated(both: &Array) -> Result<Array> {
     if let Some(gated) = host::gated(both)? {
         return Ok(gated);
     }

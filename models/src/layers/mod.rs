@@ -16,7 +16,10 @@ mod linear;
 mod mlp;
 mod moe;
 mod norm;
+mod ops;
 mod positions;
+#[cfg(target_os = "linux")]
+mod program;
 mod quantized;
 mod quantized_parts;
 mod recurrent;
@@ -36,12 +39,19 @@ pub use heads::HeadRows;
 pub(crate) use heads::{TurnedHeads, last_rows};
 pub(crate) use host::{attend_rows, computes, largest, write_rows};
 pub(crate) use linear::Linear;
-pub(crate) use mlp::GatedMlp;
+pub(crate) use mlp::{GatedMlp, gated};
 pub(crate) use moe::{ExpertMlp, ExpertSizes, SharedExpertMlp};
 pub(crate) use norm::{HeadNorm, LayerNorm, NormWeight, RmsNorm};
+pub(crate) use ops::{AttentionHeads, HeadTurn, LayerOps, gated_mlp};
 pub use positions::Positions;
+#[cfg(target_os = "linux")]
+pub(crate) use program::{
+    FirstRows, PassInputs, PassPlaces, PassReads, PassWrites, Program, Recorder, Tail,
+};
 pub(crate) use quantized::has_product;
 pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};
 pub(crate) use recurrent::fold_accepted;
 pub(crate) use rope::Rope;
 pub(crate) use rope_tables::RopeTables;
+#[cfg(target_os = "linux")]
+pub(crate) use rope_tables::RotationNumbers;

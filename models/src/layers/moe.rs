@@ -27,10 +27,10 @@ pub(crate) struct ExpertSizes {
 /// Experts behind a router, as in Qwen3.
 #[derive(Debug)]
 pub(crate) struct ExpertMlp {
-    gate: Linear,
-    gate_up: ExpertLinear,
-    down: ExpertLinear,
-    sizes: ExpertSizes,
+    pub(super) gate: Linear,
+    pub(super) gate_up: ExpertLinear,
+    pub(super) down: ExpertLinear,
+    pub(super) sizes: ExpertSizes,
 }
 
 impl ExpertMlp {
@@ -74,9 +74,9 @@ impl ExpertMlp {
 /// how much each row takes of it.
 #[derive(Debug)]
 pub(crate) struct SharedExpertMlp {
-    routed: ExpertMlp,
-    shared: GatedMlp,
-    shared_gate: Linear,
+    pub(super) routed: ExpertMlp,
+    pub(super) shared: GatedMlp,
+    pub(super) shared_gate: Linear,
 }
 
 impl SharedExpertMlp {

@@ -35,8 +35,8 @@ impl NormWeight {
 /// rms(x) · w over the last axis.
 #[derive(Debug)]
 pub(crate) struct RmsNorm {
-    weight: Array,
-    eps: f32,
+    pub(super) weight: Array,
+    pub(super) eps: f32,
 }
 
 impl RmsNorm {
@@ -121,10 +121,10 @@ impl LayerNorm {
 /// Norms of heads that are turned by their positions: each head's numbers normed, then rotated.
 #[derive(Debug)]
 pub(crate) struct HeadNorm {
-    heads: TurnedHeads,
+    pub(super) heads: TurnedHeads,
     /// `[dim]`, or where heads have different ones `[heads, dim]`.
-    weight: Array,
-    eps: f32,
+    pub(super) weight: Array,
+    pub(super) eps: f32,
 }
 
 impl HeadNorm {

@@ -4,7 +4,7 @@
 //!
 //! The second way is right and slow. A kernel for Metal shall take its place.
 
-use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{broadcast_to, concatenate, exp, logaddexp, sigmoid, zeros_dtype};
 use mlx_rs::{Array, Dtype};
 use paceline_blas::{RecurrentSizes, SlotRows};
@@ -29,10 +29,10 @@ impl DeltaRule {
             return Ok(advanced);
         }
         let inputs = rows.as_dtype(Dtype::Float32)?;
-        let mut states = pass.states.clone();
+        let mut states = pass.states.to_vec();
         let (mut out, mut tape) = (vec![], vec![]);
         for slot in pass.slots.iter() {
-            let mut state = SlotState::read(self.sizes, &states, slot)?;
+            let mut state = SlotState::read(self.sizes, &states[slot.slot], slot)?;
             state.fold(self.sizes, pass.before, slot)?;
             let certain = slot.rows.end - slot.uncertain;
             let mut row = |state: &mut SlotState, at: usize| -> Result<Array> {
@@ -44,7 +44,7 @@ impl DeltaRule {
             for at in slot.rows.start..certain {
                 row(&mut state, at)?;
             }
-            state.write(&mut states, slot.slot)?;
+            states[slot.slot] = state.numbers()?;
             for at in certain..slot.rows.end {
                 tape.push(row(&mut state, at)?);
             }
@@ -62,15 +62,15 @@ pub(crate) fn fold_accepted(
     sizes: RecurrentSizes,
     pass: &StatePass<'_>,
     by_host: bool,
-) -> Result<Array> {
+) -> Result<Vec<Array>> {
     if by_host && let Some(states) = host::fold(sizes, pass)? {
         return Ok(states);
     }
-    let mut states = pass.states.clone();
+    let mut states = pass.states.to_vec();
     for slot in pass.slots.iter() {
-        let mut state = SlotState::read(sizes, &states, slot)?;
+        let mut state = SlotState::read(sizes, &states[slot.slot], slot)?;
         state.fold(sizes, pass.before, slot)?;
-        state.write(&mut states, slot.slot)?;
+        states[slot.slot] = state.numbers()?;
     }
     Ok(states)
 }
@@ -97,10 +97,9 @@ struct SlotState {
 
 impl SlotState {
     fn read(sizes: RecurrentSizes, states: &Array, slot: &SlotRows) -> Result<Self> {
-        let at = slot.slot as i32;
         let numbers = match slot.begins {
             true => zeros_dtype(&[1, sizes.slot() as i32], Dtype::Float32)?,
-            false => states.try_index((at..at + 1, ..))?,
+            false => states.clone(),
         };
         let matrices = sizes.matrices() as i32;
         let shape = [sizes.value_heads, sizes.key_dim, sizes.value_dim].map(|size| size as i32);
@@ -111,10 +110,10 @@ impl SlotState {
         })
     }
 
-    fn write(&self, states: &mut Array, slot: usize) -> Result<()> {
+    /// `[1, numbers of a slot]`.
+    fn numbers(&self) -> Result<Array> {
         let parts = [self.matrices.reshape(&[1, -1])?, self.tail.reshape(&[1, -1])?];
-        let slot = slot as i32;
-        Ok(states.try_index_mut((slot..slot + 1, ..), concatenate(&parts, 1)?)?)
+        Ok(concatenate(&parts, 1)?)
     }
 
     /// The accepted rows of the tape `before`.

@@ -14,14 +14,17 @@ pub(crate) struct RopeTables {
     pub(super) sin: Array,
 }
 
-impl RopeTables {
+/// The numbers of such tables, row after row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RotationNumbers {
+    pub(crate) cos: Vec<f32>,
+    /// The first half of each row negated.
+    pub(crate) sin: Vec<f32>,
+}
+
+impl RotationNumbers {
     /// From (cos, sin) of each row and each of `half` frequencies.
-    pub(crate) fn new(
-        rows: usize,
-        half: usize,
-        dtype: Dtype,
-        turn: impl Fn(usize, usize) -> (f32, f32),
-    ) -> Result<Self> {
+    pub(super) fn new(rows: usize, half: usize, turn: impl Fn(usize, usize) -> (f32, f32)) -> Self {
         let (mut cos, mut sin) = (vec![0f32; rows * 2 * half], vec![0f32; rows * 2 * half]);
         for row in 0..rows {
             let at = row * 2 * half;
@@ -31,9 +34,26 @@ impl RopeTables {
                 (sin[at + i], sin[at + half + i]) = (-s, s);
             }
         }
-        let shape = [rows as i32, 1, 2 * half as i32];
+        Self { cos, sin }
+    }
+
+    /// The tables of rows of `turning` numbers.
+    pub(super) fn tables(self, turning: usize, dtype: Dtype) -> Result<RopeTables> {
+        let shape = [(self.cos.len() / turning.max(1)) as i32, 1, turning as i32];
         let table = |values: Vec<f32>| Array::from_slice(&values, &shape).as_dtype(dtype);
-        Ok(Self { cos: table(cos)?, sin: table(sin)? })
+        Ok(RopeTables { cos: table(self.cos)?, sin: table(self.sin)? })
+    }
+}
+
+impl RopeTables {
+    /// From (cos, sin) of each row and each of `half` frequencies.
+    pub(crate) fn new(
+        rows: usize,
+        half: usize,
+        dtype: Dtype,
+        turn: impl Fn(usize, usize) -> (f32, f32),
+    ) -> Result<Self> {
+        RotationNumbers::new(rows, half, turn).tables(2 * half, dtype)
     }
 
     /// cos and sin `[rows, 1, R]`, sin with its first half negated.

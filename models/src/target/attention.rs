@@ -7,10 +7,11 @@ use super::sizes::Sizes;
 use crate::error::Result;
 use crate::kv::{AttentionParams, KvStore};
 use crate::layers::{
-    HeadNorm, HeadRows, Linear, NormWeight, RopeTables, TurnedHeads, gate_heads, last_rows,
+    AttentionHeads, HeadNorm, HeadRows, HeadTurn, LayerOps, Linear, NormWeight, RopeTables,
+    TurnedHeads, gate_heads, last_rows,
 };
 use crate::load::{LoadError, Weights};
-use crate::segment::{QuerySegments, Segment};
+use crate::segment::QuerySegments;
 
 /// Features of a family's attention beside the four projections.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +32,8 @@ pub(super) struct Attention {
     qkv_proj: Linear,
     o_proj: Linear,
     /// q_norm for the query heads, k_norm for the key heads.
-    qk_norm: Option<HeadNorm>,
-    sizes: Sizes,
+    turn: HeadTurn,
+    heads: AttentionHeads,
     gated: bool,
 }
 
@@ -51,35 +52,49 @@ impl Attention {
         let q_rows = if spec.gated { 2 * wide } else { wide };
         let qkv = [(q.as_str(), q_rows), (&k, narrow), (&v, narrow)];
         let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|part| format!("{name}.{part}"));
-        let heads = [(q_norm.as_str(), n_heads), (&k_norm, n_kv_heads)];
+        let normed = [(q_norm.as_str(), n_heads), (&k_norm, n_kv_heads)];
         // The projections first: their shapes tell whether the checkpoint has this number of heads.
         let qkv_proj = Linear::load_joined(weights, &qkv, hidden_size, spec.qkv_bias)?;
         let o_proj = Linear::load(weights, &o, hidden_size, wide, spec.output_bias)?;
-        let qk_norm = match spec.head_norms {
+        let turn = match spec.head_norms {
             true => {
                 let eps = sizes.rms_norm_eps;
-                let norm = HeadNorm::load_stored(weights, &heads, head_dim, eps, norms)?;
-                Some(if spec.gated { norm.of_heads(beside_gates(sizes)) } else { norm })
+                let norm = HeadNorm::load_stored(weights, &normed, head_dim, eps, norms)?;
+                HeadTurn::Normed(match spec.gated {
+                    true => norm.of_heads(beside_gates(sizes)),
+                    false => norm,
+                })
             }
-            false => None,
+            false => HeadTurn::Plain(n_heads + n_kv_heads),
         };
-        Ok(Self { qkv_proj, o_proj, qk_norm, sizes, gated: spec.gated })
+        let first_value = n_kv_heads + if spec.gated { 2 * n_heads } else { n_heads };
+        let heads = AttentionHeads {
+            queries: 0..n_heads,
+            keys: n_heads..n_heads + n_kv_heads,
+            values: first_value..first_value + n_kv_heads,
+            dim: head_dim,
+            scale: (head_dim as f32).powf(-0.5),
+        };
+        Ok(Self { qkv_proj, o_proj, turn, heads, gated: spec.gated })
     }
 
     /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are turned by their positions.
-    pub(super) fn forward(
+    pub(super) fn apply<O: LayerOps>(
         &self,
+        ops: &mut O,
         layer: usize,
-        x: &Array,
-        rope: &RopeTables,
-        kv: &mut KvStore,
-        segments: &[Segment],
-    ) -> Result<Array> {
-        let all = self.project(x, rope)?;
-        let params = AttentionParams { scale: self.scale(), ..AttentionParams::default() };
-        let (keys, values) = (self.keys(&all), self.values(&all));
-        let attended = kv.attend(layer, self.queries(&all), keys, values, params, segments)?;
-        self.output(attended, &all)
+        x: &O::Rows,
+    ) -> Result<O::Rows> {
+        let dim = self.heads.dim;
+        let qkv = ops.product(&self.qkv_proj, x)?;
+        let qkv = ops.heads(&qkv, dim)?;
+        let qk = ops.turn(&self.turn, &qkv, dim)?;
+        let attended = ops.attend(layer, &self.heads, &qk, &qkv)?;
+        let gated = match self.gated {
+            true => ops.gate_heads(&attended, &qkv, dim)?,
+            false => attended,
+        };
+        ops.product(&self.o_proj, &gated)
     }
 
     /// Attention for rows that do not all attend → `[queries, hidden]`, `None` without queries.
@@ -94,71 +109,24 @@ impl Attention {
         kv: &mut KvStore,
         rows: &QuerySegments,
     ) -> Result<Option<Array>> {
-        let all = self.project(x, rope)?;
-        let (keys, values) = (self.keys(&all), self.values(&all));
+        let heads = &self.heads;
+        let qkv = self.qkv_proj.forward(x)?.reshape(&[x.dim(0), -1, heads.dim])?;
+        let qk = self.turn.forward(&qkv, rope)?;
+        let keys = HeadRows::new(&qk, heads.keys.clone());
+        let values = HeadRows::new(&qkv, heads.values.clone());
         let queries = Some(rows.queries.as_slice());
         let count = rows.count();
         if count == 0 {
             kv.write(layer, keys, values, queries, &rows.segments)?;
             return Ok(None);
         }
-        let attending =
-            Projected { qkv: last_rows(&all.qkv, count)?, qk: last_rows(&all.qk, count)? };
-        let params = AttentionParams { scale: self.scale(), queries, both_ways: false };
-        let queries = self.queries(&attending);
-        let attended = kv.attend(layer, queries, keys, values, params, &rows.segments)?;
-        self.output(attended, &attending).map(Some)
+        let (last_qkv, last_qk) = (last_rows(&qkv, count)?, last_rows(&qk, count)?);
+        let params = AttentionParams { scale: heads.scale, queries, both_ways: false };
+        let attending = HeadRows::new(&last_qk, heads.queries.clone());
+        let attended = kv.attend(layer, attending, keys, values, params, &rows.segments)?;
+        let gated = if self.gated { gate_heads(&attended, &last_qkv)? } else { attended };
+        self.o_proj.forward(&gated).map(Some)
     }
-
-    fn project(&self, x: &Array, rope: &RopeTables) -> Result<Projected> {
-        let Sizes { n_heads, n_kv_heads, head_dim, .. } = self.sizes;
-        let heads = self.first_value() + n_kv_heads;
-        let qkv = self.qkv_proj.forward(x)?.reshape(&[x.dim(0), heads, head_dim])?;
-        let qk = match &self.qk_norm {
-            Some(norm) => norm.forward(&qkv, rope)?,
-            None => rope.apply_to(&qkv, n_heads + n_kv_heads)?,
-        };
-        Ok(Projected { qkv, qk })
-    }
-
-    fn queries<'a>(&self, rows: &'a Projected) -> HeadRows<'a> {
-        HeadRows::new(&rows.qk, 0..self.sizes.n_heads)
-    }
-
-    fn keys<'a>(&self, rows: &'a Projected) -> HeadRows<'a> {
-        let Sizes { n_heads, n_kv_heads, .. } = self.sizes;
-        HeadRows::new(&rows.qk, n_heads..n_heads + n_kv_heads)
-    }
-
-    fn values<'a>(&self, rows: &'a Projected) -> HeadRows<'a> {
-        let first = self.first_value();
-        HeadRows::new(&rows.qkv, first..first + self.sizes.n_kv_heads)
-    }
-
-    /// `attended` `[queries, heads · D]` of these rows → `[queries, hidden]`.
-    fn output(&self, attended: Array, rows: &Projected) -> Result<Array> {
-        let gated = if self.gated { gate_heads(&attended, &rows.qkv)? } else { attended };
-        self.o_proj.forward(&gated)
-    }
-
-    /// Place of the first head of values among those of a projected row.
-    fn first_value(&self) -> i32 {
-        let Sizes { n_heads, n_kv_heads, .. } = self.sizes;
-        n_kv_heads + if self.gated { 2 * n_heads } else { n_heads }
-    }
-
-    /// Factor on products of queries and keys.
-    fn scale(&self) -> f32 {
-        (self.sizes.head_dim as f32).powf(-0.5)
-    }
-}
-
-/// Rows after their projection.
-struct Projected {
-    /// `[R, heads of queries, gates, keys and values, D]`.
-    qkv: Array,
-    /// Queries and keys, normed and turned `[R, H + heads of keys, D]`.
-    qk: Array,
 }
 
 /// Places of queries and keys in a row whose queries have their gates behind them.

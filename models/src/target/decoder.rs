@@ -4,12 +4,17 @@
 //! tensor names. R rows of a batch.
 
 use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype};
 use paceline_blas::RecurrentSizes;
 
 use super::attention::{Attention, AttentionSpec};
 use super::gated_delta::GatedDelta;
+use super::graph::Graph;
+#[cfg(target_os = "linux")]
+use super::on_cpu;
 use super::sizes::Sizes;
 use super::{Target, image_rows};
 use crate::batch::{Batch, Forward, Wants};
@@ -18,10 +23,12 @@ use crate::hidden_states::HiddenStates;
 use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv};
 use crate::layers::{
-    Embedding, ExpertMlp, GatedMlp, Linear, NormWeight, RmsNorm, Rope, RopeTables, SharedExpertMlp,
+    Embedding, ExpertMlp, GatedMlp, LayerOps, Linear, NormWeight, RmsNorm, Rope, SharedExpertMlp,
+    gated_mlp,
 };
+#[cfg(target_os = "linux")]
+use crate::layers::{Program, Recorder, Tail};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
-use crate::segment::Segment;
 use crate::vision::Vision;
 
 /// An opened checkpoint of a target.
@@ -52,12 +59,20 @@ pub(super) enum FeedForward {
 }
 
 impl FeedForward {
-    /// `x` `[R, hidden]` → the same shape.
+    /// `x` `[R, hidden]` → the same shape. By MLX.
     pub(super) fn forward(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Dense(mlp) => mlp.forward(x),
             Self::Experts(experts) => experts.forward(x),
             Self::SharedExperts(experts) => experts.forward(x),
+        }
+    }
+
+    fn apply<O: LayerOps>(&self, ops: &mut O, x: &O::Rows) -> Result<O::Rows> {
+        match self {
+            Self::Dense(mlp) => gated_mlp(ops, mlp, x),
+            Self::Experts(experts) => ops.experts(experts, x),
+            Self::SharedExperts(experts) => ops.shared_experts(experts, x),
         }
     }
 }
@@ -122,21 +137,18 @@ impl Layer {
         })
     }
 
-    fn forward(
-        &self,
-        layer: usize,
-        x: &Array,
-        rope: &RopeTables,
-        kv: &mut KvStore,
-        segments: &[Segment],
-    ) -> Result<Array> {
-        let normed = self.input_layernorm.forward(x)?;
+    /// The layer by its operations. `x` `[R, hidden]` → the same shape.
+    fn apply<O: LayerOps>(&self, ops: &mut O, layer: usize, x: O::Rows) -> Result<O::Rows> {
+        let normed = ops.norm(&self.input_layernorm, &x)?;
         let mixed = match &self.mixer {
-            Mixer::Attention(attention) => attention.forward(layer, &normed, rope, kv, segments)?,
-            Mixer::Recurrent(states) => states.forward(layer, &normed, kv, segments)?,
+            Mixer::Attention(attention) => attention.apply(ops, layer, &normed)?,
+            Mixer::Recurrent(states) => states.apply(ops, layer, &normed)?,
         };
-        let x = x.add(&mixed)?;
-        Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
+        let x = ops.add(&x, &mixed)?;
+        let normed = ops.norm(&self.post_attention_layernorm, &x)?;
+        let more = self.mlp.apply(ops, &normed)?;
+        let x = ops.add(&x, &more)?;
+        ops.end_layer(layer, x)
     }
 }
 
@@ -152,6 +164,9 @@ pub(super) struct Decoder {
     /// `None`: tied to the embedding.
     lm_head: Option<Linear>,
     tower: Option<Box<dyn Vision>>,
+    /// The layers as functions of the processor.
+    #[cfg(target_os = "linux")]
+    program: Option<Arc<Program>>,
 }
 
 impl Decoder {
@@ -184,7 +199,83 @@ impl Decoder {
             weight_bytes,
         };
         let DecoderSpec { rope, tower, .. } = spec;
-        Ok(Self { info, sizes, dtype, rope, embed_tokens, layers, norm, lm_head, tower })
+        let decoder = Self {
+            info,
+            sizes,
+            dtype,
+            rope,
+            embed_tokens,
+            layers,
+            norm,
+            lm_head,
+            tower,
+            #[cfg(target_os = "linux")]
+            program: None,
+        };
+        #[cfg(target_os = "linux")]
+        let decoder = Self { program: decoder.recorded(), ..decoder };
+        Ok(decoder)
+    }
+
+    /// All layers by their operations. `x` `[R, hidden]` → the same shape.
+    fn apply<O: LayerOps>(&self, ops: &mut O, mut x: O::Rows) -> Result<O::Rows> {
+        for (at, layer) in self.layers.iter().enumerate() {
+            x = layer.apply(ops, at, x)?;
+        }
+        Ok(x)
+    }
+
+    /// The layers recorded as a program, if the processor computes the model in float32. A model
+    /// that cannot be recorded runs as MLX's graph.
+    #[cfg(target_os = "linux")]
+    fn recorded(&self) -> Option<Arc<Program>> {
+        if self.dtype != Dtype::Float32 || !crate::device::allows_nodes() {
+            return None;
+        }
+        let record = || {
+            let (hidden, turning) = (self.sizes.hidden_size as usize, self.rope.turning());
+            let (mut recorder, x) = Recorder::new(hidden, turning);
+            let x = self.apply(&mut recorder, x)?;
+            let (embedding, head) = (&self.embed_tokens, self.lm_head.as_ref());
+            recorder.finish(x, &Tail { embedding, norm: &self.norm, head })
+        };
+        let reason = match record() {
+            Ok(program) => return Some(Arc::new(program)),
+            Err(reason) => reason,
+        };
+        tracing::warn!(%reason, "the model runs layer by layer as MLX's graph, which is slower");
+        None
+    }
+
+    /// A pass as one node of the processor.
+    #[cfg(target_os = "linux")]
+    fn run_program(
+        &self,
+        program: &Arc<Program>,
+        batch: &Batch,
+        kv: &mut KvStore,
+        wants: &Wants,
+    ) -> Result<Forward> {
+        self.check_features(wants)?;
+        let (mut embedded, mut additions) = (None, vec![]);
+        if !batch.overrides.is_empty() {
+            let x = self.embed_tokens.rows_of(&batch.id_array()?)?;
+            let x = image_rows::place(x, &batch.overrides)?;
+            additions = image_rows::additions(&x, &batch.overrides)?;
+            embedded = Some(x);
+        }
+        let rotation = self.rope.numbers(&batch.positions)?;
+        on_cpu::Pass { program, batch, wants, rotation, embedded, additions }.forward(kv)
+    }
+
+    /// Refuses hidden states of layers that the model has not.
+    fn check_features(&self, wants: &Wants) -> Result<()> {
+        let wanted = wants.hidden_states.as_ref().map_or(&[][..], |wanted| &wanted.layers);
+        if wanted.iter().all(|layer| *layer < self.layers.len()) {
+            return Ok(());
+        }
+        let layers = self.layers.len();
+        Err(ModelError::Batch(format!("expected feature layers below {layers}, found {wanted:?}")))
     }
 
     fn load_head(
@@ -198,24 +289,6 @@ impl Decoder {
             return Ok(None);
         }
         Linear::load(weights, spec.layout.head, vocab_size, hidden_size, false).map(Some)
-    }
-
-    /// The layers' hidden states that are wanted, from those that were found on the way.
-    fn hidden_states(
-        &self,
-        wants: &Wants,
-        features: Vec<Option<Array>>,
-    ) -> Result<Option<HiddenStates>> {
-        let Some(wanted) = &wants.hidden_states else { return Ok(None) };
-        let all: Option<Vec<Array>> = features.into_iter().collect();
-        let missing = || {
-            ModelError::Batch(format!(
-                "expected feature layers below {}, found {:?}",
-                self.layers.len(),
-                wanted.layers
-            ))
-        };
-        Ok(Some(HiddenStates { layers: all.ok_or_else(missing)?, rows: wanted.rows.clone() }))
     }
 }
 
@@ -238,31 +311,29 @@ impl Target for Decoder {
 
     fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward> {
         batch.check(&self.info)?;
-        let mut x =
-            image_rows::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
-        let additions = image_rows::additions(&x, &batch.overrides)?;
-        let rope = self.rope.tables(&batch.positions, self.dtype)?;
-        let feature_layers =
-            wants.hidden_states.as_ref().map_or(&[][..], |wanted| wanted.layers.as_slice());
-        let mut features = vec![None; feature_layers.len()];
-        for (at, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(at, &x, &rope, kv, &batch.segments)?;
-            if x.dtype() != self.dtype {
-                return Err(widened(at, x.dtype(), self.dtype));
-            }
-            for (feature, wanted) in features.iter_mut().zip(feature_layers) {
-                if *wanted == at {
-                    *feature = Some(x.clone());
-                }
-            }
-            // Hidden states are taken before the additions: transformers records a layer's own
-            // output, before the model adds to it, and drafters are trained on what it records.
-            // (vLLM takes them after the addition. The two differ at an image's rows alone.)
-            for (_, addition) in additions.iter().filter(|(layer, _)| *layer == at) {
-                x = x.add(addition)?;
-            }
+        #[cfg(target_os = "linux")]
+        if let Some(program) = self.program.as_ref().filter(|_| kv.takes_passes()) {
+            return self.run_program(program, batch, kv, wants);
         }
-        let hidden_states = self.hidden_states(wants, features)?;
+        self.check_features(wants)?;
+        let x =
+            image_rows::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
+        let wanted = wants.hidden_states.as_ref().map_or(&[][..], |wanted| &wanted.layers);
+        let mut graph = Graph {
+            rope: &self.rope.tables(&batch.positions, self.dtype)?,
+            kv,
+            segments: &batch.segments,
+            additions: &image_rows::additions(&x, &batch.overrides)?,
+            wanted,
+            features: vec![None; wanted.len()],
+            dtype: self.dtype,
+        };
+        let x = self.apply(&mut graph, x)?;
+        let layers = graph.features.into_iter().flatten().collect();
+        let hidden_states = wants
+            .hidden_states
+            .as_ref()
+            .map(|wanted| HiddenStates { layers, rows: wanted.rows.clone() });
         // The norm is per row, so only rows that are wanted are normed.
         let normed = |rows: &[i32]| -> Result<Array> { self.norm.forward(&take_rows(&x, rows)?) };
         let logits = if wants.logit_rows.is_empty() {
@@ -296,12 +367,6 @@ impl Target for Decoder {
         };
         Ok(logits.as_dtype(Dtype::Float32)?)
     }
-}
-
-/// A layer answers in another type than the model's: the layers after it would compute in it, and
-/// drafters would be sent it.
-fn widened(layer: usize, found: Dtype, expected: Dtype) -> ModelError {
-    ModelError::Batch(format!("layer {layer} answers in {found:?}, expected {expected:?}"))
 }
 
 /// Rows of `x` `[R, …]`; all of them without a copy.

@@ -8,10 +8,8 @@ use paceline_blas::RecurrentSizes;
 
 use super::sizes::Sizes;
 use crate::error::Result;
-use crate::kv::KvStore;
-use crate::layers::{DeltaRule, Linear, RmsNorm};
+use crate::layers::{DeltaRule, LayerOps, Linear, RmsNorm};
 use crate::load::{LoadError, Weights};
-use crate::segment::Segment;
 
 pub(super) struct GatedDelta {
     /// in_proj_qkv, in_proj_z, in_proj_b and in_proj_a: their outputs lie side by side.
@@ -59,17 +57,17 @@ impl GatedDelta {
     }
 
     /// `x` `[R, hidden]` → `[R, hidden]`.
-    pub(super) fn forward(
+    pub(super) fn apply<O: LayerOps>(
         &self,
+        ops: &mut O,
         layer: usize,
-        x: &Array,
-        kv: &mut KvStore,
-        segments: &[Segment],
-    ) -> Result<Array> {
-        let rows = self.in_proj.forward(x)?;
-        let values = kv.recur(layer, &rows, &self.rule, segments)?;
+        x: &O::Rows,
+    ) -> Result<O::Rows> {
+        let rows = ops.product(&self.in_proj, x)?;
+        let values = ops.recur(layer, &self.rule, &rows)?;
         let gates = self.rule.sizes.channels() as i32;
-        self.out_proj.forward(&self.norm.gated(&values, &rows, gates)?)
+        let gated = ops.norm_gated(&self.norm, &values, &rows, gates)?;
+        ops.product(&self.out_proj, &gated)
     }
 }
 

@@ -10,8 +10,11 @@
 mod attention;
 mod decoder;
 mod gated_delta;
+mod graph;
 mod image_rows;
 mod llama;
+#[cfg(target_os = "linux")]
+mod on_cpu;
 mod prepared;
 mod qwen2;
 mod qwen3;

@@ -1,9 +1,10 @@
-//! States of recurrent layers: for each sequence a slot of fixed size, in one array a layer.
+//! States of recurrent layers: for each sequence and layer one array of fixed size.
 //!
-//! The rows of a pass are of two kinds. Certain rows advance a slot in place. Rows that may be
+//! The rows of a pass are of two kinds. Certain rows advance an array in place. Rows that may be
 //! rejected are written on the layer's tape: what each does to the states. A commit is a host
 //! integer, the number of tape rows that were accepted; the next pass begins with these. So nothing
-//! is copied for a rejected row, and a step makes one node a layer.
+//! is copied for a rejected row, and a sequence that is copied shares its arrays until one of both
+//! goes on.
 //!
 //! ```text
 //!  free ─take─▶ committed ─begin─▶ passed ─commit─▶ committed, with accepted rows on the tape
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{concatenate, zeros_dtype};
 use mlx_rs::{Array, Dtype};
 use paceline_blas::{RecurrentSizes, SlotRows};
@@ -25,21 +26,20 @@ use crate::error::{ModelError, Result};
 use crate::layers::{DeltaRule, StatePass, fold_accepted};
 use crate::segment::{Segment, SequenceId};
 
-/// The states of one layer.
+/// One recurrent layer.
 #[derive(Clone, Debug)]
-struct LayerStates {
+struct LayerTape {
     sizes: RecurrentSizes,
-    /// `[slots, numbers of a slot]`, float32; `None` without slots.
-    slots: Option<Array>,
     /// Output of the last pass: `[rows, numbers of a tape row]`, float32.
     tape: Option<Array>,
 }
 
-/// How far the states of a sequence are.
+/// The states of a sequence, and how far they are.
 #[derive(Clone, Debug)]
 struct Progress {
-    slot: usize,
-    /// Rows that the slot holds.
+    /// `[1, numbers of a slot]`, float32, for each layer.
+    states: Vec<Array>,
+    /// Rows that the states hold.
     rows: i32,
     /// Rows of the layers' tapes that come after them. Once committed, all of them were accepted.
     tape: Range<usize>,
@@ -51,6 +51,7 @@ struct Progress {
 #[derive(Clone, Debug)]
 struct PassPlan {
     segments: Vec<Segment>,
+    /// In the order of the segments, which is that of the states.
     slots: Arc<[SlotRows]>,
     /// Rows that the pass writes on a tape.
     tape_rows: usize,
@@ -61,8 +62,7 @@ struct PassPlan {
 /// The states of all sequences. Handles and integers: a clone copies no state.
 #[derive(Clone, Debug)]
 pub(super) struct States {
-    layers: Vec<LayerStates>,
-    owners: Vec<Option<SequenceId>>,
+    layers: Vec<LayerTape>,
     progress: HashMap<SequenceId, Progress>,
     /// The pass that is being built, until a commit.
     plan: Option<PassPlan>,
@@ -71,13 +71,8 @@ pub(super) struct States {
 impl States {
     /// No sequence yet.
     pub(super) fn new(layers: &[RecurrentSizes]) -> Self {
-        let layer = |sizes: &RecurrentSizes| LayerStates { sizes: *sizes, slots: None, tape: None };
-        Self {
-            layers: layers.iter().map(layer).collect(),
-            owners: vec![],
-            progress: HashMap::new(),
-            plan: None,
-        }
+        let layer = |sizes: &RecurrentSizes| LayerTape { sizes: *sizes, tape: None };
+        Self { layers: layers.iter().map(layer).collect(), progress: HashMap::new(), plan: None }
     }
 
     /// Bytes of one sequence over all layers.
@@ -86,12 +81,7 @@ impl States {
     }
 
     pub(super) fn allocated_bytes(&self) -> u64 {
-        self.owners.len() as u64 * self.slot_bytes()
-    }
-
-    /// Bytes of slots without an owner.
-    pub(super) fn idle_bytes(&self) -> u64 {
-        self.owners.iter().filter(|owner| owner.is_none()).count() as u64 * self.slot_bytes()
+        self.progress.len() as u64 * self.slot_bytes()
     }
 
     /// Bytes of one drafted row on the tapes of all layers.
@@ -99,81 +89,29 @@ impl States {
         self.layers.iter().map(|layer| 4 * layer.sizes.tape() as u64).sum()
     }
 
-    /// Whether a sequence has its slot.
+    /// Whether a sequence has its states.
     pub(super) fn has(&self, sequence: SequenceId) -> bool {
         self.progress.contains_key(&sequence)
     }
 
-    /// Gives a sequence the lowest free slot; the arrays double where there is none, if that takes
-    /// no more than `spare` bytes. What the slot holds is of no account: a first row starts from
-    /// zeros.
-    fn take(&mut self, sequence: SequenceId, spare: u64) -> Result<()> {
-        let free = self.owners.iter().position(Option::is_none);
-        let slot = free.unwrap_or(self.owners.len());
-        if free.is_none() {
-            let affordable = spare.checked_div(self.slot_bytes()).unwrap_or(0);
-            let more = (slot as u64).min(affordable).max(1) as usize;
-            for layer in &mut self.layers {
-                let new = zeros_dtype(&[more as i32, layer.sizes.slot() as i32], Dtype::Float32)?;
-                let all = match layer.slots.take() {
-                    None => new,
-                    Some(old) => concatenate(&[old, new], 0)?,
-                };
-                // Layer by layer, so that old and new arrays are never there together for all.
-                all.eval()?;
-                layer.slots = Some(all);
-            }
-            self.owners.resize(slot + more, None);
-        }
-        self.owners[slot] = Some(sequence);
-        let progress = Progress { slot, rows: 0, tape: 0..0, is_committed: true };
+    /// Gives a sequence its arrays. What they hold is of no account: a first row starts from zeros.
+    fn take(&mut self, sequence: SequenceId) -> Result<()> {
+        let array =
+            |layer: &LayerTape| zeros_dtype(&[1, layer.sizes.slot() as i32], Dtype::Float32);
+        let states = self.layers.iter().map(array).collect::<Result<Vec<_>, _>>()?;
+        mlx_rs::transforms::eval(&states)?;
+        let progress = Progress { states, rows: 0, tape: 0..0, is_committed: true };
         self.progress.insert(sequence, progress);
         Ok(())
     }
 
-    /// Frees the slot of a sequence, if it has one. If all slots are free, their memory is given
-    /// back. Otherwise see [`super::POISONS`].
+    /// Frees the states of a sequence, if it has some.
     pub(super) fn give_back(&mut self, sequence: SequenceId) {
         self.plan = None;
-        let Some(Progress { slot, .. }) = self.progress.remove(&sequence) else { return };
-        self.owners[slot] = None;
+        self.progress.remove(&sequence);
         if self.progress.is_empty() {
-            self.owners.clear();
-            self.layers.iter_mut().for_each(|layer| (layer.slots, layer.tape) = (None, None));
-        } else if super::POISONS {
-            for slots in self.layers.iter_mut().filter_map(|layer| layer.slots.as_mut()) {
-                let row = slot as i32..slot as i32 + 1;
-                // Only MLX itself can fail here, and it then fails at the next step.
-                let _ = slots.try_index_mut((row, ..), Array::from_f32(f32::NAN));
-            }
+            self.layers.iter_mut().for_each(|layer| layer.tape = None);
         }
-    }
-
-    /// Gives the memory of slots without an owner back.
-    pub(super) fn compact(&mut self) -> Result<()> {
-        self.plan = None;
-        let kept: Vec<i32> = (0..)
-            .zip(&self.owners)
-            .filter(|(_, owner)| owner.is_some())
-            .map(|(slot, _)| slot)
-            .collect();
-        self.owners.retain(Option::is_some);
-        for (slot, owner) in self.owners.iter().enumerate() {
-            if let Some(progress) = owner.and_then(|owner| self.progress.get_mut(&owner)) {
-                progress.slot = slot;
-            }
-        }
-        let places = Array::from_slice(&kept, &[kept.len() as i32]);
-        for layer in &mut self.layers {
-            layer.slots = match layer.slots.take() {
-                Some(old) if !kept.is_empty() => Some(old.take_axis(&places, 0)?),
-                _ => None,
-            };
-            if let Some(slots) = &layer.slots {
-                slots.eval()?;
-            }
-        }
-        Ok(())
     }
 
     /// Whether a pass over these segments is being built that has not advanced this layer yet.
@@ -195,29 +133,59 @@ impl States {
         // The tapes are about to be replaced.
         self.settle(|sequence| !is_in_pass(sequence), by_host)?;
         let (mut slots, mut row, mut tape_rows) = (Vec::with_capacity(segments.len()), 0, 0);
-        for segment in segments {
+        for (slot, segment) in segments.iter().enumerate() {
             let progress = self.progress.get_mut(&segment.sequence).expect("it was checked");
             let (length, uncertain) = (segment.length as usize, segment.drafted as usize);
             slots.push(SlotRows {
-                slot: progress.slot,
+                slot,
                 begins: segment.start == 0,
                 accepted: progress.tape.clone(),
                 rows: row..row + length,
                 uncertain,
                 tape: tape_rows,
             });
-            *progress = Progress {
-                rows: segment.end() - segment.drafted,
-                tape: tape_rows..tape_rows + uncertain,
-                is_committed: false,
-                ..*progress
-            };
+            progress.rows = segment.end() - segment.drafted;
+            progress.tape = tape_rows..tape_rows + uncertain;
+            progress.is_committed = false;
             (row, tape_rows) = (row + length, tape_rows + uncertain);
         }
         let advanced = vec![false; self.layers.len()];
         let (segments, slots) = (segments.to_vec(), slots.into());
         self.plan = Some(PassPlan { segments, slots, tape_rows, advanced });
         Ok(())
+    }
+
+    /// Handles of a layer's states of the segments' sequences.
+    fn of_segments(&self, layer: usize, segments: &[Segment]) -> Vec<Array> {
+        let sequences = segments.iter().map(|segment| segment.sequence);
+        self.of_sequences(layer, sequences)
+    }
+
+    fn of_sequences(
+        &self,
+        layer: usize,
+        sequences: impl Iterator<Item = SequenceId>,
+    ) -> Vec<Array> {
+        sequences
+            .filter_map(|sequence| self.progress.get(&sequence))
+            .filter_map(|progress| progress.states.get(layer).cloned())
+            .collect()
+    }
+
+    /// Takes what a layer's states became. The old handles are dropped before anything is
+    /// evaluated, so that states are written in place.
+    fn set(
+        &mut self,
+        layer: usize,
+        sequences: impl Iterator<Item = SequenceId>,
+        states: impl Iterator<Item = Array>,
+    ) {
+        for (sequence, states) in sequences.zip(states) {
+            let progress = self.progress.get_mut(&sequence);
+            if let Some(place) = progress.and_then(|progress| progress.states.get_mut(layer)) {
+                *place = states;
+            }
+        }
     }
 
     /// Advances the states of a layer by the rows of the pass: `rows` `[rows, width]` → `[rows,
@@ -229,18 +197,20 @@ impl States {
         rule: &DeltaRule,
         by_host: bool,
     ) -> Result<Array> {
-        let LayerStates { slots, tape, .. } = &mut self.layers[layer];
-        let (Some(plan), Some(states)) = (&mut self.plan, slots.as_ref()) else {
+        let Some(plan) = &mut self.plan else {
             return Err(ModelError::Batch(format!("recurrent layer {layer} has no pass")));
         };
-        let PassPlan { slots: passes, tape_rows, advanced: done, .. } = plan;
-        done[layer] = true;
-        let before = tape.as_ref();
-        let pass = StatePass { states, before, slots: passes, tape_rows: *tape_rows };
+        plan.advanced[layer] = true;
+        let (segments, slots, tape_rows) =
+            (plan.segments.clone(), plan.slots.clone(), plan.tape_rows);
+        let states = self.of_segments(layer, &segments);
+        let before = self.layers[layer].tape.as_ref();
+        let pass = StatePass { states: &states, before, slots: &slots, tape_rows };
         let advanced = rule.advance(&pass, rows, by_host)?;
-        // The old handle is dropped before anything is evaluated, so that states are written in
-        // place.
-        (*slots, *tape) = (Some(advanced.states), advanced.tape);
+        drop(states);
+        let sequences = segments.iter().map(|segment| segment.sequence);
+        self.set(layer, sequences, advanced.states.into_iter());
+        self.layers[layer].tape = advanced.tape;
         Ok(advanced.out)
     }
 
@@ -268,23 +238,18 @@ impl States {
         Ok(())
     }
 
-    /// Copies the settled states of a sequence that has `length` rows.
+    /// Gives a sequence the settled states of another, which has `length` rows. Both share their
+    /// arrays until one of them goes on.
     pub(super) fn copy(&mut self, from: SequenceId, to: SequenceId, length: i32) -> Result<()> {
         if self.layers.is_empty() {
             return Ok(());
         }
         self.plan = None;
-        let slot = |sequence: &SequenceId| self.progress.get(sequence).map(|one| one.slot as i32);
-        let (Some(source), Some(copy)) = (slot(&from), slot(&to)) else {
+        let states = self.progress.get(&from).map(|progress| progress.states.clone());
+        let (Some(states), Some(progress)) = (states, self.progress.get_mut(&to)) else {
             return Err(ModelError::Batch(format!("sequence {} has no states to copy", from.0)));
         };
-        for slots in self.layers.iter_mut().filter_map(|layer| layer.slots.as_mut()) {
-            let numbers = slots.try_index((source..source + 1, ..))?;
-            slots.try_index_mut((copy..copy + 1, ..), numbers)?;
-        }
-        if let Some(progress) = self.progress.get_mut(&to) {
-            progress.rows = length;
-        }
+        (progress.states, progress.rows) = (states, length);
         Ok(())
     }
 
@@ -309,23 +274,17 @@ impl States {
         let accepted = first..first + (rows - progress.rows) as usize;
         let folded: Arc<[SlotRows]> =
             Arc::new([SlotRows { accepted: accepted.clone(), ..SlotRows::default() }]);
-        let slot = progress.slot as i32;
-        let of_layer = |layer: &LayerStates| -> Result<Array> {
-            let slots = layer.slots.as_ref().ok_or_else(|| missing("no slots".into()))?;
-            let states = &slots.try_index((slot..slot + 1, ..))?;
+        let of_layer = |(layer, states): (&LayerTape, &Array)| -> Result<Array> {
             if accepted.is_empty() {
                 return Ok(states.clone());
             }
-            let before = layer.tape.as_ref();
+            let (states, before) = (std::slice::from_ref(states), layer.tape.as_ref());
             let pass = StatePass { states, before, slots: &folded, tape_rows: 0 };
-            fold_accepted(layer.sizes, &pass, by_host)
+            fold_accepted(layer.sizes, &pass, by_host)?.pop().ok_or_else(|| missing("none".into()))
         };
-        let layers = self.layers.iter().map(of_layer).collect::<Result<Vec<_>>>()?;
-        match layers.as_slice() {
-            // A slice of the slots would keep all of them alive.
-            [one] => Ok(one.contiguous()?),
-            _ => Ok(concatenate(&layers, 1)?),
-        }
+        let layers = self.layers.iter().zip(&progress.states).map(of_layer);
+        // Of one layer it may be the sequence's own array: then its next pass writes into another.
+        Ok(concatenate(&layers.collect::<Result<Vec<_>>>()?, 1)?)
     }
 
     /// Gives a sequence that has its slot and no rows the states `numbers`, as
@@ -335,15 +294,13 @@ impl States {
         let Some(progress) = self.progress.get_mut(&sequence) else {
             return Err(ModelError::Batch(format!("sequence {} has no states", sequence.0)));
         };
-        let (slot, mut from) = (progress.slot as i32, 0);
-        for layer in &mut self.layers {
+        let mut from = 0;
+        for (layer, states) in self.layers.iter().zip(&mut progress.states) {
             let columns = from..from + layer.sizes.slot() as i32;
             from = columns.end;
-            if let Some(slots) = &mut layer.slots {
-                slots.try_index_mut((slot..slot + 1, ..), numbers.try_index((.., columns))?)?;
-                slots.eval()?;
-            }
+            *states = numbers.try_index((.., columns))?.contiguous()?;
         }
+        mlx_rs::transforms::eval(&progress.states)?;
         (progress.rows, progress.tape, progress.is_committed) = (rows, 0..0, true);
         Ok(())
     }
@@ -365,22 +322,23 @@ impl States {
             self.check_committed(*sequence)?;
         }
         let mut slots = Vec::with_capacity(due.len());
-        for sequence in due {
-            let progress = self.progress.get_mut(&sequence).expect("it was found");
+        for (slot, sequence) in due.iter().enumerate() {
+            let progress = self.progress.get_mut(sequence).expect("it was found");
             progress.rows += progress.tape.len() as i32;
             let accepted = std::mem::take(&mut progress.tape);
-            slots.push(SlotRows { slot: progress.slot, accepted, ..SlotRows::default() });
+            slots.push(SlotRows { slot, accepted, ..SlotRows::default() });
         }
         if slots.is_empty() {
             return Ok(());
         }
         let slots: Arc<[SlotRows]> = slots.into();
-        for layer in &mut self.layers {
-            if let Some(states) = &layer.slots {
-                let before = layer.tape.as_ref();
-                let pass = StatePass { states, before, slots: &slots, tape_rows: 0 };
-                layer.slots = Some(fold_accepted(layer.sizes, &pass, by_host)?);
-            }
+        for layer in 0..self.layers.len() {
+            let states = self.of_sequences(layer, due.iter().copied());
+            let LayerTape { sizes, tape } = &self.layers[layer];
+            let pass =
+                StatePass { states: &states, before: tape.as_ref(), slots: &slots, tape_rows: 0 };
+            let folded = fold_accepted(*sizes, &pass, by_host)?;
+            self.set(layer, due.iter().copied(), folded.into_iter());
         }
         Ok(())
     }
@@ -397,7 +355,58 @@ impl States {
     }
 
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.layers.iter().filter_map(|layer| layer.slots.as_ref())
+        self.progress.values().flat_map(|progress| &progress.states)
+    }
+}
+
+/// A pass that advances all layers at once.
+#[cfg(target_os = "linux")]
+impl States {
+    /// Begins such a pass. Returns its slots, and how many rows it writes on each tape.
+    ///
+    /// # Errors
+    /// Those of [`States::begin`].
+    pub(super) fn begin_pass(
+        &mut self,
+        segments: &[Segment],
+        by_host: bool,
+    ) -> Result<(Arc<[SlotRows]>, usize)> {
+        if self.layers.is_empty() {
+            return Ok((Arc::default(), 0));
+        }
+        self.begin(segments, by_host)?;
+        let plan = self.plan.as_ref();
+        Ok(plan.map_or_else(Default::default, |plan| (plan.slots.clone(), plan.tape_rows)))
+    }
+
+    /// The states of the pass: for each layer those of each segment's sequence.
+    pub(super) fn pass_states(&self) -> Vec<Array> {
+        let segments = self.plan.as_ref().map_or(&[][..], |plan| &plan.segments);
+        (0..self.layers.len()).flat_map(|layer| self.of_segments(layer, segments)).collect()
+    }
+
+    /// The tapes of the pass before: one a layer, or none.
+    pub(super) fn tapes(&self) -> impl Iterator<Item = &Array> {
+        self.layers.iter().filter_map(|layer| layer.tape.as_ref())
+    }
+
+    /// Numbers of a row of each layer's tape.
+    pub(super) fn tape_widths(&self) -> Vec<usize> {
+        self.layers.iter().map(|layer| layer.sizes.tape()).collect()
+    }
+
+    /// Takes what the pass made: states as [`States::pass_states`] lists them, and the tapes of all
+    /// layers.
+    pub(super) fn end_pass(&mut self, mut states: impl Iterator<Item = Array>, tapes: Vec<Array>) {
+        let Some(plan) = &mut self.plan else { return };
+        plan.advanced.fill(true);
+        let sequences: Vec<SequenceId> =
+            plan.segments.iter().map(|segment| segment.sequence).collect();
+        let mut tapes = tapes.into_iter();
+        for layer in 0..self.layers.len() {
+            self.set(layer, sequences.iter().copied(), states.by_ref());
+            self.layers[layer].tape = tapes.next();
+        }
     }
 }
 
@@ -408,11 +417,8 @@ impl KvStore {
             return Ok(());
         }
         self.changes();
-        if self.states.idle_bytes() == 0 {
-            self.fit(self.states.slot_bytes())?;
-        }
-        let spare = self.limit.saturating_sub(self.allocated_bytes());
-        self.states.take(sequence, spare)
+        self.fit(self.states.slot_bytes())?;
+        self.states.take(sequence)
     }
 
     /// Advances the states of a recurrent layer by the new rows of `segments`: `rows` `[rows,

@@ -138,13 +138,11 @@ impl Run {
         let (wanted, by_host) = (SequenceId(sequence), self.store.by_row);
         let states = &mut self.store.states;
         states.settle(|sequence| sequence == wanted, by_host).expect("settled");
-        let slot = states.progress[&wanted].slot;
-        let read = |slots: &Array| {
-            slots.eval().expect("evaluates");
-            let all: &[f32] = slots.try_as_slice().expect("floats");
-            all[slot * SIZES.slot()..(slot + 1) * SIZES.slot()].to_vec()
+        let read = |states: &Array| {
+            states.eval().expect("evaluates");
+            states.try_as_slice().expect("floats").to_vec()
         };
-        states.arrays().map(read).collect()
+        states.progress[&wanted].states.iter().map(read).collect()
     }
 }
 
@@ -361,13 +359,14 @@ fn sixteen_sequences_are_one_node_a_layer_written_in_place() {
         (0..16).map(|sequence| Part { sequence, certain, accepted: 0, rejected: 0 }).collect()
     };
     run.step(&parts(3));
-    let address = |run: &Run| {
-        let slots = run.store.states.arrays().next().expect("there are sequences");
-        slots.try_as_slice::<f32>().expect("floats").as_ptr()
+    let addresses = |run: &Run| -> Vec<*const f32> {
+        let states = (0..16).map(|sequence| &run.store.states.progress[&SequenceId(sequence)]);
+        let place = |states: &Array| states.try_as_slice::<f32>().expect("floats").as_ptr();
+        states.flat_map(|progress| progress.states.iter().map(place)).collect()
     };
-    let before = address(&run);
+    let before = addresses(&run);
     run.step(&parts(1));
-    assert_eq!(address(&run), before, "no copy of the states");
+    assert_eq!(addresses(&run), before, "no copy of the states");
     let (_, outputs) = run.build(&parts(1));
     assert_eq!(outputs[0].shape(), [16, SIZES.values() as i32]);
 }
@@ -410,6 +409,34 @@ fn rows_that_cannot_be_dropped_and_passes_without_a_commit_are_refused() {
     assert!(error.contains("expected a commit after its last pass"), "{error}");
 }
 
+/// A copy shares the arrays. Whichever goes on writes into its own memory, once.
+#[test]
+fn a_copied_sequence_shares_its_states_until_one_goes_on() {
+    let mut run = Run::new(true);
+    (0..2).for_each(|sequence| run.open(sequence));
+    let part = |sequence, certain| Part { sequence, certain, accepted: 0, rejected: 0 };
+    run.step(&[part(0, 3), part(1, 2)]);
+    run.store.fork(SequenceId(0), SequenceId(2), 3).expect("copied");
+    run.rows_of.insert(2, 0);
+    let place = |run: &Run, sequence| {
+        let states = &run.store.states.progress[&SequenceId(sequence)].states[0];
+        states.try_as_slice::<f32>().expect("floats").as_ptr()
+    };
+    let (first, other) = (place(&run, 0), place(&run, 1));
+    assert_eq!(place(&run, 2), first);
+    let mut expected = Expected(HashMap::new());
+    for round in 0..2 {
+        for sequence in [2, 0] {
+            let found = run.step(&[part(sequence, 1)]).remove(0);
+            let what = format!("round {round} of {sequence}");
+            expected.check_rows(&run, sequence, &found, &what);
+            expected.check_states(&mut run, sequence, &what);
+        }
+        assert_eq!((place(&run, 0), place(&run, 1)), (first, other));
+        assert_ne!(place(&run, 2), first);
+    }
+}
+
 #[test]
 fn states_are_counted_and_given_back_with_the_slots() {
     let mut run = Run::new(true);
@@ -420,11 +447,12 @@ fn states_are_counted_and_given_back_with_the_slots() {
     let part = |sequence| Part { sequence, certain: 2, accepted: 0, rejected: 0 };
     run.step(&[part(0), part(1), part(2)]);
     assert_eq!(run.store.bytes(SequenceId(1)), class.1);
-    // Three slots of each kind are held; doubling made a fourth.
-    assert_eq!(run.store.allocated_bytes(), 4 * class.1);
-    assert_eq!(run.store.idle_bytes(), class.1);
+    // Three slots of keys and values are held; doubling made a fourth.
+    let rows = class.1 - state_bytes;
+    assert_eq!(run.store.allocated_bytes(), 4 * rows + 3 * state_bytes);
+    assert_eq!(run.store.idle_bytes(), rows);
     run.store.free(SequenceId(1));
-    assert_eq!((run.store.bytes(SequenceId(1)), run.store.idle_bytes()), (0, 2 * class.1));
+    assert_eq!((run.store.bytes(SequenceId(1)), run.store.idle_bytes()), (0, 2 * rows));
     run.store.set_limit(2 * class.1).expect("given back");
     assert_eq!((run.store.allocated_bytes(), run.store.idle_bytes()), (2 * class.1, 0));
     let mut expected = Expected(HashMap::new());

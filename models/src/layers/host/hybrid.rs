@@ -22,18 +22,23 @@ pub(crate) fn advance(
 ) -> Result<Option<Advanced>> {
     let DeltaRule { sizes, convolution, rates, dt_bias, .. } = rule;
     let StatePass { states, before, slots, tape_rows } = *pass;
-    if !computes(&[states, rows, convolution, rates, dt_bias]) {
+    let mut inputs: Vec<&Array> = states.iter().collect();
+    inputs.extend([rows, convolution, rates, dt_bias]);
+    if !computes(&inputs) {
         return Ok(None);
     }
-    let mut inputs = vec![states, rows, convolution, rates, dt_bias];
     inputs.extend(before);
     let out = [rows.dim(0), sizes.values() as i32];
     let tape = [tape_rows as i32, sizes.tape() as i32];
-    let shapes: [&[i32]; 3] = [states.shape(), &out, &tape];
+    let mut shapes: Vec<&[i32]> = states.iter().map(Array::shape).collect();
+    shapes.extend([&out[..], &tape[..]]);
+    let count = states.len();
     let (sizes, slots) = (*sizes, slots.clone());
     let (beta, decay) = (rule.beta as usize, rule.decay as usize);
-    let made = nodes(&inputs, &shapes, Output::First, move |inputs, outputs| {
-        let [states, out, tape] = outputs else { unreachable!("there are three outputs") };
+    let made = nodes(&inputs, &shapes, Output::InPlace(count), move |inputs, outputs| {
+        let (states, [out, tape]) = outputs.split_at_mut(count) else {
+            unreachable!("there are two outputs beside the states")
+        };
         let [rows, convolution, rates, dt_bias, rest @ ..] = inputs else {
             unreachable!("there are at least four inputs beside the states")
         };
@@ -46,27 +51,38 @@ pub(crate) fn advance(
         let before = rest.first().map_or_else(Default::default, whole);
         delta::advance(sizes, weights, new, &before, &slots, PassOutput { states, out, tape });
     })?;
-    let [states, out, tape] = <[Array; 3]>::try_from(made).expect("as many as shapes");
-    Ok(Some(Advanced { states, out, tape: (tape_rows > 0).then_some(tape) }))
+    let mut states = made;
+    let mut rest = states.drain(count..);
+    let (Some(out), tape) = (rest.next(), rest.next()) else {
+        unreachable!("there are as many as shapes")
+    };
+    drop(rest);
+    Ok(Some(Advanced { states, out, tape: tape.filter(|_| tape_rows > 0) }))
 }
 
 /// Folds accepted rows of the tape as [`super::super::fold_accepted`] says.
 ///
 /// # Errors
 /// Memory is out.
-pub(crate) fn fold(sizes: RecurrentSizes, pass: &StatePass<'_>) -> Result<Option<Array>> {
+pub(crate) fn fold(sizes: RecurrentSizes, pass: &StatePass<'_>) -> Result<Option<Vec<Array>>> {
     let StatePass { states, before: Some(before), slots, .. } = *pass else { return Ok(None) };
-    if !computes(&[states, before]) {
+    let inputs: Vec<&Array> = states.iter().chain([before]).collect();
+    if !computes(&inputs) {
         return Ok(None);
     }
-    let slots = slots.clone();
-    node(&[states, before], states.shape(), Output::First, move |inputs, states| {
+    let (slots, shapes) = (slots.clone(), states.iter().map(Array::shape).collect::<Vec<_>>());
+    nodes(&inputs, &shapes, Output::InPlace(states.len()), move |inputs, states| {
         fold_into(sizes, &inputs[0], &slots, states);
     })
     .map(Some)
 }
 
-fn fold_into(sizes: RecurrentSizes, before: &HostRows<'_>, slots: &[SlotRows], states: &mut [f32]) {
+fn fold_into(
+    sizes: RecurrentSizes,
+    before: &HostRows<'_>,
+    slots: &[SlotRows],
+    states: &mut [&mut [f32]],
+) {
     let weights = RuleWeights { convolution: &[], rates: &[], dt_bias: &[] };
     let output = PassOutput { states, out: &mut [], tape: &mut [] };
     delta::advance(sizes, weights, NewRows::NONE, &whole(before), slots, output);

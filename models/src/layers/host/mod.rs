@@ -134,7 +134,7 @@ pub(crate) fn gelu(x: &Array) -> Result<Option<Array>> {
         return Ok(None);
     }
     let size = x.dim(1) as usize;
-    node(&[x], x.shape(), Output::First, move |_, x| rows::gelu(x, size)).map(Some)
+    node(&[x], x.shape(), Output::InPlace(1), move |_, x| rows::gelu(x, size)).map(Some)
 }
 
 /// For each row of `logits` `[rows, vocab]`, among its first `limit` numbers: the place of the
@@ -220,7 +220,7 @@ pub(crate) fn write_rows(
     let [capacity, count, from, dim] =
         [capacity, new.count(), new.heads.start, stored.dim(1)].map(|size| size as usize);
     let (places, shape) = (places.clone(), stored.shape().to_vec());
-    node(&[stored, new.rows], &shape, Output::First, move |inputs, stored| {
+    node(&[stored, new.rows], &shape, Output::InPlace(1), move |inputs, stored| {
         for RowWrite { row, slot, position } in places.iter().copied() {
             let heads = &inputs[0].row(row)[from * dim..][..count * dim];
             for (head, numbers) in heads.chunks_exact(dim).enumerate() {

@@ -9,7 +9,7 @@ use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value};
 
-use super::rope_tables::RopeTables;
+use super::rope_tables::{RopeTables, RotationNumbers};
 use super::{Positions, host};
 use crate::error::{ModelError, Result};
 use crate::load::{ConfigJson, LoadError};
@@ -257,13 +257,21 @@ impl Rope {
 
     /// cos and sin for every row of a batch.
     pub(crate) fn tables(&self, positions: &Positions, dtype: Dtype) -> Result<RopeTables> {
+        self.numbers(positions)?.tables(self.turning(), dtype)
+    }
+
+    /// The numbers of [`Rope::tables`].
+    pub(crate) fn numbers(&self, positions: &Positions) -> Result<RotationNumbers> {
+        let half = self.frequencies.len();
         match (positions, &self.axes) {
             // All axes equal.
-            (Positions::One(positions), _) => self.rows(positions, dtype),
+            (Positions::One(positions), _) => {
+                let turn = |row: usize, i| self.turn(positions[row], i);
+                Ok(RotationNumbers::new(positions.len(), half, turn))
+            }
             (Positions::Three(positions), Some(axes)) => {
-                RopeTables::new(positions[0].len(), self.frequencies.len(), dtype, |row, i| {
-                    self.turn(positions[axes[i]][row], i)
-                })
+                let turn = |row: usize, i: usize| self.turn(positions[axes[i]][row], i);
+                Ok(RotationNumbers::new(positions[0].len(), half, turn))
             }
             (Positions::Three(_), None) => Err(ModelError::Batch(
                 "expected one position a row: this model has no multi-axis positions".into(),
@@ -271,11 +279,16 @@ impl Rope {
         }
     }
 
+    /// Numbers of a head that turn.
+    pub(crate) fn turning(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
     /// cos and sin for rows at these positions.
     pub(crate) fn rows(&self, positions: &[i32], dtype: Dtype) -> Result<RopeTables> {
-        RopeTables::new(positions.len(), self.frequencies.len(), dtype, |row, i| {
-            self.turn(positions[row], i)
-        })
+        let turn = |row: usize, i| self.turn(positions[row], i);
+        let numbers = RotationNumbers::new(positions.len(), self.frequencies.len(), turn);
+        numbers.tables(self.turning(), dtype)
     }
 
     fn turn(&self, position: i32, i: usize) -> (f32, f32) {

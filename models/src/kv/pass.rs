@@ -1,0 +1,119 @@
+//! A whole pass over the store as one node: its memory goes into the node and comes out of it, in
+//! place.
+
+use std::sync::Arc;
+
+use mlx_rs::Array;
+
+use super::by_row::RowReads;
+use super::step_rows::Causality;
+use super::{KvStore, access::AccessPlan};
+use crate::error::Result;
+use crate::layers::{PassPlaces, PassReads, PassWrites};
+use crate::segment::Segment;
+
+/// Inputs of a pass.
+pub(crate) struct PassMemory {
+    pub(crate) places: PassPlaces,
+    /// The memory, as [`PassPlaces`] lists it.
+    pub(crate) arrays: Vec<Array>,
+    /// The tape of the pass before of each recurrent layer, if there is one.
+    pub(crate) tapes: Vec<Array>,
+    /// Numbers of a row of this pass's tape in each recurrent layer.
+    pub(crate) tape_widths: Vec<usize>,
+}
+
+/// Arrays that a pass gives.
+pub(crate) struct PassArrays {
+    /// As [`PassMemory::arrays`].
+    pub(crate) memory: Vec<Array>,
+    /// The tape of each recurrent layer; none without rows on it.
+    pub(crate) tapes: Vec<Array>,
+}
+
+impl KvStore {
+    /// Whether passes may be nodes of our own: the store is of float32 and on the CPU.
+    pub(crate) fn takes_passes(&self) -> bool {
+        self.by_pass
+    }
+
+    /// Lets every layer write and read by nodes of its own, to compare both ways.
+    #[cfg(test)]
+    pub(crate) fn refuse_passes(&mut self) {
+        self.by_pass = false;
+    }
+
+    /// Lets `make` build the node that writes and reads all rows of `segments`. Lazy. `make` returns
+    /// what the store holds from now on, and a result.
+    ///
+    /// # Errors
+    /// A segment does not start at its sequence's length, or the pass before was not committed;
+    /// those of `make`.
+    pub(crate) fn pass<T>(
+        &mut self,
+        segments: &[Segment],
+        make: impl FnOnce(PassMemory) -> Result<(PassArrays, T)>,
+    ) -> Result<T> {
+        self.changes();
+        self.make_room(segments)?;
+        let mut access = AccessPlan::new(segments, None, &self.sequences)?;
+        let writes = access.row_writes();
+        let classes: Vec<usize> = writes.iter().map(|write| write.class).collect();
+        let reads = self.pass_reads(&mut access, &classes);
+        let (slots, tape_rows) = self.states.begin_pass(segments, self.by_row)?;
+        let of_layer = |layer: &super::GrowingKv| {
+            [layer.n_kv, layer.key_dim, layer.value_dim].map(|size| size as usize)
+        };
+        let places = PassPlaces {
+            writes: writes
+                .iter()
+                .map(|write| PassWrites {
+                    capacity: self.classes[write.class].capacity as usize,
+                    places: write.places.clone(),
+                })
+                .collect(),
+            reads,
+            heads: self.layers.growing.iter().map(of_layer).collect(),
+            slots,
+            tape_rows,
+        };
+        let mut arrays: Vec<Array> =
+            classes.iter().flat_map(|class| self.classes[*class].arrays()).cloned().collect();
+        arrays.extend(self.states.pass_states());
+        let memory = PassMemory {
+            places,
+            arrays,
+            tapes: self.states.tapes().cloned().collect(),
+            tape_widths: self.states.tape_widths(),
+        };
+        let (PassArrays { memory, tapes }, result) = make(memory)?;
+        // The old handles are dropped before anything is evaluated, so that memory is written in
+        // place.
+        let mut memory = memory.into_iter();
+        for class in classes {
+            self.classes[class].replace(&mut memory);
+        }
+        self.states.end_pass(memory, tapes);
+        Ok(result)
+    }
+
+    /// For each layer with keys and values its reads, the same list for layers of one window.
+    fn pass_reads(&self, access: &mut AccessPlan, classes: &[usize]) -> Vec<Arc<[PassReads]>> {
+        let mut lists: Vec<(Causality, Arc<[PassReads]>)> = vec![];
+        let mut of_window = |window: Option<i32>| {
+            let causality = Causality { window, both_ways: false };
+            if let Some((_, list)) = lists.iter().find(|(of, _)| *of == causality) {
+                return list.clone();
+            }
+            let read = |read: &RowReads| PassReads {
+                class: classes.iter().position(|class| *class == read.class).unwrap_or_default(),
+                rows: read.rows.start as usize..read.rows.end as usize,
+                keys: read.keys.clone(),
+            };
+            let list: Arc<[PassReads]> = access.row_reads(causality).iter().map(read).collect();
+            lists.push((causality, list.clone()));
+            list
+        };
+        self.layers.growing.iter().map(|layer| of_window(layer.window)).collect()
+    }
+}

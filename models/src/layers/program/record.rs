@@ -1,0 +1,324 @@
+//! Records a model's operations as a program.
+
+use std::sync::Mutex;
+
+use super::held::{ExpertWeights, Floats, Product, Quantized, Table, Weight};
+use super::run::Scratch;
+use super::{Experts, Function, Norm, Place, Program, Rule, Step};
+use crate::error::{ModelError, Result};
+use crate::layers::embedding::Table as StoredTable;
+use crate::layers::experts::{ExpertForm, ExpertLinear};
+use crate::layers::linear::WeightForm;
+use crate::layers::ops::{HeadTurn, LayerOps, gated_mlp};
+use crate::layers::{
+    AttentionHeads, DeltaRule, Embedding, ExpertMlp, Linear, RmsNorm, SharedExpertMlp, TurnedHeads,
+};
+use paceline_blas::experts::ExpertSizes;
+
+/// Rows that a recorded step makes, by their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Value(usize);
+
+/// Records steps in the order of the calls.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    steps: Vec<Step>,
+    /// Numbers of a row of each value.
+    widths: Vec<usize>,
+    /// Numbers of a head that a rotation turns.
+    turning: usize,
+    /// Layers with keys and values so far.
+    growing: usize,
+    /// Layers with states so far.
+    recurrent: usize,
+}
+
+/// What comes before and after the layers.
+#[derive(Debug)]
+pub(crate) struct Tail<'a> {
+    pub(crate) embedding: &'a Embedding,
+    pub(crate) norm: &'a RmsNorm,
+    /// `None`: tied to the embedding.
+    pub(crate) head: Option<&'a Linear>,
+}
+
+impl Recorder {
+    /// A recorder, and the value of the embedded rows. `turning`: numbers of a head that turn.
+    pub(crate) fn new(hidden: usize, turning: usize) -> (Self, Value) {
+        let recorder =
+            Self { steps: vec![], widths: vec![hidden], turning, growing: 0, recurrent: 0 };
+        (recorder, Value(0))
+    }
+
+    /// The program that ends with the layers' output `x`.
+    ///
+    /// # Errors
+    /// A weight does not lie in memory as the functions read it.
+    pub(crate) fn finish(self, x: Value, tail: &Tail<'_>) -> Result<Program> {
+        let Self { mut steps, widths, recurrent, .. } = self;
+        let places = share_buffers(&mut steps, widths.len(), x.0);
+        let place = |value: usize| Place { buffer: places[value], width: widths[value] };
+        let table = table(tail.embedding)?;
+        let head = match tail.head {
+            Some(head) => product(head)?,
+            None => Product::new(vec![as_head(tail.embedding)?], None),
+        };
+        if table.width() != widths[0] {
+            return Err(unsupported(format!(
+                "embeddings of {} numbers in a model of {}",
+                table.width(),
+                widths[0]
+            )));
+        }
+        Ok(Program {
+            table,
+            buffers: places.iter().max().map_or(0, |last| last + 1),
+            first: place(0),
+            last: place(x.0),
+            steps,
+            norm: norm(tail.norm)?,
+            head,
+            recurrent,
+            scratch: Mutex::new(Scratch::default()),
+        })
+    }
+
+    fn step(&mut self, function: Function, inputs: &[Value], width: usize) -> Value {
+        let output = Value(self.widths.len());
+        self.widths.push(width);
+        let inputs = inputs.iter().map(|value| self.place(*value)).collect();
+        self.steps.push(Step { function, inputs, output: self.place(output) });
+        output
+    }
+
+    /// The place of a value until buffers are shared: a buffer of its own.
+    fn place(&self, value: Value) -> Place {
+        Place { buffer: value.0, width: self.width(value) }
+    }
+
+    fn width(&self, value: Value) -> usize {
+        self.widths[value.0]
+    }
+}
+
+/// Gives each of `values` values a buffer that no other value needs at the same time. Steps name
+/// these buffers afterwards. `last` is needed after the last step. Returns each value's buffer.
+pub(super) fn share_buffers(steps: &mut [Step], values: usize, last: usize) -> Vec<usize> {
+    let mut last_use = vec![0; values];
+    for (at, step) in steps.iter().enumerate() {
+        step.inputs.iter().chain([&step.output]).for_each(|place| last_use[place.buffer] = at);
+    }
+    last_use[last] = steps.len();
+    let (mut count, mut free) = (1, vec![]);
+    let mut buffers: Vec<Option<usize>> = vec![None; values];
+    buffers[0] = Some(0);
+    for (at, step) in steps.iter_mut().enumerate() {
+        let output = step.output.buffer;
+        if buffers[output].is_none() {
+            buffers[output] = free.pop().or_else(|| {
+                count += 1;
+                Some(count - 1)
+            });
+        }
+        for place in step.inputs.iter_mut().chain([&mut step.output]) {
+            let value = place.buffer;
+            place.buffer = buffers[value].unwrap_or_default();
+            if last_use[value] == at && !free.contains(&place.buffer) {
+                free.push(place.buffer);
+            }
+        }
+    }
+    buffers.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+fn unsupported(what: String) -> ModelError {
+    ModelError::Batch(format!("no functions of the processor for {what}"))
+}
+
+fn norm(norm: &RmsNorm) -> Result<Norm> {
+    Ok(Norm { weight: Floats::new(&norm.weight)?, eps: norm.eps })
+}
+
+fn weight(form: &WeightForm) -> Result<Weight> {
+    match form {
+        WeightForm::Transposed(transposed) => {
+            let numbers = Floats::new(&transposed.transpose()?)?;
+            Ok(Weight::Floats { numbers, outputs: transposed.dim(1) as usize })
+        }
+        WeightForm::Quantized(matrix) => {
+            let parts = matrix.affine_parts();
+            let parts =
+                parts.ok_or_else(|| unsupported(format!("weights of {}", matrix.format)))?;
+            Ok(Weight::Quantized(Quantized::new(&parts)?))
+        }
+    }
+}
+
+fn product(linear: &Linear) -> Result<Product> {
+    let parts = linear.parts.iter().map(weight).collect::<Result<_>>()?;
+    Ok(Product::new(parts, linear.bias.as_ref().map(Floats::new).transpose()?))
+}
+
+fn expert_weights(linear: &ExpertLinear) -> Result<Vec<ExpertWeights>> {
+    let weights = |form: &ExpertForm| -> Result<ExpertWeights> {
+        match form {
+            ExpertForm::Transposed(transposed) => {
+                let stored = transposed.swap_axes(-1, -2)?;
+                let sizes = [stored.dim(0), stored.dim(1), stored.dim(2)].map(|n| n as usize);
+                let [experts, outputs, inputs] = sizes;
+                let sizes = ExpertSizes { experts, outputs, inputs };
+                Ok(ExpertWeights::Floats { numbers: Floats::new(&stored)?, sizes })
+            }
+            ExpertForm::Quantized(matrix) => {
+                let parts = matrix.affine_parts();
+                let parts =
+                    parts.ok_or_else(|| unsupported(format!("experts of {}", matrix.format)))?;
+                let held = Quantized::new(&parts)?;
+                let [experts, outputs] =
+                    [parts.packed.dim(0), parts.packed.dim(1)].map(|n| n as usize);
+                let sizes = ExpertSizes { experts, outputs, inputs: held.matrix().inputs() };
+                Ok(ExpertWeights::Quantized { held, sizes })
+            }
+        }
+    };
+    linear.parts.iter().map(weights).collect()
+}
+
+fn table(embedding: &Embedding) -> Result<Table> {
+    match &embedding.table {
+        StoredTable::Float { rows, .. } => {
+            Ok(Table::Floats { numbers: Floats::new(rows)?, width: rows.dim(1) as usize })
+        }
+        StoredTable::Quantized { rows, .. } => {
+            let parts = rows.affine_parts();
+            let parts =
+                parts.ok_or_else(|| unsupported(format!("embeddings of {}", rows.format)))?;
+            Ok(Table::Quantized(Quantized::new(&parts)?))
+        }
+    }
+}
+
+fn as_head(embedding: &Embedding) -> Result<Weight> {
+    match table(embedding)? {
+        Table::Floats { numbers, width } => {
+            let outputs = numbers.numbers().len() / width.max(1);
+            Ok(Weight::Floats { numbers, outputs })
+        }
+        Table::Quantized(held) => Ok(Weight::Quantized(held)),
+    }
+}
+
+impl LayerOps for Recorder {
+    type Rows = Value;
+
+    fn norm(&mut self, by: &RmsNorm, x: &Value) -> Result<Value> {
+        let width = self.width(*x);
+        Ok(self.step(Function::Norm(norm(by)?), &[*x], width))
+    }
+
+    fn product(&mut self, linear: &Linear, x: &Value) -> Result<Value> {
+        let product = product(linear)?;
+        let width = product.outputs();
+        Ok(self.step(Function::Product(product), &[*x], width))
+    }
+
+    fn add(&mut self, x: &Value, y: &Value) -> Result<Value> {
+        let width = self.width(*x);
+        Ok(self.step(Function::Add, &[*x, *y], width))
+    }
+
+    fn gated(&mut self, both: &Value) -> Result<Value> {
+        let width = self.width(*both) / 2;
+        Ok(self.step(Function::Gated, &[*both], width))
+    }
+
+    fn heads(&mut self, x: &Value, _: i32) -> Result<Value> {
+        Ok(*x)
+    }
+
+    fn turn(&mut self, turn: &HeadTurn, x: &Value, dim: i32) -> Result<Value> {
+        let (heads, norm) = match turn {
+            HeadTurn::Normed(by) => {
+                let norm = Norm { weight: Floats::new(&by.weight)?, eps: by.eps };
+                (by.heads.clone(), Some(norm))
+            }
+            HeadTurn::Plain(heads) => (TurnedHeads::First(*heads), None),
+        };
+        let dim = dim as usize;
+        if norm.is_none() && self.turning != dim {
+            return Err(unsupported(format!(
+                "heads of {dim} numbers without a norm of which {} turn",
+                self.turning
+            )));
+        }
+        let width = heads.count() as usize * dim;
+        Ok(self.step(Function::Turn { heads, norm, dim }, &[*x], width))
+    }
+
+    fn attend(
+        &mut self,
+        _: usize,
+        heads: &AttentionHeads,
+        turned: &Value,
+        projected: &Value,
+    ) -> Result<Value> {
+        let width = heads.queries.len() * heads.dim as usize;
+        let (layer, heads) = (self.growing, heads.clone());
+        self.growing += 1;
+        Ok(self.step(Function::Attend { layer, heads }, &[*turned, *projected], width))
+    }
+
+    fn gate_heads(&mut self, x: &Value, gates: &Value, dim: i32) -> Result<Value> {
+        let width = self.width(*x);
+        Ok(self.step(Function::GateHeads { dim: dim as usize }, &[*x, *gates], width))
+    }
+
+    fn recur(&mut self, _: usize, rule: &DeltaRule, x: &Value) -> Result<Value> {
+        let recorded = Rule {
+            sizes: rule.sizes,
+            convolution: Floats::new(&rule.convolution)?,
+            rates: Floats::new(&rule.rates)?,
+            dt_bias: Floats::new(&rule.dt_bias)?,
+            beta: rule.beta as usize,
+            decay: rule.decay as usize,
+        };
+        let (layer, width) = (self.recurrent, rule.sizes.values());
+        self.recurrent += 1;
+        Ok(self.step(Function::Recur { layer, rule: recorded }, &[*x], width))
+    }
+
+    fn norm_gated(&mut self, by: &RmsNorm, x: &Value, gates: &Value, column: i32) -> Result<Value> {
+        let (width, column) = (self.width(*x), column as usize);
+        let function = Function::NormGated { norm: norm(by)?, column };
+        Ok(self.step(function, &[*x, *gates], width))
+    }
+
+    fn experts(&mut self, mlp: &ExpertMlp, x: &Value) -> Result<Value> {
+        let sizes = mlp.sizes;
+        let experts = Experts {
+            router: product(&mlp.gate)?,
+            gate_up: expert_weights(&mlp.gate_up)?,
+            down: expert_weights(&mlp.down)?,
+            experts: sizes.n_experts as usize,
+            chosen: sizes.chosen as usize,
+            intermediate: sizes.intermediate as usize,
+            renormalized: sizes.renormalized,
+        };
+        let width = self.width(*x);
+        Ok(self.step(Function::Experts(Box::new(experts)), &[*x], width))
+    }
+
+    fn shared_experts(&mut self, mlp: &SharedExpertMlp, x: &Value) -> Result<Value> {
+        let routed = self.experts(&mlp.routed, x)?;
+        let shared = gated_mlp(self, &mlp.shared, x)?;
+        let gate = self.product(&mlp.shared_gate, x)?;
+        let width = self.width(*x);
+        Ok(self.step(Function::AddShared, &[routed, shared, gate], width))
+    }
+
+    fn end_layer(&mut self, layer: usize, x: Value) -> Result<Value> {
+        let output = self.place(x);
+        self.steps.push(Step { function: Function::EndLayer(layer), inputs: vec![], output });
+        Ok(x)
+    }
+}

@@ -1,0 +1,118 @@
+//! A layer's operations as MLX's graph. Lazy.
+
+use mlx_rs::{Array, Dtype};
+
+use crate::error::{ModelError, Result};
+use crate::kv::{AttentionParams, KvStore};
+use crate::layers::{
+    AttentionHeads, DeltaRule, ExpertMlp, HeadRows, HeadTurn, LayerOps, Linear, RmsNorm,
+    RopeTables, SharedExpertMlp, gate_heads, gated,
+};
+use crate::segment::Segment;
+
+/// The graph of one pass.
+pub(super) struct Graph<'a> {
+    pub(super) rope: &'a RopeTables,
+    pub(super) kv: &'a mut KvStore,
+    pub(super) segments: &'a [Segment],
+    /// What images add to the rows after a layer.
+    pub(super) additions: &'a [(usize, Array)],
+    /// Layers whose hidden states are wanted.
+    pub(super) wanted: &'a [usize],
+    /// The hidden states that were found on the way.
+    pub(super) features: Vec<Option<Array>>,
+    /// The model's type.
+    pub(super) dtype: Dtype,
+}
+
+/// A layer answers in another type than the model's: the layers after it would compute in it, and
+/// drafters would be sent it.
+fn widened(layer: usize, found: Dtype, expected: Dtype) -> ModelError {
+    ModelError::Batch(format!("layer {layer} answers in {found:?}, expected {expected:?}"))
+}
+
+impl LayerOps for Graph<'_> {
+    type Rows = Array;
+
+    fn norm(&mut self, norm: &RmsNorm, x: &Array) -> Result<Array> {
+        norm.forward(x)
+    }
+
+    fn product(&mut self, linear: &Linear, x: &Array) -> Result<Array> {
+        linear.forward(x)
+    }
+
+    fn add(&mut self, x: &Array, y: &Array) -> Result<Array> {
+        Ok(x.add(y)?)
+    }
+
+    fn gated(&mut self, both: &Array) -> Result<Array> {
+        gated(both)
+    }
+
+    fn heads(&mut self, x: &Array, dim: i32) -> Result<Array> {
+        Ok(x.reshape(&[x.dim(0), x.dim(1) / dim, dim])?)
+    }
+
+    fn turn(&mut self, turn: &HeadTurn, x: &Array, _: i32) -> Result<Array> {
+        turn.forward(x, self.rope)
+    }
+
+    fn attend(
+        &mut self,
+        layer: usize,
+        heads: &AttentionHeads,
+        turned: &Array,
+        projected: &Array,
+    ) -> Result<Array> {
+        let params = AttentionParams { scale: heads.scale, ..AttentionParams::default() };
+        let [queries, keys] =
+            [&heads.queries, &heads.keys].map(|part| HeadRows::new(turned, part.clone()));
+        let values = HeadRows::new(projected, heads.values.clone());
+        self.kv.attend(layer, queries, keys, values, params, self.segments)
+    }
+
+    fn gate_heads(&mut self, x: &Array, gates: &Array, _: i32) -> Result<Array> {
+        gate_heads(x, gates)
+    }
+
+    fn recur(&mut self, layer: usize, rule: &DeltaRule, x: &Array) -> Result<Array> {
+        self.kv.recur(layer, x, rule, self.segments)
+    }
+
+    fn norm_gated(
+        &mut self,
+        norm: &RmsNorm,
+        x: &Array,
+        gates: &Array,
+        column: i32,
+    ) -> Result<Array> {
+        norm.gated(x, gates, column)
+    }
+
+    fn experts(&mut self, mlp: &ExpertMlp, x: &Array) -> Result<Array> {
+        mlp.forward(x)
+    }
+
+    fn shared_experts(&mut self, mlp: &SharedExpertMlp, x: &Array) -> Result<Array> {
+        mlp.forward(x)
+    }
+
+    fn end_layer(&mut self, layer: usize, mut x: Array) -> Result<Array> {
+        if x.dtype() != self.dtype {
+            return Err(widened(layer, x.dtype(), self.dtype));
+        }
+        for (feature, wanted) in self.features.iter_mut().zip(self.wanted) {
+            if *wanted == layer {
+                *feature = Some(x.clone());
+            }
+        }
+        // Hidden states are taken before the additions: transformers records a layer's own
+        // output, before the model adds to it, and drafters are trained on what it records.
+        // (vLLM takes them after the addition. The two differ at an image's rows alone.)
+        for (_, addition) in self.additions.iter().filter(|(of, _)| *of == layer) {
+            x = x.add(addition)?;
+        }
+        Ok(x)
+    }
+}
