@@ -83,6 +83,17 @@ pub enum LaneEvent {
     },
 }
 
+/// The start of a pause of drafts, because they have not paid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parked {
+    /// Traffic class whose sequences do without the drafter.
+    pub class: String,
+    /// Sequences in the engine: the pause holds for loads of about this size.
+    pub sequences: usize,
+    /// Steps of the pause.
+    pub steps: u64,
+}
+
 /// A decision about the widths of a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WidthDecision {
@@ -105,6 +116,7 @@ pub(crate) const MAX_EVENTS: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub struct DecisionLog {
     events: Vec<LaneEvent>,
+    parked: Vec<Parked>,
     pub(crate) decision: Option<WidthDecision>,
 }
 
@@ -114,6 +126,18 @@ impl DecisionLog {
         if self.events.len() < MAX_EVENTS {
             self.events.push(event);
         }
+    }
+
+    /// Adds the start of a pause, in the same way.
+    pub(crate) fn add_parked(&mut self, parked: Parked) {
+        if self.parked.len() < MAX_EVENTS {
+            self.parked.push(parked);
+        }
+    }
+
+    /// Pauses that began since the last call.
+    pub fn take_parked(&mut self) -> Vec<Parked> {
+        mem::take(&mut self.parked)
     }
 
     /// Decisions about single sequences since the last call.

@@ -22,7 +22,7 @@ pub mod vision_tower;
 
 pub use draft_deadline::DraftDeadline;
 pub use draft_plan::{
-    DecisionLog, DraftPlan, DrafterReadiness, LaneEvent, Policy, RankedCycle, WidthDecision,
+    DecisionLog, DraftPlan, DrafterReadiness, LaneEvent, Parked, Policy, RankedCycle, WidthDecision,
 };
 pub use drafter_progress::{DrafterProgress, FeedPiece, ReportedPosition};
 pub use hidden_window::HiddenStateWindow;

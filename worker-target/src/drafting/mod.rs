@@ -171,7 +171,7 @@ impl Drafting {
     /// The link's state for the supervisor.
     pub(crate) fn report(&self) -> LinkReport {
         let mut report = self.report.clone();
-        report.serving = self.link.as_ref().map_or(0, |link| link.end.generation());
+        report.serving = self.serving_generation();
         if report.phase == LinkPhase::Up && self.deadline.is_suspect() {
             report.phase = LinkPhase::Suspect;
             report.reason = "drafts come too late again and again".into();
@@ -193,6 +193,11 @@ impl Drafting {
     /// Fingerprint of the linked drafter: drafts with an equal one take the same time.
     pub(crate) fn fingerprint(&self) -> Option<&str> {
         self.link.as_ref().map(|link| link.welcome.fingerprint.as_str())
+    }
+
+    /// Generation of the link that serves; 0 without one.
+    pub(crate) fn serving_generation(&self) -> u64 {
+        self.link.as_ref().map_or(0, |link| link.end.generation())
     }
 
     /// Whether drafts may come at this moment.
@@ -295,7 +300,7 @@ impl Drafting {
     }
 
     fn drop_link(&mut self, end: LinkEnd, events: &mut Vec<DraftEvent>) {
-        let generation = self.link.as_ref().map_or(0, |link| link.end.generation());
+        let generation = self.serving_generation();
         self.leave(events);
         if generation == self.report.generation {
             self.report_end(end);

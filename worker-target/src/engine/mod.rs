@@ -107,6 +107,8 @@ pub(crate) struct Engine {
     cost_file: CostFile,
     /// Fingerprint of the drafter whose costs are measured.
     measured_drafter: Option<String>,
+    /// Generation of the link that served last.
+    served_link: u64,
     /// When costs were saved last.
     saved_at: Millis,
 }
@@ -152,6 +154,7 @@ impl Engine {
             paying_ranges: vec![],
             cost_file,
             measured_drafter: None,
+            served_link: 0,
             saved_at: clock.now(),
         };
         engine.write_figures();
@@ -218,6 +221,7 @@ impl Engine {
         self.receive_drafts();
         self.request_drafts();
         self.log_decision();
+        self.log_parked();
         self.log_lane_events();
     }
 

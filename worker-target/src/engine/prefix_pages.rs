@@ -25,7 +25,7 @@ impl Engine {
 
     fn look_up_prefix(&mut self, key: SequenceKey) {
         let Some(sequence) = self.scheduler.get(key) else { return };
-        let keeps = sequence.keeps_hidden_states();
+        let keeps = self.scheduler.keeps_hidden_states(key);
         let hidden_pages = if keeps { self.drafting.window_rows() / PAGE } else { 0 };
         let room = self.scheduler.ledger().room_of(key);
         let is_whole = self.scheduler.tower.info().whole;

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use paceline_process::clock::monotonic_ns;
-use paceline_target_core::{Chosen, LaneEvent, SequenceKey, StepPart, TowerSlice, WidthDecision};
+use paceline_target_core::{
+    Chosen, LaneEvent, Parked, SequenceKey, StepPart, TowerSlice, WidthDecision,
+};
 use tracing::Span;
 use tracing::field::Empty;
 
@@ -132,6 +134,13 @@ impl Engine {
         let Some(decision) = self.scheduler.speculation.log.take_decision() else { return };
         let WidthDecision { sequences, context, plain_rate, ranking, chosen } = decision;
         tracing::debug!(sequences, context, plain_rate, ?ranking, ?chosen, "draft widths");
+    }
+
+    /// Logs the pauses of drafts at loads where they have not paid.
+    pub(super) fn log_parked(&mut self) {
+        for Parked { class, sequences, steps } in self.scheduler.speculation.log.take_parked() {
+            tracing::info!(class, sequences, steps, "drafts parked");
+        }
     }
 
     /// Logs and counts what the core decided about single sequences since the last step.

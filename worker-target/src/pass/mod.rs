@@ -11,7 +11,7 @@ use paceline_models::{
     Array, Forward, HiddenStates, KvStore, ModelError, PreparedStep, SequenceId, Target,
     prepare_next, take_prepared,
 };
-use paceline_target_core::{Chosen, Scheduler, Sequence, SequenceKey, StepPart, Token};
+use paceline_target_core::{Chosen, Scheduler, SequenceKey, StepPart, Token};
 
 use crate::drafting::Drafting;
 use crate::features::ImageFeatures;
@@ -161,7 +161,7 @@ fn commit(
         if !is_committed {
             kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
         }
-        let is_kept = inputs.scheduler.get(part.key).is_some_and(Sequence::keeps_hidden_states);
+        let is_kept = inputs.scheduler.keeps_hidden_states(part.key);
         if let Some(hidden_states) = hidden_states.as_ref().filter(|_| is_kept) {
             if !outcome.faulty.contains(&part.key) {
                 drafting.committed(part.key, part.start, hidden_states, at..at + stays);

@@ -49,7 +49,7 @@ impl<'a> StepRows<'a> {
             let rows = first_row..all.ids.len() as i32;
             all.positions.add(&sequence.images, part);
             all.add_segment(inputs, sequence, part, first_row)?;
-            if sequence.keeps_hidden_states() && !feature_layers.is_empty() {
+            if inputs.scheduler.keeps_hidden_states(part.key) && !feature_layers.is_empty() {
                 hidden_rows.extend(rows.clone());
             }
             if part.chooses {

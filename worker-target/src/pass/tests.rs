@@ -5,6 +5,7 @@ use std::cell::Cell;
 
 use paceline_models::sample::SamplingRule;
 use paceline_models::{Batch, Wants};
+use paceline_target_core::{DrafterReadiness, Sequence};
 use paceline_vocabulary::Millis;
 
 use super::*;
@@ -97,6 +98,37 @@ impl Run {
         self.model.outputs.0.get()
     }
 
+    /// Outputs that the next step wants for a drafter that reads hidden states of these layers.
+    fn wants(&mut self, feature_layers: &[usize]) -> Wants {
+        let parts = self.scheduler.next_step(Millis(0), |_| 0).parts;
+        let inputs = StepInputs {
+            scheduler: &self.scheduler,
+            running: &self.running,
+            features: &ImageFeatures::default(),
+            parts: &parts,
+        };
+        StepRows::of(inputs, feature_layers).expect("rows of running sequences").wants
+    }
+
+    /// Reports cycles that lose, until the sequences are parked.
+    fn park(&mut self) {
+        let part = |(key, one): (SequenceKey, &Sequence)| {
+            let start = one.committed;
+            StepPart { key, start, rows: 1, chooses: true, prefill: false, drafted: 0 }
+        };
+        let parts: Vec<StepPart> = self.scheduler.iter().map(part).collect();
+        let ready = DrafterReadiness { can_draft: true, ..DrafterReadiness::default() };
+        for _ in 0..100 {
+            if !self.scheduler.keeps_hidden_states(parts[0].key) {
+                return;
+            }
+            self.scheduler.plan(false, |_, _| Some(ready));
+            // Beside a draft: the time counts for the cycle and not as the cost of a step.
+            self.scheduler.speculation.stepped(&parts, &[], 9_000.0, true);
+        }
+        panic!("expected cycles that lose to park the sequences, found hidden states wanted");
+    }
+
     fn answers(mut self) -> Vec<Vec<u32>> {
         while !self.scheduler.is_empty() {
             self.step();
@@ -183,4 +215,28 @@ fn answers_equal_those_of_requests_that_run_alone() {
     let greedy = Run::new(&requests[..2]).answers();
     assert_eq!(together[..2], greedy[..]);
     assert!(together.iter().map(Vec::len).eq([40, 25, 33]));
+}
+
+#[test]
+fn a_parked_step_wants_what_a_step_without_a_drafter_wants() {
+    let requests = [(60, SamplingRule::GREEDY), (40, SamplingRule::GREEDY)];
+    let mut run = Run::new(&requests);
+    for _ in 0..4 {
+        run.step();
+    }
+    run.scheduler.speculation.set_linked(true);
+    let layers = run.drafting.feature_layers().to_vec();
+    assert!(!layers.is_empty() && run.wants(&layers).hidden_states.is_some());
+    run.park();
+    let without = run.wants(&[]);
+    assert!(without.hidden_states.is_none() && run.wants(&layers) == without);
+    let collected = |run: &Run| {
+        run.running.keys().map(|key| run.drafting.window(*key).expect("there").end()).max()
+    };
+    let before = collected(&run);
+    for _ in 0..4 {
+        run.step();
+    }
+    assert_eq!(collected(&run), before, "no hidden state is copied");
+    assert_eq!(run.answers(), Run::new(&requests).answers());
 }

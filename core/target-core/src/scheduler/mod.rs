@@ -16,7 +16,8 @@
 //!   [`set_hidden_bytes`](Scheduler::set_hidden_bytes);
 //! - reads: [`get`](Scheduler::get), [`iter`](Scheduler::iter), [`len`](Scheduler::len),
 //!   [`is_empty`](Scheduler::is_empty), [`max_sequences`](Scheduler::max_sequences),
-//!   [`unread`](Scheduler::unread), [`ledger`](Scheduler::ledger).
+//!   [`unread`](Scheduler::unread), [`ledger`](Scheduler::ledger),
+//!   [`keeps_hidden_states`](Scheduler::keeps_hidden_states).
 
 mod batch;
 mod preemption;
@@ -200,6 +201,14 @@ impl Scheduler {
     /// A sequence.
     pub fn get(&self, key: SequenceKey) -> Option<&Sequence> {
         self.sequences.get(&key)
+    }
+
+    /// Whether hidden states of a sequence are collected in the next step. Those of a parked one are
+    /// not, so its step does the work of a step without a drafter.
+    pub fn keeps_hidden_states(&self, key: SequenceKey) -> bool {
+        let keeps =
+            |one: &Sequence| one.keeps_hidden_states() && !self.speculation.is_parked(key, one);
+        self.sequences.get(&key).is_some_and(keeps)
     }
 
     /// Takes a request. It gets memory from [`Scheduler::start`].

@@ -1,16 +1,20 @@
 //! How many tokens each sequence drafts. The algorithm: widths grow greedily, the likeliest token
 //! of all first, and the point with the most expected tokens per second counts if it beats plain
 //! steps and the last widths by a margin; a sequence for which no width pays rests, and is tried
-//! again, if that is worth its cost, after a back-off that doubles.
+//! again, if that is worth its cost, after a back-off that doubles. A class that is parked at this
+//! load is not considered.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use paceline_vocabulary::Force;
 
 use super::acceptance::{CHANGE_PER_CYCLE, KINDS, LONGEST_DRAFT, Survival, accepted};
+use super::parking::Pause;
 use super::step_cost::{Costs, Size};
 use super::{DraftCause, Speculation, State};
-use crate::draft_plan::{DraftPlan, DrafterReadiness, LaneEvent, RankedCycle, WidthDecision};
+use crate::draft_plan::{
+    DraftPlan, DrafterReadiness, LaneEvent, Parked, RankedCycle, WidthDecision,
+};
 use crate::{Draft, Phase, Sequence, SequenceKey};
 
 /// Gain over the last choice from which on another one is taken, so that noise of a few percent
@@ -26,6 +30,9 @@ const EXPECTED_TOKENS: u32 = 64;
 /// Tokens of the first back-off, and of the longest. Set by
 /// `poor_text_becomes_plain_within_a_few_cycles_and_trials_become_rarer`.
 const BACKOFF_TOKENS: [u32; 2] = [10, 1_024];
+/// Tokens after parking from which on a sequence drafts again. The drafter starts with the hidden
+/// states of these, because those of the tokens before were not collected.
+const RESUME_TOKENS: u32 = 16;
 /// Value of a trial over its cost from which on it is made. Set by the table of recorded texts.
 const TRIAL_VALUE: f64 = 2.0;
 /// Cycles before the first plain measurement at a load, and between later ones. From blocks alone a
@@ -117,9 +124,10 @@ impl<'a> Cycles<'a> {
         if others == 0.0 {
             return Cycle { tokens: sums.tokens, us: draft_us + verify_us };
         }
-        let beside_us = costs.plain_us(others, context * others / count) * costs.beside();
+        let [beside_step, beside_draft] = costs.beside(sequences - sums.drafting);
+        let beside_us = costs.plain_us(others, context * others / count) * beside_step;
         // A draft arrives in the middle of a step, and is taken at the step's end.
-        let steps = (draft_us * costs.beside() / beside_us + 0.5).max(1.0);
+        let steps = (draft_us * beside_draft / beside_us + 0.5).max(1.0);
         Cycle { tokens: sums.tokens + (1.0 + steps) * others, us: steps * beside_us + verify_us }
     }
 
@@ -215,6 +223,9 @@ impl Speculation {
         readiness: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
     ) -> DraftPlan {
         self.pressed = pressed;
+        if sequences.values().all(|one| one.draft == Draft::None) {
+            self.settle();
+        }
         let (mut plan, mut candidates, mut unread) = (DraftPlan::default(), vec![], vec![]);
         let (mut at_border, mut context) = (true, 0);
         for (key, sequence) in sequences {
@@ -227,15 +238,27 @@ impl Speculation {
             }
         }
         let load = StepLoad { sequences: sequences.len(), context: context as f64 };
+        let has_forced = !plan.feed.is_empty();
         if at_border && !candidates.is_empty() {
             self.decide(load, &candidates, &mut plan);
         } else {
             let keys = candidates.iter().map(|one| one.key);
             plan.feed.extend(keys.filter(|key| self.states[key].fed));
         }
+        if has_forced {
+            self.parking.disturb();
+        }
         let is_asked = |key| plan.ask.iter().any(|(asked, _)| *asked == key);
         self.drafter_reads = plan.feed.iter().any(|key| unread.contains(key) && !is_asked(*key));
         plan
+    }
+
+    /// Counts what the last cycle saved.
+    fn settle(&mut self) {
+        for Pause { class, sequences, steps } in self.parking.settle() {
+            let class = self.classes[class].0.clone();
+            self.log.add_parked(Parked { class, sequences, steps });
+        }
     }
 
     /// The sequence, if a decision is to consider it. A forced one is put into the plan at once.
@@ -246,6 +269,7 @@ impl Speculation {
         readiness: DrafterReadiness,
         plan: &mut DraftPlan,
     ) -> Option<Candidate> {
+        let load = self.states.len();
         let state = self.states.get_mut(&key)?;
         let may_draft =
             sequence.permit.may_draft() && !self.pressed && self.policy.force != Force::Plain;
@@ -269,10 +293,15 @@ impl Speculation {
             }
             return None;
         }
+        // A drafter that has nothing costs nothing until it has something.
+        if !readiness.has_nothing && self.parking.is_parked(state.class, load) {
+            (state.fed, state.resumes_at) = (false, had + RESUME_TOKENS);
+            return None;
+        }
         let read_us = self.costs.read_us(readiness.unread_rows);
         let soon = read_us <= self.costs.plain_us(1.0, 0.0);
         // Longer reading is done beside plain steps, and costs what it slows them.
-        let share = if soon { 1.0 } else { (1.0 - 1.0 / self.costs.beside()).max(0.0) };
+        let share = if soon { 1.0 } else { (1.0 - 1.0 / self.costs.beside(load)[0]).max(0.0) };
         let widest = FIRST_DRAFT.max(2 * self.widest + 1).min(LONGEST_DRAFT);
         Some(Candidate {
             key,
@@ -281,7 +310,7 @@ impl Speculation {
             had,
             expected: f64::from(sequence.left().min(had + EXPECTED_TOKENS).max(1)),
             read_us: share * read_us,
-            ready: can_draft && soon,
+            ready: can_draft && soon && had >= state.resumes_at,
             has_nothing: readiness.has_nothing,
         })
     }
@@ -333,6 +362,8 @@ impl Speculation {
             }
             decision.chosen.extend((draft_tokens > 0).then_some((one.key, draft_tokens)));
         }
+        let classes = decision.chosen.iter().map(|(key, _)| self.states[key].class).collect();
+        self.parking.begin(classes, sequences, cycles.plain_us);
         plan.ask.extend(&decision.chosen);
         self.log.decision = Some(decision);
     }

@@ -1,7 +1,8 @@
 //! Adaptive speculation: which sequences draft in the next cycle, and how many tokens. The
 //! algorithm: when no draft is under way, `controller` chooses the widths of all sequences by the
-//! costs that `step_cost` measured and the survival of drafts that `acceptance` learned. `report`
-//! counts for heartbeats.
+//! costs that `step_cost` measured and the survival of drafts that `acceptance` learned. `parking`
+//! does without a drafter at a load where the drafts of a class have not paid. `report` counts for
+//! heartbeats.
 //!
 //! ```text
 //!         drafting pays                   drafting would not pay even alone
@@ -12,6 +13,7 @@
 
 mod acceptance;
 mod controller;
+mod parking;
 mod report;
 mod step_cost;
 #[cfg(test)]
@@ -26,8 +28,9 @@ pub use step_cost::{CostCell, Size};
 use crate::draft_plan::{DecisionLog, LaneEvent, Policy};
 use crate::{Request, Sequence, SequenceKey, StepPart};
 use acceptance::{Belief, TrafficClass};
+use parking::Parking;
 use report::Ranges;
-use step_cost::{Costs, Table};
+use step_cost::{Beside, Costs, Table};
 
 /// Class of requests without a label.
 const DEFAULT_CLASS: &str = "default";
@@ -60,6 +63,8 @@ struct State {
     rests_until: Option<u32>,
     /// Tokens of the last back-off.
     backoff: u32,
+    /// It does not draft before it has this number of tokens, because it was parked.
+    resumes_at: u32,
     /// Why the draft under way was requested.
     cause: Option<DraftCause>,
     /// Length of its last draft.
@@ -96,6 +101,7 @@ pub struct Speculation {
     drafts: bool,
     /// Cycles since plain steps were measured, by number of sequences, and cycles until then.
     checks: BTreeMap<usize, (u32, u32)>,
+    parking: Parking,
     ranges: Ranges,
     /// Decisions, for the log.
     pub log: DecisionLog,
@@ -166,7 +172,11 @@ impl Speculation {
     pub fn drafted(&mut self, sequences: usize, rows: usize, us: f64, steps: u32) {
         let size = Size { rows: rows as f64, sequences: sequences as f64, context: 0.0 };
         self.answered();
-        Arc::make_mut(&mut self.costs).observe_draft(size, us, steps);
+        if steps == 0 {
+            self.parking.waited(self.costs.counted_draft_us(size, us));
+        }
+        let others = self.states.len().saturating_sub(sequences);
+        Arc::make_mut(&mut self.costs).observe_draft(size, us, Beside { steps, others });
     }
 
     /// A draft arrived, or is not waited for any more, and its time is not measured.
@@ -196,6 +206,7 @@ impl Speculation {
         let rested = (plain && !beside).then_some(parts.len());
         let settled = mem::replace(&mut self.settled_sequences, rested) == Some(parts.len());
         if parts.is_empty() || parts.iter().any(|part| part.prefill) {
+            self.parking.disturb();
             return;
         }
         let size = Size {
@@ -203,6 +214,8 @@ impl Speculation {
             sequences: parts.len() as f64,
             context: parts.iter().map(|part| part.start).sum::<usize>() as f64,
         };
+        let tokens = parts.len() + accepted.iter().map(|(_, accepted)| accepted).sum::<usize>();
+        self.parking.stepped(tokens, self.costs.counted_step_us(size, us, beside));
         if plain && settled && !beside && parts.len() == self.states.len() {
             self.plain_measured(parts.len());
         }
@@ -247,6 +260,12 @@ impl Speculation {
     pub fn change_drafter(&mut self, saved: &[CostCell]) {
         Arc::make_mut(&mut self.costs).restore_drafts(saved);
         self.classes.iter_mut().for_each(|(_, class)| *class = TrafficClass::default());
+        self.parking.end();
+    }
+
+    /// A drafter is attached, the same one or another: drafts are tried again at every load.
+    pub fn end_parking(&mut self) {
+        self.parking.end();
     }
 }
 
@@ -265,6 +284,15 @@ impl Speculation {
     /// Measured costs of drafts, for [`Speculation::change_drafter`].
     pub fn draft_cells(&self) -> Vec<CostCell> {
         self.costs.draft.cells()
+    }
+
+    /// Whether a sequence is parked: it does without the drafter, and no hidden states of it are
+    /// collected.
+    pub fn is_parked(&self, key: SequenceKey, sequence: &Sequence) -> bool {
+        let load = self.states.len();
+        let parks = |state: &State| self.parking.is_parked(state.class, load);
+        let may_park = self.linked && !self.policy.forces(&sequence.permit);
+        may_park && self.states.get(&key).is_some_and(parks)
     }
 
     /// Expected time that the drafter needs to read `rows` rows, in microseconds.

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use paceline_vocabulary::{ExponentialMean, mean::moved, report::CostModel};
 
+use super::report::{LOADS, load_range};
+
 /// Least weight of the newest time in a cell: a changed machine is followed in twenty steps. Set by
 /// `pauses_hardly_move_the_cost_and_a_lasting_change_does`.
 const NEWEST_WEIGHT: f64 = 0.06;
@@ -22,6 +24,8 @@ const LINE_TIMES: f64 = 0.2;
 const ASSUMED: [f64; 4] = [1.0, 64.0, 64.0, 16.0];
 /// Factor on steps and drafts beside each other until measured. Set by the same table.
 const ASSUMED_BESIDE: f64 = 1.2;
+/// Largest factor that is learned. On two cores drafts were measured to take three times as long.
+const MOST_BESIDE: f64 = 6.0;
 /// Drafts from which on their cost may exceed that of a step of as many rows: one of the first may
 /// have been paused, and saved costs that are too high would never be measured again. Set by
 /// `after_a_burst_at_the_start_a_single_sequence_drafts` and
@@ -237,6 +241,14 @@ impl Table {
     }
 }
 
+/// Steps of the target while a draft was under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    pub(super) steps: u32,
+    /// Sequences of these steps.
+    pub(super) others: usize,
+}
+
 /// All costs.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
@@ -246,8 +258,9 @@ pub(crate) struct Costs {
     pub(crate) draft: Table,
     /// Drafts of this drafter that arrived in this process, measured or not.
     tried: u64,
-    /// Factor on steps and drafts that run beside each other.
-    beside: ExponentialMean,
+    /// Factors on steps and on drafts that run beside each other, by the range of the number of
+    /// sequences that step.
+    beside: [[ExponentialMean; LOADS]; 2],
     /// Factor on all times at this moment, because others use the machine too. Times are divided by
     /// it, so that a slow minute makes no size dearer than another.
     slowness: f64,
@@ -255,15 +268,46 @@ pub(crate) struct Costs {
 
 impl Default for Costs {
     fn default() -> Self {
-        let beside = ExponentialMean::starting_at(ASSUMED_BESIDE, NEWEST_WEIGHT);
+        let beside = [[ExponentialMean::new(NEWEST_WEIGHT); LOADS]; 2];
         Self { step: Table::default(), draft: Table::default(), tried: 0, beside, slowness: 1.0 }
     }
 }
 
 impl Costs {
-    /// Factor on steps and drafts that run beside each other.
-    pub(super) fn beside(&self) -> f64 {
-        self.beside.get().unwrap_or(ASSUMED_BESIDE)
+    /// Factors on steps of `sequences` sequences, and on drafts, that run beside each other: those
+    /// of the nearest range that was measured.
+    pub(super) fn beside(&self, sequences: usize) -> [f64; 2] {
+        let here = load_range(sequences);
+        self.beside.map(|means| {
+            let measured = (0..LOADS).filter_map(|at| Some((at.abs_diff(here), means[at].get()?)));
+            let nearest = measured.min_by_key(|(distance, _)| *distance);
+            nearest.map_or(ASSUMED_BESIDE, |(_, factor)| factor)
+        })
+    }
+
+    /// A factor beside steps of `sequences` sequences was measured. `kind` as in
+    /// [`Costs::beside`].
+    fn observe_beside(&mut self, kind: usize, sequences: usize, factor: f64) {
+        let start = ExponentialMean::starting_at(self.beside(sequences)[kind], NEWEST_WEIGHT);
+        let mean = &mut self.beside[kind][load_range(sequences)];
+        *mean = mean.get().map_or(start, |_| *mean);
+        mean.add(factor.clamp(1.0 / OUTLIER, MOST_BESIDE));
+    }
+
+    /// A time without the slowdown by others.
+    fn own_us(&self, us: f64) -> f64 {
+        us / self.slowness
+    }
+
+    /// The time of a draft as it counts against drafts: a pause of the machine counts little.
+    pub(super) fn counted_draft_us(&self, size: Size, us: f64) -> f64 {
+        self.own_us(us).min(OUTLIER * self.draft_us(size.rows, size.sequences))
+    }
+
+    /// The time of a step in the same way. `beside`: the drafter worked meanwhile.
+    pub(super) fn counted_step_us(&self, size: Size, us: f64, beside: bool) -> f64 {
+        let factor = if beside { self.beside(size.sequences as usize)[0] } else { 1.0 };
+        self.own_us(us).min(OUTLIER * factor * self.step.us(size))
     }
 
     /// Cost of a step of one row of each sequence, in microseconds.
@@ -295,10 +339,10 @@ impl Costs {
         if !(us.is_finite() && us > 0.0) {
             return;
         }
-        let us = us / self.slowness;
+        let us = self.own_us(us);
         let ratio = us / self.step.us(size);
         if beside && self.step.n_times > 0 {
-            self.beside.add(ratio.clamp(1.0 / OUTLIER, 2.0 * OUTLIER));
+            self.observe_beside(0, size.sequences as usize, ratio.min(2.0 * OUTLIER));
         } else if !beside {
             if self.step.n_times > 0 {
                 let slowness = self.slowness * ratio.clamp(1.0 / OUTLIER, OUTLIER);
@@ -309,14 +353,20 @@ impl Costs {
         }
     }
 
-    /// A draft arrived `us` after its request. If the target did `steps` steps meanwhile, that is
-    /// an upper bound of the time of a draft alone.
-    pub(super) fn observe_draft(&mut self, size: Size, us: f64, steps: u32) {
+    /// A draft arrived `us` after its request. If the target stepped meanwhile, that is an upper
+    /// bound of the time of a draft alone. The draft arrived during the last of these steps, so the
+    /// believed factor moves no farther than into the range that this leaves.
+    pub(super) fn observe_draft(&mut self, size: Size, us: f64, beside: Beside) {
         if !(us.is_finite() && us > 0.0) {
             return;
         }
-        let us = us / self.slowness;
+        let (us, Beside { steps, others }) = (self.own_us(us), beside);
         self.tried += 1;
+        if steps > 0 && self.draft.n_times > 0 {
+            let most = us / self.draft_us(size.rows, size.sequences);
+            let least = most * (1.0 - 1.0 / f64::from(steps));
+            self.observe_beside(1, others, self.beside(others)[1].clamp(least, most));
+        }
         let is_restored = self.draft.first.is_some();
         let believed_us = || self.draft_us(size.rows, size.sequences);
         if steps == 0 || us < if is_restored { self.draft.us(size) } else { believed_us() } {

@@ -5,6 +5,7 @@ mod ends;
 mod lane_events;
 mod lanes;
 mod measuring;
+mod parking;
 mod policy;
 mod recorded;
 mod restart;

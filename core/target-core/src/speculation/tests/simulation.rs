@@ -5,7 +5,7 @@ use paceline_vocabulary::{Millis, Permit};
 use super::super::*;
 use super::recorded;
 use crate::draft_plan::*;
-use crate::{Chosen, ClassBytes, Ledger, Request, Scheduler, StepPart, Token};
+use crate::{Chosen, ClassBytes, Ledger, Request, Scheduler, Step, StepPart, Token};
 
 /// Probability that a drafted token after accepted ones is accepted, by the number of tokens that
 /// the sequence has.
@@ -23,8 +23,10 @@ pub(super) struct Machine {
     pub(super) draft_us: fn(f64, f64) -> f64,
     /// A row of context, read by the drafter.
     pub(super) read_us: f64,
-    /// How much slower both are beside each other.
-    pub(super) beside: f64,
+    /// How much slower steps and drafts are beside each other.
+    pub(super) beside: [f64; 2],
+    /// Share of a step that copies hidden states.
+    pub(super) hidden: f64,
 }
 
 /// As a GPU: a step costs what its weights cost, rows hardly anything.
@@ -33,7 +35,8 @@ pub(super) const GPU: Machine = Machine {
     step_us: |rows, _| 12_000.0 + 25.0 * rows,
     draft_us: |rows, _| 2_500.0 + 10.0 * rows,
     read_us: 10.0,
-    beside: 1.05,
+    beside: [1.05, 1.05],
+    hidden: 0.0,
 };
 /// As two cores: one row is cheap, the second dear, and every further one costs.
 pub(super) const CPU: Machine = Machine {
@@ -43,7 +46,8 @@ pub(super) const CPU: Machine = Machine {
     },
     draft_us: |rows, sequences| 1_600.0 + 36.0 * rows + 180.0 * sequences,
     read_us: 36.0,
-    beside: 1.3,
+    beside: [1.3, 1.3],
+    hidden: 0.0,
 };
 
 /// As two cores with products that read weights as fast as memory gives them: a plain step is
@@ -53,7 +57,8 @@ pub(super) const FEW_ROWS: Machine = Machine {
     step_us: |rows, sequences| 2_200.0 + 250.0 * rows + 50.0 * sequences,
     draft_us: |rows, sequences| 1_400.0 + 32.0 * rows + 160.0 * sequences,
     read_us: 32.0,
-    beside: 1.3,
+    beside: [1.3, 1.3],
+    hidden: 0.0,
 };
 
 /// Two cores with vector instructions also between the products: all is cheap but the rows of a
@@ -63,7 +68,8 @@ pub(super) const VECTORS: Machine = Machine {
     step_us: |rows, sequences| 750.0 + 80.0 * rows + 100.0 * sequences,
     draft_us: |rows, sequences| 630.0 + 23.0 * rows + 68.0 * sequences,
     read_us: 23.0,
-    beside: 1.3,
+    beside: [1.3, 1.3],
+    hidden: 0.0,
 };
 
 /// Two cores with vector instructions throughout: a row in a block costs nearly what it costs
@@ -73,7 +79,18 @@ pub(super) const MANY_ROWS: Machine = Machine {
     step_us: |rows, sequences| 700.0 + 130.0 * rows + 90.0 * sequences,
     draft_us: |rows, sequences| 1_040.0 + 22.0 * rows + 89.0 * sequences,
     read_us: 22.0,
-    beside: 1.3,
+    beside: [1.3, 1.3],
+    hidden: 0.0,
+};
+
+/// The demo pair on two cores, as measured. A draft beside steps takes three times as long.
+pub(super) const TWO_CORES: Machine = Machine {
+    name: "two cores",
+    step_us: |rows, sequences| 450.0 + 60.0 * rows + 55.0 * sequences,
+    draft_us: |rows, sequences| 400.0 + 20.0 * rows + 60.0 * sequences,
+    read_us: 20.0,
+    beside: [1.13, 3.0],
+    hidden: 0.004,
 };
 
 /// Factor on the first plain step after a block. Measured: 1.14 as the median, 1.25 as the mean.
@@ -272,7 +289,8 @@ impl Simulation {
         }
         let (rows, sequences) =
             (step.parts.iter().map(|part| part.rows).sum::<usize>(), step.parts.len());
-        let beside = if self.drafter_free_us > self.now_us { self.machine.beside } else { 1.0 };
+        let beside = if self.drafter_free_us > self.now_us { self.machine.beside[0] } else { 1.0 };
+        let hidden = if self.collects(&step) { 1.0 + self.machine.hidden } else { 1.0 };
         // A pause has the same length in any step, so it does not multiply the time of a prefill.
         let noise = self.noise().min(if step.parts.iter().any(|part| part.prefill) {
             1.05
@@ -282,8 +300,8 @@ impl Simulation {
         let plain = rows == sequences && beside == 1.0;
         let settled = std::mem::replace(&mut self.settled, plain);
         let unsettled = if plain && !settled { UNSETTLED } else { 1.0 };
-        let took_us =
-            (self.machine.step_us)(rows as f64, sequences as f64) * beside * noise * unsettled;
+        let factors = beside * hidden * noise * unsettled;
+        let took_us = (self.machine.step_us)(rows as f64, sequences as f64) * factors;
         self.pass(self.now_us + took_us);
         self.steps += 1;
         let drafting = step.parts.iter().filter(|part| part.chooses);
@@ -300,6 +318,11 @@ impl Simulation {
             }
         }
         self.ask();
+    }
+
+    /// Whether hidden states of a step are collected.
+    pub(super) fn collects(&self, step: &Step) -> bool {
+        step.parts.iter().any(|part| self.scheduler.keeps_hidden_states(part.key))
     }
 
     /// Tokens that the target chooses for one sequence of a step.
@@ -385,7 +408,7 @@ impl Simulation {
         }
         rows += plan.ask.iter().map(|(_, length)| length + 1).sum::<usize>();
         let others = self.scheduler.len() > plan.ask.len();
-        let beside = if others { self.machine.beside } else { 1.0 };
+        let beside = if others { self.machine.beside[1] } else { 1.0 };
         let took_us =
             (self.machine.draft_us)(rows as f64, plan.ask.len() as f64) * beside * self.noise();
         self.drafter_free_us = begin_us + took_us;

@@ -2,6 +2,9 @@
 
 use super::super::step_cost::*;
 
+const ALONE: Beside = Beside { steps: 0, others: 0 };
+const BESIDE: Beside = Beside { steps: 1, others: 3 };
+
 fn size(rows: u32, sequences: u32, context: u32) -> Size {
     Size { rows: f64::from(rows), sequences: f64::from(sequences), context: f64::from(context) }
 }
@@ -110,7 +113,7 @@ fn cpu() -> Costs {
                 let step = Size { rows, sequences, context: 0.0 };
                 costs.observe_step(step, 3_000.0 + 320.0 * rows + 250.0 * sequences, false);
                 let draft = Size { rows: rows + sequences, ..step };
-                costs.observe_draft(draft, 1_500.0 + 90.0 * rows + 500.0 * sequences, 0);
+                costs.observe_draft(draft, 1_500.0 + 90.0 * rows + 500.0 * sequences, ALONE);
             }
         }
     }
@@ -121,9 +124,9 @@ fn cpu() -> Costs {
 fn a_draft_beside_steps_bounds_the_cost_of_a_draft_alone() {
     let (mut costs, draft) = (cpu(), Size { rows: 20.0, sequences: 1.0, context: 0.0 });
     let before = costs.draft_us(20.0, 1.0);
-    costs.observe_draft(draft, 4.0 * before, 1);
+    costs.observe_draft(draft, 4.0 * before, BESIDE);
     assert_eq!(costs.draft_us(20.0, 1.0), before);
-    (0..40).for_each(|_| costs.observe_draft(draft, 0.6 * before, 1));
+    (0..40).for_each(|_| costs.observe_draft(draft, 0.6 * before, BESIDE));
     assert!(costs.draft_us(20.0, 1.0) < 0.7 * before);
 }
 
@@ -131,13 +134,13 @@ fn a_draft_beside_steps_bounds_the_cost_of_a_draft_alone() {
 fn times_that_are_no_numbers_are_ignored() {
     let mut costs = cpu();
     let size = Size { rows: 4.0, sequences: 4.0, context: 0.0 };
-    let before = [costs.step.us(size), costs.draft_us(8.0, 4.0), costs.beside()];
+    let before = ([costs.step.us(size), costs.draft_us(8.0, 4.0)], costs.beside(4));
     for us in [f64::NAN, f64::INFINITY, 0.0, -5.0] {
         costs.observe_step(size, us, false);
         costs.observe_step(size, us, true);
-        costs.observe_draft(size, us, 0);
+        costs.observe_draft(size, us, ALONE);
     }
-    assert_eq!([costs.step.us(size), costs.draft_us(8.0, 4.0), costs.beside()], before);
+    assert_eq!(([costs.step.us(size), costs.draft_us(8.0, 4.0)], costs.beside(4)), before);
 }
 
 #[test]

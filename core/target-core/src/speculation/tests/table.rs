@@ -15,21 +15,33 @@ pub(super) const METAL: Machine = Machine {
     },
     draft_us: |rows, _| 3_500.0 + 60.0 * rows,
     read_us: 60.0,
-    beside: 1.5,
+    beside: [1.5, 1.5],
+    hidden: 0.0,
 };
 
 /// Mean over cells of the logarithm of a throughput over the better lane's.
 #[derive(Default)]
 struct Summary {
-    logs: Vec<f64>,
+    /// The ratios, and the requests at once.
+    ratios: Vec<(f64, usize)>,
     worst: Vec<(f64, String)>,
+}
+
+/// Requests at once of a cell.
+fn requests(cell: &str) -> usize {
+    cell.rsplit('x').next().and_then(|count| count.parse().ok()).expect("a number")
+}
+
+fn geometric_mean(ratios: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = ratios.fold((0.0, 0.0), |(sum, count), one| (sum + one.ln(), count + 1.0));
+    (sum / count).exp()
 }
 
 impl Summary {
     /// Adds a cell of `tokens` tokens, and returns its line.
     fn add(&mut self, cell: String, tokens: f64, [plain, forced, routed]: [f64; 3]) -> String {
         let over = plain.min(forced) / routed;
-        self.logs.push(over.ln());
+        self.ratios.push((over, requests(&cell)));
         self.worst.push((over, cell.clone()));
         let rate = |seconds: f64| tokens / seconds;
         format!(
@@ -41,7 +53,12 @@ impl Summary {
     }
 
     fn end(mut self, name: &str) -> String {
-        let mean = (self.logs.iter().sum::<f64>() / self.logs.len() as f64).exp();
+        let all = self.ratios.iter();
+        let mean = geometric_mean(all.clone().map(|(over, _)| *over));
+        let low = all.clone().filter(|(over, _)| *over < 0.95).count();
+        let by_requests = [1, 2, 4, 8, 16].map(|requests| {
+            geometric_mean(all.clone().filter(|one| one.1 == requests).map(|one| one.0))
+        });
         self.worst.sort_by(|one, other| one.0.total_cmp(&other.0));
         let worst: Vec<String> = self
             .worst
@@ -50,8 +67,9 @@ impl Summary {
             .map(|(over, cell)| format!("{} {over:.3}", cell.trim()))
             .collect();
         format!(
-            "SUMMARY {name}: {} cells, geometric mean {mean:.4}, worst: {}\n",
-            self.logs.len(),
+            "SUMMARY {name}: {} cells, geometric mean {mean:.4}, {low} below 0.95, \
+             at 1, 2, 4, 8, 16 requests {by_requests:.3?}, worst: {}\n",
+            self.ratios.len(),
             worst.join("; ")
         )
     }
@@ -85,17 +103,19 @@ fn invented() -> String {
     text + &summary.end("invented texts")
 }
 
-fn recorded(others: f64) -> String {
+fn recorded(machines: &[Machine], seeds: &[u64], others: f64) -> String {
     let (mut text, mut summary) = (String::new(), Summary::default());
-    for machine in [GPU, METAL, CPU, FEW_ROWS, VECTORS, MANY_ROWS] {
-        for (cell, seconds) in sweep(machine, others, 7, 5) {
-            let streams: usize =
-                cell.rsplit('x').next().and_then(|count| count.parse().ok()).expect("a number");
+    for (machine, seed) in
+        machines.iter().flat_map(|one| seeds.iter().map(move |seed| (one, *seed)))
+    {
+        for (cell, seconds) in sweep(*machine, others, 7, seed) {
+            let streams = requests(&cell);
             let tokens = (7 * 128 * streams * 6usize.div_ceil(streams)) as f64;
             text += &summary.add(format!("{} {cell}", machine.name), tokens, seconds);
         }
     }
-    text + &summary.end(&format!("recorded texts, others {others}"))
+    let names: Vec<&str> = machines.iter().map(|machine| machine.name).collect();
+    text + &summary.end(&format!("recorded texts, {}, others {others}", names.join(", ")))
 }
 
 #[test]
@@ -103,7 +123,11 @@ fn recorded(others: f64) -> String {
 fn controller_table() {
     let mut text = invented();
     for others in [0.0, 0.35] {
-        write!(text, "{}", recorded(others)).expect("a string");
+        let machines = [GPU, METAL, CPU, FEW_ROWS, VECTORS, MANY_ROWS];
+        write!(text, "{}", recorded(&machines, &[5], others)).expect("a string");
+    }
+    for others in [0.0, 0.35] {
+        write!(text, "{}", recorded(&[TWO_CORES], &[5, 6, 7], others)).expect("a string");
     }
     let [restored, bare] = [true, false].map(first_over_later);
     println!("{text}SUMMARY restart: with cells {restored:.4}, without {bare:.4}");
