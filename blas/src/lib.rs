@@ -27,6 +27,8 @@ pub mod experts;
 #[cfg(target_os = "linux")]
 pub mod floats;
 #[cfg(target_os = "linux")]
+pub mod huge_pages;
+#[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(target_os = "linux")]
 mod largest;

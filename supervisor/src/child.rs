@@ -34,8 +34,6 @@ const LOG_BYTES: u64 = 8 << 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Lines of the log in `status` after a fall.
 const LAST_LINES: usize = 5;
-/// Settings of the C library.
-const TUNABLES: &str = "GLIBC_TUNABLES";
 
 /// The one process there may be of a worker, as the actor handles it. A trait so that tests can put
 /// a scripted one in its place.
@@ -249,11 +247,6 @@ impl Host for ProcessHost {
         // glibc raises these by itself up to 32 MiB and then keeps what a worker frees; fixed,
         // large blocks go back at once. Other allocators do not know them.
         command.env("MALLOC_TRIM_THRESHOLD_", "2097152").env("MALLOC_MMAP_THRESHOLD_", "2097152");
-        // glibc then asks for huge pages, where the kernel gives them on request: one stream of a
-        // model of 98 MB takes 0.87 of the time. Earlier glibc and others ignore it.
-        if std::env::var_os(TUNABLES).is_none() {
-            command.env(TUNABLES, "glibc.malloc.hugetlb=1");
-        }
         // MLX's caches of CUDA's graphs and plans otherwise fail a step once they have missed twice
         // as often as they have places, counted from the start: in any long life.
         command.env("MLX_ENABLE_CACHE_THRASHING_CHECK", "0");
@@ -412,7 +405,7 @@ mod tests {
     #[tokio::test]
     async fn a_target_gets_its_arguments_its_environment_and_a_session() {
         let temp = tempfile::tempdir().expect("a temporary directory");
-        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_SETTINGS $PACELINE_FLAGS $PACELINE_PINNED_TARGET $OPENBLAS_NUM_THREADS $MLX_ENABLE_CACHE_THRASHING_CHECK $GLIBC_TUNABLES ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
+        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_SETTINGS $PACELINE_FLAGS $PACELINE_PINNED_TARGET $OPENBLAS_NUM_THREADS $MLX_ENABLE_CACHE_THRASHING_CHECK ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
         let mut host = host(temp.path(), script);
         let pid = host.start(Epoch(4), Term(7), "").expect("started");
         let session =
@@ -422,8 +415,7 @@ mod tests {
         assert_eq!(end(&mut host).await, WorkerExit::Code(69));
         assert_eq!(
             host.last_words(),
-            "--epoch 4 --term 7 /etc/x.toml /etc/x.settings.toml flags /models/t 3 0 \
-             glibc.malloc.hugetlb=1 none\noops"
+            "--epoch 4 --term 7 /etc/x.toml /etc/x.settings.toml flags /models/t 3 0 none\noops"
         );
     }
 

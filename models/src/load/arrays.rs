@@ -187,7 +187,10 @@ fn filled(
 ) -> Result<Array, LoadError> {
     #[cfg(target_os = "linux")]
     if fills() {
-        let fill = move |_: &[mlx_sys::HostRows<'_>], out: &mut [f32]| function(out);
+        let fill = move |_: &[mlx_sys::HostRows<'_>], out: &mut [f32]| {
+            paceline_blas::huge_pages::advise(out);
+            function(out);
+        };
         // SAFETY: there are no inputs, and the result has no other owner.
         let made = unsafe {
             mlx_sys::host_array(&[], shape, mlx_sys::HostOutput::Fresh, fill)

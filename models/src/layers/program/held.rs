@@ -48,6 +48,12 @@ impl<T> Held<T> {
     }
 }
 
+/// The numbers of a slice as bytes.
+fn bytes<T: Copy>(numbers: &[T]) -> &[u8] {
+    // SAFETY: numbers have no bytes that are not written.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
 fn not_held(array: &Array) -> ModelError {
     ModelError::Batch(format!(
         "expected aligned numbers of a known type one after another, found an array of {:?} of \
@@ -82,6 +88,10 @@ impl Floats {
     pub(super) fn numbers(&self) -> &[f32] {
         self.0.numbers
     }
+
+    fn bytes(&self) -> &[u8] {
+        bytes(self.0.numbers)
+    }
 }
 
 /// Scales or biases.
@@ -109,6 +119,13 @@ impl HeldFactors {
                 }
                 _ => Err(not_held(array)),
             }
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Float32(floats) => floats.bytes(),
+            Self::Float16(held) | Self::Bfloat16(held) => bytes(held.numbers),
         }
     }
 
@@ -158,6 +175,11 @@ impl Quantized {
         QuantizedMatrix::new(self.packed.numbers, scales, biases, self.format, self.inputs)
     }
 
+    /// All parts as bytes.
+    fn bytes(&self) -> [&[u8]; 3] {
+        [bytes(self.packed.numbers), self.scales.bytes(), self.biases.bytes()]
+    }
+
     /// The matrix, all experts' rows one after another.
     pub(super) fn matrix(&self) -> QuantizedMatrix<'_> {
         self.checked().expect("it was checked when it was made")
@@ -176,6 +198,13 @@ pub(super) enum Weight {
 }
 
 impl Weight {
+    fn bytes(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Floats { numbers, .. } => vec![numbers.bytes()],
+            Self::Quantized(held) => held.bytes().to_vec(),
+        }
+    }
+
     pub(super) fn outputs(&self) -> usize {
         match self {
             Self::Floats { outputs, .. } => *outputs,
@@ -209,6 +238,11 @@ impl Product {
 
     pub(super) fn outputs(&self) -> usize {
         self.outputs
+    }
+
+    /// The weights as bytes.
+    pub(super) fn bytes(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().flat_map(Weight::bytes)
     }
 
     /// Into `out`, rows of [`Product::outputs`].
@@ -250,6 +284,14 @@ pub(super) enum ExpertWeights {
 }
 
 impl ExpertWeights {
+    /// The weights as bytes.
+    pub(super) fn bytes(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Floats { numbers, .. } => vec![numbers.bytes()],
+            Self::Quantized { held, .. } => held.bytes().to_vec(),
+        }
+    }
+
     pub(super) fn outputs(&self) -> usize {
         match self {
             Self::Floats { sizes, .. } | Self::Quantized { sizes, .. } => sizes.outputs,

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline_blas::{RecurrentSizes, SlotRows};
+use paceline_blas::{RecurrentSizes, SlotRows, huge_pages};
 
 use super::{AttentionHeads, RowPlaces, TurnedHeads, VisibleKeys};
 use crate::device::SCRATCH_BYTES;
@@ -112,6 +112,20 @@ struct Step {
     output: Place,
 }
 
+impl Step {
+    /// The weights of its products as bytes.
+    fn bytes(&self) -> Vec<&[u8]> {
+        match &self.function {
+            Function::Product(product) => product.bytes().collect(),
+            Function::Experts(experts) => {
+                let parts = experts.gate_up.iter().chain(&experts.down);
+                parts.flat_map(ExpertWeights::bytes).collect()
+            }
+            _ => vec![],
+        }
+    }
+}
+
 /// The steps of a whole forward.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -185,6 +199,11 @@ impl Drop for Program {
 }
 
 impl Program {
+    /// Moves the weights of products into huge pages.
+    fn collapse(&self) {
+        huge_pages::collapse(self.steps.iter().flat_map(Step::bytes).chain(self.head.bytes()));
+    }
+
     /// Numbers of a row of hidden states.
     pub(crate) fn hidden(&self) -> usize {
         self.first.width

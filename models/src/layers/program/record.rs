@@ -70,7 +70,7 @@ impl Recorder {
                 widths[0]
             )));
         }
-        Ok(Program {
+        let program = Program {
             table,
             buffers: places.iter().max().map_or(0, |last| last + 1),
             first: place(0),
@@ -80,7 +80,9 @@ impl Recorder {
             head,
             recurrent,
             scratch: Mutex::new(Scratch::default()),
-        })
+        };
+        program.collapse();
+        Ok(program)
     }
 
     fn step(&mut self, function: Function, inputs: &[Value], width: usize) -> Value {
