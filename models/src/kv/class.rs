@@ -24,6 +24,8 @@ pub(super) struct CapacityClass {
     pub(super) capacity: i32,
     layers: Vec<GrowingKv>,
     dtype: Dtype,
+    /// Whether nodes of our own read the rows: they read none that was not written.
+    pub(super) by_nodes: bool,
     owners: Vec<Option<SequenceId>>,
     /// Slots that had an owner before.
     used: Vec<bool>,
@@ -31,11 +33,12 @@ pub(super) struct CapacityClass {
 }
 
 impl CapacityClass {
-    pub(super) fn new(capacity: i32, layers: &[GrowingKv], dtype: Dtype) -> Self {
+    pub(super) fn new(capacity: i32, layers: &[GrowingKv], dtype: Dtype, by_nodes: bool) -> Self {
         Self {
             capacity,
             layers: layers.to_vec(),
             dtype,
+            by_nodes,
             owners: vec![],
             used: vec![],
             arrays: vec![],
@@ -65,7 +68,7 @@ impl CapacityClass {
     /// `spare` bytes.
     pub(super) fn take_slot(&mut self, owner: SequenceId, spare: u64) -> Result<usize> {
         if let Some(free) = self.owners.iter().position(Option::is_none) {
-            if self.used[free] {
+            if self.used[free] && !self.by_nodes {
                 // As below: another sequence may have left any number.
                 self.fill(free, 0.0)?;
             }
@@ -77,12 +80,8 @@ impl CapacityClass {
             (slot as u64).min(spare.checked_div(self.slot_bytes()).unwrap_or(0)).max(1) as usize;
         for (at, GrowingKv { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
             let rows = more as i32 * n_kv * self.capacity;
-            // Zeros and not garbage: rows after a length are masked, and a masked NaN would still
-            // be a NaN.
-            let (keys, values) = (
-                zeros_dtype(&[rows, *key_dim], self.dtype)?,
-                zeros_dtype(&[rows, *value_dim], self.dtype)?,
-            );
+            let (keys, values) =
+                (self.new_rows(&[rows, *key_dim])?, self.new_rows(&[rows, *value_dim])?);
             match self.arrays.get_mut(at) {
                 None => self.arrays.push(LayerArrays { keys, values }),
                 Some(old) => {
@@ -97,6 +96,25 @@ impl CapacityClass {
         self.used.resize(slot + more, false);
         (self.owners[slot], self.used[slot]) = (Some(owner), true);
         Ok(slot)
+    }
+
+    /// Memory for rows that are not written yet. For MLX zeros and not garbage: rows after a length
+    /// are masked, and a masked NaN would still be a NaN. For nodes of our own whatever lies there,
+    /// so that a long slot takes memory as it fills; see [`super::POISONS`].
+    fn new_rows(&self, shape: &[i32]) -> Result<Array> {
+        #[cfg(target_os = "linux")]
+        if self.by_nodes {
+            let output = mlx_sys::HostOutput::Fresh;
+            let made = crate::layers::host_nodes(&[], &[shape], output, |_, outputs| {
+                if super::POISONS {
+                    outputs.iter_mut().for_each(|rows| rows.fill(f32::NAN));
+                }
+            })?;
+            return made.into_iter().next().ok_or_else(|| {
+                crate::error::ModelError::Batch("expected the array of a node, found none".into())
+            });
+        }
+        Ok(zeros_dtype(shape, self.dtype)?)
     }
 
     /// Frees a slot. A class whose slots are all free gives its memory back. Otherwise see

@@ -15,6 +15,8 @@ mod access;
 mod by_class;
 mod by_row;
 mod class;
+#[cfg(target_os = "linux")]
+mod copies;
 mod kept_states;
 mod layer;
 #[cfg(target_os = "linux")]
@@ -126,14 +128,18 @@ impl KvStore {
         let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
         let doubling = std::iter::successors(Some(FIRST_CLASS), |capacity| Some(capacity * 2));
         let capacities = doubling.take_while(|capacity| *capacity < last).chain([last]);
-        let class = |capacity| CapacityClass::new(capacity, &layers.growing, dtype);
+        #[cfg(target_os = "linux")]
+        let by_nodes = dtype == Dtype::Float32 && crate::device::allows_nodes();
+        #[cfg(not(target_os = "linux"))]
+        let by_nodes = false;
+        let class = |capacity| CapacityClass::new(capacity, &layers.growing, dtype, by_nodes);
         let classes = capacities.map(class).collect();
         Ok(Self {
             states: States::new(&layers.recurrent),
             layers,
             by_row: dtype == Dtype::Float32,
             #[cfg(target_os = "linux")]
-            by_pass: dtype == Dtype::Float32 && crate::device::allows_nodes(),
+            by_pass: by_nodes,
             calls: CallForm::here(dtype),
             classes,
             sequences: HashMap::new(),
@@ -317,6 +323,12 @@ impl KvStore {
     /// Whether new rows of these arrays go through nodes of our own.
     fn goes_by_row(&self, arrays: &[&Array]) -> bool {
         self.by_row && computes(arrays)
+    }
+
+    /// Whether all rows go through nodes of our own.
+    #[cfg(target_os = "linux")]
+    fn by_nodes(&self) -> bool {
+        self.by_row && crate::device::allows_nodes()
     }
 
     /// One node of our own for neighbouring rows of a class.
@@ -523,6 +535,10 @@ impl KvStore {
     }
 
     fn copy_rows(&mut self, from: SlotAddress, to: SlotAddress, length: i32) -> Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.by_nodes() {
+            return self.move_rows(from, to, length as usize);
+        }
         for layer in 0..self.layers.growing.len() {
             let (keys, values) =
                 self.classes[from.class].view(layer, from.index..from.index + 1, 0..length)?;

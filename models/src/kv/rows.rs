@@ -73,6 +73,12 @@ impl KvStore {
             );
             return Err(ModelError::Batch(what));
         };
+        #[cfg(target_os = "linux")]
+        if self.by_nodes() {
+            let [first, length, count] = [start, rows, pieces].map(|size| size as usize);
+            let pieces = self.cut_pieces(slot, first, length, count)?;
+            return Ok(pieces.into_iter().map(|numbers| KvRows { numbers, rows }).collect());
+        }
         let mut parts = Vec::with_capacity(2 * self.layers.growing.len());
         for layer in 0..self.layers.growing.len() {
             let (keys, values) =
@@ -126,6 +132,26 @@ impl KvStore {
             sequence,
             SequenceEntry { slot: Some(SlotAddress { class, index }), length: 0 },
         );
+        self.place(SlotAddress { class, index }, pieces, rows, length)?;
+        if let Some(states) = states {
+            self.restore_states(sequence, states)?;
+        }
+        self.commit(sequence, length)
+    }
+
+    /// Writes the first `length` rows of pieces of `rows` rows into a slot.
+    fn place(
+        &mut self,
+        slot: SlotAddress,
+        pieces: &[&KvRows],
+        rows: i32,
+        length: i32,
+    ) -> Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.by_nodes() {
+            return self.place_pieces(slot, pieces, rows as usize, length as usize);
+        }
+        let SlotAddress { class, index } = slot;
         let all = match pieces {
             [one] => one.numbers.clone(),
             _ => concatenate(&pieces.iter().map(|piece| &piece.numbers).collect::<Vec<_>>(), 0)?,
@@ -149,10 +175,7 @@ impl KvStore {
             let (keys, values) = (next(*n_kv, *key_dim)?, next(*n_kv, *value_dim)?);
             self.classes[class].overwrite(layer, index, &keys, &values)?;
         }
-        if let Some(states) = states {
-            self.restore_states(sequence, states)?;
-        }
-        self.commit(sequence, length)
+        Ok(())
     }
 
     /// Rows of each of `pieces`. They must be equal, of this store's model, and hold `length` rows

@@ -121,6 +121,7 @@ impl KvStore {
     /// The store, written and read by MLX alone, as on a GPU.
     pub(crate) fn by_class(mut self) -> Self {
         self.by_row = false;
+        self.classes.iter_mut().for_each(|class| class.by_nodes = false);
         self
     }
 

@@ -37,6 +37,8 @@ pub(crate) use embedding::Embedding;
 pub(crate) use experts::ExpertLinear;
 pub use heads::HeadRows;
 pub(crate) use heads::{TurnedHeads, last_rows};
+#[cfg(target_os = "linux")]
+pub(crate) use host::nodes as host_nodes;
 pub(crate) use host::{attend_rows, computes, largest, write_rows};
 pub(crate) use linear::Linear;
 pub(crate) use mlp::{GatedMlp, gated};

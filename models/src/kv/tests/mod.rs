@@ -1,6 +1,8 @@
 //! The store against attention by definition: ragged batches, growth over class borders, rewinds,
 //! copies.
 
+#[cfg(target_os = "linux")]
+mod copies;
 mod rows;
 mod visibility;
 

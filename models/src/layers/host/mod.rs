@@ -419,7 +419,10 @@ fn node_with(
 }
 
 /// Several lazy arrays that `function` fills together.
-fn nodes(
+///
+/// # Errors
+/// An input is not float32, or memory is out.
+pub(crate) fn nodes(
     inputs: &[&Array],
     shapes: &[&[i32]],
     output: Output,

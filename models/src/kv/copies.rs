@@ -1,0 +1,155 @@
+//! Rows that are copied out of slots, into slots and between slots: one node each, which copies the
+//! rows of a head as a whole.
+
+use std::ops::Range;
+
+use mlx_rs::Array;
+use mlx_rs::transforms::eval;
+use mlx_sys::HostOutput;
+
+use super::{GrowingKv, KvRows, KvStore, SlotAddress};
+use crate::error::Result;
+use crate::layers::host_nodes;
+
+/// Keys or values of a layer.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    heads: usize,
+    dim: usize,
+}
+
+/// Keys and values of all layers, in the order of a class's arrays.
+fn parts(layers: &[GrowingKv]) -> Vec<Part> {
+    let of_layer = |layer: &GrowingKv| {
+        let [heads, key_dim, value_dim] =
+            [layer.n_kv, layer.key_dim, layer.value_dim].map(|size| size as usize);
+        [Part { heads, dim: key_dim }, Part { heads, dim: value_dim }]
+    };
+    layers.iter().flat_map(of_layer).collect()
+}
+
+impl Part {
+    /// Numbers of some positions of a head of a slot in the class's array.
+    fn of_head(
+        self,
+        slot: SlotAddress,
+        capacity: usize,
+        head: usize,
+        rows: Range<usize>,
+    ) -> Range<usize> {
+        let first = (slot.index * self.heads + head) * capacity;
+        (first + rows.start) * self.dim..(first + rows.end) * self.dim
+    }
+}
+
+impl KvStore {
+    /// `count` pieces of `rows` rows each of a slot, from row `start` on: layer by layer keys
+    /// `[heads, rows, dim]`, then values. Computed when this returns.
+    pub(super) fn cut_pieces(
+        &self,
+        slot: SlotAddress,
+        start: usize,
+        rows: usize,
+        count: usize,
+    ) -> Result<Vec<Array>> {
+        let class = &self.classes[slot.class];
+        let (parts, capacity) = (parts(&self.layers.growing), class.capacity as usize);
+        let numbers: usize = parts.iter().map(|part| part.heads * rows * part.dim).sum();
+        let shape = [1, numbers as i32];
+        let inputs: Vec<&Array> = class.arrays().collect();
+        let shapes = vec![&shape[..]; count];
+        let made = host_nodes(&inputs, &shapes, HostOutput::Fresh, move |inputs, outputs| {
+            for (piece, out) in outputs.iter_mut().enumerate() {
+                let (first, mut to) = (start + piece * rows, 0);
+                for (part, stored) in parts.iter().zip(inputs) {
+                    for head in 0..part.heads {
+                        let from = part.of_head(slot, capacity, head, first..first + rows);
+                        let length = from.len();
+                        out[to..to + length].copy_from_slice(&stored.numbers()[from]);
+                        to += length;
+                    }
+                }
+            }
+        })?;
+        eval(&made)?;
+        Ok(made)
+    }
+
+    /// Writes the first `length` rows of pieces of `rows` rows each into a slot. Computed when this
+    /// returns.
+    pub(super) fn place_pieces(
+        &mut self,
+        slot: SlotAddress,
+        pieces: &[&KvRows],
+        rows: usize,
+        length: usize,
+    ) -> Result<()> {
+        let parts = parts(&self.layers.growing);
+        let capacity = self.classes[slot.class].capacity as usize;
+        let sources: Vec<&Array> = pieces.iter().map(|piece| &piece.numbers).collect();
+        self.write_slots(slot.class, &sources, move |sources, stored| {
+            for (piece, source) in sources.iter().enumerate() {
+                let (first, mut from) = (piece * rows, 0);
+                let count = length.saturating_sub(first).min(rows);
+                for (part, stored) in parts.iter().zip(stored.iter_mut()) {
+                    for head in 0..part.heads {
+                        let to = part.of_head(slot, capacity, head, first..first + count);
+                        let numbers = &source[from..from + to.len()];
+                        stored[to].copy_from_slice(numbers);
+                        from += rows * part.dim;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Copies the first `length` rows of a slot to another. Computed when this returns.
+    pub(super) fn move_rows(
+        &mut self,
+        from: SlotAddress,
+        to: SlotAddress,
+        length: usize,
+    ) -> Result<()> {
+        let parts = parts(&self.layers.growing);
+        let [source, target] = [from, to].map(|slot| self.classes[slot.class].capacity as usize);
+        let is_same = from.class == to.class;
+        let arrays: Vec<Array> = match is_same {
+            // The arrays that are written.
+            true => vec![],
+            false => self.classes[from.class].arrays().cloned().collect(),
+        };
+        self.write_slots(to.class, &arrays.iter().collect::<Vec<_>>(), move |sources, stored| {
+            for (at, (part, stored)) in parts.iter().zip(stored.iter_mut()).enumerate() {
+                for head in 0..part.heads {
+                    let numbers = part.of_head(from, source, head, 0..length);
+                    let place = part.of_head(to, target, head, 0..length);
+                    match sources.get(at) {
+                        Some(source) => stored[place].copy_from_slice(&source[numbers]),
+                        None => stored.copy_within(numbers, place.start),
+                    }
+                }
+            }
+        })
+    }
+
+    /// Lets `write` change the arrays of a class in place. It gets the numbers of `sources` as well.
+    fn write_slots(
+        &mut self,
+        class: usize,
+        sources: &[&Array],
+        write: impl Fn(&[&[f32]], &mut [&mut [f32]]) + Send + Sync + 'static,
+    ) -> Result<()> {
+        let arrays: Vec<Array> = self.classes[class].arrays().cloned().collect();
+        let inputs: Vec<&Array> = arrays.iter().chain(sources.iter().copied()).collect();
+        let shapes: Vec<&[i32]> = arrays.iter().map(Array::shape).collect();
+        let output = HostOutput::InPlace(arrays.len());
+        let made = host_nodes(&inputs, &shapes, output, move |inputs, outputs| {
+            let sources: Vec<&[f32]> = inputs.iter().map(|rows| rows.numbers()).collect();
+            write(&sources, outputs);
+        })?;
+        drop(arrays);
+        // As elsewhere, the old handles are dropped before anything is evaluated.
+        self.classes[class].replace(&mut made.into_iter());
+        Ok(eval(self.classes[class].arrays())?)
+    }
+}
