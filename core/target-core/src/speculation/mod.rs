@@ -13,6 +13,7 @@
 
 mod acceptance;
 mod controller;
+mod load;
 mod parking;
 mod report;
 mod step_cost;

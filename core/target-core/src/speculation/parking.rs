@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::report::load_range;
+use super::load::load_range;
 
 /// Plain steps that the drafts of a class lose at a load before the class is parked there. A noisy
 /// machine makes cycles that pay look like ones that lose, by less than this. Set by the table of

@@ -8,12 +8,9 @@ use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFi
 
 use super::acceptance::{KINDS, TrafficClass};
 use super::controller::{Cycles, StepLoad};
+use super::load::{SEQUENCES, range};
 use super::step_cost::{Costs, Size};
 
-/// Ranges of load, which is the number of sequences.
-pub(super) const LOADS: usize = 6;
-/// Upper ends of the ranges by sequences. The last range also holds what is beyond it.
-const SEQUENCES: [u32; LOADS] = [1, 2, 4, 8, 16, 32];
 /// Upper ends of the ranges by positions of one sequence. The last also holds what is beyond.
 const CONTEXT: [u32; 9] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072];
 /// Weight of the newest step or cycle in a mean: about the last hundred count.
@@ -41,15 +38,6 @@ impl Default for Ranges {
             context: ExponentialMean::starting_at(0.0, NEWEST_WEIGHT),
         }
     }
-}
-
-fn range(ends: &[u32], amount: f64) -> usize {
-    ends.partition_point(|end| f64::from(*end) < amount).min(ends.len() - 1)
-}
-
-/// The range of a load of `sequences` sequences.
-pub(super) fn load_range(sequences: usize) -> usize {
-    range(&SEQUENCES, sequences as f64)
 }
 
 impl Ranges {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use paceline_vocabulary::{ExponentialMean, mean::moved, report::CostModel};
 
-use super::report::{LOADS, load_range};
+use super::load::{LOADS, load_range};
 
 /// Least weight of the newest time in a cell: a changed machine is followed in twenty steps. Set by
 /// `pauses_hardly_move_the_cost_and_a_lasting_change_does`.
