@@ -25,7 +25,7 @@ pub(crate) struct PassMemory {
 
 /// Arrays that a pass gives.
 pub(crate) struct PassArrays {
-    /// As [`PassMemory::arrays`].
+    /// What the arrays of [`PassMemory`] become, in the same order.
     pub(crate) memory: Vec<Array>,
     /// The tape of each recurrent layer; none without rows on it.
     pub(crate) tapes: Vec<Array>,
@@ -34,7 +34,7 @@ pub(crate) struct PassArrays {
 impl KvStore {
     /// Whether passes may be nodes of our own: the store is of float32 and on the CPU.
     pub(crate) fn takes_passes(&self) -> bool {
-        self.by_pass
+        self.by_pass && self.by_row
     }
 
     /// Lets every layer write and read by nodes of its own, to compare both ways.

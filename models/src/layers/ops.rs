@@ -83,7 +83,8 @@ pub(crate) trait LayerOps {
     /// Advances the layer's states by all rows.
     fn recur(&mut self, layer: usize, rule: &DeltaRule, x: &Self::Rows) -> Result<Self::Rows>;
 
-    /// As [`RmsNorm::gated`].
+    /// The norm of each head of `x`, times silu of its gate. `gates` has the gates of a row from
+    /// `column` on.
     fn norm_gated(
         &mut self,
         norm: &RmsNorm,

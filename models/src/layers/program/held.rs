@@ -189,7 +189,7 @@ impl Quantized {
 /// A weight of a product.
 #[derive(Debug)]
 pub(super) enum Weight {
-    /// `[out, in]`
+    /// A matrix `[out, in]` of float32.
     Floats {
         numbers: Floats,
         outputs: usize,
@@ -277,7 +277,7 @@ impl Product {
 /// The weights of all experts of a layer, of one projection or of two side by side.
 #[derive(Debug)]
 pub(super) enum ExpertWeights {
-    /// `[experts, out, in]`
+    /// Matrices `[experts, out, in]` of float32.
     Floats { numbers: Floats, sizes: ExpertSizes },
     /// One matrix of as many rows as all experts have.
     Quantized { held: Quantized, sizes: ExpertSizes },
