@@ -70,6 +70,8 @@ impl Known {
 impl Pass<'_> {
     /// Writes the rows of the batch into the store, and computes what is wanted. Lazy.
     pub(super) fn forward(self, kv: &mut KvStore) -> Result<Forward> {
+        #[cfg(test)]
+        tests::PASSES.with(|passes| passes.set(passes.get() + 1));
         let segments = &self.batch.segments;
         kv.pass(segments, |memory| self.node(memory))
     }

@@ -1,6 +1,7 @@
 //! A pass of the program against the same layers as MLX's graph: the same bits, but for experts,
 //! whose router MLX computes otherwise.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use mlx_rs::transforms::eval;
@@ -11,6 +12,11 @@ use crate::segment::{Segment, SequenceId};
 use crate::target::{Target, load_target};
 
 use super::*;
+
+thread_local! {
+    /// Passes of programs on this thread: a model that was not recorded makes none.
+    pub(super) static PASSES: Cell<usize> = const { Cell::new(0) };
+}
 
 /// Every target among the golden files. Those with experts come last.
 fn targets() -> (Vec<PathBuf>, Vec<PathBuf>) {
@@ -69,6 +75,7 @@ impl Both {
             hidden_states: Some(FeatureLayers { layers: vec![last, 0], rows: vec![rows - 1] }),
             final_hidden: vec![rows - 1],
         };
+        let before = PASSES.get();
         let [passes, graph] = self.stores.each_mut().map(|store| {
             let found = self.target.forward(batch, store, &wants).expect("a forward");
             let found = numbers(&found);
@@ -77,6 +84,7 @@ impl Both {
             }
             found
         });
+        assert_eq!(PASSES.get(), before + 1, "{}: one of both is a pass of a program", self.name);
         assert_eq!(passes.len(), 4, "{}", self.name);
         for (at, (passes, graph)) in passes.iter().zip(&graph).enumerate() {
             assert_eq!(passes.len(), graph.len(), "{}: result {at}", self.name);
