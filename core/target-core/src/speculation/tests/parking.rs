@@ -87,12 +87,12 @@ fn parked(permit: Permit) -> (Scheduler, Vec<SequenceKey>) {
     let class = scheduler.speculation.class("default");
     let keys = (0..4).map(|_| scheduler.add(request(permit, 400)).expect("room")).collect();
     scheduler.start(|_| 0);
-    let mut pauses = vec![];
-    while pauses.is_empty() {
+    let mut parks = || {
         scheduler.speculation.parking.begin(vec![class; 4], 4, 100.0);
         scheduler.speculation.parking.waited(400.0);
-        pauses = scheduler.speculation.parking.settle();
-    }
+        !scheduler.speculation.parking.settle().is_empty()
+    };
+    assert!((0..100).any(|_| parks()), "cycles that lose park their class");
     (scheduler, keys)
 }
 
@@ -135,7 +135,11 @@ fn cycles_that_lose_according_to_their_measured_times_park_their_class() {
     (0..4).for_each(|_| step(&mut scheduler));
     scheduler.speculation.set_linked(true);
     let mut decisions = 0;
-    while scheduler.keeps_hidden_states(keys[0]) {
+    for cycle in 0.. {
+        if !scheduler.keeps_hidden_states(keys[0]) {
+            break;
+        }
+        assert!(cycle < 100, "cycles that lose park the sequences");
         plan(&mut scheduler);
         let part = |(key, one): (SequenceKey, &Sequence)| {
             let start = one.committed;
