@@ -21,14 +21,9 @@ impl Engine {
         self.follow_drafter();
     }
 
-    /// Begins anew with what was measured of a drafter if another one is linked. Drafts are tried
-    /// at every load again after each handshake.
+    /// Begins anew with what was measured of a drafter if another one is linked. The same one,
+    /// started again, is no better at a load where its drafts did not pay.
     fn follow_drafter(&mut self) {
-        let generation = self.drafting.serving_generation();
-        if generation != self.served_link {
-            self.served_link = generation;
-            self.scheduler.speculation.end_parking();
-        }
         let Some(linked) = self.drafting.fingerprint() else { return };
         if self.measured_drafter.as_deref() != Some(linked) {
             let linked = linked.to_owned();

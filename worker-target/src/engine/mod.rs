@@ -107,8 +107,6 @@ pub(crate) struct Engine {
     cost_file: CostFile,
     /// Fingerprint of the drafter whose costs are measured.
     measured_drafter: Option<String>,
-    /// Generation of the link that served last.
-    served_link: u64,
     /// When costs were saved last.
     saved_at: Millis,
 }
@@ -154,7 +152,6 @@ impl Engine {
             paying_ranges: vec![],
             cost_file,
             measured_drafter: None,
-            served_link: 0,
             saved_at: clock.now(),
         };
         engine.write_figures();

@@ -263,11 +263,6 @@ impl Speculation {
         self.classes.iter_mut().for_each(|(_, class)| *class = TrafficClass::default());
         self.parking.end();
     }
-
-    /// A drafter is attached, the same one or another: drafts are tried again at every load.
-    pub fn end_parking(&mut self) {
-        self.parking.end();
-    }
 }
 
 /// Reports.

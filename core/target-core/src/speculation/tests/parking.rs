@@ -177,11 +177,9 @@ fn force_a_new_drafter_a_smaller_load_and_time_end_parking() {
     scheduler.remove(keys[2]);
     assert!(collects(&scheduler, &keys[0]));
 
-    for ends in [Speculation::end_parking as fn(&mut Speculation), |one| one.change_drafter(&[])] {
-        let (mut scheduler, keys) = parked(ROUTED);
-        ends(&mut scheduler.speculation);
-        assert!(collects(&scheduler, &keys[0]));
-    }
+    let (mut scheduler, keys) = parked(ROUTED);
+    scheduler.speculation.change_drafter(&[]);
+    assert!(collects(&scheduler, &keys[0]));
     let (mut scheduler, keys) = parked(ROUTED);
     (0..260).for_each(|_| step(&mut scheduler));
     assert!(collects(&scheduler, &keys[0]));
@@ -194,7 +192,7 @@ fn after_a_pause_a_sequence_drafts_once_some_hidden_states_were_collected() {
         step(&mut scheduler);
         plan(&mut scheduler);
     }
-    scheduler.speculation.end_parking();
+    scheduler.speculation.parking.end();
     let mut steps = 0;
     while plan(&mut scheduler).ask.is_empty() {
         step(&mut scheduler);
