@@ -44,6 +44,11 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
             screen.text(&(heading + &answer.text))?;
         }
         end_line(screen, &answer.text);
+        if answer.text.is_empty() && args.input.prompt.is_some() {
+            screen.note(
+                "the model ended its answer at once: --prompt is sent as it is; --message puts the text through the model's chat template",
+            );
+        }
         if args.verbose || screen.err_is_terminal() {
             screen.note(&answer.summary());
         }

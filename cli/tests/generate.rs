@@ -178,6 +178,16 @@ async fn text_goes_to_standard_output_and_figures_to_standard_error() {
 }
 
 #[tokio::test]
+async fn an_empty_answer_to_a_prompt_as_it_is_names_the_chat_template() {
+    let empty = || Ok(vec![last()]);
+    let found = generate(&["--prompt", "Hello"], empty()).await;
+    assert_eq!((found.exit(), found.out.as_str()), (0, "\n"));
+    assert!(found.err.contains("--message puts the text through"), "{}", found.err);
+    let found = generate(&["--message", "Hello"], empty()).await;
+    assert!(!found.err.contains("--message"), "{}", found.err);
+}
+
+#[tokio::test]
 async fn json_is_one_object() {
     let outcome = generate(&["--prompt", "x", "--json"], hello()).await;
     assert_eq!(outcome.exit(), 0);
