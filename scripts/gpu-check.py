@@ -150,6 +150,19 @@ def speed(answer):
     return (answer["usage"]["completion_tokens"] - 1) / seconds if seconds > 1e-3 else None
 
 
+def check_libraries(check):
+    """Fails if this Linux lacks libraries that the target worker needs, or functions of them."""
+    try:
+        run = subprocess.run(["ldd", "-r", check.program("paceline-target")], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    lines = (run.stdout + run.stderr).splitlines()
+    missing = sorted({line.split()[0] for line in lines if "not found" in line})
+    missing += sorted({line.split("\t")[0] for line in lines if line.startswith("undefined symbol")})
+    if missing:
+        raise StepFailed(f"paceline-target cannot start, missing: {', '.join(missing)}: install the libraries, or carry them and set LD_LIBRARY_PATH")
+
+
 def machine(check):
     def said(*command):
         try:
@@ -160,6 +173,7 @@ def machine(check):
     if platform.system() == "Darwin":
         gpu = said("sysctl", "-n", "machdep.cpu.brand_string") + ", " + said("sysctl", "-n", "hw.memsize") + " bytes"
     version = said(check.program("paceline"), "--version")
+    check_libraries(check)
     return {"gpu": gpu, "system": platform.platform(), "cores": os.cpu_count(), "version": version,
             "date": time.strftime("%Y-%m-%d"), "settings": {key: value for key, value in os.environ.items() if key.startswith(("MLX_", "PACELINE_"))}}
 
