@@ -76,6 +76,7 @@ pub fn compile(target: &Target, source: &Path, mlx: &Mlx) -> Result<()> {
     build.flag_if_supported(format!("-ffile-prefix-map={}=mlx-c", source.display()));
     build.flag("-include").flag(shim.join("format.h"));
     build.files(combined(&cpp_files(&source.join("mlx/c"))?, &target.out_dir)?);
+    build.file(shim.join("graph.cpp"));
     if target.lacks_half() {
         build.file(shim.join("half.cpp"));
     }
