@@ -5,6 +5,8 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "mlx/backend/cpu/encoder.h"
@@ -125,6 +127,15 @@ void gather(const core::array& in, std::vector<int>& at, void* to) {
   }
 }
 
+// Memory of MLX's allocator. MLX's CPU allocator gives no memory where there is none, and no error.
+core::allocator::Buffer allocated(size_t bytes) {
+  auto buffer = core::allocator::malloc(bytes);
+  if (bytes > 0 && buffer.ptr() == nullptr) {
+    throw std::runtime_error("expected memory for " + std::to_string(bytes) + " bytes of a node's output, found none");
+  }
+  return buffer;
+}
+
 // All memory that a task needs beside the arrays. It is allocated when the node is scheduled: an exception there ends the
 // evaluation with an error before the task exists, so that no later task computes with numbers that were never written.
 struct Scratch {
@@ -204,7 +215,7 @@ class Host : public core::Primitive {
       if (at < in_place_ && shared[at]) {
         out.copy_shared_buffer(inputs[at]);
       } else {
-        out.set_data(core::allocator::malloc(out.nbytes()));
+        out.set_data(allocated(out.nbytes()));
       }
       written.push_back(core::array::unsafe_weak_copy(out));
     }

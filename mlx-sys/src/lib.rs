@@ -56,7 +56,10 @@
 )]
 
 mod blas;
+mod cell;
 mod device_info;
+mod fused;
+mod graph;
 mod half;
 #[cfg(target_os = "linux")]
 mod host;
@@ -64,7 +67,12 @@ mod host;
 mod mach;
 
 pub use blas::set_blas_threads;
-pub use device_info::device_figure;
+pub use cell::write_numbers;
+pub use device_info::{device_figure, device_text};
+pub use fused::*;
+pub use graph::{
+    ArrayForm, Primitive, evaluations, graph_primitives, mlx_array_eval, mlx_async_eval, mlx_eval,
+};
 pub use half::*;
 #[cfg(target_os = "linux")]
 pub use host::{HostNumbers, HostOutput, HostRows, host_array, host_array_with, host_arrays};

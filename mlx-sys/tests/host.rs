@@ -310,6 +310,30 @@ fn memory_that_runs_out_is_an_error_of_the_evaluation() {
 }
 
 #[test]
+fn an_output_that_does_not_fit_memory_is_an_error_of_the_evaluation() {
+    // SAFETY: as above; the handler has no data.
+    unsafe { mlx_set_error_handler(Some(quiet), std::ptr::null_mut(), None) };
+    let mut graph = Graph::new();
+    let one = graph.matrix(&[1.0], 1);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    // The first output fits, the second one has 2^62 bytes. A function that ran would be handed
+    // memory that is not there, so it only counts.
+    let count = move |_: &[HostRows<'_>], _: &[HostNumbers<'_>], _: &mut [&mut [f32]]| {
+        seen.fetch_add(1, Ordering::Relaxed);
+    };
+    let shapes: [&[i32]; 2] = [&[2], &[1 << 30, 1 << 30]];
+    // SAFETY: as above.
+    let made = unsafe { host_arrays(&[one], &[], &shapes, HostOutput::Fresh, count) };
+    let made: Vec<_> = made.expect("made").into_iter().map(|array| graph.keep(array)).collect();
+    // SAFETY: as above.
+    assert_eq!(unsafe { mlx_array_eval(made[0]) }, 1);
+    assert_eq!(calls.load(Ordering::Relaxed), 0, "no function gets memory that is not there");
+    let two = graph.sum(one, one);
+    assert_eq!(graph.values(two), [2.0], "the next graph is computed");
+}
+
+#[test]
 fn impossible_nodes_are_refused_and_free_their_function() {
     let lives = Arc::new(AtomicUsize::new(0));
     struct Life(Arc<AtomicUsize>);

@@ -51,9 +51,12 @@ fn half_precision_values_cross_as_their_bits() {
 }
 
 #[test]
-fn a_device_has_no_figure_under_a_key_that_is_unknown_or_a_text() {
-    assert_eq!(device_figure(false, c"no_such_key"), None);
-    assert_eq!(device_figure(false, c"device_name"), None);
+fn a_device_has_figures_and_texts_under_keys_of_their_own() {
+    for key in [c"no_such_key", c"device_name"] {
+        assert_eq!(device_figure(false, key), None);
+    }
+    assert!(device_text(false, c"device_name").is_some_and(|name| !name.is_empty()));
+    assert_eq!(device_text(false, c"no_such_key"), None);
     // Metal's bound; the CPU has none.
     assert_eq!(device_figure(false, c"max_recommended_working_set_size"), None);
 }
