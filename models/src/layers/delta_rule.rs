@@ -30,6 +30,8 @@ pub(crate) struct StatePass<'a> {
     /// The tape of the pass before `[rows, numbers of a tape row]`, float32.
     pub(crate) before: Option<&'a Array>,
     pub(crate) slots: &'a Arc<[SlotRows]>,
+    /// Position in its sequence of each slot's first new row; empty if there are no new rows.
+    pub(crate) starts: &'a [i32],
     /// Rows of the tape of this pass.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "MLX computes there"))]
     pub(crate) tape_rows: usize,

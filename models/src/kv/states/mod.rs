@@ -204,8 +204,9 @@ impl States {
         let (segments, slots, tape_rows) =
             (plan.segments.clone(), plan.slots.clone(), plan.tape_rows);
         let states = self.of_segments(layer, &segments);
+        let starts: Vec<i32> = segments.iter().map(|segment| segment.start).collect();
         let before = self.layers[layer].tape.as_ref();
-        let pass = StatePass { states: &states, before, slots: &slots, tape_rows };
+        let pass = StatePass { states: &states, before, slots: &slots, starts: &starts, tape_rows };
         let advanced = rule.advance(&pass, rows, by_host)?;
         drop(states);
         let sequences = segments.iter().map(|segment| segment.sequence);
@@ -279,7 +280,7 @@ impl States {
                 return Ok(states.clone());
             }
             let (states, before) = (std::slice::from_ref(states), layer.tape.as_ref());
-            let pass = StatePass { states, before, slots: &folded, tape_rows: 0 };
+            let pass = StatePass { states, before, slots: &folded, starts: &[], tape_rows: 0 };
             fold_accepted(layer.sizes, &pass, by_host)?.pop().ok_or_else(|| missing("none".into()))
         };
         let layers = self.layers.iter().zip(&progress.states).map(of_layer);
@@ -335,8 +336,8 @@ impl States {
         for layer in 0..self.layers.len() {
             let states = self.of_sequences(layer, due.iter().copied());
             let LayerTape { sizes, tape } = &self.layers[layer];
-            let pass =
-                StatePass { states: &states, before: tape.as_ref(), slots: &slots, tape_rows: 0 };
+            let (states, before) = (&states, tape.as_ref());
+            let pass = StatePass { states, before, slots: &slots, starts: &[], tape_rows: 0 };
             let folded = fold_accepted(*sizes, &pass, by_host)?;
             self.set(layer, due.iter().copied(), folded.into_iter());
         }

@@ -21,7 +21,7 @@ pub(crate) fn advance(
     rows: &Array,
 ) -> Result<Option<Advanced>> {
     let DeltaRule { sizes, convolution, rates, dt_bias, .. } = rule;
-    let StatePass { states, before, slots, tape_rows } = *pass;
+    let StatePass { states, before, slots, tape_rows, .. } = *pass;
     let mut inputs: Vec<&Array> = states.iter().collect();
     inputs.extend([rows, convolution, rates, dt_bias]);
     if !computes(&inputs) {
