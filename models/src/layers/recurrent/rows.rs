@@ -1,79 +1,12 @@
-//! The gated delta rule of one layer (arXiv 2412.06464): a causal convolution over the rows before,
-//! and for each value head a state that decays and learns from each row. Computed by the crate
-//! `blas` where it can, else by operations of MLX, row by row.
-//!
-//! The second way is right and slow. A kernel for Metal shall take its place.
+//! The gated delta rule by operations of MLX, one row after another.
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::ops::{broadcast_to, concatenate, exp, logaddexp, sigmoid, zeros_dtype};
+use mlx_rs::ops::{broadcast_to, concatenate, exp, zeros_dtype};
 use mlx_rs::{Array, Dtype};
 use paceline_blas::{RecurrentSizes, SlotRows};
 
-use super::delta_rule::{Advanced, DeltaRule, StatePass};
-use super::host;
+use super::{DeltaRule, StatePass, silu, unit};
 use crate::error::{ModelError, Result};
-
-/// Added to the sum of squares of a query or a key before its root is taken. Source: Qwen3.5 in
-/// transformers, `l2norm`.
-const NORM_EPS: f32 = 1e-6;
-
-impl DeltaRule {
-    /// Advances states by `rows` `[rows, width]`. `by_host`: the crate `blas` may do it.
-    pub(crate) fn advance(
-        &self,
-        pass: &StatePass<'_>,
-        rows: &Array,
-        by_host: bool,
-    ) -> Result<Advanced> {
-        if by_host && let Some(advanced) = host::advance(self, pass, rows)? {
-            return Ok(advanced);
-        }
-        let inputs = rows.as_dtype(Dtype::Float32)?;
-        let mut states = pass.states.to_vec();
-        let (mut out, mut tape) = (vec![], vec![]);
-        for slot in pass.slots.iter() {
-            let mut state = SlotState::read(self.sizes, &states[slot.slot], slot)?;
-            state.fold(self.sizes, pass.before, slot)?;
-            let certain = slot.rows.end - slot.uncertain;
-            let mut row = |state: &mut SlotState, at: usize| -> Result<Array> {
-                let at = at as i32;
-                let (y, tape_row) = state.step(self, &inputs.try_index((at..at + 1, ..))?)?;
-                out.push(y);
-                Ok(tape_row)
-            };
-            for at in slot.rows.start..certain {
-                row(&mut state, at)?;
-            }
-            states[slot.slot] = state.numbers()?;
-            for at in certain..slot.rows.end {
-                tape.push(row(&mut state, at)?);
-            }
-        }
-        Ok(Advanced {
-            states,
-            out: concatenate(&out, 0)?.as_dtype(rows.dtype())?,
-            tape: if tape.is_empty() { None } else { Some(concatenate(&tape, 0)?) },
-        })
-    }
-}
-
-/// The states of `pass` after the accepted rows of the tape alone.
-pub(crate) fn fold_accepted(
-    sizes: RecurrentSizes,
-    pass: &StatePass<'_>,
-    by_host: bool,
-) -> Result<Vec<Array>> {
-    if by_host && let Some(states) = host::fold(sizes, pass)? {
-        return Ok(states);
-    }
-    let mut states = pass.states.to_vec();
-    for slot in pass.slots.iter() {
-        let mut state = SlotState::read(sizes, &states[slot.slot], slot)?;
-        state.fold(sizes, pass.before, slot)?;
-        states[slot.slot] = state.numbers()?;
-    }
-    Ok(states)
-}
 
 /// Change of the states by one row: normed keys, differences, decays, and the convolution's input.
 struct TapeRow {
@@ -88,14 +21,28 @@ struct TapeRow {
 }
 
 /// The numbers of one slot.
-struct SlotState {
+pub(super) struct SlotState {
     /// `[value_heads, key_dim, value_dim]`.
-    matrices: Array,
-    /// `[taps - 1, channels]`.
-    tail: Array,
+    pub(super) matrices: Array,
+    /// The last rows of the convolution's input `[taps - 1, channels]`.
+    pub(super) tail: Array,
 }
 
 impl SlotState {
+    /// A slot of `pass` after the accepted rows of the tape.
+    ///
+    /// # Errors
+    /// There is no tape.
+    pub(super) fn after_tape(
+        sizes: RecurrentSizes,
+        pass: &StatePass<'_>,
+        slot: &SlotRows,
+    ) -> Result<Self> {
+        let mut state = Self::read(sizes, &pass.states[slot.slot], slot)?;
+        state.fold(sizes, pass.before, slot)?;
+        Ok(state)
+    }
+
     fn read(sizes: RecurrentSizes, states: &Array, slot: &SlotRows) -> Result<Self> {
         let numbers = match slot.begins {
             true => zeros_dtype(&[1, sizes.slot() as i32], Dtype::Float32)?,
@@ -111,7 +58,7 @@ impl SlotState {
     }
 
     /// `[1, numbers of a slot]`.
-    fn numbers(&self) -> Result<Array> {
+    pub(super) fn numbers(&self) -> Result<Array> {
         let parts = [self.matrices.reshape(&[1, -1])?, self.tail.reshape(&[1, -1])?];
         Ok(concatenate(&parts, 1)?)
     }
@@ -153,29 +100,33 @@ impl SlotState {
         Ok(())
     }
 
-    /// One row `[1, width]` → its values `[1, values]` and its row of a tape.
-    fn step(&mut self, rule: &DeltaRule, row: &Array) -> Result<(Array, Array)> {
-        let sizes = rule.sizes;
+    /// Row `at` of `rows` `[rows, width]` → its values `[1, values]` and its row of a tape.
+    pub(super) fn step(
+        &mut self,
+        rule: &DeltaRule,
+        rows: &Array,
+        at: usize,
+    ) -> Result<(Array, Array)> {
+        let (sizes, at) = (rule.sizes, at as i32);
+        let row = &rows.try_index((at..at + 1, ..))?;
         let [heads, keys, values, channels] =
             [sizes.value_heads, sizes.keys(), sizes.values(), sizes.channels()].map(|n| n as i32);
         let input = row.try_index((.., ..channels))?;
         let window = concatenate(&[&self.tail, &input], 0)?;
         let sum = window.multiply(&rule.convolution)?.sum_axis(0, true)?;
-        let mixed = sum.multiply(sigmoid(&sum)?)?;
-        let normed = |from: i32, scale: f32| -> Result<Array> {
+        let mixed = silu(&sum)?;
+        let normed = |from: i32| -> Result<Array> {
             let x = mixed.try_index((.., from..from + keys))?;
-            let x = x.reshape(&[-1, sizes.key_dim as i32])?;
-            let squares = x.square()?.sum_axis(-1, true)?.add(Array::from_f32(NORM_EPS))?;
-            Ok(x.multiply(squares.rsqrt()?)?.multiply(Array::from_f32(scale))?)
+            unit(&x.reshape(&[-1, sizes.key_dim as i32])?)
         };
-        let queries = for_value_heads(sizes, &normed(0, (sizes.key_dim as f32).sqrt().recip())?)?;
-        let own_keys = normed(keys, 1.0)?;
+        let scale = Array::from_f32((sizes.key_dim as f32).sqrt().recip());
+        let queries = for_value_heads(sizes, &normed(0)?.multiply(scale)?)?;
+        let own_keys = normed(keys)?;
         let keys_of_heads = for_value_heads(sizes, &own_keys)?;
         let value = mixed.try_index((.., 2 * keys..))?.reshape(&[heads, -1])?;
-        let column = |from: i32| row.try_index((.., from..from + heads));
-        let softplus = logaddexp(column(rule.decay)?.add(&rule.dt_bias)?, Array::from_f32(0.0))?;
-        let decays = exp(rule.rates.multiply(softplus)?)?.reshape(&[heads, 1])?;
-        let beta = sigmoid(column(rule.beta)?)?.reshape(&[heads, 1])?;
+        let gates = rule.gates(row)?;
+        let decays = exp(gates.log_decays)?.reshape(&[heads, 1])?;
+        let beta = gates.betas.reshape(&[heads, 1])?;
         let read = keys_of_heads.expand_dims(1)?.matmul(&self.matrices)?;
         let read = read.reshape(&[heads, -1])?.multiply(&decays)?;
         let deltas = value.subtract(read)?.multiply(beta)?;
