@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::Array;
 
 use super::by_class::{self, CallForm};
 use super::by_row::{self, RowReads, RowWrites};
 use super::class::CapacityClass;
-use super::step_rows::{Call, Causality, ClassRead, ClassWrite};
+use super::step_rows::{Call, Causality, ClassRead, ClassWrite, QueryKind};
 use super::{SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::layers::RowWrite;
@@ -168,18 +168,13 @@ fn reads(segments: &[LocatedSegment]) -> Vec<ClassRead> {
 }
 
 impl ClassRead {
-    /// The calls of MLX's attention for layers of one causality, with queries of this type.
-    pub(super) fn calls(
-        &mut self,
-        causality: Causality,
-        form: CallForm,
-        dtype: Dtype,
-    ) -> Result<Arc<[Call]>> {
-        if let Some((_, calls)) = self.calls.iter().find(|(of, _)| *of == causality) {
+    /// The calls of MLX's attention for layers with queries of one kind.
+    pub(super) fn calls(&mut self, kind: QueryKind, form: CallForm) -> Result<Arc<[Call]>> {
+        if let Some((_, calls)) = self.calls.iter().find(|(of, _)| *of == kind) {
             return Ok(calls.clone());
         }
-        let calls: Arc<[Call]> = by_class::calls(self, causality, form, dtype)?.into();
-        self.calls.push((causality, calls.clone()));
+        let calls: Arc<[Call]> = by_class::calls(self, kind, form)?.into();
+        self.calls.push((kind, calls.clone()));
         Ok(calls)
     }
 }

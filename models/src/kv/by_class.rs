@@ -13,12 +13,12 @@
 
 use std::ops::Range;
 
-use mlx_rs::ops::{concatenate, select};
+use mlx_rs::ops::{broadcast_to, concatenate, select};
 use mlx_rs::{Array, Dtype};
 
 use super::class::CapacityClass;
 use super::cut_rows;
-use super::step_rows::{Call, Causality, ClassRead};
+use super::step_rows::{Call, Causality, ClassRead, QueryKind};
 use crate::device::on_gpu;
 use crate::error::Result;
 use crate::layers::{HiddenKeys, attention};
@@ -27,6 +27,9 @@ use crate::layers::{HiddenKeys, attention};
 const MOST_ROWS_ALONE: i32 = 32;
 /// Rows that MLX's own kernel on CUDA takes at once, where cuDNN takes none.
 const ROWS_OF_FLOAT32: i32 = 3;
+/// Most rows of MLX's vector kernel on Metal. It reads a mask head by head and copies one that is not
+/// spread over them, in every layer. The kernel for more rows reads a mask by its strides.
+const VECTOR_ROWS: i32 = 8;
 
 /// Which calls a read takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,18 +55,14 @@ impl CallForm {
 }
 
 /// The calls of one read, rows in their order.
-pub(super) fn calls(
-    read: &ClassRead,
-    causality: Causality,
-    form: CallForm,
-    dtype: Dtype,
-) -> Result<Vec<Call>> {
+pub(super) fn calls(read: &ClassRead, kind: QueryKind, form: CallForm) -> Result<Vec<Call>> {
     let ClassRead { slots, rows, queries, .. } = read;
+    let causality = kind.causality;
     let each = queries[0].len() as i32;
     let needs = !all_visible(queries, causality, &keys(queries, causality));
     let at_once = form.rows_at_once.filter(|_| each > 1 || needs);
     let Some(at_once) = at_once else {
-        return Ok(vec![whole(slots.clone(), rows.clone(), queries, causality, form, dtype)?]);
+        return Ok(vec![whole(slots.clone(), rows.clone(), queries, kind, form)?]);
     };
     // A window moves with each row.
     let at_once = if causality.window.is_some() { 1 } else { at_once };
@@ -73,14 +72,7 @@ pub(super) fn calls(
     {
         if each > MOST_ROWS_ALONE {
             let queries = std::slice::from_ref(queries);
-            calls.push(whole(
-                slot..slot + 1,
-                first..first + each,
-                queries,
-                causality,
-                form,
-                dtype,
-            )?);
+            calls.push(whole(slot..slot + 1, first..first + each, queries, kind, form)?);
             continue;
         }
         for at in (0..each).step_by(at_once as usize) {
@@ -104,10 +96,10 @@ fn whole(
     slots: Range<usize>,
     rows: Range<i32>,
     queries: &[Range<i32>],
-    causality: Causality,
+    kind: QueryKind,
     form: CallForm,
-    dtype: Dtype,
 ) -> Result<Call> {
+    let causality = kind.causality;
     let keys = keys(queries, causality);
     let hidden = if all_visible(queries, causality, &keys) {
         HiddenKeys::Nothing
@@ -118,7 +110,12 @@ fn whole(
     {
         HiddenKeys::Later
     } else {
-        HiddenKeys::Masked(mask(queries, causality, &keys)?.as_dtype(dtype)?)
+        let mask = mask(queries, causality, &keys)?.as_dtype(kind.dtype)?;
+        let rows = mask.dim(2);
+        HiddenKeys::Masked(match form.causal && queries.len() > 1 && rows <= VECTOR_ROWS {
+            true => spread(&mask, kind.heads)?,
+            false => mask,
+        })
     };
     Ok(Call { slots, rows, keys, hidden })
 }
@@ -168,6 +165,12 @@ fn mask(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> Resu
         visible = visible.logical_and(last_hidden.lt(&all)?)?;
     }
     Ok(select(&visible, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?)
+}
+
+/// `mask` `[slots, 1, rows, keys]` → `[slots, heads, rows, keys]`, one number after another.
+fn spread(mask: &Array, heads: i32) -> Result<Array> {
+    let shape = [mask.dim(0), heads, mask.dim(2), mask.dim(3)];
+    Ok(broadcast_to(mask, &shape)?.contiguous()?)
 }
 
 /// `q` `[queries, heads, key_dim]` → `[rows of the calls, heads · value_dim]`.

@@ -51,8 +51,17 @@ impl CapacityClass {
             (n_kv * (key_dim + value_dim)) as u64
         };
         let rows: u64 = self.layers.iter().map(row).sum();
-        let width = if self.dtype == Dtype::Float32 { 4 } else { 2 };
-        rows * self.capacity as u64 * width
+        rows * self.capacity as u64 * self.number_bytes()
+    }
+
+    /// Bytes of a number of keys and values.
+    pub(super) fn number_bytes(&self) -> u64 {
+        if self.dtype == Dtype::Float32 { 4 } else { 2 }
+    }
+
+    /// How many slots there are, with an owner or without.
+    pub(super) fn slots(&self) -> usize {
+        self.owners.len()
     }
 
     pub(super) fn allocated_bytes(&self) -> u64 {
@@ -67,35 +76,57 @@ impl CapacityClass {
     /// A free slot, the lowest; the arrays double where there is none, if that takes no more than
     /// `spare` bytes.
     pub(super) fn take_slot(&mut self, owner: SequenceId, spare: u64) -> Result<usize> {
-        if let Some(free) = self.owners.iter().position(Option::is_none) {
-            if self.used[free] && !self.by_nodes {
-                // As below: another sequence may have left any number.
-                self.fill(free, 0.0)?;
-            }
-            (self.owners[free], self.used[free]) = (Some(owner), true);
+        if let Some(free) = self.take_free_slot(owner)? {
             return Ok(free);
         }
-        let slot = self.owners.len();
-        let more =
-            (slot as u64).min(spare.checked_div(self.slot_bytes()).unwrap_or(0)).max(1) as usize;
-        for (at, GrowingKv { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
-            let rows = more as i32 * n_kv * self.capacity;
-            let (keys, values) =
-                (self.new_rows(&[rows, *key_dim])?, self.new_rows(&[rows, *value_dim])?);
-            match self.arrays.get_mut(at) {
-                None => self.arrays.push(LayerArrays { keys, values }),
-                Some(old) => {
-                    old.keys = concatenate(&[&old.keys, &keys], 0)?;
-                    old.values = concatenate(&[&old.values, &values], 0)?;
-                }
-            }
-            // Layer by layer, so that old and new arrays are never there together for all of them.
-            mlx_rs::transforms::eval([&self.arrays[at].keys, &self.arrays[at].values])?;
+        let more = self.slots_to_add(spare);
+        // Layer by layer, so that old and new arrays are never there together for all of them.
+        for layer in 0..self.layers.len() {
+            self.extend_layer(layer, more)?;
         }
+        Ok(self.take_added_slot(owner, more))
+    }
+
+    /// A slot without an owner, the lowest.
+    pub(super) fn take_free_slot(&mut self, owner: SequenceId) -> Result<Option<usize>> {
+        let Some(free) = self.owners.iter().position(Option::is_none) else { return Ok(None) };
+        if self.used[free] && !self.by_nodes {
+            // As in `new_rows`: another sequence may have left any number.
+            self.fill(free, 0.0)?;
+        }
+        (self.owners[free], self.used[free]) = (Some(owner), true);
+        Ok(Some(free))
+    }
+
+    /// How many slots a class without a free one gets: as many as it has, if `spare` bytes hold
+    /// them, and at least one.
+    pub(super) fn slots_to_add(&self, spare: u64) -> usize {
+        let fit = spare.checked_div(self.slot_bytes()).unwrap_or(0);
+        (self.owners.len() as u64).min(fit).max(1) as usize
+    }
+
+    /// Adds the rows of `more` slots to one layer. Layers are extended in their order.
+    pub(super) fn extend_layer(&mut self, layer: usize, more: usize) -> Result<()> {
+        let GrowingKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
+        let rows = more as i32 * n_kv * self.capacity;
+        let (keys, values) = (self.new_rows(&[rows, key_dim])?, self.new_rows(&[rows, value_dim])?);
+        match self.arrays.get_mut(layer) {
+            None => self.arrays.push(LayerArrays { keys, values }),
+            Some(old) => {
+                old.keys = concatenate(&[&old.keys, &keys], 0)?;
+                old.values = concatenate(&[&old.values, &values], 0)?;
+            }
+        }
+        Ok(mlx_rs::transforms::eval(self.arrays_of(layer..layer + 1))?)
+    }
+
+    /// The first of `more` slots by which every layer was extended.
+    pub(super) fn take_added_slot(&mut self, owner: SequenceId, more: usize) -> usize {
+        let slot = self.owners.len();
         self.owners.resize(slot + more, None);
         self.used.resize(slot + more, false);
         (self.owners[slot], self.used[slot]) = (Some(owner), true);
-        Ok(slot)
+        slot
     }
 
     /// Memory for rows that are not written yet. For MLX zeros and not garbage: rows after a length
@@ -133,33 +164,51 @@ impl CapacityClass {
 
     /// Gives the memory of slots without an owner back. Returns where the others are now.
     pub(super) fn compact(&mut self) -> Result<Vec<(SequenceId, usize)>> {
-        let kept: Vec<i32> = (0..)
-            .zip(&self.owners)
-            .filter(|(_, owner)| owner.is_some())
-            .map(|(slot, _)| slot)
-            .collect();
+        let kept = self.owned_slots(None);
+        // Layer by layer, as above.
+        for layer in 0..self.arrays.len() {
+            self.cut_layer(layer, &kept)?;
+        }
+        Ok(self.keep_slots(&kept))
+    }
+
+    /// Slots that have an owner, without the one of `leaving`.
+    pub(super) fn owned_slots(&self, leaving: Option<usize>) -> Vec<i32> {
+        let owned = |(slot, owner): &(usize, &Option<SequenceId>)| {
+            owner.is_some() && Some(*slot) != leaving
+        };
+        self.owners.iter().enumerate().filter(owned).map(|(slot, _)| slot as i32).collect()
+    }
+
+    /// Gives the memory of all slots of a layer but the `kept` ones back.
+    pub(super) fn cut_layer(&mut self, layer: usize, kept: &[i32]) -> Result<()> {
+        if kept.is_empty() {
+            let none = Array::from_f32(0.0);
+            self.arrays[layer] = LayerArrays { keys: none.clone(), values: none };
+            return Ok(());
+        }
+        let GrowingKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
         let (all, count) = (self.owners.len() as i32, kept.len() as i32);
-        self.owners.retain(Option::is_some);
+        let (kept, rows) = (Array::from_slice(kept, &[count]), n_kv * self.capacity);
+        let cut = |array: &Array, dim: i32| -> Result<Array> {
+            let slots = array.reshape(&[all, rows * dim])?;
+            Ok(slots.take_axis(&kept, 0)?.reshape(&[count * rows, dim])?)
+        };
+        let arrays = &mut self.arrays[layer];
+        (arrays.keys, arrays.values) =
+            (cut(&arrays.keys, key_dim)?, cut(&arrays.values, value_dim)?);
+        Ok(mlx_rs::transforms::eval([&arrays.keys, &arrays.values])?)
+    }
+
+    /// Forgets all slots but the `kept` ones, to which every layer was cut. Returns where these are
+    /// now.
+    pub(super) fn keep_slots(&mut self, kept: &[i32]) -> Vec<(SequenceId, usize)> {
+        self.owners = kept.iter().map(|slot| self.owners[*slot as usize]).collect();
         self.used = vec![true; kept.len()];
         if kept.is_empty() {
             self.arrays.clear();
-            return Ok(vec![]);
         }
-        let kept = Array::from_slice(&kept, &[count]);
-        for (arrays, GrowingKv { n_kv, key_dim, value_dim, .. }) in
-            self.arrays.iter_mut().zip(&self.layers)
-        {
-            let rows = n_kv * self.capacity;
-            let cut = |array: &Array, dim: i32| -> Result<Array> {
-                let slots = array.reshape(&[all, rows * dim])?;
-                Ok(slots.take_axis(&kept, 0)?.reshape(&[count * rows, dim])?)
-            };
-            (arrays.keys, arrays.values) =
-                (cut(&arrays.keys, *key_dim)?, cut(&arrays.values, *value_dim)?);
-            // Layer by layer, as above.
-            mlx_rs::transforms::eval([&arrays.keys, &arrays.values])?;
-        }
-        Ok(self.owners.iter().flatten().copied().zip(0..).collect())
+        self.owners.iter().flatten().copied().zip(0..).collect()
     }
 
     /// Writes one value all over a slot. Lazy.
@@ -176,7 +225,12 @@ impl CapacityClass {
     }
 
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.arrays.iter().flat_map(|layer| [&layer.keys, &layer.values])
+        self.arrays_of(0..self.arrays.len())
+    }
+
+    /// Keys and values of some layers, layer by layer.
+    pub(super) fn arrays_of(&self, layers: Range<usize>) -> impl Iterator<Item = &Array> {
+        self.arrays[layers].iter().flat_map(|layer| [&layer.keys, &layer.values])
     }
 
     /// Row of (slot, KV head, position) in the flat arrays.
@@ -218,7 +272,17 @@ impl CapacityClass {
     /// Takes other arrays for those of [`CapacityClass::arrays`], in their order.
     #[cfg(target_os = "linux")]
     pub(super) fn replace(&mut self, arrays: &mut impl Iterator<Item = Array>) {
-        for layer in &mut self.arrays {
+        self.replace_of(0..self.arrays.len(), arrays);
+    }
+
+    /// Takes other arrays for those of [`CapacityClass::arrays_of`], in their order.
+    #[cfg(target_os = "linux")]
+    pub(super) fn replace_of(
+        &mut self,
+        layers: Range<usize>,
+        arrays: &mut impl Iterator<Item = Array>,
+    ) {
+        for layer in &mut self.arrays[layers] {
             if let (Some(keys), Some(values)) = (arrays.next(), arrays.next()) {
                 *layer = LayerArrays { keys, values };
             }

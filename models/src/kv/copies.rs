@@ -87,7 +87,8 @@ impl KvStore {
         let parts = parts(&self.layers.growing);
         let capacity = self.classes[slot.class].capacity as usize;
         let sources: Vec<&Array> = pieces.iter().map(|piece| &piece.numbers).collect();
-        self.write_slots(slot.class, &sources, move |sources, stored| {
+        let layers = 0..self.layers.growing.len();
+        self.write_slots(slot.class, layers, &sources, move |sources, stored| {
             for (piece, source) in sources.iter().enumerate() {
                 let (first, mut from) = (piece * rows, 0);
                 let count = length.saturating_sub(first).min(rows);
@@ -103,22 +104,25 @@ impl KvStore {
         })
     }
 
-    /// Copies the first `length` rows of a slot to another. Computed when this returns.
+    /// Copies the first `length` rows of some layers of a slot to another. Computed when this
+    /// returns.
     pub(super) fn move_rows(
         &mut self,
         from: SlotAddress,
         to: SlotAddress,
         length: usize,
+        layers: Range<usize>,
     ) -> Result<()> {
-        let parts = parts(&self.layers.growing);
+        let parts = parts(&self.layers.growing[layers.clone()]);
         let [source, target] = [from, to].map(|slot| self.classes[slot.class].capacity as usize);
         let is_same = from.class == to.class;
         let arrays: Vec<Array> = match is_same {
             // The arrays that are written.
             true => vec![],
-            false => self.classes[from.class].arrays().cloned().collect(),
+            false => self.classes[from.class].arrays_of(layers.clone()).cloned().collect(),
         };
-        self.write_slots(to.class, &arrays.iter().collect::<Vec<_>>(), move |sources, stored| {
+        let sources: Vec<&Array> = arrays.iter().collect();
+        self.write_slots(to.class, layers, &sources, move |sources, stored| {
             for (at, (part, stored)) in parts.iter().zip(stored.iter_mut()).enumerate() {
                 for head in 0..part.heads {
                     let numbers = part.of_head(from, source, head, 0..length);
@@ -132,14 +136,16 @@ impl KvStore {
         })
     }
 
-    /// Lets `write` change the arrays of a class in place. It gets the numbers of `sources` as well.
+    /// Lets `write` change the arrays of some layers of a class in place. It gets the numbers of
+    /// `sources` as well.
     fn write_slots(
         &mut self,
         class: usize,
+        layers: Range<usize>,
         sources: &[&Array],
         write: impl Fn(&[&[f32]], &mut [&mut [f32]]) + Send + Sync + 'static,
     ) -> Result<()> {
-        let arrays: Vec<Array> = self.classes[class].arrays().cloned().collect();
+        let arrays: Vec<Array> = self.classes[class].arrays_of(layers.clone()).cloned().collect();
         let inputs: Vec<&Array> = arrays.iter().chain(sources.iter().copied()).collect();
         let shapes: Vec<&[i32]> = arrays.iter().map(Array::shape).collect();
         let output = HostOutput::InPlace(arrays.len());
@@ -149,7 +155,7 @@ impl KvStore {
         })?;
         drop(arrays);
         // As elsewhere, the old handles are dropped before anything is evaluated.
-        self.classes[class].replace(&mut made.into_iter());
-        Ok(eval(self.classes[class].arrays())?)
+        self.classes[class].replace_of(layers.clone(), &mut made.into_iter());
+        Ok(eval(self.classes[class].arrays_of(layers))?)
     }
 }

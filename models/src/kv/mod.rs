@@ -1,8 +1,8 @@
 //! The KV store: keys and values of every sequence, whatever their layout. Belongs to the model's
 //! owner, not to sequences.
 //!
-//! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per
-//! layer for its keys and one for its values. Committing is a host integer: rows after a sequence's
+//! Layout: a sequence has a slot in a capacity class; a class has one array per layer for its keys
+//! and one for its values. Classes are 256·2ᵏ positions up to 4,096, and quarters of 2ᵏ above. Committing is a host integer: rows after a sequence's
 //! length are dead and will be overwritten. Recurrent layers keep one array a sequence ([`states`]).
 //!
 //! ```text
@@ -17,6 +17,7 @@ mod by_row;
 mod class;
 #[cfg(target_os = "linux")]
 mod copies;
+mod growth;
 mod kept_states;
 mod layer;
 #[cfg(target_os = "linux")]
@@ -43,7 +44,7 @@ use class::CapacityClass;
 use layer::{LayerKinds, LayerPlace};
 use staged::Staged;
 use states::States;
-use step_rows::Causality;
+use step_rows::{Causality, QueryKind};
 
 pub use kept_states::KeptStates;
 pub use layer::{GrowingKv, LayerKv};
@@ -68,6 +69,9 @@ pub struct AttentionParams<'a> {
 
 /// Positions of the smallest class.
 const FIRST_CLASS: i32 = 256;
+/// Positions above which a class is not twice the one before, but a quarter of a power of two more:
+/// a long sequence then holds at most a fifth more than it needs, and not half.
+const QUARTERS_FROM: i32 = 4_096;
 /// Positions of a page, the unit in which capacities are counted.
 pub const PAGE: i32 = 64;
 
@@ -126,8 +130,9 @@ impl KvStore {
             return Err(ModelError::Batch("expected windows of at least one position".into()));
         }
         let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
-        let doubling = std::iter::successors(Some(FIRST_CLASS), |capacity| Some(capacity * 2));
-        let capacities = doubling.take_while(|capacity| *capacity < last).chain([last]);
+        let steps =
+            std::iter::successors(Some(FIRST_CLASS), |capacity| Some(next_class(*capacity)));
+        let capacities = steps.take_while(|capacity| *capacity < last).chain([last]);
         #[cfg(target_os = "linux")]
         let by_nodes = dtype == Dtype::Float32 && crate::device::allows_nodes();
         #[cfg(not(target_os = "linux"))]
@@ -186,13 +191,8 @@ impl KvStore {
             let Some(class) = class else { break };
             self.access = None;
             self.staged = None;
-            for (sequence, index) in class.compact()? {
-                if let Some(slot) =
-                    self.sequences.get_mut(&sequence).and_then(|entry| entry.slot.as_mut())
-                {
-                    slot.index = index;
-                }
-            }
+            let moved = class.compact()?;
+            self.note_moved(moved);
         }
         Ok(())
     }
@@ -358,8 +358,9 @@ impl KvStore {
     ) -> Result<Vec<Array>> {
         let access = self.access.as_mut().expect("made by write");
         let mut outputs = Vec::with_capacity(access.reads.len());
+        let kind = QueryKind { causality, heads: q.dim(1), dtype: q.dtype() };
         for read in &mut access.reads {
-            let calls = read.calls(causality, self.calls, q.dtype())?;
+            let calls = read.calls(kind, self.calls)?;
             let class = &self.classes[read.class];
             outputs.push(by_class::attend(class, layer, q, &calls, scale)?);
         }
@@ -459,7 +460,7 @@ impl KvStore {
                 self.sequences.get(&sequence).and_then(|entry: &SequenceEntry| entry.slot)
             };
             if let (Some(source), Some(copy)) = (slot(from), slot(to)) {
-                self.copy_rows(source, copy, length)?;
+                self.copy_rows(source, copy, length, 0..self.layers.growing.len())?;
                 self.sequences.insert(to, SequenceEntry { slot: Some(copy), length });
             }
         }
@@ -480,8 +481,12 @@ impl KvStore {
     /// # Errors
     /// MLX's own.
     pub fn evaluate(&self) -> Result<()> {
-        let rows = self.classes.iter().flat_map(CapacityClass::arrays);
-        Ok(mlx_rs::transforms::eval(rows.chain(self.states.arrays()))?)
+        Ok(mlx_rs::transforms::eval(self.arrays())?)
+    }
+
+    /// Keys, values and states as they are after the last pass. Lazy.
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.classes.iter().flat_map(CapacityClass::arrays).chain(self.states.arrays())
     }
 
     /// Drops what was computed for the store as it was, because it is about to change.
@@ -499,53 +504,16 @@ impl KvStore {
             ))
         })
     }
+}
 
-    /// Gives every sequence of a batch a slot that holds its new rows, moving it to a larger class
-    /// where needed.
-    fn make_room(&mut self, segments: &[Segment]) -> Result<()> {
-        for segment in segments {
-            let end = segment.start + segment.length;
-            let entry = self.sequences.get(&segment.sequence).copied();
-            let Some(entry) = entry.filter(|entry| entry.length == segment.start) else {
-                let found = entry.map_or("none of that name".to_owned(), |entry| {
-                    format!("{} rows", entry.length)
-                });
-                let what = format!(
-                    "sequence {}: expected {} committed rows, found {found}",
-                    segment.sequence.0, segment.start
-                );
-                return Err(ModelError::Batch(what));
-            };
-            self.take_states(segment.sequence)?;
-            let large_enough = entry.slot.filter(|slot| self.classes[slot.class].capacity >= end);
-            if large_enough.is_some() {
-                continue;
-            }
-            let class = self.class_for(end)?;
-            let index = self.take_slot(class, segment.sequence)?;
-            let slot = SlotAddress { class, index };
-            // Where it is now: taking a slot may have moved the others.
-            if let Some(old) = self.sequences.get(&segment.sequence).and_then(|entry| entry.slot) {
-                self.copy_rows(old, slot, entry.length)?;
-                self.classes[old.class].give_back(old.index);
-            }
-            self.sequences.insert(segment.sequence, SequenceEntry { slot: Some(slot), ..entry });
-        }
-        Ok(())
+/// Positions of the class after the one of `capacity`: 512, 1,024, 2,048, 4,096, 5,120, 6,144,
+/// 7,168, 8,192, 10,240 and so on.
+fn next_class(capacity: i32) -> i32 {
+    if capacity < QUARTERS_FROM {
+        return capacity * 2;
     }
-
-    fn copy_rows(&mut self, from: SlotAddress, to: SlotAddress, length: i32) -> Result<()> {
-        #[cfg(target_os = "linux")]
-        if self.by_nodes() {
-            return self.move_rows(from, to, length as usize);
-        }
-        for layer in 0..self.layers.growing.len() {
-            let (keys, values) =
-                self.classes[from.class].view(layer, from.index..from.index + 1, 0..length)?;
-            self.classes[to.class].overwrite(layer, to.index, &keys, &values)?;
-        }
-        Ok(())
-    }
+    let power = 1 << capacity.ilog2();
+    capacity.saturating_add(power / 4)
 }
 
 /// Neighbouring rows of `x` `[R, heads, dim]`; all of them without a primitive.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mlx_rs::Array;
+use mlx_rs::{Array, Dtype};
 
 use crate::layers::{HiddenKeys, RowWrite};
 
@@ -29,7 +29,7 @@ pub(super) struct ClassRead {
     /// For each slot, the positions of its query rows. They end at the sequence's last new row.
     pub(super) queries: Vec<Range<i32>>,
     /// The calls that layers have asked for so far.
-    pub(super) calls: Vec<(Causality, Arc<[Call]>)>,
+    pub(super) calls: Vec<(QueryKind, Arc<[Call]>)>,
 }
 
 /// Which keys a layer's rows attend to.
@@ -39,6 +39,16 @@ pub(super) struct Causality {
     pub(super) window: Option<i32>,
     /// Whether rows also attend to the new rows after them.
     pub(super) both_ways: bool,
+}
+
+/// Queries of a layer, as far as its calls depend on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryKind {
+    /// Which keys a row attends to.
+    pub(super) causality: Causality,
+    /// Query heads of a row.
+    pub(super) heads: i32,
+    pub(super) dtype: Dtype,
 }
 
 /// One call of MLX's attention.

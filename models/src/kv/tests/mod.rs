@@ -3,6 +3,7 @@
 
 #[cfg(target_os = "linux")]
 mod copies;
+mod growth;
 mod rows;
 mod visibility;
 

@@ -189,8 +189,9 @@ fn rows_that_do_not_fit_are_refused() {
 fn calls(store: &mut KvStore) -> Vec<Call> {
     let form = store.calls;
     let causality = Causality { window: None, both_ways: false };
+    let kind = QueryKind { causality, heads: HEADS as i32, dtype: Dtype::Float32 };
     let access = store.access.as_mut().expect("a step was made");
-    let each = |read: &mut ClassRead| read.calls(causality, form, Dtype::Float32);
+    let each = |read: &mut ClassRead| read.calls(kind, form);
     access.reads.iter_mut().flat_map(|read| each(read).expect("made").to_vec()).collect()
 }
 
@@ -245,14 +246,43 @@ fn on_cuda_each_of_few_rows_has_its_own_keys_alone() {
     assert_eq!(masks(&calls), 0);
 }
 
+/// The mask of the last step's only call, computed.
+fn only_mask(store: &mut KvStore) -> Array {
+    match calls(store).as_slice() {
+        [Call { hidden: HiddenKeys::Masked(mask), .. }] => {
+            eval([mask]).expect("evaluates");
+            mask.clone()
+        }
+        calls => panic!("expected one call with a mask, found {calls:?}"),
+    }
+}
+
 #[test]
 fn on_metal_sequences_of_several_lengths_share_one_mask_in_the_type_of_the_queries() {
     let mut store = store(2).with_calls(None);
     step(&mut store, &[(0, 10, 0), (1, 7, 0)], false);
     ask(&mut store, &[(0, 2), (1, 2)]);
-    let calls = calls(&mut store);
-    let [Call { hidden: HiddenKeys::Masked(mask), .. }] = calls.as_slice() else {
-        panic!("expected one call with a mask, found {calls:?}");
+    let mask = only_mask(&mut store);
+    // One number after another for all heads, or MLX copies it in every layer.
+    assert_eq!((mask.dtype(), mask.shape()), (Dtype::Float32, &[2, HEADS as i32, 2, 12][..]));
+    assert_eq!(mask.strides(), [HEADS * 24, 24, 12, 1]);
+    let numbers = |mask: &Array| mask.try_as_slice::<f32>().expect("floats").as_ptr();
+    let again = only_mask(&mut store);
+    assert_eq!(numbers(&mask), numbers(&again), "made once for all layers");
+    let hidden = |slot: i32, row: i32| {
+        let row =
+            mask.try_index((slot, 0, row, ..)).and_then(|row| row.contiguous()).expect("a row");
+        row.eval().expect("evaluates");
+        let row: &[f32] = row.try_as_slice().expect("floats");
+        row.iter().filter(|number| **number == f32::NEG_INFINITY).count()
     };
-    assert_eq!((mask.dtype(), mask.shape()), (Dtype::Float32, &[2, 1, 2, 12][..]));
+    assert_eq!([hidden(0, 0), hidden(0, 1), hidden(1, 0), hidden(1, 1)], [1, 0, 4, 3]);
+}
+
+#[test]
+fn on_metal_a_mask_of_many_rows_is_not_spread_over_heads() {
+    let mut store = store(2).with_calls(None);
+    step(&mut store, &[(0, 10, 0), (1, 7, 0)], false);
+    ask(&mut store, &[(0, 9), (1, 9)]);
+    assert_eq!(only_mask(&mut store).shape(), [2, 1, 9, 19]);
 }
