@@ -3,6 +3,9 @@
 //! extra bytes for its images, and the tape of the rows that were drafted for it in the last step.
 //! It holds more as it grows, so all running sequences together may run out of memory. The scheduler
 //! then decides which one is preempted. The prefix cache is evicted first.
+//!
+//! A sequence grows into its next class layer by layer. The step that does so needs some memory
+//! beside the new class, which has to be free in that step and is held by no sequence.
 
 use std::collections::BTreeMap;
 
@@ -71,6 +74,11 @@ pub struct Ledger {
     cached_bytes: u64,
     /// Bytes of a drafted row on the tapes of all recurrent layers; 0 without such layers.
     tape_row_bytes: u64,
+    /// Bytes for each position of the old class that a growth takes for a moment.
+    growth_row_bytes: u64,
+    /// Most bytes that a growth takes in the step that is being chosen. Growths come one after
+    /// another, so the largest one counts.
+    growing: u64,
 }
 
 impl Ledger {
@@ -82,6 +90,17 @@ impl Ledger {
     /// Sets the bytes that recurrent layers write on their tapes for a drafted row.
     pub fn with_tape_row_bytes(self, tape_row_bytes: u64) -> Self {
         Self { tape_row_bytes, ..self }
+    }
+
+    /// Sets the bytes for each position of a sequence's class that its growth into a larger one
+    /// takes for a moment.
+    pub fn with_growth_row_bytes(self, growth_row_bytes: u64) -> Self {
+        Self { growth_row_bytes, ..self }
+    }
+
+    /// Begins another step: the growths of the one before are over.
+    pub fn begin_step(&mut self) {
+        self.growing = 0;
     }
 
     /// Bytes in all.
@@ -172,7 +191,25 @@ impl Ledger {
     ) -> Result<u64, LedgerError> {
         let has = self.held.get(&key).copied().unwrap_or_default();
         let wants = self.wants(key, positions, hidden)?;
-        Ok(wants.bytes().saturating_sub(has.bytes()).saturating_sub(self.free()))
+        if wants.bytes() <= has.bytes() {
+            return Ok(0);
+        }
+        // A sequence that takes nearly the whole budget grows with what is left of it.
+        let growing = self.growing_with(key, &wants).min(self.budget.saturating_sub(wants.bytes()));
+        let more = (wants.bytes() + growing).saturating_sub(has.bytes());
+        Ok(more.saturating_sub(self.free()))
+    }
+
+    /// Most bytes that a growth of this step takes, if a sequence gets the class of `wants` in it.
+    fn growing_with(&self, key: SequenceKey, wants: &Holding) -> u64 {
+        match self.held.get(&key) {
+            Some(has) if has.class < wants.class => {
+                let positions = self.classes[has.class].positions as u64;
+                self.growing.max(positions * self.growth_row_bytes)
+            }
+            // Memory that it gets for other reasons leaves what growths of this step take.
+            _ => self.growing,
+        }
     }
 
     fn wants(
@@ -194,7 +231,8 @@ impl Ledger {
     /// # Errors
     /// The bytes that are missing. Nothing is changed then.
     pub fn hold_tape(&mut self, key: SequenceKey, rows: usize) -> Result<(), u64> {
-        let (bytes, free) = (rows as u64 * self.tape_row_bytes, self.free());
+        let bytes = rows as u64 * self.tape_row_bytes;
+        let free = self.free().saturating_sub(self.growing);
         let Some(held) = self.held.get_mut(&key) else { return Err(u64::MAX) };
         match bytes.saturating_sub(held.tape).saturating_sub(free) {
             0 => {
@@ -241,6 +279,7 @@ impl Ledger {
             Err(_) => return Err(u64::MAX),
         }
         if let Ok(wants) = self.wants(key, positions, hidden) {
+            self.growing = self.growing_with(key, &wants);
             let had = self.held.insert(key, wants).unwrap_or_default();
             self.held_bytes = self.held_bytes + wants.bytes() - had.bytes();
             self.hidden_bytes = self.hidden_bytes + wants.hidden - had.hidden;
@@ -378,6 +417,31 @@ mod tests {
     }
 
     #[test]
+    fn the_step_in_which_a_sequence_grows_has_memory_for_the_growth() {
+        let mut ledger = ledger().with_growth_row_bytes(1).with_tape_row_bytes(30);
+        ledger.hold(A, 256, false).expect("room");
+        ledger.hold(B, 256, false).expect("a first class is no growth");
+        assert_eq!(ledger.free(), 840);
+        // 160 bytes in place of 80, and 256 for the moment.
+        assert_eq!((ledger.set_cached_bytes(600), ledger.missing(A, 512, false)), (Ok(()), Ok(96)));
+        assert_eq!(ledger.hold(A, 512, false), Err(96));
+        assert_eq!((ledger.set_cached_bytes(504), ledger.hold(A, 512, false)), (Ok(()), Ok(())));
+        assert_eq!((ledger.held(), ledger.free()), (240, 256), "the moment is not held");
+        // The same step has no other use for these bytes; another growth uses them after the first.
+        assert_eq!(ledger.hold_tape(A, 1), Err(30));
+        assert_eq!(ledger.missing(SequenceKey(3), 256, false), Ok(80));
+        assert_eq!(ledger.missing(B, 512, false), Ok(80));
+        ledger.begin_step();
+        assert_eq!((ledger.hold_tape(A, 1), ledger.free()), (Ok(()), 226));
+        // Alone in a budget that its next class nearly fills, it still grows.
+        ledger.set_cached_bytes(0).expect("less");
+        ledger.release(B);
+        let mut all = Ledger::new(1_700, ledger.classes.clone()).with_growth_row_bytes(1);
+        all.hold(A, 1_024, false).expect("room");
+        assert_eq!((all.missing(A, 4_096, false), all.hold(A, 4_096, false)), (Ok(0), Ok(())));
+    }
+
+    #[test]
     fn the_cache_may_use_what_sequences_leave() {
         let mut ledger = ledger();
         ledger.hold(A, 1_000, true).expect("room");
@@ -394,9 +458,9 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
         #[test]
         fn free_held_and_cached_add_up_to_the_budget(
-            steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..10), 0..=800)
+            steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..11), 0..=800)
         ) {
-            let mut ledger = ledger().with_tape_row_bytes(7);
+            let mut ledger = ledger().with_tape_row_bytes(7).with_growth_row_bytes(1);
             for (key, positions, what) in steps {
                 let key = SequenceKey(key);
                 let before = (ledger.free(), ledger.held(), ledger.cached());
@@ -414,6 +478,10 @@ mod tests {
                         false
                     }
                     8 => ledger.hold_tape(key, positions % 16).is_err(),
+                    10 => {
+                        ledger.begin_step();
+                        false
+                    }
                     9 => {
                         ledger.shrink_tapes(|other| if other == key { positions % 16 } else { 0 });
                         false

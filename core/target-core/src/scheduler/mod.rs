@@ -250,6 +250,7 @@ impl Scheduler {
     /// the given bytes of the prefix cache, or all it has, and returns how many.
     pub fn next_step(&mut self, now: Millis, mut evict: impl FnMut(u64) -> u64) -> Step {
         let mut step = Step::default();
+        self.ledger.begin_step();
         for key in self.keys(|sequence| sequence.is_late(now)) {
             self.remove(key);
             step.ended.push((key, EndReason::DeadlinePassed));
