@@ -6,7 +6,7 @@ use mlx_rs::ops::{argsort_axis, sigmoid, softmax_axis};
 use mlx_rs::{Array, Dtype};
 
 use super::mlp::gated;
-use super::{ExpertLinear, GatedMlp, Linear};
+use super::{ExpertLinear, GatedMlp, Linear, SortedPairs, computes};
 use crate::error::Result;
 use crate::load::{LoadError, Weights};
 
@@ -23,6 +23,10 @@ pub(crate) struct ExpertSizes {
     /// Whether the shares of a row's experts are divided by their sum.
     pub(crate) renormalized: bool,
 }
+
+/// Pairs of a row and a chosen expert from which on MLX gets them in the order of the experts. mlx-lm
+/// sorts from the same number on.
+const SORTED_PAIRS: i32 = 64;
 
 /// Experts behind a router, as in Qwen3.
 #[derive(Debug)]
@@ -59,14 +63,35 @@ impl ExpertMlp {
 
     /// `x` `[rows, hidden]` → the same shape. A row's result does not depend on the rows beside it.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        let ExpertSizes { intermediate, chosen, renormalized, .. } = self.sizes;
+        let ExpertSizes { chosen, renormalized, .. } = self.sizes;
         let routes = route(&self.gate.forward(x)?, chosen, renormalized)?;
-        let both = self.gate_up.forward(x, &routes.experts)?;
-        let inner = gated(&both.reshape(&[-1, 2 * intermediate])?)?;
-        let inner = inner.reshape(&[x.dim(0), chosen, intermediate])?;
-        let out = self.down.forward(&inner, &routes.experts)?;
+        // Nodes of our own sort by themselves.
+        let out = match x.dim(0) * chosen >= SORTED_PAIRS && !computes(&[x]) {
+            true => self.by_expert(x, &routes.experts)?,
+            false => self.by_row(x, &routes.experts)?,
+        };
         let shares = routes.shares.as_dtype(out.dtype())?.expand_dims(2)?;
         Ok(out.multiply(shares)?.sum_axis(1, false)?)
+    }
+
+    /// What each of a row's experts makes of it, pairs in the order of the rows. `x` `[rows, hidden]`,
+    /// `experts` `[rows, k]` → `[rows, k, hidden]`.
+    fn by_row(&self, x: &Array, experts: &Array) -> Result<Array> {
+        let ExpertSizes { intermediate, chosen, .. } = self.sizes;
+        let both = self.gate_up.forward(x, experts)?;
+        let inner = gated(&both.reshape(&[-1, 2 * intermediate])?)?;
+        let inner = inner.reshape(&[x.dim(0), chosen, intermediate])?;
+        self.down.forward(&inner, experts)
+    }
+
+    /// As [`Self::by_row`], pairs in the order of the experts.
+    fn by_expert(&self, x: &Array, experts: &Array) -> Result<Array> {
+        #[cfg(test)]
+        tests::SORTED.with(|sorted| sorted.set(sorted.get() + 1));
+        let pairs = SortedPairs::of(experts)?;
+        let both = self.gate_up.forward_sorted(&pairs.gather(x)?, &pairs)?;
+        let out = self.down.forward_sorted(&gated(&both)?, &pairs)?;
+        pairs.put_back(&out, x.dim(0))
     }
 }
 
@@ -127,8 +152,85 @@ fn route(logits: &Array, k: i32, renormalized: bool) -> Result<Routes> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::device::{DeviceChoice, choose};
+    use crate::layers::experts::ExpertForm;
+    use crate::load::{QuantizedMatrix, StoredMatrix};
+
+    thread_local! {
+        /// Blocks of experts that got their pairs sorted.
+        pub(super) static SORTED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    const HIDDEN: i32 = 64;
+    const EXPERTS: i32 = 12;
+
+    /// Numbers of `dtype` between -1 and 1.
+    fn wave(shape: &[i32], step: f32, dtype: Dtype) -> Array {
+        let count = shape.iter().product::<i32>();
+        let values: Vec<f32> = (0..count).map(|at| (at as f32 * step).sin()).collect();
+        Array::from_slice(&values, shape).as_dtype(dtype).expect("a float type")
+    }
+
+    fn quantized(out: i32, input: i32, dtype: Dtype) -> ExpertLinear {
+        let weight = wave(&[EXPERTS, out, input], 0.7113, dtype);
+        let packed = QuantizedMatrix::pack(&weight, 4).expect("packs");
+        ExpertLinear { parts: vec![ExpertForm::Quantized(packed)] }
+    }
+
+    /// A block whose products MLX computes on every device, because it is in 16 bits.
+    fn block(dtype: Dtype) -> ExpertMlp {
+        let sizes = ExpertSizes {
+            hidden: HIDDEN,
+            intermediate: 64,
+            n_experts: EXPERTS,
+            chosen: 3,
+            renormalized: true,
+        };
+        let router = StoredMatrix::Float(wave(&[EXPERTS, HIDDEN], 0.317, dtype));
+        ExpertMlp {
+            gate: Linear::of(router).expect("a view"),
+            gate_up: quantized(2 * sizes.intermediate, HIDDEN, dtype),
+            down: quantized(HIDDEN, sizes.intermediate, dtype),
+            sizes,
+        }
+    }
+
+    fn bits(array: &Array) -> Vec<u32> {
+        let wide = array.as_dtype(Dtype::Float32).expect("a float type");
+        numbers(&wide).iter().map(|number| number.to_bits()).collect()
+    }
+
+    #[test]
+    fn pairs_in_the_order_of_the_experts_give_the_same_bits() {
+        choose(DeviceChoice::Cpu).expect("there is a CPU");
+        for dtype in [Dtype::Bfloat16, Dtype::Float16] {
+            let block = block(dtype);
+            for rows in [1, 2, 22, 50] {
+                let x = wave(&[rows, HIDDEN], 0.1931, dtype);
+                let logits = block.gate.forward(&x).expect("a product");
+                let experts = route(&logits, 3, true).expect("routes").experts;
+                let by_row = block.by_row(&x, &experts).expect("products");
+                let by_expert = block.by_expert(&x, &experts).expect("products");
+                assert_eq!(by_expert.shape(), &[rows, 3, HIDDEN]);
+                assert_eq!(bits(&by_row), bits(&by_expert), "{rows} rows of {dtype:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_are_sorted_from_the_number_on_from_which_it_pays() {
+        choose(DeviceChoice::Cpu).expect("there is a CPU");
+        let block = block(Dtype::Bfloat16);
+        // Three experts a row.
+        for (rows, sorted) in [(1, 0), (21, 0), (22, 1), (512, 1)] {
+            SORTED.with(|count| count.set(0));
+            block.forward(&wave(&[rows, HIDDEN], 0.1931, Dtype::Bfloat16)).expect("built");
+            assert_eq!(SORTED.with(Cell::get), sorted, "{rows} rows");
+        }
+    }
 
     fn numbers(array: &Array) -> Vec<f32> {
         let array = array.contiguous().expect("a copy");

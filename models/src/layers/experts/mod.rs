@@ -1,7 +1,7 @@
 //! Products by the weights of some of many experts.
 
 use mlx_rs::Array;
-use mlx_rs::ops::{concatenate, gather_mm};
+use mlx_rs::ops::{argsort_axis, concatenate, gather_mm};
 
 use super::{ExpertParts, host};
 use crate::error::Result;
@@ -33,14 +33,19 @@ impl ExpertForm {
         }
     }
 
-    /// `x` `[rows, 1 or k, 1, in]` → `[rows, k, 1, out]`.
-    fn product(&self, x: &Array, ids: &Array) -> Result<Array> {
-        if let Some(y) = self.host_product(x, ids)? {
-            return Ok(y);
+    /// `x` `[rows, 1 or k, 1, in]` → `[rows, k, 1, out]`. `sorted`: `ids` ascend.
+    fn product(&self, x: &Array, ids: &Array, sorted: bool) -> Result<Array> {
+        match self.host_product(x, ids)? {
+            Some(y) => Ok(y),
+            None => self.by_mlx(x, ids, sorted),
         }
+    }
+
+    /// [`Self::product`] by MLX.
+    pub(super) fn by_mlx(&self, x: &Array, ids: &Array, sorted: bool) -> Result<Array> {
         match self {
-            Self::Transposed(weight) => Ok(gather_mm(x, weight, None, ids, false)?),
-            Self::Quantized(weight) => weight.expert_product(x, ids),
+            Self::Transposed(weight) => Ok(gather_mm(x, weight, None, ids, sorted)?),
+            Self::Quantized(weight) => weight.expert_product(x, ids, sorted),
         }
     }
 
@@ -62,6 +67,43 @@ impl ExpertForm {
         };
         let Some(y) = host::expert_product(&x, &rows_ids, &parts)? else { return Ok(None) };
         Ok(Some(y.reshape(&[ids.dim(0), ids.dim(1), 1, -1])?))
+    }
+}
+
+/// Pairs of a row and one of its experts, in the order of the experts. All rows of an expert then lie
+/// together, and a GPU reads the expert's weight once for them. Source: mlx-lm, `switch_layers.py`.
+pub(crate) struct SortedPairs {
+    /// `[pairs, 1]`, ascending.
+    experts: Array,
+    /// `[pairs]`: the row of each pair.
+    rows: Array,
+    /// `[pairs]`: for each pair in the order of the rows, its place among the sorted ones.
+    places: Array,
+}
+
+impl SortedPairs {
+    /// Of `experts` `[rows, k]`, uint32. Pairs of one expert stay in the order of their rows.
+    pub(crate) fn of(experts: &Array) -> Result<Self> {
+        let (pairs, chosen) = (experts.size() as i32, experts.dim(1));
+        let flat = experts.reshape(&[pairs])?;
+        let order = argsort_axis(&flat, 0)?;
+        let chosen = Array::from_slice(&[chosen as u32], &[1]);
+        Ok(Self {
+            experts: flat.take_axis(&order, 0)?.reshape(&[pairs, 1])?,
+            rows: order.floor_divide(&chosen)?,
+            places: argsort_axis(&order, 0)?,
+        })
+    }
+
+    /// `x` `[rows, width]` → the row of each pair `[pairs, width]`.
+    pub(crate) fn gather(&self, x: &Array) -> Result<Array> {
+        Ok(x.take_axis(&self.rows, 0)?)
+    }
+
+    /// `y` `[pairs, width]` → `[rows, k, width]`, the experts of a row in their order.
+    pub(crate) fn put_back(&self, y: &Array, rows: i32) -> Result<Array> {
+        let (pairs, width) = (y.dim(0), y.dim(1));
+        Ok(y.take_axis(&self.places, 0)?.reshape(&[rows, pairs / rows, width])?)
     }
 }
 
@@ -109,16 +151,30 @@ impl ExpertLinear {
     /// The products of each row by k experts, `ids` `[rows, k]`. `x` is `[rows, in]`, or for each
     /// expert another row `[rows, k, in]` → `[rows, k, out]`.
     pub(crate) fn forward(&self, x: &Array, ids: &Array) -> Result<Array> {
+        self.products(x, ids, false)
+    }
+
+    /// The products of pairs of a row and an expert: `rows` `[pairs, in]` → `[pairs, out]`.
+    pub(crate) fn forward_sorted(&self, rows: &Array, pairs: &SortedPairs) -> Result<Array> {
+        let y = self.products(rows, &pairs.experts, true)?;
+        Ok(y.reshape(&[rows.dim(0), -1])?)
+    }
+
+    fn products(&self, x: &Array, ids: &Array, sorted: bool) -> Result<Array> {
         let (rows, k, input) = (ids.dim(0), ids.dim(1), x.dim(-1));
         let each = if x.ndim() == 2 { 1 } else { k };
         let x = x.reshape(&[rows, each, 1, input])?;
         let y = match self.parts.as_slice() {
-            [one] => one.product(&x, ids)?,
+            [one] => one.product(&x, ids, sorted)?,
             several => {
-                let parts = several.iter().map(|part| part.product(&x, ids));
+                let parts = several.iter().map(|part| part.product(&x, ids, sorted));
                 concatenate(&parts.collect::<Result<Vec<_>>>()?, -1)?
             }
         };
-        Ok(y.reshape(&[rows, k, -1])?)
+        // In the type of the rows: see `Linear::forward`.
+        Ok(y.reshape(&[rows, k, -1])?.as_dtype(x.dtype())?)
     }
 }
+
+#[cfg(test)]
+mod tests;
