@@ -54,8 +54,20 @@ pub(crate) enum HiddenKeys {
     Nothing,
     /// Those after each row's own, the last key being the last row's.
     Later,
-    /// By numbers that are added to the scores, `[N, 1, T, L]` in the queries' type.
+    /// By numbers that are added to the scores, `[N, 1 or heads, T, L]` in the queries' type. Of
+    /// all heads only for MLX's fused attention.
     Masked(Array),
+}
+
+impl HiddenKeys {
+    /// Whether MLX's fused attention alone takes this form.
+    fn is_fused(&self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Later => true,
+            Self::Masked(mask) => mask.dim(1) > 1,
+        }
+    }
 }
 
 /// By MLX. N sequences · T query rows each · L keys · Hq query heads in Hkv groups · D head_dim.
@@ -71,7 +83,7 @@ pub(crate) fn attention(
     let (n, kv_heads, keys) = (k.dim(0), k.dim(1), k.dim(2));
     let (heads, dim, value_dim) = (q.dim(1), q.dim(2), v.dim(3));
     let (rows, group) = (q.dim(0) / n, heads / kv_heads);
-    if on_gpu() || matches!(hidden, HiddenKeys::Later) {
+    if on_gpu() || hidden.is_fused() {
         let mask = match hidden {
             HiddenKeys::Nothing => None,
             HiddenKeys::Later => Some(fast::ScaledDotProductAttentionMask::Causal),

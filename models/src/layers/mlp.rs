@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, ops};
 
-use super::{Linear, host};
+use super::{Linear, gate_kernel, host};
 use crate::error::Result;
 use crate::load::{LoadError, Weights};
 
@@ -50,7 +50,12 @@ pub(crate) fn gated(both: &Array) -> Result<Array> {
     if let Some(gated) = host::gated(both)? {
         return Ok(gated);
     }
-    let both = both.split_equal(2, 1)?;
-    let silu = both[0].multiply(ops::sigmoid(&both[0])?)?;
-    Ok(silu.multiply(&both[1])?)
+    if let Some(gated) = gate_kernel::gated(both)? {
+        return Ok(gated);
+    }
+    let halves = both.split_equal(2, 1)?;
+    let silu = halves[0].multiply(ops::sigmoid(&halves[0])?)?;
+    let gated = silu.multiply(&halves[1])?;
+    gate_kernel::counted(&gated, both)?;
+    Ok(gated)
 }

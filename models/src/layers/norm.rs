@@ -174,7 +174,7 @@ impl HeadNorm {
         let x = self.heads.of(x)?;
         rope.apply(&match self.weight.ndim() {
             1 => weighted(&x, &self.weight, self.eps)?,
-            _ => fast::rms_norm(x, None, self.eps)?.multiply(&self.weight)?,
+            _ => fast::rms_norm(&x, None, self.eps)?.multiply(&self.weight)?.as_dtype(x.dtype())?,
         })
     }
 }

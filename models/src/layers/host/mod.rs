@@ -66,7 +66,7 @@ pub(crate) fn norm_turn(
     eps: f32,
     turn: &RopeTables,
 ) -> Result<Option<Array>> {
-    let (cos, sin) = turn.tables();
+    let Some((cos, sin)) = turn.tables() else { return Ok(None) };
     if !computes(&[x, weight, cos, sin]) {
         return Ok(None);
     }
@@ -87,7 +87,7 @@ pub(crate) fn norm_turn(
 /// # Errors
 /// Memory is out.
 pub(crate) fn turn(x: &Array, heads: i32, turn: &RopeTables) -> Result<Option<Array>> {
-    let (cos, sin) = turn.tables();
+    let Some((cos, sin)) = turn.tables() else { return Ok(None) };
     if !computes(&[x, cos, sin]) || cos.dim(2) != x.dim(2) {
         return Ok(None);
     }

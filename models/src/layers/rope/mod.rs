@@ -5,12 +5,13 @@
 
 use std::f64::consts::PI;
 
-use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value};
 
 use super::rope_tables::{RopeTables, RotationNumbers};
 use super::{Positions, host};
+use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
 use crate::load::{ConfigJson, LoadError};
 
@@ -255,8 +256,13 @@ impl Rope {
         Ok(Self { axes: Some((0..half).map(axis).collect()), ..self })
     }
 
-    /// cos and sin for every row of a batch.
+    /// The turns of every row of a batch in a model of this type.
     pub(crate) fn tables(&self, positions: &Positions, dtype: Dtype) -> Result<RopeTables> {
+        if let Positions::One(positions) = positions
+            && self.fuses(dtype, on_gpu())
+        {
+            return Ok(RopeTables::fused(positions, &self.frequencies));
+        }
         self.numbers(positions)?.tables(self.turning(), dtype)
     }
 
@@ -284,8 +290,18 @@ impl Rope {
         2 * self.frequencies.len()
     }
 
-    /// cos and sin for rows at these positions.
+    /// Whether MLX's fused turn serves a model of this type. A model that may have positions on three
+    /// axes turns all of its rows by tables: a row's numbers must not depend on images beside it.
+    fn fuses(&self, dtype: Dtype, on_gpu: bool) -> bool {
+        let is_plain = self.axes.is_none() && self.magnitude == 1.0;
+        on_gpu && is_plain && matches!(dtype, Dtype::Bfloat16 | Dtype::Float16)
+    }
+
+    /// The turns of rows at these positions.
     pub(crate) fn rows(&self, positions: &[i32], dtype: Dtype) -> Result<RopeTables> {
+        if self.fuses(dtype, on_gpu()) {
+            return Ok(RopeTables::fused(positions, &self.frequencies));
+        }
         let turn = |row: usize, i| self.turn(positions[row], i);
         let numbers = RotationNumbers::new(positions.len(), self.frequencies.len(), turn);
         numbers.tables(self.turning(), dtype)
@@ -304,19 +320,6 @@ impl RopeTables {
             Some(turned) => Ok(turned),
             None => Ok(self.apply(&x.try_index((.., ..heads, ..))?)?.as_dtype(x.dtype())?),
         }
-    }
-
-    /// Turns the first R numbers of each head of `x` `[rows, heads, R or more]`.
-    pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
-        let turning = self.cos.dim(2);
-        if turning < x.dim(2) {
-            let turned = self.apply(&x.try_index((.., .., ..turning))?)?;
-            return Ok(concatenate(&[turned, x.try_index((.., .., turning..))?], 2)?);
-        }
-        let half = turning / 2;
-        let swapped =
-            concatenate(&[x.try_index((.., .., half..))?, x.try_index((.., .., ..half))?], 2)?;
-        Ok(x.multiply(&self.cos)?.add(swapped.multiply(&self.sin)?)?)
     }
 }
 

@@ -105,3 +105,108 @@ fn only_the_first_numbers_of_a_head_turn_if_the_config_says_so() {
         assert!(error.contains("partial_rotary_factor: expected a share"), "{error}");
     }
 }
+
+/// Numbers of an array as float32.
+fn numbers(array: &Array) -> Vec<f32> {
+    let array = array.as_dtype(Dtype::Float32).and_then(|wide| wide.contiguous()).expect("a copy");
+    array.eval().expect("evaluates");
+    array.try_as_slice::<f32>().expect("floats").to_vec()
+}
+
+/// Heads `[positions, 5, dim]` of numbers between -1 and 1.
+fn heads(positions: &[i32], dim: i32, dtype: Dtype) -> Array {
+    let count = positions.len() as i32 * 5 * dim;
+    let values: Vec<f32> = (0..count).map(|at| (at as f32 * 0.7311).sin()).collect();
+    let shape = [positions.len() as i32, 5, dim];
+    Array::from_slice(&values, &shape).as_dtype(dtype).expect("a float type")
+}
+
+/// Rotary embeddings of whole heads, of a fourth of a head, and with frequencies of Llama 3.1.
+fn turns() -> Vec<(Rope, i32)> {
+    let llama3 = serde_json::json!({ "rope_theta": 5e5, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+        "original_max_position_embeddings": 8192
+    } });
+    let whole = |config: &Value, dim| (load(config, dim).expect("served"), dim);
+    let (quarter, _) = whole(&serde_json::json!({ "rope_theta": 1e7 }), 32);
+    vec![whole(&serde_json::json!({ "rope_theta": 1e6 }), 64), (quarter, 128), whole(&llama3, 64)]
+}
+
+/// The largest difference of the fused turn from that by tables, for pairs of numbers that are at
+/// most 1.5 away from 0.
+fn difference(positions: &[i32], dtype: Dtype) -> f32 {
+    crate::device::choose(crate::device::DeviceChoice::Cpu).expect("there is a CPU");
+    let mut most = 0f32;
+    for (rope, dim) in turns() {
+        let turn = |row: usize, i| rope.turn(positions[row], i);
+        let half = rope.frequencies.len();
+        let tables = RopeTables::new(positions.len(), half, dtype, turn).expect("made");
+        let fused = RopeTables::fused(positions, &rope.frequencies);
+        let x = heads(positions, dim, dtype);
+        // All heads, some of them, and the last rows.
+        let some = x.try_index((.., 1..4, ..)).expect("a view");
+        let last = x.try_index(1..).expect("a view");
+        let rows = positions.len() as i32 - 1;
+        for (x, tables, fused) in [
+            (&x, &tables, &fused),
+            (&some, &tables, &fused),
+            (&last, &tables.last(rows).expect("cut"), &fused.last(rows).expect("cut")),
+        ] {
+            let [tables, fused] = [tables, fused].map(|turns| turns.apply(x).expect("turned"));
+            assert_eq!((fused.shape(), fused.dtype()), (tables.shape(), dtype));
+            let both = numbers(&tables).into_iter().zip(numbers(&fused));
+            most = both.map(|(a, b)| (a - b).abs()).fold(most, f32::max);
+        }
+    }
+    most
+}
+
+#[test]
+fn the_fused_turn_gives_the_numbers_of_the_tables() {
+    // Several rows of a sequence, and rows of others, in any order.
+    let off = difference(&[0, 1, 2, 3, 79, 17, 17, 40], Dtype::Float32);
+    assert!(off < 1e-5, "{off}");
+    for positions in [[0, 1, 79, 17], [4_095, 32_767, 8_191, 20_000]] {
+        // A step of the type at 1.
+        let off = difference(&positions, Dtype::Bfloat16);
+        assert!(off <= 1.0 / 128.0, "{positions:?}: {off}");
+        let off = difference(&positions, Dtype::Float16);
+        assert!(off <= 1.0 / 512.0, "{positions:?}: {off}");
+    }
+}
+
+#[test]
+fn at_large_positions_float32_needs_the_tables() {
+    let off = difference(&[131_000, 131_071], Dtype::Float32);
+    assert!(off > 1e-4, "{off}: the tables could be left out");
+    assert!(off < 0.008, "{off}: more than rounded frequencies explain");
+}
+
+#[test]
+fn the_fused_turn_serves_16_bits_on_a_gpu_with_one_position_a_row() {
+    let (plain, _) = turns().remove(0);
+    let half = Dtype::Bfloat16;
+    assert!(plain.fuses(half, true) && plain.fuses(Dtype::Float16, true));
+    assert!(!plain.fuses(half, false) && !plain.fuses(Dtype::Float32, true));
+    let yarn = Rope { magnitude: 1.2, ..plain.clone() };
+    let on_axes = Rope { axes: Some(vec![0; 32]), ..plain };
+    assert!(!yarn.fuses(half, true) && !on_axes.fuses(half, true));
+}
+
+#[cfg(any(debug_assertions, feature = "test-graph"))]
+#[test]
+fn the_fused_turn_is_one_kernel_on_a_gpu() {
+    use crate::testing::primitives;
+
+    crate::device::choose(crate::device::DeviceChoice::Cpu).expect("there is a CPU");
+    let (rope, dim) = turns().remove(0);
+    let x = heads(&[5, 6, 900], dim, Dtype::Bfloat16);
+    x.eval().expect("evaluates");
+    let turned =
+        primitives::as_fused(|| RopeTables::fused(&[5, 6, 900], &rope.frequencies).apply(&x));
+    let found = primitives::primitives([&turned.expect("lazy")]).expect("counts");
+    let views = primitives::views();
+    let kernels: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
+    let kernels: Vec<&str> = kernels.into_iter().filter(|name| !views.contains(name)).collect();
+    assert_eq!(kernels, ["RoPE"]);
+}
