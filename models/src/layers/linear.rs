@@ -11,7 +11,7 @@ use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMat
 #[derive(Debug)]
 pub(crate) struct Linear {
     /// Outputs one part after another. More than one only where parts of a checkpoint are stored in
-    /// different formats.
+    /// different formats, and after [`Linear::beside`].
     pub(super) parts: Vec<WeightForm>,
     pub(super) bias: Option<Array>,
 }
@@ -101,6 +101,12 @@ impl Linear {
         Ok(Self { parts: forms, bias })
     }
 
+    /// Outputs of `self` and then those of `other`, both without a bias, as products of their own.
+    pub(crate) fn beside(mut self, other: Self) -> Self {
+        self.parts.extend(other.parts);
+        self
+    }
+
     /// Reads these rows of `{name}.weight`: outputs in their order. `out` is the number of all rows.
     pub(crate) fn load_rows(
         weights: &mut Weights,
@@ -150,10 +156,12 @@ impl Linear {
                 concatenate(&parts.collect::<Result<Vec<_>>>()?, -1)?
             }
         };
-        Ok(match &self.bias {
+        let y = match &self.bias {
             Some(bias) => y.add(bias)?,
             None => y,
-        })
+        };
+        // MLX answers in the wider type where a checkpoint stores a weight, scales or a bias so.
+        Ok(y.as_dtype(x.dtype())?)
     }
 }
 

@@ -7,12 +7,14 @@ use mlx_rs::{Array, Dtype};
 use paceline_blas::RecurrentSizes;
 
 use super::sizes::Sizes;
+use crate::device::on_gpu;
 use crate::error::Result;
 use crate::layers::{DeltaRule, LayerOps, Linear, RmsNorm};
 use crate::load::{LoadError, Weights};
 
 pub(super) struct GatedDelta {
-    /// in_proj_qkv, in_proj_z, in_proj_b and in_proj_a: their outputs lie side by side.
+    /// in_proj_qkv, in_proj_z, in_proj_b and in_proj_a: their outputs lie side by side. One product,
+    /// or two: see [`joins_all`].
     in_proj: Linear,
     rule: DeltaRule,
     norm: RmsNorm,
@@ -31,10 +33,15 @@ impl GatedDelta {
                 .map(|size| size as i32);
         let [qkv, z, b, a] = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"]
             .map(|part| format!("{name}.{part}"));
-        let inner = [(qkv.as_str(), channels), (&z, values), (&b, heads), (&a, heads)];
+        let (wide, narrow) =
+            ([(qkv.as_str(), channels), (&z, values)], [(&*b, heads), (&a, heads)]);
         let hidden = sizes.hidden_size;
         // The projections first: their shapes say whether the checkpoint has such heads.
-        let in_proj = Linear::load_joined(weights, &inner, hidden, false)?;
+        let in_proj = match joins_all(channels + values + 2 * heads, on_cuda()) {
+            true => Linear::load_joined(weights, &[wide, narrow].concat(), hidden, false)?,
+            false => Linear::load_joined(weights, &wide, hidden, false)?
+                .beside(Linear::load_joined(weights, &narrow, hidden, false)?),
+        };
         let out_proj = Linear::load(weights, &format!("{name}.out_proj"), hidden, values, false)?;
         let rates = in_float32(&weights.take(&format!("{name}.A_log"), &[heads])?)?;
         let rates = exp(rates)?.negative()?;
@@ -71,6 +78,21 @@ impl GatedDelta {
     }
 }
 
+/// MLX's kernel for quantized products of 8 rows and more on CUDA takes outputs in multiples of this
+/// number; others go to a naive kernel. Source: mlx, `qmm_sm80` in `backend/cuda/quantized`.
+const CUDA_OUTPUTS: i32 = 128;
+
+/// Whether the projections of a row with `outputs` numbers in all are one product. On CUDA the few
+/// numbers of b and a may keep the many of qkv and z from the fast kernel: then b and a are a product
+/// of their own.
+fn joins_all(outputs: i32, on_cuda: bool) -> bool {
+    !on_cuda || outputs % CUDA_OUTPUTS == 0
+}
+
+fn on_cuda() -> bool {
+    on_gpu() && !cfg!(target_os = "macos")
+}
+
 /// The convolution's weight `[taps, channels]`. Stored `[channels, 1, taps]` by transformers and
 /// `[channels, taps, 1]` by MLX.
 fn convolution(
@@ -94,4 +116,34 @@ fn in_float32(array: &Array) -> Result<Array, LoadError> {
     let array = array.as_dtype(Dtype::Float32)?;
     array.eval()?;
     Ok(array)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_cuda_the_many_outputs_of_known_models_are_a_product_in_whole_multiples() {
+        // Value heads of Qwen3.5's models, 16 key heads, heads of 128 numbers; and whether all
+        // projections are one product on CUDA.
+        let models = [(16, false), (32, false), (48, false), (64, true)];
+        for (value_heads, joined) in models {
+            let sizes = RecurrentSizes {
+                key_heads: 16,
+                value_heads,
+                key_dim: 128,
+                value_dim: 128,
+                taps: 4,
+            };
+            let [channels, values, heads] =
+                [sizes.channels(), sizes.values(), value_heads].map(|size| size as i32);
+            let outputs = channels + values + 2 * heads;
+            assert_eq!(joins_all(outputs, true), joined, "{outputs} outputs");
+            assert!(joins_all(outputs, false), "elsewhere one product serves any number");
+            let widest = if joined { outputs } else { channels + values };
+            assert_eq!(widest % CUDA_OUTPUTS, 0, "{widest} outputs");
+        }
+        let outputs = |value_heads: i32| 4096 + 2 * 128 * value_heads + 2 * value_heads;
+        assert_eq!([outputs(48), outputs(32)], [16_480, 12_352], "27B and 9B");
+    }
 }
