@@ -16,9 +16,10 @@ use crate::transfer::in_order;
 /// be drafted for.
 #[derive(Clone, Debug)]
 pub struct HiddenStates {
-    /// `[all rows, hidden]`, layer by layer.
+    /// `[rows, hidden]`, layer by layer. A pass of the processor leaves all rows of the batch, where
+    /// nothing has to be moved; a graph of MLX takes those that were wanted.
     pub(crate) layers: Vec<Array>,
-    /// Rows that were wanted, ascending.
+    /// Rows of these arrays that were wanted, ascending.
     pub(crate) rows: Vec<i32>,
 }
 

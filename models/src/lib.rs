@@ -5,11 +5,13 @@
 //! weights serves many sequences and rewinds. MLX belongs to one thread of a process (I8): models
 //! and stores are not `Send`.
 //!
-//! A module imports only modules of the lines above its own. In the second line `hidden_states`
+//! A module imports only modules of the lines above its own. In the line of `load`, `hidden_states`
 //! also imports `transfer`. Test: `tests/arrows.rs`.
 //!
 //! ```text
 //!  error · device · info · segment    results, the device, a target's sizes, rows of a sequence
+//!  exact_lanes · id_cell              bits of a row alone; ids that are known when a step begins
+//!  testing                            what tests ask of MLX's graph
 //!  load · transfer · hidden_states    checkpoints; arrays and hidden states as bytes
 //!  layers                             what model families share; masks and positions
 //!  batch · kv · sample · vision       a forward's input and output; the KV store; tokens; images
@@ -21,7 +23,9 @@ pub mod batch;
 pub mod device;
 pub mod draft;
 mod error;
+pub mod exact_lanes;
 mod hidden_states;
+mod id_cell;
 mod info;
 pub mod kv;
 mod layers;
@@ -29,6 +33,8 @@ pub mod load;
 pub mod sample;
 mod segment;
 pub mod target;
+#[cfg(any(debug_assertions, feature = "test-graph"))]
+pub mod testing;
 pub mod transfer;
 pub mod vision;
 
@@ -40,6 +46,7 @@ pub use draft::{
 };
 pub use error::ModelError;
 pub use hidden_states::{HiddenStates, HostHiddenStates};
+pub use id_cell::IdCell;
 pub use info::TargetInfo;
 pub use kv::{GrowingKv, KeptStates, KvRows, KvStore, LayerKv};
 pub use layers::Positions;
@@ -48,6 +55,6 @@ pub use mlx_rs::{Array, Dtype};
 pub use paceline_blas::RecurrentSizes;
 pub use segment::{Segment, SequenceId};
 pub use target::{
-    LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, prepare_next,
-    take_prepared,
+    LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, plan_target_on,
+    prepare_next, take_prepared,
 };

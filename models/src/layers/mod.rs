@@ -6,6 +6,7 @@ mod attention;
 mod delta_rule;
 mod embedding;
 mod experts;
+mod gate_kernel;
 mod heads;
 #[cfg(target_os = "linux")]
 mod host;
@@ -34,7 +35,7 @@ pub(crate) use attention::{
 pub(crate) use delta_rule::Advanced;
 pub(crate) use delta_rule::{DeltaRule, StatePass};
 pub(crate) use embedding::Embedding;
-pub(crate) use experts::ExpertLinear;
+pub(crate) use experts::{ExpertLinear, SortedPairs};
 pub use heads::HeadRows;
 pub(crate) use heads::{TurnedHeads, last_rows};
 #[cfg(target_os = "linux")]

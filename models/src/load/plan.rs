@@ -91,6 +91,9 @@ pub struct CheckpointPlan {
     pub has_vision: bool,
     /// Bytes of a number that is computed with.
     pub number_bytes: u64,
+    /// Bytes of loaded weights that a token of an answer reads: not an input embedding that is not
+    /// also the output head, not a vision tower, and of experts those that the token goes through.
+    pub token_bytes: u64,
 }
 
 impl StoragePlan {
@@ -211,9 +214,12 @@ impl CheckpointPlan {
             Dtype::F32 => Some(4),
             _ => None,
         });
+        let storage = StoragePlan::of(checkpoint, forms)?;
+        let share = share_read(checkpoint, share_of_experts(config)?);
         Ok(Self {
             family: config.required("model_type")?,
-            storage: StoragePlan::of(checkpoint, forms)?,
+            token_bytes: (storage.memory_bytes() as f64 * share) as u64,
+            storage,
             context: config.size("max_position_embeddings")?,
             vocab: config.size("vocab_size")?,
             hidden,
@@ -293,6 +299,34 @@ impl Used {
 
 fn numbers(shape: &[usize]) -> u64 {
     shape.iter().fold(1, |product: u64, length| product.saturating_mul(*length as u64))
+}
+
+/// Share of the experts that a token goes through; 1 without experts.
+fn share_of_experts(config: &ConfigJson) -> Result<f64, LoadError> {
+    let chosen: Option<u32> = config.optional("num_experts_per_tok")?;
+    let all: Option<u32> = config.optional("num_experts")?;
+    Ok(match (chosen, all) {
+        (Some(chosen), Some(all)) if all > 0 => (f64::from(chosen) / f64::from(all)).min(1.0),
+        _ => 1.0,
+    })
+}
+
+/// Share of the files' bytes that a token reads, if it reads the share `experts` of all experts. The
+/// tensors of a quantized matrix have its name with other endings.
+fn share_read(checkpoint: &TensorFiles, experts: f64) -> f64 {
+    let has_head = checkpoint.entries.keys().any(|name| name.contains("lm_head."));
+    let read = |name: &str| match name {
+        _ if name.contains("embed_tokens.") && has_head => 0.0,
+        _ if name.contains("visual.") || name.contains("vision_tower.") => 0.0,
+        _ if name.contains(".experts.") || name.contains(".switch_mlp.") => experts,
+        _ => 1.0,
+    };
+    let (mut all, mut sum) = (0.0, 0.0);
+    for (name, entry) in &checkpoint.entries {
+        all += entry.bytes as f64;
+        sum += read(name) * entry.bytes as f64;
+    }
+    if all == 0.0 { 1.0 } else { sum / all }
 }
 
 /// A name with `*` for each part that is a number: layers and experts differ in nothing else.

@@ -54,10 +54,27 @@ impl TokenSelection {
         self.best.as_ref().filter(|_| self.in_graph()).map(Largest::ids).transpose()
     }
 
-    /// Whether this selection has what such blocks need: one row each, all chosen in the graph.
+    /// Whether this selection has what such blocks need, one row each.
     pub fn serve(&self, blocks: &[Block<'_>]) -> bool {
-        let all = self.host.is_none() && blocks.iter().all(|block| block.rule.in_graph());
-        all && blocks.len() == self.rows && limit(self.vocab as i32, blocks) == Some(self.limit)
+        let on_host = blocks.iter().any(|block| !block.rule.in_graph());
+        let has_logits = !on_host || self.host.is_some();
+        let has_best = limit(self.vocab as i32, blocks)
+            .is_none_or(|limit| self.best.is_some() && limit == self.limit);
+        blocks.len() == self.rows && has_logits && has_best
+    }
+
+    /// The ids `[rows]` that the graph chooses, if it chooses for some blocks. For a row of another
+    /// block it is an id below the vocabulary that means nothing.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn ids_of_graph(&self) -> Result<Option<Array>> {
+        self.best.as_ref().map(Largest::ids).transpose()
+    }
+
+    /// Whether the graph chooses the tokens of such a block.
+    pub fn chooses_in_graph(&self, block: &Block<'_>) -> bool {
+        self.best.is_some() && block.rule.in_graph()
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {

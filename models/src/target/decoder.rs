@@ -318,22 +318,26 @@ impl Target for Decoder {
         self.check_features(wants)?;
         let x =
             image_rows::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
-        let wanted = wants.hidden_states.as_ref().map_or(&[][..], |wanted| &wanted.layers);
+        let (wanted, rows) = wants
+            .hidden_states
+            .as_ref()
+            .map_or((&[][..], &[][..]), |wanted| (&wanted.layers, &wanted.rows));
+        let some = rows.len() < batch.ids.len();
         let mut graph = Graph {
             rope: &self.rope.tables(&batch.positions, self.dtype)?,
             kv,
             segments: &batch.segments,
             additions: &image_rows::additions(&x, &batch.overrides)?,
             wanted,
+            wanted_rows: some.then(|| Array::from_slice(rows, &[rows.len() as i32])),
             features: vec![None; wanted.len()],
             dtype: self.dtype,
         };
         let x = self.apply(&mut graph, x)?;
         let layers = graph.features.into_iter().flatten().collect();
-        let hidden_states = wants
-            .hidden_states
-            .as_ref()
-            .map(|wanted| HiddenStates { layers, rows: wanted.rows.clone() });
+        let rows = 0..rows.len() as i32;
+        let hidden_states =
+            wants.hidden_states.as_ref().map(|_| HiddenStates { layers, rows: rows.collect() });
         // The norm is per row, so only rows that are wanted are normed.
         let normed = |rows: &[i32]| -> Result<Array> { self.norm.forward(&take_rows(&x, rows)?) };
         let logits = if wants.logit_rows.is_empty() {
@@ -354,6 +358,10 @@ impl Target for Decoder {
                 self.sizes.vocab_size
             ))),
         }
+    }
+
+    fn embed_chosen(&self, ids: &Array) -> Result<Array> {
+        self.embed_tokens.rows_of(ids)
     }
 
     fn vision(&self) -> Option<&dyn Vision> {

@@ -19,6 +19,9 @@ pub(super) struct Graph<'a> {
     pub(super) additions: &'a [(usize, Array)],
     /// Layers whose hidden states are wanted.
     pub(super) wanted: &'a [usize],
+    /// Rows whose hidden states are wanted. They are taken here, so that no other row crosses to the
+    /// host. `None`: all.
+    pub(super) wanted_rows: Option<Array>,
     /// The hidden states that were found on the way.
     pub(super) features: Vec<Option<Array>>,
     /// The model's type.
@@ -104,7 +107,10 @@ impl LayerOps for Graph<'_> {
         }
         for (feature, wanted) in self.features.iter_mut().zip(self.wanted) {
             if *wanted == layer {
-                *feature = Some(x.clone());
+                *feature = Some(match &self.wanted_rows {
+                    Some(rows) => x.take_axis(rows, 0)?,
+                    None => x.clone(),
+                });
             }
         }
         // Hidden states are taken before the additions: transformers records a layer's own

@@ -75,6 +75,13 @@ pub trait Target {
     /// An id beyond the vocabulary; MLX's own.
     fn embed(&self, ids: &[u32]) -> Result<Array>;
 
+    /// As [`Target::embed`], of ids `[ids]`, uint32, that are a part of a graph. The caller guarantees
+    /// that every id is below the vocabulary. Lazy.
+    ///
+    /// # Errors
+    /// MLX's own.
+    fn embed_chosen(&self, ids: &Array) -> Result<Array>;
+
     /// Logits `[rows, vocab]`, float32, of hidden states after the final norm `[rows, hidden]`.
     ///
     /// # Errors
@@ -254,10 +261,23 @@ impl Default for LoadOptions {
 
 /// In which form this device keeps the weights.
 fn forms(config: &ConfigJson, options: LoadOptions) -> Result<WeightForms, LoadError> {
+    forms_on(config, options, on_gpu())
+}
+
+/// In which form a GPU, or this process's CPU, keeps the weights.
+fn forms_on(
+    config: &ConfigJson,
+    options: LoadOptions,
+    on_gpu: bool,
+) -> Result<WeightForms, LoadError> {
     Ok(WeightForms {
-        precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
+        precision: if on_gpu { Precision::AsStored } else { Precision::Float32 },
         quantization: Quantization::read(config)?,
-        keeps: if options.keep_quantized { has_product } else { |_| on_gpu() },
+        keeps: match (on_gpu, options.keep_quantized) {
+            (true, _) => |_| true,
+            (false, true) => has_product,
+            (false, false) => |_| false,
+        },
     })
 }
 
@@ -267,9 +287,21 @@ fn forms(config: &ConfigJson, options: LoadOptions) -> Result<WeightForms, LoadE
 /// # Errors
 /// Broken or foreign files; see [`LoadError`].
 pub fn plan_target(dir: &Path, options: LoadOptions) -> Result<CheckpointPlan, LoadError> {
+    plan_target_on(dir, options, on_gpu())
+}
+
+/// As [`plan_target`], on a GPU or on the CPU, whichever of them this process has.
+///
+/// # Errors
+/// As [`plan_target`].
+pub fn plan_target_on(
+    dir: &Path,
+    options: LoadOptions,
+    on_gpu: bool,
+) -> Result<CheckpointPlan, LoadError> {
     let config = ConfigJson::read(dir)?;
     let family = Family::of(&config)?;
-    let forms = forms(&config, options)?;
+    let forms = forms_on(&config, options, on_gpu)?;
     let mut checkpoint = TensorFiles::open(dir)?;
     let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
     checkpoint.skip(unserved);

@@ -6,6 +6,7 @@ use mlx_rs::{Array, Dtype, Stream, ops};
 use super::{QuantizedParts, host};
 use crate::device::on_gpu;
 use crate::error::Result;
+use crate::exact_lanes::exact;
 use crate::load::{QuantFormat, QuantMode, QuantizedMatrix};
 
 /// Whether weights of this format are multiplied as they are stored. The GPU has products for all
@@ -18,12 +19,17 @@ pub(crate) fn has_product(format: QuantFormat) -> bool {
 impl QuantizedMatrix {
     /// `x` `[…, in]` → `[…, out]`.
     pub(crate) fn product(&self, x: &Array) -> Result<Array> {
-        let Self { packed, scales, biases, format } = self;
         if let Some(parts) = self.affine_parts()
             && let Some(product) = host::quantized_product(x, &parts)?
         {
             return Ok(product);
         }
+        exact(x, |x| self.graph_product(x))
+    }
+
+    /// [`Self::product`] by MLX.
+    fn graph_product(&self, x: &Array) -> Result<Array> {
+        let Self { packed, scales, biases, format } = self;
         if format.mode == QuantMode::Affine {
             let QuantFormat { group, bits, .. } = *format;
             return Ok(ops::quantized_matmul(x, packed, scales, biases, true, group, bits)?);
@@ -58,13 +64,14 @@ impl QuantizedMatrix {
     }
 
     /// As [`Self::product`] by the experts that `experts` `[rows, k]` names. `x` `[rows, 1 or k, 1,
-    /// in]` → `[rows, k, 1, out]`.
-    pub(crate) fn expert_product(&self, x: &Array, experts: &Array) -> Result<Array> {
+    /// in]` → `[rows, k, 1, out]`. `sorted`: the experts ascend, so that MLX may read each expert's
+    /// weight once for all its rows.
+    pub(crate) fn expert_product(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
         let Self { packed, scales, biases, format } = self;
         if format.mode == QuantMode::Affine {
             let QuantFormat { group, bits, .. } = *format;
             return Ok(ops::gather_qmm(
-                x, packed, scales, biases, None, experts, true, group, bits, false,
+                x, packed, scales, biases, None, experts, true, group, bits, sorted,
             )?);
         }
         let mode = format.mode.name().as_ptr();
@@ -84,7 +91,7 @@ impl QuantizedMatrix {
                     group,
                     bits,
                     mode,
-                    false,
+                    sorted,
                     stream,
                 )
             }

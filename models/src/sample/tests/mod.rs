@@ -306,9 +306,17 @@ fn a_selection_serves_only_blocks_that_ask_for_what_it_computed() {
     for other in &others {
         assert!(!selection.serve(other), "{other:?}");
     }
-    let mixed = TokenSelection::of(&logits, &[asked[0], block(&warm)]).expect("made");
-    assert!(
-        mixed.ids().expect("lazy").is_none() && !mixed.serve(&asked),
-        "not all of them are chosen in the graph"
-    );
+    let both = [asked[0], block(&warm)];
+    let mixed = TokenSelection::of(&logits, &both).expect("made");
+    assert!(mixed.ids().expect("lazy").is_none(), "not all of them are chosen in the graph");
+    let on_host = TokenSelection::of(&logits, &[both[1]; 2]).expect("made");
+    for (selection, of_graph, of_both, of_host) in [
+        (&selection, true, false, false),
+        (&mixed, true, true, true),
+        (&on_host, false, false, true),
+    ] {
+        let served = [&asked, &both, &[both[1]; 2]].map(|blocks| selection.serve(blocks));
+        assert_eq!(served, [of_graph, of_both, of_host]);
+    }
+    assert!(!mixed.serve(&[limited, both[1]]), "another limit");
 }

@@ -35,9 +35,11 @@ fn targets() -> (Vec<PathBuf>, Vec<PathBuf>) {
 
 /// The numbers that a forward gives: logits, hidden states, final hidden states.
 fn numbers(forward: &Forward) -> Vec<Vec<f32>> {
-    let layers = forward.hidden_states.iter().flat_map(|states| &states.layers);
+    let states = forward.hidden_states.iter();
+    let states: Vec<Array> =
+        states.map(|states| states.side_by_side().expect("of one width")).collect();
     let arrays: Vec<&Array> =
-        forward.logits.iter().chain(layers).chain(&forward.final_hidden).collect();
+        forward.logits.iter().chain(&states).chain(&forward.final_hidden).collect();
     eval(arrays.iter().copied()).expect("evaluates");
     let numbers = |array: &&Array| array.try_as_slice::<f32>().expect("floats").to_vec();
     arrays.iter().map(numbers).collect()
@@ -66,18 +68,24 @@ impl Both {
         Self { target, stores, bound, name: dir.display().to_string() }
     }
 
-    /// Runs a batch in both ways, compares all results, and commits the lengths of `commits`.
-    fn step(&mut self, batch: &Batch, commits: &[(u64, i32)]) {
+    /// Runs a batch in both ways, compares all results, and commits the lengths of `commits`. Returns
+    /// the logits of the last row.
+    fn step(&mut self, batch: &Batch, commits: &[(u64, i32)]) -> Vec<f32> {
         let rows = batch.ids.len() as i32;
         let last = self.target.info().n_layers - 1;
+        let odd: Vec<i32> = (0..rows).filter(|row| (rows - row) % 2 == 1).collect();
+        let kept = odd.len() as i32;
         let wants = Wants {
             logit_rows: vec![0, rows - 1][..rows.min(2) as usize].to_vec(),
-            hidden_states: Some(FeatureLayers { layers: vec![last, 0], rows: vec![rows - 1] }),
+            hidden_states: Some(FeatureLayers { layers: vec![last, 0], rows: odd }),
             final_hidden: vec![rows - 1],
         };
         let before = PASSES.get();
+        let mut stored_rows = vec![];
         let [passes, graph] = self.stores.each_mut().map(|store| {
             let found = self.target.forward(batch, store, &wants).expect("a forward");
+            let states = found.hidden_states.as_ref().expect("they are wanted");
+            stored_rows.push(states.arrays()[0].dim(0));
             let found = numbers(&found);
             for (sequence, length) in commits {
                 store.commit(SequenceId(*sequence), *length).expect("commits");
@@ -85,7 +93,8 @@ impl Both {
             found
         });
         assert_eq!(PASSES.get(), before + 1, "{}: one of both is a pass of a program", self.name);
-        assert_eq!(passes.len(), 4, "{}", self.name);
+        assert_eq!(stored_rows, [rows, kept], "{}: a graph takes what is wanted", self.name);
+        assert_eq!(passes.len(), 3, "{}", self.name);
         for (at, (passes, graph)) in passes.iter().zip(&graph).enumerate() {
             assert_eq!(passes.len(), graph.len(), "{}: result {at}", self.name);
             let off = passes.iter().zip(graph).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -93,6 +102,8 @@ impl Both {
             let largest = graph.iter().fold(1.0f32, |most, number| most.max(number.abs()));
             assert!(off <= self.bound * largest, "{}: result {at} differs by {off}", self.name);
         }
+        let vocab = self.target.info().vocab as usize;
+        passes[0].rchunks(vocab).next().map_or(vec![], <[f32]>::to_vec)
     }
 
     /// A prompt, steps of one row, blocks with drafted rows, three sequences at once, ids that are
@@ -162,5 +173,37 @@ fn hidden_states_of_a_layer_that_is_missing_are_refused() {
         let batch = Batch::text(vec![1], vec![segment]);
         let error = both.target.forward(&batch, store, &wants).expect_err("too high").to_string();
         assert!(error.contains("expected feature layers below"), "{error}");
+    }
+}
+
+#[test]
+#[ignore = "by hand: needs the directory of a checkpoint in PACELINE_TEST_MODEL"]
+fn fifty_prompts_of_a_real_checkpoint_have_the_bits_of_the_graph() {
+    let dir = std::env::var_os("PACELINE_TEST_MODEL").expect("a directory");
+    let mut both = Both::load(Path::new(&dir), 0.0);
+    let vocab = both.target.info().vocab as u32;
+    for prompt in 0..50u32 {
+        let length = 5 + prompt % 40;
+        let id = |at: u32| (prompt * 7_919 + at * at * 31 + at * 1_009) % vocab;
+        let ids: Vec<u32> = (0..length).map(id).collect();
+        for store in &mut both.stores {
+            store.free(SequenceId(1));
+            store.open(SequenceId(1)).expect("freed");
+        }
+        let segment = |start: u32, length: u32| Segment {
+            sequence: SequenceId(1),
+            start: start as i32,
+            length: length as i32,
+            drafted: 0,
+        };
+        let batch = Batch::text(ids, vec![segment(0, length)]);
+        let mut logits = both.step(&batch, &[(1, length as i32)]);
+        // Each step reads the id that the one before chose.
+        for at in length..length + 24 {
+            let best = logits.iter().enumerate().max_by(|one, other| one.1.total_cmp(other.1));
+            let next = best.map_or(0, |(id, _)| id as u32);
+            let batch = Batch::text(vec![next], vec![segment(at, 1)]);
+            logits = both.step(&batch, &[(1, at as i32 + 1)]);
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! A step that is built while the step before it runs.
 //!
 //! A step in which each sequence has one row leaves all of its rows in the store. So the places of
-//! the next step's rows are known before anything is computed, and the ids that it reads can stay
-//! in the graph. The prepared step lies beside the store, as staged rows ([`KvStore::stage`]): any
-//! change of the store drops it.
+//! the next step's rows are known before anything is computed. The ids that it reads stay in the
+//! graph, or they come from a cell that is written when the prepared step is taken. The prepared step
+//! lies beside the store, as staged rows ([`KvStore::stage`]): any change of the store drops it.
 
 use crate::batch::{Forward, Wants};
 use crate::error::Result;
+use crate::id_cell::IdCell;
 use crate::kv::KvStore;
 use crate::sample::TokenSelection;
 use crate::segment::Segment;
@@ -18,6 +19,8 @@ pub struct PreparedStep {
     pub forward: Forward,
     /// Which tokens are chosen from it.
     pub selection: TokenSelection,
+    /// The ids that it reads, if they are not in the graph: [`take_prepared`] writes them.
+    pub ids: Option<IdCell>,
 }
 
 /// A prepared step, and the forward it was built for.
@@ -44,20 +47,29 @@ pub fn prepare_next(
 }
 
 /// The step that was prepared for exactly this forward, if the store has not changed since and
-/// `serves` accepts its choice of tokens. The caller runs it next: its rows are the store's from
-/// now on. A step that was prepared for anything else is dropped.
+/// `serves` accepts its choice of tokens. It reads `ids`, the ids of its rows, unless they are in its
+/// graph. The caller runs it next: its rows are the store's from now on. A step that was prepared
+/// for anything else is dropped.
+///
+/// # Errors
+/// The step has another number of rows than `ids`.
 pub fn take_prepared(
     kv: &mut KvStore,
     segments: &[Segment],
     wants: &Wants,
+    ids: &[u32],
     serves: impl FnOnce(&TokenSelection) -> bool,
-) -> Option<PreparedStep> {
+) -> Result<Option<PreparedStep>> {
     let taken = kv.take_staged(|prepared: &StagedStep| {
         prepared.segments == segments
             && prepared.wants == *wants
             && serves(&prepared.step.selection)
     });
-    taken.map(|prepared| prepared.step)
+    let Some(StagedStep { mut step, .. }) = taken else { return Ok(None) };
+    if let Some(cell) = step.ids.take() {
+        cell.write(ids)?;
+    }
+    Ok(Some(step))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Prepared steps, against attention by definition.
 
 use mlx_rs::transforms::eval;
+use mlx_rs::{Array, Dtype};
 
 use super::*;
 use crate::kv::AttentionParams;
@@ -44,6 +45,7 @@ fn graph(store: &mut KvStore, segments: &[Segment]) -> Result<PreparedStep> {
     Ok(PreparedStep {
         forward: Forward { logits, hidden_states: None, final_hidden: None },
         selection,
+        ids: None,
     })
 }
 
@@ -92,8 +94,8 @@ fn steps_prepared_one_ahead_return_what_they_return_in_turn() {
         assert!(make(&mut store, &next), "step {at}");
         check(current, own);
         let serves = |selection: &TokenSelection| selection.serve(&blocks(3));
-        let taken =
-            take_prepared(&mut store, &next, &wants(&next), serves).expect("it was made for this");
+        let taken = take_prepared(&mut store, &next, &wants(&next), &[], serves).expect("no cell");
+        let taken = taken.expect("it was made for this");
         assert!(!store.has_staged());
         now = (taken, next);
     }
@@ -116,7 +118,8 @@ fn a_prepared_step_for_another_forward_is_dropped_and_the_store_is_unchanged() {
         [(&one, wants(&one), true), (&both, other, true), (&both, wants(&both), false)]
     {
         assert!(make(&mut store, &both));
-        assert!(take_prepared(&mut store, segments, &wants, |_| serves).is_none(), "{wants:?}");
+        let taken = take_prepared(&mut store, segments, &wants, &[], |_| serves);
+        assert!(taken.expect("no cell").is_none(), "{wants:?}");
         assert!(!store.has_staged());
     }
     step(&mut store, &[(0, 1), (1, 3)]);
@@ -165,4 +168,36 @@ fn no_sequence_is_moved_to_prepare_a_step() {
     assert!(!make(&mut store, &both), "the first is at the end of its class");
     assert!(!store.has_staged());
     step(&mut store, &[(0, 1), (1, 1)]);
+}
+
+#[test]
+fn a_prepared_step_reads_the_ids_of_the_time_when_it_is_taken() {
+    let mut store = store(1);
+    step(&mut store, &[(0, 5)]);
+    let next = segments(&store, &[0]);
+    for ids in [[7u32], [9]] {
+        let build = |store: &mut KvStore| {
+            let cell = IdCell::new(1);
+            let mut step = graph(store, &next)?;
+            // A model whose logits depend on the id alone.
+            let id = cell.ids().as_dtype(Dtype::Float32)?.reshape(&[1, 1])?;
+            let places =
+                Array::from_slice(&(0..16).map(|at| at as f32).collect::<Vec<_>>(), &[1, 16]);
+            let logits = places.subtract(&id)?.abs()?.negative()?;
+            step.selection = TokenSelection::of(&logits, &blocks(1))?;
+            step.ids = Some(cell);
+            Ok(step)
+        };
+        assert!(prepare_next(&mut store, &next, &wants(&next), build).expect("made"));
+        let taken = take_prepared(&mut store, &next, &wants(&next), &ids, |_| true);
+        let taken = taken.expect("one row").expect("it was made for this");
+        let verdicts = taken.selection.verdicts(&blocks(1), &DraftedIds::OnHost(vec![]), &[]);
+        assert_eq!(verdicts.expect("choices")[0].choices[0].token, ids[0]);
+    }
+}
+
+#[test]
+fn ids_of_another_number_of_rows_are_refused() {
+    let error = IdCell::new(2).write(&[1]).expect_err("refused").to_string();
+    assert!(error.contains("expected 2 ids, found 1"), "{error}");
 }
