@@ -5,11 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every module, each after all that it may import.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 18] = [
     "error",
     "device",
+    "exact_lanes",
+    "id_cell",
     "info",
     "segment",
+    "testing",
     "load",
     "transfer",
     "hidden_states",

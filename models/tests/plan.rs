@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use paceline_models::testing::bounds::is_half;
 use paceline_models::{
     DeviceChoice, LayerKv, LoadOptions, Quantize, device, load_draft, load_target_with, plan_draft,
     plan_target,
@@ -47,7 +48,8 @@ fn a_loaded_model_takes_what_was_planned() {
         let layers = model.kv_layers();
         let growing = layers.iter().filter_map(LayerKv::growing);
         let row: i32 = growing.map(|layer| layer.n_kv * (layer.key_dim + layer.value_dim)).sum();
-        assert_eq!(plan.kv_position_bytes(), 4 * row as u64, "{name}");
+        let number = if is_half(model.dtype()) { 2 } else { 4 };
+        assert_eq!(plan.kv_position_bytes(), number * row as u64, "{name}");
         let recurrent = layers.iter().filter_map(|layer| match layer {
             LayerKv::Recurrent(sizes) => Some(*sizes),
             LayerKv::Growing(_) => None,
@@ -91,5 +93,29 @@ fn what_a_drafter_takes_is_planned_as_it_is_quantized() {
             planned.push(bytes);
         }
         assert!(planned.is_sorted_by(|more, fewer| more > fewer), "{name}: {planned:?}");
+    }
+}
+
+/// These tests once more in MLX's graph, and in that of a GPU (`paceline_models::testing`).
+#[cfg(any(debug_assertions, feature = "test-graph"))]
+mod graphs {
+    use paceline_models::testing::rerun::Rerun;
+
+    #[test]
+    #[ignore = "more: seconds"]
+    fn in_the_graph_of_mlx() {
+        // A drafter is quantized at load where the plan counts what nodes of our own can use.
+        let only = &["a_loaded_model_takes_what_was_planned"];
+        Rerun { graph: "mlx", only, skipped: &[], reruns: &[] }.run();
+    }
+
+    #[test]
+    #[ignore = "more: seconds"]
+    fn in_the_graph_of_a_gpu() {
+        let only = &[
+            "a_loaded_model_takes_what_was_planned",
+            "what_a_drafter_takes_is_planned_as_it_is_quantized",
+        ];
+        Rerun { graph: "gpu", only, skipped: &[], reruns: &[] }.run();
     }
 }

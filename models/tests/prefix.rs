@@ -62,3 +62,23 @@ fn logits_after_copied_pages_equal_those_of_the_original() {
     check("tests/golden/mtp-dense", 200);
     check("tests/golden/qwen3_5-tiny", 400);
 }
+
+/// These tests once more in MLX's graph, and in that of a GPU (`paceline_models::testing`).
+#[cfg(any(debug_assertions, feature = "test-graph"))]
+mod graphs {
+    use paceline_models::testing::rerun::Rerun;
+
+    #[test]
+    #[ignore = "more: seconds"]
+    fn in_the_graph_of_mlx() {
+        let only = &["logits_after_copied_pages_equal_those_of_the_original"];
+        Rerun { graph: "mlx", only, skipped: &[], reruns: &[] }.run();
+    }
+
+    #[test]
+    #[ignore = "more: seconds"]
+    fn in_the_graph_of_a_gpu() {
+        let only = &["logits_after_copied_pages_equal_those_of_the_original"];
+        Rerun { graph: "gpu", only, skipped: &[], reruns: &[] }.run();
+    }
+}

@@ -16,8 +16,10 @@ use crate::chains::{self, Rule, part, prefill, propose};
 use crate::pair::{Pair, floats, golden, read};
 use crate::prompt;
 
-/// Drafters and their targets. The dense head lies in its target's checkpoint.
-const PAIRS: [(&str, &str); 2] = [("mtp-dense", "mtp-dense"), ("mtp-moe", "mtp-moe-target")];
+/// A drafter and its target: the dense head lies in its target's checkpoint.
+const DENSE: (&str, &str) = ("mtp-dense", "mtp-dense");
+/// A head with experts, in a folder of its own.
+const EXPERTS: (&str, &str) = ("mtp-moe", "mtp-moe-target");
 
 #[test]
 fn a_dense_head_in_the_targets_checkpoint_follows_the_reference() {
@@ -31,38 +33,54 @@ fn a_head_with_experts_in_a_folder_of_its_own_follows_the_reference() {
 
 #[test]
 fn sessions_of_a_head_together_are_sessions_alone() {
-    for (name, target) in PAIRS {
-        chains::sessions_together_are_sessions_alone(name, target);
-    }
+    chains::sessions_together_are_sessions_alone(DENSE.0, DENSE.1);
+}
+
+#[test]
+fn sessions_of_a_head_with_experts_together_are_sessions_alone() {
+    chains::sessions_together_are_sessions_alone(EXPERTS.0, EXPERTS.1);
 }
 
 #[test]
 fn how_the_context_of_a_head_was_cut_does_not_matter() {
-    for (name, target) in PAIRS {
-        chains::how_the_context_was_cut_does_not_matter(name, target);
-    }
+    chains::how_the_context_was_cut_does_not_matter(DENSE.0, DENSE.1);
+}
+
+#[test]
+fn how_the_context_of_a_head_with_experts_was_cut_does_not_matter() {
+    chains::how_the_context_was_cut_does_not_matter(EXPERTS.0, EXPERTS.1);
 }
 
 #[test]
 fn a_session_of_a_head_may_begin_in_the_middle() {
-    for (name, target) in PAIRS {
-        chains::a_session_may_begin_in_the_middle(name, target);
-    }
+    chains::a_session_may_begin_in_the_middle(DENSE.0, DENSE.1);
+}
+
+#[test]
+fn a_session_of_a_head_with_experts_may_begin_in_the_middle() {
+    chains::a_session_may_begin_in_the_middle(EXPERTS.0, EXPERTS.1);
+}
+
+fn quantized_drafts_nearly_the_same((name, target): (&str, &str)) {
+    let share = |quantize| chains::quantized_share(&golden(name), target, quantize);
+    let found = [share(Quantize::Q8), share(Quantize::Q4)];
+    eprintln!("{name}: share of equal drafts, 8 and 4 bits: {found:?}");
+    assert!(found[0] >= 0.8 && found[1] >= 0.4, "{name}: {found:?}");
 }
 
 #[test]
 fn quantized_heads_draft_nearly_the_same() {
-    for (name, target) in PAIRS {
-        let share = |quantize| chains::quantized_share(&golden(name), target, quantize);
-        let found = [share(Quantize::Q8), share(Quantize::Q4)];
-        eprintln!("{name}: share of equal drafts, 8 and 4 bits: {found:?}");
-        assert!(found[0] >= 0.8 && found[1] >= 0.4, "{name}: {found:?}");
-    }
+    quantized_drafts_nearly_the_same(DENSE);
+}
+
+#[test]
+fn quantized_heads_with_experts_draft_nearly_the_same() {
+    quantized_drafts_nearly_the_same(EXPERTS);
 }
 
 #[test]
 fn a_head_reads_its_own_tensors_and_both_ends_of_its_target() {
-    for (name, target) in PAIRS {
+    for (name, target) in [DENSE, EXPERTS] {
         let plan = plan_draft(&golden(name), "mtp", Some(&golden(target)), Quantize::None)
             .expect("a plan");
         let info = &plan.info;
@@ -299,31 +317,39 @@ fn a_head_of_transformers_beside_a_model_of_mlx_is_refused_by_name() {
     assert_eq!(drafts(whole.path()), drafts(&golden("mtp-dense")));
 }
 
-#[test]
-fn a_reduced_head_proposes_its_first_ids_and_special_tokens_alone() {
-    for (name, target) in PAIRS {
-        let mut whole = chains::load(name, target);
-        let dir = |name: &str| golden(name);
-        for quantize in [Quantize::None, Quantize::Q8] {
-            let options = DraftOptions { quantize, draft_vocabulary: 30 };
-            let mut pair = Pair::load_with(&dir(target), &dir(name), options);
-            for session in 0..6 {
-                whole.open(session + 10 * quantize as u64);
-                pair.open(session);
-                let (read, rule) = (prompt(12, session as u32), Rule::at(1000.0, session));
-                let (bonus, rows) = prefill(&mut pair, session, &read, Rule::greedy());
-                let drafted = chains::draft(&mut pair, session, 0, &rows, rule.block(4, bonus));
-                assert!(drafted.iter().all(|id| *id < 30), "{name}: {drafted:?}");
-                // Where the whole head proposes one of these ids first, so does the reduced one.
-                let usual = Rule::greedy().block(2, bonus);
-                let alone = session + 10 * quantize as u64;
-                let expected = chains::draft(&mut whole, alone, 0, &rows, usual);
-                pair.open(session + 20);
-                let found = chains::draft(&mut pair, session + 20, 0, &rows, usual);
-                assert!(quantize != Quantize::None || expected[0] >= 30 || found == expected);
-            }
+/// A head of 30 ids proposes these alone, and of these what the whole head proposes.
+fn reduced_proposes_its_first_ids((name, target): (&str, &str)) {
+    let mut whole = chains::load(name, target);
+    let dir = |name: &str| golden(name);
+    for quantize in [Quantize::None, Quantize::Q8] {
+        let options = DraftOptions { quantize, draft_vocabulary: 30 };
+        let mut pair = Pair::load_with(&dir(target), &dir(name), options);
+        for session in 0..6 {
+            whole.open(session + 10 * quantize as u64);
+            pair.open(session);
+            let (read, rule) = (prompt(12, session as u32), Rule::at(1000.0, session));
+            let (bonus, rows) = prefill(&mut pair, session, &read, Rule::greedy());
+            let drafted = chains::draft(&mut pair, session, 0, &rows, rule.block(4, bonus));
+            assert!(drafted.iter().all(|id| *id < 30), "{name}: {drafted:?}");
+            // Where the whole head proposes one of these ids first, so does the reduced one.
+            let usual = Rule::greedy().block(2, bonus);
+            let alone = session + 10 * quantize as u64;
+            let expected = chains::draft(&mut whole, alone, 0, &rows, usual);
+            pair.open(session + 20);
+            let found = chains::draft(&mut pair, session + 20, 0, &rows, usual);
+            assert!(quantize != Quantize::None || expected[0] >= 30 || found == expected);
         }
     }
+}
+
+#[test]
+fn a_reduced_head_proposes_its_first_ids_and_special_tokens_alone() {
+    reduced_proposes_its_first_ids(DENSE);
+}
+
+#[test]
+fn a_reduced_head_with_experts_proposes_its_first_ids_and_special_tokens_alone() {
+    reduced_proposes_its_first_ids(EXPERTS);
 }
 
 /// The head with experts as a conversion quantizes it: by default to 4 bits, the projection to 8, the

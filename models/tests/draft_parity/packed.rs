@@ -4,6 +4,7 @@ use std::path::Path;
 
 use mlx_rs::ops::quantize;
 use mlx_rs::transforms::eval;
+use paceline_models::testing::{TestGraph, graph};
 use paceline_models::{Array, Dtype};
 use safetensors::tensor::{Dtype as Stored, SafeTensors, TensorView};
 
@@ -60,22 +61,29 @@ fn floats(view: &TensorView<'_>, shape: &[i32]) -> Array {
     Array::from_slice(&numbers, shape)
 }
 
-/// The three tensors of a module, its scales and biases in float16.
+/// The three tensors of a module. Scales and biases are float16, or bfloat16 in the graph of a GPU,
+/// which keeps them and whose drafters refuse `fc` in float16.
 fn pack(module: &str, matrix: &Array, bits: i32) -> Vec<Tensor> {
     let (packed, scales, biases) = quantize(matrix, GROUP, bits).expect("packs");
-    let half = |array: Array| array.as_dtype(Dtype::Float16).expect("lazy");
+    let (in_mlx, stored) = match graph() {
+        TestGraph::Gpu => (Dtype::Bfloat16, Stored::BF16),
+        _ => (Dtype::Float16, Stored::F16),
+    };
+    let half = |array: Array| array.as_dtype(in_mlx).expect("lazy");
     let (scales, biases) = (half(scales), half(biases));
     eval([&packed, &scales, &biases]).expect("evaluates");
     let shape = |array: &Array| array.shape().iter().map(|length| *length as usize).collect();
     let words: &[u32] = packed.try_as_slice().expect("words");
     let words = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let halves = |array: &Array| -> Vec<u8> {
-        let numbers: &[half::f16] = array.try_as_slice().expect("halves");
-        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+        let bits = array.view::<u16>().expect("a view of halves");
+        bits.eval().expect("evaluates");
+        let bits: &[u16] = bits.try_as_slice().expect("bits");
+        bits.iter().flat_map(|number| number.to_le_bytes()).collect()
     };
     vec![
         (format!("{module}.weight"), Stored::U32, shape(&packed), words),
-        (format!("{module}.scales"), Stored::F16, shape(&scales), halves(&scales)),
-        (format!("{module}.biases"), Stored::F16, shape(&biases), halves(&biases)),
+        (format!("{module}.scales"), stored, shape(&scales), halves(&scales)),
+        (format!("{module}.biases"), stored, shape(&biases), halves(&biases)),
     ]
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::transforms::eval;
+pub use paceline_models::testing::bounds::floats;
+use paceline_models::testing::bounds::{allowed, largest};
 use paceline_models::{
     Array, Batch, BlockRequest, DeviceChoice, DraftBatch, DraftOptions, DraftPart, Drafter,
     FeatureLayers, KvStore, Proposal, Quantize, Segment, SequenceId, Target, TokenDraft, Wants,
@@ -23,12 +25,6 @@ pub fn demo(name: &str) -> PathBuf {
 pub fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> T {
     let text = std::fs::read(path).expect("the golden file is in the repository");
     serde_json::from_slice(&text).expect("it has the fields named here")
-}
-
-pub fn floats(array: &Array) -> Vec<f32> {
-    let array = array.contiguous().expect("a copy");
-    eval([&array]).expect("evaluates");
-    array.try_as_slice::<f32>().expect("floats").to_vec()
 }
 
 /// Best id of each row (ties: lowest), and best minus second.
@@ -66,9 +62,17 @@ pub struct Pair {
     pub drafter: Box<dyn Drafter>,
     pub target_kv: KvStore,
     pub draft_kv: KvStore,
+    /// The largest logit of the target so far.
+    largest: f32,
 }
 
 impl Pair {
+    /// The margin below which another order of sums may choose another id: the reference's own, and
+    /// in a type of 16 bits what the bounds of two logits allow.
+    pub fn undecided(&self, reference: f32) -> f32 {
+        reference.max(2.0 * allowed(self.target.dtype(), &[self.largest], 0.0))
+    }
+
     pub fn load(target: &Path, drafter: &Path, quantize: Quantize) -> Self {
         Self::load_with(target, drafter, quantize.into())
     }
@@ -85,7 +89,7 @@ impl Pair {
             KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
         let room = drafter.info().context + drafter.info().block;
         let draft_kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), room).expect("made");
-        Self { target, drafter, target_kv, draft_kv }
+        Self { target, drafter, target_kv, draft_kv, largest: 0.0 }
     }
 
     /// A golden drafter, and the target that its golden file names.
@@ -146,7 +150,9 @@ impl Pair {
         let forward = forward.expect("a forward");
         let states = forward.hidden_states.expect("wanted").side_by_side().expect("lazy");
         eval([&states]).expect("evaluates");
-        (best(&forward.logits.expect("wanted")), states)
+        let logits = forward.logits.expect("wanted");
+        self.largest = self.largest.max(largest(&floats(&logits)));
+        (best(&logits), states)
     }
 
     /// Reads a prompt into the target: its choice behind the last row, and all states.

@@ -103,11 +103,12 @@ pub fn follow_reference(name: &str, rule_name: &str) {
             let drafts = pair.draft_tokens(&[part], std::slice::from_ref(&states));
             position += states.dim(0);
             assert_eq!(pair.draft_kv.length(SequenceId(session)), Some(position), "{what}");
-            left_out += compare(&drafts[0].ids, cycle, expected.undecided, &what);
+            let undecided = pair.undecided(expected.undecided);
+            left_out += compare(&drafts[0].ids, cycle, undecided, &what);
             compared += cycle.drafted.len();
             let rows = [&[bonus], &cycle.drafted[..]].concat();
             let (chosen, all) = pair.verified_rows(session, &rows, cycle.drafted.len());
-            let decided = cycle.target_margins.iter().all(|margin| *margin >= expected.undecided);
+            let decided = cycle.target_margins.iter().all(|margin| *margin >= undecided);
             if greedy && decided {
                 assert_eq!(ids(&chosen[..=cycle.accepted]), cycle.chosen, "{what}");
             }

@@ -4,6 +4,7 @@
 
 mod changed;
 mod families;
+mod graphs;
 mod hybrid;
 mod lanes;
 mod model;

@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use mlx_rs::transforms::eval;
 use paceline_models::sample::{RowRule, choose};
+use paceline_models::testing::bounds::{allowed, assert_within, follow, is_half, largest};
 use paceline_models::{
-    Array, Batch, DeviceChoice, FeatureLayers, KvStore, Segment, SequenceId, Target, Wants, device,
-    load_target,
+    Array, Batch, DeviceChoice, Dtype, FeatureLayers, KvStore, Segment, SequenceId, Target, Wants,
+    device, load_target,
 };
 use serde::Deserialize;
+
+pub use paceline_models::testing::bounds::floats;
 
 pub fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -43,21 +45,29 @@ pub fn segment(sequence: u64, start: usize, length: usize) -> Segment {
     }
 }
 
-pub fn floats(array: &Array) -> Vec<f32> {
-    eval([array]).expect("evaluates");
-    array
-        .contiguous()
-        .and_then(|array| {
-            array.eval()?;
-            Ok(array.try_as_slice::<f32>().expect("floats").to_vec())
-        })
-        .expect("contiguous")
-}
+/// Checkpoints of random weights that lose more of their logits in bfloat16 than the bound of the
+/// type: an independent implementation, mlx-lm 0.32.2 on MLX 0.32.2, computes them in their stored
+/// types, too, and its largest share of a logit off is named here. mlx-lm does not read
+/// `qwen3_5-tiny`, so that share is this project's own.
+const LOSSES: [(&str, f32); 10] = [
+    ("llama-tiny", 0.036),
+    ("llama-tiny-q4", 0.093),
+    ("llama-tiny-q8", 0.121),
+    ("qwen2-tiny-q4", 0.050),
+    ("qwen3-tiny-q4", 0.076),
+    ("qwen3-tiny-untied", 0.032),
+    ("qwen3-moe-tiny-q4", 0.034),
+    ("qwen3-moe-tiny-q8", 0.053),
+    ("qwen3_5-tiny-q4", 0.124),
+    ("qwen3_5-tiny", 0.046),
+];
 
-fn assert_close(what: &str, expected: &[f32], found: &[f32], tolerance: f32) {
-    assert_eq!(expected.len(), found.len(), "{what}");
-    let worst = expected.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(worst <= tolerance, "{what}: worst difference {worst}, allowed {tolerance}");
+/// How far numbers of a golden checkpoint may be off. In bfloat16 up to half more than the other
+/// implementation, if it loses more than the type's bound.
+fn allowed_of(name: &str, dtype: Dtype, expected: &[f32]) -> f32 {
+    let of_type = allowed(dtype, expected, 1e-3);
+    let loss = LOSSES.iter().find(|(of, _)| *of == name && dtype == Dtype::Bfloat16);
+    loss.map_or(of_type, |(_, loss)| of_type.max(1.5 * loss * largest(expected)))
 }
 
 pub fn greedy_rule(position: usize) -> RowRule<'static> {
@@ -109,29 +119,19 @@ fn check_prompts(name: &str, model: &dyn Target, expected: &Model) {
         kv.open(SequenceId(0)).expect("new");
         let batch = Batch::text(case.prompt.clone(), vec![segment(0, 0, case.prompt.len())]);
         let forward = model.forward(&batch, &mut kv, &wants).expect("a forward");
-        let what = format!("{name}, prompt of {}", case.prompt.len());
-        assert_close(
-            &format!("{what}: logits"),
-            &case.logits,
-            &floats(forward.logits.as_ref().expect("wanted")),
-            1e-3,
-        );
-        assert_close(
-            &format!("{what}: hidden states"),
-            &case.taps.concat(),
-            &floats(&forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy")),
-            1e-3,
-        );
+        let dtype = model.dtype();
+        let close = |of: &str, expected: &[f32], found: &[f32]| {
+            let what = format!("{name}, prompt of {}: {of}", case.prompt.len());
+            assert_within(&what, allowed_of(name, dtype, expected), expected, found);
+        };
+        close("logits", &case.logits, &floats(forward.logits.as_ref().expect("wanted")));
+        let states = forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy");
+        close("hidden states", &case.taps.concat(), &floats(&states));
         let hidden = floats(forward.final_hidden.as_ref().expect("wanted"));
-        assert_close(&format!("{what}: final hidden"), &case.final_hidden, &hidden, 1e-3);
-        let head =
-            model.head(&Array::from_slice(&hidden, &[1, model.info().hidden])).expect("a head");
-        assert_close(
-            &format!("{what}: head of the final hidden"),
-            &case.logits,
-            &floats(&head),
-            1e-3,
-        );
+        close("final hidden", &case.final_hidden, &hidden);
+        let hidden = Array::from_slice(&hidden, &[1, model.info().hidden]).as_dtype(dtype);
+        let head = model.head(&hidden.expect("the model's type")).expect("a head");
+        close("head of the final hidden", &case.logits, &floats(&head));
     }
 }
 
@@ -174,9 +174,21 @@ fn check_answers(name: &str, model: &dyn Target, expected: &Model) {
         if let Some(logits) = &forward.logits {
             let rules: Vec<_> =
                 ends.iter().map(|sequence| greedy_rule(ids[*sequence].len())).collect();
-            for (sequence, choice) in ends.iter().zip(choose(logits, &rules, &[]).expect("choices"))
-            {
-                ids[*sequence].push(choice.token);
+            let choices = choose(logits, &rules, &[]).expect("choices");
+            let numbers = floats(logits);
+            let rows = numbers.chunks(model.info().vocab as usize);
+            for ((sequence, choice), row) in ends.iter().zip(choices).zip(rows) {
+                let case = &expected.cases[*sequence];
+                let answered = ids[*sequence].len() - case.prompt.len();
+                let what = format!("{name}, prompt of {}, id {answered}", case.prompt.len());
+                // A half may choose the other of two near ids, after which every id is another.
+                ids[*sequence].push(match is_half(model.dtype()) {
+                    true => {
+                        let allowed = allowed_of(name, model.dtype(), row);
+                        follow(&what, allowed, row, case.greedy[answered])
+                    }
+                    false => choice.token,
+                });
             }
         }
         for segment in &segments {

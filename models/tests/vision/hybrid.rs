@@ -5,6 +5,7 @@ use half::bf16;
 use mlx_rs::Array;
 use mlx_rs::ops::quantize;
 use paceline_models::sample::{RowRule, choose};
+use paceline_models::testing::bounds::assert_same;
 use paceline_models::{
     LoadOptions, Positions, SequenceId, Target, Wants, load_target, plan_target,
 };
@@ -12,7 +13,7 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use crate::changed::{Tensor, Tensors, changed, unchanged};
-use crate::scene::{Golden, Scene, Sequence, floats, load, load_dir, worst};
+use crate::scene::{Case, Golden, Scene, Sequence, floats, load, load_dir, worst};
 use crate::{check_features, check_prompts, known, sequence};
 
 pub const DENSE: &str = "qwen3_5-vl-tiny";
@@ -27,15 +28,19 @@ fn features_equal_the_reference() {
 #[test]
 fn answers_to_images_equal_the_reference() {
     check_prompts(DENSE);
+}
+
+#[test]
+fn answers_of_experts_to_images_equal_the_reference() {
     check_prompts(EXPERTS);
 }
 
 /// Ids that each sequence decodes after its prompt.
 const MORE: usize = 8;
 
-/// Bits of all logits from which these sequences' ids are chosen, each sequence's one after another.
-/// Prompts are read `chunk` rows at a time, side by side.
-fn logit_bits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<Vec<u32>> {
+/// All logits from which these sequences' ids are chosen, each sequence's one after another. Prompts
+/// are read `chunk` rows at a time, side by side.
+fn all_logits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<Vec<f32>> {
     let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len() + MORE).collect();
     let mut scene = Scene::new(model, sequences);
     let mut all = vec![vec![]; ends.len()];
@@ -74,37 +79,49 @@ fn logit_bits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<V
         let numbers = floats(&logits);
         let by_row = numbers.chunks(model.info().vocab as usize);
         for ((at, numbers), choice) in choosing.iter().zip(by_row).zip(choices) {
-            all[*at].extend(numbers.iter().map(|number| number.to_bits()));
-            scene.sequences[*at].ids.push(choice.token);
+            all[*at].extend_from_slice(numbers);
+            scene.sequences[*at].choose(model.dtype(), numbers, choice.token);
         }
     }
 }
 
-/// Bits of [`logit_bits`] for the cases of a golden file.
-fn case_bits(model: &dyn Target, golden: &Golden, cases: &[usize], chunk: i32) -> Vec<Vec<u32>> {
+/// [`all_logits`] of the cases of a golden file.
+fn case_logits(model: &dyn Target, golden: &Golden, cases: &[usize], chunk: i32) -> Vec<Vec<f32>> {
     let known = known(model, golden);
     let one = |case: &usize| sequence(model, golden, &known, &golden.cases[*case]);
-    logit_bits(model, cases.iter().map(one).collect(), chunk)
+    all_logits(model, cases.iter().map(one).collect(), chunk)
+}
+
+fn check_chunks_and_neighbours(name: &str) {
+    let (model, golden) = load(name);
+    let every: Vec<usize> = (0..golden.cases.len()).collect();
+    let logits = |cases: &[usize], chunk| case_logits(&*model, &golden, cases, chunk);
+    let same = |what: &str, expected: &[f32], found: &[f32]| {
+        assert_same(&format!("{name}, {what}"), model.dtype(), expected, found)
+    };
+    let alone: Vec<Vec<f32>> = every.iter().flat_map(|case| logits(&[*case], 1000)).collect();
+    for case in &every {
+        let prompt = golden.cases[*case].prompt.len();
+        for chunk in [1, 7, 64] {
+            let what = format!("prompt of {prompt}, chunks of {chunk}");
+            same(&what, &alone[*case], &logits(&[*case], chunk)[0]);
+        }
+    }
+    for chunk in [5, 1000] {
+        for (expected, found) in alone.iter().zip(logits(&every, chunk)) {
+            same(&format!("together, chunks of {chunk}"), expected, &found);
+        }
+    }
 }
 
 #[test]
 fn chunks_of_any_size_and_neighbours_give_the_same_bits() {
-    for name in [DENSE, EXPERTS] {
-        let (model, golden) = load(name);
-        let every: Vec<usize> = (0..golden.cases.len()).collect();
-        let bits = |cases: &[usize], chunk| case_bits(&*model, &golden, cases, chunk);
-        let alone: Vec<Vec<u32>> = every.iter().flat_map(|case| bits(&[*case], 1000)).collect();
-        for case in &every {
-            let prompt = golden.cases[*case].prompt.len();
-            for chunk in [1, 7, 64] {
-                let found = bits(&[*case], chunk);
-                assert_eq!(found[0], alone[*case], "{name}, prompt of {prompt}, chunks of {chunk}");
-            }
-        }
-        for chunk in [5, 1000] {
-            assert_eq!(bits(&every, chunk), alone, "{name}, together, chunks of {chunk}");
-        }
-    }
+    check_chunks_and_neighbours(DENSE);
+}
+
+#[test]
+fn chunks_of_any_size_and_neighbours_of_experts_give_the_same_bits() {
+    check_chunks_and_neighbours(EXPERTS);
 }
 
 pub fn numbers(tensor: &Tensor) -> Vec<f32> {
@@ -170,11 +187,11 @@ pub fn to_mlx(all: &mut Tensors, patches: Patches) {
 fn the_layout_of_mlx_gives_the_bits_of_that_of_transformers() {
     let (original, golden) = load(DENSE);
     let cases = [1, 3];
-    let expected = case_bits(&*original, &golden, &cases, 1000);
+    let expected = case_logits(&*original, &golden, &cases, 1000);
     for patches in [Patches::ChannelsLast, Patches::ChannelsFirst] {
         let dir = changed(DENSE, |_| {}, |all| to_mlx(all, patches));
         let model = load_dir(dir.path());
-        assert_eq!(case_bits(&*model, &golden, &cases, 1000), expected);
+        assert_eq!(case_logits(&*model, &golden, &cases, 1000), expected);
     }
 }
 
@@ -246,7 +263,7 @@ fn without_tower(all: &mut Tensors) {
 fn a_checkpoint_without_a_tower_is_the_text_model_bit_by_bit() {
     let (seeing, golden) = load(DENSE);
     let text = golden.cases.iter().position(|case| case.images.is_empty()).expect("one of text");
-    let expected = case_bits(&*seeing, &golden, &[text], 1000);
+    let expected = case_logits(&*seeing, &golden, &[text], 1000);
     let no_sizes = |config: &mut Value| config["vision_config"] = Value::Null;
     // mlx-lm's conversions have the sizes and no tensors. Without sizes tensors are left unread.
     for dir in [changed(DENSE, |_| {}, without_tower), changed(DENSE, no_sizes, unchanged)] {
@@ -254,8 +271,9 @@ fn a_checkpoint_without_a_tower_is_the_text_model_bit_by_bit() {
         let model = load_dir(dir.path());
         assert!(model.vision().is_none() && !plan.has_vision);
         assert_eq!(plan.storage.disk_bytes(), model.info().weight_bytes);
-        let only = Sequence::of_text(&golden.cases[text].prompt);
-        assert_eq!(logit_bits(&*model, vec![only], 1000), expected);
+        let Case { prompt, greedy, .. } = &golden.cases[text];
+        let only = Sequence::of_text(prompt).along(greedy.clone());
+        assert_eq!(all_logits(&*model, vec![only], 1000), expected);
     }
     let plan = plan_target(&crate::scene::folder(DENSE), LoadOptions::default()).expect("a plan");
     assert!(seeing.vision().is_some() && plan.has_vision);

@@ -5,6 +5,7 @@
 mod broken;
 #[path = "../parity/changed.rs"]
 mod changed;
+mod graphs;
 mod hybrid;
 mod refused;
 mod scene;
@@ -12,8 +13,9 @@ mod text;
 
 use std::collections::HashMap;
 
+use paceline_models::testing::bounds::assert_close;
 use paceline_models::vision::{Features, ImagePixels};
-use paceline_models::{FeatureLayers, Target, Wants};
+use paceline_models::{Array, FeatureLayers, Target, Wants};
 use scene::{BIAS, Case, Golden, SCALE, Scene, Sequence, features, floats, load, worst};
 
 fn known(model: &dyn Target, golden: &Golden) -> HashMap<String, Features> {
@@ -29,7 +31,8 @@ fn sequence(
 ) -> Sequence {
     let shot = |name: &String| golden.images.iter().find(|shot| shot.name == *name).expect("drawn");
     let shots: Vec<_> = case.images.iter().map(shot).collect();
-    Sequence::new(&case.prompt, &shots, model.vision().expect("it sees"), known)
+    let seeing = Sequence::new(&case.prompt, &shots, model.vision().expect("it sees"), known);
+    seeing.along(case.greedy.clone())
 }
 
 fn check_features(name: &str) {
@@ -43,20 +46,20 @@ fn check_features(name: &str) {
             shot.rows * shot.columns / tower.info().merge.pow(2),
             "{what}"
         );
-        let off = worst(&shot.merged, &floats(&found.embeddings));
-        assert!(off < 1e-4, "{what}: features are off by {off}");
+        let dtype = found.embeddings.dtype();
+        let close = |what: &str, expected: &[f32], found: &Array| {
+            assert_close(what, dtype, expected, &floats(found), 1e-4)
+        };
+        close(&format!("{what}: features"), &shot.merged, &found.embeddings);
         assert_eq!(found.after_layer.len(), shot.deepstack.len(), "{what}");
         for (at, (expected, (layer, level))) in
             shot.deepstack.iter().zip(&found.after_layer).enumerate()
         {
-            let off = worst(expected, &floats(level));
-            assert!(
-                at == *layer && off < 1e-4,
-                "{what}: features for layer {layer} are off by {off}"
-            );
+            assert_eq!(at, *layer, "{what}");
+            close(&format!("{what}: features for layer {layer}"), expected, level);
         }
         let numbers = shot.merged.len() + shot.deepstack.iter().map(Vec::len).sum::<usize>();
-        assert_eq!(found.bytes(), numbers as u64 * 4, "{what}");
+        assert_eq!(found.bytes(), numbers as u64 * found.embeddings.item_size() as u64, "{what}");
         // However many blocks at a time: the same bits.
         for blocks in [2, 3, 100] {
             let at_once = shot.features(tower, blocks.min(tower.info().blocks));
@@ -88,14 +91,12 @@ fn check_prompts(name: &str) {
                 ..Wants::default()
             },
         );
-        let off = worst(&case.logits, &floats(forward.logits.as_ref().expect("wanted")));
-        assert!(off < 1e-3, "{what}: logits are off by {off}");
-        let states: Vec<f32> = case.taps.concat().concat();
-        let off = worst(
-            &states,
-            &floats(&forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy")),
-        );
-        assert!(off < 1e-3, "{what}: hidden states are off by {off}");
+        let close = |of: &str, expected: &[f32], found: &Array| {
+            assert_close(&format!("{what}: {of}"), model.dtype(), expected, &floats(found), 1e-3)
+        };
+        close("logits", &case.logits, forward.logits.as_ref().expect("wanted"));
+        let states = forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy");
+        close("hidden states", &case.taps.concat().concat(), &states);
 
         // Alone, and read in so that chunks end inside images: the same ids.
         for chunk in [1000, 7, 3] {
@@ -159,6 +160,7 @@ fn another_image_gives_other_features_and_another_answer() {
     let turned = features(tower, &turned, 1);
     assert!(worst(&shot.merged, &floats(&turned.embeddings)) > 0.1);
     known.insert(shot.name.clone(), turned);
-    let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
+    let free = sequence(&*model, &golden, &known, case).along(vec![]);
+    let mut scene = Scene::new(&*model, vec![free]);
     assert_ne!(scene.go_on(1000, case.greedy.len()), std::slice::from_ref(&case.greedy));
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use mlx_rs::transforms::eval;
 use paceline_models::sample::{RowRule, choose};
+use paceline_models::testing::bounds::{allowed, follow, is_half};
+pub use paceline_models::testing::bounds::{floats, worst};
 use paceline_models::vision::{Features, ImagePixels, ImagePlacement, Vision, positions};
 use paceline_models::{
-    Array, Batch, DeviceChoice, Forward, HiddenStates, KvStore, Override, Positions, Segment,
-    SequenceId, Target, Wants, device, load_target,
+    Array, Batch, DeviceChoice, Dtype, Forward, HiddenStates, KvStore, Override, Positions,
+    Segment, SequenceId, Target, Wants, device, load_target,
 };
 use serde::Deserialize;
 
@@ -94,32 +95,22 @@ pub fn load_dir(dir: &Path) -> Box<dyn Target> {
     load_target(dir, &mut |_, _| {}).expect("loads")
 }
 
-pub fn floats(array: &Array) -> Vec<f32> {
-    let whole = array.contiguous().expect("a copy");
-    eval([&whole]).expect("evaluates");
-    whole.try_as_slice::<f32>().expect("floats").to_vec()
-}
-
-pub fn worst(expected: &[f32], found: &[f32]) -> f32 {
-    assert_eq!(expected.len(), found.len());
-    expected
-        .iter()
-        .zip(found)
-        .map(|(a, b)| if a.is_finite() && b.is_finite() { (a - b).abs() } else { f32::INFINITY })
-        .fold(0.0, f32::max)
-}
-
 /// A sequence and its images.
 pub struct Sequence {
     pub ids: Vec<u32>,
     pub placed: Vec<ImagePlacement>,
     features: Vec<Features>,
+    /// Ids of a reference after the prompt, which a model of 16 bits goes on with: it may choose the
+    /// other of two near ids. Without them every model goes on with its own.
+    along: Vec<u32>,
+    prompt: usize,
 }
 
 impl Sequence {
     /// One without images.
     pub fn of_text(prompt: &[u32]) -> Self {
-        Self { ids: prompt.to_vec(), placed: vec![], features: vec![] }
+        let (ids, prompt) = (prompt.to_vec(), prompt.len());
+        Self { ids, placed: vec![], features: vec![], along: vec![], prompt }
     }
 
     pub fn new(
@@ -142,7 +133,21 @@ impl Sequence {
             placed.push(image);
         }
         let features = shots.iter().map(|shot| known[&shot.name].clone()).collect();
-        Self { ids: prompt.to_vec(), placed, features }
+        Self { placed, features, ..Self::of_text(prompt) }
+    }
+
+    /// The sequence with other ids of a reference; with none every model goes on freely.
+    pub fn along(self, ids: Vec<u32>) -> Self {
+        Self { along: ids, ..self }
+    }
+
+    /// Appends the id that a row of logits chooses.
+    pub fn choose(&mut self, dtype: Dtype, logits: &[f32], chosen: u32) {
+        let at = self.ids.len() - self.prompt;
+        let reference = self.along.get(at).filter(|_| is_half(dtype));
+        let follows =
+            |id: &u32| follow(&format!("id {at}"), allowed(dtype, logits, 0.0), logits, *id);
+        self.ids.push(reference.map_or(chosen, follows));
     }
 
     /// The rows `start..start + length`: their positions appended, and the images' parts among
@@ -253,10 +258,11 @@ impl<'a> Scene<'a> {
                 None => self.kv.evaluate().expect("evaluates"),
                 Some(logits) => {
                     let rules = vec![RowRule::greedy(&[], 0); ends.len()];
-                    for (at, choice) in
-                        ends.iter().zip(choose(logits, &rules, &[]).expect("choices"))
-                    {
-                        self.sequences[*at].ids.push(choice.token);
+                    let choices = choose(logits, &rules, &[]).expect("choices");
+                    let numbers = floats(logits);
+                    let rows = numbers.chunks(self.model.info().vocab as usize);
+                    for ((at, choice), row) in ends.iter().zip(choices).zip(rows) {
+                        self.sequences[*at].choose(self.model.dtype(), row, choice.token);
                     }
                 }
             }
