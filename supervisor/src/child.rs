@@ -250,6 +250,9 @@ impl Host for ProcessHost {
         // MLX's caches of CUDA's graphs and plans otherwise fail a step once they have missed twice
         // as often as they have places, counted from the start: in any long life.
         command.env("MLX_ENABLE_CACHE_THRASHING_CHECK", "0");
+        // On Metal, MLX's attention over many keys adds up parts. It would choose their number by
+        // the number of rows, so that a row's bits depended on the rows beside it (I1).
+        command.env("MLX_SDPA_BLOCKS", "64");
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(false);
         // SAFETY: setsid is async-signal-safe and nothing else runs between fork and exec. A
         // session of its own keeps the terminal's signals, and the end of our process group, away
@@ -405,7 +408,7 @@ mod tests {
     #[tokio::test]
     async fn a_target_gets_its_arguments_its_environment_and_a_session() {
         let temp = tempfile::tempdir().expect("a temporary directory");
-        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_SETTINGS $PACELINE_FLAGS $PACELINE_PINNED_TARGET $OPENBLAS_NUM_THREADS $MLX_ENABLE_CACHE_THRASHING_CHECK ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
+        let script = r#"echo "$@ $PACELINE_CONFIG $PACELINE_SETTINGS $PACELINE_FLAGS $PACELINE_PINNED_TARGET $OPENBLAS_NUM_THREADS $MLX_ENABLE_CACHE_THRASHING_CHECK $MLX_SDPA_BLOCKS ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
         let mut host = host(temp.path(), script);
         let pid = host.start(Epoch(4), Term(7), "").expect("started");
         let session =
@@ -415,7 +418,7 @@ mod tests {
         assert_eq!(end(&mut host).await, WorkerExit::Code(69));
         assert_eq!(
             host.last_words(),
-            "--epoch 4 --term 7 /etc/x.toml /etc/x.settings.toml flags /models/t 3 0 none\noops"
+            "--epoch 4 --term 7 /etc/x.toml /etc/x.settings.toml flags /models/t 3 0 64 none\noops"
         );
     }
 

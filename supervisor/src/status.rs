@@ -140,6 +140,8 @@ fn model(core: &Supervisor) -> Option<ModelStatus> {
         context_length: model.context_length.min(longest.positions),
         vocab_size: model.vocab_size,
         position_bytes: longest.bytes / u64::from(longest.positions.max(1)),
+        exact_lanes: model.exact_lanes,
+        logit_unit: model.logit_unit,
     })
 }
 

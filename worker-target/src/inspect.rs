@@ -6,7 +6,7 @@ use std::path::Path;
 
 use paceline_models::load::{CheckpointPlan, FormatUse, StoragePlan};
 use paceline_models::{
-    DraftPlan, LoadError, ModelError, Quantize, device, plan_draft, plan_target,
+    DraftPlan, LoadError, ModelError, Quantize, device, plan_draft, plan_target_on,
 };
 use paceline_process::checkpoints::name_of;
 use paceline_process::config::{Config, ConfigError, DrafterQuantize, MTP, TARGET_HEAD};
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::fit::{Fit, kv_store};
 use crate::load::{device_choice, load_options};
+use crate::machine::{Machine, UnknownMachine};
 
 /// Lengths of sequences of which the number that fits is shown, in positions: a short chat, and a
 /// long prompt.
@@ -33,12 +34,25 @@ enum InspectError {
     Model(#[from] LoadError),
     #[error("cannot plan the KV store")]
     Store(#[from] ModelError),
+    #[error(transparent)]
+    Machine(#[from] UnknownMachine),
 }
 
-/// Describes the model in `dir`, and whether the drafter in `drafter` goes with it.
-pub(crate) fn run(dir: &Path, drafter: Option<&Path>, config: Option<&Path>) -> Exit {
+/// What is described.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inspected<'a> {
+    /// The model's directory.
+    pub(crate) dir: &'a Path,
+    /// A drafter that may go with it.
+    pub(crate) drafter: Option<&'a Path>,
+    /// Name of the machine that is meant; `None` is this one.
+    pub(crate) machine: Option<&'a str>,
+}
+
+/// Prints the description, or why there is none.
+pub(crate) fn run(inspected: &Inspected<'_>, config: Option<&Path>) -> Exit {
     lifecycle::settle();
-    match describe(dir, drafter, config) {
+    match describe(inspected, config) {
         Ok(object) => {
             // A reader that is gone needs no answer.
             let _ = writeln!(std::io::stdout(), "{object}");
@@ -51,15 +65,17 @@ pub(crate) fn run(dir: &Path, drafter: Option<&Path>, config: Option<&Path>) -> 
     }
 }
 
-fn describe(
-    dir: &Path,
-    drafter: Option<&Path>,
-    config: Option<&Path>,
-) -> Result<Value, InspectError> {
+fn describe(inspected: &Inspected<'_>, config: Option<&Path>) -> Result<Value, InspectError> {
+    let Inspected { dir, drafter, machine } = *inspected;
     let Loaded { config, .. } = Loaded::find(config)?;
-    let on_gpu = device::choose(device_choice(&config))?;
-    let plan = plan_target(dir, load_options(&config))?;
-    let usable = platform::available_memory().map(device::usable_memory);
+    let machine = machine.map(Machine::named).transpose()?;
+    // The machines that have names compute on their GPUs.
+    let on_gpu = device::choose(device_choice(&config))? || machine.is_some();
+    let plan = plan_target_on(dir, load_options(&config), on_gpu)?;
+    let usable = match &machine {
+        Some(machine) => Some(machine.usable_bytes),
+        None => platform::available_memory().map(device::usable_memory),
+    };
     let fit = Fit::new(&plan, &config, usable)?;
     let refusal = fit.check().err().map(|error| error.to_string());
     let hello = hello(dir, &plan, &config);
@@ -72,9 +88,23 @@ fn describe(
             "usable_bytes": usable,
             "fits": refusal.is_none(),
             "reason": refusal,
+            "named": machine.map(|machine| named_object(&machine, &plan)),
         },
         "drafter": drafter.map(|drafter| drafter_object(drafter, dir, &config, &hello)),
     }))
+}
+
+/// What is known of a machine that was named, and the most tokens a second that its memory lets one
+/// stream have at its beginning.
+fn named_object(machine: &Machine, plan: &CheckpointPlan) -> Value {
+    json!({
+        "name": machine.name,
+        "memory_bytes": machine.memory_bytes,
+        "bandwidth_bytes_s": machine.bandwidth,
+        "gpu_generation": machine.generation,
+        "token_bytes": plan.token_bytes,
+        "most_tokens_s": machine.most_tokens_s(plan.token_bytes),
+    })
 }
 
 /// The hello that the target would send to a drafter at its attachment.
@@ -120,6 +150,8 @@ fn kv_object(plan: &CheckpointPlan, fit: &Fit) -> Result<Value, ModelError> {
         let (_, bytes) = classes.iter().find(|(longest, _)| *longest >= positions)?;
         fit.kv_budget?.checked_div(*bytes)
     };
+    let fits = |bytes: u64| fit.kv_budget.is_some_and(|budget| bytes <= budget);
+    let longest_context = classes.iter().rev().find(|(_, bytes)| fits(*bytes));
     let by_length: Vec<Value> = SEQUENCE_LENGTHS
         .iter()
         .filter_map(|length| Some(json!({ "positions": length, "sequences": fitting(*length)? })))
@@ -131,6 +163,7 @@ fn kv_object(plan: &CheckpointPlan, fit: &Fit) -> Result<Value, ModelError> {
         "shortest_sequence_bytes": fit.shortest,
         "longest_sequence_bytes": longest,
         "budget_bytes": fit.kv_budget,
+        "budget_context": fit.kv_budget.map(|_| longest_context.map_or(0, |(longest, _)| *longest)),
         "budget_positions": fit.kv_budget.and_then(positions),
         "budget_longest_sequences": fit.kv_budget.and_then(sequences),
     }))

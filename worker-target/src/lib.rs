@@ -19,6 +19,7 @@ mod image_files;
 mod inspect;
 mod load;
 mod loaded_model;
+mod machine;
 mod outlet;
 mod page_store;
 mod pass;

@@ -2,12 +2,13 @@
 
 use std::sync::OnceLock;
 
+use paceline_models::exact_lanes::{logit_unit, needs_exact_lanes, set_exact_lanes};
 use paceline_models::{
     DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, Target,
     TargetInfo, device, draft, load_target_with, plan_target,
 };
 use paceline_process::clock::unix_seconds;
-use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterFiles};
+use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterFiles, ExactLanes};
 use paceline_process::worker::WorkerContext;
 use paceline_process::{digest, platform};
 use paceline_target_core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
@@ -17,14 +18,12 @@ use paceline_vocabulary::report::KvClass;
 
 use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
-use crate::engine::{Engine, EngineParts};
+use crate::engine::{Engine, EngineParts, LaneForm, WiredState};
 use crate::fit::{DoesNotFit, Fit, KV_SHARE};
 use crate::grammar::Grammars;
 use crate::loaded_model::LoadedModel;
 use crate::page_store::PageStore;
 
-/// Most freed bytes that MLX may retain. Without a bound it retains most of the machine's memory.
-const MLX_CACHE_BYTES: u64 = 512 << 20;
 /// Share of the memory that is free after loading which MLX may fill: the machine should not swap
 /// for a step's intermediate results.
 const MLX_SHARE: f64 = 0.9;
@@ -101,7 +100,9 @@ pub(crate) fn load(
         .expect("a worker loads once");
     let pages = PageStore::new(&kv, config.kv.prefix_cache);
     let cost_file = CostFile::of(&config.target, &info.path);
-    let ledger = Ledger::new(budget, classes).with_tape_row_bytes(kv.tape_row_bytes());
+    let ledger = Ledger::new(budget, classes)
+        .with_tape_row_bytes(kv.tape_row_bytes())
+        .with_growth_row_bytes(kv.growth_row_bytes());
     let scheduler = Scheduler::new(ledger, config.target.max_sequences as usize)
         .with_longest_chunk_ms(config.target.prompt_chunk_ms);
     let scheduler = scheduler.with_tower(Tower::new(tower));
@@ -114,6 +115,8 @@ pub(crate) fn load(
         drafting,
         pages,
         cost_file,
+        wired: WiredState::new(config.target.wired, device::wire),
+        lanes: lane_form(config),
         progress: progress.clone(),
         pulse: pulse.clone(),
         clock: *clock,
@@ -133,6 +136,7 @@ fn loaded_model(
     LoadedModel {
         info: info.clone(),
         vision: model.vision().map(|vision| vision.info().clone()),
+        logit_unit: logit_unit(model.dtype()),
         patch_bytes: tower.feature_bytes + tower.pixel_bytes,
         name: config.model_name(),
         kv_classes: classes.iter().map(bytes).collect(),
@@ -148,7 +152,9 @@ fn loaded_model(
 fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> {
     let WorkerContext { config, progress, .. } = context;
     let on_gpu = device::choose(device_choice(config))?;
-    device::limit_cache(MLX_CACHE_BYTES);
+    set_exact_lanes(on_gpu && lane_form(config) == LaneForm::Exact);
+    // Without a bound MLX retains most of the machine's memory.
+    device::limit_cache(device::cache_bytes());
     let dir = config.model_dir()?;
     tracing::info!(model = %dir.display(), on_gpu, "loading");
     let options = load_options(config);
@@ -157,6 +163,22 @@ fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> 
     let usable = platform::available_memory().map(device::usable_memory);
     Fit::new(&plan, config, usable).map_err(StartError::Store)?.check()?;
     Ok(load_target_with(&dir, options, &mut |read, total| progress.set_load(read, total))?)
+}
+
+/// Whether this GPU's lanes are exact by the configuration.
+fn lane_form(config: &Config) -> LaneForm {
+    let has_drafter = !config.drafter_choices().is_empty();
+    exact_lanes_of(config.target.exact_lanes, needs_exact_lanes(), has_drafter)
+}
+
+/// Whether lanes are exact on a GPU that needs that or not, while a drafter is configured or not.
+fn exact_lanes_of(setting: ExactLanes, needs: bool, has_drafter: bool) -> LaneForm {
+    match setting {
+        ExactLanes::On => LaneForm::Exact,
+        ExactLanes::Auto if needs && has_drafter => LaneForm::Exact,
+        ExactLanes::Auto if needs => LaneForm::ExactOnceLinked,
+        ExactLanes::Auto | ExactLanes::Off => LaneForm::Fast,
+    }
 }
 
 /// The device that the configuration names.

@@ -12,6 +12,8 @@ pub(crate) struct LoadedModel {
     pub(crate) info: TargetInfo,
     /// Vision tower of the model; `None` if it has none.
     pub(crate) vision: Option<VisionInfo>,
+    /// Unit in which its logits are known; 0: that of float32.
+    pub(crate) logit_unit: f32,
     /// Bytes that a sequence holds for each patch of its images.
     pub(crate) patch_bytes: u64,
     pub(crate) name: String,

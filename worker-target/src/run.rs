@@ -13,7 +13,7 @@ use tonic::service::RoutesBuilder;
 
 use crate::engine::EngineCommand;
 use crate::image_files::ImageFiles;
-use crate::inspect;
+use crate::inspect::{self, Inspected};
 use crate::load::load;
 use crate::loaded_model::LoadedModel;
 use crate::serve::TargetService;
@@ -50,13 +50,18 @@ pub struct Args {
     /// With --inspect: whether the drafter in this directory goes with the model.
     #[arg(long, value_name = "DIR", requires = "inspect")]
     pub drafter: Option<PathBuf>,
+    /// With --inspect: what fits on this machine, as "M4 Pro 24 GB", and not on the present one.
+    #[arg(long, value_name = "NAME", requires = "inspect", conflicts_with = "drafter")]
+    pub machine: Option<String>,
 }
 
 /// Runs the worker to its end.
 pub fn run(args: &Args) -> Exit {
-    let Args { epoch, term, config, kv_percent, inspect, drafter } = args.clone();
+    let Args { epoch, term, config, kv_percent, inspect, drafter, machine } = args.clone();
     if let Some(dir) = inspect {
-        return inspect::run(&dir, drafter.as_deref(), config.as_deref());
+        let inspected =
+            Inspected { dir: &dir, drafter: drafter.as_deref(), machine: machine.as_deref() };
+        return inspect::run(&inspected, config.as_deref());
     }
     let (epoch, term) = (epoch.unwrap_or_default(), term.unwrap_or_default());
     let worker =

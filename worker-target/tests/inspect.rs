@@ -205,6 +205,46 @@ fn a_drafter_is_checked_as_at_its_attachment() {
 }
 
 #[test]
+fn a_machine_that_is_named_has_a_gpu_and_its_own_memory() {
+    let on = |dir: &Path, name: &str| {
+        let mut command = worker();
+        command.arg("--inspect").arg(dir).args(["--machine", name]);
+        command.output().expect("it starts")
+    };
+    let of = |dir: &Path, name: &str| -> Value {
+        let output = on(dir, name);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("one JSON object")
+    };
+    let demo = repository().join("demo/target");
+    let (mac, here) = (of(&demo, "M4 Pro 24 GB"), inspect(&demo, None));
+    assert_eq!((&mac["machine"]["device"], &mac["machine"]["fits"]), (&"gpu".into(), &true.into()));
+    assert_eq!(mac["machine"]["usable_bytes"], 16u64 << 30);
+    assert_eq!(here["machine"]["named"], Value::Null);
+    let number = |value: &Value| value.as_u64().expect("a number");
+    // A GPU keeps the types of the files.
+    assert_eq!(mac["model"]["memory_bytes"], mac["model"]["disk_bytes"]);
+    assert!(number(&here["model"]["memory_bytes"]) >= number(&mac["model"]["memory_bytes"]));
+    // Half of what the weights leave is for the KV.
+    let left = (16u64 << 30) - number(&mac["model"]["memory_bytes"]);
+    assert_eq!(number(&mac["kv"]["budget_bytes"]), left / 2);
+    assert_eq!(mac["kv"]["budget_context"], mac["model"]["context"], "so small a model fits whole");
+    let named = &mac["machine"]["named"];
+    let speed = 2.73e11 / named["token_bytes"].as_f64().expect("a number");
+    assert!((named["most_tokens_s"].as_f64().expect("a number") - speed).abs() < 1e-6 * speed);
+    assert!(number(&named["token_bytes"]) <= number(&mac["model"]["memory_bytes"]));
+    // Experts that a token does not go through are not read.
+    let experts = of(&golden("qwen3-moe-tiny"), "H100");
+    let read = number(&experts["machine"]["named"]["token_bytes"]);
+    assert!(read < number(&experts["model"]["memory_bytes"]) * 9 / 10, "{experts}");
+
+    let unknown = on(&demo, "Cray 1");
+    let words = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(69), "{words}");
+    assert!(words.contains("M4 Pro (24, 48 or 64 GB)") && words.contains("Cray 1"), "{words}");
+}
+
+#[test]
 fn a_drafters_memory_counts_its_quantization() {
     let demo = repository().join("demo");
     let memory = |quantize: &str| {

@@ -205,7 +205,7 @@ pub struct SpeculationBucket {
 }
 
 /// The model that a target serves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelInfo {
     /// Public name of the model.
     pub name: String,
@@ -221,6 +221,10 @@ pub struct ModelInfo {
     pub weight_bytes: u64,
     /// Whether it takes images.
     pub vision: bool,
+    /// Whether a row alone is computed by the kernels of blocks.
+    pub exact_lanes: bool,
+    /// Unit in which its logits are known; 0: that of float32.
+    pub logit_unit: f32,
 }
 
 /// The model that a drafter serves.

@@ -17,6 +17,30 @@ pub enum Device {
     Gpu,
 }
 
+/// Whether a plain step gives the bits that verification gives for the same row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExactLanes {
+    /// While a drafter is configured, on chips that differ otherwise.
+    #[default]
+    Auto,
+    /// Always, on every GPU.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Whether the memory of the GPU is wired, so that the system cannot page it out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WiredMemory {
+    /// Never.
+    #[default]
+    Off,
+    /// While requests run or wait, and for a minute after them.
+    Running,
+}
+
 /// The value of `target.saved_costs` that stands for the cache directory.
 pub const AUTO_COSTS: &str = "auto";
 /// Largest `target.max_sequences`. Each sequence has a stream of its own on the connection between
@@ -47,6 +71,14 @@ pub struct TargetConfig {
     /// the reading of prompts slower. 10 to 5,000. Default: 250, within which a cancellation is
     /// noticed.
     pub prompt_chunk_ms: u32,
+    /// Whether macOS keeps the GPU's memory from being paged out: the recommended working set, while
+    /// requests run or wait, and 60 s after them. Default: off, because wired memory of a process
+    /// that is killed may stay lost until the machine is started again. Elsewhere it does nothing.
+    pub wired: WiredMemory,
+    /// Whether a plain step on a GPU computes a row alone by the kernels of blocks, so that streams
+    /// have the same tokens with and without a drafter. Default: auto, where chips differ (Macs from
+    /// M3 on) and a drafter is configured. One stream is up to a quarter slower with it.
+    pub exact_lanes: ExactLanes,
     /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to
     /// [`MOST_SEQUENCES`]. Default: 32, up to which the cost of a step is measured by its number of
     /// sequences.
@@ -62,6 +94,8 @@ impl Default for TargetConfig {
             keep_quantized: true,
             saved_costs: AUTO_COSTS.into(),
             prompt_chunk_ms: 250,
+            wired: WiredMemory::default(),
+            exact_lanes: ExactLanes::default(),
             max_sequences: 32,
         }
     }

@@ -170,6 +170,8 @@ fn settings_without_effect_and_dangerous_ones_are_warned_about_by_name() {
     let warned = |text: &str| build(text, &[]).expect("accepted").warnings.join(" ");
     assert!(warned("[log]\nprompts = true\n").contains("log.prompts is on"));
     assert!(refusal("[target]\nprompt_chunk_ms = 9\n", &[]).contains("expected 10 to 5000"));
+    let refused = refusal("[target]\nwired = \"always\"\n", &[]);
+    assert!(refused.contains("wired") && refused.contains("`off` or `running`"), "{refused}");
     assert!(refusal("[limits]\ncontext_tokens = 1\n", &[]).contains("at least 2"));
     assert!(
         refusal("[limits]\nmax_images = 0\n", &[])
@@ -257,6 +259,8 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
         | "target.keep_quantized"
         | "target.max_sequences"
         | "target.prompt_chunk_ms"
+        | "target.wired"
+        | "target.exact_lanes"
         | "target.saved_costs" => (true, false),
         "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.hidden_window" => {
             (true, false)
@@ -293,7 +297,9 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
 fn changed(known: &toml::Table, section: &str, key: &str) -> Config {
     let mut values: Vec<toml::Value> = [true, false].map(toml::Value::from).to_vec();
     values.extend([toml::Value::from(77), toml::Value::from(0.25)]);
-    values.extend(["cpu", "lazy", "q4", "plain", "json", "hermes"].map(toml::Value::from));
+    values.extend(
+        ["cpu", "lazy", "q4", "plain", "json", "hermes", "running", "on"].map(toml::Value::from),
+    );
     let config = values.into_iter().find_map(|value| {
         let mut table = known.clone();
         table.get_mut(section)?.as_table_mut()?.insert(key.to_owned(), value);

@@ -131,7 +131,8 @@ same_fields! {
     }
     internal::KvClass = report::KvClass { positions, bytes }
     internal::ModelInfo = report::ModelInfo {
-        name, path, architecture, context_length, vocab_size, weight_bytes, vision,
+        name, path, architecture, context_length, vocab_size, weight_bytes, vision, exact_lanes,
+        logit_unit,
     }
     internal::DrafterInfo = report::DrafterInfo {
         name, path, kind, weight_bytes, block_size, images,

@@ -266,7 +266,8 @@ impl Drafting {
         plan.ask.iter().filter_map(request).collect()
     }
 
-    /// The embeddings of the bonus tokens, if the drafter takes them and the ring has room.
+    /// The embeddings of the bonus tokens, if the drafter takes them and the ring has room. A token
+    /// that no graph has chosen and embedded is embedded here, which waits for an evaluation.
     fn put_embeddings(
         &self,
         link: &mut DrafterLink,
@@ -276,10 +277,21 @@ impl Drafting {
         if requests.is_empty() || !link.welcome.embeddings {
             return Ok(None);
         }
-        let ids: Vec<u32> = requests.iter().map(|request| request.bonus_id).collect();
-        let rows = transfer::to_bytes(&model.embed(&ids)?)?;
+        let known = |request: &DraftRequest| {
+            let bonus = self.sessions.get(&SequenceKey(request.session))?.bonus.as_ref()?;
+            (bonus.id == request.bonus_id).then_some(bonus.row.as_slice())
+        };
+        let unknown = requests.iter().filter(|request| known(request).is_none());
+        let unknown: Vec<u32> = unknown.map(|request| request.bonus_id).collect();
+        let embedded = match unknown.is_empty() {
+            true => vec![],
+            false => transfer::to_bytes(&model.embed(&unknown)?)?,
+        };
         let (width, element) = (self.hello.hidden_size, self.hello.element);
-        Ok(link.end.put(requests.len() as u32, width, element, &rows)?)
+        let mut embedded = embedded.chunks(width as usize * element.bytes());
+        let row = |request| known(request).or_else(|| embedded.next()).unwrap_or_default();
+        let rows: Vec<&[u8]> = requests.iter().map(row).collect();
+        Ok(link.end.put_parts(requests.len() as u32, width, element, &rows)?)
     }
 
     /// Opens a round of these requests, if there are any; its number, else 0.

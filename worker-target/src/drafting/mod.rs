@@ -35,7 +35,7 @@ use paceline_vocabulary::report::LinkReport;
 use paceline_vocabulary::state::LinkPhase;
 
 use link::{DrafterLink, Handshake, LinkEnd, RequestTime};
-use session::{AwaitedDraft, DraftSession};
+use session::{AwaitedDraft, DraftSession, EmbeddedBonus};
 
 pub(crate) use draft::Proposed;
 pub(crate) use feed::FeedInputs;
@@ -358,6 +358,16 @@ impl Drafting {
         rows: Range<usize>,
     ) {
         self.session(key).window.write(position, |bytes| hidden_states.append(rows, bytes));
+    }
+
+    /// Whether the linked drafter takes the embeddings of bonus tokens.
+    pub(crate) fn takes_embeddings(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.welcome.embeddings)
+    }
+
+    /// The embedding of `id`, the bonus token of a sequence, from the graph that chose it.
+    pub(crate) fn embedded(&mut self, key: SequenceKey, id: u32, row: Vec<u8>) {
+        self.session(key).bonus = Some(EmbeddedBonus { id, row });
     }
 
     fn session(&mut self, key: SequenceKey) -> &mut DraftSession {

@@ -27,6 +27,16 @@ pub(super) struct DraftSession {
     /// The drafter has proposed tokens for the sequence.
     pub(super) has_proposed: bool,
     pub(super) proposed: Option<Proposed>,
+    /// The embedding of the last token that a step's graph chose.
+    pub(super) bonus: Option<EmbeddedBonus>,
+}
+
+/// The embedding of a token.
+#[derive(Debug)]
+pub(super) struct EmbeddedBonus {
+    pub(super) id: u32,
+    /// Its numbers, in the target's type.
+    pub(super) row: Vec<u8>,
 }
 
 impl DraftSession {
@@ -41,6 +51,7 @@ impl DraftSession {
             drafts_from: 0,
             has_proposed: false,
             proposed: None,
+            bonus: None,
         }
     }
 

@@ -1,8 +1,9 @@
 //! Fourth phase: hidden states to the drafter, proposals from it.
 
+use paceline_models::exact_lanes::set_exact_lanes;
 use paceline_target_core::SequenceKey;
 
-use super::Engine;
+use super::{Engine, LaneForm};
 use crate::drafting::{Border, DraftEvent, FeedInputs};
 
 impl Engine {
@@ -25,6 +26,10 @@ impl Engine {
     /// started again, is no better at a load where its drafts did not pay.
     fn follow_drafter(&mut self) {
         let Some(linked) = self.drafting.fingerprint() else { return };
+        if self.lanes == LaneForm::ExactOnceLinked {
+            self.lanes = LaneForm::Exact;
+            set_exact_lanes(true);
+        }
         if self.measured_drafter.as_deref() != Some(linked) {
             let linked = linked.to_owned();
             self.collect_costs();

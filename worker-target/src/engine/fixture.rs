@@ -50,6 +50,9 @@ pub(crate) trait Outputs {
         Ok(forward)
     }
 
+    /// Called before ids are embedded apart from a step's graph.
+    fn embeds(&self, _ids: usize) {}
+
     /// Called with the logits of drafted rows.
     fn head(&self, logits: Array) -> Result<Array, ModelError> {
         Ok(logits)
@@ -86,7 +89,12 @@ impl<O: Outputs> Target for WrappedTarget<O> {
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Array, ModelError> {
+        self.outputs.embeds(ids.len());
         self.model.embed(ids)
+    }
+
+    fn embed_chosen(&self, ids: &Array) -> Result<Array, ModelError> {
+        self.model.embed_chosen(ids)
     }
 
     fn head(&self, hidden: &Array) -> Result<Array, ModelError> {

@@ -56,9 +56,11 @@ impl Engine {
             (true, true) => Some(HANDSHAKE_INTERVAL),
             (true, false) => (!self.is_trimmed).then_some(TRIM_AFTER),
         };
-        let was_woken = inbox.wait(&self.drafting.poll_fds(), at_most);
+        let unwires_after = self.wired.rests(self.clock.now());
+        let wait = at_most.into_iter().chain(unwires_after).min();
+        let was_woken = inbox.wait(&self.drafting.poll_fds(), wait);
         self.mark_ns = monotonic_ns();
-        if !was_woken && at_most == Some(TRIM_AFTER) {
+        if !was_woken && wait == Some(TRIM_AFTER) && !self.is_trimmed {
             device::drop_cache();
             platform::give_back_freed_memory();
             self.is_trimmed = true;

@@ -30,6 +30,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod wired;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -52,6 +53,19 @@ use crate::page_store::PageStore;
 use crate::running::RunningRequest;
 pub(crate) use command::{EngineCommand, PermitChange};
 use requests::RequestEnd;
+pub(crate) use wired::WiredState;
+
+/// Whether a row alone is computed by the kernels of blocks
+/// ([`exact_lanes`](paceline_models::exact_lanes)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneForm {
+    /// It is not.
+    Fast,
+    /// It is, from the first link to a drafter on.
+    ExactOnceLinked,
+    /// It is.
+    Exact,
+}
 
 /// Parts of an engine.
 pub(crate) struct EngineParts {
@@ -61,6 +75,8 @@ pub(crate) struct EngineParts {
     pub(crate) drafting: Drafting,
     pub(crate) pages: PageStore,
     pub(crate) cost_file: CostFile,
+    pub(crate) wired: WiredState,
+    pub(crate) lanes: LaneForm,
     pub(crate) progress: Arc<Progress>,
     pub(crate) pulse: Pulse,
     pub(crate) clock: Clock,
@@ -105,6 +121,8 @@ pub(crate) struct Engine {
     /// Ranges of load and length in which speculation paid according to these figures.
     paying_ranges: Vec<bool>,
     cost_file: CostFile,
+    wired: WiredState,
+    lanes: LaneForm,
     /// Fingerprint of the drafter whose costs are measured.
     measured_drafter: Option<String>,
     /// When costs were saved last.
@@ -120,6 +138,8 @@ impl Engine {
             drafting,
             pages,
             cost_file,
+            wired,
+            lanes,
             progress,
             pulse,
             clock,
@@ -151,6 +171,8 @@ impl Engine {
             figures_at: None,
             paying_ranges: vec![],
             cost_file,
+            wired,
+            lanes,
             measured_drafter: None,
             saved_at: clock.now(),
         };
@@ -172,6 +194,7 @@ impl Engine {
         }
         self.end_all();
         self.save_costs();
+        self.wired.ends();
         !self.broken
     }
 
@@ -203,6 +226,9 @@ impl Engine {
     /// Computes the step: a slice of the vision tower, rows of sequences, or nothing but the wait
     /// for a draft. It is the only phase that takes long.
     fn run_work(&mut self, inbox: &mut Inbox<EngineCommand>, step: &Step) {
+        if !self.scheduler.is_empty() {
+            self.wired.works();
+        }
         match (step.tower, self.scheduler.waits_until()) {
             (Some(slice), _) => self.run_slice(slice),
             _ if !step.parts.is_empty() => self.run_step(step),

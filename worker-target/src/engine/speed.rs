@@ -10,10 +10,11 @@ use paceline_models::sample::{RowRule, SamplingRule, choose};
 use paceline_models::{Batch, Segment, SequenceId, Wants};
 use paceline_process::Clock;
 use paceline_process::clock::monotonic_ns;
+use paceline_process::config::WiredMemory;
 use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
 use paceline_vocabulary::Millis;
 
-use super::{Engine, EngineCommand, EngineParts, fixture};
+use super::{Engine, EngineCommand, EngineParts, LaneForm, WiredState, fixture};
 use crate::cost_file::CostFile;
 use crate::page_store::PageStore;
 
@@ -70,8 +71,19 @@ fn engine(inbox: Inbox<EngineCommand>, keeps_hidden: bool) {
     let scheduler = fixture::scheduler(&kv, &drafting);
     let pages = PageStore::new(&kv, true);
     let cost_file = CostFile::none();
-    let parts =
-        EngineParts { model, kv, scheduler, drafting, pages, cost_file, progress, pulse, clock };
+    let parts = EngineParts {
+        model,
+        kv,
+        scheduler,
+        drafting,
+        pages,
+        cost_file,
+        wired: WiredState::new(WiredMemory::Off, |_| {}),
+        lanes: LaneForm::Fast,
+        progress,
+        pulse,
+        clock,
+    };
     Engine::new(parts).run(inbox);
 }
 

@@ -1,6 +1,7 @@
 //! One forward of the target for all sequences of a step. Drafts are chosen and verified in the
 //! same graph, and the accepted rows stay in the store.
 
+mod bonus;
 mod drafts;
 mod rows;
 
@@ -8,7 +9,7 @@ use std::collections::HashMap;
 
 use paceline_models::sample::{DraftedIds, Logprobs, TokenSelection, VerifiedBlock};
 use paceline_models::{
-    Array, Forward, HiddenStates, KvStore, ModelError, PreparedStep, SequenceId, Target,
+    Array, Forward, HiddenStates, IdCell, KvStore, ModelError, PreparedStep, SequenceId, Target,
     prepare_next, take_prepared,
 };
 use paceline_target_core::{Chosen, Scheduler, SequenceKey, StepPart, Token};
@@ -16,6 +17,7 @@ use paceline_target_core::{Chosen, Scheduler, SequenceKey, StepPart, Token};
 use crate::drafting::Drafting;
 use crate::features::ImageFeatures;
 use crate::running::RunningRequest;
+use bonus::VerifiedStep;
 use rows::StepRows;
 
 /// Inputs of a step, which it does not change.
@@ -66,15 +68,13 @@ pub(crate) fn run(
     let mut is_next_prepared = false;
     match &selection {
         Some(selection) => {
-            let with: Vec<&Array> =
-                forward.hidden_states.iter().flat_map(HiddenStates::arrays).collect();
-            let next = if selection.in_graph() { rows.next(inputs) } else { None };
-            if let Some(next) = next
-                && let Some(ids) = selection.ids()?
-            {
+            let bonus = bonus::of_step(model, drafting, inputs, selection)?;
+            let hidden = forward.hidden_states.iter().flat_map(HiddenStates::arrays);
+            let with: Vec<&Array> = hidden.chain(&bonus).collect();
+            if let Some(next) = rows.next(inputs) {
                 selection.begin(&with)?;
                 is_next_prepared = true;
-                prepare_step(model, kv, inputs.parts, &next, &ids)?;
+                prepare_step(model, kv, inputs.parts, &next, selection)?;
             }
             let constraints = rows.blocks.iter().filter_map(|block| block.rule.constraint);
             let mut constraints = constraints.peekable();
@@ -84,6 +84,10 @@ pub(crate) fn run(
                 constraints.for_each(|constraint| drop(constraint.allowed(&[])));
             }
             let verdicts = selection.verdicts(&rows.blocks, &drafts, &with)?;
+            if let Some(bonus) = &bonus {
+                let step = VerifiedStep { selection, verdicts: &verdicts };
+                bonus::keep(drafting, inputs, &rows, step, bonus)?;
+            }
             for (key, verdict) in rows.keys.iter().zip(verdicts) {
                 outcome.add(*key, verdict);
             }
@@ -103,9 +107,9 @@ fn compute(
     rows: &StepRows<'_>,
     drafts: &DraftedIds,
 ) -> Result<Computed, ModelError> {
-    let prepared =
-        take_prepared(kv, &rows.segments, &rows.wants, |selection| selection.serve(&rows.blocks));
-    if let Some(PreparedStep { forward, selection }) = prepared {
+    let serves = |selection: &TokenSelection| selection.serve(&rows.blocks);
+    let prepared = take_prepared(kv, &rows.segments, &rows.wants, &rows.ids, serves)?;
+    if let Some(PreparedStep { forward, selection, .. }) = prepared {
         return Ok(Computed { forward, selection: Some(selection) });
     }
     let forward = model.forward(&rows.batch(drafts), kv, &rows.wants)?;
@@ -173,26 +177,33 @@ fn commit(
 }
 
 /// Builds the graph of the next step while this one runs. All of this step's rows stay, because
-/// none is drafted; `ids` are the tokens that it chooses.
+/// none is drafted. The graph reads the tokens that `selection` chooses: as a part of itself if they
+/// are chosen in the graph, else from a cell, because the host chooses them later.
 fn prepare_step(
     model: &dyn Target,
     kv: &mut KvStore,
     parts: &[StepPart],
     next: &StepRows<'_>,
-    ids: &Array,
+    selection: &TokenSelection,
 ) -> Result<(), ModelError> {
     for part in parts {
         kv.commit(SequenceId(part.key.0), (part.start + part.rows) as i32)?;
     }
+    let (chosen, cell) = match selection.ids()? {
+        Some(ids) => (ids, None),
+        None => {
+            let cell = IdCell::new(next.ids.len());
+            (cell.ids().clone(), Some(cell))
+        }
+    };
     prepare_next(kv, &next.segments, &next.wants, |kv| {
-        let forward =
-            model.forward(&next.batch(&DraftedIds::InGraph(ids.clone())), kv, &next.wants)?;
+        let forward = model.forward(&next.batch(&DraftedIds::InGraph(chosen)), kv, &next.wants)?;
         let logits = forward
             .logits
             .as_ref()
             .ok_or_else(|| ModelError::Batch("a plain step without logits".into()))?;
         let selection = TokenSelection::of(logits, &next.blocks)?;
-        Ok(PreparedStep { forward, selection })
+        Ok(PreparedStep { forward, selection, ids: cell })
     })?;
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::running::RunningRequest;
 #[derive(Debug, Default)]
 pub(super) struct StepRows<'a> {
     /// Ids; placeholders in rows whose id is drafted.
-    ids: Vec<u32>,
+    pub(super) ids: Vec<u32>,
     /// Rows whose id is drafted.
     drafted: Vec<i32>,
     pub(super) segments: Vec<Segment>,

@@ -13,16 +13,21 @@ use crate::engine::fixture::{self, Outputs, WrappedTarget};
 
 /// Counts forwards.
 #[derive(Default)]
-struct Counter(Cell<usize>);
+struct Counter {
+    all: Cell<usize>,
+    /// Those whose ids are not known yet: the graph of the next step, built while a step runs.
+    ahead: Cell<usize>,
+}
 
 impl Outputs for Counter {
     fn forward(
         &self,
-        _batch: &Batch,
+        batch: &Batch,
         _wants: &Wants,
         forward: Forward,
     ) -> Result<Forward, ModelError> {
-        self.0.set(self.0.get() + 1);
+        self.all.set(self.all.get() + 1);
+        self.ahead.set(self.ahead.get() + usize::from(batch.pending.is_some()));
         Ok(forward)
     }
 }
@@ -95,7 +100,7 @@ impl Run {
 
     /// Forwards so far.
     fn forwards(&self) -> usize {
-        self.model.outputs.0.get()
+        self.model.outputs.all.get()
     }
 
     /// Outputs that the next step wants for a drafter that reads hidden states of these layers.
@@ -167,19 +172,47 @@ fn a_plain_step_runs_the_graph_that_the_step_before_prepared() {
     assert_eq!(tokens, 80);
 }
 
+/// Requests whose tokens the graph chooses, and such whose tokens the host chooses.
+fn mixed() -> [(u32, SamplingRule); 3] {
+    let warm = SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY };
+    let penalized =
+        SamplingRule { top_p: 0.9, repetition_penalty: 1.2, frequency_penalty: 0.3, ..warm };
+    [(40, SamplingRule::GREEDY), (25, warm), (33, penalized)]
+}
+
 #[test]
-fn steps_that_choose_on_the_host_prepare_no_graph() {
-    let mut run = Run::new(&[
-        (10, SamplingRule::GREEDY),
-        (10, SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY }),
-    ]);
-    let mut steps = 0;
-    while !run.scheduler.is_empty() {
-        run.step();
-        steps += 1;
-        assert!(!run.kv.has_staged());
+fn steps_that_choose_on_the_host_prepare_the_next_graph_while_they_run() {
+    let warm = SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY };
+    for requests in [vec![(30, warm)], vec![(30, SamplingRule::GREEDY), (30, warm)]] {
+        let mut run = Run::new(&requests);
+        let (mut steps, mut taken) = (0, 0);
+        while !run.scheduler.is_empty() {
+            let was_staged = run.kv.has_staged();
+            let (all, ahead) = (run.forwards(), run.model.outputs.ahead.get());
+            run.step();
+            let ahead = run.model.outputs.ahead.get() - ahead;
+            assert_eq!(run.forwards() - all - ahead, usize::from(!was_staged), "step {steps}");
+            assert_eq!(ahead, usize::from(run.kv.has_staged()), "step {steps}");
+            (steps, taken) = (steps + 1, taken + usize::from(was_staged));
+        }
+        assert_eq!(run.forwards(), steps, "no graph was made in vain");
+        assert_eq!(taken, 28, "all of 29 plain steps but the first one were prepared");
     }
-    assert_eq!(run.forwards(), steps);
+}
+
+#[test]
+fn prepared_steps_choose_the_tokens_of_steps_that_were_not() {
+    for load in [fixture::load, fixture::load_hybrid] {
+        let prepared = Run::of(load(), &mixed()).answers();
+        let mut run = Run::of(load(), &mixed());
+        while !run.scheduler.is_empty() {
+            // Drops what the step before has prepared.
+            assert!(run.kv.take_staged::<()>(|()| true).is_none());
+            run.step();
+        }
+        assert_eq!(prepared, run.answers());
+        assert!(prepared.iter().map(Vec::len).eq([40, 25, 33]));
+    }
 }
 
 #[test]
@@ -190,7 +223,6 @@ fn a_target_with_states_runs_prepared_steps_and_answers_as_alone() {
         (33, SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY }),
     ];
     let of = |requests| Run::of(fixture::load_hybrid(), requests);
-    // The sampled one keeps the other two from being foreseen until it has ended.
     let together = of(&requests).answers();
     let mut greedy = of(&requests[..2]);
     let mut prepared = 0;
@@ -210,7 +242,6 @@ fn answers_equal_those_of_requests_that_run_alone() {
         (25, SamplingRule::GREEDY),
         (33, SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY }),
     ];
-    // The sampled one keeps the other two from being foreseen until it has ended.
     let together = Run::new(&requests).answers();
     let greedy = Run::new(&requests[..2]).answers();
     assert_eq!(together[..2], greedy[..]);

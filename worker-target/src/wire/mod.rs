@@ -4,6 +4,7 @@
 mod images;
 mod request;
 
+use paceline_models::exact_lanes::exact_lanes;
 use paceline_models::sample::Logprobs;
 use paceline_proto::internal::v1 as internal;
 use paceline_target_core::scheduler::ServedFigures;
@@ -81,5 +82,7 @@ pub(crate) fn model_info(loaded: &LoadedModel) -> internal::ModelInfo {
         vocab_size: loaded.info.vocab as u32,
         weight_bytes: loaded.info.weight_bytes,
         vision: loaded.vision.is_some(),
+        exact_lanes: exact_lanes(),
+        logit_unit: loaded.logit_unit,
     }
 }

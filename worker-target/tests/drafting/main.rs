@@ -4,6 +4,8 @@
 
 mod controller;
 mod faults;
+#[cfg(any(debug_assertions, feature = "test-graph"))]
+mod graphs;
 mod handover;
 mod hybrid;
 mod lifecycle;

@@ -14,6 +14,8 @@
 #![cfg(feature = "mlx")]
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
+#[cfg(any(debug_assertions, feature = "test-graph"))]
+mod graphs;
 mod house;
 mod plan;
 #[path = "../stage/mod.rs"]

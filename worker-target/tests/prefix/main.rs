@@ -1,6 +1,8 @@
 //! The prefix cache of the real worker: what it finds, what it never finds, and what it costs other
 //! requests.
 
+#[cfg(any(debug_assertions, feature = "test-graph"))]
+mod graphs;
 #[path = "../stage/mod.rs"]
 mod stage;
 mod states;

@@ -2,6 +2,8 @@
 //! is a pure function of the request (I1): other requests, chunks and the cache change no token. An
 //! image that cannot be used fails its own request and no other (I5).
 
+#[cfg(any(debug_assertions, feature = "test-graph"))]
+mod graphs;
 mod hybrid;
 mod requests;
 #[path = "../stage/mod.rs"]

@@ -35,6 +35,8 @@ fn model(model: internal::ModelInfo) -> ModelInfo {
         vocab_size: model.vocab_size,
         weight_bytes: model.weight_bytes,
         vision: model.vision,
+        exact_lanes: model.exact_lanes,
+        logit_unit: model.logit_unit,
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Faults {
     pub(super) rows: Option<Fault>,
     /// Added to all logits of drafts.
     pub(super) drafts: Option<f32>,
+    /// Ids that were embedded apart from a step's graph: no fault, but counted here.
+    pub(super) embedded: usize,
 }
 
 /// Outputs with the faults that a test sets.
@@ -55,6 +57,10 @@ impl Outputs for FaultyOutputs {
         }
         let added = Array::from_slice(&added, &[added.len() as i32, 1]);
         Ok(Forward { logits: Some(logits.add(&added)?), ..forward })
+    }
+
+    fn embeds(&self, ids: usize) {
+        self.0.lock().expect("not poisoned").embedded += ids;
     }
 
     fn head(&self, logits: Array) -> Result<Array, ModelError> {

@@ -1,5 +1,6 @@
 //! The engine with the demo target and a drafter that proposes what a test wants.
 
+mod bonus;
 mod draft_wait;
 mod faulty;
 mod faulty_target;

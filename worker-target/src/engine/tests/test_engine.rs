@@ -9,6 +9,7 @@ use paceline_models::Target;
 use paceline_models::sample::SamplingRule;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_process::Clock;
+use paceline_process::config::WiredMemory;
 use paceline_process::worker::{Mail, Progress, Pulse, mailbox};
 use paceline_proto::internal::v1::{Done, Stamp, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _};
@@ -23,7 +24,7 @@ use super::test_drafter::{Drafts, FEATURE_LAYERS, LONG, play};
 use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::engine::fixture::{self, WrappedTarget};
-use crate::engine::{Engine, EngineCommand, EngineParts};
+use crate::engine::{Engine, EngineCommand, EngineParts, LaneForm, WiredState};
 use crate::page_store::PageStore;
 
 /// Tokens of an answer.
@@ -82,6 +83,8 @@ pub(super) fn engine(
     let pages = PageStore::new(&kv, true);
     let clock = Clock::start();
     Engine::new(EngineParts {
+        wired: WiredState::new(WiredMemory::Off, |_| {}),
+        lanes: LaneForm::Fast,
         model,
         kv,
         scheduler,

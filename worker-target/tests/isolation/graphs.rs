@@ -1,0 +1,18 @@
+//! These tests once more in MLX's graph, and in that of a GPU (`paceline_models::testing`).
+
+use paceline_models::testing::rerun::Rerun;
+
+const RERUNS: [&str; 2] =
+    ["graphs::interleavings_in_the_graph_of_mlx", "graphs::interleavings_in_the_graph_of_a_gpu"];
+
+#[test]
+#[ignore = "more: a minute"]
+fn interleavings_in_the_graph_of_mlx() {
+    Rerun { graph: "mlx", only: &[], skipped: &[], reruns: &RERUNS }.run();
+}
+
+#[test]
+#[ignore = "more: a minute"]
+fn interleavings_in_the_graph_of_a_gpu() {
+    Rerun { graph: "gpu", only: &[], skipped: &[], reruns: &RERUNS }.run();
+}

@@ -1,0 +1,30 @@
+//! These tests once more in MLX's graph, and in that of a GPU (`paceline_models::testing`).
+
+use paceline_models::testing::rerun::{Reason, Rerun};
+
+const RERUNS: [&str; 2] =
+    ["graphs::images_in_the_graph_of_mlx", "graphs::images_in_the_graph_of_a_gpu"];
+
+/// Golden answers of float32, rows of another type, and bits of a prompt that is read again.
+const SKIPPED_OF_A_GPU: [(&str, Reason); 5] = [
+    ("a_preempted_sequence_recomputes_its_images", Reason::OwnGraphOnly),
+    ("answers_equal_the_reference_alone_and_in_a_batch", Reason::NoBoundIn16Bits),
+    ("drafts_after_images_change_no_token", Reason::Float32Drafter),
+    (
+        "hybrid::answers_of_a_target_with_states_equal_the_reference_alone_and_in_a_batch",
+        Reason::NoBoundIn16Bits,
+    ),
+    ("hybrid::drafts_after_images_change_no_token_of_a_target_with_states", Reason::Float32Drafter),
+];
+
+#[test]
+#[ignore = "more: a minute or two"]
+fn images_in_the_graph_of_mlx() {
+    Rerun { graph: "mlx", only: &[], skipped: &[], reruns: &RERUNS }.run();
+}
+
+#[test]
+#[ignore = "more: a minute or two"]
+fn images_in_the_graph_of_a_gpu() {
+    Rerun { graph: "gpu", only: &[], skipped: &SKIPPED_OF_A_GPU, reruns: &RERUNS }.run();
+}
