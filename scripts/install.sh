@@ -44,6 +44,11 @@ for file in "$mlx"/* "$mlx"/../../*.libs/*; do
         *.so | *.so.* | *.dylib | *.metallib) put 644 "$file" "$to/lib/paceline/${file##*/}" ;;
     esac
 done
+# libmlx for macOS 26.2 and later is linked to it, and looks for it beside itself alone.
+if [ "$(uname -s)" = Darwin ] && otool -L "$to/lib/paceline/libmlx.dylib" | grep -q libjaccl &&
+    [ ! -f "$to/lib/paceline/libjaccl.dylib" ]; then
+    die "expected libjaccl.dylib beside libmlx.dylib in $mlx, found none; empty MLX's cache (PACELINE_MLX_CACHE) and build again"
+fi
 if [ "${BUNDLE:-no}" = yes ] && [ "$(uname -s)" = Linux ]; then
     # With the run-time libraries of Fortran that it is linked to.
     for name in libopenblas.so libgfortran.so libquadmath.so; do

@@ -77,6 +77,15 @@ soak "10,500 interleavings of the target's batch" \
 # shellcheck disable=SC2086
 soak "10,000 random runs of states, and 10,000 of a model with recurrent layers" \
     cargo_test $LOCKED -p paceline-models --lib --test parity -- --ignored --nocapture ten_thousand
+# The graph of a process is chosen by the environment, in this profile with the feature alone.
+# shellcheck disable=SC2086
+soak "All golden checkpoints in the graph of MLX and in that of a GPU" \
+    cargo_test $LOCKED --release -p paceline-models --features test-graph --test parity --test draft_parity --test vision --test prefix --test plan -- \
+    --ignored --nocapture in_the_graph_of
+# shellcheck disable=SC2086
+soak "The target worker in the graph of MLX and in that of a GPU" \
+    cargo_test $LOCKED --release -p paceline-target --features test-graph --test drafting --test prefix --test vision -- \
+    --ignored --nocapture in_the_graph_of
 # shellcheck disable=SC2086
 soak "One stream through the batch engine against a bare loop" \
     cargo_test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
