@@ -133,6 +133,9 @@ fn commands_without_a_service_work_as_documented() {
     let (code, text) = at_home("paceline inspect Qwen/Qwen3-4B --drafter ./demo/drafter");
     assert_eq!(code, Some(0), "{text}");
     has(&text, &["drafter     dflash", "fits"]);
+    let (code, text) = at_home("paceline inspect Qwen/Qwen3-4B --machine 'M4 Pro 24 GB'");
+    assert_eq!(code, Some(0), "{text}");
+    has(&text, &["machine     M4 Pro 24 GB: 16.0 GiB can be used", "speed       at most"]);
     let (_, text) = at_home("paceline inspect Qwen/Qwen3-4B --drafter target");
     has(&text, &["drafter     does not fit"]);
 }

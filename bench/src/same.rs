@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use paceline_client::answer::Answer;
-use paceline_client::compare::{JudgedDifferences, first_difference};
+use paceline_client::compare::{JudgedDifferences, bound_in_words, first_difference};
 use paceline_client::prompts::Prompt;
 use serde::Serialize;
 
@@ -56,9 +56,10 @@ impl Counts {
             modes => {
                 let modes = modes.iter().map(|(mode, count)| format!("{count} {}", mode.word()));
                 format!(
-                    "{} differ; weighed: {} near-ties (margin below 1e-4), {} DIFFERENT",
+                    "{} differ; weighed: {} near-ties (margin below {}), {} DIFFERENT",
                     modes.collect::<Vec<_>>().join(", "),
                     judged.near_ties.len(),
+                    bound_in_words(judged.bound),
                     judged.differences.len()
                 )
             }

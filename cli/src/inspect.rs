@@ -39,6 +39,9 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     if let Some(drafter) = &drafter {
         command.args(["--drafter", drafter]);
     }
+    if let Some(machine) = &args.machine {
+        command.args(["--machine", machine]);
+    }
     command.envs(loaded.variables());
     let output = command
         .output()
@@ -96,15 +99,21 @@ fn text(object: &Value) -> String {
         states(kv),
         size(&kv["longest_sequence_bytes"]),
     );
+    let named = &machine["named"];
+    let whose = match named["name"].as_str() {
+        Some(name) => format!("{name}: {} can be used", size(&machine["usable_bytes"])),
+        None => format!("{} can be used now", size(&machine["usable_bytes"])),
+    };
     let _ = writeln!(
         text,
-        "machine     {} can be used now; KV budget {}: {} positions, or {} of the longest sequences",
-        size(&machine["usable_bytes"]),
+        "machine     {whose}; KV budget {}: {} positions, or {} of the longest sequences",
         size(&kv["budget_bytes"]),
         kv["budget_positions"],
         kv["budget_longest_sequences"],
     );
     text.push_str(&sequences_line(kv));
+    text.push_str(&longest_line(kv));
+    text.push_str(&speed_line(named));
     let _ = writeln!(text, "verdict     {}", verdict(machine));
     if !drafter.is_null() {
         let what = match drafter["kind"].as_str() {
@@ -114,6 +123,30 @@ fn text(object: &Value) -> String {
         let _ = writeln!(text, "drafter     {what}{}", verdict(drafter));
     }
     text
+}
+
+/// The longest sequence that fits the budget. Empty if none does.
+fn longest_line(kv: &Value) -> String {
+    match kv["budget_context"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(longest) => {
+            format!("longest     {longest} positions of one sequence fit the KV budget\n")
+        }
+    }
+}
+
+/// Most tokens a second that the memory of a machine that was named allows. Empty for this machine.
+fn speed_line(named: &Value) -> String {
+    let (Some(speed), Some(bandwidth)) =
+        (named["most_tokens_s"].as_f64(), named["bandwidth_bytes_s"].as_f64())
+    else {
+        return String::new();
+    };
+    format!(
+        "speed       at most {speed:.0} tokens/s of one stream without a drafter: each reads {} at {:.0} GB/s\n",
+        named["token_bytes"].as_u64().map_or_else(|| "unknown".to_owned(), bytes),
+        bandwidth / 1e9,
+    )
 }
 
 /// Text about the state bytes of a sequence, which do not depend on its length. Empty for a model
@@ -210,5 +243,27 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert!(!text.contains("x (252)"), "the default is everywhere else");
+        assert!(!text.contains("longest     ") && !text.contains("speed"), "{text}");
+    }
+
+    #[test]
+    fn a_machine_that_was_named_has_its_longest_context_and_a_bound_of_speed() {
+        let object = json!({
+            "model": {}, "formats": [], "drafter": null,
+            "kv": {"budget_bytes": 900u64 << 20, "budget_positions": 6_400,
+                "budget_longest_sequences": 0, "budget_context": 6_144},
+            "machine": {"device": "gpu", "usable_bytes": 16u64 << 30, "fits": true, "reason": null,
+                "named": {"name": "M4 Pro 24 GB", "memory_bytes": 24u64 << 30, "bandwidth_bytes_s": 2.73e11,
+                    "gpu_generation": 16, "token_bytes": 14u64 << 30, "most_tokens_s": 18.16}},
+        });
+        let text = text(&object);
+        for line in [
+            "machine     M4 Pro 24 GB: 16.0 GiB can be used; KV budget 900.0 MiB: 6400 positions",
+            "longest     6144 positions of one sequence fit the KV budget\n",
+            "speed       at most 18 tokens/s of one stream without a drafter: each reads 14.0 GiB at 273 GB/s\n",
+            "verdict     fits",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
     }
 }

@@ -4,13 +4,21 @@
 
 use std::fmt;
 
+use paceline_proto::v1::StatusResponse;
 use serde::Serialize;
 
 use crate::ask::Choice;
 use crate::prompts::Prompt;
 
-/// Margin below which the order of a floating-point sum may decide the token (I1).
+/// Margin below which the order of a floating-point sum may decide the token, if the model computes
+/// in float32 (I1).
 pub const NEAR_TIE: f32 = 1e-4;
+
+/// Margin below which a difference is a near-tie on the service of `status`: [`NEAR_TIE`], or the
+/// unit of the logits of a model in 16 bits, if that is more.
+pub fn near_tie_bound(status: &StatusResponse) -> f32 {
+    status.model.as_ref().map_or(0.0, |model| model.logit_unit).max(NEAR_TIE)
+}
 
 /// The first position where two streams of one request differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,9 +34,9 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Whether rounding explains it.
-    pub fn near_tie(&self) -> bool {
-        self.margin.is_some_and(|margin| margin < NEAR_TIE)
+    /// Whether rounding explains it, by a bound of [`near_tie_bound`].
+    pub fn near_tie(&self, bound: f32) -> bool {
+        self.margin.is_some_and(|margin| margin < bound)
     }
 }
 
@@ -61,19 +69,39 @@ impl fmt::Display for DifferencePlace {
     }
 }
 
+/// A bound of [`near_tie_bound`] as people read it.
+pub fn bound_in_words(bound: f32) -> String {
+    if bound < 1e-3 { format!("{bound:e}") } else { bound.to_string() }
+}
+
 /// Differences that were judged.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgedDifferences {
+    /// Margin below which a difference is a near-tie.
+    #[serde(rename = "near_tie_margin")]
+    pub bound: f32,
     /// Differences that rounding explains.
     pub near_ties: Vec<DifferencePlace>,
     /// Differences that nothing explains.
     pub differences: Vec<DifferencePlace>,
 }
 
+impl Default for JudgedDifferences {
+    fn default() -> Self {
+        Self { bound: NEAR_TIE, near_ties: vec![], differences: vec![] }
+    }
+}
+
 impl JudgedDifferences {
+    /// None yet, on the service of `status`.
+    pub fn of(status: &StatusResponse) -> Self {
+        Self { bound: near_tie_bound(status), ..Self::default() }
+    }
+
     /// Adds a difference between answers to a prompt.
     pub fn add(&mut self, prompt: &Prompt, choice: Choice, difference: Difference) {
-        let list = if difference.near_tie() { &mut self.near_ties } else { &mut self.differences };
+        let is_near = difference.near_tie(self.bound);
+        let list = if is_near { &mut self.near_ties } else { &mut self.differences };
         let (kind, prompt, choice) = (prompt.kind.clone(), prompt.index, choice.word());
         list.push(DifferencePlace { kind, prompt, choice, difference });
     }
@@ -106,6 +134,8 @@ pub fn weigh(plain: &[u32], other: &[u32], again: &[u32], margins: &[f32]) -> Di
 
 #[cfg(test)]
 mod tests {
+    use paceline_proto::v1::ModelStatus;
+
     use super::*;
 
     fn check(plain: &[u32], other: &[u32], expected: (usize, bool)) {
@@ -135,27 +165,40 @@ mod tests {
                 margin: Some(0.000_01)
             }
         );
-        assert!(near.near_tie());
+        assert!(near.near_tie(NEAR_TIE));
         let real = weigh(&[1, 2, 3], &[1, 2, 9], &[1, 2, 3], &margins);
-        assert_eq!((real.position, real.near_tie()), (2, false));
+        assert_eq!((real.position, real.near_tie(NEAR_TIE)), (2, false));
         assert!(
-            !weigh(&[1, 2, 3], &[9, 2, 3], &[1, 2, 3], &[NEAR_TIE]).near_tie(),
+            !weigh(&[1, 2, 3], &[9, 2, 3], &[1, 2, 3], &[NEAR_TIE]).near_tie(NEAR_TIE),
             "the bound itself is no near-tie"
         );
+    }
+
+    #[test]
+    fn a_model_in_16_bits_has_the_unit_of_its_logits_as_bound() {
+        let status = |logit_unit| StatusResponse {
+            model: Some(ModelStatus { logit_unit, ..ModelStatus::default() }),
+            ..StatusResponse::default()
+        };
+        assert_eq!(near_tie_bound(&StatusResponse::default()), NEAR_TIE);
+        assert_eq!(near_tie_bound(&status(0.0)), NEAR_TIE);
+        assert_eq!(near_tie_bound(&status(0.125)), 0.125);
+        let difference = weigh(&[1], &[2], &[1], &[0.1]);
+        assert!(difference.near_tie(0.125) && !difference.near_tie(NEAR_TIE));
     }
 
     #[test]
     fn a_stream_that_ended_alone_differs_where_it_ended() {
         let difference = weigh(&[1, 2, 3], &[1, 2], &[1, 2, 3], &[1.0, 1.0, 0.3]);
         assert_eq!(
-            (difference.plain_id, difference.other_id, difference.near_tie()),
+            (difference.plain_id, difference.other_id, difference.near_tie(NEAR_TIE)),
             (Some(3), None, false)
         );
         // The plain lane ended and the other went on: there is no margin of a token that was not
         // chosen.
         let difference = weigh(&[1, 2], &[1, 2, 3], &[1, 2], &[1.0, 0.000_01]);
         assert_eq!(
-            (difference.plain_id, difference.margin, difference.near_tie()),
+            (difference.plain_id, difference.margin, difference.near_tie(NEAR_TIE)),
             (None, None, false)
         );
     }
@@ -166,12 +209,12 @@ mod tests {
         let difference =
             weigh(&[1, 2, 3, 4], &[1, 2, 3, 9], &[1, 7, 8, 8], &[1.0, 0.000_02, 0.9, 0.9]);
         assert_eq!(
-            (difference.position, difference.margin, difference.near_tie()),
+            (difference.position, difference.margin, difference.near_tie(NEAR_TIE)),
             (3, Some(0.000_02), true)
         );
         // A later difference of the plain lane explains nothing.
         let difference =
             weigh(&[1, 2, 3, 4], &[1, 9, 3, 4], &[1, 2, 3, 7], &[1.0, 0.9, 0.9, 0.000_02]);
-        assert!(!difference.near_tie());
+        assert!(!difference.near_tie(NEAR_TIE));
     }
 }

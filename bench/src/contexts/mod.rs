@@ -15,7 +15,7 @@ mod row;
 
 use paceline_client::answer::Answer;
 use paceline_client::ask::Choice;
-use paceline_client::compare::weigh;
+use paceline_client::compare::{JudgedDifferences, weigh};
 use paceline_client::own_service::report::PrintedReport;
 use paceline_client::print::number;
 use paceline_client::prompts::Prompt;
@@ -193,6 +193,7 @@ impl ContextBench<'_> {
     /// more plain answer.
     async fn weighed(mut self, screen: &mut Screen) -> Result<Counts, Failure> {
         let (mut counts, suspects) = std::mem::take(&mut self.same).finish();
+        counts.judged = JudgedDifferences::of(&self.service.status);
         if !suspects.is_empty() {
             screen.note(&format!("{} answers differ between lanes: weighing them", suspects.len()));
         }

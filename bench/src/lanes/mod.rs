@@ -17,7 +17,7 @@ mod report;
 mod verdict;
 
 use paceline_client::ask::{Ask, Choice};
-use paceline_client::compare::weigh;
+use paceline_client::compare::{JudgedDifferences, weigh};
 use paceline_client::own_service::report::PrintedReport;
 use paceline_client::{Failure, Screen};
 use paceline_process::Clock;
@@ -178,6 +178,7 @@ impl LaneBench<'_> {
     /// more plain answer.
     async fn weighed(mut self, screen: &mut Screen) -> Result<Counts, Failure> {
         let (mut counts, suspects) = std::mem::take(&mut self.same).finish();
+        counts.judged = JudgedDifferences::of(&self.service.status);
         if !suspects.is_empty() {
             screen.note(&format!(
                 "{} answers differ from the first to their prompt: weighing them",

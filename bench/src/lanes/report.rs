@@ -326,7 +326,8 @@ lanes,json,1,routed,20,,,2,,,2000,,,500,,,120,,,600,,,,,,4,2,,
                 Difference { position: 3, plain_id: Some(8), other_id: None, margin: Some(margin) };
             DifferencePlace { kind: "code".into(), prompt: 1, choice: "greedy", difference }
         };
-        let near = JudgedDifferences { near_ties: vec![place(0.000_02)], differences: vec![] };
+        let near =
+            JudgedDifferences { near_ties: vec![place(0.000_02)], ..JudgedDifferences::default() };
         let same =
             |judged| Counts { different: vec![(Mode::Forced, 2)], judged, ..Counts::default() };
         let tied = LaneReport { same: same(near.clone()), ..report(500.0) };

@@ -3,7 +3,7 @@
 //! reached.
 //!
 //! [`plan`] which shapes, in which order │ [`ids`] prompts that no cache has │ [`load`] one
-//! measurement │ [`bandwidth`] of memory │ [`model`] bytes that a token reads │ [`row`] figures
+//! measurement │ [`bandwidth`] of memory │ [`device`] of the target │ [`model`] bytes that a token reads │ [`row`] figures
 //! over all runs │ [`report`] the table. This file has the order of the steps.
 //!
 //! Each prompt is sent twice. The first time no cache has any of it and the answer is one token:
@@ -12,6 +12,7 @@
 //! must give the same first token.
 
 mod bandwidth;
+mod device;
 mod ids;
 mod load;
 mod model;
@@ -21,7 +22,7 @@ mod row;
 
 use std::sync::Arc;
 
-use paceline_client::compare::weigh;
+use paceline_client::compare::{near_tie_bound, weigh};
 use paceline_client::own_service::report::PrintedReport;
 use paceline_client::{Failure, Screen};
 use paceline_process::Clock;
@@ -49,8 +50,15 @@ const MAX_JUDGED: usize = 20;
 /// Nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedReport, Failure> {
     let plan = TablePlan::from_args(args)?;
+    let on_gpu = plan.roofline && device::on_gpu(&plan.settings)?;
+    if on_gpu {
+        screen.note(
+            "--roofline: the target computes on a GPU, whose bandwidth is not measured; no bound is shown",
+        );
+    }
     // Before the service starts, because its KV takes a share of the free memory.
-    let memory = plan.roofline.then(Memory::take).transpose()?.map(Arc::new);
+    let measures = plan.roofline && !on_gpu;
+    let memory = measures.then(Memory::take).transpose()?.map(Arc::new);
     let work = async |service: &MeasuredService, screen: &mut Screen| {
         measure(&plan, memory, service, screen).await
     };
@@ -69,6 +77,7 @@ async fn measure(
         plan,
         shapes: &shapes,
         model: &model,
+        bound: near_tie_bound(&service.status),
         client: service.own.connect().await?,
         suspects: vec![],
     };
@@ -138,6 +147,8 @@ struct TableBench<'a> {
     plan: &'a TablePlan,
     shapes: &'a [Shape],
     model: &'a Model,
+    /// Margin below which a difference is a near-tie.
+    bound: f32,
     client: InferenceClient<Channel>,
     suspects: Vec<Suspect>,
 }
@@ -200,7 +211,8 @@ impl TableBench<'_> {
     /// The result of the comparison. Each difference is judged by the margin of one more answer.
     async fn weighed(self) -> Result<TableComparison, Failure> {
         let prompts = self.plan.runs * self.shapes.iter().map(|shape| shape.streams).sum::<usize>();
-        let mut same = TableComparison { prompts, ..TableComparison::default() };
+        let bound = self.bound;
+        let mut same = TableComparison { prompts, bound, ..TableComparison::default() };
         for Suspect { shape, prompt, first, other } in self.suspects {
             let prompts = [prompt];
             let load =
@@ -209,7 +221,7 @@ impl TableBench<'_> {
             let Some(again) = answers.first() else { continue };
             let difference =
                 weigh(first.as_slice(), other.as_slice(), &again.token_ids, &again.margins);
-            match difference.near_tie() {
+            match difference.near_tie(bound) {
                 true => same.near_ties += 1,
                 false => same.differences.push(Different { shape: self.shapes[shape], difference }),
             }

@@ -159,6 +159,7 @@ mod tests {
                 context_length: 99,
                 vocab_size: 10,
                 position_bytes: 8,
+                ..ModelStatus::default()
             }),
             memory: Some(MemoryStatus { target_bytes: 1_000, ..Default::default() }),
             ..Default::default()

@@ -1,6 +1,6 @@
 //! The report of the target alone: a table with explanations.
 
-use paceline_client::compare::Difference;
+use paceline_client::compare::{Difference, bound_in_words};
 use paceline_client::own_service::report::Report;
 use paceline_client::print::{Table, bytes, number};
 use serde::Serialize;
@@ -64,6 +64,9 @@ impl Memory {
 pub struct TableComparison {
     /// Prompts that were sent twice.
     pub prompts: usize,
+    /// Margin below which a difference is a near-tie.
+    #[serde(rename = "near_tie_margin")]
+    pub bound: f32,
     /// Differences that rounding explains.
     pub near_ties: usize,
     /// Differences that nothing explains.
@@ -111,10 +114,13 @@ impl Report for TableReport {
         if let Some(memory) = &self.memory {
             text.push_str(&self.bound(memory));
         }
-        let TableComparison { prompts, near_ties, differences } = &self.same;
+        let TableComparison { prompts, bound, near_ties, differences } = &self.same;
         let outcome = match (near_ties, differences.len()) {
             (0, 0) => "equal".to_owned(),
-            (near, real) => format!("{near} near-ties (margin below 1e-4), {real} DIFFERENT"),
+            (near, real) => {
+                let bound = bound_in_words(*bound);
+                format!("{near} near-ties (margin below {bound}), {real} DIFFERENT")
+            }
         };
         text.push_str(&format!(
             "identity: first tokens of {prompts} prompts, for the first time and again: {outcome}\n"
@@ -309,6 +315,7 @@ mod tests {
             Difference { position: 0, plain_id: Some(3), other_id: Some(4), margin: Some(0.5) };
         let same = TableComparison {
             prompts: 14,
+            bound: 0.125,
             near_ties: 1,
             differences: vec![Different { shape, difference }],
         };
@@ -318,7 +325,7 @@ mod tests {
                 && different.failures()[0].contains("found id 4")
         );
         assert!(
-            different.text().contains("1 near-ties (margin below 1e-4), 1 DIFFERENT"),
+            different.text().contains("1 near-ties (margin below 0.125), 1 DIFFERENT"),
             "{}",
             different.text()
         );

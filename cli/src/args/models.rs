@@ -20,6 +20,9 @@ pub struct InspectArgs {
     /// A drafter to check with it
     #[arg(long, value_name = "DIR|NAME|lookup|target")]
     pub drafter: Option<String>,
+    /// What fits on this machine, as "M4 Pro 24 GB" or H100, and not on the present one
+    #[arg(long, value_name = "NAME", conflicts_with = "drafter")]
+    pub machine: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -1,6 +1,7 @@
 //! The report of a run: a table, lines about identity and speed, and the verdict; or one JSON
 //! object with all figures.
 
+use paceline_client::compare::bound_in_words;
 use paceline_client::own_service::report::Report;
 use paceline_client::own_service::subject::Subject;
 use paceline_client::print::{Table, interval, number};
@@ -29,6 +30,8 @@ pub struct SelftestReport {
     pub sampled_tokens_per_cycle: Option<f64>,
     /// Whether the lanes gave the same tokens.
     pub identity: TokenComparison,
+    /// Whether a row alone was computed by the kernels of blocks (`target.exact_lanes`).
+    pub exact_lanes: bool,
     /// Drafts that came too late.
     pub late_drafts: u64,
     /// Answers without a draft although they asked for one: reason and number.
@@ -58,6 +61,9 @@ impl Report for SelftestReport {
         let mut text = table(&self.kinds, &self.all, self.subject.drafter.is_some());
         text.push('\n');
         text.push_str(&identity(&self.identity, self.subject.drafter.is_some()));
+        if self.exact_lanes {
+            text.push_str("exact lanes: a row alone is computed by the kernels of blocks\n");
+        }
         if let (Some(sampled), Some(greedy)) =
             (self.sampled_tokens_per_cycle, self.all.tokens_per_cycle)
         {
@@ -114,11 +120,12 @@ fn table(kinds: &[SelftestRow], all: &SelftestRow, drafter: bool) -> String {
 fn identity(identity: &TokenComparison, drafter: bool) -> String {
     let TokenComparison { streams, tokens, judged } = identity;
     let what = if drafter { "both lanes" } else { "the plain lane twice" };
+    let bound = bound_in_words(judged.bound);
     let outcome = match (judged.differences.len(), judged.near_ties.len()) {
         (0, 0) => "equal".to_owned(),
-        (0, near) => format!("equal but for {near} near-ties (margin below 1e-4)"),
+        (0, near) => format!("equal but for {near} near-ties (margin below {bound})"),
         (real, near) => {
-            format!("DIFFERENT in {real} streams, and {near} near-ties (margin below 1e-4)")
+            format!("DIFFERENT in {real} streams, and {near} near-ties (margin below {bound})")
         }
     };
     let places = judged.lines();
@@ -131,7 +138,7 @@ fn identity(identity: &TokenComparison, drafter: bool) -> String {
 mod tests {
     use super::super::figures::Spread;
     use super::*;
-    use paceline_client::compare::{Difference, DifferencePlace, JudgedDifferences};
+    use paceline_client::compare::{Difference, DifferencePlace, JudgedDifferences, NEAR_TIE};
     use paceline_client::own_service::subject::Model;
 
     fn report() -> SelftestReport {
@@ -177,6 +184,13 @@ Leave the drafter on.
     }
 
     #[test]
+    fn exact_lanes_are_named() {
+        let line = "equal\nexact lanes: a row alone";
+        assert!(SelftestReport { exact_lanes: true, ..report() }.text().contains(line));
+        assert!(!report().text().contains("exact lanes"));
+    }
+
+    #[test]
     fn without_a_drafter_the_table_has_one_lane() {
         let text = SelftestReport { subject: Subject::default(), ..report() }.text();
         assert!(text.starts_with("KIND   ANSWERS  PLAIN tok/s  TTFT ms\n"), "{text}");
@@ -206,6 +220,7 @@ Leave the drafter on.
             streams: 2,
             tokens: 20,
             judged: JudgedDifferences {
+                bound: NEAR_TIE,
                 near_ties: vec![place(near)],
                 differences: vec![place(real)],
             },

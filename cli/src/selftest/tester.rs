@@ -3,7 +3,7 @@
 
 use paceline_client::answer::Answer;
 use paceline_client::ask::{Ask, Choice};
-use paceline_client::compare::{first_difference, weigh};
+use paceline_client::compare::{JudgedDifferences, first_difference, weigh};
 use paceline_client::failure::SELFTEST;
 use paceline_client::own_service::OwnService;
 use paceline_client::own_service::subject::Subject;
@@ -55,7 +55,8 @@ impl Tester<'_> {
         self.screen
             .note(&format!("{} prompts, answers of up to {max_tokens} tokens", prompts.len()));
 
-        let mut identity = TokenComparison::default();
+        let judged = JudgedDifferences::of(status);
+        let mut identity = TokenComparison { judged, ..TokenComparison::default() };
         let mut pairs = Vec::new();
         for round in 0..ROUNDS {
             for (at, prompt) in prompts.iter().enumerate() {
@@ -125,6 +126,7 @@ impl Tester<'_> {
             kinds,
             all,
             identity,
+            exact_lanes: after.model.as_ref().is_some_and(|model| model.exact_lanes),
             late_drafts: late(after).saturating_sub(late(before)),
             undrafted,
             sampled_tokens_per_cycle: None,

@@ -81,7 +81,8 @@ pub fn object(status: &StatusResponse) -> Value {
         "memory": routing::memory_object(&status.memory.unwrap_or_default()),
         "model": status.model.as_ref().map(|model| json!({
             "name": model.name, "context_length": model.context_length, "vocab_size": model.vocab_size,
-            "position_bytes": model.position_bytes,
+            "position_bytes": model.position_bytes, "exact_lanes": model.exact_lanes,
+            "logit_unit": model.logit_unit,
         })),
         "refused_drafters": status.refused_drafters.iter().map(|refused| json!({
             "model": refused.model, "reason": refused.reason,
@@ -155,7 +156,17 @@ pub fn table(status: &StatusResponse) -> String {
         &status.routing.clone().unwrap_or_default(),
         &status.memory.unwrap_or_default(),
     );
-    format!("{}{figures}{routing}{reasons}", aligned(&rows))
+    format!("{}{figures}{}{routing}{reasons}", aligned(&rows), lanes(status))
+}
+
+/// A line where lanes are exact.
+fn lanes(status: &StatusResponse) -> &'static str {
+    match &status.model {
+        Some(model) if model.exact_lanes => {
+            "lanes: exact; a row alone is computed by the kernels of blocks\n"
+        }
+        _ => "",
+    }
 }
 
 /// Line of a KV budget that is reduced.
@@ -311,9 +322,17 @@ mod tests {
             context_length: 4_096,
             vocab_size: 10,
             position_bytes: 8_192,
+            exact_lanes: true,
+            logit_unit: 0.125,
         };
-        let known = super::object(&StatusResponse { model: Some(model), ..snapshot() });
-        assert_eq!(keys(&known["model"]), "name context_length vocab_size position_bytes");
+        let exact = StatusResponse { model: Some(model), ..snapshot() };
+        assert!(table(&exact).contains("lanes: exact; "), "{}", table(&exact));
+        assert!(!table(&snapshot()).contains("lanes: "));
+        let known = super::object(&exact);
+        assert_eq!(
+            keys(&known["model"]),
+            "name context_length vocab_size position_bytes exact_lanes logit_unit"
+        );
     }
 
     #[test]
