@@ -77,7 +77,8 @@ pub struct TargetConfig {
     pub wired: WiredMemory,
     /// Whether a plain step on a GPU computes a row alone by the kernels of blocks, so that streams
     /// have the same tokens with and without a drafter. Default: auto, where chips differ (Macs from
-    /// M3 on) and a drafter is configured. One stream is up to a quarter slower with it.
+    /// M3 on) and a drafter is configured. Two rows should take up to a quarter longer than one; no
+    /// Mac was measured.
     pub exact_lanes: ExactLanes,
     /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to
     /// [`MOST_SEQUENCES`]. Default: 32, up to which the cost of a step is measured by its number of

@@ -366,8 +366,12 @@ impl Drafting {
     }
 
     /// The embedding of `id`, the bonus token of a sequence, from the graph that chose it.
-    pub(crate) fn embedded(&mut self, key: SequenceKey, id: u32, row: Vec<u8>) {
-        self.session(key).bonus = Some(EmbeddedBonus { id, row });
+    pub(crate) fn embedded(&mut self, key: SequenceKey, id: u32, row: &[u8]) {
+        let bonus = self.session(key).bonus.get_or_insert_with(EmbeddedBonus::default);
+        bonus.id = id;
+        // In the memory of the row before.
+        bonus.row.clear();
+        bonus.row.extend_from_slice(row);
     }
 
     fn session(&mut self, key: SequenceKey) -> &mut DraftSession {

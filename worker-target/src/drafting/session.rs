@@ -32,7 +32,7 @@ pub(super) struct DraftSession {
 }
 
 /// The embedding of a token.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct EmbeddedBonus {
     pub(super) id: u32,
     /// Its numbers, in the target's type.

@@ -53,7 +53,7 @@ pub(super) fn keep(
             && step.selection.chooses_in_graph(block)
         {
             let row = first_row + verdict.choices.len() - 1;
-            drafting.embedded(*key, bonus.token, bytes[row * width..][..width].to_vec());
+            drafting.embedded(*key, bonus.token, &bytes[row * width..][..width]);
         }
         first_row += 1 + block.drafted;
     }
