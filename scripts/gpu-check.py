@@ -3,18 +3,21 @@
 
     gpu-check.py --binaries DIR [--out DIR] [--models DIR] [--steps NAMES] [--tiny] [--device gpu|cpu] [--minutes 12]
 
-Steps: machine, models, selftest, ids, drafts, widths, widths4, stream, recurrent, sweep. Random models are made in --models (8B in bfloat16
-and in 4 bits, a Qwen3.5-shaped 4B; 31 GB), or taken from there. --tiny takes tiny ones, to try the script itself where there is no GPU.
+Steps: machine, models, selftest, ids, drafts, widths, widths4, stream, pairs, recurrent, mlx_lm, sweep. Random models are made in --models (8B in
+bfloat16 and in 4 bits, a Qwen3.5-shaped 4B, a small drafter; 31 GB), or taken from there. mlx_lm needs that package in this Python. --tiny takes tiny ones, to try the script itself where there is no GPU.
 Results are written after each step. Needs Python's standard library alone.
 """
 import argparse, json, os, pathlib, platform, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Seconds of each step.
-LIMITS = dict(machine=20, models=150, selftest=120, ids=150, drafts=100, widths=150, widths4=120, stream=110, recurrent=90, sweep=150)
+LIMITS = dict(machine=20, models=150, selftest=120, ids=150, drafts=100, widths=150, widths4=120, stream=110, pairs=120, recurrent=90, mlx_lm=120,
+              sweep=150)
 # Of sampled answers: what the generation_config.json of Qwen's models asks for.
 SAMPLED = ["--temperature", "0.7", "--top-p", "0.8", "--top-k", "20"]
 KINDS = ["json", "code", "prose"]
+# Random models: family, size, format.
+MODELS = {"bf16": ("qwen3", "8b", "bf16"), "q4": ("qwen3", "8b", "q4"), "hybrid": ("qwen3_5", "4b", "bf16"), "drafter": ("qwen3", "100m", "bf16")}
 
 
 class StepFailed(Exception):
@@ -180,12 +183,14 @@ def machine(check):
 
 def model(check, name):
     """Where a random model is; made if need be."""
-    sizes = {"bf16": ("qwen3", "8b", "bf16"), "q4": ("qwen3", "8b", "q4"), "hybrid": ("qwen3_5", "4b", "bf16")}
-    family, size, form = sizes[name]
+    family, size, form = MODELS[name]
     place = check.options.models / (f"{name}-tiny" if check.options.tiny else name)
     if not (place / "made").exists():
         made = [sys.executable, str(ROOT / "scripts/random-checkpoint.py"), str(place), "--family", family, "--size",
                 "tiny" if check.options.tiny else size, "--format", form]
+        # Drafts of them are right; a drafter has the vocabulary of its target.
+        if family == "qwen3":
+            made += ["--repeats", "--vocabulary", "8192" if check.options.tiny else "151936"]
         check.run(made)
         (place / "made").touch()
     return place
@@ -193,7 +198,7 @@ def model(check, name):
 
 def models(check):
     began, found = time.monotonic(), {}
-    for name in ("bf16", "q4", "hybrid"):
+    for name in MODELS:
         model(check, name)
         found[name] = round(time.monotonic() - began, 1)
     return found
@@ -328,8 +333,69 @@ def stream(check):
     return found | {"bytes_a_token": weights - unread}
 
 
-STEPS = dict(machine=machine, models=models, selftest=selftest, ids=ids, drafts=drafts, widths=widths, widths4=widths4, stream=stream,
-             recurrent=recurrent, sweep=sweep)
+def pairs(check):
+    """Answers of the 8B models of which three tokens a cycle are drafted right: by lookup, and by a small model."""
+    tokens, found = ("32" if check.options.tiny else "256"), {}
+    ask = ["--prompt", "Write.", "--max-tokens", tokens, "--ignore-eos", "--temperature", "0", "--route"]
+    for name in ("bf16", "q4"):
+        settings = {"PACELINE_TARGET__MODEL": str(model(check, name)), "PACELINE_DRAFTER__MODEL": "lookup", "PACELINE_DRAFTER__MAX_TOKENS": "3"}
+        with Service(check, check.options.device, **settings) as service:
+            for drafter in ("lookup", str(model(check, "drafter"))):
+                if drafter != "lookup":
+                    service.ask("drafter", "swap", "--model", drafter)
+                answers = {lane: [service.generate(*ask, lane) for _ in range(3)] for lane in ("plain", "speculative", "auto")}
+                # The first of each compiles kernels.
+                speeds = {lane: [speed(answer) for answer in each[1:] if speed(answer)] for lane, each in answers.items()}
+                cell = {lane: statistics.median(each) if each else None for lane, each in speeds.items()}
+                last = answers["speculative"][-1]["speculation"]
+                found[f"{name}, {'lookup' if drafter == 'lookup' else 'a small model'}"] = cell | {
+                    "tokens_a_cycle": 1 + last["accepted"] / last["cycles"] if last["cycles"] else None,
+                    "equal": all(answer["token_ids"] == answers["plain"][0]["token_ids"] for each in answers.values() for answer in each)}
+    return found
+
+
+MLX_LM = """
+import json, sys, time
+from pathlib import Path
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+positions, steps = int(sys.argv[2]), int(sys.argv[3])
+own = json.loads((Path(sys.argv[1]) / "config.json").read_text())
+changed = {"model_type": "qwen3_5", "text_config": own} if own["model_type"] == "qwen3_5_text" else {}
+model, _ = load_model(Path(sys.argv[1]), model_config=changed)
+ids = mx.random.randint(0, 4000, (1, positions))
+for again in (False, True):
+    cache, begun = make_prompt_cache(model), time.perf_counter()
+    for at in range(0, positions, 512):
+        logits = model(ids[:, at:at + 512], cache=cache)
+        mx.eval(logits, [layer.state for layer in cache])
+    print(json.dumps({"positions": positions, "prompt_ms": 1e3 * (time.perf_counter() - begun), "again": again}), flush=True)
+token = mx.argmax(logits[:, -1], axis=-1)
+mx.eval(token)
+for at in range(steps + 5):
+    if at == 5:
+        begun = time.perf_counter()
+    following = mx.argmax(model(token[:, None], cache=cache)[:, -1], axis=-1)
+    mx.async_eval(following)
+    mx.eval(token)
+    token = following
+mx.eval(token)
+print(json.dumps({"positions": positions, "sequences": 1, "rows": 1, "ms": 1e3 * (time.perf_counter() - begun) / steps}), flush=True)
+"""
+
+
+def mlx_lm(check):
+    """Prompts and steps of mlx-lm, which begins a step before the one ahead of it is read."""
+    found, cells = {}, [("bf16", "1024"), ("q4", "1024"), ("hybrid", "4000")]
+    for name, positions in cells:
+        command = [sys.executable, "-c", MLX_LM, str(model(check, name)), "100" if check.options.tiny else positions, "5" if check.options.tiny else "50"]
+        found[name] = objects(check.run(command, env=dict(os.environ, MLX_ENABLE_CACHE_THRASHING_CHECK="0")))
+    return found
+
+
+STEPS = dict(machine=machine, models=models, selftest=selftest, ids=ids, drafts=drafts, widths=widths, widths4=widths4, stream=stream, pairs=pairs,
+             recurrent=recurrent, mlx_lm=mlx_lm, sweep=sweep)
 
 
 def number(value, form=".2f"):
@@ -387,6 +453,25 @@ def stream_lines(result, copy):
     return lines
 
 
+def pairs_lines(result):
+    lines = ["\n## The 8B models, three tokens a cycle drafted right: tokens a second\n", "| target, drafter | plain | drafted | routed | tokens a cycle | same tokens |",
+             "|---" * 6 + "|"]
+    for name, cell in result.items():
+        if isinstance(cell, dict):
+            lines.append(f"| {name} | {' | '.join(number(cell[lane], '.0f') for lane in ('plain', 'speculative', 'auto'))} "
+                         f"| {number(cell['tokens_a_cycle'])} | {'yes' if cell['equal'] else 'NO'} |")
+    return lines
+
+
+def mlx_lm_lines(result):
+    lines = ["\n## mlx-lm\n", "| model | positions | prompt, ms | again | ms a step |", "|---" * 5 + "|"]
+    for name, figures in result.items():
+        if isinstance(figures, list) and len(figures) == 3:
+            first, second, step = figures
+            lines.append(f"| {name} | {step['positions']} | {first['prompt_ms']:.0f} | {second['prompt_ms']:.0f} | {step['ms']:.2f} |")
+    return lines
+
+
 def page(results):
     """The report for people."""
     what = results.get("machine", {})
@@ -409,6 +494,10 @@ def page(results):
             lines += width_lines(title, results[name])
     if "stream" in results:
         lines += stream_lines(results["stream"], copy)
+    if "pairs" in results:
+        lines += pairs_lines(results["pairs"])
+    if "mlx_lm" in results:
+        lines += mlx_lm_lines(results["mlx_lm"])
     for name, title in (("drafts", "Drafts of the embedded pair, tokens a second"), ("sweep", "Sweep, tokens a second")):
         if name in results:
             lines += bench_lines(title, results[name])

@@ -2,10 +2,13 @@
 """A checkpoint with random weights, of any size, to measure speed and memory where no real one is at hand.
 
     random-checkpoint.py DIRECTORY [--family qwen3|qwen3_5] [--size tiny|100m|4b|8b] [--format bf16|q4] [--tokenizer demo/target] [--seed 0]
+                         [--vocabulary N] [--repeats]
 
 Geometry: qwen3 at 4b and 8b is Qwen3's, qwen3_5 at 4b and 8b is Qwen3.5-4B's and 9B's, 100m has the family's shape with about a hundred
 million parameters. q4 is affine, 4 bits, groups of 64, in MLX's layout; bf16 is in Hugging Face's. The tokenizer is a copy, usually of a smaller
-vocabulary: ids beyond it are never chosen. Values repeat every few million numbers. Needs Python's standard library alone.
+vocabulary: ids beyond it are never chosen. Values repeat every few million numbers. With --repeats the layers are computed and add nothing, and
+the head is the embedding: a greedy answer is one token over and over, and any drafter of such a checkpoint drafts it right. Needs Python's
+standard library alone.
 """
 import argparse, array, functools, json, pathlib, random, shutil, struct
 
@@ -47,13 +50,13 @@ class Writer:
         self.tensors, self.at = {}, 0
         self.parts = []
 
-    def add(self, name, dtype, shape, part):
+    def add(self, name, dtype, shape, part, begin=None):
         size = {"BF16": 2, "F32": 4, "U32": 4}[dtype]
         for axis in shape:
             size *= axis
         self.tensors[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [self.at, self.at + size]}
         self.at += size
-        self.parts.append((part, size))
+        self.parts.append((part, size, self.draw.randrange(len(part) // 8) * 8 if begin is None else begin))
 
     def pool(self, scale):
         """Normal numbers of this deviation, in bfloat16."""
@@ -70,8 +73,7 @@ class Writer:
         header += b" " * (-len(header) % 8)
         with open(path, "wb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
-            for part, size in self.parts:
-                begin = self.draw.randrange(len(part) // 8) * 8
+            for part, size, begin in self.parts:
                 while size > 0:
                     piece = part[begin:begin + size]
                     file.write(piece)
@@ -86,8 +88,11 @@ def main():
     parser.add_argument("--format", choices=["bf16", "q4"], default="bf16")
     parser.add_argument("--tokenizer", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent / "demo/target")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vocabulary", type=int, help="tokens of the model, instead of the size's own")
+    parser.add_argument("--repeats", action="store_true")
     arguments = parser.parse_args()
-    g = SIZES[arguments.family, arguments.size]
+    g = dict(SIZES[arguments.family, arguments.size])
+    g["v"] = arguments.vocabulary or g["v"]
     hybrid, q4 = arguments.family == "qwen3_5", arguments.format == "q4"
     out = Writer(arguments.seed)
     # Of Qwen3.5's norms Hugging Face's layout stores w of 1 + w.
@@ -96,13 +101,17 @@ def main():
     def norm(name, length):
         out.add(name + ".weight", "BF16", [length], constant(norm_value))
 
-    def linear(name, rows, columns, keep=False):
+    def linear(name, rows, columns):
         scale = columns ** -0.5
-        if not q4 or keep:
-            out.add(name + ".weight", "BF16", [rows, columns], out.pool(scale))
+        if arguments.repeats and name.endswith(("o_proj", "out_proj", "down_proj")):
+            scale = 0.0
+        # The head of --repeats is the embedding.
+        begin = 0 if arguments.repeats and name.endswith(("embed_tokens", "lm_head")) else None
+        if not q4:
+            out.add(name + ".weight", "BF16", [rows, columns], out.pool(scale), begin)
             return
         step = scale / 4.6 # the deviation of 0 to 15, each as likely
-        out.add(name + ".weight", "U32", [rows, columns // 8], out.bits)
+        out.add(name + ".weight", "U32", [rows, columns // 8], out.bits, begin)
         out.add(name + ".scales", "BF16", [rows, columns // GROUP], constant(step))
         out.add(name + ".biases", "BF16", [rows, columns // GROUP], constant(-7.5 * step))
 
