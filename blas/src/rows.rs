@@ -195,6 +195,53 @@ pub fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
     });
 }
 
+/// What [`gated_by`] does with a number before it is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x / (1 + e^−x).
+    Silu,
+    /// As [`gelu`].
+    Gelu,
+}
+
+/// act(x) · y, number by number, into `out`, rows of `length`.
+///
+/// # Panics
+/// A row is shorter.
+pub fn gated_by<'a>(
+    x: impl Fn(usize) -> &'a [f32] + Sync,
+    activation: Activation,
+    y: impl Fn(usize) -> &'a [f32] + Sync,
+    length: usize,
+    out: &mut [f32],
+) {
+    let (silu, gelu) = (kernels().functions.gated, kernels().functions.gelu);
+    fill_rows(out, length, length, |row, out| {
+        let (x, y) = (&x(row)[..length], &y(row)[..length]);
+        match activation {
+            // SAFETY: `kernels` are of this processor.
+            Activation::Silu => unsafe { silu(x, y, out) },
+            Activation::Gelu => {
+                out.copy_from_slice(x);
+                // SAFETY: as above.
+                unsafe { gelu(out) };
+                out.iter_mut().zip(y).for_each(|(out, y)| *out *= y);
+            }
+        }
+    });
+}
+
+/// In place, rows of `length`: cap · tanh(x / cap).
+pub fn softcap(x: &mut [f32], length: usize, cap: f32) {
+    // Shares of a row, so that one row uses all threads.
+    let part = length.min(4096).max(1);
+    let whole = x.len() / part * part;
+    let (parts, rest) = x.split_at_mut(whole);
+    let capped = |x: &mut [f32]| x.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+    fill_rows(parts, part, 8 * part, |_, x| capped(x));
+    capped(rest);
+}
+
 /// In place, rows of `length`: the Gaussian error linear unit by tanh (arXiv 1606.08415).
 pub fn gelu(x: &mut [f32], length: usize) {
     let function = kernels().functions.gelu;

@@ -229,7 +229,9 @@ impl Proposer for Model {
 }
 
 fn new_store(draft: &dyn Drafter) -> Result<KvStore, ModelError> {
-    KvStore::new(&draft.kv_layers(), draft.dtype(), draft.info().context)
+    // Sessions keep all rows: what they retain is copied as rows, and a context arrives whole.
+    let (layers, context) = (draft.kv_layers(), draft.info().context);
+    KvStore::with_most_rows(&layers, draft.dtype(), context, i32::MAX)
 }
 
 fn block_request(block: &DraftBlock) -> BlockRequest {

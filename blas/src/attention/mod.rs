@@ -17,7 +17,8 @@ use crate::quantized::FloatRows;
 use crate::sgemm::kernels;
 
 /// Keys and values of some slots. The row of (slot, KV head, position) is
-/// (slot · KV heads + head) · capacity + position.
+/// (slot · KV heads + head) · capacity + position mod capacity: a slot may keep the last positions
+/// alone.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyValues<'a> {
     /// Rows of `key_dim`.
@@ -26,7 +27,7 @@ pub struct KeyValues<'a> {
     pub values: &'a [f32],
     /// KV heads of a slot.
     pub kv_heads: usize,
-    /// Positions of a slot.
+    /// Positions that a slot keeps.
     pub capacity: usize,
     /// Numbers of a key.
     pub key_dim: usize,
@@ -35,26 +36,26 @@ pub struct KeyValues<'a> {
 }
 
 impl<'a> KeyValues<'a> {
-    /// The keys and values of one head.
-    ///
-    /// # Panics
-    /// There are fewer.
-    fn of_head(
-        &self,
-        slot: usize,
-        head: usize,
-        positions: &Range<usize>,
-    ) -> (&'a [f32], &'a [f32]) {
-        assert!(
-            positions.end <= self.capacity,
-            "expected positions up to {}, found {positions:?}",
-            self.capacity
-        );
+    /// The keys and values of one head at neighbouring places.
+    fn of_head(&self, slot: usize, head: usize, places: &Range<usize>) -> (&'a [f32], &'a [f32]) {
         let row = (slot * self.kv_heads + head) * self.capacity;
         let part = |numbers: &'a [f32], dim: usize| {
-            &numbers[(row + positions.start) * dim..(row + positions.end) * dim]
+            &numbers[(row + places.start) * dim..(row + places.end) * dim]
         };
         (part(self.keys, self.key_dim), part(self.values, self.value_dim))
+    }
+
+    /// The places of positions in their order: all before the last place of the slot, and those that
+    /// begin again at its first one. The cut is at the same position for every row.
+    ///
+    /// # Panics
+    /// They are more than the slot keeps.
+    fn places(&self, positions: &Range<usize>) -> [Range<usize>; 2] {
+        let (count, capacity) = (positions.len(), self.capacity);
+        assert!(count <= capacity, "expected at most {capacity} positions, found {positions:?}");
+        let first = if count == 0 { 0 } else { positions.start % capacity };
+        let end = (first + count).min(capacity);
+        [first..end, 0..count - (end - first)]
     }
 }
 
@@ -173,7 +174,7 @@ impl Attention<'_> {
     /// The rows of a block and the query heads of one KV head.
     fn piece(&self, block: &Block, head: usize, scratch: &mut Scratch) {
         let KeyValues { kv_heads, key_dim, value_dim, .. } = self.stored;
-        let (keys, values) = self.stored.of_head(block.slot, head, &block.positions);
+        let places = self.stored.places(&block.positions);
         let (group, count) = (self.group, block.positions.len());
         let Scratch { queries, scores, sums, packed } = scratch;
         queries.clear();
@@ -187,9 +188,15 @@ impl Attention<'_> {
         if count == 0 {
             sums.fill(0.0);
         } else {
-            let by_keys = product(true, m, count, (queries, key_dim), (keys, key_dim), scores);
-            // SAFETY: the parts were cut to the sizes that the product says.
-            unsafe { self.multiply(&by_keys, packed) };
+            let mut column = 0;
+            for places in places.iter().filter(|places| !places.is_empty()) {
+                let (keys, _) = self.stored.of_head(block.slot, head, places);
+                let columns = Columns { all: count, first: column, count: places.len() };
+                let by_keys = by_keys((queries, m, key_dim), keys, scores, columns);
+                // SAFETY: the parts were cut to the sizes that the product says.
+                unsafe { self.multiply(&by_keys, packed) };
+                column += places.len();
+            }
             for (at, scores) in scores.chunks_exact_mut(count).enumerate() {
                 let Range { start, end } = self.rows[block.rows.start + at / group].positions;
                 let first = block.positions.start;
@@ -203,10 +210,15 @@ impl Attention<'_> {
                     );
                 }
             }
-            let by_values =
-                product(false, m, value_dim, (scores, count), (values, value_dim), sums);
-            // SAFETY: as above.
-            unsafe { self.multiply(&by_values, packed) };
+            let mut column = 0;
+            for places in places.iter().filter(|places| !places.is_empty()) {
+                let (_, values) = self.stored.of_head(block.slot, head, places);
+                let columns = Columns { all: count, first: column, count: places.len() };
+                let by_values = by_values((scores, m, columns), (values, value_dim), sums);
+                // SAFETY: as above.
+                unsafe { self.multiply(&by_values, packed) };
+                column += places.len();
+            }
         }
         for (row, sums) in block.rows.clone().zip(sums.chunks_exact(group * value_dim)) {
             let place = (row * kv_heads + head) * group * value_dim;
@@ -228,31 +240,64 @@ impl Attention<'_> {
     }
 }
 
-/// C = A · B, or A · Bᵀ. A has m rows of k, B rows of its second number; C has m rows of n.
-fn product(
-    transposed: bool,
-    m: usize,
-    n: usize,
-    (a, k): (&[f32], usize),
-    (b, ldb): (&[f32], usize),
-    c: &mut [f32],
+/// Neighbouring columns of a piece's scores.
+#[derive(Clone, Copy)]
+struct Columns {
+    /// Columns of the scores.
+    all: usize,
+    first: usize,
+    count: usize,
+}
+
+/// Scores of `m` rows of queries and some keys, both of `dim` numbers: A · Bᵀ.
+fn by_keys(
+    (queries, m, dim): (&[f32], usize, usize),
+    keys: &[f32],
+    scores: &mut [f32],
+    columns: Columns,
 ) -> Product {
     Product {
-        transposed,
+        transposed: true,
         m,
-        n,
-        k,
+        n: columns.count,
+        k: dim,
         alpha: 1.0,
-        a: a.as_ptr(),
-        a_row: k,
+        a: queries.as_ptr(),
+        a_row: dim,
         a_step: 1,
         packed: std::ptr::null(),
-        b: b.as_ptr(),
-        ldb,
+        b: keys.as_ptr(),
+        ldb: dim,
         weight: std::ptr::null(),
         beta: 0.0,
-        c: c.as_mut_ptr(),
-        ldc: n,
+        c: scores[columns.first..].as_mut_ptr(),
+        ldc: columns.all,
+    }
+}
+
+/// Sums of some values by their shares, `m` rows of `dim`: A · B, added to what is there after the
+/// first columns.
+fn by_values(
+    (shares, m, columns): (&[f32], usize, Columns),
+    (values, dim): (&[f32], usize),
+    sums: &mut [f32],
+) -> Product {
+    Product {
+        transposed: false,
+        m,
+        n: dim,
+        k: columns.count,
+        alpha: 1.0,
+        a: shares[columns.first..].as_ptr(),
+        a_row: columns.all,
+        a_step: 1,
+        packed: std::ptr::null(),
+        b: values.as_ptr(),
+        ldb: dim,
+        weight: std::ptr::null(),
+        beta: if columns.first == 0 { 0.0 } else { 1.0 },
+        c: sums.as_mut_ptr(),
+        ldc: dim,
     }
 }
 

@@ -37,6 +37,11 @@ impl Case {
         }
     }
 
+    /// With slots that keep that many positions.
+    fn keeping(self, capacity: usize) -> Self {
+        Self { capacity, ..self }
+    }
+
     /// All rows, or some of them.
     fn attend(&self, some: Range<usize>) -> Vec<f32> {
         let length = self.kv_heads * self.group * self.key_dim;
@@ -65,13 +70,13 @@ impl Case {
         let query = &self.queries[(row * self.kv_heads * self.group + head) * self.key_dim..];
         let first = (slot * self.kv_heads + head / self.group) * self.capacity;
         let score = |position: usize| {
-            let key = &self.keys[(first + position) * self.key_dim..];
+            let key = &self.keys[(first + position % self.capacity) * self.key_dim..];
             let dot = |at: usize| f64::from(query[at]) * f64::from(key[at]);
             (0.25 * (0..self.key_dim).map(dot).sum::<f64>()).exp()
         };
         let total: f64 = positions.clone().map(score).sum();
         let value = |position: usize, at: usize| {
-            f64::from(self.values[(first + position) * self.value_dim + at])
+            f64::from(self.values[(first + position % self.capacity) * self.value_dim + at])
         };
         let sum = |at: usize| {
             positions.clone().map(|position| score(position) * value(position, at)).sum::<f64>()
@@ -84,18 +89,23 @@ fn keys(slot: usize, positions: Range<usize>) -> RowKeys {
     RowKeys { slot, positions }
 }
 
-/// Causal rows of a prompt, of decoding streams and of a window; a row without keys.
+/// Causal rows of a prompt, of decoding streams and of a window; a row without keys; windows of slots
+/// that keep their last positions alone.
 fn cases() -> Vec<Case> {
     let prompt =
         |slot: usize, from: usize, to: usize| (from..to).map(move |at| keys(slot, 0..at + 1));
     let streams =
         [5usize, 300, 17, 64].into_iter().enumerate().map(|(slot, end)| keys(slot, 0..end));
     let window = (20..90).map(|at| keys(1, at - 15..at + 1));
+    let windows =
+        |slot: usize, from: usize, to: usize| (from..to).map(move |at| keys(slot, at - 25..at + 1));
+    let kept = windows(0, 60, 75).chain(windows(1, 127, 128)).chain(windows(2, 90, 113));
     vec![
         Case::new(3, 3, [64, 64], streams.clone().collect()),
         Case::new(2, 4, [16, 24], prompt(0, 0, 70).chain(prompt(2, 30, 45)).collect()),
         Case::new(1, 1, [8, 8], window.chain([keys(0, 4..4), keys(0, 2..9)]).collect()),
         Case::new(2, 60, [10, 6], streams.collect()),
+        Case::new(2, 3, [16, 8], kept.collect()).keeping(64),
     ]
 }
 
@@ -140,8 +150,8 @@ fn scores_of_long_sequences_have_a_bound() {
 }
 
 #[test]
-#[should_panic(expected = "expected positions up to")]
-fn positions_behind_a_slots_end_are_refused() {
+#[should_panic(expected = "expected at most 7 positions, found 0..8")]
+fn more_positions_than_a_slot_keeps_are_refused() {
     let mut case = Case::new(1, 1, [8, 8], vec![keys(0, 0..4)]);
     case.rows[0].positions.end = case.capacity + 1;
     case.attend(0..1);

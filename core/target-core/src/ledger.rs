@@ -76,6 +76,8 @@ pub struct Ledger {
     tape_row_bytes: u64,
     /// Bytes for each position of the old class that a growth takes for a moment.
     growth_row_bytes: u64,
+    /// Bytes that a growth takes for a moment whatever the old class is.
+    growth_least_bytes: u64,
     /// Most bytes that a growth takes in the step that is being chosen. Growths come one after
     /// another, so the largest one counts.
     growing: u64,
@@ -92,10 +94,10 @@ impl Ledger {
         Self { tape_row_bytes, ..self }
     }
 
-    /// Sets the bytes for each position of a sequence's class that its growth into a larger one
-    /// takes for a moment.
-    pub fn with_growth_row_bytes(self, growth_row_bytes: u64) -> Self {
-        Self { growth_row_bytes, ..self }
+    /// Sets the bytes that the growth of a sequence into a larger class takes for a moment: `row` for
+    /// each position of its class, and `least` if that is less.
+    pub fn with_growth_bytes(self, row: u64, least: u64) -> Self {
+        Self { growth_row_bytes: row, growth_least_bytes: least, ..self }
     }
 
     /// Begins another step: the growths of the one before are over.
@@ -205,7 +207,8 @@ impl Ledger {
         match self.held.get(&key) {
             Some(has) if has.class < wants.class => {
                 let positions = self.classes[has.class].positions as u64;
-                self.growing.max(positions * self.growth_row_bytes)
+                let growth = (positions * self.growth_row_bytes).max(self.growth_least_bytes);
+                self.growing.max(growth)
             }
             // Memory that it gets for other reasons leaves what growths of this step take.
             _ => self.growing,
@@ -418,7 +421,7 @@ mod tests {
 
     #[test]
     fn the_step_in_which_a_sequence_grows_has_memory_for_the_growth() {
-        let mut ledger = ledger().with_growth_row_bytes(1).with_tape_row_bytes(30);
+        let mut ledger = ledger().with_growth_bytes(1, 0).with_tape_row_bytes(30);
         ledger.hold(A, 256, false).expect("room");
         ledger.hold(B, 256, false).expect("a first class is no growth");
         assert_eq!(ledger.free(), 840);
@@ -436,7 +439,7 @@ mod tests {
         // Alone in a budget that its next class nearly fills, it still grows.
         ledger.set_cached_bytes(0).expect("less");
         ledger.release(B);
-        let mut all = Ledger::new(1_700, ledger.classes.clone()).with_growth_row_bytes(1);
+        let mut all = Ledger::new(1_700, ledger.classes.clone()).with_growth_bytes(1, 0);
         all.hold(A, 1_024, false).expect("room");
         assert_eq!((all.missing(A, 4_096, false), all.hold(A, 4_096, false)), (Ok(0), Ok(())));
     }
@@ -460,7 +463,7 @@ mod tests {
         fn free_held_and_cached_add_up_to_the_budget(
             steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..11), 0..=800)
         ) {
-            let mut ledger = ledger().with_tape_row_bytes(7).with_growth_row_bytes(1);
+            let mut ledger = ledger().with_tape_row_bytes(7).with_growth_bytes(1, 0);
             for (key, positions, what) in steps {
                 let key = SequenceKey(key);
                 let before = (ledger.free(), ledger.held(), ledger.cached());

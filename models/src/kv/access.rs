@@ -180,18 +180,21 @@ impl ClassRead {
 }
 
 impl ClassWrite {
-    /// Flat indices `[rows · n_kv]` of these rows, for layers with `n_kv` heads.
-    pub(super) fn indices(&mut self, n_kv: i32, class: &CapacityClass) -> Result<Array> {
-        if let Some((_, indices)) = self.indices.iter().find(|(heads, _)| *heads == n_kv) {
+    /// Flat indices `[rows · n_kv]` of these rows in a layer with `n_kv` heads.
+    pub(super) fn indices(
+        &mut self,
+        layer: usize,
+        n_kv: i32,
+        class: &CapacityClass,
+    ) -> Result<Array> {
+        let form = (n_kv, class.kept(layer));
+        if let Some((_, indices)) = self.indices.iter().find(|(of, _)| *of == form) {
             return Ok(indices.clone());
         }
-        let row = |place: &RowWrite| {
-            let RowWrite { slot, position, .. } = *place;
-            (0..n_kv).map(move |head| class.row(slot, head, n_kv, position as i32))
-        };
-        let flat: Vec<i32> = self.places.iter().flat_map(row).collect();
+        let rows = |place: &RowWrite| class.rows(layer, place.slot, place.position as i32);
+        let flat: Vec<i32> = self.places.iter().flat_map(rows).collect();
         let indices = Array::from_slice(&flat, &[flat.len() as i32]);
-        self.indices.push((n_kv, indices.clone()));
+        self.indices.push((form, indices.clone()));
         Ok(indices)
     }
 }

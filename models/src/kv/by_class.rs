@@ -59,6 +59,9 @@ pub(super) fn calls(read: &ClassRead, kind: QueryKind, form: CallForm) -> Result
     let ClassRead { slots, rows, queries, .. } = read;
     let causality = kind.causality;
     let each = queries[0].len() as i32;
+    if queries.iter().any(|queries| queries.end > kind.kept) {
+        return Ok(vec![of_all_places(slots.clone(), rows.clone(), queries, kind, form)?]);
+    }
     let needs = !all_visible(queries, causality, &keys(queries, causality));
     let at_once = form.rows_at_once.filter(|_| each > 1 || needs);
     let Some(at_once) = at_once else {
@@ -89,6 +92,44 @@ pub(super) fn calls(read: &ClassRead, kind: QueryKind, form: CallForm) -> Result
         }
     }
     Ok(calls)
+}
+
+/// One call for slots of which some keep only their last positions: its keys are all places of the
+/// slots, whatever positions these hold, so that their number does not change from step to step.
+fn of_all_places(
+    slots: Range<usize>,
+    rows: Range<i32>,
+    queries: &[Range<i32>],
+    kind: QueryKind,
+    form: CallForm,
+) -> Result<Call> {
+    let QueryKind { causality, kept, .. } = kind;
+    let by_row = |values: Vec<i32>| {
+        Array::from_slice(&values, &[queries.len() as i32, 1, queries[0].len() as i32, 1])
+    };
+    let positions = || queries.iter().flat_map(Range::clone);
+    let last = last_visible(queries, causality);
+    // The last position before the end that has this place; below 0: none was written.
+    let held = |end: i32| (0..kept).map(move |place| end - 1 - (end - 1 - place).rem_euclid(kept));
+    let held: Vec<i32> = queries.iter().flat_map(|queries| held(queries.end)).collect();
+    let held = Array::from_slice(&held, &[queries.len() as i32, 1, 1, kept]);
+    let window = causality.window.unwrap_or(i32::MAX);
+    let last_hidden = positions().map(|position| (position - window).max(-1)).collect();
+    let visible = by_row(last).ge(&held)?.logical_and(by_row(last_hidden).lt(&held)?)?;
+    let mask = select(&visible, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?;
+    let mask = mask.as_dtype(kind.dtype)?;
+    let few = form.causal && mask.dim(2) <= VECTOR_ROWS;
+    let mask = if few { spread(&mask, kind.heads)? } else { mask };
+    Ok(Call { slots, rows, keys: 0..kept, hidden: HiddenKeys::Masked(mask) })
+}
+
+/// For each row, one slot's rows after another's, the last position that it attends to.
+fn last_visible(queries: &[Range<i32>], causality: Causality) -> Vec<i32> {
+    let of_slot = |queries: &Range<i32>| {
+        let (end, both_ways) = (queries.end, causality.both_ways);
+        queries.clone().map(move |position| if both_ways { end - 1 } else { position })
+    };
+    queries.iter().flat_map(of_slot).collect()
 }
 
 /// One call for slots with as many rows each.
@@ -151,15 +192,9 @@ fn mask(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> Resu
     let rows = queries[0].len() as i32;
     let by_row = |values: Vec<i32>| Array::from_slice(&values, &[queries.len() as i32, 1, rows, 1]);
     let positions = || queries.iter().flat_map(Range::clone);
-    let last_visible = match causality.both_ways {
-        true => {
-            queries.iter().flat_map(|queries| queries.clone().map(|_| queries.end - 1)).collect()
-        }
-        false => positions().collect(),
-    };
     let all: Vec<i32> = keys.clone().collect();
     let all = Array::from_slice(&all, &[1, 1, 1, all.len() as i32]);
-    let mut visible = by_row(last_visible).ge(&all)?;
+    let mut visible = by_row(last_visible(queries, causality)).ge(&all)?;
     if let Some(window) = narrow(queries, causality, keys) {
         let last_hidden = by_row(positions().map(|position| position - window).collect());
         visible = visible.logical_and(last_hidden.lt(&all)?)?;

@@ -1,4 +1,5 @@
-//! Slots of one capacity: per layer one flat array of keys and one of values.
+//! Slots of one capacity: per layer one flat array of keys and one of values. Of a layer with a window
+//! a slot keeps the last positions alone, position p at place p modulo their number.
 
 use std::ops::Range;
 
@@ -6,12 +7,12 @@ use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp, scatter_single};
 use mlx_rs::ops::{concatenate, zeros_dtype};
 use mlx_rs::{Array, Dtype};
 
-use super::GrowingKv;
+use super::{GrowingKv, layer::LayerKinds};
 use crate::error::Result;
 use crate::layers::{HeadRows, RowPlaces, StoredHeads, write_rows};
 use crate::segment::SequenceId;
 
-/// Keys and values of one layer: `[slots · n_kv · capacity, dim]`, so that a row is one index.
+/// Keys and values of one layer: `[slots · n_kv · kept positions, dim]`, so that a row is one index.
 #[derive(Clone, Debug)]
 pub(super) struct LayerArrays {
     keys: Array,
@@ -23,6 +24,8 @@ pub(super) struct CapacityClass {
     /// Positions of a slot.
     pub(super) capacity: i32,
     layers: Vec<GrowingKv>,
+    /// Positions that a slot keeps of each layer.
+    kept: Vec<i32>,
     dtype: Dtype,
     /// Whether nodes of our own read the rows: they read none that was not written.
     pub(super) by_nodes: bool,
@@ -33,10 +36,12 @@ pub(super) struct CapacityClass {
 }
 
 impl CapacityClass {
-    pub(super) fn new(capacity: i32, layers: &[GrowingKv], dtype: Dtype, by_nodes: bool) -> Self {
+    pub(super) fn new(capacity: i32, kinds: &LayerKinds, dtype: Dtype, by_nodes: bool) -> Self {
+        let kept = |ring: &Option<i32>| ring.map_or(capacity, |ring| ring.min(capacity));
         Self {
             capacity,
-            layers: layers.to_vec(),
+            layers: kinds.growing.clone(),
+            kept: kinds.rings.iter().map(kept).collect(),
             dtype,
             by_nodes,
             owners: vec![],
@@ -47,11 +52,15 @@ impl CapacityClass {
 
     /// Bytes of one slot over all layers.
     pub(super) fn slot_bytes(&self) -> u64 {
-        let row = |GrowingKv { n_kv, key_dim, value_dim, .. }: &GrowingKv| {
-            (n_kv * (key_dim + value_dim)) as u64
+        let numbers = |(layer, kept): (&GrowingKv, &i32)| {
+            layer.row_numbers() * u64::from(kept.unsigned_abs())
         };
-        let rows: u64 = self.layers.iter().map(row).sum();
-        rows * self.capacity as u64 * self.number_bytes()
+        self.layers.iter().zip(&self.kept).map(numbers).sum::<u64>() * self.number_bytes()
+    }
+
+    /// Positions that a slot keeps of a layer.
+    pub(super) fn kept(&self, layer: usize) -> i32 {
+        self.kept[layer]
     }
 
     /// Bytes of a number of keys and values.
@@ -108,7 +117,7 @@ impl CapacityClass {
     /// Adds the rows of `more` slots to one layer. Layers are extended in their order.
     pub(super) fn extend_layer(&mut self, layer: usize, more: usize) -> Result<()> {
         let GrowingKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
-        let rows = more as i32 * n_kv * self.capacity;
+        let rows = more as i32 * n_kv * self.kept[layer];
         let (keys, values) = (self.new_rows(&[rows, key_dim])?, self.new_rows(&[rows, value_dim])?);
         match self.arrays.get_mut(layer) {
             None => self.arrays.push(LayerArrays { keys, values }),
@@ -189,7 +198,7 @@ impl CapacityClass {
         }
         let GrowingKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
         let (all, count) = (self.owners.len() as i32, kept.len() as i32);
-        let (kept, rows) = (Array::from_slice(kept, &[count]), n_kv * self.capacity);
+        let (kept, rows) = (Array::from_slice(kept, &[count]), n_kv * self.kept[layer]);
         let cut = |array: &Array, dim: i32| -> Result<Array> {
             let slots = array.reshape(&[all, rows * dim])?;
             Ok(slots.take_axis(&kept, 0)?.reshape(&[count * rows, dim])?)
@@ -215,7 +224,7 @@ impl CapacityClass {
     fn fill(&mut self, slot: usize, value: f32) -> Result<()> {
         let value = Array::from_f32(value).as_dtype(self.dtype)?;
         for (at, GrowingKv { n_kv, .. }) in self.layers.iter().enumerate() {
-            let rows = n_kv * self.capacity;
+            let rows = n_kv * self.kept[at];
             let rows = slot as i32 * rows..(slot as i32 + 1) * rows;
             let arrays = &mut self.arrays[at];
             arrays.keys.try_index_mut((rows.clone(), ..), &value)?;
@@ -233,9 +242,15 @@ impl CapacityClass {
         self.arrays[layers].iter().flat_map(|layer| [&layer.keys, &layer.values])
     }
 
-    /// Row of (slot, KV head, position) in the flat arrays.
-    pub(super) fn row(&self, slot: usize, head: i32, n_kv: i32, position: i32) -> i32 {
-        (slot as i32 * n_kv + head) * self.capacity + position
+    /// Rows of a position of a slot in the flat arrays of a layer, KV head by KV head.
+    pub(super) fn rows(
+        &self,
+        layer: usize,
+        slot: usize,
+        position: i32,
+    ) -> impl Iterator<Item = i32> + use<> {
+        let (n_kv, kept) = (self.layers[layer].n_kv, self.kept[layer]);
+        (0..n_kv).map(move |head| (slot as i32 * n_kv + head) * kept + position % kept)
     }
 
     /// Writes rows `[rows, n_kv, dim]` at flat `indices` `[rows · n_kv]`.
@@ -264,8 +279,9 @@ impl CapacityClass {
     ) -> Result<()> {
         let arrays = &mut self.arrays[layer];
         // As above, the old handles are dropped before anything is evaluated.
-        arrays.keys = write_rows(&arrays.keys, keys, places, self.capacity)?;
-        arrays.values = write_rows(&arrays.values, values, places, self.capacity)?;
+        let kept = self.kept[layer];
+        arrays.keys = write_rows(&arrays.keys, keys, places, kept)?;
+        arrays.values = write_rows(&arrays.values, values, places, kept)?;
         Ok(())
     }
 
@@ -293,40 +309,37 @@ impl CapacityClass {
     pub(super) fn stored(&self, layer: usize) -> StoredHeads<'_> {
         let LayerArrays { keys, values } = &self.arrays[layer];
         let kv_heads = self.layers[layer].n_kv;
-        StoredHeads { keys, values, kv_heads, capacity: self.capacity }
+        StoredHeads { keys, values, kv_heads, capacity: self.kept[layer] }
     }
 
-    /// Views `[slots, n_kv, positions, dim]` of keys and values.
+    /// Views `[slots, n_kv, places, dim]` of keys and values.
     pub(super) fn view(
         &self,
         layer: usize,
         slots: Range<usize>,
-        positions: Range<i32>,
+        places: Range<i32>,
     ) -> Result<(Array, Array)> {
         let GrowingKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
         let all = self.owners.len() as i32;
         let slots = slots.start as i32..slots.end as i32;
         let cut = |array: &Array, dim: i32| -> Result<Array> {
-            let spread = array.reshape(&[all, n_kv, self.capacity, dim])?;
-            Ok(spread.try_index((slots.clone(), .., positions.clone(), ..))?)
+            let spread = array.reshape(&[all, n_kv, self.kept[layer], dim])?;
+            Ok(spread.try_index((slots.clone(), .., places.clone(), ..))?)
         };
         Ok((cut(&self.arrays[layer].keys, key_dim)?, cut(&self.arrays[layer].values, value_dim)?))
     }
 
-    /// Writes the first positions of a slot: `keys` and `values` `[1, n_kv, length, dim]`.
+    /// Writes positions of a slot from `first` on: `keys` and `values` `[1, n_kv, length, dim]`.
     pub(super) fn overwrite(
         &mut self,
         layer: usize,
         slot: usize,
+        first: i32,
         keys: &Array,
         values: &Array,
     ) -> Result<()> {
-        let GrowingKv { n_kv, .. } = self.layers[layer];
-        let length = keys.dim(2);
-        let rows: Vec<i32> = (0..length)
-            .flat_map(|at| (0..n_kv).map(move |head| (head, at)))
-            .map(|(head, at)| self.row(slot, head, n_kv, at))
-            .collect();
+        let positions = first..first + keys.dim(2);
+        let rows: Vec<i32> = positions.flat_map(|at| self.rows(layer, slot, at)).collect();
         let indices = Array::from_slice(&rows, &[rows.len() as i32]);
         let by_row = |array: &Array| array.try_index((0, .., .., ..))?.transpose_axes(&[1, 0, 2]);
         let (keys, values) = (by_row(keys)?, by_row(values)?);

@@ -7,7 +7,7 @@ use mlx_rs::Array;
 use mlx_rs::transforms::eval;
 use mlx_sys::HostOutput;
 
-use super::{GrowingKv, KvRows, KvStore, SlotAddress};
+use super::{CopiedRows, KvRows, KvStore, SlotAddress};
 use crate::error::Result;
 use crate::layers::host_nodes;
 
@@ -16,33 +16,34 @@ use crate::layers::host_nodes;
 struct Part {
     heads: usize,
     dim: usize,
-}
-
-/// Keys and values of all layers, in the order of a class's arrays.
-fn parts(layers: &[GrowingKv]) -> Vec<Part> {
-    let of_layer = |layer: &GrowingKv| {
-        let [heads, key_dim, value_dim] =
-            [layer.n_kv, layer.key_dim, layer.value_dim].map(|size| size as usize);
-        [Part { heads, dim: key_dim }, Part { heads, dim: value_dim }]
-    };
-    layers.iter().flat_map(of_layer).collect()
+    /// Positions that a slot keeps.
+    kept: usize,
+    /// Whether these are all positions.
+    is_whole: bool,
 }
 
 impl Part {
-    /// Numbers of some positions of a head of a slot in the class's array.
-    fn of_head(
-        self,
-        slot: SlotAddress,
-        capacity: usize,
-        head: usize,
-        rows: Range<usize>,
-    ) -> Range<usize> {
-        let first = (slot.index * self.heads + head) * capacity;
+    /// Numbers of some places of a head of a slot in the class's array.
+    fn of_head(self, slot: SlotAddress, head: usize, rows: Range<usize>) -> Range<usize> {
+        let first = (slot.index * self.heads + head) * self.kept;
         (first + rows.start) * self.dim..(first + rows.end) * self.dim
     }
 }
 
 impl KvStore {
+    /// Keys and values of some layers, in the order of a class's arrays.
+    fn parts(&self, class: usize, layers: Range<usize>) -> Vec<Part> {
+        let of_layer = |at: usize| {
+            let layer = &self.layers.growing[at];
+            let [heads, key_dim, value_dim] =
+                [layer.n_kv, layer.key_dim, layer.value_dim].map(|size| size as usize);
+            let (kept, is_whole) =
+                (self.classes[class].kept(at) as usize, self.layers.rings[at].is_none());
+            [key_dim, value_dim].map(|dim| Part { heads, dim, kept, is_whole })
+        };
+        layers.flat_map(of_layer).collect()
+    }
+
     /// `count` pieces of `rows` rows each of a slot, from row `start` on: layer by layer keys
     /// `[heads, rows, dim]`, then values. Computed when this returns.
     pub(super) fn cut_pieces(
@@ -53,17 +54,19 @@ impl KvStore {
         count: usize,
     ) -> Result<Vec<Array>> {
         let class = &self.classes[slot.class];
-        let (parts, capacity) = (parts(&self.layers.growing), class.capacity as usize);
-        let numbers: usize = parts.iter().map(|part| part.heads * rows * part.dim).sum();
+        let parts = self.parts(slot.class, 0..self.layers.growing.len());
+        let whole = parts.iter().filter(|part| part.is_whole);
+        let numbers: usize = whole.map(|part| part.heads * rows * part.dim).sum();
         let shape = [1, numbers as i32];
         let inputs: Vec<&Array> = class.arrays().collect();
         let shapes = vec![&shape[..]; count];
         let made = host_nodes(&inputs, &shapes, HostOutput::Fresh, move |inputs, outputs| {
             for (piece, out) in outputs.iter_mut().enumerate() {
                 let (first, mut to) = (start + piece * rows, 0);
-                for (part, stored) in parts.iter().zip(inputs) {
+                let whole = parts.iter().zip(inputs).filter(|(part, _)| part.is_whole);
+                for (part, stored) in whole {
                     for head in 0..part.heads {
-                        let from = part.of_head(slot, capacity, head, first..first + rows);
+                        let from = part.of_head(slot, head, first..first + rows);
                         let length = from.len();
                         out[to..to + length].copy_from_slice(&stored.numbers()[from]);
                         to += length;
@@ -84,17 +87,17 @@ impl KvStore {
         rows: usize,
         length: usize,
     ) -> Result<()> {
-        let parts = parts(&self.layers.growing);
-        let capacity = self.classes[slot.class].capacity as usize;
-        let sources: Vec<&Array> = pieces.iter().map(|piece| &piece.numbers).collect();
         let layers = 0..self.layers.growing.len();
+        let parts = self.parts(slot.class, layers.clone());
+        let sources: Vec<&Array> = pieces.iter().map(|piece| &piece.numbers).collect();
         self.write_slots(slot.class, layers, &sources, move |sources, stored| {
             for (piece, source) in sources.iter().enumerate() {
                 let (first, mut from) = (piece * rows, 0);
                 let count = length.saturating_sub(first).min(rows);
-                for (part, stored) in parts.iter().zip(stored.iter_mut()) {
+                let whole = parts.iter().zip(stored.iter_mut()).filter(|(part, _)| part.is_whole);
+                for (part, stored) in whole {
                     for head in 0..part.heads {
-                        let to = part.of_head(slot, capacity, head, first..first + count);
+                        let to = part.of_head(slot, head, first..first + count);
                         let numbers = &source[from..from + to.len()];
                         stored[to].copy_from_slice(numbers);
                         from += rows * part.dim;
@@ -104,17 +107,19 @@ impl KvStore {
         })
     }
 
-    /// Copies the first `length` rows of some layers of a slot to another. Computed when this
-    /// returns.
+    /// Copies rows of some layers of a slot to another. Computed when this returns.
     pub(super) fn move_rows(
         &mut self,
         from: SlotAddress,
         to: SlotAddress,
-        length: usize,
+        rows: CopiedRows,
         layers: Range<usize>,
     ) -> Result<()> {
-        let parts = parts(&self.layers.growing[layers.clone()]);
-        let [source, target] = [from, to].map(|slot| self.classes[slot.class].capacity as usize);
+        let [source, target] = [from, to].map(|slot| self.parts(slot.class, layers.clone()));
+        let places = move |part: &Part| {
+            let Range { start, end } = rows.places(part.kept as i32);
+            start as usize..end as usize
+        };
         let is_same = from.class == to.class;
         let arrays: Vec<Array> = match is_same {
             // The arrays that are written.
@@ -123,10 +128,11 @@ impl KvStore {
         };
         let sources: Vec<&Array> = arrays.iter().collect();
         self.write_slots(to.class, layers, &sources, move |sources, stored| {
-            for (at, (part, stored)) in parts.iter().zip(stored.iter_mut()).enumerate() {
-                for head in 0..part.heads {
-                    let numbers = part.of_head(from, source, head, 0..length);
-                    let place = part.of_head(to, target, head, 0..length);
+            let parts = source.iter().zip(&target).zip(stored.iter_mut()).enumerate();
+            for (at, ((source, target), stored)) in parts {
+                for head in 0..source.heads {
+                    let numbers = source.of_head(from, head, places(source));
+                    let place = target.of_head(to, head, places(source));
                     match sources.get(at) {
                         Some(source) => stored[place].copy_from_slice(&source[numbers]),
                         None => stored.copy_within(numbers, place.start),

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{GrowingKv, KvStore, SequenceEntry, SlotAddress};
+use super::{CopiedRows, KvStore, SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::segment::{Segment, SequenceId};
 
@@ -19,15 +19,19 @@ enum OldSlots {
 }
 
 impl KvStore {
-    /// Bytes for each position of a sequence's slot that its growth into a larger class takes for a
-    /// moment, beside the larger slot: keys and values of one layer where they were, and on their
-    /// way.
-    pub fn growth_row_bytes(&self) -> u64 {
+    /// Bytes that a growth into a larger class takes for a moment, beside the larger slot: keys and
+    /// values of one layer where they were, and on their way. For each position of the old slot; and,
+    /// if they are more, of a layer of which a slot keeps its last positions alone.
+    pub fn growth_bytes(&self) -> (u64, u64) {
         let width = self.classes.first().map_or(0, |class| class.number_bytes());
-        let row = |GrowingKv { n_kv, key_dim, value_dim, .. }: &GrowingKv| {
-            (n_kv * (key_dim + value_dim)) as u64
-        };
-        2 * width * self.layers.growing.iter().map(row).max().unwrap_or(0)
+        let (mut row, mut ring) = (0, 0);
+        for (layer, kept) in self.layers.growing.iter().zip(&self.layers.rings) {
+            match kept {
+                None => row = row.max(layer.row_numbers()),
+                Some(kept) => ring = ring.max(layer.row_numbers() * *kept as u64),
+            }
+        }
+        (2 * width * row, 2 * width * ring)
     }
 
     /// Gives every sequence of a batch a slot that holds its new rows, moving it to a larger class
@@ -35,6 +39,10 @@ impl KvStore {
     pub(super) fn make_room(&mut self, segments: &[Segment]) -> Result<()> {
         for segment in segments {
             let end = segment.start + segment.length;
+            if let Some(most) = self.most_rows.filter(|most| segment.length > *most) {
+                let what = format!("expected at most {most} rows, found {}", segment.length);
+                return Err(ModelError::Batch(what));
+            }
             let entry = self.sequences.get(&segment.sequence).copied();
             let Some(entry) = entry.filter(|entry| entry.length == segment.start) else {
                 let found = entry.map_or("none of that name".to_owned(), |entry| {
@@ -48,28 +56,31 @@ impl KvStore {
             };
             self.take_states(segment.sequence)?;
             let large_enough = entry.slot.filter(|slot| self.classes[slot.class].capacity >= end);
+            let written = entry.written.max(end);
             if large_enough.is_some() {
+                self.sequences.insert(segment.sequence, SequenceEntry { written, ..entry });
                 continue;
             }
             let class = self.class_for(end)?;
+            let rows = CopiedRows { length: entry.length, written: entry.written };
             let index = match entry.slot {
-                Some(old) => self.grow(segment.sequence, old, class, entry.length)?,
+                Some(old) => self.grow(segment.sequence, old, class, rows)?,
                 None => self.take_slot(class, segment.sequence)?,
             };
-            let slot = SlotAddress { class, index };
-            self.sequences.insert(segment.sequence, SequenceEntry { slot: Some(slot), ..entry });
+            let slot = Some(SlotAddress { class, index });
+            self.sequences.insert(segment.sequence, SequenceEntry { slot, written, ..entry });
         }
         Ok(())
     }
 
-    /// Moves the first `length` rows of a sequence from the slot `old` to one of a larger class.
+    /// Moves the rows of a sequence from the slot `old` to one of a larger class.
     /// Returns the index of the new slot. The old one is given back.
     fn grow(
         &mut self,
         sequence: SequenceId,
         old: SlotAddress,
         class: usize,
-        length: i32,
+        rows: CopiedRows,
     ) -> Result<usize> {
         self.changes();
         let needed = self.classes[class].slot_bytes();
@@ -92,7 +103,7 @@ impl KvStore {
             if more > 0 {
                 self.classes[class].extend_layer(layer, more)?;
             }
-            self.copy_rows(old, new, length, layer..layer + 1)?;
+            self.copy_rows(old, new, rows, layer..layer + 1)?;
             if let OldSlots::Cut(kept) = &slots {
                 self.classes[old.class].cut_layer(layer, kept)?;
             }
@@ -130,23 +141,23 @@ impl KvStore {
         }
     }
 
-    /// Copies the first `length` rows of some layers of a slot to another. Computed when this
-    /// returns.
+    /// Copies rows of some layers of a slot to another. Computed when this returns.
     pub(super) fn copy_rows(
         &mut self,
         from: SlotAddress,
         to: SlotAddress,
-        length: i32,
+        rows: CopiedRows,
         layers: Range<usize>,
     ) -> Result<()> {
         #[cfg(target_os = "linux")]
         if self.by_nodes() {
-            return self.move_rows(from, to, length as usize, layers);
+            return self.move_rows(from, to, rows, layers);
         }
         for layer in layers {
-            let (keys, values) =
-                self.classes[from.class].view(layer, from.index..from.index + 1, 0..length)?;
-            self.classes[to.class].overwrite(layer, to.index, &keys, &values)?;
+            let source = &self.classes[from.class];
+            let places = rows.places(source.kept(layer));
+            let (keys, values) = source.view(layer, from.index..from.index + 1, places)?;
+            self.classes[to.class].overwrite(layer, to.index, 0, &keys, &values)?;
         }
         Ok(())
     }

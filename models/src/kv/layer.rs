@@ -2,6 +2,9 @@
 
 use paceline_blas::RecurrentSizes;
 
+use super::PAGE;
+use crate::error::{ModelError, Result};
+
 /// Memory of a layer for a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKv {
@@ -10,6 +13,8 @@ pub enum LayerKv {
     /// The last rows of a convolution's input, and a state for each value head. Both are of one
     /// size, however long the sequence is, and kept in float32.
     Recurrent(RecurrentSizes),
+    /// None of its own: it attends to the keys and values of an earlier layer.
+    Shared(usize),
 }
 
 /// Keys and values of a layer.
@@ -22,9 +27,7 @@ pub struct GrowingKv {
     /// Size of a value.
     pub value_dim: i32,
     /// Most positions a row attends to: itself and those before it (0 ≤ q − k < window). `None`
-    /// means all. A mask only: a slot keeps all positions. The rows of a window are a small part
-    /// of what a sequence holds in the models built so far, and one commit rule then serves every
-    /// layer.
+    /// means all. A slot keeps these and as many as a pass may write ([`super::KvStore`]).
     pub window: Option<i32>,
 }
 
@@ -33,8 +36,15 @@ impl LayerKv {
     pub fn growing(&self) -> Option<&GrowingKv> {
         match self {
             Self::Growing(growing) => Some(growing),
-            Self::Recurrent(_) => None,
+            Self::Recurrent(_) | Self::Shared(_) => None,
         }
+    }
+}
+
+impl GrowingKv {
+    /// Numbers of a key and a value of one position.
+    pub(super) fn row_numbers(&self) -> u64 {
+        (self.n_kv * (self.key_dim + self.value_dim)) as u64
     }
 }
 
@@ -56,22 +66,52 @@ pub(super) enum LayerPlace {
 pub(super) struct LayerKinds {
     pub(super) places: Vec<LayerPlace>,
     pub(super) growing: Vec<GrowingKv>,
+    /// For each of `growing` the most positions that a slot keeps of it; `None` is all.
+    pub(super) rings: Vec<Option<i32>>,
     pub(super) recurrent: Vec<RecurrentSizes>,
 }
 
 impl LayerKinds {
-    pub(super) fn of(layers: &[LayerKv]) -> Self {
+    /// The layers of a store for sequences of up to `max_positions`, to which a pass adds
+    /// `most_rows` each at most.
+    ///
+    /// # Errors
+    /// A layer shares with one that is not before it, or that has no keys and values; a window of
+    /// no positions.
+    pub(super) fn of(layers: &[LayerKv], max_positions: i32, most_rows: i32) -> Result<Self> {
         let (mut growing, mut recurrent) = (vec![], vec![]);
-        let place = |layer: &LayerKv| match layer {
-            LayerKv::Growing(kv) => {
-                growing.push(*kv);
-                LayerPlace::Growing(growing.len() - 1)
-            }
-            LayerKv::Recurrent(sizes) => {
-                recurrent.push(*sizes);
-                LayerPlace::Recurrent(recurrent.len() - 1)
-            }
+        let mut places: Vec<LayerPlace> = Vec::with_capacity(layers.len());
+        for layer in layers {
+            places.push(match layer {
+                LayerKv::Growing(kv) => {
+                    growing.push(*kv);
+                    LayerPlace::Growing(growing.len() - 1)
+                }
+                LayerKv::Recurrent(sizes) => {
+                    recurrent.push(*sizes);
+                    LayerPlace::Recurrent(recurrent.len() - 1)
+                }
+                LayerKv::Shared(of) => match places.get(*of) {
+                    Some(place @ LayerPlace::Growing(_)) => *place,
+                    _ => {
+                        return Err(ModelError::Batch(format!(
+                            "layer {}: expected an earlier layer with keys and values to share, \
+                             found layer {of}",
+                            places.len()
+                        )));
+                    }
+                },
+            });
+        }
+        if growing.iter().any(|layer| layer.window.is_some_and(|window| window < 1)) {
+            return Err(ModelError::Batch("expected windows of at least one position".into()));
+        }
+        let ring = |layer: &GrowingKv| {
+            // A row of a pass attends to the window before it, and the pass may be rejected.
+            let kept =
+                layer.window?.saturating_add(most_rows).saturating_add(PAGE - 1) / PAGE * PAGE;
+            (kept < max_positions).then_some(kept)
         };
-        Self { places: layers.iter().map(place).collect(), growing, recurrent }
+        Ok(Self { places, rings: growing.iter().map(ring).collect(), growing, recurrent })
     }
 }

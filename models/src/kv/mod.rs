@@ -2,7 +2,8 @@
 //! owner, not to sequences.
 //!
 //! Layout: a sequence has a slot in a capacity class; a class has one array per layer for its keys
-//! and one for its values. Classes are 256·2ᵏ positions up to 4,096, and quarters of 2ᵏ above. Committing is a host integer: rows after a sequence's
+//! and one for its values. Of a layer with a window it keeps as many positions as the window and a
+//! pass need (class). Classes are 256·2ᵏ positions up to 4,096, and quarters of 2ᵏ above. Committing is a host integer: rows after a sequence's
 //! length are dead and will be overwritten. Recurrent layers keep one array a sequence ([`states`]).
 //!
 //! ```text
@@ -29,6 +30,7 @@ mod step_rows;
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -72,6 +74,9 @@ const FIRST_CLASS: i32 = 256;
 /// Positions above which a class is not twice the one before, but a quarter of a power of two more:
 /// a long sequence then holds at most a fifth more than it needs, and not half.
 const QUARTERS_FROM: i32 = 4_096;
+/// Most rows that a pass adds to a sequence if layers have windows: a slot keeps as many positions
+/// beyond the window. More takes memory, fewer make passes over prompts short.
+pub const MOST_ROWS: i32 = 512;
 /// Positions of a page, the unit in which capacities are counted.
 pub const PAGE: i32 = 64;
 
@@ -88,11 +93,29 @@ struct SlotAddress {
     index: usize,
 }
 
+/// Rows of a slot that are copied to another.
+#[derive(Clone, Copy, Debug)]
+struct CopiedRows {
+    length: i32,
+    /// See [`SequenceEntry`].
+    written: i32,
+}
+
+impl CopiedRows {
+    /// The first places that hold them, of a layer of which the slot keeps `kept` positions.
+    fn places(self, kept: i32) -> Range<i32> {
+        0..if self.written > kept { kept } else { self.length }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct SequenceEntry {
     slot: Option<SlotAddress>,
     /// Committed rows.
     length: i32,
+    /// Rows that passes have written, rejected ones too: of a layer with a window they took the places
+    /// of earlier ones.
+    written: i32,
 }
 
 /// Keys and values of all sequences of one model. Not `Send` (I8).
@@ -110,6 +133,8 @@ pub struct KvStore {
     /// States of the recurrent layers.
     states: States,
     sequences: HashMap<SequenceId, SequenceEntry>,
+    /// Most rows that a pass adds to a sequence, if layers have windows.
+    most_rows: Option<i32>,
     /// Most bytes of all arrays together.
     limit: u64,
     /// The writes and reads of the current batch.
@@ -120,15 +145,26 @@ pub struct KvStore {
 }
 
 impl KvStore {
-    /// An empty store for a model's layers, for sequences of up to `max_positions`.
+    /// An empty store for a model's layers, for sequences of up to `max_positions`, to which a pass
+    /// adds at most [`MOST_ROWS`] rows each if layers have windows.
     ///
     /// # Errors
-    /// A window of no positions.
+    /// A window of no positions, or a layer that shares keys and values with none.
     pub fn new(layers: &[LayerKv], dtype: Dtype, max_positions: i32) -> Result<Self> {
-        let layers = LayerKinds::of(layers);
-        if layers.growing.iter().any(|layer| layer.window.is_some_and(|window| window < 1)) {
-            return Err(ModelError::Batch("expected windows of at least one position".into()));
-        }
+        Self::with_most_rows(layers, dtype, max_positions, MOST_ROWS)
+    }
+
+    /// As [`KvStore::new`], for passes of `most_rows` rows of a sequence.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_most_rows(
+        layers: &[LayerKv],
+        dtype: Dtype,
+        max_positions: i32,
+        most_rows: i32,
+    ) -> Result<Self> {
+        let layers = LayerKinds::of(layers, max_positions, most_rows)?;
         let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
         let steps =
             std::iter::successors(Some(FIRST_CLASS), |capacity| Some(next_class(*capacity)));
@@ -137,10 +173,11 @@ impl KvStore {
         let by_nodes = dtype == Dtype::Float32 && crate::device::allows_nodes();
         #[cfg(not(target_os = "linux"))]
         let by_nodes = false;
-        let class = |capacity| CapacityClass::new(capacity, &layers.growing, dtype, by_nodes);
+        let class = |capacity| CapacityClass::new(capacity, &layers, dtype, by_nodes);
         let classes = capacities.map(class).collect();
         Ok(Self {
             states: States::new(&layers.recurrent),
+            most_rows: layers.rings.iter().any(Option::is_some).then_some(most_rows),
             layers,
             by_row: dtype == Dtype::Float32,
             #[cfg(target_os = "linux")]
@@ -162,9 +199,22 @@ impl KvStore {
         self.classes.iter().map(|class| (class.capacity, class.slot_bytes() + states)).collect()
     }
 
+    /// Most rows that a pass may add to a sequence; `None` is any number.
+    pub fn most_rows(&self) -> Option<i32> {
+        self.most_rows
+    }
+
     /// Bytes of the states of a sequence, however long it is; 0 without recurrent layers.
     pub fn state_bytes(&self) -> u64 {
         self.states.slot_bytes()
+    }
+
+    /// Most bytes of the layers of which a sequence keeps the last positions alone; 0 without such.
+    pub fn window_bytes(&self) -> u64 {
+        let rings = self.layers.growing.iter().zip(&self.layers.rings);
+        let numbers = rings.filter_map(|(layer, ring)| Some(layer.row_numbers() * (*ring)? as u64));
+        let width = self.classes.first().map_or(0, |class| class.number_bytes());
+        numbers.sum::<u64>() * width
     }
 
     /// Bytes that a drafted row takes on the tapes of recurrent layers, from its pass to the next.
@@ -211,7 +261,7 @@ impl KvStore {
     /// # Errors
     /// It is known already.
     pub fn open(&mut self, sequence: SequenceId) -> Result<()> {
-        match self.sequences.insert(sequence, SequenceEntry { slot: None, length: 0 }) {
+        match self.sequences.insert(sequence, SequenceEntry { slot: None, length: 0, written: 0 }) {
             None => Ok(()),
             Some(old) => {
                 self.sequences.insert(sequence, old);
@@ -231,10 +281,7 @@ impl KvStore {
             Some(SequenceEntry { slot: None, .. }) => {
                 self.take_states(sequence)?;
                 let index = self.take_slot(class, sequence)?;
-                self.sequences.insert(
-                    sequence,
-                    SequenceEntry { slot: Some(SlotAddress { class, index }), length: 0 },
-                );
+                self.place_sequence(sequence, SlotAddress { class, index });
                 Ok(())
             }
             Some(_) => {
@@ -245,6 +292,12 @@ impl KvStore {
                 sequence.0
             ))),
         }
+    }
+
+    /// Notes the slot of a sequence without rows.
+    fn place_sequence(&mut self, sequence: SequenceId, slot: SlotAddress) {
+        let entry = SequenceEntry { slot: Some(slot), length: 0, written: 0 };
+        self.sequences.insert(sequence, entry);
     }
 
     /// Committed rows of a sequence.
@@ -296,11 +349,42 @@ impl KvStore {
     ) -> Result<Array> {
         let q = q.into();
         self.write(layer, keys, values, params.queries, segments)?;
+        self.read(layer, &q, params)
+    }
+
+    /// The second half of [`KvStore::attend`], for a layer that shares the keys and values of an
+    /// earlier one: these are written in this forward already.
+    ///
+    /// # Errors
+    /// No layer of this forward has written, or no row is a query.
+    pub fn attend_shared<'a>(
+        &mut self,
+        layer: usize,
+        q: impl Into<HeadRows<'a>>,
+        params: AttentionParams<'_>,
+        segments: &[Segment],
+    ) -> Result<Array> {
+        if self.access.as_ref().is_none_or(|access| !access.is_of(segments, params.queries)) {
+            return Err(ModelError::Batch(format!(
+                "layer {layer}: expected keys and values of an earlier layer in this forward, found \
+                 none"
+            )));
+        }
+        self.read(layer, &q.into(), params)
+    }
+
+    /// Attends to what is written.
+    fn read(
+        &mut self,
+        layer: usize,
+        q: &HeadRows<'_>,
+        params: AttentionParams<'_>,
+    ) -> Result<Array> {
         let layer = self.growing(layer)?;
         let GrowingKv { window, .. } = self.layers.growing[layer];
         let causality = Causality { window, both_ways: params.both_ways };
         let mut outputs = match self.goes_by_row(&[q.rows]) {
-            true => self.attend_by_row(layer, &q, params.scale, causality)?,
+            true => self.attend_by_row(layer, q, params.scale, causality)?,
             false => self.attend_by_class(layer, &q.array()?, params.scale, causality)?,
         };
         match outputs.len() {
@@ -358,10 +442,11 @@ impl KvStore {
     ) -> Result<Vec<Array>> {
         let access = self.access.as_mut().expect("made by write");
         let mut outputs = Vec::with_capacity(access.reads.len());
-        let kind = QueryKind { causality, heads: q.dim(1), dtype: q.dtype() };
         for read in &mut access.reads {
-            let calls = read.calls(kind, self.calls)?;
             let class = &self.classes[read.class];
+            let kept = class.kept(layer);
+            let kind = QueryKind { causality, kept, heads: q.dim(1), dtype: q.dtype() };
+            let calls = read.calls(kind, self.calls)?;
             outputs.push(by_class::attend(class, layer, q, &calls, scale)?);
         }
         Ok(outputs)
@@ -400,7 +485,7 @@ impl KvStore {
         let (keys, values) = (keys.array()?, values.array()?);
         for written in &mut access.writes {
             let rows = written.rows.clone();
-            let indices = written.indices(n_kv, &self.classes[written.class])?;
+            let indices = written.indices(layer, n_kv, &self.classes[written.class])?;
             let part = |new: &Array| cut_rows(new, &rows);
             self.classes[written.class].write(layer, &indices, &part(&keys)?, &part(&values)?)?;
         }
@@ -409,7 +494,7 @@ impl KvStore {
 
     /// After a step: the sequence has `length` rows, all rows after them are dropped. A model with
     /// recurrent layers can drop only rows that the step's segment named as drafted, or all rows
-    /// that the sequence has.
+    /// that the sequence has; one with windows only so many that the windows are still there.
     ///
     /// # Errors
     /// An unknown sequence, more rows than it has room for, or rows that cannot be dropped.
@@ -417,10 +502,12 @@ impl KvStore {
         self.changes();
         let capacity =
             |slot: Option<SlotAddress>| slot.map_or(0, |slot| self.classes[slot.class].capacity);
-        match self.sequences.get_mut(&sequence) {
+        match self.sequences.get(&sequence).copied() {
             Some(entry) if (0..=capacity(entry.slot)).contains(&length) => {
+                self.check_windows(sequence, &entry, length)?;
                 self.states.commit(sequence, length)?;
-                entry.length = length;
+                let written = if length == 0 { 0 } else { entry.written.max(length) };
+                self.sequences.insert(sequence, SequenceEntry { length, written, ..entry });
                 Ok(())
             }
             _ => Err(ModelError::Batch(format!(
@@ -430,18 +517,44 @@ impl KvStore {
         }
     }
 
+    /// Whether the windows before row `length` are still there: rows that were written later may have
+    /// taken their places.
+    fn check_windows(
+        &self,
+        sequence: SequenceId,
+        entry: &SequenceEntry,
+        length: i32,
+    ) -> Result<()> {
+        let overwritten = |ring: i32| entry.written - ring;
+        let lost = |(layer, ring): (&GrowingKv, &Option<i32>)| {
+            let (window, ring) = (layer.window?, (*ring)?);
+            (length > 0 && overwritten(ring) > (length - window + 1).max(0)).then_some(window)
+        };
+        match self.layers.growing.iter().zip(&self.layers.rings).find_map(lost) {
+            None => Ok(()),
+            Some(window) => Err(ModelError::Batch(format!(
+                "sequence {}: expected the {window} rows before row {length}, found that rows up to \
+                 {} took their places",
+                sequence.0, entry.written
+            ))),
+        }
+    }
+
     /// Gives `to`, a new sequence, a copy of the first `length` rows of `from`. With recurrent
     /// layers only of all its rows, because a state is that of the last row.
     ///
     /// # Errors
-    /// `from` has fewer rows, or `to` is known already; recurrent layers have no such state.
+    /// `from` has fewer rows, or `to` is known already; recurrent layers have no such state, or layers
+    /// with windows not these rows.
     pub fn fork(&mut self, from: SequenceId, to: SequenceId, length: i32) -> Result<()> {
-        if self.sequences.get(&from).is_none_or(|entry| !(0..=entry.length).contains(&length)) {
+        let entry = self.sequences.get(&from).copied();
+        let Some(entry) = entry.filter(|entry| (0..=entry.length).contains(&length)) else {
             return Err(ModelError::Batch(format!(
                 "sequence {} has no {length} rows to copy",
                 from.0
             )));
-        }
+        };
+        self.check_windows(from, &entry, length)?;
         if self.states.slot_bytes() > 0 && length > 0 && self.length(from) != Some(length) {
             return Err(ModelError::Batch(format!(
                 "sequence {}: expected all its rows to copy, because recurrent layers have no \
@@ -453,15 +566,19 @@ impl KvStore {
         self.states.settle(|sequence| sequence == from, self.by_row)?;
         self.open(to)?;
         if length > 0 {
-            self.reserve(to, length)?;
+            // Places of windows are copied as they are, so the copy's slot keeps as many.
+            let written = if self.most_rows.is_some() { entry.written } else { 0 };
+            self.reserve(to, length.max(written))?;
             self.states.copy(from, to, length)?;
             // Where it is now: taking a slot may have moved the others.
             let slot = |sequence| {
                 self.sequences.get(&sequence).and_then(|entry: &SequenceEntry| entry.slot)
             };
             if let (Some(source), Some(copy)) = (slot(from), slot(to)) {
-                self.copy_rows(source, copy, length, 0..self.layers.growing.len())?;
-                self.sequences.insert(to, SequenceEntry { slot: Some(copy), length });
+                let rows = CopiedRows { length, written: entry.written };
+                self.copy_rows(source, copy, rows, 0..self.layers.growing.len())?;
+                let copied = SequenceEntry { slot: Some(copy), length, written: entry.written };
+                self.sequences.insert(to, copied);
             }
         }
         Ok(())
@@ -517,7 +634,7 @@ fn next_class(capacity: i32) -> i32 {
 }
 
 /// Neighbouring rows of `x` `[R, heads, dim]`; all of them without a primitive.
-fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
+fn cut_rows(x: &Array, rows: &Range<i32>) -> Result<Array> {
     Ok(if rows.len() as i32 == x.dim(0) { x.clone() } else { x.try_index((rows.clone(), .., ..))? })
 }
 

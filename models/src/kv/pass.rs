@@ -68,7 +68,7 @@ impl KvStore {
             writes: writes
                 .iter()
                 .map(|write| PassWrites {
-                    capacity: self.classes[write.class].capacity as usize,
+                    kept: self.kept_of_layers(write.class),
                     places: write.places.clone(),
                 })
                 .collect(),
@@ -95,6 +95,12 @@ impl KvStore {
         }
         self.states.end_pass(memory, tapes);
         Ok(result)
+    }
+
+    /// Positions that a slot of a class keeps of each layer.
+    fn kept_of_layers(&self, class: usize) -> Vec<usize> {
+        let kept = |layer| self.classes[class].kept(layer) as usize;
+        (0..self.layers.growing.len()).map(kept).collect()
     }
 
     /// For each layer with keys and values its reads, the same list for layers of one window.

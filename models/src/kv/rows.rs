@@ -14,8 +14,8 @@ use super::{GrowingKv, KeptStates, KvStore, SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::segment::SequenceId;
 
-/// Copies of neighbouring rows of a sequence, keys and values of all layers. Nothing in it refers
-/// to the store.
+/// Copies of neighbouring rows of a sequence, keys and values of the layers that keep all positions.
+/// Nothing in it refers to the store.
 #[derive(Debug)]
 pub struct KvRows {
     /// `[1, numbers]`: layer by layer keys `[n_kv, rows, key_dim]`, then values, each flat.
@@ -41,14 +41,17 @@ impl KvRows {
 }
 
 impl KvStore {
-    /// Bytes of one row over all layers with keys and values.
+    /// Bytes of one row over all layers that keep all positions.
     pub fn row_bytes(&self) -> u64 {
-        self.classes.first().map_or(0, |class| class.slot_bytes() / class.capacity as u64)
+        let width = self.classes.first().map_or(0, |class| class.number_bytes());
+        let layers = self.layers.growing.iter().zip(&self.layers.rings);
+        let whole = layers.filter(|(_, ring)| ring.is_none());
+        whole.map(|(layer, _)| layer.row_numbers()).sum::<u64>() * width
     }
 
     /// Copies `pieces` pieces of `rows` rows each out of a sequence, from row `start` on. Computed
-    /// when this returns; for the moment it takes twice their bytes. Recurrent layers have no rows:
-    /// see [`KvStore::keep_states`].
+    /// when this returns; for the moment it takes twice their bytes. Recurrent layers have no rows, and
+    /// layers with windows only the last ones: see [`KvStore::keep_states`].
     ///
     /// # Errors
     /// The sequence has committed fewer rows than that; MLX's own.
@@ -80,7 +83,7 @@ impl KvStore {
             return Ok(pieces.into_iter().map(|numbers| KvRows { numbers, rows }).collect());
         }
         let mut parts = Vec::with_capacity(2 * self.layers.growing.len());
-        for layer in 0..self.layers.growing.len() {
+        for layer in (0..self.layers.growing.len()).filter(|at| self.layers.rings[*at].is_none()) {
             let (keys, values) =
                 self.classes[slot.class].view(layer, slot.index..slot.index + 1, start..end)?;
             for array in [keys, values] {
@@ -100,8 +103,8 @@ impl KvStore {
     }
 
     /// Gives a sequence that has no rows yet the first `length` rows of `pieces`, which hold as
-    /// many rows each, one after another, and commits them. A model with recurrent layers needs
-    /// `states` of exactly these rows. The sequence gets a slot for at least `room` positions at
+    /// many rows each, one after another, and commits them. A model with recurrent layers or windows
+    /// needs `states` of exactly these rows. The sequence gets a slot for at least `room` positions at
     /// once, so that what it will soon read does not move it again.
     ///
     /// # Errors
@@ -118,23 +121,22 @@ impl KvStore {
         self.check_states(states, length)?;
         self.changes();
         let bad = |what: String| ModelError::Batch(format!("sequence {}: {what}", sequence.0));
-        let Some(SequenceEntry { slot, length: 0 }) = self.sequences.get(&sequence).copied() else {
+        let Some(SequenceEntry { slot, length: 0, .. }) = self.sequences.get(&sequence).copied()
+        else {
             return Err(bad("expected a known sequence without rows to copy into".into()));
         };
         let rows = self.rows_of_pieces(pieces, length).map_err(bad)?;
         if let Some(SlotAddress { class, index }) = slot {
             self.classes[class].give_back(index);
-            self.sequences.insert(sequence, SequenceEntry { slot: None, length: 0 });
+            let entry = SequenceEntry { slot: None, length: 0, written: 0 };
+            self.sequences.insert(sequence, entry);
         }
         let class = self.class_for(length.max(room))?;
         let index = self.take_slot(class, sequence)?;
-        self.sequences.insert(
-            sequence,
-            SequenceEntry { slot: Some(SlotAddress { class, index }), length: 0 },
-        );
+        self.place_sequence(sequence, SlotAddress { class, index });
         self.place(SlotAddress { class, index }, pieces, rows, length)?;
         if let Some(states) = states {
-            self.restore_states(sequence, states)?;
+            self.restore_states(sequence, SlotAddress { class, index }, states)?;
         }
         self.commit(sequence, length)
     }
@@ -169,11 +171,12 @@ impl KvStore {
                 joined
             })
         };
-        for (layer, GrowingKv { n_kv, key_dim, value_dim, .. }) in
-            self.layers.growing.clone().iter().enumerate()
+        let layers = self.layers.growing.iter().zip(&self.layers.rings).enumerate();
+        for (layer, (GrowingKv { n_kv, key_dim, value_dim, .. }, _)) in
+            layers.filter(|(_, (_, ring))| ring.is_none())
         {
             let (keys, values) = (next(*n_kv, *key_dim)?, next(*n_kv, *value_dim)?);
-            self.classes[class].overwrite(layer, index, &keys, &values)?;
+            self.classes[class].overwrite(layer, index, 0, &keys, &values)?;
         }
         Ok(())
     }

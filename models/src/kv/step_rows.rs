@@ -15,8 +15,8 @@ pub(super) struct ClassWrite {
     pub(super) rows: Range<i32>,
     /// Where each row goes.
     pub(super) places: Vec<RowWrite>,
-    /// Flat indices, by number of KV heads.
-    pub(super) indices: Vec<(i32, Array)>,
+    /// Flat indices, by KV heads and kept positions of a layer.
+    pub(super) indices: Vec<((i32, i32), Array)>,
 }
 
 /// Neighbouring slots of one class with the same number of query rows: one attention.
@@ -46,6 +46,8 @@ pub(super) struct Causality {
 pub(super) struct QueryKind {
     /// Which keys a row attends to.
     pub(super) causality: Causality,
+    /// Positions that a slot keeps.
+    pub(super) kept: i32,
     /// Query heads of a row.
     pub(super) heads: i32,
     pub(super) dtype: Dtype,
@@ -57,7 +59,7 @@ pub(super) struct Call {
     pub(super) slots: Range<usize>,
     /// Rows of the queries, as many for each slot.
     pub(super) rows: Range<i32>,
-    /// Positions.
+    /// Places of the slots: positions, unless these are more than a slot keeps.
     pub(super) keys: Range<i32>,
     pub(super) hidden: HiddenKeys,
 }

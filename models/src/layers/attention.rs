@@ -20,7 +20,7 @@ pub(crate) struct RowWrite {
     pub(crate) row: usize,
     /// The slot of its sequence.
     pub(crate) slot: usize,
-    /// The position in the slot where it is written.
+    /// Its position.
     pub(crate) position: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct StoredHeads<'a> {
     pub(crate) keys: &'a Array,
     pub(crate) values: &'a Array,
     pub(crate) kv_heads: i32,
-    /// Positions of a slot.
+    /// Positions that a slot keeps: position p at place p modulo their number.
     pub(crate) capacity: i32,
 }
 

@@ -123,6 +123,7 @@ impl Scheduler {
     /// step.
     fn chunk(&self, one: &Sequence, left: usize, alone: bool) -> usize {
         let (start, ready) = (one.committed, self.prefill_limit(one) - one.committed);
+        let left = left.min(self.most_rows);
         // While chunks grow to the least size they need not be multiples of it.
         let grows = left < MIN_CHUNK && self.price.least_rows(MIN_CHUNK) < MIN_CHUNK;
         let rows =

@@ -121,6 +121,8 @@ pub struct Scheduler {
     price: RowPrice,
     /// Longest time of the prompt rows of a step, in microseconds.
     chunk_us: f64,
+    /// Most rows that a step adds to a sequence.
+    most_rows: usize,
     /// Which sequences draft, and how many tokens.
     pub speculation: Speculation,
     /// Prompts that the next step leaves out, because they wait for the rows of others.
@@ -146,6 +148,7 @@ impl Scheduler {
             next_key: 0,
             price: RowPrice::default(),
             chunk_us: CHUNK_US,
+            most_rows: usize::MAX,
             speculation: Speculation::default(),
             prefix_waits: BTreeMap::new(),
             tower: Tower::default(),
@@ -164,6 +167,11 @@ impl Scheduler {
     /// Sets the vision tower of the target.
     pub fn with_tower(self, tower: Tower) -> Self {
         Self { tower, ..self }
+    }
+
+    /// Sets the most rows that a step adds to a sequence; `None` is any number.
+    pub fn with_most_rows(self, rows: Option<usize>) -> Self {
+        Self { most_rows: rows.unwrap_or(usize::MAX), ..self }
     }
 
     /// Sets that the target's states are kept for the prefix cache: chunks of prompts end where

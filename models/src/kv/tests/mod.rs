@@ -6,6 +6,7 @@ mod copies;
 mod growth;
 mod rows;
 mod visibility;
+mod windows;
 
 use mlx_rs::transforms::eval;
 

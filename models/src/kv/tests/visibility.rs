@@ -9,8 +9,8 @@ use super::*;
 use crate::layers::HiddenKeys;
 
 const HEADS: usize = 2;
-const DIM: usize = 8;
-const fn layer(window: Option<i32>) -> LayerKv {
+pub(super) const DIM: usize = 8;
+pub(super) const fn layer(window: Option<i32>) -> LayerKv {
     LayerKv::Growing(GrowingKv { n_kv: 1, key_dim: DIM as i32, value_dim: DIM as i32, window })
 }
 const LAYERS: [LayerKv; 3] = [layer(None), layer(Some(5)), layer(Some(300))];
@@ -52,7 +52,7 @@ fn rows(kind: u32, places: &[(u64, i32)], heads: usize) -> Array {
 
 /// (sequence, rows that only write and are kept, rows that ask and are dropped) in one pass over
 /// all layers.
-fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
+pub(super) fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
     let mut parts = parts.to_vec();
     parts.sort_by_key(|part| store.order(SequenceId(part.0)));
     let starts: Vec<i32> =
@@ -75,8 +75,8 @@ fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
     let written: Vec<(u64, i32)> = place(false).chain(asking.clone()).collect();
     let (q, k, v) = (rows(0, &asking, HEADS), rows(1, &written, 1), rows(2, &written, 1));
     let params = AttentionParams { scale: 1.0, queries: Some(&queries), both_ways };
-    let windows = LAYERS.iter().map(|layer| layer.growing().expect("it attends").window);
-    for (at, window) in windows.enumerate() {
+    let windows: Vec<_> = store.layers.growing.iter().map(|layer| layer.window).collect();
+    for (at, window) in windows.into_iter().enumerate() {
         if asking.is_empty() {
             store.write(at, &k, &v, Some(&queries), &segments).expect("writes");
             continue;
@@ -189,7 +189,7 @@ fn rows_that_do_not_fit_are_refused() {
 fn calls(store: &mut KvStore) -> Vec<Call> {
     let form = store.calls;
     let causality = Causality { window: None, both_ways: false };
-    let kind = QueryKind { causality, heads: HEADS as i32, dtype: Dtype::Float32 };
+    let kind = QueryKind { causality, kept: 600, heads: HEADS as i32, dtype: Dtype::Float32 };
     let access = store.access.as_mut().expect("a step was made");
     let each = |read: &mut ClassRead| read.calls(kind, form);
     access.reads.iter_mut().flat_map(|read| each(read).expect("made").to_vec()).collect()

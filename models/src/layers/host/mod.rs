@@ -224,7 +224,7 @@ pub(crate) fn write_rows(
         for RowWrite { row, slot, position } in places.iter().copied() {
             let heads = &inputs[0].row(row)[from * dim..][..count * dim];
             for (head, numbers) in heads.chunks_exact(dim).enumerate() {
-                let place = ((slot * count + head) * capacity + position) * dim;
+                let place = ((slot * count + head) * capacity + position % capacity) * dim;
                 stored[place..][..dim].copy_from_slice(numbers);
             }
         }
