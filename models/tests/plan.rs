@@ -47,12 +47,15 @@ fn a_loaded_model_takes_what_was_planned() {
         );
         let layers = model.kv_layers();
         let growing = layers.iter().filter_map(LayerKv::growing);
-        let row: i32 = growing.map(|layer| layer.n_kv * (layer.key_dim + layer.value_dim)).sum();
+        let sizes = growing.map(|layer| (layer.n_kv, layer.key_dim, layer.value_dim, layer.window));
+        let planned = plan.kv_heads.iter();
+        let planned = planned.map(|kv| (kv.n_kv, kv.head_dim, kv.head_dim, kv.window));
+        assert!(planned.eq(sizes), "{name}: {:?}", plan.kv_heads);
         let number = if is_half(model.dtype()) { 2 } else { 4 };
-        assert_eq!(plan.kv_position_bytes(), number * row as u64, "{name}");
+        assert_eq!(plan.number_bytes, number, "{name}");
         let recurrent = layers.iter().filter_map(|layer| match layer {
             LayerKv::Recurrent(sizes) => Some(*sizes),
-            LayerKv::Growing(_) => None,
+            LayerKv::Growing(_) | LayerKv::Shared(_) => None,
         });
         assert_eq!(plan.recurrent, recurrent.collect::<Vec<_>>(), "{name}");
         assert_eq!(plan.has_vision, model.vision().is_some(), "{name}");

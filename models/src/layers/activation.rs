@@ -37,6 +37,26 @@ impl Gelu {
     }
 }
 
+/// What a gated block does with its gate before it multiplies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// x · sigmoid(x).
+    #[default]
+    Silu,
+    /// [`Gelu::Tanh`].
+    Gelu,
+}
+
+impl Gate {
+    /// `x` → the same shape. By MLX.
+    pub(crate) fn forward(self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Silu => Ok(x.multiply(ops::sigmoid(x)?)?),
+            Self::Gelu => Gelu::Tanh.forward(x),
+        }
+    }
+}
+
 /// x · sigmoid(gate) for `x` `[rows, heads · dim]`. The gate of head h is head 2 · h + 1 of `gates`
 /// `[rows, at least 2 · heads, dim]` → the same shape as `x`.
 pub(crate) fn gate_heads(x: &Array, gates: &Array) -> Result<Array> {

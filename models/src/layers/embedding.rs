@@ -45,11 +45,6 @@ impl Embedding {
         Ok(Self { table: Table::Float { rows, transposed } })
     }
 
-    /// Rows of `ids` → `[ids, hidden]`.
-    pub(crate) fn rows(&self, ids: &[u32]) -> Result<Array> {
-        self.rows_of(&Array::from_slice(ids, &[ids.len() as i32]))
-    }
-
     /// Rows of `ids` `[ids]`, which need not be known yet → `[ids, hidden]`.
     pub(crate) fn rows_of(&self, ids: &Array) -> Result<Array> {
         match &self.table {

@@ -1,16 +1,17 @@
-//! Gated feed-forward: down(silu(gate(x)) · up(x)) (arXiv 2002.05202).
+//! Gated feed-forward: down(act(gate(x)) · up(x)) (arXiv 2002.05202).
 
-use mlx_rs::{Array, ops};
+use mlx_rs::Array;
 
-use super::{Linear, gate_kernel, host};
+use super::{Gate, Linear, gate_kernel, host};
 use crate::error::Result;
 use crate::load::{LoadError, Weights};
 
-/// The SwiGLU block of Llama and Qwen.
+/// The gated block of Llama and Qwen (silu) and of Gemma (gelu).
 #[derive(Debug)]
 pub(crate) struct GatedMlp {
     pub(super) gate_up: Linear,
     pub(super) down: Linear,
+    pub(super) gate: Gate,
 }
 
 impl GatedMlp {
@@ -31,31 +32,41 @@ impl GatedMlp {
                 bias,
             )?,
             down: Linear::load(weights, &format!("{name}.down_proj"), hidden, intermediate, bias)?,
+            gate: Gate::Silu,
         })
+    }
+
+    /// The block with another activation.
+    pub(crate) fn gated_by(self, gate: Gate) -> Self {
+        Self { gate, ..self }
     }
 
     /// The layer with its weights quantized as [`Linear::quantized`] does.
     pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
-        Ok(Self { gate_up: self.gate_up.quantized(bits)?, down: self.down.quantized(bits)? })
+        let (gate_up, down) = (self.gate_up.quantized(bits)?, self.down.quantized(bits)?);
+        Ok(Self { gate_up, down, ..self })
     }
 
     /// `x` `[rows, hidden]` → the same shape.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        self.down.forward(&gated(&self.gate_up.forward(x)?)?)
+        self.down.forward(&gated(&self.gate_up.forward(x)?, self.gate)?)
     }
 }
 
-/// silu(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
-pub(crate) fn gated(both: &Array) -> Result<Array> {
-    if let Some(gated) = host::gated(both)? {
-        return Ok(gated);
-    }
-    if let Some(gated) = gate_kernel::gated(both)? {
-        return Ok(gated);
+/// act(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
+pub(crate) fn gated(both: &Array, gate: Gate) -> Result<Array> {
+    if gate == Gate::Silu {
+        if let Some(gated) = host::gated(both)? {
+            return Ok(gated);
+        }
+        if let Some(gated) = gate_kernel::gated(both)? {
+            return Ok(gated);
+        }
     }
     let halves = both.split_equal(2, 1)?;
-    let silu = halves[0].multiply(ops::sigmoid(&halves[0])?)?;
-    let gated = silu.multiply(&halves[1])?;
-    gate_kernel::counted(&gated, both)?;
+    let gated = gate.forward(&halves[0])?.multiply(&halves[1])?;
+    if gate == Gate::Silu {
+        gate_kernel::counted(&gated, both)?;
+    }
     Ok(gated)
 }

@@ -27,7 +27,7 @@ mod recurrent;
 mod rope;
 mod rope_tables;
 
-pub(crate) use activation::{Gelu, gate_heads};
+pub(crate) use activation::{Gate, Gelu, gate_heads};
 pub(crate) use attention::{
     HiddenKeys, QueryRows, RowKeys, RowPlaces, RowWrite, StoredHeads, VisibleKeys, attention,
 };
@@ -43,13 +43,13 @@ pub(crate) use host::nodes as host_nodes;
 pub(crate) use host::{attend_rows, computes, largest, write_rows};
 pub(crate) use linear::Linear;
 pub(crate) use mlp::{GatedMlp, gated};
-pub(crate) use moe::{ExpertMlp, ExpertSizes, SharedExpertMlp};
+pub(crate) use moe::{ExpertMlp, ExpertNames, ExpertSizes, SharedExpertMlp};
 pub(crate) use norm::{HeadNorm, LayerNorm, NormWeight, RmsNorm};
 pub(crate) use ops::{AttentionHeads, HeadTurn, LayerOps, gated_mlp};
 pub use positions::Positions;
 #[cfg(target_os = "linux")]
 pub(crate) use program::{
-    FirstRows, PassInputs, PassPlaces, PassReads, PassWrites, Program, Recorder, Tail,
+    PassInputs, PassPlaces, PassReads, PassRotation, PassWrites, Program, Recorder, Tail,
 };
 pub(crate) use quantized::has_product;
 pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};

@@ -6,12 +6,12 @@ use mlx_rs::ops::{argsort_axis, sigmoid, softmax_axis};
 use mlx_rs::{Array, Dtype};
 
 use super::mlp::gated;
-use super::{ExpertLinear, GatedMlp, Linear, SortedPairs, computes};
+use super::{ExpertLinear, Gate, GatedMlp, Linear, SortedPairs, computes};
 use crate::error::Result;
 use crate::load::{LoadError, Weights};
 
 /// Sizes of a block of experts, and how their shares are computed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpertSizes {
     /// Width of the rows.
     pub(crate) hidden: i32,
@@ -28,13 +28,25 @@ pub(crate) struct ExpertSizes {
 /// sorts from the same number on.
 const SORTED_PAIRS: i32 = 64;
 
-/// Experts behind a router, as in Qwen3.
+/// Experts behind a router, as in Qwen3 and Gemma 4.
 #[derive(Debug)]
 pub(crate) struct ExpertMlp {
-    pub(super) gate: Linear,
+    pub(super) router: Linear,
     pub(super) gate_up: ExpertLinear,
     pub(super) down: ExpertLinear,
     pub(super) sizes: ExpertSizes,
+    pub(super) gate: Gate,
+    /// Factor on the shares of each expert `[experts]`, float32.
+    pub(super) factors: Option<Array>,
+}
+
+/// Names of a checkpoint's router and experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertNames<'a> {
+    /// The router's module.
+    pub(crate) router: &'a str,
+    /// The block of [`ExpertLinear::load`].
+    pub(crate) block: &'a str,
 }
 
 impl ExpertMlp {
@@ -45,26 +57,44 @@ impl ExpertMlp {
         name: &str,
         sizes: ExpertSizes,
     ) -> Result<Self, LoadError> {
+        let router = format!("{name}.gate");
+        Self::load_named(weights, ExpertNames { router: &router, block: name }, sizes)
+    }
+
+    /// As [`ExpertMlp::load`], by these names.
+    pub(crate) fn load_named(
+        weights: &mut Weights,
+        names: ExpertNames<'_>,
+        sizes: ExpertSizes,
+    ) -> Result<Self, LoadError> {
         let ExpertSizes { hidden, intermediate, n_experts, .. } = sizes;
+        let ExpertNames { router, block } = names;
         let inner = [("gate_proj", intermediate), ("up_proj", intermediate)];
+        let outer = [("down_proj", hidden)];
         Ok(Self {
-            gate: Linear::load(weights, &format!("{name}.gate"), n_experts, hidden, false)?,
-            gate_up: ExpertLinear::load(weights, name, &inner, n_experts, hidden)?,
-            down: ExpertLinear::load(
-                weights,
-                name,
-                &[("down_proj", hidden)],
-                n_experts,
-                intermediate,
-            )?,
+            router: Linear::load(weights, router, n_experts, hidden, false)?,
+            gate_up: ExpertLinear::load(weights, block, &inner, n_experts, hidden)?,
+            down: ExpertLinear::load(weights, block, &outer, n_experts, intermediate)?,
             sizes,
+            gate: Gate::Silu,
+            factors: None,
         })
     }
 
-    /// `x` `[rows, hidden]` → the same shape. A row's result does not depend on the rows beside it.
-    pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
+    /// The experts with another activation, and with a factor on the shares of each, `[experts]`,
+    /// float32.
+    pub(crate) fn with(self, gate: Gate, factors: Array) -> Self {
+        Self { gate, factors: Some(factors), ..self }
+    }
+
+    /// `x` `[rows, hidden]` → the same shape. The router chooses by `routed` `[rows, hidden]`. A
+    /// row's result does not depend on the rows beside it.
+    pub(crate) fn forward(&self, routed: &Array, x: &Array) -> Result<Array> {
         let ExpertSizes { chosen, renormalized, .. } = self.sizes;
-        let routes = route(&self.gate.forward(x)?, chosen, renormalized)?;
+        let mut routes = route(&self.router.forward(routed)?, chosen, renormalized)?;
+        if let Some(factors) = &self.factors {
+            routes.shares = routes.shares.multiply(factors.take_axis(&routes.experts, 0)?)?;
+        }
         // Nodes of our own sort by themselves.
         let out = match x.dim(0) * chosen >= SORTED_PAIRS && !computes(&[x]) {
             true => self.by_expert(x, &routes.experts)?,
@@ -79,7 +109,7 @@ impl ExpertMlp {
     fn by_row(&self, x: &Array, experts: &Array) -> Result<Array> {
         let ExpertSizes { intermediate, chosen, .. } = self.sizes;
         let both = self.gate_up.forward(x, experts)?;
-        let inner = gated(&both.reshape(&[-1, 2 * intermediate])?)?;
+        let inner = gated(&both.reshape(&[-1, 2 * intermediate])?, self.gate)?;
         let inner = inner.reshape(&[x.dim(0), chosen, intermediate])?;
         self.down.forward(&inner, experts)
     }
@@ -90,7 +120,7 @@ impl ExpertMlp {
         tests::SORTED.with(|sorted| sorted.set(sorted.get() + 1));
         let pairs = SortedPairs::of(experts)?;
         let both = self.gate_up.forward_sorted(&pairs.gather(x)?, &pairs)?;
-        let out = self.down.forward_sorted(&gated(&both)?, &pairs)?;
+        let out = self.down.forward_sorted(&gated(&both, self.gate)?, &pairs)?;
         pairs.put_back(&out, x.dim(0))
     }
 }
@@ -125,7 +155,7 @@ impl SharedExpertMlp {
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
         let share = sigmoid(self.shared_gate.forward(x)?)?;
         let shared = self.shared.forward(x)?.multiply(share)?;
-        Ok(self.routed.forward(x)?.add(shared)?)
+        Ok(self.routed.forward(x, x)?.add(shared)?)
     }
 }
 
@@ -191,10 +221,12 @@ mod tests {
         };
         let router = StoredMatrix::Float(wave(&[EXPERTS, HIDDEN], 0.317, dtype));
         ExpertMlp {
-            gate: Linear::of(router).expect("a view"),
+            router: Linear::of(router).expect("a view"),
             gate_up: quantized(2 * sizes.intermediate, HIDDEN, dtype),
             down: quantized(HIDDEN, sizes.intermediate, dtype),
             sizes,
+            gate: Gate::Silu,
+            factors: None,
         }
     }
 
@@ -210,7 +242,7 @@ mod tests {
             let block = block(dtype);
             for rows in [1, 2, 22, 50] {
                 let x = wave(&[rows, HIDDEN], 0.1931, dtype);
-                let logits = block.gate.forward(&x).expect("a product");
+                let logits = block.router.forward(&x).expect("a product");
                 let experts = route(&logits, 3, true).expect("routes").experts;
                 let by_row = block.by_row(&x, &experts).expect("products");
                 let by_expert = block.by_expert(&x, &experts).expect("products");
@@ -227,7 +259,8 @@ mod tests {
         // Three experts a row.
         for (rows, sorted) in [(1, 0), (21, 0), (22, 1), (512, 1)] {
             SORTED.with(|count| count.set(0));
-            block.forward(&wave(&[rows, HIDDEN], 0.1931, Dtype::Bfloat16)).expect("built");
+            let x = wave(&[rows, HIDDEN], 0.1931, Dtype::Bfloat16);
+            block.forward(&x, &x).expect("built");
             assert_eq!(SORTED.with(Cell::get), sorted, "{rows} rows");
         }
     }

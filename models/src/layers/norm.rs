@@ -2,7 +2,7 @@
 //! float32.
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::ops::{broadcast_to, concatenate, sigmoid};
+use mlx_rs::ops::{broadcast_to, concatenate, ones, sigmoid};
 use mlx_rs::{Array, Dtype, fast};
 
 use super::{RopeTables, TurnedHeads, host};
@@ -59,6 +59,30 @@ impl RmsNorm {
         stored: NormWeight,
     ) -> Result<Self, LoadError> {
         Ok(Self { weight: stored.take(weights, name, size)?, eps })
+    }
+
+    /// The norm by this weight.
+    pub(crate) fn of(weight: Array, eps: f32) -> Self {
+        Self { weight, eps }
+    }
+
+    /// rms(x) alone, for rows or heads of `size` numbers.
+    pub(crate) fn without_weight(size: i32, eps: f32) -> Result<Self, LoadError> {
+        let weight = ones::<f32>(&[size])?;
+        weight.eval()?;
+        Ok(Self { weight, eps })
+    }
+
+    /// The norm with all numbers times `factor`.
+    pub(crate) fn times(self, factor: f32) -> Result<Self, LoadError> {
+        let weight = self.weight.as_dtype(Dtype::Float32)?.multiply(Array::from_f32(factor))?;
+        weight.eval()?;
+        Ok(Self { weight, ..self })
+    }
+
+    /// Numbers of a row or head.
+    pub(crate) fn size(&self) -> i32 {
+        self.weight.dim(0)
     }
 
     /// rms(x) · w · silu(gate) of each head of `x` `[rows, width]`. `gates` `[rows, …]` has the

@@ -7,7 +7,8 @@ use std::ops::Range;
 use mlx_rs::Array;
 
 use super::{
-    DeltaRule, ExpertMlp, GatedMlp, HeadNorm, Linear, RmsNorm, RopeTables, SharedExpertMlp,
+    DeltaRule, Embedding, ExpertMlp, Gate, GatedMlp, HeadNorm, Linear, RmsNorm, RopeTables,
+    SharedExpertMlp,
 };
 use crate::error::Result;
 
@@ -50,6 +51,9 @@ pub(crate) trait LayerOps {
     /// Rows of numbers, one for each token of a batch.
     type Rows: Clone;
 
+    /// Rows of a table by the ids of the rows.
+    fn embedded(&mut self, table: &Embedding) -> Result<Self::Rows>;
+
     /// The norm of each row.
     fn norm(&mut self, norm: &RmsNorm, x: &Self::Rows) -> Result<Self::Rows>;
 
@@ -59,14 +63,43 @@ pub(crate) trait LayerOps {
     /// x + y.
     fn add(&mut self, x: &Self::Rows, y: &Self::Rows) -> Result<Self::Rows>;
 
-    /// silu(gate) · up of rows with the gate first and as many numbers after it.
-    fn gated(&mut self, both: &Self::Rows) -> Result<Self::Rows>;
+    /// x · factor.
+    fn scale(&mut self, x: &Self::Rows, factor: f32) -> Result<Self::Rows>;
+
+    /// act(gate) · up of rows with the gate first and as many numbers after it.
+    fn gated(&mut self, both: &Self::Rows, gate: Gate) -> Result<Self::Rows>;
+
+    /// act(x) · y, y the numbers of `all` from `column` on.
+    fn gated_by(
+        &mut self,
+        x: &Self::Rows,
+        gate: Gate,
+        all: &Self::Rows,
+        column: i32,
+    ) -> Result<Self::Rows>;
 
     /// Rows as heads of `dim` numbers, as the operations on heads take them.
     fn heads(&mut self, x: &Self::Rows, dim: i32) -> Result<Self::Rows>;
 
-    /// Heads of each row, turned by the row's position.
-    fn turn(&mut self, turn: &HeadTurn, x: &Self::Rows, dim: i32) -> Result<Self::Rows>;
+    /// Heads of rows as rows again.
+    fn joined_heads(&mut self, heads: &Self::Rows) -> Result<Self::Rows>;
+
+    /// Heads of each row, turned by the row's position. `rope`: the number of the model's rotation.
+    fn turn(
+        &mut self,
+        turn: &HeadTurn,
+        rope: usize,
+        x: &Self::Rows,
+        dim: i32,
+    ) -> Result<Self::Rows>;
+
+    /// These heads of each row, as long as the norm's weight, each normed → heads.
+    fn norm_heads(
+        &mut self,
+        norm: &RmsNorm,
+        heads: &Range<i32>,
+        x: &Self::Rows,
+    ) -> Result<Self::Rows>;
 
     /// Writes the keys and values of all rows and attends. `turned` and `projected` are heads.
     fn attend(
@@ -75,6 +108,14 @@ pub(crate) trait LayerOps {
         heads: &AttentionHeads,
         turned: &Self::Rows,
         projected: &Self::Rows,
+    ) -> Result<Self::Rows>;
+
+    /// Attends to the keys and values that an earlier layer, `of`, wrote. `heads`: of the queries.
+    fn attend_shared(
+        &mut self,
+        of: usize,
+        heads: &AttentionHeads,
+        turned: &Self::Rows,
     ) -> Result<Self::Rows>;
 
     /// x · sigmoid(gate); the gate of head h is head 2 · h + 1 of the heads `gates`.
@@ -93,8 +134,13 @@ pub(crate) trait LayerOps {
         column: i32,
     ) -> Result<Self::Rows>;
 
-    /// Each row by some of many experts.
-    fn experts(&mut self, mlp: &ExpertMlp, x: &Self::Rows) -> Result<Self::Rows>;
+    /// Each row of `x` by some of many experts, which the router chooses by the row of `routed`.
+    fn experts(
+        &mut self,
+        mlp: &ExpertMlp,
+        routed: &Self::Rows,
+        x: &Self::Rows,
+    ) -> Result<Self::Rows>;
 
     /// Each row by some of many experts and by one that all rows share.
     fn shared_experts(&mut self, mlp: &SharedExpertMlp, x: &Self::Rows) -> Result<Self::Rows>;
@@ -107,6 +153,6 @@ pub(crate) trait LayerOps {
 /// A gated feed-forward block by its operations.
 pub(crate) fn gated_mlp<O: LayerOps>(ops: &mut O, mlp: &GatedMlp, x: &O::Rows) -> Result<O::Rows> {
     let both = ops.product(&mlp.gate_up, x)?;
-    let inner = ops.gated(&both)?;
+    let inner = ops.gated(&both, mlp.gate)?;
     ops.product(&mlp.down, &inner)
 }

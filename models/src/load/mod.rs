@@ -20,7 +20,7 @@ pub use files::TensorFiles;
 pub use header::HeaderError;
 pub use layout::Layout;
 pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
-pub use plan::{CheckpointPlan, FormatUse, Packing, StoragePlan};
+pub use plan::{CheckpointPlan, FormatUse, KvHeads, Packing, PlannedLayers, StoragePlan};
 pub use quantization::{QuantFormat, QuantMode, Quantization};
 pub use tokenizer::{count_token_ids, special_ids, stop_ids};
 pub use unserved::Unserved;

@@ -64,6 +64,27 @@ impl Packing {
     }
 }
 
+/// Keys and values of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvHeads {
+    /// Number of heads.
+    pub n_kv: i32,
+    /// Numbers of a key or a value of one head.
+    pub head_dim: i32,
+    /// Most positions a row attends to, its own included; `None`: all.
+    pub window: Option<i32>,
+}
+
+/// What the layers of a text model remember.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlannedLayers {
+    /// Layers that remember a key and a value for each position. `None`: all that do not remember
+    /// states, with the heads that config.json names.
+    pub kv_heads: Option<Vec<KvHeads>>,
+    /// Layers that remember states.
+    pub recurrent: Vec<RecurrentSizes>,
+}
+
 /// Sizes of a text model, and what its weights take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPlan {
@@ -79,14 +100,10 @@ pub struct CheckpointPlan {
     pub hidden: i32,
     /// Layers.
     pub n_layers: i32,
-    /// Layers that remember a key and a value for each position.
-    pub n_kv_layers: i32,
+    /// Layers that remember a key and a value for each position, one for each.
+    pub kv_heads: Vec<KvHeads>,
     /// Sizes of the layers that remember states instead, one for each.
     pub recurrent: Vec<RecurrentSizes>,
-    /// Heads of keys and values in a layer.
-    pub n_kv_heads: i32,
-    /// Numbers of a key or a value of one head.
-    pub head_dim: i32,
     /// Whether it has a vision tower.
     pub has_vision: bool,
     /// Bytes of a number that is computed with.
@@ -197,7 +214,7 @@ impl StoragePlan {
 
 impl CheckpointPlan {
     /// Reads the sizes and adds up the tensors. Tensors of parts that are not served should have
-    /// been skipped ([`TensorFiles::skip`]). `recurrent`: the layers that remember states.
+    /// been skipped ([`TensorFiles::skip`]).
     ///
     /// # Errors
     /// A size is missing or out of range; as [`StoragePlan::of`].
@@ -205,8 +222,9 @@ impl CheckpointPlan {
         checkpoint: &TensorFiles,
         config: &ConfigJson,
         forms: &WeightForms,
-        recurrent: Vec<RecurrentSizes>,
+        layers: PlannedLayers,
     ) -> Result<Self, LoadError> {
+        let PlannedLayers { kv_heads, recurrent } = layers;
         let n_layers = config.size("num_hidden_layers")?;
         let (hidden, n_heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
         let first_float = checkpoint.entries.values().find_map(|entry| match entry.dtype {
@@ -216,6 +234,12 @@ impl CheckpointPlan {
         });
         let storage = StoragePlan::of(checkpoint, forms)?;
         let share = share_read(checkpoint, share_of_experts(config)?);
+        let same = KvHeads {
+            n_kv: config.size_or("num_key_value_heads", n_heads)?,
+            head_dim: config.size_or("head_dim", (hidden / n_heads).max(1))?,
+            window: None,
+        };
+        let usual = || vec![same; (n_layers as usize).saturating_sub(recurrent.len())];
         Ok(Self {
             family: config.required("model_type")?,
             token_bytes: (storage.memory_bytes() as f64 * share) as u64,
@@ -224,22 +248,14 @@ impl CheckpointPlan {
             vocab: config.size("vocab_size")?,
             hidden,
             n_layers,
-            n_kv_layers: n_layers - recurrent.len() as i32,
+            kv_heads: kv_heads.unwrap_or_else(usual),
             recurrent,
-            n_kv_heads: config.size_or("num_key_value_heads", n_heads)?,
-            head_dim: config.size_or("head_dim", (hidden / n_heads).max(1))?,
             has_vision: config.part("vision_config")?.is_some(),
             number_bytes: match forms.precision {
                 Precision::Float32 => 4,
                 Precision::AsStored => first_float.unwrap_or(4),
             },
         })
-    }
-
-    /// Bytes of the keys and values of one position, over all layers that have them.
-    pub fn kv_position_bytes(&self) -> u64 {
-        let numbers = [self.n_kv_layers, self.n_kv_heads, self.head_dim].map(|size| size as u64);
-        2 * numbers.iter().product::<u64>() * self.number_bytes
     }
 }
 
@@ -398,7 +414,7 @@ mod tests {
         );
         let quantization = Quantization::read(&config).expect("formats");
         let forms = WeightForms { precision, quantization, keeps };
-        CheckpointPlan::of(&files, &config, &forms, vec![]).expect("a plan")
+        CheckpointPlan::of(&files, &config, &forms, PlannedLayers::default()).expect("a plan")
     }
 
     fn figures(plan: &CheckpointPlan) -> Vec<(&str, [u64; 4])> {
@@ -436,7 +452,8 @@ mod tests {
     #[test]
     fn keys_and_values_take_what_the_config_says() {
         let on_cpu = plan(Precision::Float32, |_| true);
-        assert_eq!(on_cpu.kv_position_bytes(), 2 * 3 * 2 * 32 * 4);
+        let heads = KvHeads { n_kv: 2, head_dim: 32, window: None };
+        assert_eq!((on_cpu.kv_heads, on_cpu.number_bytes), (vec![heads; 3], 4));
         assert_eq!((on_cpu.context, on_cpu.vocab, on_cpu.hidden), (512, 100, 64));
     }
 

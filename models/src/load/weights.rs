@@ -139,6 +139,25 @@ impl<'a> Weights<'a> {
         Ok(array)
     }
 
+    /// Reads the only number of tensor `name`.
+    ///
+    /// # Errors
+    /// It is missing, has more numbers, or is not of floats.
+    pub fn take_number(&mut self, name: &str) -> Result<f32, LoadError> {
+        let (entry, bytes) = self.open(name, &[1])?;
+        let number = match (entry.dtype, bytes.as_slice()) {
+            (Dtype::F32, [a, b, c, d]) => f32::from_le_bytes([*a, *b, *c, *d]),
+            (Dtype::BF16, [a, b]) => half::bf16::from_le_bytes([*a, *b]).to_f32(),
+            (Dtype::F16, [a, b]) => half::f16::from_le_bytes([*a, *b]).to_f32(),
+            (other, _) => {
+                let (name, found) = (self.full(name), format!("{other:?}"));
+                return Err(LoadError::Dtype { name, found, expected: "F32, F16 or BF16" });
+            }
+        };
+        self.report(entry.bytes);
+        Ok(number)
+    }
+
     /// Reads the integers of tensor `name`, which must have `shape`.
     ///
     /// # Errors
@@ -199,6 +218,15 @@ impl<'a> Weights<'a> {
             .find(|dtype| is_float(*dtype))
             .and_then(mlx_dtype)
             .unwrap_or(MlxDtype::Float32)
+    }
+
+    /// The type in which tensor `name` is stored; of a quantized one that of its scales. float32 if
+    /// it is missing or no float.
+    pub fn dtype_in_file(&self, name: &str) -> MlxDtype {
+        let scales = format!("{}.scales", name.trim_end_matches(".weight"));
+        let entry = self.entry(&scales).or_else(|| self.entry(name));
+        let dtype = entry.map(|entry| entry.dtype).filter(|dtype| is_float(*dtype));
+        dtype.and_then(mlx_dtype).unwrap_or(MlxDtype::Float32)
     }
 
     /// Ends loading.

@@ -88,7 +88,7 @@ impl Attention {
         let dim = self.heads.dim;
         let qkv = ops.product(&self.qkv_proj, x)?;
         let qkv = ops.heads(&qkv, dim)?;
-        let qk = ops.turn(&self.turn, &qkv, dim)?;
+        let qk = ops.turn(&self.turn, 0, &qkv, dim)?;
         let attended = ops.attend(layer, &self.heads, &qk, &qkv)?;
         let gated = match self.gated {
             true => ops.gate_heads(&attended, &qkv, dim)?,

@@ -7,11 +7,12 @@ use std::path::Path;
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use paceline_blas::RecurrentSizes;
 
 use super::attention::{Attention, AttentionSpec};
 use super::gated_delta::GatedDelta;
+use super::gemma4::{self, PerLayerInputs};
 use super::graph::Graph;
 #[cfg(target_os = "linux")]
 use super::on_cpu;
@@ -63,7 +64,7 @@ impl FeedForward {
     pub(super) fn forward(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Dense(mlp) => mlp.forward(x),
-            Self::Experts(experts) => experts.forward(x),
+            Self::Experts(experts) => experts.forward(x, x),
             Self::SharedExperts(experts) => experts.forward(x),
         }
     }
@@ -71,7 +72,7 @@ impl FeedForward {
     fn apply<O: LayerOps>(&self, ops: &mut O, x: &O::Rows) -> Result<O::Rows> {
         match self {
             Self::Dense(mlp) => gated_mlp(ops, mlp, x),
-            Self::Experts(experts) => ops.experts(experts, x),
+            Self::Experts(experts) => ops.experts(experts, x, x),
             Self::SharedExperts(experts) => ops.shared_experts(experts, x),
         }
     }
@@ -104,7 +105,7 @@ enum Mixer {
     Recurrent(GatedDelta),
 }
 
-struct Layer {
+pub(super) struct Layer {
     input_layernorm: RmsNorm,
     mixer: Mixer,
     post_attention_layernorm: RmsNorm,
@@ -152,18 +153,41 @@ impl Layer {
     }
 }
 
+/// A layer of any family.
+pub(super) enum DecoderLayer {
+    /// A norm before each half.
+    PreNorm(Layer),
+    Gemma(gemma4::Layer),
+}
+
+/// A model but for its head.
+pub(super) struct DecoderParts {
+    /// `model_type`.
+    pub(super) architecture: String,
+    pub(super) dtype: Dtype,
+    pub(super) vocab: i32,
+    pub(super) hidden: i32,
+    pub(super) context: i32,
+    /// Rotations, by the numbers that layers have of them.
+    pub(super) ropes: Vec<Rope>,
+    pub(super) embed_tokens: Embedding,
+    /// Factor on the embedded rows.
+    pub(super) embedding_factor: f32,
+    pub(super) per_layer: Option<PerLayerInputs>,
+    pub(super) kv_layers: Vec<LayerKv>,
+    pub(super) layers: Vec<DecoderLayer>,
+    pub(super) norm: RmsNorm,
+    /// c of c · tanh(logit / c).
+    pub(super) softcap: Option<f32>,
+    pub(super) tower: Option<Box<dyn Vision>>,
+}
+
 /// A loaded model.
 pub(super) struct Decoder {
     info: TargetInfo,
-    sizes: Sizes,
-    dtype: Dtype,
-    rope: Rope,
-    embed_tokens: Embedding,
-    layers: Vec<Layer>,
-    norm: RmsNorm,
+    parts: DecoderParts,
     /// `None`: tied to the embedding.
     lm_head: Option<Linear>,
-    tower: Option<Box<dyn Vision>>,
     /// The layers as functions of the processor.
     #[cfg(target_os = "linux")]
     program: Option<Arc<Program>>,
@@ -187,28 +211,61 @@ impl Decoder {
         let norm = format!("{text}.norm");
         let (hidden, eps) = (sizes.hidden_size, sizes.rms_norm_eps);
         let norm = RmsNorm::load_stored(&mut weights, &norm, hidden, eps, spec.norms)?;
-        let lm_head = Self::load_head(&mut weights, &spec)?;
+        let kv_layer = |layer: &Layer| match &layer.mixer {
+            Mixer::Attention(_) => LayerKv::Growing(sizes.growing()),
+            Mixer::Recurrent(states) => LayerKv::Recurrent(states.sizes()),
+        };
+        let DecoderSpec { rope, tower, layout, architecture, .. } = spec;
+        let parts = DecoderParts {
+            architecture,
+            dtype,
+            vocab: sizes.vocab_size,
+            hidden,
+            context: sizes.context,
+            ropes: vec![rope],
+            embed_tokens,
+            embedding_factor: 1.0,
+            per_layer: None,
+            kv_layers: layers.iter().map(kv_layer).collect(),
+            layers: layers.into_iter().map(DecoderLayer::PreNorm).collect(),
+            norm,
+            softcap: None,
+            tower,
+        };
+        Self::assemble(dir, weights, weight_bytes, parts, layout, sizes.tie_word_embeddings)
+    }
+
+    /// Reads the head, which may be tied to the embedding, and refuses files with other tensors.
+    pub(super) fn assemble(
+        dir: &Path,
+        mut weights: Weights,
+        weight_bytes: u64,
+        parts: DecoderParts,
+        layout: Layout,
+        tied: bool,
+    ) -> Result<Self, LoadError> {
+        let (vocab, hidden) = (parts.vocab, parts.hidden);
+        let lm_head = if tied {
+            // Some exporters write the tied head out as well.
+            weights.skip(layout.head);
+            None
+        } else {
+            Some(Linear::load(&mut weights, layout.head, vocab, hidden, false)?)
+        };
         weights.finish()?;
         let info = TargetInfo {
             path: dir.to_path_buf(),
-            architecture: spec.architecture,
-            vocab: sizes.vocab_size,
-            hidden: sizes.hidden_size,
-            n_layers: layers.len(),
-            context: sizes.context,
+            architecture: parts.architecture.clone(),
+            vocab,
+            hidden,
+            n_layers: parts.layers.len(),
+            context: parts.context,
             weight_bytes,
         };
-        let DecoderSpec { rope, tower, .. } = spec;
         let decoder = Self {
             info,
-            sizes,
-            dtype,
-            rope,
-            embed_tokens,
-            layers,
-            norm,
+            parts,
             lm_head,
-            tower,
             #[cfg(target_os = "linux")]
             program: None,
         };
@@ -219,25 +276,48 @@ impl Decoder {
 
     /// All layers by their operations. `x` `[R, hidden]` → the same shape.
     fn apply<O: LayerOps>(&self, ops: &mut O, mut x: O::Rows) -> Result<O::Rows> {
-        for (at, layer) in self.layers.iter().enumerate() {
-            x = layer.apply(ops, at, x)?;
+        let inputs = match &self.parts.per_layer {
+            Some(per_layer) => Some(per_layer.apply(ops, &x)?),
+            None => None,
+        };
+        for (at, layer) in self.parts.layers.iter().enumerate() {
+            x = match layer {
+                DecoderLayer::PreNorm(layer) => layer.apply(ops, at, x)?,
+                DecoderLayer::Gemma(layer) => layer.apply(ops, at, x, inputs.as_ref())?,
+            };
         }
         Ok(x)
+    }
+
+    /// Rows of ids `[R]` → `[R, hidden]`.
+    fn embedded(&self, ids: &Array) -> Result<Array> {
+        let rows = self.parts.embed_tokens.rows_of(ids)?;
+        match self.parts.embedding_factor {
+            1.0 => Ok(rows),
+            factor => Ok(rows.multiply(Array::from_f32(factor).as_dtype(rows.dtype())?)?),
+        }
     }
 
     /// The layers recorded as a program, if the processor computes the model in float32. A model
     /// that cannot be recorded runs as MLX's graph.
     #[cfg(target_os = "linux")]
     fn recorded(&self) -> Option<Arc<Program>> {
-        if self.dtype != Dtype::Float32 || !crate::device::allows_nodes() {
+        let parts = &self.parts;
+        if parts.dtype != Dtype::Float32 || !crate::device::allows_nodes() {
             return None;
         }
         let record = || {
-            let (hidden, turning) = (self.sizes.hidden_size as usize, self.rope.turning());
-            let (mut recorder, x) = Recorder::new(hidden, turning);
+            let turning = parts.ropes.iter().map(Rope::turning).collect();
+            let (mut recorder, x) = Recorder::new(parts.hidden as usize, turning);
             let x = self.apply(&mut recorder, x)?;
-            let (embedding, head) = (&self.embed_tokens, self.lm_head.as_ref());
-            recorder.finish(x, &Tail { embedding, norm: &self.norm, head })
+            let tail = Tail {
+                embedding: &parts.embed_tokens,
+                norm: &parts.norm,
+                head: self.lm_head.as_ref(),
+                embedding_factor: parts.embedding_factor,
+                softcap: parts.softcap,
+            };
+            recorder.finish(x, &tail)
         };
         let reason = match record() {
             Ok(program) => return Some(Arc::new(program)),
@@ -259,36 +339,24 @@ impl Decoder {
         self.check_features(wants)?;
         let (mut embedded, mut additions) = (None, vec![]);
         if !batch.overrides.is_empty() {
-            let x = self.embed_tokens.rows_of(&batch.id_array()?)?;
+            let x = self.embedded(&batch.id_array()?)?;
             let x = image_rows::place(x, &batch.overrides)?;
             additions = image_rows::additions(&x, &batch.overrides)?;
             embedded = Some(x);
         }
-        let rotation = self.rope.numbers(&batch.positions)?;
-        on_cpu::Pass { program, batch, wants, rotation, embedded, additions }.forward(kv)
+        let rotations = self.parts.ropes.iter().map(|rope| rope.numbers(&batch.positions));
+        let rotations = rotations.collect::<Result<Vec<_>>>()?;
+        on_cpu::Pass { program, batch, wants, rotations, embedded, additions }.forward(kv)
     }
 
     /// Refuses hidden states of layers that the model has not.
     fn check_features(&self, wants: &Wants) -> Result<()> {
         let wanted = wants.hidden_states.as_ref().map_or(&[][..], |wanted| &wanted.layers);
-        if wanted.iter().all(|layer| *layer < self.layers.len()) {
+        if wanted.iter().all(|layer| *layer < self.info.n_layers) {
             return Ok(());
         }
-        let layers = self.layers.len();
+        let layers = self.info.n_layers;
         Err(ModelError::Batch(format!("expected feature layers below {layers}, found {wanted:?}")))
-    }
-
-    fn load_head(
-        weights: &mut Weights,
-        spec: &DecoderSpec<'_>,
-    ) -> Result<Option<Linear>, LoadError> {
-        let Sizes { vocab_size, hidden_size, tie_word_embeddings, .. } = spec.sizes;
-        if tie_word_embeddings {
-            // Some exporters write the tied head out as well.
-            weights.skip(spec.layout.head);
-            return Ok(None);
-        }
-        Linear::load(weights, spec.layout.head, vocab_size, hidden_size, false).map(Some)
     }
 }
 
@@ -298,15 +366,11 @@ impl Target for Decoder {
     }
 
     fn kv_layers(&self) -> Vec<LayerKv> {
-        let layer = |layer: &Layer| match &layer.mixer {
-            Mixer::Attention(_) => LayerKv::Growing(self.sizes.growing()),
-            Mixer::Recurrent(states) => LayerKv::Recurrent(states.sizes()),
-        };
-        self.layers.iter().map(layer).collect()
+        self.parts.kv_layers.clone()
     }
 
     fn dtype(&self) -> Dtype {
-        self.dtype
+        self.parts.dtype
     }
 
     fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward> {
@@ -316,22 +380,25 @@ impl Target for Decoder {
             return self.run_program(program, batch, kv, wants);
         }
         self.check_features(wants)?;
-        let x =
-            image_rows::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
+        let ids = batch.id_array()?;
+        let x = image_rows::place(self.embedded(&ids)?, &batch.overrides)?;
+        let ropes = self.parts.ropes.iter();
+        let ropes = ropes.map(|rope| rope.tables(&batch.positions, self.parts.dtype));
         let (wanted, rows) = wants
             .hidden_states
             .as_ref()
             .map_or((&[][..], &[][..]), |wanted| (&wanted.layers, &wanted.rows));
         let some = rows.len() < batch.ids.len();
         let mut graph = Graph {
-            rope: &self.rope.tables(&batch.positions, self.dtype)?,
+            ids: &ids,
+            ropes: &ropes.collect::<Result<Vec<_>>>()?,
             kv,
             segments: &batch.segments,
             additions: &image_rows::additions(&x, &batch.overrides)?,
             wanted,
             wanted_rows: some.then(|| Array::from_slice(rows, &[rows.len() as i32])),
             features: vec![None; wanted.len()],
-            dtype: self.dtype,
+            dtype: self.parts.dtype,
         };
         let x = self.apply(&mut graph, x)?;
         let layers = graph.features.into_iter().flatten().collect();
@@ -339,7 +406,8 @@ impl Target for Decoder {
         let hidden_states =
             wants.hidden_states.as_ref().map(|_| HiddenStates { layers, rows: rows.collect() });
         // The norm is per row, so only rows that are wanted are normed.
-        let normed = |rows: &[i32]| -> Result<Array> { self.norm.forward(&take_rows(&x, rows)?) };
+        let normed =
+            |rows: &[i32]| -> Result<Array> { self.parts.norm.forward(&take_rows(&x, rows)?) };
         let logits = if wants.logit_rows.is_empty() {
             None
         } else {
@@ -351,29 +419,34 @@ impl Target for Decoder {
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Array> {
-        match ids.iter().find(|id| **id >= self.sizes.vocab_size as u32) {
-            None => self.embed_tokens.rows(ids),
-            Some(id) => Err(ModelError::Batch(format!(
-                "expected ids below {}, found {id}",
-                self.sizes.vocab_size
-            ))),
+        let vocab = self.info.vocab;
+        match ids.iter().find(|id| **id >= vocab as u32) {
+            None => self.embedded(&Array::from_slice(ids, &[ids.len() as i32])),
+            Some(id) => Err(ModelError::Batch(format!("expected ids below {vocab}, found {id}"))),
         }
     }
 
     fn embed_chosen(&self, ids: &Array) -> Result<Array> {
-        self.embed_tokens.rows_of(ids)
+        self.embedded(ids)
     }
 
     fn vision(&self) -> Option<&dyn Vision> {
-        self.tower.as_deref()
+        self.parts.tower.as_deref()
     }
 
     fn head(&self, hidden: &Array) -> Result<Array> {
         let logits = match &self.lm_head {
             Some(head) => head.forward(hidden)?,
-            None => self.embed_tokens.as_head(hidden)?,
+            None => self.parts.embed_tokens.as_head(hidden)?,
         };
-        Ok(logits.as_dtype(Dtype::Float32)?)
+        let logits = logits.as_dtype(Dtype::Float32)?;
+        match self.parts.softcap {
+            None => Ok(logits),
+            Some(cap) => {
+                let cap = Array::from_f32(cap);
+                Ok(ops::tanh(logits.divide(&cap)?)?.multiply(&cap)?)
+            }
+        }
     }
 }
 

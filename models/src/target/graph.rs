@@ -1,18 +1,24 @@
 //! A layer's operations as MLX's graph. Lazy.
 
+use std::ops::Range;
+
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, KvStore};
 use crate::layers::{
-    AttentionHeads, DeltaRule, ExpertMlp, HeadRows, HeadTurn, LayerOps, Linear, RmsNorm,
-    RopeTables, SharedExpertMlp, gate_heads, gated,
+    AttentionHeads, DeltaRule, Embedding, ExpertMlp, Gate, HeadRows, HeadTurn, LayerOps, Linear,
+    RmsNorm, RopeTables, SharedExpertMlp, gate_heads, gated,
 };
 use crate::segment::Segment;
 
 /// The graph of one pass.
 pub(super) struct Graph<'a> {
-    pub(super) rope: &'a RopeTables,
+    /// The batch's ids `[R]`.
+    pub(super) ids: &'a Array,
+    /// The rotations of the model.
+    pub(super) ropes: &'a [RopeTables],
     pub(super) kv: &'a mut KvStore,
     pub(super) segments: &'a [Segment],
     /// What images add to the rows after a layer.
@@ -37,6 +43,10 @@ fn widened(layer: usize, found: Dtype, expected: Dtype) -> ModelError {
 impl LayerOps for Graph<'_> {
     type Rows = Array;
 
+    fn embedded(&mut self, table: &Embedding) -> Result<Array> {
+        table.rows_of(self.ids)
+    }
+
     fn norm(&mut self, norm: &RmsNorm, x: &Array) -> Result<Array> {
         norm.forward(x)
     }
@@ -49,16 +59,36 @@ impl LayerOps for Graph<'_> {
         Ok(x.add(y)?)
     }
 
-    fn gated(&mut self, both: &Array) -> Result<Array> {
-        gated(both)
+    fn scale(&mut self, x: &Array, factor: f32) -> Result<Array> {
+        Ok(x.multiply(Array::from_f32(factor).as_dtype(x.dtype())?)?)
+    }
+
+    fn gated(&mut self, both: &Array, gate: Gate) -> Result<Array> {
+        gated(both, gate)
+    }
+
+    fn gated_by(&mut self, x: &Array, gate: Gate, all: &Array, column: i32) -> Result<Array> {
+        let part = all.try_index((.., column..column + x.dim(1)))?;
+        Ok(gate.forward(x)?.multiply(part)?)
     }
 
     fn heads(&mut self, x: &Array, dim: i32) -> Result<Array> {
         Ok(x.reshape(&[x.dim(0), x.dim(1) / dim, dim])?)
     }
 
-    fn turn(&mut self, turn: &HeadTurn, x: &Array, _: i32) -> Result<Array> {
-        turn.forward(x, self.rope)
+    fn joined_heads(&mut self, heads: &Array) -> Result<Array> {
+        Ok(heads.reshape(&[heads.dim(0), -1])?)
+    }
+
+    fn turn(&mut self, turn: &HeadTurn, rope: usize, x: &Array, _: i32) -> Result<Array> {
+        turn.forward(x, &self.ropes[rope])
+    }
+
+    fn norm_heads(&mut self, norm: &RmsNorm, heads: &Range<i32>, x: &Array) -> Result<Array> {
+        let (rows, dim) = (x.dim(0), norm.size());
+        let heads_of = x.reshape(&[rows, -1, dim])?.try_index((.., heads.clone(), ..))?;
+        let normed = norm.forward(&heads_of.reshape(&[-1, dim])?)?;
+        Ok(normed.reshape(&[rows, heads.len() as i32, dim])?)
     }
 
     fn attend(
@@ -73,6 +103,17 @@ impl LayerOps for Graph<'_> {
             [&heads.queries, &heads.keys].map(|part| HeadRows::new(turned, part.clone()));
         let values = HeadRows::new(projected, heads.values.clone());
         self.kv.attend(layer, queries, keys, values, params, self.segments)
+    }
+
+    fn attend_shared(
+        &mut self,
+        of: usize,
+        heads: &AttentionHeads,
+        turned: &Array,
+    ) -> Result<Array> {
+        let params = AttentionParams { scale: heads.scale, ..AttentionParams::default() };
+        let queries = HeadRows::new(turned, heads.queries.clone());
+        self.kv.attend_shared(of, queries, params, self.segments)
     }
 
     fn gate_heads(&mut self, x: &Array, gates: &Array, _: i32) -> Result<Array> {
@@ -93,8 +134,8 @@ impl LayerOps for Graph<'_> {
         norm.gated(x, gates, column)
     }
 
-    fn experts(&mut self, mlp: &ExpertMlp, x: &Array) -> Result<Array> {
-        mlp.forward(x)
+    fn experts(&mut self, mlp: &ExpertMlp, routed: &Array, x: &Array) -> Result<Array> {
+        mlp.forward(routed, x)
     }
 
     fn shared_experts(&mut self, mlp: &SharedExpertMlp, x: &Array) -> Result<Array> {

@@ -1,26 +1,55 @@
-//! Llama (arXiv 2407.21783) and the many models of its architecture: SmolLM2, MiniCPM, Mistral
-//! without sliding windows. The shared decoder, with biases only where the config has them.
+//! Llama (arXiv 2407.21783) and the many models of its architecture: SmolLM2, MiniCPM, Mistral (arXiv
+//! 2310.06825), whose rows may attend to a window. The shared decoder, with biases only where the config has them.
 
 use super::attention::AttentionSpec;
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
+use crate::kv::GrowingKv;
 use crate::layers::{GatedMlp, NormWeight, Rope};
-use crate::load::{ConfigJson, Layout, LoadError};
+use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
 
 /// Loads a Llama, in the layout that transformers and mlx-lm share.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
-    load_as("llama", files)
+    let sizes = Sizes::read(files.config)?;
+    if let Some(window) = sliding_window(files.config, sizes.context)? {
+        let what = format!(
+            "expected null or at least the context of {}: this family has no sliding windows; found \
+             {window}",
+            sizes.context
+        );
+        return Err(files.config.wrong("sliding_window", what));
+    }
+    load_as("llama", files, sizes)
 }
 
-/// Loads a Mistral whose rows attend to all rows before them.
+/// Loads a Mistral.
 pub(super) fn load_mistral(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
-    load_as("mistral", files)
+    let sizes = mistral_sizes(files.config)?;
+    load_as("mistral", files, sizes)
 }
 
-fn load_as(architecture: &'static str, files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
-    let TargetFiles { dir, config, weights, weight_bytes } = files;
+fn mistral_sizes(config: &ConfigJson) -> Result<Sizes, LoadError> {
     let sizes = Sizes::read(config)?;
-    refuse_sliding_window(config, sizes.context)?;
+    Ok(Sizes { window: sliding_window(config, sizes.context)?, ..sizes })
+}
+
+/// Keys and values of a Mistral's layers.
+///
+/// # Errors
+/// As [`load_mistral`] for config.json.
+pub(super) fn mistral_kv_heads(config: &ConfigJson) -> Result<Option<Vec<KvHeads>>, LoadError> {
+    let sizes = mistral_sizes(config)?;
+    let GrowingKv { n_kv, key_dim, window, .. } = sizes.growing();
+    let heads = KvHeads { n_kv, head_dim: key_dim, window };
+    Ok(Some(vec![heads; sizes.n_layers as usize]))
+}
+
+fn load_as(
+    architecture: &'static str,
+    files: TargetFiles<'_>,
+    sizes: Sizes,
+) -> Result<Decoder, LoadError> {
+    let TargetFiles { dir, config, weights, weight_bytes } = files;
     let bias = config.optional("attention_bias")?.unwrap_or(false);
     let mlp_bias = config.optional("mlp_bias")?.unwrap_or(false);
     let width = config.size("intermediate_size")?;
@@ -46,16 +75,10 @@ fn load_as(architecture: &'static str, files: TargetFiles<'_>) -> Result<Decoder
     Decoder::load(dir, weights, weight_bytes, spec)
 }
 
-/// A window that no row of the context can fill is none.
-fn refuse_sliding_window(config: &ConfigJson, context: i32) -> Result<(), LoadError> {
+/// The window of every layer. One that no row of the context can fill is none.
+fn sliding_window(config: &ConfigJson, context: i32) -> Result<Option<i32>, LoadError> {
     match config.optional::<i64>("sliding_window")? {
-        Some(window) if window < i64::from(context) => {
-            let what = format!(
-                "expected null or at least the context of {context}: this version has no sliding \
-                 windows; found {window}"
-            );
-            Err(config.wrong("sliding_window", what))
-        }
-        _ => Ok(()),
+        Some(window) if window < i64::from(context) => Ok(Some(config.size("sliding_window")?)),
+        _ => Ok(None),
     }
 }

@@ -10,6 +10,7 @@
 mod attention;
 mod decoder;
 mod gated_delta;
+mod gemma4;
 mod graph;
 mod image_rows;
 mod llama;
@@ -39,8 +40,8 @@ use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv};
 use crate::layers::has_product;
 use crate::load::{
-    CheckpointPlan, ConfigJson, LoadError, Precision, Quantization, TensorFiles, Unserved,
-    WeightForms, Weights,
+    CheckpointPlan, ConfigJson, KvHeads, LoadError, PlannedLayers, Precision, Quantization,
+    TensorFiles, Unserved, WeightForms, Weights,
 };
 use crate::vision::Vision;
 
@@ -101,6 +102,8 @@ struct Family {
     load: Load,
     /// For each layer the sizes of its states, if it has some instead of attention.
     recurrent: fn(&ConfigJson) -> Result<Vec<Option<RecurrentSizes>>, LoadError>,
+    /// Keys and values of the layers that have some; `None`: as config.json's usual keys say.
+    kv_heads: fn(&ConfigJson) -> Result<Option<Vec<KvHeads>>, LoadError>,
     /// Parts that its checkpoints may have and that are not read.
     unserved: Unserved,
     towers: Towers,
@@ -132,6 +135,20 @@ const QWEN: Unserved = Unserved {
     prefixes: &["mtp.", "model.mtp.", "visual.", "model.visual.", "vision_tower."],
     suffixes: FREQUENCIES,
 };
+/// Gemma's towers for images and sound, and what joins them to the text model.
+const GEMMA: Unserved = Unserved {
+    prefixes: &[
+        "model.vision_tower.",
+        "model.embed_vision.",
+        "model.audio_tower.",
+        "model.embed_audio.",
+        "vision_tower.",
+        "embed_vision.",
+        "audio_tower.",
+        "embed_audio.",
+    ],
+    suffixes: FREQUENCIES,
+};
 /// The tower is served here.
 const QWEN_VL: Unserved = Unserved { prefixes: &["mtp.", "model.mtp."], suffixes: FREQUENCIES };
 
@@ -152,13 +169,18 @@ const QWEN_HYBRID_VL: Unserved =
     Unserved { prefixes: &["mtp.", "model.mtp.", "language_model.mtp."], suffixes: FREQUENCIES };
 
 /// All families that are served.
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 12] = [
     Family::attending("llama", llama::load, LLAMA),
-    Family::attending("mistral", llama::load_mistral, LLAMA),
+    Family {
+        kv_heads: llama::mistral_kv_heads,
+        ..Family::attending("mistral", llama::load_mistral, LLAMA)
+    },
     Family::attending("qwen2", qwen2::load, QWEN),
     Family::attending("qwen3", qwen3::load, QWEN),
     Family::attending("qwen3_moe", qwen3_moe::load, QWEN),
     Family { towers: Towers::Always, ..Family::attending("qwen3_vl", qwen3_vl::load, QWEN_VL) },
+    Family::gemma("gemma4"),
+    Family::gemma("gemma4_text"),
     Family::hybrid("qwen3_5", qwen3_5::load),
     Family::hybrid("qwen3_5_text", qwen3_5::load),
     Family::hybrid("qwen3_5_moe", qwen3_5_moe::load),
@@ -170,7 +192,14 @@ type Load = fn(TargetFiles<'_>) -> Result<Decoder, LoadError>;
 impl Family {
     /// A family whose layers all attend.
     const fn attending(model_type: &'static str, load: Load, unserved: Unserved) -> Self {
-        Self { model_type, load, recurrent: |_| Ok(vec![]), unserved, towers: Towers::Unread }
+        Self {
+            model_type,
+            load,
+            recurrent: |_| Ok(vec![]),
+            kv_heads: |_| Ok(None),
+            unserved,
+            towers: Towers::Unread,
+        }
     }
 
     /// A family of Qwen3.5's layers.
@@ -179,9 +208,16 @@ impl Family {
             model_type,
             load,
             recurrent: qwen3_5::recurrent_layers,
+            kv_heads: |_| Ok(None),
             unserved: QWEN_HYBRID,
             towers: Towers::IfThere(QWEN_HYBRID_VL),
         }
+    }
+
+    /// Gemma 4, its text.
+    const fn gemma(model_type: &'static str) -> Self {
+        let family = Self::attending(model_type, gemma4::load, GEMMA);
+        Self { kv_heads: gemma4::kv_heads, ..family }
     }
 
     /// Served parts of a checkpoint of the family.
@@ -305,8 +341,11 @@ pub fn plan_target_on(
     let mut checkpoint = TensorFiles::open(dir)?;
     let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
     checkpoint.skip(unserved);
-    let recurrent = (family.recurrent)(&config)?.into_iter().flatten().collect();
-    let plan = CheckpointPlan::of(&checkpoint, &config, &forms, recurrent)?;
+    let layers = PlannedLayers {
+        kv_heads: (family.kv_heads)(&config)?,
+        recurrent: (family.recurrent)(&config)?.into_iter().flatten().collect(),
+    };
+    let plan = CheckpointPlan::of(&checkpoint, &config, &forms, layers)?;
     Ok(CheckpointPlan { has_vision: plan.has_vision && has_tower, ..plan })
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct Sizes {
     pub(crate) context: i32,
     pub(crate) rms_norm_eps: f32,
     pub(super) tie_word_embeddings: bool,
+    /// Most positions a row attends to, in every layer; `None` is all.
+    pub(super) window: Option<i32>,
 }
 
 impl Sizes {
@@ -42,6 +44,7 @@ impl Sizes {
             context: config.size("max_position_embeddings")?,
             rms_norm_eps: config.optional("rms_norm_eps")?.unwrap_or(1e-6),
             tie_word_embeddings: config.optional("tie_word_embeddings")?.unwrap_or(false),
+            window: None,
         };
         if read.n_heads % read.n_kv_heads != 0 || read.head_dim % 2 != 0 {
             let what = format!(
@@ -61,7 +64,7 @@ impl Sizes {
 
     /// Form of the keys and values of an attention of these sizes.
     pub(super) fn growing(&self) -> GrowingKv {
-        let Self { n_kv_heads, head_dim, .. } = *self;
-        GrowingKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window: None }
+        let Self { n_kv_heads, head_dim, window, .. } = *self;
+        GrowingKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window }
     }
 }

@@ -88,7 +88,9 @@ impl Pair {
         let target_kv =
             KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
         let room = drafter.info().context + drafter.info().block;
-        let draft_kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), room).expect("made");
+        let layers = drafter.kv_layers();
+        let draft_kv =
+            KvStore::with_most_rows(&layers, drafter.dtype(), room, i32::MAX).expect("made");
         Self { target, drafter, target_kv, draft_kv, largest: 0.0 }
     }
 

@@ -38,6 +38,13 @@ FAMILIES = {
                    "intermediate_size": 64, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True,
                    "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, "dtype": "float16"},
     },
+    # As Mistral 7B of September 2023: every row attends to a window.
+    "mistral-tiny": {
+        "config": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": 184, "hidden_size": 48,
+                   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "intermediate_size": 64,
+                   "tie_word_embeddings": False, "sliding_window": 24, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                   "torch_dtype": "bfloat16"},
+    },
     # As Qwen2.5: biases of q, k and v that no key names; windows that are off.
     "qwen2-tiny": {
         "config": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 216, "hidden_size": 40,

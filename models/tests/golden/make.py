@@ -2,7 +2,7 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [families] [hybrid] [quantized] [demo] [sampling] [vision] [hybrid_vision] [draft] [draft_tokens]
+    python models/tests/golden/make.py [tiny] [families] [gemma] [hybrid] [quantized] [demo] [sampling] [vision] [hybrid_vision] [draft] [draft_tokens]
         [chains] [mtp] [hybrid_draft]
 
 Without a name: all but the last five, which need the packages that their files name.
@@ -582,6 +582,12 @@ def make_quantized():
     quantized.make_quantized(sys.modules[__name__])
 
 
+def make_gemma():
+    import gemma
+
+    gemma.make_gemma()
+
+
 def make_families():
     import families
 
@@ -642,7 +648,7 @@ def make_hybrid_draft():
 
 
 if __name__ == "__main__":
-    parts = {"tiny": make_tiny, "families": make_families, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
+    parts = {"tiny": make_tiny, "families": make_families, "gemma": make_gemma, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
              "vision": make_vision, "hybrid_vision": make_hybrid_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp,
              "hybrid_draft": make_hybrid_draft}
     for part in sys.argv[1:] or [part for part in parts if part not in ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft")]:

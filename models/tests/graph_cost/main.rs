@@ -139,6 +139,7 @@ fn layers(model: &dyn Target, pass: Pass) -> BTreeMap<String, usize> {
         let added = here.len() - below.len();
         let (name, added) = match kind {
             LayerKv::Growing(_) => ("attention", added),
+            LayerKv::Shared(_) => ("shared attention", added),
             LayerKv::Recurrent(_) => ("recurrent", added + left.div_ceil(recurrent)),
         };
         found.entry(format!("{name}{experts}")).or_insert(added);

@@ -77,6 +77,13 @@ pub fn set(key: &'static str, value: Value) -> impl Fn(&mut Value) {
 }
 
 #[test]
+fn mistral_with_windows() {
+    check_model("mistral-tiny");
+    let layers = load(&golden("mistral-tiny")).kv_layers();
+    assert!(layers.iter().all(|layer| layer.growing().is_some_and(|kv| kv.window == Some(24))));
+}
+
+#[test]
 fn mistral_without_windows_is_llama() {
     for window in [Value::Null, json!(512), json!(32768)] {
         let as_mistral = |config: &mut Value| {
@@ -156,8 +163,8 @@ fn configs_that_are_not_computed_are_refused_by_name() {
         "llama-tiny",
         "model_type",
         json!("gemma3"),
-        "model_type: expected one of llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_vl, qwen3_5, \
-         qwen3_5_text, qwen3_5_moe, qwen3_5_moe_text, found gemma3",
+        "model_type: expected one of llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_vl, \
+         gemma4, gemma4_text, qwen3_5, qwen3_5_text, qwen3_5_moe, qwen3_5_moe_text, found gemma3",
     );
     refused(
         "llama-tiny",

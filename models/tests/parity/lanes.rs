@@ -5,7 +5,7 @@ use paceline_models::sample::{Block, DraftedIds, RowRule, verify};
 use paceline_models::testing::bounds::{assert_same, is_half};
 use paceline_models::{Batch, Dtype, KvStore, Segment, SequenceId, Target, Wants};
 
-use crate::model::{Case, Model, floats, golden, load, read, segment, store};
+use crate::model::{Case, Model, floats, golden, load, read, segment, small_store};
 
 /// Proposals of a scripted drafter.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +129,7 @@ fn step(model: &dyn Target, kv: &mut KvStore, sequences: &mut [Sequence<'_>]) {
 
 /// Decodes the cases side by side, each with its script.
 fn run<'a>(model: &dyn Target, cases: &[(&'a Case, Script)]) -> Vec<Sequence<'a>> {
-    let mut kv = store(model);
+    let mut kv = small_store(model);
     let begin = |(at, (case, script)): (usize, &(&'a Case, Script))| Sequence {
         id: SequenceId(at as u64),
         case,
@@ -246,6 +246,29 @@ fn the_lanes_of_qwen3_5_with_float_experts_are_identical() {
 fn the_lanes_of_quantized_qwen3_5_are_identical() {
     lanes_are_identical("qwen3_5-tiny-q4");
     lanes_are_identical("qwen3_5_moe-tiny-q4");
+}
+
+#[test]
+fn the_lanes_of_gemma_4_are_identical_across_the_edges_of_windows() {
+    lanes_are_identical("gemma4-tiny");
+    lanes_are_identical("gemma4-tiny-edge");
+}
+
+#[test]
+fn the_lanes_of_gemma_4_with_float_experts_are_identical_across_the_edges_of_windows() {
+    lanes_are_identical("gemma4-tiny-moe");
+}
+
+#[test]
+fn the_lanes_of_mistral_are_identical_across_the_edges_of_windows() {
+    lanes_are_identical("mistral-tiny");
+}
+
+#[test]
+fn the_lanes_of_quantized_gemma_4_are_identical() {
+    for name in ["gemma4-tiny-q4", "gemma4-moe-q4", "gemma4-edge-q4"] {
+        lanes_are_identical(name);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod changed;
 mod families;
+mod gemma;
 mod graphs;
 mod hybrid;
 mod lanes;

@@ -49,7 +49,7 @@ pub fn segment(sequence: u64, start: usize, length: usize) -> Segment {
 /// type: an independent implementation, mlx-lm 0.32.2 on MLX 0.32.2, computes them in their stored
 /// types, too, and its largest share of a logit off is named here. mlx-lm does not read
 /// `qwen3_5-tiny`, so that share is this project's own.
-const LOSSES: [(&str, f32); 10] = [
+const LOSSES: [(&str, f32); 14] = [
     ("llama-tiny", 0.036),
     ("llama-tiny-q4", 0.093),
     ("llama-tiny-q8", 0.121),
@@ -59,19 +59,31 @@ const LOSSES: [(&str, f32); 10] = [
     ("qwen3-moe-tiny-q4", 0.034),
     ("qwen3-moe-tiny-q8", 0.053),
     ("qwen3_5-tiny-q4", 0.124),
+    ("gemma4-tiny", 0.060),
+    ("gemma4-tiny-edge", 0.184),
+    ("gemma4-tiny-q4", 0.154),
+    ("gemma4-edge-q4", 0.249),
     ("qwen3_5-tiny", 0.046),
 ];
 
 /// How far numbers of a golden checkpoint may be off. In bfloat16 up to half more than the other
 /// implementation, if it loses more than the type's bound.
 fn allowed_of(name: &str, dtype: Dtype, expected: &[f32]) -> f32 {
-    let of_type = allowed(dtype, expected, 1e-3);
+    // Logits of Gemma are tens, and go through a tangent.
+    let in_float32 = if name.starts_with("gemma4") { 2e-3 } else { 1e-3 };
+    let of_type = allowed(dtype, expected, in_float32);
     let loss = LOSSES.iter().find(|(of, _)| *of == name && dtype == Dtype::Bfloat16);
     loss.map_or(of_type, |(_, loss)| of_type.max(1.5 * loss * largest(expected)))
 }
 
 pub fn greedy_rule(position: usize) -> RowRule<'static> {
     RowRule { position: position as u32, ..RowRule::greedy(&[], 0) }
+}
+
+/// A store whose slots keep little more than the windows of layers: most prompts are longer.
+pub fn small_store(model: &dyn Target) -> KvStore {
+    let (layers, context) = (model.kv_layers(), model.info().context);
+    KvStore::with_most_rows(&layers, model.dtype(), context, 40).expect("made")
 }
 
 pub fn store(model: &dyn Target) -> KvStore {
@@ -128,7 +140,11 @@ fn check_prompts(name: &str, model: &dyn Target, expected: &Model) {
         let states = forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy");
         close("hidden states", &case.taps.concat(), &floats(&states));
         let hidden = floats(forward.final_hidden.as_ref().expect("wanted"));
-        close("final hidden", &case.final_hidden, &hidden);
+        // The last norm of Gemma's checkpoints makes these large.
+        let most = allowed_of(name, dtype, &case.final_hidden);
+        let most = most.max(1e-4 * largest(&case.final_hidden));
+        let what = format!("{name}, prompt of {}: final hidden", case.prompt.len());
+        assert_within(&what, most, &case.final_hidden, &hidden);
         let hidden = Array::from_slice(&hidden, &[1, model.info().hidden]).as_dtype(dtype);
         let head = model.head(&hidden.expect("the model's type")).expect("a head");
         close("head of the final hidden", &case.logits, &floats(&head));
@@ -137,7 +153,7 @@ fn check_prompts(name: &str, model: &dyn Target, expected: &Model) {
 
 /// All prompts side by side, read in chunks of 20, then decoded together.
 fn check_answers(name: &str, model: &dyn Target, expected: &Model) {
-    let mut kv = store(model);
+    let mut kv = small_store(model);
     let mut ids: Vec<Vec<u32>> = expected.cases.iter().map(|case| case.prompt.clone()).collect();
     for sequence in 0..ids.len() {
         kv.open(SequenceId(sequence as u64)).expect("new");

@@ -110,7 +110,7 @@ impl SortedPairs {
 impl ExpertLinear {
     /// Reads projections of one input as one, whose outputs lie side by side. `projections` are
     /// names and outputs, such as `("gate_proj", 768)`. They are `{block}.switch_mlp.{projection}`
-    /// with an axis of experts, as MLX writes them, or `{block}.experts.{expert}.{projection}`, as
+    /// or `{block}.experts.switch_glu.{projection}` with an axis of experts, as MLX writes them, or `{block}.experts.{expert}.{projection}`, as
     /// transformers does. Newer models have one tensor for all experts there, too:
     /// `{block}.experts.{projection}`, and `{block}.experts.gate_up_proj` for both inner ones, the
     /// gate's outputs first.
@@ -125,8 +125,11 @@ impl ExpertLinear {
         let fused = format!("{block}.experts.{name}");
         let part = |(name, out): &(&str, i32)| {
             let stacked = format!("{block}.switch_mlp.{name}");
-            if weights.has(&format!("{stacked}.weight")) {
-                return Ok(MatrixPart { modules: vec![stacked], out: *out });
+            let gemma = format!("{block}.experts.switch_glu.{name}");
+            for module in [&stacked, &gemma] {
+                if weights.has(&format!("{module}.weight")) {
+                    return Ok(MatrixPart { modules: vec![module.clone()], out: *out });
+                }
             }
             let module = |expert: i32| format!("{block}.experts.{expert}.{name}");
             // The last one is looked for before the names of all are made.

@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_blas::{RecurrentSizes, SlotRows, huge_pages};
 
-use super::{AttentionHeads, RowPlaces, TurnedHeads, VisibleKeys};
+use super::{AttentionHeads, Gate, RowPlaces, TurnedHeads, VisibleKeys};
 use crate::device::SCRATCH_BYTES;
 use held::{ExpertWeights, Floats, Product, Table};
 use run::Scratch;
 
 pub(crate) use record::{Recorder, Tail};
-pub(crate) use run::{FirstRows, PassInputs};
+pub(crate) use run::{PassInputs, PassRotation};
 
 /// A norm's weight.
 #[derive(Debug)]
@@ -40,15 +40,31 @@ struct Norm {
 #[derive(Debug)]
 enum Function {
     Norm(Norm),
+    /// Rows of a table of its own by the ids of the pass.
+    Embedded(Table),
     Product(Product),
     Add,
-    Gated,
+    Scale(f32),
+    Gated(Gate),
+    /// Inputs: rows, and rows that multiply them from a column on.
+    GatedBy {
+        gate: Gate,
+        column: usize,
+    },
+    /// `rope`: the number of the model's rotation.
     Turn {
         heads: TurnedHeads,
         norm: Option<Norm>,
         dim: usize,
+        rope: usize,
     },
-    /// The heads and their layer among those with keys and values. Inputs: turned, projected.
+    /// Heads from the first one on, as long as the norm's weight.
+    NormHeads {
+        norm: Norm,
+        first: usize,
+    },
+    /// The heads and their layer among those with keys and values. Inputs: turned, projected;
+    /// without the second one the keys and values are there already.
     Attend {
         layer: usize,
         heads: AttentionHeads,
@@ -66,6 +82,7 @@ enum Function {
         norm: Norm,
         column: usize,
     },
+    /// Inputs: rows of the router, rows of the experts.
     Experts(Box<Experts>),
     /// Inputs: what the routed experts gave, what the shared one gave, its gate.
     AddShared,
@@ -94,6 +111,9 @@ struct Experts {
     chosen: usize,
     intermediate: usize,
     renormalized: bool,
+    gate: Gate,
+    /// Factors on the shares of the experts.
+    factors: Option<Floats>,
 }
 
 /// Where rows lie.
@@ -139,6 +159,10 @@ pub(crate) struct Program {
     last: Place,
     norm: Norm,
     head: Product,
+    /// Factor on the rows of the table.
+    embedding_factor: f32,
+    /// c of c · tanh(logit / c).
+    softcap: Option<f32>,
     /// Number of recurrent layers.
     recurrent: usize,
     scratch: Mutex<Scratch>,
@@ -156,8 +180,8 @@ pub(crate) struct PassReads {
 /// Where the rows of a pass are written.
 #[derive(Clone, Debug)]
 pub(crate) struct PassWrites {
-    /// Positions of a slot of the class.
-    pub(crate) capacity: usize,
+    /// Positions that a slot of the class keeps, for each layer with keys and values.
+    pub(crate) kept: Vec<usize>,
     pub(crate) places: RowPlaces,
 }
 

@@ -1,5 +1,6 @@
 //! Records a model's operations as a program.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use super::held::{ExpertWeights, Floats, Product, Quantized, Table, Weight};
@@ -11,7 +12,8 @@ use crate::layers::experts::{ExpertForm, ExpertLinear};
 use crate::layers::linear::WeightForm;
 use crate::layers::ops::{HeadTurn, LayerOps, gated_mlp};
 use crate::layers::{
-    AttentionHeads, DeltaRule, Embedding, ExpertMlp, Linear, RmsNorm, SharedExpertMlp, TurnedHeads,
+    AttentionHeads, DeltaRule, Embedding, ExpertMlp, Gate, Linear, RmsNorm, SharedExpertMlp,
+    TurnedHeads,
 };
 use paceline_blas::experts::ExpertSizes;
 
@@ -25,10 +27,10 @@ pub(crate) struct Recorder {
     steps: Vec<Step>,
     /// Numbers of a row of each value.
     widths: Vec<usize>,
-    /// Numbers of a head that a rotation turns.
-    turning: usize,
+    /// Numbers of a head that each rotation of the model turns.
+    turning: Vec<usize>,
     /// Layers with keys and values so far.
-    growing: usize,
+    growing: Vec<usize>,
     /// Layers with states so far.
     recurrent: usize,
 }
@@ -40,13 +42,18 @@ pub(crate) struct Tail<'a> {
     pub(crate) norm: &'a RmsNorm,
     /// `None`: tied to the embedding.
     pub(crate) head: Option<&'a Linear>,
+    /// Factor on the embedded rows.
+    pub(crate) embedding_factor: f32,
+    /// c of c · tanh(logit / c).
+    pub(crate) softcap: Option<f32>,
 }
 
 impl Recorder {
-    /// A recorder, and the value of the embedded rows. `turning`: numbers of a head that turn.
-    pub(crate) fn new(hidden: usize, turning: usize) -> (Self, Value) {
+    /// A recorder, and the value of the embedded rows. `turning`: numbers of a head that turn, for
+    /// each rotation of the model.
+    pub(crate) fn new(hidden: usize, turning: Vec<usize>) -> (Self, Value) {
         let recorder =
-            Self { steps: vec![], widths: vec![hidden], turning, growing: 0, recurrent: 0 };
+            Self { steps: vec![], widths: vec![hidden], turning, growing: vec![], recurrent: 0 };
         (recorder, Value(0))
     }
 
@@ -78,6 +85,8 @@ impl Recorder {
             steps,
             norm: norm(tail.norm)?,
             head,
+            embedding_factor: tail.embedding_factor,
+            softcap: tail.softcap,
             recurrent,
             scratch: Mutex::new(Scratch::default()),
         };
@@ -213,6 +222,12 @@ fn as_head(embedding: &Embedding) -> Result<Weight> {
 impl LayerOps for Recorder {
     type Rows = Value;
 
+    fn embedded(&mut self, table_of: &Embedding) -> Result<Value> {
+        let rows = table(table_of)?;
+        let width = rows.width();
+        Ok(self.step(Function::Embedded(rows), &[], width))
+    }
+
     fn norm(&mut self, by: &RmsNorm, x: &Value) -> Result<Value> {
         let width = self.width(*x);
         Ok(self.step(Function::Norm(norm(by)?), &[*x], width))
@@ -229,16 +244,30 @@ impl LayerOps for Recorder {
         Ok(self.step(Function::Add, &[*x, *y], width))
     }
 
-    fn gated(&mut self, both: &Value) -> Result<Value> {
+    fn scale(&mut self, x: &Value, factor: f32) -> Result<Value> {
+        let width = self.width(*x);
+        Ok(self.step(Function::Scale(factor), &[*x], width))
+    }
+
+    fn gated(&mut self, both: &Value, gate: Gate) -> Result<Value> {
         let width = self.width(*both) / 2;
-        Ok(self.step(Function::Gated, &[*both], width))
+        Ok(self.step(Function::Gated(gate), &[*both], width))
+    }
+
+    fn gated_by(&mut self, x: &Value, gate: Gate, all: &Value, column: i32) -> Result<Value> {
+        let (width, column) = (self.width(*x), column as usize);
+        Ok(self.step(Function::GatedBy { gate, column }, &[*x, *all], width))
     }
 
     fn heads(&mut self, x: &Value, _: i32) -> Result<Value> {
         Ok(*x)
     }
 
-    fn turn(&mut self, turn: &HeadTurn, x: &Value, dim: i32) -> Result<Value> {
+    fn joined_heads(&mut self, heads: &Value) -> Result<Value> {
+        Ok(*heads)
+    }
+
+    fn turn(&mut self, turn: &HeadTurn, rope: usize, x: &Value, dim: i32) -> Result<Value> {
         let (heads, norm) = match turn {
             HeadTurn::Normed(by) => {
                 let norm = Norm { weight: Floats::new(&by.weight)?, eps: by.eps };
@@ -247,27 +276,46 @@ impl LayerOps for Recorder {
             HeadTurn::Plain(heads) => (TurnedHeads::First(*heads), None),
         };
         let dim = dim as usize;
-        if norm.is_none() && self.turning != dim {
+        let turning = self.turning.get(rope).copied().unwrap_or_default();
+        if norm.is_none() && turning != dim {
             return Err(unsupported(format!(
-                "heads of {dim} numbers without a norm of which {} turn",
-                self.turning
+                "heads of {dim} numbers without a norm of which {turning} turn"
             )));
         }
         let width = heads.count() as usize * dim;
-        Ok(self.step(Function::Turn { heads, norm, dim }, &[*x], width))
+        Ok(self.step(Function::Turn { heads, norm, dim, rope }, &[*x], width))
+    }
+
+    fn norm_heads(&mut self, by: &RmsNorm, heads: &Range<i32>, x: &Value) -> Result<Value> {
+        let (norm, first) = (norm(by)?, heads.start as usize);
+        let width = heads.len() * norm.weight.numbers().len();
+        Ok(self.step(Function::NormHeads { norm, first }, &[*x], width))
     }
 
     fn attend(
         &mut self,
-        _: usize,
+        layer: usize,
         heads: &AttentionHeads,
         turned: &Value,
         projected: &Value,
     ) -> Result<Value> {
         let width = heads.queries.len() * heads.dim as usize;
-        let (layer, heads) = (self.growing, heads.clone());
-        self.growing += 1;
-        Ok(self.step(Function::Attend { layer, heads }, &[*turned, *projected], width))
+        self.growing.push(layer);
+        let attend = Function::Attend { layer: self.growing.len() - 1, heads: heads.clone() };
+        Ok(self.step(attend, &[*turned, *projected], width))
+    }
+
+    fn attend_shared(
+        &mut self,
+        of: usize,
+        heads: &AttentionHeads,
+        turned: &Value,
+    ) -> Result<Value> {
+        let layer = self.growing.iter().position(|layer| *layer == of);
+        let layer = layer
+            .ok_or_else(|| unsupported(format!("keys and values of layer {of}, which has none")))?;
+        let width = heads.queries.len() * heads.dim as usize;
+        Ok(self.step(Function::Attend { layer, heads: heads.clone() }, &[*turned], width))
     }
 
     fn gate_heads(&mut self, x: &Value, gates: &Value, dim: i32) -> Result<Value> {
@@ -295,23 +343,25 @@ impl LayerOps for Recorder {
         Ok(self.step(function, &[*x, *gates], width))
     }
 
-    fn experts(&mut self, mlp: &ExpertMlp, x: &Value) -> Result<Value> {
+    fn experts(&mut self, mlp: &ExpertMlp, routed: &Value, x: &Value) -> Result<Value> {
         let sizes = mlp.sizes;
         let experts = Experts {
-            router: product(&mlp.gate)?,
+            router: product(&mlp.router)?,
             gate_up: expert_weights(&mlp.gate_up)?,
             down: expert_weights(&mlp.down)?,
             experts: sizes.n_experts as usize,
             chosen: sizes.chosen as usize,
             intermediate: sizes.intermediate as usize,
             renormalized: sizes.renormalized,
+            gate: mlp.gate,
+            factors: mlp.factors.as_ref().map(Floats::new).transpose()?,
         };
         let width = self.width(*x);
-        Ok(self.step(Function::Experts(Box::new(experts)), &[*x], width))
+        Ok(self.step(Function::Experts(Box::new(experts)), &[*routed, *x], width))
     }
 
     fn shared_experts(&mut self, mlp: &SharedExpertMlp, x: &Value) -> Result<Value> {
-        let routed = self.experts(&mlp.routed, x)?;
+        let routed = self.experts(&mlp.routed, x, x)?;
         let shared = gated_mlp(self, &mlp.shared, x)?;
         let gate = self.product(&mlp.shared_gate, x)?;
         let width = self.width(*x);

@@ -14,7 +14,7 @@ use paceline_blas::rows::{self, Heads, Rotation};
 use super::held::ExpertWeights;
 use super::{AttentionHeads, Experts, Function, Norm, PassPlaces, Place, Program, Rule, Step};
 use crate::device::SCRATCH_BYTES;
-use crate::layers::{RowWrite, TurnedHeads};
+use crate::layers::{Gate, RowWrite, TurnedHeads};
 
 /// Rows whose buffers are kept after a pass. Buffers of longer passes, which are prompts, are given
 /// back.
@@ -65,13 +65,11 @@ impl Scratch {
     }
 }
 
-/// The first rows of a pass.
-#[derive(Debug)]
-pub(crate) enum FirstRows<'a> {
-    /// Rows of the table.
-    Ids(&'a [u32]),
-    /// Rows that hold embeddings of images as well.
-    Embedded(HostRows<'a>),
+/// Tables of the rows' rotations by one rope, as many numbers of each row as it turns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassRotation<'a> {
+    pub(crate) cos: &'a [f32],
+    pub(crate) sin: &'a [f32],
 }
 
 /// Inputs of a run, beside the memory.
@@ -79,10 +77,12 @@ pub(crate) enum FirstRows<'a> {
 pub(crate) struct PassInputs<'a> {
     /// Number of rows.
     pub(crate) rows: usize,
-    pub(crate) first: FirstRows<'a>,
-    /// Tables of the rows' rotations, `turning` numbers of each row.
-    pub(crate) cos: &'a [f32],
-    pub(crate) sin: &'a [f32],
+    /// Ids of the rows.
+    pub(crate) ids: &'a [u32],
+    /// Embeddings of the rows, if some do not come from ids.
+    pub(crate) embedded: Option<HostRows<'a>>,
+    /// For each rope of the model.
+    pub(crate) rotations: Vec<PassRotation<'a>>,
     pub(crate) places: &'a PassPlaces,
     /// The tape of the pass before, for each recurrent layer.
     pub(crate) before: Vec<&'a [f32]>,
@@ -142,9 +142,12 @@ impl Program {
         let mut outputs = Outputs::split(inputs, self.recurrent, outputs);
         let hidden = self.hidden();
         let first = room(&mut scratch.rows[self.first.buffer], inputs.rows * hidden);
-        match &inputs.first {
-            FirstRows::Ids(ids) => self.table.rows(ids, hidden, first),
-            FirstRows::Embedded(rows) => {
+        match &inputs.embedded {
+            None => {
+                self.table.rows(inputs.ids, hidden, first);
+                scale(first, self.embedding_factor);
+            }
+            Some(rows) => {
                 let to = first.chunks_exact_mut(hidden).enumerate();
                 to.for_each(|(at, to)| to.copy_from_slice(rows.row(at)));
             }
@@ -176,6 +179,9 @@ impl Program {
             let normed = room(normed, inputs.logit_rows.len() * hidden);
             norm(inputs.logit_rows, normed);
             self.head.compute(dense(normed, hidden), logits);
+            if let Some(cap) = self.softcap {
+                rows::softcap(logits, self.vocab(), cap);
+            }
         }
         if !inputs.final_rows.is_empty()
             && let Some(out) = rest.next()
@@ -224,19 +230,41 @@ fn compute(
             let x = inputs.rows(0);
             rows::norm(|at| row(&x, at), norm.weight.numbers(), norm.eps, out);
         }
+        Function::Embedded(table) => table.rows(pass.ids, width, out),
         Function::Product(product) => product.compute(inputs.rows(0), out),
         Function::Add => rows::add(inputs.numbers(0), inputs.numbers(1), width, out),
-        Function::Gated => {
-            let both = inputs.rows(0);
-            rows::gated(|at| row(&both, at), width, out);
+        Function::Scale(factor) => {
+            out.copy_from_slice(inputs.numbers(0));
+            scale(out, *factor);
         }
-        Function::Turn { heads, norm, dim } => {
-            turn(&inputs.rows(0), heads, norm.as_ref(), *dim, pass, out);
+        Function::Gated(gate) => gated(inputs.rows(0), *gate, width, out),
+        Function::GatedBy { gate, column } => {
+            let (x, all) = (inputs.rows(0), inputs.rows(1));
+            rows::gated_by(
+                |at| row(&x, at),
+                activation(*gate),
+                |at| &row(&all, at)[*column..][..width],
+                width,
+                out,
+            );
+        }
+        Function::Turn { heads, norm, dim, rope } => {
+            let turns = Turns { rotation: pass.rotations[*rope], rows: pass.rows };
+            turn(&inputs.rows(0), heads, norm.as_ref(), *dim, turns, out);
+        }
+        Function::NormHeads { norm, first } => {
+            let (x, weight) = (inputs.rows(0), norm.weight.numbers());
+            let (dim, heads) = (weight.len(), width / weight.len());
+            let head = |at: usize| &row(&x, at / heads)[(first + at % heads) * dim..][..dim];
+            rows::norm(head, weight, norm.eps, out);
         }
         Function::Attend { layer, heads } => {
-            let rows = [inputs.rows(0), inputs.rows(1)];
-            write(*layer, heads, &rows, pass.places, outputs.memory);
-            attend(*layer, heads, &rows[0], pass.places, outputs.memory, out);
+            let turned = inputs.rows(0);
+            if step.inputs.len() > 1 {
+                let rows = [turned, inputs.rows(1)];
+                write(*layer, heads, &rows, pass.places, outputs.memory);
+            }
+            attend(*layer, heads, &turned, pass.places, outputs.memory, out);
         }
         Function::GateHeads { dim } => {
             let (x, gates) = (inputs.rows(0), inputs.rows(1));
@@ -255,7 +283,9 @@ fn compute(
             let gates = |at| &row(&gates, at)[*column..];
             rows::norm_gated(|at| row(&x, at), gates, norm.weight.numbers(), norm.eps, width, out);
         }
-        Function::Experts(experts) => experts.compute(inputs.rows(0), scratch, out),
+        Function::Experts(experts) => {
+            experts.compute(inputs.rows(0), inputs.rows(1), scratch, out);
+        }
         Function::AddShared => {
             out.copy_from_slice(inputs.numbers(0));
             routing::add_gated(inputs.numbers(1), inputs.numbers(2), width, out);
@@ -264,18 +294,53 @@ fn compute(
     }
 }
 
+/// x · factor, in place.
+fn scale(x: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        x.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+fn activation(gate: Gate) -> rows::Activation {
+    match gate {
+        Gate::Silu => rows::Activation::Silu,
+        Gate::Gelu => rows::Activation::Gelu,
+    }
+}
+
+/// act(gate) · up of rows with the gate first, into rows of `width`.
+fn gated(both: FloatRows<'_>, gate: Gate, width: usize, out: &mut [f32]) {
+    match gate {
+        Gate::Silu => rows::gated(|at| row(&both, at), width, out),
+        Gate::Gelu => rows::gated_by(
+            |at| &row(&both, at)[..width],
+            rows::Activation::Gelu,
+            |at| &row(&both, at)[width..],
+            width,
+            out,
+        ),
+    }
+}
+
+/// Rotations of all rows.
+#[derive(Clone, Copy)]
+struct Turns<'a> {
+    rotation: PassRotation<'a>,
+    rows: usize,
+}
+
 fn turn(
     x: &FloatRows<'_>,
     heads: &TurnedHeads,
     norm: Option<&Norm>,
     dim: usize,
-    pass: &PassInputs<'_>,
+    Turns { rotation, rows }: Turns<'_>,
     out: &mut [f32],
 ) {
-    let turning = pass.cos.len() / pass.rows.max(1);
+    let turning = rotation.cos.len() / rows.max(1);
     let turn = |at: usize| Rotation {
-        cos: &pass.cos[at * turning..][..turning],
-        sin: &pass.sin[at * turning..][..turning],
+        cos: &rotation.cos[at * turning..][..turning],
+        sin: &rotation.sin[at * turning..][..turning],
     };
     let sizes = Heads { count: heads.count() as usize, dim };
     match norm {
@@ -297,13 +362,13 @@ fn write(
 ) {
     let [count, key_dim, value_dim] = places.heads[layer];
     for (class, writes) in places.writes.iter().enumerate() {
-        let at = places.keys(class, layer);
+        let (at, kept) = (places.keys(class, layer), writes.kept[layer]);
         let [keys, values] = &mut memory[at..at + 2] else { unreachable!("two were cut") };
         let copy = |from: &FloatRows<'_>, first: i32, dim: usize, to: &mut [f32]| {
             for RowWrite { row: at, slot, position } in writes.places.iter().copied() {
                 let heads = &row(from, at)[first as usize * dim..][..count * dim];
                 for (head, numbers) in heads.chunks_exact(dim).enumerate() {
-                    let place = ((slot * count + head) * writes.capacity + position) * dim;
+                    let place = ((slot * count + head) * kept + position % kept) * dim;
                     to[place..][..dim].copy_from_slice(numbers);
                 }
             }
@@ -337,7 +402,7 @@ fn attend(
             keys: &*memory[at],
             values: &*memory[at + 1],
             kv_heads,
-            capacity: places.writes[reads.class].capacity,
+            capacity: places.writes[reads.class].kept[layer],
             key_dim,
             value_dim,
         };
@@ -389,21 +454,30 @@ fn end_layer(
 }
 
 impl Experts {
-    /// Each row of `x` by the experts that its router chooses, into `out`, rows as long as those of
-    /// `x`.
-    fn compute(&self, x: FloatRows<'_>, scratch: &mut ExpertScratch, out: &mut [f32]) {
+    /// Each row of `x` by the experts that the router chooses by the row of `routed`, into `out`,
+    /// rows as long as those of `x`.
+    fn compute(
+        &self,
+        routed: FloatRows<'_>,
+        x: FloatRows<'_>,
+        scratch: &mut ExpertScratch,
+        out: &mut [f32],
+    ) {
         let ExpertScratch { ids, shares, logits, both, inner, outer, part } = scratch;
         let (pairs, hidden) = (x.count * self.chosen, x.length);
         let logits = room(logits, x.count * self.experts);
-        self.router.compute(x, logits);
+        self.router.compute(routed, logits);
         ids.resize(ids.len().max(pairs), 0);
         let (ids, shares) = (&mut ids[..pairs], room(shares, pairs));
         routing::route(logits, self.experts, self.chosen, self.renormalized, ids, shares);
+        if let Some(factors) = &self.factors {
+            let factor = |id: &u32| factors.numbers()[*id as usize];
+            shares.iter_mut().zip(ids.iter()).for_each(|(share, id)| *share *= factor(id));
+        }
         let both = room(both, pairs * 2 * self.intermediate);
         side_by_side(&self.gate_up, x, ids, part, both);
         let inner = room(inner, pairs * self.intermediate);
-        let both = dense(both, 2 * self.intermediate);
-        rows::gated(|at| row(&both, at), self.intermediate, inner);
+        gated(dense(both, 2 * self.intermediate), self.gate, self.intermediate, inner);
         let outer = room(outer, pairs * hidden);
         // A row of its own for each expert: one expert a row.
         side_by_side(&self.down, dense(inner, self.intermediate), ids, part, outer);

@@ -255,7 +255,8 @@ fn rows_of_a_quantized_embedding_are_its_numbers_and_it_is_a_head() {
             files.load(keeps, |weights| Embedding::load(weights, "m", 10, 128)).expect("loads")
         };
         let (packed, floats) = (embedding(kept), embedding(expanded));
-        let rows = |table: &Embedding| table.rows(&[7, 0, 7, 9]).expect("rows");
+        let ids = Array::from_slice(&[7u32, 0, 7, 9], &[4]);
+        let rows = |table: &Embedding| table.rows_of(&ids).expect("rows");
         assert_eq!(numbers(&rows(&packed)), numbers(&rows(&floats)), "{format}");
         let x = input(&[2, 128]);
         let head = |table: &Embedding| table.as_head(&x).expect("a product");

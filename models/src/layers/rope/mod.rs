@@ -140,6 +140,18 @@ impl<'a> RotaryKeys<'a> {
         Ok(plain.iter().map(|f| f * ((1.0 - share(f)) / factor + share(f))).collect())
     }
 
+    /// The first frequencies of a whole head; the others do not turn. Unlike a head of which a part
+    /// turns, the pairs are those of the whole head. Source: Gemma 4 in transformers.
+    fn proportional(&self, plain: Vec<f64>) -> Result<Vec<f64>, LoadError> {
+        let share = self.number(PARTIAL)?.unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&share) {
+            let what = format!("expected a share of a head from 0 to 1, found {share}");
+            return Err(self.wrong(PARTIAL, what));
+        }
+        let turning = (share * plain.len() as f64) as usize;
+        Ok(plain.into_iter().enumerate().map(|(i, f)| if i < turning { f } else { 0.0 }).collect())
+    }
+
     /// YaRN's frequencies from the plain ones, and its factor on cos and sin.
     fn yarn(&self, plain: &[f64], head_dim: i32, theta: f64) -> Result<(Vec<f64>, f64), LoadError> {
         let missing = || self.wrong("rope_scaling.factor", "YaRN needs it, found none".into());
@@ -180,6 +192,24 @@ impl Rope {
         Self::of(&keys, head_dim)
     }
 
+    /// Reads the rotary keys of layers of one kind, which are an object in `rope_parameters`.
+    ///
+    /// # Errors
+    /// There is no such object.
+    pub(crate) fn load_kind(
+        config: &ConfigJson,
+        kind: &str,
+        head_dim: i32,
+    ) -> Result<Self, LoadError> {
+        let all: Map<String, Value> = config.required("rope_parameters")?;
+        let Some(Value::Object(mut keys)) = all.get(kind).cloned() else {
+            let what = format!("expected an object {kind}, found none");
+            return Err(config.wrong("rope_parameters", what));
+        };
+        keys.retain(|_, value| !value.is_null());
+        Self::of(&RotaryKeys { config, keys }, head_dim)
+    }
+
     /// Reads the rotary keys for heads of which only the first numbers turn. `usual` is their share
     /// if the config names none.
     pub(crate) fn load_partial(
@@ -203,8 +233,11 @@ impl Rope {
             "linear" => (keys.linear(&plain)?, 1.0),
             "llama3" => (keys.llama3(&plain)?, 1.0),
             "yarn" => keys.yarn(&plain, turning, theta)?,
+            "proportional" => (keys.proportional(plain)?, 1.0),
             other => {
-                let what = format!("expected default, linear, llama3 or yarn, found {other}");
+                let what = format!(
+                    "expected default, linear, llama3, yarn or proportional, found {other}"
+                );
                 return Err(keys.wrong("rope_scaling.rope_type", what));
             }
         };

@@ -62,7 +62,7 @@ fn scalings_that_cannot_be_computed_are_refused_by_name() {
     };
     refused(
         r#"{"type": "dynamic", "factor": 2.0}"#,
-        "expected default, linear, llama3 or yarn, found dynamic",
+        "expected default, linear, llama3, yarn or proportional, found dynamic",
     );
     refused(
         r#"{"rope_type": "linear"}"#,

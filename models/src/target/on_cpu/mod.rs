@@ -9,14 +9,15 @@ use crate::batch::{Batch, Forward, Wants};
 use crate::error::{ModelError, Result};
 use crate::hidden_states::HiddenStates;
 use crate::kv::{KvStore, PassArrays, PassMemory};
-use crate::layers::{FirstRows, PassInputs, PassPlaces, Program, RotationNumbers};
+use crate::layers::{PassInputs, PassPlaces, PassRotation, Program, RotationNumbers};
 
 /// What a pass of a program gets beside the store.
 pub(super) struct Pass<'a> {
     pub(super) program: &'a Arc<Program>,
     pub(super) batch: &'a Batch,
     pub(super) wants: &'a Wants,
-    pub(super) rotation: RotationNumbers,
+    /// For each rope of the model.
+    pub(super) rotations: Vec<RotationNumbers>,
     /// Embeddings of all rows, if some do not come from ids.
     pub(super) embedded: Option<Array>,
     /// What images add to the rows after a layer.
@@ -29,7 +30,7 @@ struct Known {
     rows: usize,
     /// Empty if ids are an input.
     ids: Vec<u32>,
-    rotation: RotationNumbers,
+    rotations: Vec<RotationNumbers>,
     places: PassPlaces,
     is_embedded: bool,
     tapes: usize,
@@ -46,16 +47,19 @@ impl Known {
     fn run(&self, rows: &[HostRows<'_>], numbers: &[HostNumbers<'_>], outputs: &mut [&mut [f32]]) {
         let (embedded, rows) = rows.split_at(usize::from(self.is_embedded));
         let (tapes, additions) = rows.split_at(self.tapes);
-        let first = match (embedded, numbers) {
-            ([rows], _) => FirstRows::Embedded(*rows),
-            (_, [HostNumbers::Uint32(ids)]) => FirstRows::Ids(ids),
-            _ => FirstRows::Ids(&self.ids),
+        let ids = match numbers {
+            [HostNumbers::Uint32(ids)] => ids,
+            _ => self.ids.as_slice(),
         };
         let inputs = PassInputs {
             rows: self.rows,
-            first,
-            cos: &self.rotation.cos,
-            sin: &self.rotation.sin,
+            ids,
+            embedded: embedded.first().copied(),
+            rotations: self
+                .rotations
+                .iter()
+                .map(|RotationNumbers { cos, sin }| PassRotation { cos, sin })
+                .collect(),
             places: &self.places,
             before: tapes.iter().map(HostRows::numbers).collect(),
             additions: self.additions.iter().copied().zip(additions.iter().copied()).collect(),
@@ -77,20 +81,20 @@ impl Pass<'_> {
     }
 
     fn node(self, memory: PassMemory) -> Result<(PassArrays, Forward)> {
-        let Self { program, batch, wants, rotation, embedded, additions } = self;
+        let Self { program, batch, wants, rotations, embedded, additions } = self;
         let PassMemory { places, arrays, tapes, tape_widths } = memory;
         let rows = batch.ids.len();
         let features = wants.hidden_states.as_ref().map_or(vec![], |wanted| wanted.layers.clone());
         let shapes = shapes(&arrays, &places, &tape_widths, program, rows, features.len(), wants);
-        let ids = match (&embedded, &batch.pending) {
-            (None, Some(_)) => Some(batch.id_array()?.as_dtype(Dtype::Uint32)?),
-            _ => None,
+        let ids = match &batch.pending {
+            Some(_) => Some(batch.id_array()?.as_dtype(Dtype::Uint32)?),
+            None => None,
         };
         let known = Known {
             program: program.clone(),
             rows,
-            ids: if embedded.is_some() || ids.is_some() { vec![] } else { batch.ids.clone() },
-            rotation,
+            ids: if ids.is_some() { vec![] } else { batch.ids.clone() },
+            rotations,
             is_embedded: embedded.is_some(),
             tapes: tapes.len(),
             additions: additions.iter().map(|(layer, _)| *layer).collect(),
