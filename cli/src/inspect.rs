@@ -96,7 +96,7 @@ fn text(object: &Value) -> String {
         "context     {} positions, {} of KV each, {}{} for the longest sequence",
         model["context"],
         size(&kv["position_bytes"]),
-        states(kv),
+        beside_positions(kv),
         size(&kv["longest_sequence_bytes"]),
     );
     let named = &machine["named"];
@@ -149,13 +149,14 @@ fn speed_line(named: &Value) -> String {
     )
 }
 
-/// Text about the state bytes of a sequence, which do not depend on its length. Empty for a model
-/// without recurrent layers.
-fn states(kv: &Value) -> String {
-    match kv["state_bytes"].as_u64() {
+/// Text about bytes of a sequence that do not grow with it: states of recurrent layers, and layers
+/// that keep their last positions alone. Empty for a model without such.
+fn beside_positions(kv: &Value) -> String {
+    let part = |key: &str, words: &str| match kv[key].as_u64() {
         None | Some(0) => String::new(),
-        Some(count) => format!("{} of states for each sequence, ", bytes(count)),
-    }
+        Some(count) => format!("{} of {words} for each sequence, ", bytes(count)),
+    };
+    part("state_bytes", "states") + &part("window_bytes", "sliding windows at most")
 }
 
 /// How many sequences of some lengths fit the KV budget.
@@ -221,7 +222,7 @@ mod tests {
                 {"format": "affine, 4 bits, groups of 64", "tensors": 252, "parameters": 8_000_000_000u64, "default": true, "paths": {"x": 252}},
                 {"format": "bfloat16", "tensors": 145, "parameters": 300_000, "default": false, "paths": {"model.layers.*.norm.weight": 36}}],
             "kv": {"position_bytes": 147456, "longest_sequence_bytes": 6u64 << 30, "budget_bytes": 1 << 30,
-                "budget_positions": 7281, "budget_longest_sequences": 0, "state_bytes": 150u64 << 20,
+                "budget_positions": 7281, "budget_longest_sequences": 0, "state_bytes": 150u64 << 20, "window_bytes": 1u64 << 30,
                 "budget_sequences": [{"positions": 256, "sequences": 5}, {"positions": 4096, "sequences": 1}]},
             "machine": {"device": "cpu", "usable_bytes": 3u64 << 30, "fits": false, "reason": "too large"},
             "drafter": {"path": "/d", "kind": "dflash", "memory_bytes": 1 << 20, "fits": true, "reason": null},
@@ -234,7 +235,7 @@ mod tests {
             "252 tensors, 8.00 billion parameters, affine, 4 bits, groups of 64\n",
             "145 tensors, 300 thousand parameters, bfloat16\n",
             "model.layers.*.norm.weight (36)",
-            "40960 positions, 144.0 KiB of KV each, 150.0 MiB of states for each sequence, 6.0 GiB for the longest",
+            "40960 positions, 144.0 KiB of KV each, 150.0 MiB of states for each sequence, 1.0 GiB of sliding windows at most for each sequence, 6.0 GiB for the longest",
             "sequences   5 of 256 positions, or 1 of 4096 positions fit the KV budget",
             "3.0 GiB can be used now; KV budget 1.0 GiB: 7281 positions, or 0 of",
             "verdict     does not fit: too large",

@@ -1,7 +1,7 @@
 //! Whether a model fits this machine, before a weight is read: what its weights and its shortest
 //! sequence take, beside what is usable.
 
-use paceline_models::load::CheckpointPlan;
+use paceline_models::load::{CheckpointPlan, KvHeads};
 use paceline_models::{Dtype, GrowingKv, KvStore, LayerKv, ModelError};
 use paceline_process::config::{Auto, Config};
 
@@ -71,12 +71,13 @@ impl Fit {
 /// # Errors
 /// Sizes that no store can have.
 pub(crate) fn kv_store(plan: &CheckpointPlan) -> Result<KvStore, ModelError> {
-    let CheckpointPlan { n_kv_heads: n_kv, head_dim, .. } = *plan;
-    let layer = GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None };
+    let growing = |heads: &KvHeads| {
+        let KvHeads { n_kv, head_dim, window } = *heads;
+        LayerKv::Growing(GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window })
+    };
     let dtype = if plan.number_bytes == 4 { Dtype::Float32 } else { Dtype::Bfloat16 };
-    let growing = std::iter::repeat_n(LayerKv::Growing(layer), plan.n_kv_layers as usize);
     let recurrent = plan.recurrent.iter().copied().map(LayerKv::Recurrent);
-    let layers: Vec<LayerKv> = growing.chain(recurrent).collect();
+    let layers: Vec<LayerKv> = plan.kv_heads.iter().map(growing).chain(recurrent).collect();
     KvStore::new(&layers, dtype, plan.context)
 }
 

@@ -139,8 +139,8 @@ fn model_object(dir: &Path, plan: &CheckpointPlan) -> Value {
 }
 
 fn kv_object(plan: &CheckpointPlan, fit: &Fit) -> Result<Value, ModelError> {
-    let position_bytes = plan.kv_position_bytes();
     let store = kv_store(plan)?;
+    let position_bytes = store.row_bytes();
     let classes = store.class_bytes();
     let longest = classes.last().map(|(_, bytes)| *bytes);
     let positions = |bytes: u64| bytes.checked_div(position_bytes);
@@ -159,6 +159,7 @@ fn kv_object(plan: &CheckpointPlan, fit: &Fit) -> Result<Value, ModelError> {
     Ok(json!({
         "position_bytes": position_bytes,
         "state_bytes": store.state_bytes(),
+        "window_bytes": store.window_bytes(),
         "budget_sequences": by_length,
         "shortest_sequence_bytes": fit.shortest,
         "longest_sequence_bytes": longest,

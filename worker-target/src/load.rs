@@ -100,13 +100,15 @@ pub(crate) fn load(
         .expect("a worker loads once");
     let pages = PageStore::new(&kv, config.kv.prefix_cache);
     let cost_file = CostFile::of(&config.target, &info.path);
+    let (growth_row, growth_least) = kv.growth_bytes();
     let ledger = Ledger::new(budget, classes)
         .with_tape_row_bytes(kv.tape_row_bytes())
-        .with_growth_row_bytes(kv.growth_row_bytes());
+        .with_growth_bytes(growth_row, growth_least);
     let scheduler = Scheduler::new(ledger, config.target.max_sequences as usize)
-        .with_longest_chunk_ms(config.target.prompt_chunk_ms);
+        .with_longest_chunk_ms(config.target.prompt_chunk_ms)
+        .with_most_rows(kv.most_rows().map(|rows| rows as usize));
     let scheduler = scheduler.with_tower(Tower::new(tower));
-    let keeps_states = config.kv.prefix_cache && kv.state_bytes() > 0;
+    let keeps_states = config.kv.prefix_cache && kv.kept_bytes() > 0;
     let scheduler = if keeps_states { scheduler.with_snapshots() } else { scheduler };
     Ok(Engine::new(EngineParts {
         model,

@@ -123,13 +123,50 @@ fn every_checkpoint_is_described_as_its_config_says() {
         let heads = number("num_attention_heads", 0);
         let head_dim = number("head_dim", number("hidden_size", 0) / heads);
         let layers = kv_layers(text, number("num_hidden_layers", 0));
-        let position = 2 * 4 * layers * number("num_key_value_heads", heads);
-        assert_eq!(found["kv"]["position_bytes"], position * head_dim, "{name}");
+        let position = 2 * 4 * layers * number("num_key_value_heads", heads) * head_dim;
+        let position = gemma_position(text).unwrap_or(position);
+        assert_eq!(found["kv"]["position_bytes"], position, "{name}");
         check_sequences(&found, text, &name.to_string());
         check_formats(&found, &config, &name.to_string());
         assert_eq!(found["machine"]["fits"], true, "{name}");
         assert_eq!(found["machine"]["device"], "cpu");
     }
+}
+
+/// Bytes of a position in the layers of Gemma 4 that have keys and values of their own: of one kind.
+fn gemma_kind(text: &Value, kind: &str) -> Option<u64> {
+    let is_full = kind == "full_attention";
+    let head = text[if is_full { "global_head_dim" } else { "head_dim" }].as_u64()?;
+    let k_eq_v = is_full && text["attention_k_eq_v"] == true;
+    let heads = if k_eq_v { "num_global_key_value_heads" } else { "num_key_value_heads" };
+    let kinds = text["layer_types"].as_array()?;
+    let own = kinds.len() - text["num_kv_shared_layers"].as_u64().unwrap_or(0) as usize;
+    let count = kinds[..own].iter().filter(|of| *of == kind).count() as u64;
+    Some(2 * 4 * count * text[heads].as_u64()? * head)
+}
+
+/// The same of both kinds: the contexts of these checkpoints are no longer than what a slot keeps.
+fn gemma_position(text: &Value) -> Option<u64> {
+    text.get("global_head_dim")?;
+    Some(gemma_kind(text, "full_attention")? + gemma_kind(text, "sliding_attention")?)
+}
+
+#[test]
+fn windows_are_counted_apart_from_positions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let from = golden("gemma4-tiny");
+    let weights = "model.safetensors";
+    std::fs::copy(from.join(weights), dir.path().join(weights)).expect("copied");
+    let mut config = json(&from.join("config.json"));
+    config["max_position_embeddings"] = 32_768.into();
+    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
+    let kv = &inspect(dir.path(), None)["kv"];
+    let number = |key: &str| kv[key].as_u64().expect("a number");
+    let position = gemma_kind(&config, "full_attention").expect("sizes");
+    // The window of 24, and the rows of a pass, in whole pages.
+    let windows = 576 * gemma_kind(&config, "sliding_attention").expect("sizes");
+    assert_eq!((number("position_bytes"), number("window_bytes")), (position, windows));
+    assert_eq!(number("longest_sequence_bytes"), 32_768 * position + windows);
 }
 
 /// Bytes of a sequence's states, and how many sequences of 256 positions fit.
@@ -146,6 +183,7 @@ fn check_sequences(found: &Value, text: &Value, name: &str) {
     assert_eq!(kv["state_bytes"], states, "{name}");
     let number = |value: &Value| value.as_u64().expect("a number");
     let shortest = number(&kv["shortest_sequence_bytes"]);
+    assert_eq!(kv["window_bytes"], 0, "{name}");
     assert_eq!(shortest, 256 * number(&kv["position_bytes"]) + states, "{name}");
     let short = &kv["budget_sequences"][0];
     assert_eq!(short["positions"], 256, "{name}");

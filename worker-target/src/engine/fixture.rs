@@ -135,8 +135,9 @@ pub(crate) fn scheduler(kv: &KvStore, drafting: &Drafting) -> Scheduler {
     };
     let ledger = Ledger::new(1 << 30, kv.class_bytes().into_iter().map(class).collect())
         .with_tape_row_bytes(kv.tape_row_bytes());
-    let scheduler = Scheduler::new(ledger, SEQUENCES);
-    if kv.state_bytes() > 0 { scheduler.with_snapshots() } else { scheduler }
+    let scheduler =
+        Scheduler::new(ledger, SEQUENCES).with_most_rows(kv.most_rows().map(|rows| rows as usize));
+    if kv.kept_bytes() > 0 { scheduler.with_snapshots() } else { scheduler }
 }
 
 /// A request whose permit allows drafts, and the receiver of its answer.

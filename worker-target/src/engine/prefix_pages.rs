@@ -91,7 +91,7 @@ impl Engine {
     /// come first, then pages of a prompt whose first token was chosen, and pages of long
     /// sequences.
     pub(super) fn retain_some(&mut self) {
-        if self.kv.state_bytes() > 0 {
+        if self.kv.kept_bytes() > 0 {
             return;
         }
         let is_awaited = |key| self.scheduler.prefix_waits.values().any(|one| one.leader == key);
@@ -118,7 +118,7 @@ impl Engine {
         // Rows after the id that ended a block are no part of the sequence.
         let rows = self.kv.length(SequenceId(key.0)).unwrap_or(0) as usize;
         let ids = &ids[..rows.min(ids.len())];
-        let by_pages = self.kv.state_bytes() == 0;
+        let by_pages = self.kv.kept_bytes() == 0;
         while by_pages && !self.broken && self.retain(key, ids) {}
         self.drafting.retain(key, self.pages.keys(key, ids));
     }

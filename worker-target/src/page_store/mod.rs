@@ -2,8 +2,8 @@
 //! core's index decides which pages exist (`prefix_cache`). Drafters come and go; the store stays,
 //! because it belongs to the target and depends neither on lanes nor on drafters.
 //!
-//! Of a model with recurrent layers the store has states, too (`states`): its pages are stored
-//! together with the states after the last of them, at the step border at which the sequence has
+//! Of a model with recurrent layers the store has states, too (`states`), and of one whose layers keep
+//! their last positions alone the windows; both are called states here. Its pages are stored together with the states after the last of them, at the step border at which the sequence has
 //! exactly these rows.
 
 mod states;
@@ -92,7 +92,7 @@ impl PageStore {
         let page_bytes = kv.row_bytes() * PAGE as u64;
         Self {
             is_on,
-            index: PrefixIndex::with_states(kv.state_bytes()),
+            index: PrefixIndex::with_states(kv.kept_bytes()),
             stored: HashMap::new(),
             open: HashMap::new(),
             page_bytes,
@@ -185,7 +185,7 @@ impl PageStore {
         let stored = pages.iter().map(|page| self.stored.get(page));
         let stored = stored.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
         let rows: Vec<&KvRows> = stored.iter().map(|page| &page.rows).collect();
-        let last = stored.last().filter(|_| kv.state_bytes() > 0);
+        let last = stored.last().filter(|_| kv.kept_bytes() > 0);
         let states = last.and_then(|page| page.states.as_ref());
         let positions = pages.len() * PAGE;
         kv.copy_in(SequenceId(key.0), &rows, states, positions as i32, room as i32)?;

@@ -6,6 +6,7 @@ mod graphs;
 #[path = "../stage/mod.rs"]
 mod stage;
 mod states;
+mod windows;
 
 use std::path::Path;
 

@@ -21,7 +21,7 @@ async fn stage(prefix_cache: bool) -> Stage {
 
 /// All numbers of an answer, as bits.
 #[derive(Debug, PartialEq, Eq)]
-struct Bits {
+pub(super) struct Bits {
     ids: Vec<u32>,
     margins: Vec<u32>,
     logprobs: Vec<u32>,
@@ -40,12 +40,12 @@ fn bits(batches: &[TokenBatch]) -> Bits {
 }
 
 /// A request that reports all of its numbers.
-fn detailed(stage: &mut Stage, prompt: &[u32], tokens: u32) -> Generation {
+pub(super) fn detailed(stage: &mut Stage, prompt: &[u32], tokens: u32) -> Generation {
     Generation { report_margins: true, logprobs: Some(3), ..stage.request(prompt, tokens) }
 }
 
 /// The numbers of an answer, and how many of the prompt's tokens were found.
-async fn ask(worker: &Worker, request: Generation) -> (Bits, u32) {
+pub(super) async fn ask(worker: &Worker, request: Generation) -> (Bits, u32) {
     let batches = worker.generate(request).await.expect("served");
     (bits(&batches), done(&batches).cached_tokens)
 }
@@ -129,7 +129,7 @@ async fn an_abandoned_request_leaves_the_states_of_its_prompt() {
 }
 
 /// Runs all requests at once. Returns the numbers of each answer, and the found tokens, ascending.
-async fn at_once(worker: &Worker, requests: Vec<Generation>) -> (Vec<Bits>, Vec<u32>) {
+pub(super) async fn at_once(worker: &Worker, requests: Vec<Generation>) -> (Vec<Bits>, Vec<u32>) {
     let all = requests.into_iter().map(|request| generate(worker.client.clone(), request));
     let answers = join_all(all).await.into_iter().map(|answer| answer.expect("served"));
     let answers: Vec<Vec<TokenBatch>> = answers.collect();
