@@ -75,7 +75,7 @@ soak "10,500 interleavings of the target's batch" \
     cargo_test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
 # The dev profile, for the same reason.
 # shellcheck disable=SC2086
-soak "10,000 random runs of states, and 10,000 of a model with recurrent layers" \
+soak "10,000 random runs of states, 10,000 of a model with recurrent layers, 10,000 rewinds across the edge of a window" \
     cargo_test $LOCKED -p paceline-models --lib --test parity -- --ignored --nocapture ten_thousand
 # The graph of a process is chosen by the environment, in this profile with the feature alone.
 # shellcheck disable=SC2086
@@ -95,6 +95,9 @@ soak "The greedy choice against MLX's argmax" \
 # shellcheck disable=SC2086
 soak "Loading a checkpoint of 1 GB under a limit of memory, and 1,000 faulty ones" \
     cargo_test $LOCKED --release -p paceline-models --test load_memory --test mutated -- --ignored --nocapture
+# shellcheck disable=SC2086
+soak "A step of a sliding model at 32,768 positions" \
+    cargo_test $LOCKED --release -p paceline-models --test long_context -- --ignored --nocapture
 soak "The programs' code for macOS" sh scripts/check-macos.sh build
 # shellcheck disable=SC2046,SC2086
 soak "Other clients beside large hostile messages" \

@@ -11,6 +11,7 @@ mod hybrid;
 mod lifecycle;
 #[path = "../stage/mod.rs"]
 mod stage;
+mod windows;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,6 +87,11 @@ impl Stage {
 
     /// A target in this directory, with the prompts of a tiny checkpoint.
     fn of_dir(dir: &Path, checkpoint: &str) -> Self {
+        Self::with(dir, requests(checkpoint))
+    }
+
+    /// A target in this directory, with these requests.
+    fn with(dir: &Path, requests: Vec<Generation>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (worker, beats) = runtime.block_on(async {
@@ -93,7 +99,6 @@ impl Stage {
             let (_, beats) = worker.ready().await;
             (worker, beats)
         });
-        let requests = requests(checkpoint);
         let plain = requests.iter().map(|request| {
             let batches =
                 runtime.block_on(generate(worker.client.clone(), request.clone())).expect("served");

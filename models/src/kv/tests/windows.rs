@@ -94,7 +94,7 @@ fn rewinds_across_the_edge_of_a_window_give_the_numbers_of_recomputation() {
 
 #[test]
 #[ignore = "soak: ten times the cases of the test above"]
-fn rewinds_across_the_edge_of_a_window_give_the_numbers_of_recomputation_often() {
+fn ten_thousand_rewinds_across_the_edge_of_a_window_give_the_numbers_of_recomputation() {
     rewinds(10_000);
 }
 
