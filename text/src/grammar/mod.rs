@@ -11,6 +11,7 @@
 
 mod check;
 mod frame;
+mod gemma;
 mod lark;
 mod schema;
 mod tagged;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::lark::{escaped, quoted, symbol};
 use super::schema::{not_strict, schema_part};
-use super::{CallableTool, ModelAnswers, Parts, ThoughtRule, tagged};
+use super::{CallableTool, ModelAnswers, Parts, ThoughtRule, gemma, tagged};
 use crate::error::FieldError;
 use crate::prompt::conversation::ToolCallRule;
 use crate::prompt::format::{AnswerTags, Tag, ToolCallFormat};
@@ -40,7 +40,7 @@ pub(super) fn write(
         ToolCallFormat::Hermes => between_tags(model, &json_calls(&called, "arguments", parts)?),
         ToolCallFormat::QwenXml => between_tags(model, &tagged::calls(&called, parts)?),
         ToolCallFormat::Llama3 => whole(model, &json_calls(&called, "parameters", parts)?),
-        ToolCallFormat::Gemma4 => gemma(tags, &called)?,
+        ToolCallFormat::Gemma4 => gemma::calls(model, &called)?,
         ToolCallFormat::Harmony => harmony(tags, &called, parts)?,
     };
     Ok(Some(calls))
@@ -89,11 +89,17 @@ fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
     let mut rules = format!("calls: call (GAP? call)*\ncall: {open} inside\n");
     rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
+    ToolCalls { rules, beside_text: beside_text(model) }
+}
+
+/// Text with any number of tool calls, which are an opening tag and the rule `inside`.
+pub(super) fn beside_text(model: ModelAnswers<'_>) -> String {
+    let tags = model.tags;
     // A format whose tool calls may begin without the opening tag.
     let other = tags.characters(Tag::Function);
     let mut excluded: Vec<&str> = if other.is_empty() { vec![] } else { vec![other] };
     excluded.extend(excluded_thought(model));
-    let beside_text = match tags.token(Tag::ToolCallOpen) {
+    match tags.token(Tag::ToolCallOpen) {
         Some(_) => format!("free: SAID (call SAID)*\n{}", said(&excluded)),
         None => {
             let characters = tags.characters(Tag::ToolCallOpen);
@@ -102,8 +108,7 @@ fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
             let begun = format!("begun[lazy]: /{text}{}/\n", escaped(characters));
             format!("free: (begun inside)* SAID\n{begun}{}", said(&excluded))
         }
-    };
-    ToolCalls { rules, beside_text }
+    }
 }
 
 /// The characters that would begin a thought, if there may be none and no token stands for them.
@@ -132,43 +137,6 @@ fn whole(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     }
     beside_text.push('\n');
     ToolCalls { rules, beside_text }
-}
-
-/// Tool calls with names held to the request's tools and free arguments: texts stand between tags
-/// and other values are no JSON, so that a schema of JSON does not describe them.
-fn gemma(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<ToolCalls, FieldError> {
-    if let Some(tool) = tools.iter().find(|tool| tool.strict) {
-        return Err(not_strict(
-            tool,
-            "because this model writes arguments in a form that is no JSON",
-        ));
-    }
-    let begin = |tool: &&CallableTool| quoted(&format!("call:{}{{", tool.name));
-    let begin: Vec<String> = tools.iter().map(begin).collect();
-    let text = match tags.token(Tag::Quote) {
-        Some(_) => format!("text: {0} TEXT {0}\n", symbol(tags, Tag::Quote)),
-        None => {
-            let quote = escaped(tags.characters(Tag::Quote));
-            format!(
-                "text: {} quoted_rest\nquoted_rest[lazy]: /(?s:.*){quote}/\n",
-                symbol(tags, Tag::Quote)
-            )
-        }
-    };
-    let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
-    let rules = format!(
-        "calls: call (GAP? call)*\n\
-         call: {open} ({}) pairs? \"}}\" {close}\n\
-         pairs: pair (\",\" pair)*\n\
-         pair: KEY \":\" value\n\
-         KEY: /[A-Za-z_][A-Za-z0-9_.-]{{0,63}}/\n\
-         value: text | NUMBER | \"true\" | \"false\" | \"null\" | \"{{\" pairs? \"}}\" | \"[\" values? \"]\"\n\
-         values: value (\",\" value)*\n\
-         NUMBER: /-?(0|[1-9][0-9]{{0,17}})(\\.[0-9]{{1,17}})?([eE][+-]?[0-9]{{1,2}})?/\n\
-         {text}",
-        begin.join(" | ")
-    );
-    Ok(ToolCalls { rules, beside_text: String::new() })
 }
 
 /// A message whose recipient is a function.
