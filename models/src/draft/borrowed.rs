@@ -136,7 +136,7 @@ impl FoundParts {
             let names: Vec<_> = LAYOUTS.iter().map(embedding).map(|name| weight(&name)).collect();
             LoadError::Missing { name: names.join(" or ") }
         })?;
-        let is_tied = config.optional("tie_word_embeddings")?.unwrap_or(false);
+        let is_tied = target::is_tied(&config)?;
         let (embedding, norm) = (embedding(layout), format!("{}.norm", layout.text));
         let head = (!is_tied).then(|| layout.head.to_owned());
         let last = head.as_deref().unwrap_or(&embedding);

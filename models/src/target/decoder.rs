@@ -7,7 +7,7 @@ use std::path::Path;
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
 
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype};
 use paceline_blas::RecurrentSizes;
 
 use super::attention::{Attention, AttentionSpec};
@@ -30,6 +30,7 @@ use crate::layers::{
 #[cfg(target_os = "linux")]
 use crate::layers::{Program, Recorder, Tail};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
+use crate::sample::softcap;
 use crate::vision::Vision;
 
 /// An opened checkpoint of a target.
@@ -442,11 +443,12 @@ impl Target for Decoder {
         let logits = logits.as_dtype(Dtype::Float32)?;
         match self.parts.softcap {
             None => Ok(logits),
-            Some(cap) => {
-                let cap = Array::from_f32(cap);
-                Ok(ops::tanh(logits.divide(&cap)?)?.multiply(&cap)?)
-            }
+            Some(cap) => softcap(&logits, cap),
         }
+    }
+
+    fn caps_logits(&self) -> bool {
+        self.parts.softcap.is_some()
     }
 }
 

@@ -43,6 +43,7 @@ use crate::load::{
     CheckpointPlan, ConfigJson, KvHeads, LoadError, PlannedLayers, Precision, Quantization,
     TensorFiles, Unserved, WeightForms, Weights,
 };
+use crate::sample::softcap;
 use crate::vision::Vision;
 
 use decoder::Decoder;
@@ -88,6 +89,24 @@ pub trait Target {
     /// # Errors
     /// MLX's own.
     fn head(&self, hidden: &Array) -> Result<Array>;
+
+    /// Whether [`Target::head`] caps its logits.
+    fn caps_logits(&self) -> bool {
+        false
+    }
+
+    /// Logits of hidden rows that a drafter proposes, capped as the drafter was trained: by `cap`,
+    /// unless the head has a cap of its own. A drafter of such a target names the same cap.
+    ///
+    /// # Errors
+    /// MLX's own.
+    fn draft_logits(&self, hidden: &Array, cap: Option<f32>) -> Result<Array> {
+        let logits = self.head(hidden)?;
+        match cap.filter(|_| !self.caps_logits()) {
+            Some(cap) => softcap(&logits, cap),
+            None => Ok(logits),
+        }
+    }
 
     /// Vision tower of the target, if it has one. A target with one takes positions on three axes.
     fn vision(&self) -> Option<&dyn Vision> {
@@ -250,6 +269,17 @@ impl Family {
         };
         FAMILIES.iter().find(|family| family.model_type == model_type).ok_or_else(unknown)
     }
+}
+
+/// Whether a target's output head is its embedding. Gemma 4's is unless config.json denies it, that of
+/// other families if config.json names it so.
+///
+/// # Errors
+/// A key has another type.
+pub(crate) fn is_tied(config: &ConfigJson) -> Result<bool, LoadError> {
+    let model_type: Option<String> = config.optional("model_type")?;
+    let is_gemma = model_type.is_some_and(|name| name.starts_with("gemma4"));
+    Ok(config.optional("tie_word_embeddings")?.unwrap_or(is_gemma))
 }
 
 /// Whether config.json is that of a family that is served.

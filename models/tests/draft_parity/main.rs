@@ -5,6 +5,7 @@
 
 mod chains;
 mod eagle3;
+mod gemma;
 mod graphs;
 mod hybrid;
 mod model;
@@ -130,7 +131,7 @@ fn some_rows(states: &Array, rows: std::ops::Range<i32>) -> Array {
 
 #[test]
 fn sessions_together_are_sessions_alone() {
-    for name in ["dflash-full", "dflash-sliding"] {
+    for name in ["dflash-full", "dflash-sliding", "dflash-gemma4"] {
         let (mut together, mut alone, states) = Pair::golden_twice(name);
         // (session, context, block): ragged, with one that only reads and one that reads nothing
         // new.
@@ -168,7 +169,7 @@ fn sessions_together_are_sessions_alone() {
 
 #[test]
 fn how_the_context_was_cut_does_not_matter() {
-    for name in ["dflash-full", "dflash-sliding"] {
+    for name in ["dflash-full", "dflash-sliding", "dflash-gemma4"] {
         let mut pair = Pair::golden(name);
         (0..3).for_each(|session| pair.open(session));
         let (bonus, states) = pair.prefill(0, &prompt(70, 3));

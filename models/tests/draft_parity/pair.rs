@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::transforms::eval;
+use paceline_models::sample::{Block, RowRule, propose};
 pub use paceline_models::testing::bounds::floats;
 use paceline_models::testing::bounds::{allowed, largest};
 use paceline_models::{
@@ -12,6 +13,7 @@ use paceline_models::{
     FeatureLayers, KvStore, Proposal, Quantize, Segment, SequenceId, Target, TokenDraft, Wants,
     device, load_draft, load_target,
 };
+use paceline_vocabulary::link::ProposalKind;
 use serde::Deserialize;
 
 pub fn golden(name: &str) -> PathBuf {
@@ -191,6 +193,27 @@ impl Pair {
             Some(Proposal::Hidden(rows)) => Some(rows),
             Some(Proposal::Tokens(_)) => panic!("expected hidden rows"),
         }
+    }
+
+    /// One session's draft as token ids, those of hidden rows by the target's head.
+    pub fn draft_ids(&mut self, part: DraftPart, states: &Array) -> Vec<u32> {
+        if self.drafter.info().proposal == ProposalKind::Tokens {
+            return self.draft_tokens(&[part], std::slice::from_ref(states)).swap_remove(0).ids;
+        }
+        let block = part.block.expect("a block");
+        let rows = [self.block(block.bonus_id, block.rows)];
+        let hidden = self.draft_rows(&[part], std::slice::from_ref(states), &rows);
+        let cap = self.drafter.info().logit_softcap;
+        let logits = self.target.draft_logits(&hidden.expect("a block was asked for"), cap);
+        let rule = RowRule {
+            sampling: block.sampling,
+            noise: block.noise,
+            position: (part.position + part.context + 1) as u32,
+            ..RowRule::greedy(&[], 0)
+        };
+        let block = Block { rule, drafted: block.rows as usize - 1 };
+        let drafted = propose(&logits.expect("a head"), &[block]).expect("drafts");
+        drafted.on_host().expect("ids")
     }
 
     /// As [`Pair::draft_rows`], for a drafter that returns ids: the embeddings are those that the

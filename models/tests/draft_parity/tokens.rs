@@ -100,11 +100,11 @@ pub fn follow_reference(name: &str, rule_name: &str) {
                 next_id: None,
                 block: Some(rule.block(expected.rows, bonus)),
             };
-            let drafts = pair.draft_tokens(&[part], std::slice::from_ref(&states));
+            let drafted = pair.draft_ids(part, &states);
             position += states.dim(0);
             assert_eq!(pair.draft_kv.length(SequenceId(session)), Some(position), "{what}");
             let undecided = pair.undecided(expected.undecided);
-            left_out += compare(&drafts[0].ids, cycle, undecided, &what);
+            left_out += compare(&drafted, cycle, undecided, &what);
             compared += cycle.drafted.len();
             let rows = [&[bonus], &cycle.drafted[..]].concat();
             let (chosen, all) = pair.verified_rows(session, &rows, cycle.drafted.len());

@@ -215,7 +215,7 @@ class Drafter(nn.Module):
 
     def logits(self, hidden):
         logits = hidden @ self.head[0].T * self.inner.get("output_multiplier", 1.0)
-        cap = self.inner.get("final_logit_softcapping")
+        cap = self.inner.get("final_logit_softcapping", self.spec["config"].get("final_logit_softcapping"))
         return cap * (logits / cap).tanh() if cap else logits
 
     def scores(self, hidden, before):
@@ -251,7 +251,7 @@ def train(name, spec, target):
     torch.manual_seed(11)
     rng = np.random.default_rng(11)
     embedding = target.model.model.embed_tokens.weight.detach()
-    drafter = Drafter(spec, embedding)
+    drafter = spec.get("class", Drafter)(spec, embedding)
     proposed = spec["rows"] - 1
     weight = torch.exp(-torch.arange(proposed) / 5.0)
     row_of = torch.full((VOCAB,), -100)
@@ -344,9 +344,9 @@ def compare_with_mlx_vlm(name, drafter, target):
     config = json.loads(json.dumps(spec["config"]))
     if "transformer_layer_config" in config:
         return False  # mlx-vlm reads no file of this layout.
-    config |= {"layer_types": ["full_attention"] * 2, "sliding_window": None}
+    config |= {"layer_types": ["full_attention"] * len(LAYERS["layer_types"]), "sliding_window": None}
     config.setdefault("dflash_config", {})
-    config["dflash_config"] |= {"target_layer_ids": sorted(spec["taps"]), "mask_token_id": MASK_ID, "num_target_layers": 3}
+    config["dflash_config"] |= {"target_layer_ids": sorted(spec["taps"]), "mask_token_id": MASK_ID, "num_target_layers": spec.get("of", 3)}
     if spec["kind"] == "dflash2":
         from mlx_vlm.speculative.drafters.dflash2.config import DFlash2Config as Config
         from mlx_vlm.speculative.drafters.dflash2.dflash2 import DFlash2DraftModel as Model
@@ -360,7 +360,8 @@ def compare_with_mlx_vlm(name, drafter, target):
     weights = mx.load(str(HERE / name / "model.safetensors"))
     model.load_weights(list(model.sanitize(weights).items()))
     table = mx.array(target.embed(torch.arange(VOCAB)).detach().numpy())
-    model.embed_tokens, model.lm_head = (lambda ids: table[ids]), (lambda rows: rows @ table.T)
+    head = mx.array(target.model.model.embed_tokens.weight.detach().numpy())
+    model.embed_tokens, model.lm_head = (lambda ids: table[ids]), (lambda rows: rows @ head.T)
     rng = np.random.default_rng(17)
     with torch.inference_mode():
         for length in (1, 30, 90):

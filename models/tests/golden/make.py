@@ -3,9 +3,9 @@
 Run by `make golden`, or by hand from the repository root:
 
     python models/tests/golden/make.py [tiny] [families] [gemma] [hybrid] [quantized] [demo] [sampling] [vision] [hybrid_vision] [draft] [draft_tokens]
-        [chains] [mtp] [hybrid_draft]
+        [chains] [mtp] [hybrid_draft] [gemma_draft]
 
-Without a name: all but the last five, which need the packages that their files name.
+Without a name: all but the last six, which need the packages that their files name.
 Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
 ones in mlx-lm (quantized.py), in float32, one sequence at a time; the sampling vectors are computed here
 by numpy in float64 from the contract's text. Each file carries its provenance; made again with the same versions on the same
@@ -647,9 +647,17 @@ def make_hybrid_draft():
     hybrid_draft.make_hybrid_draft()
 
 
+def make_gemma_draft():
+    # As make_draft.
+    import gemma_draft
+
+    gemma_draft.make_gemma_draft()
+
+
 if __name__ == "__main__":
     parts = {"tiny": make_tiny, "families": make_families, "gemma": make_gemma, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
              "vision": make_vision, "hybrid_vision": make_hybrid_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp,
-             "hybrid_draft": make_hybrid_draft}
-    for part in sys.argv[1:] or [part for part in parts if part not in ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft")]:
+             "hybrid_draft": make_hybrid_draft, "gemma_draft": make_gemma_draft}
+    apart = ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft", "gemma_draft")
+    for part in sys.argv[1:] or [part for part in parts if part not in apart]:
         parts[part]()

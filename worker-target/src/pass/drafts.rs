@@ -1,6 +1,6 @@
 //! Token ids of the drafts that a step verifies. Hidden rows go through the target's own head.
 
-use paceline_models::sample::{Block, DraftedIds, propose, softcap};
+use paceline_models::sample::{Block, DraftedIds, propose};
 use paceline_models::{Array, Dtype, ModelError, Target, transfer};
 use paceline_target_core::StepPart;
 use paceline_vocabulary::TensorType;
@@ -48,7 +48,7 @@ fn of_proposals(
             .map(|proposed| hidden_rows(model, proposed))
             .collect::<Result<Vec<_>, _>>()?;
         let rows = if let [one] = rows.as_slice() { one.clone() } else { transfer::stack(&rows)? };
-        return propose(&draft_logits(model, &rows, cap)?, blocks);
+        return propose(&model.draft_logits(&rows, cap)?, blocks);
     }
     // Ids; or, while drafters change, proposals of two kinds or with two caps. Hidden rows then
     // become ids one sequence after another.
@@ -58,18 +58,12 @@ fn of_proposals(
             Proposed::Ids(proposed) => ids.extend_from_slice(proposed),
             Proposed::Hidden { softcap, .. } => {
                 let rows = hidden_rows(model, proposed)?;
-                let chosen = propose(&draft_logits(model, &rows, *softcap)?, &[*block])?;
+                let chosen = propose(&model.draft_logits(&rows, *softcap)?, &[*block])?;
                 ids.extend(chosen.on_host()?);
             }
         }
     }
     Ok(DraftedIds::OnHost(ids))
-}
-
-/// The target's logits of a drafter's hidden rows, capped as the drafter was trained.
-fn draft_logits(model: &dyn Target, rows: &Array, cap: Option<f32>) -> Result<Array, ModelError> {
-    let logits = model.head(rows)?;
-    cap.map_or_else(|| Ok(logits.clone()), |cap| softcap(&logits, cap))
 }
 
 fn hidden_rows(model: &dyn Target, proposed: &Proposed) -> Result<Array, ModelError> {
