@@ -1,17 +1,18 @@
-//! DFlash drafters whose target is a Gemma 4: six feature layers, windows that are causal
-//! in the block, embeddings with a factor, and a head with a cap.
+//! DFlash and DSpark drafters whose target is a Gemma 4: six feature layers, windows that are causal
+//! in the block, embeddings with a factor, a head with a cap, and a drafter with Gemma's layers.
 //! Values and provenance: `golden/`, remade by its gemma_draft.py.
 
 use paceline_models::testing::bounds::assert_close;
-use paceline_models::{Dtype, Quantize, draft, load_draft, plan_draft};
+use paceline_models::{DraftPart, Dtype, Quantize, SequenceId, draft, load_draft, plan_draft};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use crate::pair::{Pair, floats, golden, prompt, read, worst};
-use crate::tokens;
+use crate::tokens::{self, cold};
 use crate::with_config;
 
 const DFLASH: &str = "dflash-gemma4";
+const DSPARK: &str = "dspark-gemma4";
 const TARGET: &str = "gemma4-draft-target";
 
 #[derive(Deserialize)]
@@ -47,6 +48,16 @@ fn hidden_rows_for_gemma_4_are_those_of_the_reference() {
         let what = format!("prompt of {}: hidden rows", case.prompt.len());
         assert_close(&what, Dtype::Float32, &case.first_hidden, &found, 1e-3);
     }
+}
+
+#[test]
+fn a_dspark_drafter_of_gemma_4_is_read_as_published() {
+    let plan = plan_draft(&golden(DSPARK), "auto", None, Quantize::None).expect("a plan");
+    assert_eq!((plan.info.kind.as_str(), plan.info.block), ("dspark", 8));
+    assert_eq!(plan.info.feature_layers, [1, 3, 5]);
+    let dir = with_config(DSPARK, |config| config["num_kv_shared_layers"] = 1.into());
+    let refused = plan_draft(dir.path(), "auto", None, Quantize::None).expect_err("refused");
+    assert!(refused.to_string().contains("num_kv_shared_layers: expected none"), "{refused}");
 }
 
 #[test]
@@ -93,6 +104,33 @@ fn the_bonus_token_s_row_has_the_factor_of_the_target() {
     let found = floats(&pair.block(20, 2));
     let expected: Vec<f32> = row(20).into_iter().chain(row(3)).map(|x| x * 32f32.sqrt()).collect();
     assert_close("embeddings", pair.target.dtype(), &expected, &found, 1e-6);
+}
+
+/// Drafts of the drafter in `dir` after a prompt.
+fn drafts(dir: &std::path::Path) -> Vec<u32> {
+    let mut pair = Pair::load(&golden(TARGET), dir, Quantize::None);
+    pair.open(0);
+    let states = pair.prefill(0, &prompt(30, 1)).1;
+    let block = Some(cold().block(8, 20));
+    let part =
+        DraftPart { sequence: SequenceId(0), position: 0, context: 30, next_id: None, block };
+    pair.draft_tokens(&[part], std::slice::from_ref(&states)).swap_remove(0).ids
+}
+
+#[test]
+fn values_with_a_projection_of_their_own_are_read() {
+    let dir = with_config(DSPARK, |config| config["attention_k_eq_v"] = false.into());
+    let file = std::fs::read(golden(DSPARK).join("model.safetensors")).expect("read");
+    let tensors = SafeTensors::deserialize(&file).expect("a safetensors file");
+    let values = tensors.iter().filter(|(name, _)| name.contains("k_proj"));
+    let values = values.map(|(name, view)| (name.replace("k_proj", "v_proj"), view));
+    let own = tensors.iter().map(|(name, view)| (name.to_owned(), view));
+    let all: Vec<_> = own.chain(values).collect();
+    let file = safetensors::serialize(all, None).expect("serialized");
+    std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
+    let found = drafts(dir.path());
+    assert!(!found.is_empty());
+    assert_eq!(found, drafts(&golden(DSPARK)));
 }
 
 #[test]

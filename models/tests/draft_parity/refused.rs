@@ -151,7 +151,7 @@ fn float16_is_refused_with_the_reason() {
 #[test]
 fn kinds_are_told_apart_by_their_configs() {
     let target = golden("dflash-target");
-    for (name, kind) in NAMES.iter().zip(["dflash2", "dspark", "dspark"]) {
+    for (name, kind) in NAMES.iter().zip(["dflash2", "dspark", "dspark", "dspark"]) {
         let found =
             plan_draft(&golden(name), "auto", Some(&target), Quantize::None).expect("a plan").info;
         assert_eq!((found.kind.as_str(), found.logit_softcap), (kind, None));

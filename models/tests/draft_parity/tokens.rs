@@ -15,7 +15,8 @@ use serde::Deserialize;
 use crate::pair::{Pair, golden, ids, read};
 use crate::{packed, prompt, random, some_rows, with_config};
 
-pub const NAMES: [&str; 3] = ["dflash2-tiny", "dspark-deepseek", "dspark-speculators"];
+pub const NAMES: [&str; 4] =
+    ["dflash2-tiny", "dspark-deepseek", "dspark-speculators", "dspark-gemma4"];
 
 #[derive(Deserialize)]
 struct Reference {

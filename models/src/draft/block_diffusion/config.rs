@@ -26,9 +26,22 @@ pub(in crate::draft) struct AttentionWindow {
     pub(in crate::draft) causal: bool,
 }
 
+/// The layers of a backbone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::draft) enum LayerForm {
+    /// Qwen3's.
+    Qwen3,
+    /// Gemma 4's layers that attend to all rows.
+    Gemma4 {
+        /// Whether values are the keys' projections.
+        k_eq_v: bool,
+    },
+}
+
 /// Sizes and rules of one checkpoint's backbone.
 #[derive(Clone, Debug)]
 pub(in crate::draft) struct Config {
+    pub(in crate::draft) form: LayerForm,
     pub(in crate::draft) hidden_size: i32,
     pub(in crate::draft) n_heads: i32,
     pub(in crate::draft) n_kv_heads: i32,
@@ -167,12 +180,24 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Sizes and rules of the backbone, for blocks of `block` rows.
+    /// Sizes and rules of a backbone of Qwen3's layers, for blocks of `block` rows.
     ///
     /// # Errors
     /// A missing or contradictory key, or a layer that is not built here.
     pub(in crate::draft) fn backbone(&self, block: i32) -> Result<Config, LoadError> {
-        self.check_layers()?;
+        self.backbone_of(LayerForm::Qwen3, block)
+    }
+
+    /// Sizes and rules of a backbone of layers of this form, for blocks of `block` rows.
+    ///
+    /// # Errors
+    /// As [`Keys::backbone`].
+    pub(in crate::draft) fn backbone_of(
+        &self,
+        form: LayerForm,
+        block: i32,
+    ) -> Result<Config, LoadError> {
+        self.check_layers(form)?;
         let layers = self.layers.as_ref();
         let (hidden_size, n_heads) =
             (layers.size("hidden_size")?, layers.size("num_attention_heads")?);
@@ -186,11 +211,13 @@ impl<'a> Keys<'a> {
             let what = "expected the id whose embedding stands for a position to fill, found none; add it to dflash_config";
             wrong("dflash_config.mask_token_id", what.into())
         })?;
+        let (n_kv_heads, head_dim) = self.heads(form, hidden_size, n_heads)?;
         let read = Config {
+            form,
             hidden_size,
             n_heads,
-            n_kv_heads: layers.size_or("num_key_value_heads", n_heads)?,
-            head_dim: layers.size_or("head_dim", (hidden_size / n_heads).max(1))?,
+            n_kv_heads,
+            head_dim,
             intermediate_size: layers.size("intermediate_size")?,
             vocab: layers
                 .optional::<i64>("vocab_size")?
@@ -223,8 +250,48 @@ impl<'a> Keys<'a> {
         Ok(read)
     }
 
+    /// Heads of keys and values, and numbers of a head. A full layer of Gemma 4 has its own sizes.
+    fn heads(&self, form: LayerForm, hidden: i32, n_heads: i32) -> Result<(i32, i32), LoadError> {
+        let layers = self.layers.as_ref();
+        let n_kv = layers.size_or("num_key_value_heads", n_heads)?;
+        match form {
+            LayerForm::Qwen3 => Ok((n_kv, layers.size_or("head_dim", (hidden / n_heads).max(1))?)),
+            LayerForm::Gemma4 { k_eq_v } => {
+                let own = k_eq_v.then(|| layers.size_or("num_global_key_value_heads", n_kv));
+                Ok((own.unwrap_or(Ok(n_kv))?, layers.size("global_head_dim")?))
+            }
+        }
+    }
+
+    /// The form of Gemma 4's layers by its keys.
+    ///
+    /// # Errors
+    /// A layer is not built here.
+    pub(in crate::draft) fn gemma_form(&self) -> Result<LayerForm, LoadError> {
+        let layers = self.layers.as_ref();
+        for key in ["enable_moe_block", "hidden_size_per_layer_input", "num_kv_shared_layers"] {
+            let found = layers.optional::<Value>(key)?;
+            let is_off =
+                |value: &Value| *value == Value::Bool(false) || value.as_f64() == Some(0.0);
+            if let Some(found) = found.filter(|value| !is_off(value)) {
+                let what = format!("expected none, found {found}: a drafter's layers are dense");
+                return Err(wrong(key, what));
+            }
+        }
+        let types: Vec<String> = layers.optional("layer_types")?.unwrap_or_default();
+        if let Some(other) = types.iter().find(|name| *name != "full_attention") {
+            let what = format!(
+                "expected full_attention alone, found {other}: drafters with Gemma's sliding \
+                 layers are not built in this version"
+            );
+            return Err(wrong("layer_types", what));
+        }
+        let k_eq_v = layers.optional("attention_k_eq_v")?.unwrap_or(false);
+        Ok(LayerForm::Gemma4 { k_eq_v })
+    }
+
     /// Refuses layers that are not built here.
-    fn check_layers(&self) -> Result<(), LoadError> {
+    fn check_layers(&self, form: LayerForm) -> Result<(), LoadError> {
         if self.either::<bool>("attention_sink_bias")?.unwrap_or(false) {
             return Err(wrong(
                 "attention_sink_bias",
@@ -237,10 +304,13 @@ impl<'a> Keys<'a> {
                 "expected true: only split-half pairing is built".into(),
             ));
         }
-        let activation: String =
-            self.layers.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
-        if activation != "silu" {
-            return Err(wrong("hidden_act", format!("expected silu, found {activation}")));
+        let (key, expected) = match form {
+            LayerForm::Qwen3 => ("hidden_act", "silu"),
+            LayerForm::Gemma4 { .. } => ("hidden_activation", "gelu_pytorch_tanh"),
+        };
+        let activation: String = self.layers.optional(key)?.unwrap_or_else(|| expected.into());
+        if activation != expected {
+            return Err(wrong(key, format!("expected {expected}, found {activation}")));
         }
         Ok(())
     }

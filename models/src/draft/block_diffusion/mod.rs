@@ -5,12 +5,16 @@
 //! `dflash/model.py`.
 
 mod config;
+mod gemma4;
+
+use std::ops::Range;
 
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-pub(super) use config::{AttentionWindow, Config, Keys, wrong};
+pub(super) use config::{AttentionWindow, Config, Keys, LayerForm, wrong};
+pub(super) use gemma4::LayerOfForm;
 
 use super::{
     BlockRequest, DraftBatch, DraftFacts, DraftInfo, DraftPart, Proposal, TokenDraft, lengths,
@@ -43,9 +47,13 @@ pub(super) struct Attention {
     o_proj: Linear,
     q_norm: HeadNorm,
     k_norm: HeadNorm,
+    /// Values have a norm without a weight, if any.
+    v_norm: Option<RmsNorm>,
+    /// Heads of values among those that `kv_proj` gives.
+    values: Range<i32>,
     n_heads: i32,
-    n_kv_heads: i32,
     head_dim: i32,
+    scale: f32,
     causal: bool,
 }
 
@@ -65,34 +73,44 @@ impl Attention {
         let norm = |weights: &mut Weights, part: &str, heads: i32| {
             HeadNorm::load(weights, &[(&format!("{name}.{part}"), heads)], head_dim, rms_norm_eps)
         };
+        let (is_gemma, k_eq_v) = match config.form {
+            LayerForm::Qwen3 => (false, false),
+            LayerForm::Gemma4 { k_eq_v } => (true, k_eq_v),
+        };
+        let projected = [(k.as_str(), narrow), (v.as_str(), narrow)];
+        let projected = if k_eq_v { &projected[..1] } else { &projected };
+        let first_value = if k_eq_v { 0 } else { n_kv_heads };
         Ok(Self {
             q_proj: Linear::load(weights, &q, wide, hidden, bias)?.quantized(bits)?,
-            kv_proj: Linear::load_joined(weights, &[(&k, narrow), (&v, narrow)], hidden, bias)?
-                .quantized(bits)?,
+            kv_proj: Linear::load_joined(weights, projected, hidden, bias)?.quantized(bits)?,
             o_proj: Linear::load(weights, &o, hidden, wide, bias)?.quantized(bits)?,
             q_norm: norm(weights, "q_norm", n_heads)?,
             k_norm: norm(weights, "k_norm", n_kv_heads)?,
+            v_norm: is_gemma
+                .then(|| RmsNorm::without_weight(head_dim, rms_norm_eps))
+                .transpose()?,
+            values: first_value..first_value + n_kv_heads,
             n_heads,
-            n_kv_heads,
             head_dim,
+            scale: if is_gemma { 1.0 } else { (head_dim as f32).powf(-0.5) },
             causal: attention.causal,
         })
     }
 
-    /// Keys `[rows, Hkv, D]`, and in the second half of the heads of `[rows, 2 · Hkv, D]` values, of
-    /// context (not normed per layer) and block rows by the same weights.
+    /// Keys `[rows, Hkv, D]`, and rows of heads of which some are the values, of context (not
+    /// normed per layer) and block rows by the same weights.
     fn keys_values(&self, rows: &Array, step: &Step) -> Result<(Array, Array)> {
-        let kv = self.kv_proj.forward(rows)?.reshape(&[
-            rows.dim(0),
-            2 * self.n_kv_heads,
-            self.head_dim,
-        ])?;
-        Ok((self.k_norm.forward(&kv, &step.key_rope)?, kv))
+        let kv = self.kv_proj.forward(rows)?.reshape(&[rows.dim(0), -1, self.head_dim])?;
+        let keys = self.k_norm.forward(&kv, &step.key_rope)?;
+        match &self.v_norm {
+            Some(norm) => Ok((keys, norm.forward(&kv)?)),
+            None => Ok((keys, kv)),
+        }
     }
 
     /// The values of [`Attention::keys_values`].
     fn values<'a>(&self, keys_values: &'a Array) -> HeadRows<'a> {
-        HeadRows::new(keys_values, self.n_kv_heads..2 * self.n_kv_heads)
+        HeadRows::new(keys_values, self.values.clone())
     }
 
     /// Block rows see the context and one another, forwards too unless the layer is causal. `block`
@@ -112,7 +130,7 @@ impl Attention {
             None => self.keys_values(block, step)?,
         };
         let params = AttentionParams {
-            scale: (self.head_dim as f32).powf(-0.5),
+            scale: self.scale,
             queries: Some(&step.queries),
             both_ways: !self.causal,
         };
@@ -214,7 +232,10 @@ impl<L: BlockLayer> Backbone<L> {
         layer: impl Fn(&mut Weights, &str, AttentionWindow) -> Result<L, LoadError>,
     ) -> Result<Self, LoadError> {
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
-        let rope = Rope::load(rotary, config.head_dim)?;
+        let rope = match config.form {
+            LayerForm::Qwen3 => Rope::load(rotary, config.head_dim)?,
+            LayerForm::Gemma4 { .. } => Rope::load_kind(rotary, gemma4::KIND, config.head_dim)?,
+        };
         let dtype = check_dtype(weights)?;
         // fc reads all hidden states and every layer reads its output: 8 bits at least. With 4 the
         // demo pair drafted 3 % fewer tokens a cycle.
@@ -356,11 +377,7 @@ fn earlier_rows(blocks: &[i32], back: i32) -> Array {
 }
 
 /// Of every block of `x` `[L, hidden]` the rows that `wanted` names for its number of rows.
-fn rows_of_blocks(
-    x: &Array,
-    blocks: &[i32],
-    wanted: impl Fn(i32) -> std::ops::Range<i32>,
-) -> Result<Array> {
+fn rows_of_blocks(x: &Array, blocks: &[i32], wanted: impl Fn(i32) -> Range<i32>) -> Result<Array> {
     if let [rows] = blocks {
         return Ok(x.try_index((wanted(*rows), ..))?);
     }

@@ -14,7 +14,7 @@ use paceline_vocabulary::link::ProposalKind;
 
 use config::Config;
 
-use super::block_diffusion::{self, Backbone, Layer};
+use super::block_diffusion::{self, Backbone, LayerOfForm};
 use super::chain::Chains;
 use super::vocabulary::{BadOffset, RowsById};
 use super::{
@@ -132,7 +132,7 @@ fn reduced_vocabulary(
 
 /// A loaded DSpark drafter.
 pub(super) struct Dspark {
-    backbone: Backbone<Layer>,
+    backbone: Backbone<LayerOfForm>,
     lm_head: Linear,
     markov_head: Option<MarkovHead>,
     confidence_head: Option<ConfidenceHead>,
@@ -154,7 +154,7 @@ impl Dspark {
             info,
             sizes.backbone.clone(),
             bits,
-            |weights, name, rule| Layer::load(weights, name, &sizes.backbone, rule, bits),
+            |weights, name, rule| LayerOfForm::load(weights, name, &sizes.backbone, rule, bits),
         )?;
         let lm_head = match head {
             Some(head) => {
@@ -177,7 +177,7 @@ impl Dspark {
             estimates.then(|| ConfidenceHead::load(&mut weights, &sizes)).transpose()?;
         let reduced = reduced_vocabulary(&mut weights, &sizes)?;
         // Copies of the target's parts that training kept as they were. The rows of embeddings come
-        // from the target.
+        // from the target, those of Gemma times its factor.
         for copy in ["embed_tokens", "verifier_lm_head", "verifier_norm"] {
             weights.skip(copy);
         }

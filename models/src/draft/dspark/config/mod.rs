@@ -2,11 +2,15 @@
 //! the keys of DFlash, and that of speculators, with the layers' keys in
 //! `transformer_layer_config`.
 
-use crate::draft::block_diffusion::{self, Keys, wrong};
+use crate::draft::block_diffusion::{self, Keys, LayerForm, wrong};
 use crate::load::{ConfigJson, LoadError};
 
 /// The names in `architectures`.
-const ARCHITECTURES: [&str; 3] = ["Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator"];
+const ARCHITECTURES: [&str; 4] =
+    ["Qwen3DSparkModel", GEMMA, "DSparkDraftModel", "DSparkSpeculator"];
+
+/// The drafter whose layers are Gemma 4's; the keys of its layers are those of its target.
+const GEMMA: &str = "Gemma4DSparkModel";
 
 /// Word in the name of every DSpark drafter, whatever its layers.
 const FAMILY: &str = "DSpark";
@@ -63,9 +67,13 @@ impl Config {
         let keys = Keys::of(config)?;
         check_kind(&keys, config)?;
         let bonus_proposes = keys.either("sample_from_anchor")?.unwrap_or(true);
+        let form = match keys.architectures()?.iter().any(|name| name == GEMMA) {
+            true => keys.gemma_form()?,
+            false => LayerForm::Qwen3,
+        };
         let backbone = block_diffusion::Config {
             bonus_proposes,
-            ..keys.backbone(block_rows(&keys, bonus_proposes)?)?
+            ..keys.backbone_of(form, block_rows(&keys, bonus_proposes)?)?
         };
         let vocab = keys.layers.size("vocab_size")?;
         let draft_vocab = match keys.either::<i64>("draft_vocab_size")? {
@@ -110,7 +118,7 @@ impl Config {
     }
 }
 
-/// Refuses other kinds, and DSpark drafters whose layers are not Qwen3's.
+/// Refuses other kinds, and DSpark drafters with layers of another form.
 fn check_kind(keys: &Keys<'_>, config: &ConfigJson) -> Result<(), LoadError> {
     let architectures = keys.architectures()?;
     if !is_dspark(config)? {
@@ -123,7 +131,7 @@ fn check_kind(keys: &Keys<'_>, config: &ConfigJson) -> Result<(), LoadError> {
         |name: &&String| name.contains(FAMILY) && !ARCHITECTURES.contains(&name.as_str());
     if let Some(other) = architectures.iter().find(is_other) {
         let what = format!(
-            "expected one of {ARCHITECTURES:?}, found {other}: only layers of Qwen3's form are built"
+            "expected one of {ARCHITECTURES:?}, found {other}: no layers of another form are built"
         );
         return Err(wrong("architectures", what));
     }

@@ -35,6 +35,20 @@ fn speculators() -> Value {
     })
 }
 
+/// Gemma's: the keys of its target's text, also those that its layers do not use.
+fn gemma() -> Value {
+    let mut config = flat();
+    let more = json!({
+        "architectures": ["Gemma4DSparkModel"], "model_type": "gemma4_text", "head_dim": 8,
+        "global_head_dim": 32, "num_global_key_value_heads": 1, "num_key_value_heads": 2,
+        "attention_k_eq_v": true, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 24,
+        "layer_types": ["full_attention", "full_attention"], "final_logit_softcapping": 30.0,
+        "enable_moe_block": false, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+    });
+    config.as_object_mut().expect("an object").extend(more.as_object().expect("one").clone());
+    config
+}
+
 fn read(config: Value, changes: &Value) -> Result<Config, LoadError> {
     Config::read(&ConfigJson::changed(config, changes))
 }
@@ -65,6 +79,18 @@ fn both_layouts_are_read() {
 }
 
 #[test]
+fn gemma_s_layers_have_the_sizes_of_full_ones() {
+    let config = read(gemma(), &json!({})).expect("read").backbone;
+    assert_eq!(config.form, LayerForm::Gemma4 { k_eq_v: true });
+    assert_eq!((config.n_heads, config.n_kv_heads, config.head_dim), (2, 1, 32));
+    assert_eq!((config.logit_softcap, config.block), (Some(30.0), 8));
+    assert!(config.layers.iter().all(|layer| layer.window.is_none() && !layer.causal));
+    let with_values = read(gemma(), &json!({"attention_k_eq_v": false})).expect("read").backbone;
+    assert_eq!(with_values.form, LayerForm::Gemma4 { k_eq_v: false });
+    assert_eq!(with_values.n_kv_heads, 2, "the global number is for keys that are values");
+}
+
+#[test]
 fn a_block_has_the_bonus_token_and_the_proposals() {
     assert_eq!(block(flat(), json!({})), (8, true));
     assert_eq!(block(flat(), json!({"dspark_bonus_anchor": true})), (7, true));
@@ -81,7 +107,13 @@ fn what_is_not_served_is_named() {
         assert!(error.contains(expected), "{changes}: {error}");
     };
     refused(flat(), json!({"architectures": ["Other"], "markov_rank": null}), "found [\"Other\"]");
-    refused(flat(), json!({"architectures": ["Gemma4DSparkModel"]}), "found Gemma4DSparkModel");
+    refused(flat(), json!({"architectures": ["LlamaDSparkModel"]}), "found LlamaDSparkModel");
+    let sliding = json!({"layer_types": ["sliding_attention", "full_attention"]});
+    refused(gemma(), sliding, "full_attention alone, found sliding_attention");
+    refused(gemma(), json!({"enable_moe_block": true}), "expected none, found true");
+    refused(gemma(), json!({"hidden_size_per_layer_input": 64}), "expected none, found 64");
+    refused(gemma(), json!({"hidden_activation": "silu"}), "gelu_pytorch_tanh, found silu");
+    refused(gemma(), json!({"global_head_dim": null}), "global_head_dim");
     refused(flat(), json!({"markov_head_type": "gated"}), "expected vanilla, found gated");
     refused(flat(), json!({"markov_rank": -1}), "markov_rank");
     refused(flat(), json!({"rope_is_neox_style": false}), "split-half");
