@@ -38,7 +38,11 @@ pub(super) fn check_all(parts: &[GrammarPart]) -> Result<(), FieldError> {
         TextForm::JsonSchema(text) | TextForm::Regex(text) | TextForm::Lark(text) => text.len(),
         TextForm::JsonObject => 0,
     };
-    let all: usize = parts.iter().map(bytes).sum();
+    check_sum(parts.iter().map(bytes).sum())
+}
+
+/// Checks the bytes of all tools' schemas together.
+pub(super) fn check_sum(all: usize) -> Result<(), FieldError> {
     if all <= MAX_SCHEMA_BYTES {
         return Ok(());
     }

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::check::check_size;
+use super::check::check_sum;
 use super::lark::{escaped, quoted, symbol};
 use super::schema::not_strict;
 use super::tool_calls::{ToolCalls, beside_text};
@@ -42,13 +42,15 @@ pub(super) fn calls(
     tools: &[&CallableTool],
 ) -> Result<ToolCalls, FieldError> {
     let tags = model.tags;
+    let bytes = |tool: &&CallableTool| Value::Object(tool.parameters.clone()).to_string().len();
+    let strict = tools.iter().copied().filter(|tool| tool.strict);
+    check_sum(strict.map(|tool| bytes(&tool)).sum())?;
     let (mut rules, mut all) = (String::new(), Vec::with_capacity(tools.len()));
     for (at, tool) in tools.iter().enumerate() {
         let begin = quoted(&format!("call:{}{{", tool.name));
         let arguments = match tool.strict {
             false => "pairs?".to_owned(),
             true => {
-                check_size(&tool.field, &Value::Object(tool.parameters.clone()).to_string())?;
                 let name = format!("t{at}");
                 let mut held = HeldArguments { tool, tags, name, rules: String::new(), count: 0 };
                 let arguments = held.object(&tool.parameters, 0)?;
