@@ -158,10 +158,12 @@ const QWEN: Unserved = Unserved {
 const GEMMA: Unserved = Unserved {
     prefixes: &[
         "model.vision_tower.",
+        "model.vision_embedder.",
         "model.embed_vision.",
         "model.audio_tower.",
         "model.embed_audio.",
         "vision_tower.",
+        "vision_embedder.",
         "embed_vision.",
         "audio_tower.",
         "embed_audio.",
@@ -188,7 +190,7 @@ const QWEN_HYBRID_VL: Unserved =
     Unserved { prefixes: &["mtp.", "model.mtp.", "language_model.mtp."], suffixes: FREQUENCIES };
 
 /// All families that are served.
-const FAMILIES: [Family; 12] = [
+const FAMILIES: [Family; 14] = [
     Family::attending("llama", llama::load, LLAMA),
     Family {
         kv_heads: llama::mistral_kv_heads,
@@ -200,6 +202,8 @@ const FAMILIES: [Family; 12] = [
     Family { towers: Towers::Always, ..Family::attending("qwen3_vl", qwen3_vl::load, QWEN_VL) },
     Family::gemma("gemma4"),
     Family::gemma("gemma4_text"),
+    Family::gemma("gemma4_unified"),
+    Family::gemma("gemma4_unified_text"),
     Family::hybrid("qwen3_5", qwen3_5::load),
     Family::hybrid("qwen3_5_text", qwen3_5::load),
     Family::hybrid("qwen3_5_moe", qwen3_5_moe::load),

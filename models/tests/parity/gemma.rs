@@ -44,6 +44,16 @@ fn nested(config: &mut Value) {
         "vision_config": {"hidden_size": 8}, "image_token_id": 5});
 }
 
+/// As [`nested`], of the model without towers.
+fn unified(config: &mut Value) {
+    nested(config);
+    config["model_type"] = json!("gemma4_unified");
+    config["text_config"]["model_type"] = json!("gemma4_unified_text");
+    // The model has no such parts, and its configs no such keys.
+    let text = config["text_config"].as_object_mut().expect("an object");
+    text.remove("hidden_size_per_layer_input");
+}
+
 /// The tensors under another prefix, and one of a tower.
 fn moved(to: &'static str, tower: &'static str) -> impl Fn(&mut Tensors) {
     move |tensors| {
@@ -94,6 +104,20 @@ fn checkpoints_with_towers_load_their_text_in_both_layouts() {
             check_checkpoint(name, dir.path());
         }
     }
+}
+
+#[test]
+fn the_model_without_towers_computes_text_as_gemma_4_does() {
+    for (prefix, embedder) in [
+        ("model.language_model.", "model.vision_embedder."),
+        ("language_model.model.", "vision_embedder."),
+    ] {
+        let dir = changed("gemma4-tiny", unified, moved(prefix, embedder));
+        assert!(load(dir.path()).vision().is_none());
+        check_checkpoint("gemma4-tiny", dir.path());
+    }
+    let text = |config: &mut Value| config["model_type"] = json!("gemma4_unified_text");
+    check_checkpoint("gemma4-tiny", changed("gemma4-tiny", text, crate::changed::unchanged).path());
 }
 
 #[test]
