@@ -5,6 +5,7 @@
 //! neither the model nor this file has to gather rows.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use mlx_rs::Array;
@@ -12,7 +13,7 @@ use mlx_rs::Array;
 use super::by_class::{self, CallForm};
 use super::by_row::{self, RowReads, RowWrites};
 use super::class::CapacityClass;
-use super::step_rows::{Call, Causality, ClassRead, ClassWrite, QueryKind};
+use super::step_rows::{Call, Causality, ClassRead, ClassWrite, QueryKind, SlotQueries};
 use super::{SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::layers::RowWrite;
@@ -23,6 +24,8 @@ use crate::segment::{Segment, SequenceId};
 pub(super) struct AccessPlan {
     segments: Vec<Segment>,
     queries: Option<Vec<i32>>,
+    /// Rows of the batch that belong to one image each.
+    images: Vec<Range<i32>>,
     pub(super) writes: Vec<ClassWrite>,
     pub(super) reads: Vec<ClassRead>,
     /// The writes row by row, once a layer has asked for them.
@@ -40,15 +43,46 @@ struct LocatedSegment {
     first_query: i32,
     /// Position after the last row.
     end: i32,
+    /// Positions of its images.
+    images: Vec<Range<i32>>,
+}
+
+/// A batch as the store takes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchRows<'a> {
+    pub(super) segments: &'a [Segment],
+    /// How many of each segment's last rows are queries; `None` means all.
+    pub(super) queries: Option<&'a [i32]>,
+    /// Rows of the batch that belong to one image each. A batch with some has no `queries`.
+    pub(super) images: &'a [Range<i32>],
+}
+
+impl BatchRows<'_> {
+    /// Positions of the images of a segment whose first row is row `first` of the batch.
+    ///
+    /// # Errors
+    /// An image has rows of two sequences.
+    fn images_of(&self, segment: &Segment, first: i32) -> Result<Vec<Range<i32>>> {
+        let rows = first..first + segment.length;
+        let position = |row: i32| row - first + segment.start;
+        let inside = self.images.iter().filter(|image| rows.contains(&image.start));
+        let placed = |image: &Range<i32>| match image.end <= rows.end {
+            true => Ok(position(image.start)..position(image.end)),
+            false => Err(ModelError::Batch(format!(
+                "expected the rows {image:?} of an image in one sequence, found that the rows of \
+                 its first one are {rows:?}"
+            ))),
+        };
+        inside.map(placed).collect()
+    }
 }
 
 impl AccessPlan {
-    /// `queries`: how many of each segment's last rows are queries; `None` means all.
     pub(super) fn new(
-        segments: &[Segment],
-        queries: Option<&[i32]>,
+        batch: BatchRows<'_>,
         sequences: &HashMap<SequenceId, SequenceEntry>,
     ) -> Result<Self> {
+        let BatchRows { segments, queries, images } = batch;
         let counts: Vec<i32> = queries.map_or_else(
             || segments.iter().map(|segment| segment.length).collect(),
             <[i32]>::to_vec,
@@ -59,18 +93,22 @@ impl AccessPlan {
                 "expected for each segment at most as many queries as rows".into(),
             ));
         }
+        let mut next_row = 0;
         let locate = |(segment, count): (&Segment, &i32)| {
             let slot = sequences.get(&segment.sequence).and_then(|entry| entry.slot);
             let slot = slot.ok_or_else(|| {
                 ModelError::Batch(format!("sequence {} has no slot", segment.sequence.0))
             })?;
             let end = segment.end();
-            Ok(LocatedSegment { slot, start: segment.start, first_query: end - count, end })
+            let images = batch.images_of(segment, next_row)?;
+            next_row += segment.length;
+            Ok(LocatedSegment { slot, start: segment.start, first_query: end - count, end, images })
         };
         let located = segments.iter().zip(&counts).map(locate).collect::<Result<Vec<_>>>()?;
         Ok(Self {
             segments: segments.to_vec(),
             queries: queries.map(<[i32]>::to_vec),
+            images: images.to_vec(),
             writes: writes(&located),
             reads: reads(&located),
             row_writes: None,
@@ -94,8 +132,9 @@ impl AccessPlan {
     }
 
     /// Whether this is the plan of such a batch.
-    pub(super) fn is_of(&self, segments: &[Segment], queries: Option<&[i32]>) -> bool {
-        self.segments == segments && self.queries.as_deref() == queries
+    pub(super) fn is_of(&self, batch: BatchRows<'_>) -> bool {
+        let BatchRows { segments, queries, images } = batch;
+        self.segments == segments && self.queries.as_deref() == queries && self.images == images
     }
 }
 
@@ -137,15 +176,17 @@ fn writes(segments: &[LocatedSegment]) -> Vec<ClassWrite> {
 fn reads(segments: &[LocatedSegment]) -> Vec<ClassRead> {
     let mut reads = Vec::<ClassRead>::new();
     let mut row = 0;
-    for LocatedSegment { slot, first_query, end, .. } in segments {
-        let queries = *first_query..*end;
-        if queries.is_empty() {
+    for LocatedSegment { slot, first_query, end, images, .. } in segments {
+        let positions = *first_query..*end;
+        if positions.is_empty() {
             continue;
         }
-        let rows = row..row + queries.len() as i32;
+        let rows = row..row + positions.len() as i32;
         row = rows.end;
+        let queries = SlotQueries { positions, images: images.clone() };
         let continues = |read: &&mut ClassRead| {
-            read.queries.last().is_some_and(|last| last.len() == queries.len())
+            let last = read.queries.last();
+            last.is_some_and(|last| last.positions.len() == queries.positions.len())
                 && read.class == slot.class
                 && read.slots.end == slot.index
         };

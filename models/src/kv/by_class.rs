@@ -18,7 +18,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::class::CapacityClass;
 use super::cut_rows;
-use super::step_rows::{Call, Causality, ClassRead, QueryKind};
+use super::step_rows::{Call, Causality, ClassRead, QueryKind, Reach, SlotQueries};
 use crate::device::on_gpu;
 use crate::error::Result;
 use crate::layers::{HiddenKeys, attention};
@@ -58,8 +58,8 @@ impl CallForm {
 pub(super) fn calls(read: &ClassRead, kind: QueryKind, form: CallForm) -> Result<Vec<Call>> {
     let ClassRead { slots, rows, queries, .. } = read;
     let causality = kind.causality;
-    let each = queries[0].len() as i32;
-    if queries.iter().any(|queries| queries.end > kind.kept) {
+    let each = queries[0].positions.len() as i32;
+    if queries.iter().any(|queries| queries.positions.end > kind.kept) {
         return Ok(vec![of_all_places(slots.clone(), rows.clone(), queries, kind, form)?]);
     }
     let needs = !all_visible(queries, causality, &keys(queries, causality));
@@ -67,8 +67,9 @@ pub(super) fn calls(read: &ClassRead, kind: QueryKind, form: CallForm) -> Result
     let Some(at_once) = at_once else {
         return Ok(vec![whole(slots.clone(), rows.clone(), queries, kind, form)?]);
     };
-    // A window moves with each row.
-    let at_once = if causality.window.is_some() { 1 } else { at_once };
+    // A window moves with each row, and rows of an image attend to more than the row before it.
+    let is_even = causality.window.is_none() && causality.reach != Reach::Image;
+    let at_once = if is_even { at_once } else { 1 };
     let mut calls = vec![];
     for ((slot, queries), first) in
         slots.clone().zip(queries).zip((rows.start..).step_by(each as usize))
@@ -80,9 +81,10 @@ pub(super) fn calls(read: &ClassRead, kind: QueryKind, form: CallForm) -> Result
         }
         for at in (0..each).step_by(at_once as usize) {
             let part = at..(at + at_once).min(each);
-            let positions = queries.start + part.start..queries.start + part.end;
-            let end = if causality.both_ways { queries.end } else { positions.end };
-            let alone = causality.both_ways || part.len() == 1;
+            let start = queries.positions.start;
+            let positions = start + part.start..start + part.end;
+            let end = queries.visible_end(positions.end - 1, causality.reach);
+            let alone = queries.visible_end(positions.start, causality.reach) == end;
             calls.push(Call {
                 slots: slot..slot + 1,
                 rows: first + part.start..first + part.end,
@@ -99,19 +101,19 @@ pub(super) fn calls(read: &ClassRead, kind: QueryKind, form: CallForm) -> Result
 fn of_all_places(
     slots: Range<usize>,
     rows: Range<i32>,
-    queries: &[Range<i32>],
+    queries: &[SlotQueries],
     kind: QueryKind,
     form: CallForm,
 ) -> Result<Call> {
     let QueryKind { causality, kept, .. } = kind;
-    let by_row = |values: Vec<i32>| {
-        Array::from_slice(&values, &[queries.len() as i32, 1, queries[0].len() as i32, 1])
-    };
-    let positions = || queries.iter().flat_map(Range::clone);
+    let each = queries[0].positions.len() as i32;
+    let by_row = |values: Vec<i32>| Array::from_slice(&values, &[queries.len() as i32, 1, each, 1]);
+    let positions = || queries.iter().flat_map(|queries| queries.positions.clone());
     let last = last_visible(queries, causality);
     // The last position before the end that has this place; below 0: none was written.
     let held = |end: i32| (0..kept).map(move |place| end - 1 - (end - 1 - place).rem_euclid(kept));
-    let held: Vec<i32> = queries.iter().flat_map(|queries| held(queries.end)).collect();
+    let ends = queries.iter().map(|queries| queries.positions.end);
+    let held: Vec<i32> = ends.flat_map(held).collect();
     let held = Array::from_slice(&held, &[queries.len() as i32, 1, 1, kept]);
     let window = causality.window.unwrap_or(i32::MAX);
     let last_hidden = positions().map(|position| (position - window).max(-1)).collect();
@@ -124,10 +126,10 @@ fn of_all_places(
 }
 
 /// For each row, one slot's rows after another's, the last position that it attends to.
-fn last_visible(queries: &[Range<i32>], causality: Causality) -> Vec<i32> {
-    let of_slot = |queries: &Range<i32>| {
-        let (end, both_ways) = (queries.end, causality.both_ways);
-        queries.clone().map(move |position| if both_ways { end - 1 } else { position })
+fn last_visible(queries: &[SlotQueries], causality: Causality) -> Vec<i32> {
+    let of_slot = |queries: &'_ SlotQueries| -> Vec<i32> {
+        let last = |position| queries.visible_end(position, causality.reach) - 1;
+        queries.positions.clone().map(last).collect()
     };
     queries.iter().flat_map(of_slot).collect()
 }
@@ -136,7 +138,7 @@ fn last_visible(queries: &[Range<i32>], causality: Causality) -> Vec<i32> {
 fn whole(
     slots: Range<usize>,
     rows: Range<i32>,
-    queries: &[Range<i32>],
+    queries: &[SlotQueries],
     kind: QueryKind,
     form: CallForm,
 ) -> Result<Call> {
@@ -146,7 +148,7 @@ fn whole(
         HiddenKeys::Nothing
     } else if form.causal
         && queries.len() == 1
-        && !causality.both_ways
+        && queries[0].is_causal(causality.reach)
         && narrow(queries, causality, &keys).is_none()
     {
         HiddenKeys::Later
@@ -162,9 +164,9 @@ fn whole(
 }
 
 /// From the first key that some row attends to, to the longest sequence's last new row.
-fn keys(queries: &[Range<i32>], causality: Causality) -> Range<i32> {
-    let end = queries.iter().map(|queries| queries.end).max().unwrap_or(0);
-    let start = queries.iter().map(|queries| queries.start).min().unwrap_or(0);
+fn keys(queries: &[SlotQueries], causality: Causality) -> Range<i32> {
+    let end = queries.iter().map(|queries| queries.positions.end).max().unwrap_or(0);
+    let start = queries.iter().map(|queries| queries.positions.start).min().unwrap_or(0);
     first_key(start, causality)..end
 }
 
@@ -173,25 +175,26 @@ fn first_key(position: i32, causality: Causality) -> i32 {
 }
 
 /// The window, if it hides one of these keys from a row.
-fn narrow(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> Option<i32> {
-    let last = queries.iter().map(|queries| queries.end - 1).max().unwrap_or(0);
+fn narrow(queries: &[SlotQueries], causality: Causality, keys: &Range<i32>) -> Option<i32> {
+    let last = queries.iter().map(|queries| queries.positions.end - 1).max().unwrap_or(0);
     causality.window.filter(|window| last - window >= keys.start)
 }
 
 /// Whether every row attends to every key.
-fn all_visible(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> bool {
-    let sees_to_end = |queries: &Range<i32>| {
-        queries.end == keys.end && (causality.both_ways || queries.start + 1 == keys.end)
+fn all_visible(queries: &[SlotQueries], causality: Causality, keys: &Range<i32>) -> bool {
+    // The first row's reach is the shortest.
+    let reaches_end = |queries: &SlotQueries| {
+        queries.visible_end(queries.positions.start, causality.reach) == keys.end
     };
-    queries.iter().all(sees_to_end) && narrow(queries, causality, keys).is_none()
+    queries.iter().all(reaches_end) && narrow(queries, causality, keys).is_none()
 }
 
 /// `[slots, 1, rows each, keys]`: -inf after each row's last visible position and, with a window,
 /// before its first; else 0.
-fn mask(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> Result<Array> {
-    let rows = queries[0].len() as i32;
+fn mask(queries: &[SlotQueries], causality: Causality, keys: &Range<i32>) -> Result<Array> {
+    let rows = queries[0].positions.len() as i32;
     let by_row = |values: Vec<i32>| Array::from_slice(&values, &[queries.len() as i32, 1, rows, 1]);
-    let positions = || queries.iter().flat_map(Range::clone);
+    let positions = || queries.iter().flat_map(|queries| queries.positions.clone());
     let all: Vec<i32> = keys.clone().collect();
     let all = Array::from_slice(&all, &[1, 1, 1, all.len() as i32]);
     let mut visible = by_row(last_visible(queries, causality)).ge(&all)?;

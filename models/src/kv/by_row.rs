@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::step_rows::{Causality, ClassRead, ClassWrite};
+use super::step_rows::{Causality, ClassRead, ClassWrite, SlotQueries};
 use crate::layers::{RowKeys, RowPlaces, VisibleKeys};
 
 /// The rows of one class that are written.
@@ -40,7 +40,7 @@ pub(super) fn reads(reads: &[ClassRead], causality: Causality) -> Vec<RowReads> 
     let mut nodes = Vec::<(usize, Range<i32>, Vec<RowKeys>)>::new();
     for read in reads {
         let keys = read.slots.clone().zip(&read.queries).flat_map(|(slot, queries)| {
-            queries.clone().map(move |position| RowKeys {
+            queries.positions.clone().map(move |position| RowKeys {
                 slot,
                 positions: positions(position, queries, causality),
             })
@@ -61,10 +61,8 @@ pub(super) fn reads(reads: &[ClassRead], causality: Causality) -> Vec<RowReads> 
     nodes.into_iter().map(node).collect()
 }
 
-/// Up to the row's own position, or to its sequence's last new row; with a window, not from the
-/// beginning.
-fn positions(position: i32, queries: &Range<i32>, causality: Causality) -> Range<usize> {
+/// Up to the end of the row's reach; with a window, not from the beginning.
+fn positions(position: i32, queries: &SlotQueries, causality: Causality) -> Range<usize> {
     let first = causality.window.map_or(0, |window| (position - window + 1).max(0));
-    let end = if causality.both_ways { queries.end } else { position + 1 };
-    first as usize..end as usize
+    first as usize..queries.visible_end(position, causality.reach) as usize
 }

@@ -23,6 +23,7 @@ mod kept_states;
 mod layer;
 #[cfg(target_os = "linux")]
 mod pass;
+mod reads;
 mod rows;
 mod staged;
 mod states;
@@ -32,21 +33,18 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use crate::error::{ModelError, Result};
-use crate::layers::{HeadRows, QueryRows, attend_rows, computes};
+use crate::layers::{HeadRows, computes};
 use crate::segment::{Segment, SequenceId};
-use access::AccessPlan;
+use access::{AccessPlan, BatchRows};
 use by_class::CallForm;
-use by_row::RowReads;
 use class::CapacityClass;
 use layer::{LayerKinds, LayerPlace};
 use staged::Staged;
 use states::States;
-use step_rows::{Causality, QueryKind};
 
 pub use kept_states::KeptStates;
 pub use layer::{GrowingKv, LayerKv};
@@ -67,6 +65,10 @@ pub struct AttentionParams<'a> {
     pub queries: Option<&'a [i32]>,
     /// Query rows attend to all rows of their sequence, also to the new ones after them.
     pub both_ways: bool,
+    /// Rows of the batch that belong to one image each, ascending. In a layer with a window a row of
+    /// an image also attends to the rows of the image after it. The same for every layer of a
+    /// forward. Without `queries` only.
+    pub images: &'a [Range<i32>],
 }
 
 /// Positions of the smallest class.
@@ -348,7 +350,8 @@ impl KvStore {
         segments: &[Segment],
     ) -> Result<Array> {
         let q = q.into();
-        self.write(layer, keys, values, params.queries, segments)?;
+        let batch = BatchRows { segments, queries: params.queries, images: params.images };
+        self.write_batch(layer, &keys.into(), &values.into(), batch)?;
         self.read(layer, &q, params)
     }
 
@@ -364,34 +367,14 @@ impl KvStore {
         params: AttentionParams<'_>,
         segments: &[Segment],
     ) -> Result<Array> {
-        if self.access.as_ref().is_none_or(|access| !access.is_of(segments, params.queries)) {
+        let batch = BatchRows { segments, queries: params.queries, images: params.images };
+        if self.access.as_ref().is_none_or(|access| !access.is_of(batch)) {
             return Err(ModelError::Batch(format!(
                 "layer {layer}: expected keys and values of an earlier layer in this forward, found \
                  none"
             )));
         }
         self.read(layer, &q.into(), params)
-    }
-
-    /// Attends to what is written.
-    fn read(
-        &mut self,
-        layer: usize,
-        q: &HeadRows<'_>,
-        params: AttentionParams<'_>,
-    ) -> Result<Array> {
-        let layer = self.growing(layer)?;
-        let GrowingKv { window, .. } = self.layers.growing[layer];
-        let causality = Causality { window, both_ways: params.both_ways };
-        let mut outputs = match self.goes_by_row(&[q.rows]) {
-            true => self.attend_by_row(layer, q, params.scale, causality)?,
-            false => self.attend_by_class(layer, &q.array()?, params.scale, causality)?,
-        };
-        match outputs.len() {
-            0 => Err(ModelError::Batch("expected a row that is a query, found none".into())),
-            1 => Ok(outputs.swap_remove(0)),
-            _ => Ok(concatenate(&outputs, 0)?),
-        }
     }
 
     /// The number of a layer among those with keys and values.
@@ -415,43 +398,6 @@ impl KvStore {
         self.by_row && crate::device::allows_nodes()
     }
 
-    /// One node of our own for neighbouring rows of a class.
-    fn attend_by_row(
-        &mut self,
-        layer: usize,
-        q: &HeadRows<'_>,
-        scale: f32,
-        causality: Causality,
-    ) -> Result<Vec<Array>> {
-        let access = self.access.as_mut().expect("made by write");
-        let reads = access.row_reads(causality);
-        let attend = |read: &RowReads| {
-            let queries = QueryRows { heads: q.clone(), first: read.rows.start };
-            attend_rows(&queries, &self.classes[read.class].stored(layer), &read.keys, scale)
-        };
-        reads.iter().map(attend).collect()
-    }
-
-    /// By MLX: see [`by_class`].
-    fn attend_by_class(
-        &mut self,
-        layer: usize,
-        q: &Array,
-        scale: f32,
-        causality: Causality,
-    ) -> Result<Vec<Array>> {
-        let access = self.access.as_mut().expect("made by write");
-        let mut outputs = Vec::with_capacity(access.reads.len());
-        for read in &mut access.reads {
-            let class = &self.classes[read.class];
-            let kept = class.kept(layer);
-            let kind = QueryKind { causality, kept, heads: q.dim(1), dtype: q.dtype() };
-            let calls = read.calls(kind, self.calls)?;
-            outputs.push(by_class::attend(class, layer, q, &calls, scale)?);
-        }
-        Ok(outputs)
-    }
-
     /// The first half of [`KvStore::attend`]: only writes, for a forward in which no row is a
     /// query. `queries` as in [`AttentionParams`].
     ///
@@ -465,12 +411,22 @@ impl KvStore {
         queries: Option<&[i32]>,
         segments: &[Segment],
     ) -> Result<()> {
-        let (keys, values) = (keys.into(), values.into());
+        let batch = BatchRows { segments, queries, images: &[] };
+        self.write_batch(layer, &keys.into(), &values.into(), batch)
+    }
+
+    fn write_batch(
+        &mut self,
+        layer: usize,
+        keys: &HeadRows<'_>,
+        values: &HeadRows<'_>,
+        batch: BatchRows<'_>,
+    ) -> Result<()> {
         let layer = self.growing(layer)?;
-        if self.access.as_ref().is_none_or(|access| !access.is_of(segments, queries)) {
+        if self.access.as_ref().is_none_or(|access| !access.is_of(batch)) {
             self.changes();
-            self.make_room(segments)?;
-            self.access = Some(AccessPlan::new(segments, queries, &self.sequences)?);
+            self.make_room(batch.segments)?;
+            self.access = Some(AccessPlan::new(batch, &self.sequences)?);
         }
         let GrowingKv { n_kv, .. } = self.layers.growing[layer];
         let goes_by_row = self.goes_by_row(&[keys.rows, values.rows]);
@@ -478,7 +434,7 @@ impl KvStore {
         if goes_by_row {
             for writes in access.row_writes().iter() {
                 let class = &mut self.classes[writes.class];
-                class.write_rows(layer, &keys, &values, &writes.places)?;
+                class.write_rows(layer, keys, values, &writes.places)?;
             }
             return Ok(());
         }

@@ -1,13 +1,15 @@
 //! A whole pass over the store as one node: its memory goes into the node and comes out of it, in
 //! place.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use mlx_rs::Array;
 
+use super::KvStore;
+use super::access::{AccessPlan, BatchRows};
 use super::by_row::RowReads;
-use super::step_rows::Causality;
-use super::{KvStore, access::AccessPlan};
+use super::step_rows::{Causality, Reach};
 use crate::error::Result;
 use crate::layers::{PassPlaces, PassReads, PassWrites};
 use crate::segment::Segment;
@@ -44,7 +46,7 @@ impl KvStore {
     }
 
     /// Lets `make` build the node that writes and reads all rows of `segments`. Lazy. `make` returns
-    /// what the store holds from now on, and a result.
+    /// what the store holds from now on, and a result. `images` as in [`super::AttentionParams`].
     ///
     /// # Errors
     /// A segment does not start at its sequence's length, or the pass before was not committed;
@@ -52,14 +54,16 @@ impl KvStore {
     pub(crate) fn pass<T>(
         &mut self,
         segments: &[Segment],
+        images: &[Range<i32>],
         make: impl FnOnce(PassMemory) -> Result<(PassArrays, T)>,
     ) -> Result<T> {
         self.changes();
         self.make_room(segments)?;
-        let mut access = AccessPlan::new(segments, None, &self.sequences)?;
+        let batch = BatchRows { segments, queries: None, images };
+        let mut access = AccessPlan::new(batch, &self.sequences)?;
         let writes = access.row_writes();
         let classes: Vec<usize> = writes.iter().map(|write| write.class).collect();
-        let reads = self.pass_reads(&mut access, &classes);
+        let reads = self.pass_reads(&mut access, &classes, images);
         let (slots, tape_rows) = self.states.begin_pass(segments, self.by_row)?;
         let of_layer = |layer: &super::GrowingKv| {
             [layer.n_kv, layer.key_dim, layer.value_dim].map(|size| size as usize)
@@ -104,10 +108,15 @@ impl KvStore {
     }
 
     /// For each layer with keys and values its reads, the same list for layers of one window.
-    fn pass_reads(&self, access: &mut AccessPlan, classes: &[usize]) -> Vec<Arc<[PassReads]>> {
+    fn pass_reads(
+        &self,
+        access: &mut AccessPlan,
+        classes: &[usize],
+        images: &[Range<i32>],
+    ) -> Vec<Arc<[PassReads]>> {
         let mut lists: Vec<(Causality, Arc<[PassReads]>)> = vec![];
         let mut of_window = |window: Option<i32>| {
-            let causality = Causality { window, both_ways: false };
+            let causality = Causality { window, reach: Reach::in_image(window, images) };
             if let Some((_, list)) = lists.iter().find(|(of, _)| *of == causality) {
                 return list.clone();
             }

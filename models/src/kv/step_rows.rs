@@ -26,19 +26,67 @@ pub(super) struct ClassRead {
     pub(super) slots: Range<usize>,
     /// Rows of the queries.
     pub(super) rows: Range<i32>,
-    /// For each slot, the positions of its query rows. They end at the sequence's last new row.
-    pub(super) queries: Vec<Range<i32>>,
+    /// The query rows of each slot.
+    pub(super) queries: Vec<SlotQueries>,
     /// The calls that layers have asked for so far.
     pub(super) calls: Vec<(QueryKind, Arc<[Call]>)>,
+}
+
+/// Query rows of one sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SlotQueries {
+    /// Their positions, which end at the sequence's last new row.
+    pub(super) positions: Range<i32>,
+    /// Positions of the images among them, ascending.
+    pub(super) images: Vec<Range<i32>>,
+}
+
+impl SlotQueries {
+    /// Position after the last one that a row attends to.
+    pub(super) fn visible_end(&self, position: i32, reach: Reach) -> i32 {
+        let image = || self.images.iter().find(|image| image.contains(&position));
+        match reach {
+            Reach::Own => position + 1,
+            Reach::Image => image().map_or(position + 1, |image| image.end),
+            Reach::End => self.positions.end,
+        }
+    }
+
+    /// Whether no row attends to rows after it.
+    pub(super) fn is_causal(&self, reach: Reach) -> bool {
+        match reach {
+            Reach::Own => true,
+            Reach::Image => self.images.is_empty(),
+            Reach::End => false,
+        }
+    }
+}
+
+/// The last of its sequence's rows that a row attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The row itself.
+    Own,
+    /// The last row of its image, or itself.
+    Image,
+    /// The last new row.
+    End,
+}
+
+impl Reach {
+    /// The reach in a layer with this window, in a batch with these images: rows of an image attend
+    /// to one another both ways in layers with windows alone. Source: Gemma 4 in transformers.
+    pub(super) fn in_image(window: Option<i32>, images: &[Range<i32>]) -> Self {
+        if window.is_some() && !images.is_empty() { Self::Image } else { Self::Own }
+    }
 }
 
 /// Which keys a layer's rows attend to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Causality {
-    /// Most positions a row attends to, its own included; `None` means all.
+    /// Most positions before a row that it attends to, its own included; `None` means all.
     pub(super) window: Option<i32>,
-    /// Whether rows also attend to the new rows after them.
-    pub(super) both_ways: bool,
+    pub(super) reach: Reach,
 }
 
 /// Queries of a layer, as far as its calls depend on them.

@@ -121,7 +121,7 @@ impl Attention {
             return Ok(None);
         }
         let (last_qkv, last_qk) = (last_rows(&qkv, count)?, last_rows(&qk, count)?);
-        let params = AttentionParams { scale: heads.scale, queries, both_ways: false };
+        let params = AttentionParams { scale: heads.scale, queries, ..Default::default() };
         let attending = HeadRows::new(&last_qk, heads.queries.clone());
         let attended = kv.attend(layer, attending, keys, values, params, &rows.segments)?;
         let gated = if self.gated { gate_heads(&attended, &last_qkv)? } else { attended };

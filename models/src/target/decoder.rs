@@ -10,14 +10,15 @@ use std::sync::Arc;
 use mlx_rs::{Array, Dtype};
 use paceline_blas::RecurrentSizes;
 
+use super::Target;
 use super::attention::{Attention, AttentionSpec};
 use super::gated_delta::GatedDelta;
 use super::gemma4::{self, PerLayerInputs};
 use super::graph::Graph;
+use super::image_rows::{self, ImageRows};
 #[cfg(target_os = "linux")]
 use super::on_cpu;
 use super::sizes::Sizes;
-use super::{Target, image_rows};
 use crate::batch::{Batch, Forward, Wants};
 use crate::error::{ModelError, Result};
 use crate::hidden_states::HiddenStates;
@@ -180,6 +181,7 @@ pub(super) struct DecoderParts {
     pub(super) norm: RmsNorm,
     /// c of c · tanh(logit / c).
     pub(super) softcap: Option<f32>,
+    pub(super) image_rows: ImageRows,
     pub(super) tower: Option<Box<dyn Vision>>,
 }
 
@@ -231,6 +233,7 @@ impl Decoder {
             layers: layers.into_iter().map(DecoderLayer::PreNorm).collect(),
             norm,
             softcap: None,
+            image_rows: ImageRows::default(),
             tower,
         };
         Self::assemble(dir, weights, weight_bytes, parts, layout, sizes.tie_word_embeddings)
@@ -347,7 +350,8 @@ impl Decoder {
         }
         let rotations = self.parts.ropes.iter().map(|rope| rope.numbers(&batch.positions));
         let rotations = rotations.collect::<Result<Vec<_>>>()?;
-        on_cpu::Pass { program, batch, wants, rotations, embedded, additions }.forward(kv)
+        let images = self.parts.image_rows.spans(&batch.overrides)?;
+        on_cpu::Pass { program, batch, wants, rotations, embedded, additions, images }.forward(kv)
     }
 
     /// Refuses hidden states of layers that the model has not.
@@ -376,11 +380,13 @@ impl Target for Decoder {
 
     fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward> {
         batch.check(&self.info)?;
+        let batch = &*self.parts.image_rows.with_pads(batch);
         #[cfg(target_os = "linux")]
         if let Some(program) = self.program.as_ref().filter(|_| kv.takes_passes()) {
             return self.run_program(program, batch, kv, wants);
         }
         self.check_features(wants)?;
+        let images = self.parts.image_rows.spans(&batch.overrides)?;
         let ids = batch.id_array()?;
         let x = image_rows::place(self.embedded(&ids)?, &batch.overrides)?;
         let ropes = self.parts.ropes.iter();
@@ -395,6 +401,7 @@ impl Target for Decoder {
             ropes: &ropes.collect::<Result<Vec<_>>>()?,
             kv,
             segments: &batch.segments,
+            images: &images,
             additions: &image_rows::additions(&x, &batch.overrides)?,
             wanted,
             wanted_rows: some.then(|| Array::from_slice(rows, &[rows.len() as i32])),

@@ -21,6 +21,8 @@ pub(super) struct Graph<'a> {
     pub(super) ropes: &'a [RopeTables],
     pub(super) kv: &'a mut KvStore,
     pub(super) segments: &'a [Segment],
+    /// Rows of images that attend to one another both ways.
+    pub(super) images: &'a [Range<i32>],
     /// What images add to the rows after a layer.
     pub(super) additions: &'a [(usize, Array)],
     /// Layers whose hidden states are wanted.
@@ -38,6 +40,12 @@ pub(super) struct Graph<'a> {
 /// drafters would be sent it.
 fn widened(layer: usize, found: Dtype, expected: Dtype) -> ModelError {
     ModelError::Batch(format!("layer {layer} answers in {found:?}, expected {expected:?}"))
+}
+
+impl<'a> Graph<'a> {
+    fn params(&self, heads: &AttentionHeads) -> AttentionParams<'a> {
+        AttentionParams { scale: heads.scale, images: self.images, ..AttentionParams::default() }
+    }
 }
 
 impl LayerOps for Graph<'_> {
@@ -98,7 +106,7 @@ impl LayerOps for Graph<'_> {
         turned: &Array,
         projected: &Array,
     ) -> Result<Array> {
-        let params = AttentionParams { scale: heads.scale, ..AttentionParams::default() };
+        let params = self.params(heads);
         let [queries, keys] =
             [&heads.queries, &heads.keys].map(|part| HeadRows::new(turned, part.clone()));
         let values = HeadRows::new(projected, heads.values.clone());
@@ -111,7 +119,7 @@ impl LayerOps for Graph<'_> {
         heads: &AttentionHeads,
         turned: &Array,
     ) -> Result<Array> {
-        let params = AttentionParams { scale: heads.scale, ..AttentionParams::default() };
+        let params = self.params(heads);
         let queries = HeadRows::new(turned, heads.queries.clone());
         self.kv.attend_shared(of, queries, params, self.segments)
     }

@@ -1,10 +1,55 @@
-//! Images in a text model's rows: embeddings in place of the ids', and additions after layers.
+//! Images in a text model's rows: embeddings in place of the ids', additions after layers, and what a
+//! family does with these rows otherwise.
+
+use std::borrow::Cow;
+use std::ops::Range;
 
 use mlx_rs::Array;
 use mlx_rs::ops::{concatenate, zeros_dtype};
 
-use crate::batch::Override;
-use crate::error::Result;
+use crate::batch::{Batch, Override};
+use crate::error::{ModelError, Result};
+
+/// What a family does with the rows of images.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ImageRows {
+    /// In layers with windows, rows of an image attend to one another both ways. A batch then has
+    /// all rows of an image or none.
+    pub(super) both_ways: bool,
+    /// The id that these rows have where layers read ids themselves.
+    pub(super) pad: Option<u32>,
+}
+
+impl ImageRows {
+    /// The rows of each image that attend to one another.
+    ///
+    /// # Errors
+    /// The rows of an image do not follow one another.
+    pub(super) fn spans(self, overrides: &[Override]) -> Result<Vec<Range<i32>>> {
+        if !self.both_ways {
+            return Ok(vec![]);
+        }
+        let span = |part: &Override| match part.rows.as_slice() {
+            [first, .., last] if last - first + 1 == part.rows.len() as i32 => Ok(*first..last + 1),
+            [only] => Ok(*only..only + 1),
+            rows => Err(ModelError::Batch(format!(
+                "expected rows of an image that follow one another, found {rows:?}"
+            ))),
+        };
+        overrides.iter().map(span).collect()
+    }
+
+    /// The batch with the ids that layers read.
+    pub(super) fn with_pads(self, batch: &Batch) -> Cow<'_, Batch> {
+        let Some(pad) = self.pad.filter(|_| !batch.overrides.is_empty()) else {
+            return Cow::Borrowed(batch);
+        };
+        let mut padded = batch.clone();
+        let rows = batch.overrides.iter().flat_map(|part| &part.rows);
+        rows.for_each(|row| padded.ids[*row as usize] = pad);
+        Cow::Owned(padded)
+    }
+}
 
 /// `x` `[R, hidden]`, the ids' embeddings, with the overridden rows in place. The batch has been
 /// checked.

@@ -133,6 +133,7 @@ impl Attention {
             scale: self.scale,
             queries: Some(&step.queries),
             both_ways: !self.causal,
+            ..AttentionParams::default()
         };
         let values = self.values(&both);
         self.o_proj.forward(&kv.attend(layer, &queries, &keys, values, params, &step.segments)?)

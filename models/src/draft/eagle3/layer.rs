@@ -118,7 +118,7 @@ impl Attention {
         let params = AttentionParams {
             scale: (head_dim as f32).powf(-0.5),
             queries: Some(&rows.queries),
-            both_ways: false,
+            ..AttentionParams::default()
         };
         let attended = kv.attend(0, &queries, &keys, values, params, &rows.segments)?;
         self.o_proj.forward(&attended).map(Some)

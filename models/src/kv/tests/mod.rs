@@ -4,6 +4,7 @@
 #[cfg(target_os = "linux")]
 mod copies;
 mod growth;
+mod images;
 mod rows;
 mod visibility;
 mod windows;

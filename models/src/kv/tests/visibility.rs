@@ -3,12 +3,12 @@
 
 use mlx_rs::transforms::eval;
 
-use super::super::step_rows::{Call, ClassRead};
+use super::super::step_rows::{Call, Causality, ClassRead, QueryKind, Reach};
 use super::super::testing::number;
 use super::*;
 use crate::layers::HiddenKeys;
 
-const HEADS: usize = 2;
+pub(super) const HEADS: usize = 2;
 pub(super) const DIM: usize = 8;
 pub(super) const fn layer(window: Option<i32>) -> LayerKv {
     LayerKv::Growing(GrowingKv { n_kv: 1, key_dim: DIM as i32, value_dim: DIM as i32, window })
@@ -22,7 +22,7 @@ fn row(kind: u32, sequence: u64, position: i32, size: usize) -> Vec<f32> {
 }
 
 /// Attention of one row over `seen` positions.
-fn by_definition(sequence: u64, position: i32, seen: std::ops::Range<i32>) -> Vec<f32> {
+pub(super) fn by_definition(sequence: u64, position: i32, seen: std::ops::Range<i32>) -> Vec<f32> {
     let q = row(0, sequence, position, HEADS * DIM);
     let one = |q: &[f32]| {
         let dot =
@@ -42,7 +42,7 @@ fn by_definition(sequence: u64, position: i32, seen: std::ops::Range<i32>) -> Ve
     q.chunks(DIM).flat_map(one).collect()
 }
 
-fn rows(kind: u32, places: &[(u64, i32)], heads: usize) -> Array {
+pub(super) fn rows(kind: u32, places: &[(u64, i32)], heads: usize) -> Array {
     let values: Vec<f32> = places
         .iter()
         .flat_map(|(sequence, position)| row(kind, *sequence, *position, heads * DIM))
@@ -74,7 +74,7 @@ pub(super) fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bo
     let asking: Vec<(u64, i32)> = place(true).collect();
     let written: Vec<(u64, i32)> = place(false).chain(asking.clone()).collect();
     let (q, k, v) = (rows(0, &asking, HEADS), rows(1, &written, 1), rows(2, &written, 1));
-    let params = AttentionParams { scale: 1.0, queries: Some(&queries), both_ways };
+    let params = AttentionParams { scale: 1.0, queries: Some(&queries), both_ways, images: &[] };
     let windows: Vec<_> = store.layers.growing.iter().map(|layer| layer.window).collect();
     for (at, window) in windows.into_iter().enumerate() {
         if asking.is_empty() {
@@ -188,7 +188,7 @@ fn rows_that_do_not_fit_are_refused() {
 /// The calls of the last step for the layer without a window, of rows that attend backwards.
 fn calls(store: &mut KvStore) -> Vec<Call> {
     let form = store.calls;
-    let causality = Causality { window: None, both_ways: false };
+    let causality = Causality { window: None, reach: Reach::Own };
     let kind = QueryKind { causality, kept: 600, heads: HEADS as i32, dtype: Dtype::Float32 };
     let access = store.access.as_mut().expect("a step was made");
     let each = |read: &mut ClassRead| read.calls(kind, form);

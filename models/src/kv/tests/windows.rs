@@ -21,7 +21,7 @@ fn store(sequences: u64) -> KvStore {
 }
 
 /// By nodes of our own, and by MLX's calls on each device.
-fn ways(sequences: u64) -> [KvStore; 4] {
+pub(super) fn ways(sequences: u64) -> [KvStore; 4] {
     [
         store(sequences),
         store(sequences).by_class(),

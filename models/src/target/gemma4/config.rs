@@ -43,6 +43,9 @@ pub(super) struct LayerPlan {
     pub(super) intermediate: i32,
 }
 
+/// The model without towers (12B). Some of its keys have other usual values.
+const UNIFIED: &str = "gemma4_unified";
+
 /// A checkpoint's config.
 #[derive(Clone, Debug)]
 pub(in crate::target) struct Config {
@@ -58,6 +61,10 @@ pub(in crate::target) struct Config {
     pub(super) experts: Option<ExpertSizes>,
     /// Width of what each layer gets of a row's id, and rows of that table; `None` without such.
     pub(super) per_layer: Option<[i32; 2]>,
+    /// The id whose row of that table the rows of images get.
+    pub(super) pad: Option<u32>,
+    /// Whether rows of an image attend to one another both ways in sliding layers.
+    pub(super) both_ways: bool,
 }
 
 impl Config {
@@ -69,11 +76,7 @@ impl Config {
             let what = "expected false: this version has no biases of this family".into();
             return Err(config.wrong("attention_bias", what));
         }
-        let both_ways: Option<String> = config.optional("use_bidirectional_attention")?;
-        if let Some(other) = both_ways.filter(|word| word != "vision") {
-            let what = format!("expected null or vision, found {other}");
-            return Err(config.wrong("use_bidirectional_attention", what));
-        }
+        let both_ways = both_ways(config)?;
         let n_layers = config.size("num_hidden_layers")?;
         if n_layers > MOST_LAYERS {
             let what = format!("expected at most {MOST_LAYERS}, found {n_layers}");
@@ -94,7 +97,9 @@ impl Config {
             attention: attention(config)?,
             layers: layers(config, n_layers as usize)?,
             experts: experts(config)?,
+            pad: pad(config)?,
             per_layer: per_layer(config)?,
+            both_ways,
         })
     }
 
@@ -128,16 +133,23 @@ fn expect(config: &ConfigJson, key: &str, usual: &str, expected: &str) -> Result
     Err(config.wrong(key, format!("expected {expected}, found {found}")))
 }
 
+/// Whether a config is one of [`UNIFIED`], or of its text model.
+fn is_unified(config: &ConfigJson) -> Result<bool, LoadError> {
+    let model_type: Option<String> = config.optional("model_type")?;
+    Ok(model_type.is_some_and(|model_type| model_type.starts_with(UNIFIED)))
+}
+
 /// Sizes by kind.
 fn attention(config: &ConfigJson) -> Result<[AttentionSizes; 2], LoadError> {
     let n_heads = config.size("num_attention_heads")?;
     let (n_kv, head_dim) = (config.size("num_key_value_heads")?, config.size_or("head_dim", 256)?);
     let k_eq_v = config.optional("attention_k_eq_v")?.unwrap_or(false);
+    let usual_window = if is_unified(config)? { 1024 } else { 512 };
     let sliding = AttentionSizes {
         n_heads,
         n_kv,
         head_dim,
-        window: Some(config.size_or("sliding_window", 512)?),
+        window: Some(config.size_or("sliding_window", usual_window)?),
         k_eq_v: false,
     };
     let full = AttentionSizes {
@@ -221,6 +233,29 @@ fn experts(config: &ConfigJson) -> Result<Option<ExpertSizes>, LoadError> {
     Ok(Some(sizes))
 }
 
+/// Whether rows of an image attend both ways. The model without towers does so if the key is missing.
+fn both_ways(config: &ConfigJson) -> Result<bool, LoadError> {
+    let key = "use_bidirectional_attention";
+    match config.optional::<String>(key)?.as_deref() {
+        None => is_unified(config),
+        Some("vision") => Ok(true),
+        Some(other) => Err(config.wrong(key, format!("expected null or vision, found {other}"))),
+    }
+}
+
+/// The id of padding, if layers read ids.
+fn pad(config: &ConfigJson) -> Result<Option<u32>, LoadError> {
+    if per_layer(config)?.is_none() {
+        return Ok(None);
+    }
+    let (pad, vocab) =
+        (config.optional("pad_token_id")?.unwrap_or(0), config.size("vocab_size")? as u32);
+    if pad < vocab {
+        return Ok(Some(pad));
+    }
+    Err(config.wrong("pad_token_id", format!("expected an id below {vocab}, found {pad}")))
+}
+
 fn per_layer(config: &ConfigJson) -> Result<Option<[i32; 2]>, LoadError> {
     let key = "hidden_size_per_layer_input";
     match config.optional::<i64>(key)? {
@@ -248,6 +283,15 @@ mod tests {
             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
             "global_head_dim": 32, "intermediate_size": 96, "vocab_size": 300,
             "max_position_embeddings": 512, "sliding_window": 32})
+    }
+
+    #[test]
+    fn the_model_without_towers_has_a_window_of_its_own_if_none_is_named() {
+        let window = |changes: Value| read(changes).expect("reads").attention[0].window;
+        let unnamed = |model_type: &str| json!({"model_type": model_type, "sliding_window": null});
+        assert_eq!(window(unnamed("gemma4_text")), Some(512));
+        assert_eq!(window(unnamed("gemma4_unified_text")), Some(1024));
+        assert_eq!(window(unnamed("gemma4_unified")), Some(1024));
     }
 
     fn read(changes: Value) -> Result<Config, String> {

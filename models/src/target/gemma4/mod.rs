@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use mlx_rs::Dtype;
 
 use super::decoder::{Decoder, DecoderLayer, DecoderParts, TargetFiles};
+use super::image_rows::ImageRows;
 use crate::kv::LayerKv;
 use crate::layers::{Embedding, RmsNorm};
 use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
@@ -52,6 +53,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         layers,
         norm,
         softcap: config.softcap,
+        image_rows: ImageRows { both_ways: config.both_ways, pad: config.pad },
         tower: None,
     };
     Decoder::assemble(dir, weights, weight_bytes, parts, layout, config.tied)

@@ -1,5 +1,6 @@
 //! A pass of a recorded program: one node of MLX's graph for all layers, the head included.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype};
@@ -22,6 +23,8 @@ pub(super) struct Pass<'a> {
     pub(super) embedded: Option<Array>,
     /// What images add to the rows after a layer.
     pub(super) additions: Vec<(usize, Array)>,
+    /// Rows of images that attend to one another both ways.
+    pub(super) images: Vec<Range<i32>>,
 }
 
 /// What the node's function knows when it is made. Its other inputs are arrays.
@@ -77,11 +80,12 @@ impl Pass<'_> {
         #[cfg(test)]
         tests::PASSES.with(|passes| passes.set(passes.get() + 1));
         let segments = &self.batch.segments;
-        kv.pass(segments, |memory| self.node(memory))
+        let images = self.images.clone();
+        kv.pass(segments, &images, |memory| self.node(memory))
     }
 
     fn node(self, memory: PassMemory) -> Result<(PassArrays, Forward)> {
-        let Self { program, batch, wants, rotations, embedded, additions } = self;
+        let Self { program, batch, wants, rotations, embedded, additions, .. } = self;
         let PassMemory { places, arrays, tapes, tape_widths } = memory;
         let rows = batch.ids.len();
         let features = wants.hidden_states.as_ref().map_or(vec![], |wanted| wanted.layers.clone());
