@@ -6,11 +6,10 @@
 
 use serde_json::{Map, Value};
 
+use super::CallableTool;
 use super::check::check_sum;
 use super::lark::{escaped, quoted, symbol};
 use super::schema::not_strict;
-use super::tool_calls::{ToolCalls, beside_text};
-use super::{CallableTool, ModelAnswers};
 use crate::error::FieldError;
 use crate::prompt::format::{AnswerTags, Tag};
 
@@ -33,15 +32,11 @@ const READ: &[&str] = &[
 /// Most values inside one another in a schema.
 const MOST_DEPTH: usize = 16;
 
-/// Tool calls with names held to the request's tools, and the arguments of strict ones to their schemas.
+/// The rule `calls`, and those that it needs: names held to the request's tools, and the arguments of strict ones to their schemas.
 ///
 /// # Errors
 /// A strict tool's schema has a keyword that is not read here, or a name that cannot be written.
-pub(super) fn calls(
-    model: ModelAnswers<'_>,
-    tools: &[&CallableTool],
-) -> Result<ToolCalls, FieldError> {
-    let tags = model.tags;
+pub(super) fn calls(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<String, FieldError> {
     let bytes = |tool: &&CallableTool| Value::Object(tool.parameters.clone()).to_string().len();
     let strict = tools.iter().copied().filter(|tool| tool.strict);
     check_sum(strict.map(|tool| bytes(&tool)).sum())?;
@@ -71,7 +66,7 @@ pub(super) fn calls(
         }
     };
     let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
-    let rules = format!(
+    Ok(format!(
         "calls: call (GAP? call)*\n\
          call: {open} inside\n\
          inside: ({}) \"}}\" {close}\n\
@@ -84,8 +79,7 @@ pub(super) fn calls(
          INTEGER: /-?(0|[1-9][0-9]{{0,17}})/\n\
          {text}{rules}",
         all.join(" | ")
-    );
-    Ok(ToolCalls { rules, beside_text: beside_text(model) })
+    ))
 }
 
 /// The arguments of one strict tool.

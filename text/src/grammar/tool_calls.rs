@@ -40,7 +40,9 @@ pub(super) fn write(
         ToolCallFormat::Hermes => between_tags(model, &json_calls(&called, "arguments", parts)?),
         ToolCallFormat::QwenXml => between_tags(model, &tagged::calls(&called, parts)?),
         ToolCallFormat::Llama3 => whole(model, &json_calls(&called, "parameters", parts)?),
-        ToolCallFormat::Gemma4 => gemma::calls(model, &called)?,
+        ToolCallFormat::Gemma4 => {
+            ToolCalls { rules: gemma::calls(tags, &called)?, beside_text: beside_text(model) }
+        }
         ToolCallFormat::Harmony => harmony(tags, &called, parts)?,
     };
     Ok(Some(calls))
@@ -93,7 +95,7 @@ fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
 }
 
 /// Text with any number of tool calls, which are an opening tag and the rule `inside`.
-pub(super) fn beside_text(model: ModelAnswers<'_>) -> String {
+fn beside_text(model: ModelAnswers<'_>) -> String {
     let tags = model.tags;
     // A format whose tool calls may begin without the opening tag.
     let other = tags.characters(Tag::Function);

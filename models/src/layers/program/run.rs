@@ -216,7 +216,8 @@ fn row<'a>(rows: &FloatRows<'a>, at: usize) -> &'a [f32] {
     &rows.numbers[at * rows.stride..][..rows.length]
 }
 
-/// Computes a step's output. Before, `out` holds what the buffer held.
+/// Computes a step's output. Before, `out` holds what the buffer held. Longer than 60 lines: an arm for
+/// each function.
 fn compute(
     step: &Step,
     inputs: &StepInputs<'_, '_>,
