@@ -125,6 +125,9 @@ impl KvStore {
             let class = &mut self.classes[slot.class];
             class.overwrite(at, slot.index, positions.start, &arrays[0], &arrays[1])?;
         }
+        if let Some(entry) = self.sequences.get_mut(&sequence) {
+            entry.restored = kept.rows;
+        }
         Ok(())
     }
 }

@@ -25,6 +25,7 @@ mod layer;
 mod pass;
 mod reads;
 mod rows;
+mod sequence;
 mod staged;
 mod states;
 mod step_rows;
@@ -43,6 +44,7 @@ use access::{AccessPlan, BatchRows};
 use by_class::CallForm;
 use class::CapacityClass;
 use layer::{LayerKinds, LayerPlace};
+use sequence::{CopiedRows, SequenceEntry};
 use staged::Staged;
 use states::States;
 
@@ -93,31 +95,6 @@ struct SlotAddress {
     class: usize,
     /// Index in the class.
     index: usize,
-}
-
-/// Rows of a slot that are copied to another.
-#[derive(Clone, Copy, Debug)]
-struct CopiedRows {
-    length: i32,
-    /// See [`SequenceEntry`].
-    written: i32,
-}
-
-impl CopiedRows {
-    /// The first places that hold them, of a layer of which the slot keeps `kept` positions.
-    fn places(self, kept: i32) -> Range<i32> {
-        0..if self.written > kept { kept } else { self.length }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct SequenceEntry {
-    slot: Option<SlotAddress>,
-    /// Committed rows.
-    length: i32,
-    /// Rows that passes have written, rejected ones too: of a layer with a window they took the places
-    /// of earlier ones.
-    written: i32,
 }
 
 /// Keys and values of all sequences of one model. Not `Send` (I8).
@@ -263,7 +240,7 @@ impl KvStore {
     /// # Errors
     /// It is known already.
     pub fn open(&mut self, sequence: SequenceId) -> Result<()> {
-        match self.sequences.insert(sequence, SequenceEntry { slot: None, length: 0, written: 0 }) {
+        match self.sequences.insert(sequence, SequenceEntry::default()) {
             None => Ok(()),
             Some(old) => {
                 self.sequences.insert(sequence, old);
@@ -298,7 +275,7 @@ impl KvStore {
 
     /// Notes the slot of a sequence without rows.
     fn place_sequence(&mut self, sequence: SequenceId, slot: SlotAddress) {
-        let entry = SequenceEntry { slot: Some(slot), length: 0, written: 0 };
+        let entry = SequenceEntry { slot: Some(slot), ..SequenceEntry::default() };
         self.sequences.insert(sequence, entry);
     }
 
@@ -462,36 +439,16 @@ impl KvStore {
             Some(entry) if (0..=capacity(entry.slot)).contains(&length) => {
                 self.check_windows(sequence, &entry, length)?;
                 self.states.commit(sequence, length)?;
-                let written = if length == 0 { 0 } else { entry.written.max(length) };
-                self.sequences.insert(sequence, SequenceEntry { length, written, ..entry });
+                let entry = match length {
+                    0 => SequenceEntry { slot: entry.slot, ..SequenceEntry::default() },
+                    _ => SequenceEntry { length, written: entry.written.max(length), ..entry },
+                };
+                self.sequences.insert(sequence, entry);
                 Ok(())
             }
             _ => Err(ModelError::Batch(format!(
                 "sequence {} cannot commit {length} rows",
                 sequence.0
-            ))),
-        }
-    }
-
-    /// Whether the windows before row `length` are still there: rows that were written later may have
-    /// taken their places.
-    fn check_windows(
-        &self,
-        sequence: SequenceId,
-        entry: &SequenceEntry,
-        length: i32,
-    ) -> Result<()> {
-        let overwritten = |ring: i32| entry.written - ring;
-        let lost = |(layer, ring): (&GrowingKv, &Option<i32>)| {
-            let (window, ring) = (layer.window?, (*ring)?);
-            (length > 0 && overwritten(ring) > (length - window + 1).max(0)).then_some(window)
-        };
-        match self.layers.growing.iter().zip(&self.layers.rings).find_map(lost) {
-            None => Ok(()),
-            Some(window) => Err(ModelError::Batch(format!(
-                "sequence {}: expected the {window} rows before row {length}, found that rows up to \
-                 {} took their places",
-                sequence.0, entry.written
             ))),
         }
     }
@@ -533,7 +490,7 @@ impl KvStore {
             if let (Some(source), Some(copy)) = (slot(from), slot(to)) {
                 let rows = CopiedRows { length, written: entry.written };
                 self.copy_rows(source, copy, rows, 0..self.layers.growing.len())?;
-                let copied = SequenceEntry { slot: Some(copy), length, written: entry.written };
+                let copied = SequenceEntry { slot: Some(copy), length, ..entry };
                 self.sequences.insert(to, copied);
             }
         }

@@ -128,8 +128,7 @@ impl KvStore {
         let rows = self.rows_of_pieces(pieces, length).map_err(bad)?;
         if let Some(SlotAddress { class, index }) = slot {
             self.classes[class].give_back(index);
-            let entry = SequenceEntry { slot: None, length: 0, written: 0 };
-            self.sequences.insert(sequence, entry);
+            self.sequences.insert(sequence, SequenceEntry::default());
         }
         let class = self.class_for(length.max(room))?;
         let index = self.take_slot(class, sequence)?;

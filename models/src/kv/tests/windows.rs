@@ -135,6 +135,8 @@ fn a_sequence_continues_from_pages_and_a_kept_window() {
         let refused = store.copy_in(SequenceId(0), &pieces, None, 128, 128);
         assert!(refused.expect_err("no window").to_string().contains("windows"));
         store.copy_in(SequenceId(0), &pieces, Some(&kept), 128, 200).expect("copies");
+        let earlier = store.commit(SequenceId(0), 127).expect_err("its window was not kept");
+        assert!(earlier.to_string().contains("began after row 128"), "{earlier}");
         for _ in 0..8 {
             step(&mut store, &[(0, 6, 3)], false);
         }
