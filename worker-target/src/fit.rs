@@ -78,7 +78,7 @@ pub(crate) fn kv_store(plan: &CheckpointPlan) -> Result<KvStore, ModelError> {
     let dtype = if plan.number_bytes == 4 { Dtype::Float32 } else { Dtype::Bfloat16 };
     let recurrent = plan.recurrent.iter().copied().map(LayerKv::Recurrent);
     let layers: Vec<LayerKv> = plan.kv_heads.iter().map(growing).chain(recurrent).collect();
-    KvStore::new(&layers, dtype, plan.context)
+    KvStore::with_most_rows(&layers, dtype, plan.context, plan.most_rows)
 }
 
 /// A number of bytes for people.

@@ -72,8 +72,9 @@ pub(crate) fn load(
     let WorkerContext { config, progress, pulse, clock, .. } = context;
     let model = load_weights(context)?;
     let info = model.info();
-    let kv =
-        KvStore::new(&model.kv_layers(), model.dtype(), info.context).map_err(StartError::Store)?;
+    let (layers, most_rows) = (model.kv_layers(), model.most_rows());
+    let kv = KvStore::with_most_rows(&layers, model.dtype(), info.context, most_rows)
+        .map_err(StartError::Store)?;
     let usable = platform::available_memory().map(device::usable_memory);
     let whole_budget = kv_budget(config, usable)?;
     if let Some(usable) = usable {

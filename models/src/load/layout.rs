@@ -38,8 +38,15 @@ impl Layout {
         },
     ];
 
-    /// Beginnings of a vision tower's names in these layouts.
-    pub const TOWERS: [&str; 2] = ["model.visual.", "vision_tower."];
+    /// Beginnings of the names of what makes rows of images, in these layouts: a Qwen's tower, a
+    /// Gemma's, and what a Gemma without a tower has.
+    pub const TOWERS: [&str; 5] = [
+        "model.visual.",
+        "vision_tower.",
+        "model.vision_tower.",
+        "model.vision_embedder.",
+        "vision_embedder.",
+    ];
 
     /// The layout of a checkpoint, among those of its family. The embedding's name tells.
     ///

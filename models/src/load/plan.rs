@@ -83,6 +83,8 @@ pub struct PlannedLayers {
     pub kv_heads: Option<Vec<KvHeads>>,
     /// Layers that remember states.
     pub recurrent: Vec<RecurrentSizes>,
+    /// Most rows that a pass adds to a sequence.
+    pub most_rows: i32,
 }
 
 /// Sizes of a text model, and what its weights take.
@@ -106,6 +108,8 @@ pub struct CheckpointPlan {
     pub recurrent: Vec<RecurrentSizes>,
     /// Whether it has a vision tower.
     pub has_vision: bool,
+    /// Most rows that a pass adds to a sequence: see [`crate::Target::most_rows`].
+    pub most_rows: i32,
     /// Bytes of a number that is computed with.
     pub number_bytes: u64,
     /// Bytes of loaded weights that a token of an answer reads: not an input embedding that is not
@@ -224,7 +228,7 @@ impl CheckpointPlan {
         forms: &WeightForms,
         layers: PlannedLayers,
     ) -> Result<Self, LoadError> {
-        let PlannedLayers { kv_heads, recurrent } = layers;
+        let PlannedLayers { kv_heads, recurrent, most_rows } = layers;
         let n_layers = config.size("num_hidden_layers")?;
         let (hidden, n_heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
         let first_float = checkpoint.entries.values().find_map(|entry| match entry.dtype {
@@ -251,6 +255,7 @@ impl CheckpointPlan {
             kv_heads: kv_heads.unwrap_or_else(usual),
             recurrent,
             has_vision: config.part("vision_config")?.is_some(),
+            most_rows,
             number_bytes: match forms.precision {
                 Precision::Float32 => 4,
                 Precision::AsStored => first_float.unwrap_or(4),

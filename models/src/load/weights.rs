@@ -144,7 +144,9 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// It is missing, has more numbers, or is not of floats.
     pub fn take_number(&mut self, name: &str) -> Result<f32, LoadError> {
-        let (entry, bytes) = self.open(name, &[1])?;
+        // Buffers of transformers have no axis.
+        let shape: &[i32] = if self.shape(name).is_some_and(<[_]>::is_empty) { &[] } else { &[1] };
+        let (entry, bytes) = self.open(name, shape)?;
         let number = match (entry.dtype, bytes.as_slice()) {
             (Dtype::F32, [a, b, c, d]) => f32::from_le_bytes([*a, *b, *c, *d]),
             (Dtype::BF16, [a, b]) => half::bf16::from_le_bytes([*a, *b]).to_f32(),

@@ -37,7 +37,7 @@ use crate::batch::{Batch, Forward, Wants};
 use crate::device::on_gpu;
 use crate::error::Result;
 use crate::info::TargetInfo;
-use crate::kv::{KvStore, LayerKv};
+use crate::kv::{KvStore, LayerKv, MOST_ROWS};
 use crate::layers::has_product;
 use crate::load::{
     CheckpointPlan, ConfigJson, KvHeads, LoadError, PlannedLayers, Precision, Quantization,
@@ -108,10 +108,24 @@ pub trait Target {
         }
     }
 
-    /// Vision tower of the target, if it has one. A target with one takes positions on three axes.
+    /// Vision tower of the target, if it has one. Its [`crate::vision::VisionInfo`] tells whether
+    /// rows have positions on three axes.
     fn vision(&self) -> Option<&dyn Vision> {
         None
     }
+
+    /// Most rows that a pass adds to a sequence, for [`KvStore::with_most_rows`]: enough for the
+    /// rows of an image that must be in one pass.
+    fn most_rows(&self) -> i32 {
+        let info = self.vision().map(Vision::info).filter(|info| info.whole);
+        most_rows(info.and_then(|info| info.most_rows))
+    }
+}
+
+/// Most rows of a pass, with the rows of an image that must be in one.
+fn most_rows(image: Option<u32>) -> i32 {
+    let image = image.map_or(0, |rows| i32::try_from(rows).unwrap_or(i32::MAX));
+    MOST_ROWS.max(image)
 }
 
 /// A family of checkpoints.
@@ -126,6 +140,8 @@ struct Family {
     /// Parts that its checkpoints may have and that are not read.
     unserved: Unserved,
     towers: Towers,
+    /// Most rows of an image, if all of them must be in one pass.
+    whole_image: fn(&Path, &ConfigJson) -> Result<Option<u32>, LoadError>,
 }
 
 /// Whether the vision towers of a family are served.
@@ -168,6 +184,11 @@ const GEMMA: Unserved = Unserved {
         "audio_tower.",
         "embed_audio.",
     ],
+    suffixes: FREQUENCIES,
+};
+/// Gemma's tower for sound, in a checkpoint whose images are served.
+const GEMMA_VL: Unserved = Unserved {
+    prefixes: &["model.audio_tower.", "model.embed_audio.", "audio_tower.", "embed_audio."],
     suffixes: FREQUENCIES,
 };
 /// The tower is served here.
@@ -222,6 +243,7 @@ impl Family {
             kv_heads: |_| Ok(None),
             unserved,
             towers: Towers::Unread,
+            whole_image: |_, _| Ok(None),
         }
     }
 
@@ -234,13 +256,21 @@ impl Family {
             kv_heads: |_| Ok(None),
             unserved: QWEN_HYBRID,
             towers: Towers::IfThere(QWEN_HYBRID_VL),
+            whole_image: |_, _| Ok(None),
         }
     }
 
-    /// Gemma 4, its text.
+    /// Gemma 4.
     const fn gemma(model_type: &'static str) -> Self {
-        let family = Self::attending(model_type, gemma4::load, GEMMA);
-        Self { kv_heads: gemma4::kv_heads, ..family }
+        Self {
+            model_type,
+            load: gemma4::load,
+            recurrent: |_| Ok(vec![]),
+            kv_heads: gemma4::kv_heads,
+            unserved: GEMMA,
+            towers: Towers::IfThere(GEMMA_VL),
+            whole_image: gemma4::whole_image,
+        }
     }
 
     /// Served parts of a checkpoint of the family.
@@ -375,12 +405,15 @@ pub fn plan_target_on(
     let mut checkpoint = TensorFiles::open(dir)?;
     let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
     checkpoint.skip(unserved);
+    let has_vision = has_tower && config.part("vision_config")?.is_some();
+    let whole_image = if has_vision { (family.whole_image)(dir, &config)? } else { None };
     let layers = PlannedLayers {
+        most_rows: most_rows(whole_image),
         kv_heads: (family.kv_heads)(&config)?,
         recurrent: (family.recurrent)(&config)?.into_iter().flatten().collect(),
     };
     let plan = CheckpointPlan::of(&checkpoint, &config, &forms, layers)?;
-    Ok(CheckpointPlan { has_vision: plan.has_vision && has_tower, ..plan })
+    Ok(CheckpointPlan { has_vision, ..plan })
 }
 
 /// Loads the target in `dir`. `progress` is called with (bytes read, bytes in all).

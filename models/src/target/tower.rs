@@ -1,4 +1,4 @@
-//! The vision tower in a Qwen's checkpoint: whether there is one, and loading it. A checkpoint's
+//! The vision tower in a checkpoint: whether there is one, and loading it. A checkpoint's
 //! config.json names its sizes (`vision_config`) and the token of an image's rows.
 
 use super::sizes::Sizes;
@@ -16,7 +16,7 @@ pub(super) fn is_there(config: &ConfigJson, files: &TensorFiles) -> Result<bool,
     Ok(config.part("vision_config")?.is_some() && files.shapes().any(|(name, _)| is_of_tower(name)))
 }
 
-/// Loads the tower of a checkpoint in this layout, for a text model of these sizes.
+/// Loads a Qwen's tower of a checkpoint in this layout, for a text model of these sizes.
 ///
 /// # Errors
 /// A key or a tensor is missing or does not fit.
@@ -36,7 +36,10 @@ pub(super) fn load(
 }
 
 /// The id that stands in a prompt for each row of an image.
-fn image_token(config: &ConfigJson, vocab_size: i32) -> Result<u32, LoadError> {
+///
+/// # Errors
+/// It is missing, or beyond the vocabulary.
+pub(super) fn image_token(config: &ConfigJson, vocab_size: i32) -> Result<u32, LoadError> {
     let key = match config.optional::<u32>("image_token_id")? {
         Some(_) => "image_token_id",
         None => "image_token_index",

@@ -1,11 +1,15 @@
-//! A Qwen tower's patches: in which order they come, what they are made of, and where they are in
-//! the table of positions. Host numbers only.
+//! A tower's patches: in which order they come, what they are made of, how heads turn by their
+//! places, and where they are in a Qwen's table of positions.
 //!
 //! Order: the merged rows' one after another, and inside each its own patches from the top, left to
 //! right, so that the patches of one row of the prompt are neighbours. Source:
 //! `image_processing_pil_qwen2_vl.py`, `vision_utils.py` in transformers 5.23.
 
+use mlx_rs::Dtype;
+
 use super::{ImagePixels, VisionInfo};
+use crate::error::Result;
+use crate::layers::RopeTables;
 
 /// (row, column) of every patch of an image of `rows` by `columns` patches.
 pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
@@ -18,6 +22,29 @@ pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
         }
     }
     order
+}
+
+/// Turns of heads of `dim` numbers by their patches' places: of a head's numbers a quarter turns by
+/// the row, a quarter by the column; and their partners. Angles and their tables in float32, whatever
+/// the weights are.
+///
+/// # Errors
+/// MLX's own.
+pub(super) fn turns(places: &[(i32, i32)], dim: i32, theta: f64) -> Result<RopeTables> {
+    let quarter = (dim / 4) as usize;
+    let frequencies: Vec<f32> =
+        (0..quarter).map(|j| theta.powf(-(j as f64) / quarter as f64) as f32).collect();
+    // Patches share their rows and columns.
+    let most = places.iter().map(|(row, column)| row.max(column)).max().map_or(0, |most| most + 1);
+    let known: Vec<(f32, f32)> = (0..most)
+        .flat_map(|at| frequencies.iter().map(move |frequency| (at as f32 * frequency).sin_cos()))
+        .map(|(sin, cos)| (cos, sin))
+        .collect();
+    RopeTables::new(places.len(), 2 * quarter, Dtype::Float32, |patch, i| {
+        let (row, column) = places[patch];
+        let at = if i < quarter { row } else { column };
+        known[at as usize * quarter + i % quarter]
+    })
 }
 
 /// Numbers of these patches, one patch after another, each as its pixels lie: from the top, left
@@ -105,7 +132,15 @@ mod tests {
 
     #[test]
     fn a_patch_is_its_pixels() {
-        let info = VisionInfo { patch: 2, merge: 1, image_token: 0, blocks: 1, whole: false };
+        let info = VisionInfo {
+            patch: 2,
+            merge: 1,
+            image_token: 0,
+            blocks: 1,
+            has_axes: true,
+            whole: false,
+            most_rows: None,
+        };
         // 2 x 4 pixels: pixel n is (3n, 3n + 1, 3n + 2).
         let pixels: Vec<u8> = (0..24).collect();
         let image = ImagePixels {

@@ -1,10 +1,13 @@
 //! Vision towers: from an image's pixels to the rows of a prompt that take the place of its
 //! placeholders. A tower belongs to its target's weights. The caller keeps the features.
 
+mod attention;
+mod gemma;
 mod grid;
 mod positions;
 mod qwen;
 
+pub(crate) use gemma::{GemmaText, GemmaTower, UnifiedTower};
 pub use positions::{ImagePlacement, positions};
 pub(crate) use qwen::{Deepstack, QwenTower, TextModelSizes};
 
@@ -27,6 +30,11 @@ pub struct VisionInfo {
     /// Whether an image's rows attend to one another both ways, so that all of them must be in one
     /// forward. Otherwise they attend to earlier rows, as text does, and a chunk may end anywhere.
     pub whole: bool,
+    /// Whether rows of an image have positions on three axes ([`positions`]). Otherwise the position
+    /// of each row is its index in the sequence.
+    pub has_axes: bool,
+    /// Most rows of an image, if the model has a bound.
+    pub most_rows: Option<u32>,
 }
 
 /// A resized image. The number of patches of each side is a multiple of [`VisionInfo::merge`].
@@ -57,6 +65,12 @@ impl ImagePixels<'_> {
             return bad(format!(
                 "expected an image of a multiple of {} patches each way, found {rows} x {columns}",
                 info.merge
+            ));
+        }
+        let of_prompt = u64::from(rows / info.merge) * u64::from(columns / info.merge);
+        if let Some(most) = info.most_rows.filter(|most| of_prompt > u64::from(*most)) {
+            return bad(format!(
+                "expected an image of at most {most} rows of the prompt, found {of_prompt}"
             ));
         }
         // Wide enough for any sizes.

@@ -612,6 +612,12 @@ def make_hybrid_vision():
     hybrid_vision.make_hybrid_vision(dump, provenance, reference_versions())
 
 
+def make_gemma_vision():
+    import gemma_vision
+
+    gemma_vision.make_gemma_vision(dump, provenance, reference_versions())
+
+
 def make_draft():
     # A file and an environment of its own: it needs the reference drafters (see there).
     import draft
@@ -656,7 +662,7 @@ def make_gemma_draft():
 
 if __name__ == "__main__":
     parts = {"tiny": make_tiny, "families": make_families, "gemma": make_gemma, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
-             "vision": make_vision, "hybrid_vision": make_hybrid_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp,
+             "vision": make_vision, "hybrid_vision": make_hybrid_vision, "gemma_vision": make_gemma_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp,
              "hybrid_draft": make_hybrid_draft, "gemma_draft": make_gemma_draft}
     apart = ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft", "gemma_draft")
     for part in sys.argv[1:] or [part for part in parts if part not in apart]:

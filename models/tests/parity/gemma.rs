@@ -93,11 +93,13 @@ fn split_experts(tensors: &mut Tensors) {
 }
 
 #[test]
-fn checkpoints_with_towers_load_their_text_in_both_layouts() {
+fn checkpoints_without_a_tower_for_images_load_their_text_in_both_layouts() {
     for name in ["gemma4-tiny", "gemma4-tiny-edge"] {
         for (prefix, tower) in [
-            ("model.language_model.", "model.vision_tower."),
-            ("language_model.model.", "vision_tower."),
+            ("model.language_model.", "model.embed_vision."),
+            ("model.language_model.", "model.audio_tower."),
+            ("language_model.model.", "embed_vision."),
+            ("language_model.model.", "audio_tower."),
         ] {
             let dir = changed(name, nested, moved(prefix, tower));
             assert!(load(dir.path()).vision().is_none());
@@ -108,10 +110,9 @@ fn checkpoints_with_towers_load_their_text_in_both_layouts() {
 
 #[test]
 fn the_model_without_towers_computes_text_as_gemma_4_does() {
-    for (prefix, embedder) in [
-        ("model.language_model.", "model.vision_embedder."),
-        ("language_model.model.", "vision_embedder."),
-    ] {
+    for (prefix, embedder) in
+        [("model.language_model.", "model.embed_audio."), ("language_model.model.", "embed_audio.")]
+    {
         let dir = changed("gemma4-tiny", unified, moved(prefix, embedder));
         assert!(load(dir.path()).vision().is_none());
         check_checkpoint("gemma4-tiny", dir.path());

@@ -196,10 +196,10 @@ fn the_layout_of_mlx_gives_the_bits_of_that_of_transformers() {
 }
 
 /// Numbers that share a scale.
-const GROUP: usize = 32;
+pub const GROUP: usize = 32;
 
 /// Quantizes the matrices of a text model in MLX's layout to 8 bits. The tower stays as it is.
-fn quantize_text(all: &mut Tensors) {
+pub fn quantize_text(all: &mut Tensors) {
     for (name, tensor) in std::mem::take(all) {
         let module = name.strip_suffix(".weight").filter(|module| {
             let whole_groups = tensor.shape.last().is_some_and(|inputs| inputs % GROUP == 0);

@@ -5,6 +5,7 @@
 mod broken;
 #[path = "../parity/changed.rs"]
 mod changed;
+mod gemma;
 mod graphs;
 mod hybrid;
 mod refused;

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 #[derive(Deserialize)]
 pub struct Golden {
+    #[serde(default)]
     pub tap_layers: Vec<usize>,
     pub images: Vec<Shot>,
     pub cases: Vec<Case>,
@@ -34,9 +35,12 @@ pub struct Shot {
 pub struct Case {
     pub prompt: Vec<u32>,
     pub images: Vec<String>,
+    #[serde(default)]
     pub positions: [Vec<i32>; 3],
     pub logits: Vec<f32>,
+    #[serde(default)]
     pub tap_rows: Vec<i32>,
+    #[serde(default)]
     pub taps: Vec<Vec<Vec<f32>>>,
     pub greedy: Vec<u32>,
 }
@@ -44,6 +48,11 @@ pub struct Case {
 /// The reference's mean and standard deviation of 0.5, in terms of bytes.
 pub const SCALE: [f32; 3] = [2.0 / 255.0; 3];
 pub const BIAS: [f32; 3] = [-1.0; 3];
+
+/// The bytes' numbers for a tower: Gemma's reference divides by 255 and subtracts nothing.
+fn numbers_of(tower: &dyn Vision) -> ([f32; 3], [f32; 3]) {
+    if tower.info().has_axes { (SCALE, BIAS) } else { ([1.0 / 255.0; 3], [0.0; 3]) }
+}
 
 impl Shot {
     pub fn pixels(&self) -> Vec<u8> {
@@ -53,14 +62,9 @@ impl Shot {
     }
 
     pub fn features(&self, tower: &dyn Vision, blocks: usize) -> Features {
-        let pixels = self.pixels();
-        let image = ImagePixels {
-            pixels: &pixels,
-            rows: self.rows,
-            columns: self.columns,
-            scale: SCALE,
-            bias: BIAS,
-        };
+        let (pixels, (scale, bias)) = (self.pixels(), numbers_of(tower));
+        let (rows, columns) = (self.rows, self.columns);
+        let image = ImagePixels { pixels: &pixels, rows, columns, scale, bias };
         features(tower, &image, blocks)
     }
 }
@@ -158,8 +162,9 @@ impl Sequence {
         length: i32,
         first_row: i32,
         axes: &mut [Vec<i32>; 3],
+        has_axes: bool,
     ) -> Vec<Override> {
-        positions(&self.placed, start, length, axes);
+        positions(if has_axes { &self.placed } else { &[] }, start, length, axes);
         let mut overrides = vec![];
         for (image, features) in self.placed.iter().zip(&self.features) {
             let (from, to) = (image.first.max(start), image.end().min(start + length));
@@ -194,8 +199,14 @@ pub struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     pub fn new(model: &'a dyn Target, sequences: Vec<Sequence>) -> Self {
+        Self::with_most_rows(model, sequences, model.most_rows())
+    }
+
+    /// With a store for passes of so many rows.
+    pub fn with_most_rows(model: &'a dyn Target, sequences: Vec<Sequence>, most_rows: i32) -> Self {
+        let (layers, context) = (model.kv_layers(), model.info().context);
         let mut kv =
-            KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("made");
+            KvStore::with_most_rows(&layers, model.dtype(), context, most_rows).expect("made");
         (0..sequences.len()).for_each(|at| kv.open(SequenceId(at as u64)).expect("new"));
         Self { model, kv, sequences }
     }
@@ -207,12 +218,36 @@ impl<'a> Scene<'a> {
         for (at, length) in next {
             let (sequence, id) = (&self.sequences[*at], SequenceId(*at as u64));
             let start = self.kv.length(id).expect("open");
-            let mut parts = sequence.rows(start, *length, ids.len() as i32, &mut axes);
+            let first_row = ids.len() as i32;
+            let mut parts = sequence.rows(start, *length, first_row, &mut axes, self.has_axes());
             ids.extend_from_slice(&sequence.ids[start as usize..(start + length) as usize]);
             segments.push(Segment { sequence: id, start, length: *length, drafted: 0 });
             overrides.append(&mut parts);
         }
-        Batch { ids, pending: None, overrides, segments, positions: Positions::Three(axes) }
+        let positions = match (self.has_axes(), axes) {
+            (true, axes) => Positions::Three(axes),
+            (false, [index, ..]) => Positions::One(index),
+        };
+        Batch { ids, pending: None, overrides, segments, positions }
+    }
+
+    /// Whether rows of images have positions on three axes.
+    fn has_axes(&self) -> bool {
+        self.model.vision().is_none_or(|vision| vision.info().has_axes)
+    }
+
+    /// The next rows of a sequence, `chunk` at most, but no part of an image that must be whole.
+    fn chunk(&self, at: usize, chunk: i32) -> i32 {
+        let sequence = &self.sequences[at];
+        let start = self.kv.length(SequenceId(at as u64)).expect("open");
+        let end = (sequence.ids.len() as i32).min(start + chunk);
+        let is_whole = self.model.vision().is_some_and(|vision| vision.info().whole);
+        let cut = |image: &&ImagePlacement| is_whole && image.first < end && end < image.end();
+        match sequence.placed.iter().find(cut) {
+            None => end - start,
+            Some(image) if image.first > start => image.first - start,
+            Some(image) => image.end() - start,
+        }
     }
 
     /// Runs a batch and commits its rows.
@@ -234,10 +269,8 @@ impl<'a> Scene<'a> {
         loop {
             let mut next: Vec<(usize, i32)> = vec![];
             for (at, sequence) in self.sequences.iter().enumerate() {
-                let done = self.kv.length(SequenceId(at as u64)).expect("open");
-                let left = sequence.ids.len() as i32 - done;
                 if sequence.ids.len() < prompts[at] + more {
-                    next.push((at, left.min(chunk)));
+                    next.push((at, self.chunk(at, chunk)));
                 }
             }
             if next.is_empty() {

@@ -103,7 +103,8 @@ impl<O: Outputs> Target for WrappedTarget<O> {
 }
 
 pub(crate) fn store(model: &dyn Target) -> KvStore {
-    KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store")
+    let (layers, context) = (model.kv_layers(), model.info().context);
+    KvStore::with_most_rows(&layers, model.dtype(), context, model.most_rows()).expect("a store")
 }
 
 /// Describes the target to a drafter.

@@ -37,7 +37,8 @@ impl Engine {
         let span = trace::step_span(&parts, &self.running);
         let started_ns = monotonic_ns();
         let Self { model, kv, scheduler, drafting, running, features, .. } = self;
-        let inputs = StepInputs { scheduler, running, features, parts: &parts };
+        let has_axes = model.vision().is_some_and(|vision| vision.info().has_axes);
+        let inputs = StepInputs { scheduler, running, features, has_axes, parts: &parts };
         match span.in_scope(|| pass::run(model.as_ref(), kv, drafting, inputs)) {
             Ok(outcome) => {
                 let ended_ns = monotonic_ns();

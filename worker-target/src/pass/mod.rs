@@ -26,6 +26,8 @@ pub(crate) struct StepInputs<'a> {
     pub(crate) scheduler: &'a Scheduler,
     pub(crate) running: &'a HashMap<SequenceKey, RunningRequest>,
     pub(crate) features: &'a ImageFeatures,
+    /// Whether rows of images have positions on three axes.
+    pub(crate) has_axes: bool,
     pub(crate) parts: &'a [StepPart],
 }
 

@@ -47,7 +47,7 @@ impl<'a> StepRows<'a> {
             all.ids.extend_from_slice(&sequence.ids[known]);
             all.ids.resize(first_row as usize + part.rows, 0);
             let rows = first_row..all.ids.len() as i32;
-            all.positions.add(&sequence.images, part);
+            all.positions.add(images_on_axes(inputs, sequence), part);
             all.add_segment(inputs, sequence, part, first_row)?;
             if inputs.scheduler.keeps_hidden_states(part.key) && !feature_layers.is_empty() {
                 hidden_rows.extend(rows.clone());
@@ -76,6 +76,7 @@ impl<'a> StepRows<'a> {
         for (image, inside) in images_in(&sequence.images, part) {
             let first = (image.first + inside.start - part.start) as i32;
             self.overrides.push(inputs.features.rows(&image.key, inside, first_row + first)?);
+            self.positions.differ |= inputs.has_axes;
         }
         self.segments.push(Segment {
             sequence: SequenceId(part.key.0),
@@ -104,7 +105,8 @@ impl<'a> StepRows<'a> {
         for ((part, segment), block) in parts.iter().zip(&self.segments).zip(&self.blocks) {
             let sequence = scheduler.get(part.key).filter(|sequence| sequence.left() > 1)?;
             next.segments.push(Segment { start: segment.start + 1, ..*segment });
-            next.positions.add(&sequence.images, &StepPart { start: part.start + 1, ..*part });
+            let images = images_on_axes(inputs, sequence);
+            next.positions.add(images, &StepPart { start: part.start + 1, ..*part });
             let rule = RowRule { position: block.rule.position + 1, ..block.rule };
             next.blocks.push(Block { rule, ..*block });
         }
@@ -126,7 +128,7 @@ impl<'a> StepRows<'a> {
         Batch {
             ids,
             pending,
-            positions: self.positions.of_batch(!self.overrides.is_empty()),
+            positions: self.positions.of_batch(),
             overrides: self.overrides.clone(),
             segments: self.segments.clone(),
         }
@@ -169,9 +171,19 @@ fn images_in<'a>(
     images.iter().filter_map(inside)
 }
 
-/// Positions of a step's rows: time, height, width.
+/// Images of a sequence that change the positions of rows.
+fn images_on_axes<'a>(inputs: StepInputs<'_>, sequence: &'a Sequence) -> &'a [Image] {
+    if inputs.has_axes { &sequence.images } else { &[] }
+}
+
+/// Positions of a step's rows.
 #[derive(Debug, Default)]
-struct RowPositions([Vec<i32>; 3]);
+struct RowPositions {
+    /// Time, height, width.
+    axes: [Vec<i32>; 3],
+    /// Whether they differ by axis: only rows of images have such positions.
+    differ: bool,
+}
 
 impl RowPositions {
     /// Adds a part's rows, of a sequence with these images.
@@ -182,12 +194,11 @@ impl RowPositions {
             columns: image.grid_columns as i32,
         };
         let placed: Vec<ImagePlacement> = images.iter().map(placed).collect();
-        positions(&placed, part.start as i32, part.rows as i32, &mut self.0);
+        positions(&placed, part.start as i32, part.rows as i32, &mut self.axes);
     }
 
-    /// Only rows of images have positions that differ by axis.
-    fn of_batch(&self, has_images: bool) -> Positions {
-        let [time, height, width] = self.0.clone();
-        if has_images { Positions::Three([time, height, width]) } else { Positions::One(time) }
+    fn of_batch(&self) -> Positions {
+        let [time, height, width] = self.axes.clone();
+        if self.differ { Positions::Three([time, height, width]) } else { Positions::One(time) }
     }
 }

@@ -80,6 +80,7 @@ impl Run {
             scheduler: &self.scheduler,
             running: &self.running,
             features: &ImageFeatures::default(),
+            has_axes: false,
             parts: &parts,
         };
         let outcome = super::run(&self.model, &mut self.kv, &mut self.drafting, inputs);
@@ -110,6 +111,7 @@ impl Run {
             scheduler: &self.scheduler,
             running: &self.running,
             features: &ImageFeatures::default(),
+            has_axes: false,
             parts: &parts,
         };
         StepRows::of(inputs, feature_layers).expect("rows of running sequences").wants

@@ -216,7 +216,15 @@ mod tests {
     const TOKEN: u32 = 9;
 
     fn vision() -> VisionInfo {
-        VisionInfo { patch: 4, merge: 2, image_token: TOKEN, blocks: 2, whole: false }
+        VisionInfo {
+            patch: 4,
+            merge: 2,
+            image_token: TOKEN,
+            blocks: 2,
+            has_axes: true,
+            whole: false,
+            most_rows: None,
+        }
     }
 
     /// 2 x 3 rows of a prompt.

@@ -134,7 +134,7 @@ fn expect(config: &ConfigJson, key: &str, usual: &str, expected: &str) -> Result
 }
 
 /// Whether a config is one of [`UNIFIED`], or of its text model.
-fn is_unified(config: &ConfigJson) -> Result<bool, LoadError> {
+pub(super) fn is_unified(config: &ConfigJson) -> Result<bool, LoadError> {
     let model_type: Option<String> = config.optional("model_type")?;
     Ok(model_type.is_some_and(|model_type| model_type.starts_with(UNIFIED)))
 }

@@ -1,9 +1,10 @@
-//! Gemma 4 (text): sliding and full layers with heads of other sizes and rotations, keys that are
+//! Gemma 4: sliding and full layers with heads of other sizes and rotations, keys that are
 //! values, layers that share them, experts beside a dense block, and inputs of each layer by the
 //! row's id. Source: Gemma 4 in transformers.
 
 mod attention;
 mod config;
+mod images;
 mod layer;
 mod per_layer;
 
@@ -17,6 +18,7 @@ use crate::layers::{Embedding, RmsNorm};
 use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
 
 pub(super) use config::Config;
+pub(super) use images::whole_image;
 pub(super) use layer::Layer;
 pub(super) use per_layer::PerLayerInputs;
 
@@ -39,6 +41,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         .map(|at| Layer::load(&mut weights, text, at, &config).map(DecoderLayer::Gemma))
         .collect::<Result<Vec<_>, _>>()?;
     let norm = RmsNorm::load(&mut weights, &format!("{text}.norm"), config.hidden, config.eps)?;
+    let tower = images::load(dir, json, &mut weights, layout, &config)?;
     let parts = DecoderParts {
         architecture: "gemma4".into(),
         dtype,
@@ -54,7 +57,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         norm,
         softcap: config.softcap,
         image_rows: ImageRows { both_ways: config.both_ways, pad: config.pad },
-        tower: None,
+        tower,
     };
     Decoder::assemble(dir, weights, weight_bytes, parts, layout, config.tied)
 }

@@ -11,22 +11,16 @@ use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
+use super::attention::{attend, in_parts};
 use super::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
 use crate::error::{ModelError, Result};
-use crate::layers::{
-    Gelu, HiddenKeys, LayerNorm, Linear, QueryRows, RopeTables, RowKeys, StoredHeads, attend_rows,
-    attention, computes,
-};
+use crate::layers::{Gelu, LayerNorm, Linear, RopeTables};
 use crate::load::{ConfigJson, LoadError, Weights};
 
 /// Of every layer norm here.
 const EPS: f32 = 1e-6;
 /// Patches that are embedded at a time.
 const EMBEDDED_AT_ONCE: usize = 1024;
-/// Most numbers of one product of queries and keys, all heads: 64 MiB in float32.
-const MAX_SCORES: i64 = 1 << 24;
-/// Most rows that go through a block's second half at a time.
-const MAX_ROWS: i32 = 4096;
 
 #[derive(Debug)]
 struct Attention {
@@ -57,55 +51,10 @@ impl Attention {
         let by_head = |part: Array| part.transpose_axes(&[1, 0, 2])?.expand_dims(0)?.contiguous();
         let keys = by_head(turned.try_index((.., heads.., ..))?)?;
         let values = by_head(qkv.try_index((.., 2 * heads.., ..))?)?;
-        let attended = attend(&turned.try_index((.., ..heads, ..))?, &keys, &values)?;
+        let scale = (dim as f32).powf(-0.5);
+        let attended = attend(&turned.try_index((.., ..heads, ..))?, &keys, &values, scale)?;
         self.proj.forward(&attended)
     }
-}
-
-/// All patches attend to all. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` →
-/// `[N, H · D]`.
-fn attend(queries: &Array, keys: &Array, values: &Array) -> Result<Array> {
-    let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
-    if !computes(&[queries, keys, values]) {
-        return attend_in_parts(queries, keys, values, MAX_SCORES);
-    }
-    let by_head = |part: &Array| part.reshape(&[heads * patches, dim]);
-    let (keys, values) = (&by_head(keys)?, &by_head(values)?);
-    let stored = StoredHeads { keys, values, kv_heads: heads, capacity: patches };
-    let every = RowKeys { slot: 0, positions: 0..patches as usize };
-    let visible = std::iter::repeat_n(every, patches as usize).collect();
-    let queries = QueryRows { heads: queries.into(), first: 0 };
-    attend_rows(&queries, &stored, &visible, (dim as f32).powf(-0.5))
-}
-
-/// Attention by MLX: some queries at a time, with at most `max_scores` scores, because a large
-/// image has too many for the memory.
-fn attend_in_parts(
-    queries: &Array,
-    keys: &Array,
-    values: &Array,
-    max_scores: i64,
-) -> Result<Array> {
-    let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
-    let scale = (dim as f32).powf(-0.5);
-    let most =
-        (max_scores / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
-    let mut parts = Vec::new();
-    for first in (0..patches).step_by(most as usize) {
-        let rows = most.min(patches - first);
-        let part = if rows == patches {
-            queries.clone()
-        } else {
-            queries.try_index((first..first + rows, .., ..))?
-        };
-        let part = attention(&part, keys, values, scale, &HiddenKeys::Nothing)?;
-        if rows < patches {
-            // Evaluated now, so that its scores are freed before the next ones are made.
-            part.eval()?;
-        }
-        parts.push(part);
-    }
-    if let [one] = parts.as_slice() { Ok(one.clone()) } else { Ok(concatenate(&parts, 0)?) }
 }
 
 #[derive(Debug)]
@@ -145,18 +94,7 @@ impl TowerBlock {
 
     fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
         let x = x.add(self.attn.forward(&self.norm1.forward(x)?, rope)?)?;
-        let patches = x.dim(0);
-        if patches <= MAX_ROWS {
-            return self.feed(&x);
-        }
-        let mut parts = Vec::new();
-        for first in (0..patches).step_by(MAX_ROWS as usize) {
-            let part = self.feed(&x.try_index((first..patches.min(first + MAX_ROWS), ..))?)?;
-            // Evaluated now, so that its inner numbers are freed before the next ones are made.
-            part.eval()?;
-            parts.push(part);
-        }
-        Ok(concatenate(&parts, 0)?)
+        in_parts(&x, |part| self.feed(part))
     }
 
     /// The second half, row by row.
@@ -255,7 +193,9 @@ impl QwenTower {
                 merge: config.spatial_merge_size as u32,
                 image_token: text.image_token,
                 blocks: blocks.len(),
+                has_axes: true,
                 whole: false,
+                most_rows: None,
             },
             dtype,
             blocks,
@@ -289,29 +229,6 @@ impl QwenTower {
             .forward(&pixels)?
             .as_dtype(self.dtype)?
             .add(positions.as_dtype(self.dtype)?)?)
-    }
-
-    /// Of a head's numbers a quarter turns by the row, a quarter by the column; and their partners.
-    fn turns(&self, places: &[(i32, i32)]) -> Result<RopeTables> {
-        let quarter = (self.config.head_dim() / 4) as usize;
-        let frequencies: Vec<f32> = (0..quarter)
-            .map(|j| self.config.rope_theta.powf(-(j as f64) / quarter as f64) as f32)
-            .collect();
-        // Patches share their rows and columns.
-        let most =
-            places.iter().map(|(row, column)| row.max(column)).max().map_or(0, |most| most + 1);
-        let known: Vec<(f32, f32)> = (0..most)
-            .flat_map(|at| {
-                frequencies.iter().map(move |frequency| (at as f32 * frequency).sin_cos())
-            })
-            .map(|(sin, cos)| (cos, sin))
-            .collect();
-        // Angles and their tables in float32, whatever the weights are.
-        RopeTables::new(places.len(), 2 * quarter, Dtype::Float32, |patch, i| {
-            let (row, column) = places[patch];
-            let at = if i < quarter { row } else { column };
-            known[at as usize * quarter + i % quarter]
-        })
     }
 }
 
@@ -383,7 +300,7 @@ impl Vision for QwenTower {
         Ok(ImageEncoding {
             hidden,
             grid: (rows, columns),
-            rope: self.turns(&places)?,
+            rope: grid::turns(&places, self.config.head_dim(), self.config.rope_theta)?,
             done: 0,
             after_layer: vec![],
         })
@@ -413,36 +330,5 @@ impl Vision for QwenTower {
         let embeddings = self.merger.forward(&pass.hidden)?;
         embeddings.eval()?;
         Ok(Some(Features { embeddings, after_layer: pass.after_layer.clone() }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::{DeviceChoice, choose};
-
-    #[test]
-    fn attention_in_parts_equals_attention_at_once() {
-        choose(DeviceChoice::Cpu).expect("there is a CPU");
-        let wave = |step: f32, shape: &[i32]| {
-            let numbers: Vec<f32> =
-                (0..shape.iter().product::<i32>()).map(|at| (at as f32 * step).sin()).collect();
-            Array::from_slice(&numbers, shape)
-        };
-        let (queries, keys, values) =
-            (wave(0.37, &[21, 2, 8]), wave(0.11, &[1, 2, 21, 8]), wave(0.73, &[1, 2, 21, 8]));
-        let numbers = |out: Result<Array>| {
-            let out = out.expect("attends");
-            out.eval().expect("evaluates");
-            assert_eq!(out.shape(), [21, 16]);
-            out.try_as_slice::<f32>().expect("floats").to_vec()
-        };
-        let whole = numbers(attend(&queries, &keys, &values));
-        // One query at a time; parts with a shorter last one; a bound below one query's scores.
-        for max_scores in [MAX_SCORES, 42, 42 * 8, 42 * 20, 1] {
-            let parts = numbers(attend_in_parts(&queries, &keys, &values, max_scores));
-            let off = whole.iter().zip(parts).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(off < 1e-5, "at most {max_scores} scores: off by {off}");
-        }
     }
 }
