@@ -402,7 +402,7 @@ impl Inference {
         let processor = language.images.as_deref();
         let expanded = expand_placeholders(prompt_ids, field, processor, &counts)?;
         let last_turn = last_turn.map(|place| expanded.shifted(place, &counts));
-        let ExpandedPrompt { ids, image_starts } = expanded;
+        let ExpandedPrompt { ids, image_starts, .. } = expanded;
         record.prompt_tokens = ids.len();
         let mut generation = context.fit(&params, field, ids, labels)?;
         generation.last_turn = last_turn.and_then(|place| u32::try_from(place).ok());

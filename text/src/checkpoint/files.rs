@@ -22,6 +22,8 @@ pub(super) struct ModelConfig {
     text_config: Option<TextConfig>,
     pub(super) model_type: Option<String>,
     pub(super) image_token_id: Option<u32>,
+    pub(super) boi_token_id: Option<u32>,
+    pub(super) eoi_token_id: Option<u32>,
     pub(super) vision_config: Option<VisionConfig>,
 }
 
@@ -35,6 +37,7 @@ struct TextConfig {
 pub(super) struct VisionConfig {
     pub(super) patch_size: Option<u32>,
     pub(super) spatial_merge_size: Option<u32>,
+    pub(super) pooling_kernel_size: Option<u32>,
 }
 
 impl ModelConfig {

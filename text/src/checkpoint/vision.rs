@@ -9,8 +9,15 @@ use super::LoadError;
 use super::files::{CONFIG, ModelConfig, json};
 use super::tensors;
 
-/// Beginnings of the names of a Qwen tower's tensors, as transformers and as MLX write them.
-const TOWERS: [&str; 2] = ["model.visual.", "vision_tower."];
+/// Beginnings of the names of the tensors that make rows of images, as transformers and as MLX write
+/// them: a Qwen's tower, a Gemma's, and what a Gemma without a tower has.
+const TOWERS: [&str; 5] = [
+    "model.visual.",
+    "vision_tower.",
+    "model.vision_tower.",
+    "model.vision_embedder.",
+    "vision_embedder.",
+];
 
 /// The settings for images, as the files have them. `None` means that a file leaves a value out.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +32,10 @@ pub struct VisionSettings {
     pub patch_size: Option<u32>,
     /// Patches of a side that become one token.
     pub spatial_merge_size: Option<u32>,
+    /// As `spatial_merge_size`, of Gemma.
+    pub pooling_kernel_size: Option<u32>,
+    /// Ids of the tokens before and after an image.
+    marks: [Option<u32>; 2],
     /// The model directory.
     dir: PathBuf,
 }
@@ -42,6 +53,7 @@ impl VisionSettings {
     /// The settings of a model with this configuration; `None` without a vision part.
     pub(super) fn of(dir: &Path, config: ModelConfig) -> Option<Self> {
         let ModelConfig { model_type, image_token_id, vision_config, .. } = config;
+        let marks = [config.boi_token_id, config.eoi_token_id];
         let vision = vision_config?;
         Some(Self {
             config_path: dir.join(CONFIG),
@@ -49,8 +61,15 @@ impl VisionSettings {
             image_token_id,
             patch_size: vision.patch_size,
             spatial_merge_size: vision.spatial_merge_size,
+            pooling_kernel_size: vision.pooling_kernel_size,
+            marks,
             dir: dir.to_owned(),
         })
+    }
+
+    /// Ids of the tokens before and after an image. `usual` are those of a file that names none.
+    pub fn image_marks(&self, usual: [u32; 2]) -> [u32; 2] {
+        [0, 1].map(|at| self.marks[at].unwrap_or(usual[at]))
     }
 
     /// Whether the model has a vision tower, and not only its sizes: some conversions leave the

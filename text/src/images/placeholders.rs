@@ -62,6 +62,8 @@ pub struct ExpandedPrompt {
     pub ids: Vec<u32>,
     /// Index of the first placeholder of each image.
     pub image_starts: Vec<u32>,
+    /// Ids before the first placeholder of an image that came with it.
+    before: u32,
 }
 
 impl ExpandedPrompt {
@@ -69,12 +71,14 @@ impl ExpandedPrompt {
     pub fn shifted(&self, place: usize, counts: &[u64]) -> usize {
         self.image_starts.iter().zip(counts).fold(place, |place, (start, count)| {
             let more = usize::try_from(count.saturating_sub(1)).unwrap_or(0);
-            if (*start as usize) < place { place + more } else { place }
+            let begin = start.saturating_sub(self.before) as usize;
+            if begin < place { place + more } else { place }
         })
     }
 }
 
-/// Replaces each placeholder by as many as its image has tokens (`counts`).
+/// Replaces each placeholder by as many as its image has tokens (`counts`), with marks around them
+/// if the processor has some. The marks are among the tokens.
 ///
 /// # Errors
 /// There are not as many placeholders as images. `field` is the field of the prompt.
@@ -84,7 +88,7 @@ pub fn expand_placeholders(
     processor: Option<&ImageProcessor>,
     counts: &[u64],
 ) -> Result<ExpandedPrompt, PlaceholderError> {
-    let unchanged = |ids: Vec<u32>| Ok(ExpandedPrompt { ids, image_starts: vec![] });
+    let unchanged = |ids: Vec<u32>| Ok(ExpandedPrompt { ids, ..ExpandedPrompt::default() });
     let Some(processor) = processor else { return unchanged(ids) };
     let found = ids.iter().filter(|id| **id == processor.token).count();
     if found == 0 && counts.is_empty() {
@@ -107,12 +111,19 @@ pub fn expand_placeholders(
         match (id == processor.token).then(|| counts.next()).flatten() {
             None => expanded.push(id),
             Some(count) => {
+                let (begin, end) = match processor.marks {
+                    Some([begin, end]) => (Some(begin), Some(end)),
+                    None => (None, None),
+                };
+                expanded.extend(begin);
                 image_starts.push(u32::try_from(expanded.len()).unwrap_or(u32::MAX));
-                expanded.extend((0..*count).map(|_| id));
+                let rows = count.saturating_sub(processor.mark_tokens());
+                expanded.extend((0..rows).map(|_| id));
+                expanded.extend(end);
             }
         }
     }
-    Ok(ExpandedPrompt { ids: expanded, image_starts })
+    Ok(ExpandedPrompt { ids: expanded, image_starts, before: processor.marks.is_some().into() })
 }
 
 #[cfg(test)]
@@ -127,7 +138,8 @@ mod tests {
         let expand = |ids: &[u32], counts: &[u64]| {
             expand_placeholders(ids.to_vec(), "messages", Some(&processor), counts)
         };
-        let expanded = |ids: Vec<u32>, image_starts: Vec<u32>| ExpandedPrompt { ids, image_starts };
+        let expanded =
+            |ids: Vec<u32>, image_starts: Vec<u32>| ExpandedPrompt { ids, image_starts, before: 0 };
         assert_eq!(
             expand(&[1, pad, 2, pad], &[3, 1]).expect("as many as images"),
             expanded(vec![1, pad, pad, pad, 2, pad], vec![1, 5])
@@ -153,6 +165,22 @@ mod tests {
             let words = format!("each of {} images", counts.len());
             assert!(error.to_string().contains(&words), "{error}");
         }
+    }
+
+    #[test]
+    fn an_image_with_marks_has_them_around_its_placeholders() {
+        let processor = ImageProcessor { marks: Some([8, 9]), ..processor() };
+        let pad = processor.token;
+        let grid = paceline_vocabulary::generation::PatchGrid { rows: 2, columns: 4 };
+        let (two, three) = (processor.tokens(grid), 5);
+        assert_eq!(two, 4, "two rows and two marks");
+        let ids = vec![1, pad, 2, pad, 3];
+        let made = expand_placeholders(ids, "messages", Some(&processor), &[two, three]);
+        let made = made.expect("as many as images");
+        assert_eq!(made.ids, [1, 8, pad, pad, 9, 2, 8, pad, pad, pad, 9, 3]);
+        assert_eq!(made.image_starts, [2, 7]);
+        let shifted = |place| made.shifted(place, &[two, three]);
+        assert_eq!([0, 1, 2, 3, 4, 5].map(shifted), [0, 1, 5, 6, 11, 12]);
     }
 
     #[test]

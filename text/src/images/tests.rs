@@ -8,7 +8,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::decode::Bounds;
-use super::resize::Sizes;
+use super::resize::{Budget, SizeRule, Sizes};
 use super::*;
 use crate::samples::processor;
 
@@ -108,7 +108,7 @@ fn pixels_equal_those_of_the_reference_implementation() {
         }
         for Resized { min_pixels, max_pixels, width, height, sha256 } in case.resized {
             let processor = ImageProcessor {
-                sizes: Sizes { factor: 32, min_pixels, max_pixels },
+                sizes: SizeRule::Within(Sizes { factor: 32, min_pixels, max_pixels }),
                 ..processor()
             };
             let (grid, resized) = process(&bytes, BOUNDS, &processor).expect("a good file");
@@ -127,6 +127,58 @@ fn sizes_equal_those_of_the_reference_implementation() {
         let size = |width: u64, height: u64| Size { width: width as u32, height: height as u32 };
         let found = sizes.of(size(width, height)).unwrap_or(size(0, 0));
         assert_eq!(found, size(to_width, to_height), "{width} x {height}, {sizes:?}");
+    }
+}
+
+#[derive(Deserialize)]
+struct GemmaGolden {
+    images: Vec<GemmaCase>,
+    sizes: Vec<[u32; 6]>,
+}
+
+#[derive(Deserialize)]
+struct GemmaCase {
+    file: String,
+    filled: Vec<Filled>,
+}
+
+#[derive(Deserialize)]
+struct Filled {
+    rows: u32,
+    width: u32,
+    height: u32,
+    sha256: String,
+}
+
+fn gemma_golden() -> GemmaGolden {
+    let text = std::fs::read(dir().join("gemma_images.json")).expect("in the repository");
+    serde_json::from_slice(&text).expect("as written")
+}
+
+#[test]
+fn pixels_that_fill_a_budget_equal_those_of_the_reference_implementation() {
+    let golden = gemma_golden();
+    assert!(golden.images.len() >= 20);
+    for case in golden.images {
+        for Filled { rows, width, height, sha256 } in case.filled {
+            let sizes = SizeRule::Filling(Budget { factor: 48, rows });
+            let processor = ImageProcessor { sizes, merge: 3, marks: Some([8, 9]), ..processor() };
+            let (grid, resized) = process(&file(&case.file), BOUNDS, &processor).expect("good");
+            assert_eq!(processor.size(grid), Size { width, height }, "{}", case.file);
+            assert_eq!(hex(&resized), sha256, "{}: resized to {width} x {height}", case.file);
+            assert_eq!(processor.tokens(grid), u64::from(width / 48 * (height / 48) + 2));
+        }
+    }
+}
+
+#[test]
+fn sizes_that_fill_a_budget_equal_those_of_the_reference_implementation() {
+    let sizes = gemma_golden().sizes;
+    assert!(sizes.len() > 300);
+    for [width, height, factor, rows, to_width, to_height] in sizes {
+        let found = Budget { factor, rows }.of(Size { width, height }).expect("pixels");
+        let expected = Size { width: to_width, height: to_height };
+        assert_eq!(found, expected, "{width} x {height}, {rows} of {factor}");
     }
 }
 

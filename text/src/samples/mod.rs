@@ -5,7 +5,7 @@ pub mod answers;
 use std::path::{Path, PathBuf};
 
 use crate::images::ImageProcessor;
-use crate::images::resize::Sizes;
+use crate::images::resize::{SizeRule, Sizes};
 use crate::prompt::Language;
 
 /// The directory of the demo model.
@@ -24,12 +24,13 @@ pub fn language() -> Language {
 /// The image processor of a demo model with vision.
 pub fn processor() -> ImageProcessor {
     ImageProcessor {
-        sizes: Sizes { factor: 32, min_pixels: 1024, max_pixels: 16_384 },
+        sizes: SizeRule::Within(Sizes { factor: 32, min_pixels: 1024, max_pixels: 16_384 }),
         patch: 16,
         merge: 2,
         scale: [1.0 / 127.5; 3],
         bias: [-1.0; 3],
         token: 77,
         placeholder: "<|image_pad|>".into(),
+        marks: None,
     }
 }

@@ -1,7 +1,7 @@
-"""Images and what the reference makes of them: images/* and images.json beside this script.
+"""Images and what the reference makes of them: images/*, images.json and gemma_images.json beside this script.
 
 Needs transformers 5.23 and Pillow 13 (no torchvision): the reference's own conversion and resizing, by its Pillow backend.
-Run: python make_images.py
+Run: python make_images.py (all), or python make_images.py gemma (gemma_images.json alone, from the images that are there)
 """
 
 import base64
@@ -9,6 +9,8 @@ import hashlib
 import io
 import json
 import random
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -160,7 +162,61 @@ def sizes():
     return cases
 
 
-if __name__ == "__main__":
+def gemma_golden(name):
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    case = {"file": name, "filled": []}
+    for budget in (70, 280):
+        processor = Gemma4ImageProcessorPil(max_soft_tokens=budget)
+        array = processor.process_image(ImageOps.exif_transpose(Image.open(FILES / name)), do_convert_rgb=True)
+        made = processor.aspect_ratio_preserving_resize(array, 16, budget * 9, 3, processor.resample)
+        made = np.ascontiguousarray(np.moveaxis(np.asarray(made), 0, -1))
+        assert made.dtype == np.uint8
+        # What the model gets are these bytes, divided by 255.
+        values = processor(Image.fromarray(made), do_resize=False, return_tensors="np")["pixel_values"][0]
+        rows, columns = made.shape[0] // 16, made.shape[1] // 16
+        flat = values[: rows * columns].reshape(rows, columns, 16, 16, 3).transpose(0, 2, 1, 3, 4).reshape(made.shape)
+        assert (np.abs(flat - made / 255.0) < 1e-6).all()
+        case["filled"].append({"rows": budget, "width": made.shape[1], "height": made.shape[0],
+                               "sha256": hashlib.sha256(made.tobytes()).hexdigest()})
+    return case
+
+
+def gemma_sizes():
+    from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
+
+    draw = random.Random(11)
+    asked = [(1, 1), (1, 9000), (9000, 1), (47, 3000), (336, 480), (480, 336), (8192, 8192), (1000, 3)]
+    asked += [(draw.randint(1, 8192), draw.randint(1, 8192)) for _ in range(200)]
+    asked += [(draw.randint(1, 40), draw.randint(1, 8192)) for _ in range(50)]
+    asked += [(48 * draw.randint(1, 30), 48 * draw.randint(1, 30)) for _ in range(100)]
+    cases = []
+    for width, height in asked:
+        rows, (patch, pooled) = draw.choice([70, 140, 280, 560, 1120]), draw.choice([(16, 3), (14, 2)])
+        high, wide = get_aspect_ratio_preserving_size(height, width, patch, rows * pooled**2, pooled)
+        cases.append([width, height, patch * pooled, rows, wide, high])
+    return cases
+
+
+def write(name, golden_file):
+    text = json.dumps(golden_file, indent=1)
+    # A list of numbers on a line of its own.
+    text = re.sub(r"\[\s+(-?\d[^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
+    (HERE / name).write_text(text + "\n")
+
+
+def make_gemma():
+    names = sorted(path.name for path in FILES.iterdir())
+    exact = [name for name in names if name.endswith((".png", ".gif")) and not name.startswith("deep")]
+    write("gemma_images.json", {
+        "made_with": f"transformers {transformers.__version__}, Pillow {PIL.__version__}",
+        "images": [gemma_golden(name) for name in exact],
+        "sizes_note": "width, height, side of a row's square, most rows, width and height it gets",
+        "sizes": gemma_sizes(),
+    })
+
+
+def make_all():
     FILES.mkdir(exist_ok=True)
     golden_file = {
         "made_with": f"transformers {transformers.__version__}, Pillow {PIL.__version__}",
@@ -168,9 +224,9 @@ if __name__ == "__main__":
         "sizes_note": "width, height, factor, min_pixels, max_pixels, width and height it gets (0 0: refused)",
         "sizes": sizes(),
     }
-    text = json.dumps(golden_file, indent=1)
-    # A list of numbers on a line of its own.
-    import re
+    write("images.json", golden_file)
+    make_gemma()
 
-    text = re.sub(r"\[\s+(-?\d[^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
-    (HERE / "images.json").write_text(text + "\n")
+
+if __name__ == "__main__":
+    make_gemma() if sys.argv[1:] == ["gemma"] else make_all()

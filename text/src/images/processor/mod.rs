@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::resize::Sizes;
+use super::resize::{Budget, SizeRule, Sizes, TRAINED};
 use super::{BadImage, Detail, PatchGrid, Size};
 use crate::checkpoint::{LoadError, ProcessorSettings, VisionSettings};
 
@@ -12,7 +12,14 @@ use crate::checkpoint::{LoadError, ProcessorSettings, VisionSettings};
 const QWEN_VL: &str = "qwen3_vl";
 /// Model types that the target serves with or without a tower: some checkpoints are text models.
 const QWEN_HYBRID: [&str; 2] = ["qwen3_5", "qwen3_5_moe"];
-/// Defaults of these types in pixels. Red, green and blue are numbers from -1 to 1.
+/// As of [`QWEN_HYBRID`]: Gemma 4 with a tower, and without one. Each square of patches becomes one
+/// token.
+const GEMMA: [&str; 2] = ["gemma4", "gemma4_unified"];
+/// Tokens around an image of Gemma, if config.json names none.
+const GEMMA_MARKS: [u32; 2] = [255_999, 258_882];
+/// Most tokens of an image of Gemma, if no file names them.
+const USUAL_BUDGET: u64 = 280;
+/// Defaults of Qwen's types in pixels. Red, green and blue are numbers from -1 to 1.
 const MIN_PIXELS: u64 = 65_536;
 const MAX_PIXELS: u64 = 16_777_216;
 /// Most pixels of a budget, above any that is published: it keeps sides in the range of u32.
@@ -27,7 +34,7 @@ const LOW_PIXELS: u64 = 512 * 512;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageProcessor {
     /// Sizes that images get.
-    pub sizes: Sizes,
+    pub sizes: SizeRule,
     /// Pixels of a patch's side.
     pub patch: u32,
     /// Patches of a side that become one token of the prompt.
@@ -40,6 +47,19 @@ pub struct ImageProcessor {
     pub token: u32,
     /// The text of the placeholder.
     pub placeholder: String,
+    /// The ids before and after the placeholders of an image, if the template writes none.
+    pub marks: Option<[u32; 2]>,
+}
+
+/// Settings by which the image processors of families differ.
+struct Usual {
+    /// Patches of a side that become one token.
+    merge: Option<u32>,
+    usual_merge: u32,
+    /// The setting that has the same number in the image processor's files.
+    merge_key: &'static str,
+    /// Whether numbers are moved by a mean if no file says so.
+    normalizes: bool,
 }
 
 impl ImageProcessor {
@@ -56,11 +76,14 @@ impl ImageProcessor {
         if !reads_images(settings)? {
             return Ok(None);
         }
+        let is_gemma = is_gemma(settings);
+        let usual = Usual::of(settings, is_gemma);
         let patch = settings.patch_size.unwrap_or(16);
-        let merge = settings.spatial_merge_size.unwrap_or(2);
+        let merge = usual.merge.unwrap_or(usual.usual_merge);
         if !(1..=128).contains(&patch) || !(1..=16).contains(&merge) {
+            let key = if is_gemma { "pooling_kernel_size" } else { "spatial_merge_size" };
             return Err(config(format!(
-                "vision_config: expected patch_size 1 to 128 and spatial_merge_size 1 to 16, found {patch} and {merge}"
+                "vision_config: expected patch_size 1 to 128 and {key} 1 to 16, found {patch} and {merge}"
             )));
         }
         let Some(token) = settings.image_token_id else {
@@ -68,17 +91,28 @@ impl ImageProcessor {
                 "image_token_id: expected the id that stands for images, as there is a vision_config; found none".into(),
             ));
         };
-        let Some(placeholder) = token_text(token) else {
-            return Err(config(format!(
-                "image_token_id: expected a token of tokenizer.json, found {token}"
-            )));
+        let text = |key: &str, id: u32| {
+            let unknown =
+                || config(format!("{key}: expected a token of tokenizer.json, found {id}"));
+            token_text(id).ok_or_else(unknown)
         };
+        let placeholder = text("image_token_id", token)?;
+        let marks = is_gemma.then(|| settings.image_marks(GEMMA_MARKS));
+        for (key, id) in ["boi_token_id", "eoi_token_id"].into_iter().zip(marks.iter().flatten()) {
+            text(key, *id)?;
+        }
         let ProcessorSettings { path, fields } = settings.processor()?;
         let mut fields = Fields { of: fields };
         let unserved = |Unserved(what)| LoadError::content(&path, what);
-        let sizes = fields.sizes(patch, merge).map_err(unserved)?;
-        let Normalization { scale, bias } = fields.normalization().map_err(unserved)?;
-        Ok(Some(Self { sizes, patch, merge, scale, bias, token, placeholder }))
+        fields.check_resizing(patch, merge, &usual).map_err(unserved)?;
+        let sizes = match is_gemma {
+            true => fields.budget(patch * merge).map(SizeRule::Filling),
+            false => fields.bounds(patch * merge).map(SizeRule::Within),
+        };
+        let sizes = sizes.map_err(unserved)?;
+        let Normalization { scale, bias } =
+            fields.normalization(usual.normalizes).map_err(unserved)?;
+        Ok(Some(Self { sizes, patch, merge, scale, bias, token, placeholder, marks }))
     }
 
     /// Patches of an image that has this size before it is resized.
@@ -99,10 +133,39 @@ impl ImageProcessor {
         Size { width: grid.columns * self.patch, height: grid.rows * self.patch }
     }
 
-    /// Tokens of the prompt for an image with this grid of patches.
+    /// Tokens of the prompt for an image with this grid of patches, the marks around it included.
     pub fn tokens(&self, grid: PatchGrid) -> u64 {
-        u64::from(grid.rows) * u64::from(grid.columns) / u64::from(self.merge).pow(2)
+        let rows = u64::from(grid.rows) * u64::from(grid.columns) / u64::from(self.merge).pow(2);
+        rows + self.mark_tokens()
     }
+
+    /// Tokens of the prompt around an image.
+    pub fn mark_tokens(&self) -> u64 {
+        self.marks.map_or(0, |marks| marks.len() as u64)
+    }
+}
+
+impl Usual {
+    fn of(settings: &VisionSettings, is_gemma: bool) -> Self {
+        match is_gemma {
+            true => Self {
+                merge: settings.pooling_kernel_size,
+                usual_merge: 3,
+                merge_key: "pooling_kernel_size",
+                normalizes: false,
+            },
+            false => Self {
+                merge: settings.spatial_merge_size,
+                usual_merge: 2,
+                merge_key: "merge_size",
+                normalizes: true,
+            },
+        }
+    }
+}
+
+fn is_gemma(settings: &VisionSettings) -> bool {
+    GEMMA.contains(&settings.model_type.as_deref().unwrap_or_default())
 }
 
 /// Whether a model with a vision part has a tower that the target serves. If not, it is served as a
@@ -112,7 +175,7 @@ fn reads_images(settings: &VisionSettings) -> Result<bool, LoadError> {
     if model_type == QWEN_VL {
         return Ok(true);
     }
-    if !QWEN_HYBRID.contains(&model_type) {
+    if !QWEN_HYBRID.contains(&model_type) && !is_gemma(settings) {
         // The target decides whether the model can be served at all.
         tracing::warn!(
             model_type,
@@ -164,8 +227,12 @@ impl Fields {
 
     /// A setting that is on unless it is switched off.
     fn flag(&mut self, key: &str) -> Result<bool, Unserved> {
+        self.flag_or(key, true)
+    }
+
+    fn flag_or(&mut self, key: &str, usual: bool) -> Result<bool, Unserved> {
         match self.value(key) {
-            None => Ok(true),
+            None => Ok(usual),
             Some(Value::Bool(flag)) => Ok(flag),
             Some(other) => Err(format!("{key}: expected true or false, found {other}").into()),
         }
@@ -205,10 +272,9 @@ impl Fields {
         }
     }
 
-    /// The sizes that images get, for a tower of these patches. Refuses ways of resizing that this
-    /// version does not know.
-    fn sizes(&mut self, patch: u32, merge: u32) -> Result<Sizes, Unserved> {
-        for (key, own) in [("patch_size", patch), ("merge_size", merge)] {
+    /// Refuses ways of resizing that this version does not know, for a tower of these patches.
+    fn check_resizing(&mut self, patch: u32, merge: u32, usual: &Usual) -> Result<(), Unserved> {
+        for (key, own) in [("patch_size", patch), (usual.merge_key, merge)] {
             if let Some(found) = self.whole(key)?
                 && found != u64::from(own)
             {
@@ -230,11 +296,27 @@ impl Fields {
         }
         // All images are converted to red, green and blue here.
         self.flag("do_convert_rgb")?;
+        Ok(())
+    }
+
+    /// The budget that images fill. `size` is not read: published files have one that the reference
+    /// ignores.
+    fn budget(&mut self, factor: u32) -> Result<Budget, Unserved> {
+        let rows = self.whole("max_soft_tokens")?.unwrap_or(USUAL_BUDGET);
+        match TRAINED.iter().find(|trained| u64::from(**trained) == rows) {
+            Some(rows) => Ok(Budget { factor, rows: *rows }),
+            None => {
+                Err(format!("max_soft_tokens: expected one of {TRAINED:?}, found {rows}").into())
+            }
+        }
+    }
+
+    /// The sizes that images get if they are bounds of pixels.
+    fn bounds(&mut self, factor: u32) -> Result<Sizes, Unserved> {
         let bounds = self.size()?;
         // These are the older names. They win where they have a value.
         let min_pixels = self.whole("min_pixels")?.or(bounds.min).unwrap_or(MIN_PIXELS);
         let max_pixels = self.whole("max_pixels")?.or(bounds.max).unwrap_or(MAX_PIXELS);
-        let factor = patch * merge;
         let least = u64::from(factor).pow(2);
         if min_pixels > max_pixels || max_pixels < least || max_pixels > MOST_PIXELS {
             return Err(format!(
@@ -269,13 +351,15 @@ impl Fields {
         }
     }
 
-    fn normalization(&mut self) -> Result<Normalization, Unserved> {
+    /// `usual`: whether numbers are normalized if no setting says so.
+    fn normalization(&mut self, usual: bool) -> Result<Normalization, Unserved> {
         let rescale = match (self.flag("do_rescale")?, self.number("rescale_factor")?) {
             (true, factor) => factor.unwrap_or(1.0 / 255.0),
             (false, _) => 1.0,
         };
         let (mean, deviation) = (self.colours("image_mean")?, self.colours("image_std")?);
-        let (mean, deviation) = match self.flag("do_normalize")? {
+        let normalizes = self.flag_or("do_normalize", usual)?;
+        let (mean, deviation) = match normalizes {
             true => (mean.unwrap_or([0.5; 3]), deviation.unwrap_or([0.5; 3])),
             false => ([0.0; 3], [1.0; 3]),
         };

@@ -20,6 +20,14 @@ fn with(preprocessor: &str) -> Result<ImageProcessor, String> {
         .map(|found| found.expect("it sees"))
 }
 
+/// Least and most pixels.
+fn bounds(processor: &ImageProcessor) -> (u64, u64) {
+    match processor.sizes {
+        SizeRule::Within(sizes) => (sizes.min_pixels, sizes.max_pixels),
+        SizeRule::Filling(budget) => panic!("expected bounds, found {budget:?}"),
+    }
+}
+
 #[test]
 fn a_model_without_vision_has_no_image_processor() {
     assert_eq!(read(&[("config.json", "{}")]), Ok(None));
@@ -78,13 +86,14 @@ fn a_hybrid_model_reads_images_if_it_has_a_tower() {
 #[test]
 fn a_setting_that_is_left_out_or_null_has_the_model_types_default() {
     let own = ImageProcessor {
-        sizes: Sizes { factor: 32, min_pixels: 65_536, max_pixels: 16_777_216 },
+        sizes: SizeRule::Within(Sizes { factor: 32, min_pixels: 65_536, max_pixels: 16_777_216 }),
         patch: 16,
         merge: 2,
         scale: [(1.0 / 255.0 / 0.5) as f32; 3],
         bias: [-1.0; 3],
         token: 2,
         placeholder: "<|im_end|>".into(),
+        marks: None,
     };
     assert_eq!(read(&[("config.json", VISION)]), Ok(Some(own.clone())));
     let nulls = r#"{"size": null, "min_pixels": null, "max_pixels": null, "patch_size": null, "merge_size": null, "resample": null,
@@ -104,7 +113,7 @@ fn a_setting_that_is_left_out_or_null_has_the_model_types_default() {
 
 #[test]
 fn settings_of_a_file_replace_the_defaults() {
-    let sized = |text: &str| with(text).map(|made| (made.sizes.min_pixels, made.sizes.max_pixels));
+    let sized = |text: &str| with(text).map(|made| bounds(&made));
     assert_eq!(
         sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}}"#),
         Ok((2048, 4096))
@@ -128,7 +137,7 @@ fn settings_of_a_file_replace_the_defaults() {
         ("preprocessor_config.json", r#"{"max_pixels": 1}"#),
         ("processor_config.json", r#"{"image_processor": {"max_pixels": 90000}}"#),
     ];
-    assert_eq!(read(&both).expect("fine").expect("it sees").sizes.max_pixels, 90_000);
+    assert_eq!(bounds(&read(&both).expect("fine").expect("it sees")).1, 90_000);
 }
 
 #[test]
@@ -178,4 +187,69 @@ fn settings_that_cannot_be_served_are_refused_by_name() {
         let error = read(&[("config.json", config)]).expect_err(config);
         assert!(error.contains("config.json") && error.contains(words), "{config}: {error}");
     }
+}
+
+const GEMMA: &str = r#"{"model_type": "gemma4", "image_token_id": 2, "boi_token_id": 0, "eoi_token_id": 1, "vision_config": {"patch_size": 16, "pooling_kernel_size": 3}}"#;
+
+fn gemma(model_type: &str, processor: &str) -> Result<Option<ImageProcessor>, String> {
+    let config = GEMMA.replace("gemma4", model_type);
+    let tensor = match model_type {
+        "gemma4" => "model.vision_tower.std_bias",
+        _ => "vision_embedder.pos_embedding",
+    };
+    let weights = weights(tensor);
+    let settings = format!(r#"{{"image_processor": {processor}}}"#);
+    read(&[
+        ("config.json", &*config),
+        ("model.safetensors", &*weights),
+        ("processor_config.json", &*settings),
+    ])
+}
+
+#[test]
+fn images_of_gemma_fill_a_budget_and_have_marks_around_them() {
+    for model_type in ["gemma4", "gemma4_unified"] {
+        let own = gemma(model_type, "{}").expect("fine").expect("it sees");
+        let expected = ImageProcessor {
+            sizes: SizeRule::Filling(Budget { factor: 48, rows: 280 }),
+            patch: 16,
+            merge: 3,
+            scale: [(1.0f64 / 255.0) as f32; 3],
+            bias: [0.0; 3],
+            token: 2,
+            placeholder: own.placeholder.clone(),
+            marks: Some([0, 1]),
+        };
+        assert_eq!(own, expected, "{model_type}");
+        // Published files of the model without a tower name a size that the reference ignores.
+        let published = r#"{"max_soft_tokens": 1120, "patch_size": 16, "pooling_kernel_size": 3,
+            "size": {"height": 224, "width": 224}, "do_normalize": false, "image_mean": [0.0, 0.0, 0.0],
+            "image_std": [1.0, 1.0, 1.0], "rescale_factor": 0.00392156862745098, "resample": 3}"#;
+        let made = gemma(model_type, published).expect("fine").expect("it sees");
+        let sizes = SizeRule::Filling(Budget { factor: 48, rows: 1120 });
+        assert_eq!(made, ImageProcessor { sizes, ..expected }, "{model_type}");
+        let low = made.grid(Size { width: 4000, height: 3000 }, Detail::Low).expect("fine");
+        assert!(made.tokens(low) <= 72, "{low:?}");
+    }
+}
+
+#[test]
+fn settings_of_gemma_that_cannot_be_served_are_refused_by_name() {
+    for (processor, words) in [
+        (r#"{"max_soft_tokens": 300}"#, "max_soft_tokens: expected one of [70, 140, 280"),
+        (r#"{"pooling_kernel_size": 2}"#, "pooling_kernel_size: expected 3"),
+        (r#"{"patch_size": 14}"#, "patch_size: expected 16"),
+        (r#"{"resample": 2}"#, "resample: expected 3"),
+    ] {
+        let error = gemma("gemma4", processor).expect_err(processor);
+        assert!(error.contains("processor_config.json") && error.contains(words), "{error}");
+    }
+    let beyond = GEMMA.replace(r#""eoi_token_id": 1"#, r#""eoi_token_id": 99999"#);
+    let weights = weights("model.vision_tower.std_bias");
+    let error = read(&[("config.json", &*beyond), ("model.safetensors", &*weights)]);
+    let error = error.expect_err("no token");
+    assert!(error.contains("eoi_token_id: expected a token of tokenizer.json"), "{error}");
+    // As mlx-lm converts it.
+    let text = ("model.safetensors", &*self::weights("language_model.model.norm.weight"));
+    assert_eq!(read(&[("config.json", GEMMA), text]), Ok(None));
 }

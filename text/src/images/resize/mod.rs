@@ -5,10 +5,14 @@
 //! and columns and rows are filtered one after the other, each rounded to a byte. Rows stream
 //! through: memory holds the few rows that one row of the result needs.
 
+mod budget;
+
 use std::collections::VecDeque;
 use std::io;
 
 use super::{BadImage, Size};
+
+pub use budget::{Budget, TRAINED};
 
 /// The longer side over the shorter one, at most. The limit of the reference implementation.
 const MAX_RATIO: f64 = 200.0;
@@ -17,6 +21,36 @@ const MAX_RATIO: f64 = 200.0;
 const PRECISION_BITS: u32 = 32 - 8 - 2;
 /// Source pixels on either side that the filter reaches to.
 const SUPPORT: f64 = 2.0;
+
+/// The rule for the size that an image gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeRule {
+    /// The image's own size, as far as it lies within bounds: Qwen's rule.
+    Within(Sizes),
+    /// As large as a budget allows: Gemma's rule.
+    Filling(Budget),
+}
+
+impl SizeRule {
+    /// The rule for at most `pixels`.
+    pub fn at_most(self, pixels: u64) -> Self {
+        match self {
+            Self::Within(sizes) => Self::Within(sizes.at_most(pixels)),
+            Self::Filling(budget) => Self::Filling(budget.at_most(pixels)),
+        }
+    }
+
+    /// The size that an image gets.
+    ///
+    /// # Errors
+    /// The image has a shape that the model does not read.
+    pub fn of(&self, size: Size) -> Result<Size, BadImage> {
+        match self {
+            Self::Within(sizes) => sizes.of(size),
+            Self::Filling(budget) => budget.of(size),
+        }
+    }
+}
 
 /// The sizes that an image may get, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
