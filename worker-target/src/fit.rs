@@ -114,6 +114,33 @@ mod tests {
     }
 
     #[test]
+    fn the_rows_of_an_image_that_must_be_in_one_pass_are_planned_for() {
+        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../models/tests/golden/gemma4-vl-tiny");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let weights = "model.safetensors";
+        std::fs::copy(golden.join(weights), dir.path().join(weights)).expect("copied");
+        // Slots keep a part of the positions if there are more than a pass and a window have.
+        let config = std::fs::read_to_string(golden.join("config.json")).expect("there");
+        let (short, long) = ("embeddings\": 512", "embeddings\": 4096");
+        assert!(config.contains(short));
+        let config = config.replace(short, long);
+        std::fs::write(dir.path().join("config.json"), config).expect("written");
+        let most_rows = |budget: u32| {
+            let settings = format!(r#"{{"image_processor": {{"max_soft_tokens": {budget}}}}}"#);
+            std::fs::write(dir.path().join("processor_config.json"), settings).expect("written");
+            let plan = plan_target(dir.path(), LoadOptions::default()).expect("a plan");
+            let model = paceline_models::load_target(dir.path(), &mut |_, _| {}).expect("loads");
+            let (planned, made) = (kv_store(&plan).expect("sizes"), fixture::store(&*model));
+            assert_eq!(planned.class_bytes(), made.class_bytes());
+            assert_eq!(planned.most_rows(), made.most_rows());
+            made.most_rows()
+        };
+        fixture::load_hybrid();
+        assert_eq!([280, 1120].map(most_rows), [Some(512), Some(1120)]);
+    }
+
+    #[test]
     fn the_states_of_32_sequences_are_held_to_the_byte_and_bound_their_number() {
         let model = fixture::load_hybrid();
         let (mut kv, drafting) = (fixture::store(&*model), fixture::drafting(&*model, false));

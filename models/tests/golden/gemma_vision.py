@@ -1,5 +1,5 @@
 """Tiny Gemma 4 checkpoints with random weights that read images, and what transformers makes of images and prompts with them: a tower that
-standardizes (as 31B), one that clamps (as E2B), and the model without a tower (as 12B).
+standardizes (as 31B, and with experts as 26B-A4B), one that clamps (as E2B), and the model without a tower (as 12B).
 
 Called by make.py (`python models/tests/golden/make.py gemma_vision`), which see. Besides what that names it needs pillow. Text models are
 made as in gemma.py, images are drawn as in vision.py, resized by the reference's own processor (Gemma4ImageProcessorPil), and kept as the
@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 import gemma
+from families import LEAST_ROUTING_MARGIN
 from gemma import COMMON, kinds
 from make import GREEDY_TOKENS, HERE, LEAST_MARGIN, STOP_IDS
 from vision import draw, row
@@ -35,6 +36,14 @@ MODELS = {
                  "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
                  "use_bidirectional_attention": "vision"},
         "vision": {**TOWER, "model_type": "gemma4_vision", "standardize": True, "use_clipped_linears": False},
+    },
+    # As 26B-A4B: experts beside a dense block.
+    "gemma4-vl-moe": {
+        "model_type": "gemma4",
+        "text": {**TEXT, "model_type": "gemma4_text", "num_hidden_layers": 2, "layer_types": kinds("sf"), "num_key_value_heads": 2,
+                 "attention_k_eq_v": True, "num_global_key_value_heads": 2, "enable_moe_block": True, "num_experts": 5, "top_k_experts": 2,
+                 "moe_intermediate_size": 12, "hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision"},
+        "vision": {**TOWER, "model_type": "gemma4_vision", "num_hidden_layers": 1, "standardize": True, "use_clipped_linears": False},
     },
     "gemma4-vl-edge": {
         "model_type": "gemma4",
@@ -219,6 +228,18 @@ def prompts(shots, seed):
     return [prompt(5, "exact", 9), prompt(7, "resized", 4), prompt(3, "wide", 2, "exact", 30), prompt(40)]
 
 
+def watch_routing(model, spec):
+    """→ (list that is filled with each row's routing margin, hooks); see gemma.py."""
+    margins, count = [], spec["text"].get("top_k_experts")
+
+    def margin(_module, _inputs, out):
+        best = out[0].reshape(-1, out[0].shape[-1]).topk(count + 1).values
+        margins.extend((best[:, -2] - best[:, -1]).tolist())
+
+    layers = model.model.language_model.layers if count else []
+    return margins, [layer.router.register_forward_hook(margin) for layer in layers]
+
+
 def answer(model, ids, names, shots):
     """→ (ids, margins, logits of the last prompt row)."""
     import torch
@@ -262,7 +283,12 @@ def make_gemma_vision(dump, provenance, versions):
             load(model, stored)
             cases = []
             for ids, names in prompts(shots, seed):
+                routing, hooks = watch_routing(model, spec)
                 greedy, margins, logits = answer(model, ids, names, shots)
+                for hook in hooks:
+                    hook.remove()
+                if min(routing, default=1.0) < LEAST_ROUTING_MARGIN:
+                    break
                 if min(margins) < LEAST_MARGIN or len(set(greedy)) < LEAST_DISTINCT or set(greedy) & MARKS:
                     break
                 cases.append({"prompt": ids, "images": names, "logits": row(logits), "greedy": greedy,

@@ -1,5 +1,5 @@
-//! Gemma 4 with pictures against transformers: a tower that standardizes, one that clamps, and the
-//! model without a tower. Values and provenance: `golden/gemma_vision.py`.
+//! Gemma 4 with images against transformers: a tower that standardizes, also with experts, one that
+//! clamps, and the model without a tower. Values and provenance: `golden/gemma_vision.py`.
 
 use half::bf16;
 use paceline_models::testing::bounds::{allowed, assert_within, is_half, largest};
@@ -13,6 +13,7 @@ use crate::scene::{Case, Golden, Scene, floats, folder, load, load_dir, worst};
 use crate::{known, sequence};
 
 const TOWER: &str = "gemma4-vl-tiny";
+const EXPERTS: &str = "gemma4-vl-moe";
 const EDGE: &str = "gemma4-vl-edge";
 const UNIFIED: &str = "gemma4-unified-tiny";
 /// Places of the bounds of rows of images and of logits.
@@ -73,7 +74,7 @@ fn check_golden(name: &str) {
 
 #[test]
 fn rows_of_images_equal_the_reference() {
-    for name in [TOWER, EDGE, UNIFIED] {
+    for name in [TOWER, EXPERTS, EDGE, UNIFIED] {
         let (model, golden) = load(name);
         let tower = model.vision().expect("it sees");
         for shot in &golden.images {
@@ -93,6 +94,11 @@ fn rows_of_images_equal_the_reference() {
 #[test]
 fn answers_to_images_equal_the_reference() {
     check_golden(TOWER);
+}
+
+#[test]
+fn answers_of_experts_to_images_equal_the_reference() {
+    check_golden(EXPERTS);
 }
 
 #[test]

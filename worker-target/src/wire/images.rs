@@ -183,6 +183,11 @@ fn patches(grid: PatchGrid, bytes: u64, vision: &VisionInfo) -> Result<u32, Size
         what: format!("expected sizes a prompt has room for, found {rows} x {columns} patches"),
     };
     let patches = rows.checked_mul(columns).ok_or_else(too_large)?;
+    let of_prompt = patches / vision.merge.pow(2);
+    if let Some(most) = vision.most_rows.filter(|most| of_prompt > *most) {
+        let what = format!("expected at most {most} rows of the prompt, found {of_prompt}");
+        return Err(SizeFault { field: "rows", what });
+    }
     let expected = u64::from(patches)
         .checked_mul(u64::from(vision.patch).pow(2) * 3)
         .filter(|bytes| isize::try_from(*bytes).is_ok())
@@ -287,6 +292,17 @@ mod tests {
         );
         let none = checked(&[], &prompt[..2], "", Some(&vision())).expect("none are needed");
         assert_eq!(none, CheckedImages::default());
+    }
+
+    #[test]
+    fn an_image_of_more_rows_than_a_pass_holds_is_refused() {
+        let of_most = |most_rows| VisionInfo { most_rows: Some(most_rows), ..vision() };
+        let prompt = prompt(20, &[(2, 8)]);
+        assert!(checked(&[image(2)], &prompt, "", Some(&of_most(6))).is_ok());
+        let status = checked(&[image(2)], &prompt, "", Some(&of_most(5))).expect_err("refused");
+        assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
+        let expected = "expected at most 5 rows of the prompt, found 6";
+        assert!(status.message().contains(expected), "{}", status.message());
     }
 
     #[test]

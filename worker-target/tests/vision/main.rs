@@ -4,6 +4,7 @@
 
 #[cfg(any(debug_assertions, feature = "test-graph"))]
 mod graphs;
+mod gemma;
 mod hybrid;
 mod requests;
 #[path = "../stage/mod.rs"]

@@ -22,12 +22,33 @@ pub struct VisionModel {
     name: &'static str,
     /// Numbers of a hidden row.
     pub hidden: u32,
+    /// Id of an image's rows.
+    image: u32,
+    /// Patches of a side that become one row.
+    merge: u32,
+    /// What a byte becomes: `byte · scale + bias`.
+    scale: f32,
+    bias: f32,
 }
 
 /// All of its layers attend.
-pub const ATTENDING: VisionModel = VisionModel { name: "qwen3-vl-tiny", hidden: 40 };
+pub const ATTENDING: VisionModel = qwen("qwen3-vl-tiny", 40);
 /// Two of its three layers have states.
-pub const HYBRID: VisionModel = VisionModel { name: "qwen3_5-vl-tiny", hidden: 32 };
+pub const HYBRID: VisionModel = qwen("qwen3_5-vl-tiny", 32);
+/// Rows of an image attend to one another in layers with windows.
+pub const WINDOWED: VisionModel = gemma("gemma4-vl-tiny");
+/// As [`WINDOWED`], without a tower.
+pub const UNIFIED: VisionModel = gemma("gemma4-unified-tiny");
+/// Layers have windows, and rows of an image attend as text does.
+pub const EDGE: VisionModel = gemma("gemma4-vl-edge");
+
+const fn qwen(name: &'static str, hidden: u32) -> VisionModel {
+    VisionModel { name, hidden, image: IMAGE, merge: MERGE, scale: 2.0 / 255.0, bias: -1.0 }
+}
+
+const fn gemma(name: &'static str) -> VisionModel {
+    VisionModel { name, hidden: 36, image: 121, merge: 3, scale: 1.0 / 255.0, bias: 0.0 }
+}
 
 impl VisionModel {
     pub fn dir(self) -> PathBuf {
@@ -58,7 +79,11 @@ impl TestImage {
     }
 
     pub fn announced(&self, first: usize) -> AnnouncedImage {
-        let (scale, bias) = ([2.0_f32 / 255.0; 3], [-1.0_f32; 3]);
+        self.announced_to(ATTENDING, first)
+    }
+
+    fn announced_to(&self, model: VisionModel, first: usize) -> AnnouncedImage {
+        let (scale, bias) = ([model.scale; 3], [model.bias; 3]);
         let mut digest = Sha256::new();
         [self.rows, self.columns].iter().for_each(|size| digest.update(size.to_le_bytes()));
         scale.iter().chain(&bias).for_each(|number| digest.update(number.to_le_bytes()));
@@ -179,10 +204,10 @@ pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
         let images: Vec<TestImage> = case.images.iter().map(image).collect();
         let (mut announced, mut behind) = (vec![], 0);
         for image in &images {
-            let first =
-                behind + case.prompt[behind..].iter().position(|id| *id == IMAGE).expect("a place");
-            announced.push(image.announced(first));
-            behind = first + image.places();
+            let is_place = |id: &u32| *id == model.image;
+            let first = behind + case.prompt[behind..].iter().position(is_place).expect("a place");
+            announced.push(image.announced_to(model, first));
+            behind = first + (image.rows * image.columns / model.merge.pow(2)) as usize;
         }
         let generation = Generation {
             images: announced,
