@@ -99,6 +99,26 @@ fn what_a_drafter_takes_is_planned_as_it_is_quantized() {
     }
 }
 
+#[test]
+fn drafters_of_gemma_4_take_what_was_planned() {
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    // Their rows are too short to be quantized, and are loaded as floats whatever is asked for.
+    for (drafter, target) in [
+        ("dspark-gemma4", "gemma4-draft-target"),
+        ("assistant-dense", "gemma4-draft-target"),
+        ("assistant-edge", "gemma4-draft-edge"),
+    ] {
+        for quantize in [Quantize::None, Quantize::Q8] {
+            let (dir, target) = (golden(drafter), golden(target));
+            let plan = plan_draft(&dir, "auto", Some(&target), quantize).expect("a plan");
+            let bytes = plan.storage.memory_bytes() as f64;
+            let held = held(&dir, "auto", Some(&target), quantize) as f64;
+            let message = format!("{drafter}, {quantize:?}: planned {bytes}, held {held}");
+            assert!((held - bytes).abs() <= 0.05 * bytes + ROUNDING_BYTES, "{message}");
+        }
+    }
+}
+
 /// These tests once more in MLX's graph, and in that of a GPU (`paceline_models::testing`).
 #[cfg(any(debug_assertions, feature = "test-graph"))]
 mod graphs {

@@ -268,13 +268,13 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
         context_length: info.context as u32,
         max_sessions: config.target.max_sequences,
     };
-    let feature_layers = feature_layers(config, info.n_layers);
+    let feature_layers = feature_layers(config, info);
     Drafting::new(hello, feature_layers, config.kv.hidden_window as usize)
 }
 
 /// The layers whose hidden states the first drafter of `drafter.model` reads that may fit a target
-/// of `n_layers` layers. If another drafter is linked, the target follows the layers of that one.
-fn feature_layers(config: &Config, n_layers: usize) -> Vec<usize> {
+/// of this description. If another drafter is linked, the target follows the layers of that one.
+fn feature_layers(config: &Config, info: &TargetInfo) -> Vec<usize> {
     for choice in config.drafter_choices() {
         let DrafterFiles { dir, kind } = match config.drafter_files(&choice) {
             Ok(Some(files)) => files,
@@ -282,8 +282,8 @@ fn feature_layers(config: &Config, n_layers: usize) -> Vec<usize> {
             // Its worker reports the same error.
             Err(_) => continue,
         };
-        match draft::feature_layers(&dir, &kind) {
-            Ok(layers) if layers.iter().all(|layer| *layer < n_layers) => return layers,
+        match draft::feature_layers(&dir, &kind, Some(&info.path)) {
+            Ok(layers) if layers.iter().all(|layer| *layer < info.n_layers) => return layers,
             // Its handshake is refused with the reason.
             Ok(_) => {}
             // The drafter's own worker reports the same error to its supervisor.

@@ -1,5 +1,5 @@
-//! Parts of a drafter's target that the drafter computes with: the output head, or both ends, which
-//! are the embedding, the final norm and the head. A kind that chooses its drafts one after another
+//! Parts of a drafter's target that the drafter computes with: the output head; both ends, which are
+//! the embedding, the final norm and the head; or what computes keys and values of two layers. A kind that chooses its drafts one after another
 //! computes logits itself; its publishers leave these parts out, because the target's checkpoint has
 //! them.
 
@@ -14,7 +14,7 @@ use crate::layers::{Embedding, Linear, NormWeight, RmsNorm};
 use crate::load::{
     ConfigJson, Layout, LoadError, Packing, StoragePlan, TensorFiles, WeightForms, Weights,
 };
-use crate::target;
+use crate::target::{self, AssistedLayers, AssistedTarget};
 
 /// Where the families that are served keep their parts.
 const LAYOUTS: [Layout; 3] = [Layout::TEXT, Layout::WITH_VISION[0], Layout::WITH_VISION[1]];
@@ -28,6 +28,8 @@ pub(super) enum Borrows {
     Head,
     /// The embedding, the final norm and the output head of a Qwen3.5.
     Ends,
+    /// The embedding and the final norm of a Gemma 4, and the weights of two layers' keys and values.
+    KeysAndValues,
 }
 
 /// Parts of a target, as far as a drafter borrows them.
@@ -36,6 +38,7 @@ pub(super) struct BorrowedParts {
     /// `[rows, hidden]` → `[rows, vocab]`.
     pub(super) head: Option<Linear>,
     pub(super) ends: Option<TargetEnds>,
+    pub(super) assisted: Option<AssistedTarget>,
 }
 
 /// Both ends of a target. Field names are the checkpoint's tensor names.
@@ -82,6 +85,8 @@ pub(super) struct FoundParts {
     files: TensorFiles,
     forms: WeightForms,
     parts: Borrows,
+    /// Name of the text model in the checkpoint.
+    text: &'static str,
     /// Names of the modules in the checkpoint.
     embedding: String,
     norm: String,
@@ -109,6 +114,9 @@ impl FoundParts {
             Borrows::Nothing => return Ok(None),
             Borrows::Head => (Borrows::Head, "its target's output head"),
             Borrows::Ends => (Borrows::Ends, "its target's embedding, final norm and output head"),
+            Borrows::KeysAndValues => {
+                (Borrows::KeysAndValues, "its target's embedding, final norm, keys and values")
+            }
         };
         let missing = || {
             let what = format!(
@@ -140,15 +148,21 @@ impl FoundParts {
         let (embedding, norm) = (embedding(layout), format!("{}.norm", layout.text));
         let head = (!is_tied).then(|| layout.head.to_owned());
         let last = head.as_deref().unwrap_or(&embedding);
-        if !files.has(&weight(last)) {
+        if parts != Borrows::KeysAndValues && !files.has(&weight(last)) {
             return Err(LoadError::Missing { name: weight(last) });
         }
         let norms = match parts {
             Borrows::Ends => target::stored_norms(&files)?,
-            Borrows::Nothing | Borrows::Head => NormWeight::Whole,
+            Borrows::Nothing | Borrows::Head | Borrows::KeysAndValues => NormWeight::Whole,
         };
         match parts {
             Borrows::Ends => files.keep_modules(&[&embedding, &norm, last]),
+            Borrows::KeysAndValues => {
+                let mut modules = AssistedLayers::of(&config)?.modules(layout.text);
+                modules.extend([embedding.clone(), norm.clone()]);
+                let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
+                files.keep_modules(&modules);
+            }
             _ => files.keep_modules(&[last]),
         }
         let (forms, rms_norm_eps) = (forms(&config)?, config.optional("rms_norm_eps")?);
@@ -159,6 +173,7 @@ impl FoundParts {
             files,
             forms,
             parts,
+            text: layout.text,
             embedding,
             norm,
             head,
@@ -215,6 +230,9 @@ impl FoundParts {
                 }
             };
             parts.ends = Some(TargetEnds { embed_tokens, norm, lm_head, rows });
+        } else if self.parts == Borrows::KeysAndValues {
+            let assisted = AssistedTarget::load(&mut weights, &self.config, self.text)?;
+            parts.assisted = Some(assisted);
         } else {
             let name = self.head.unwrap_or(self.embedding);
             parts.head = Some(Linear::load(&mut weights, &name, vocab, hidden, false)?);

@@ -17,9 +17,11 @@
 //! [`BlockRequest`], ids and log probabilities cross the link, and the target verifies ids. A kind
 //! that reads one token and one hidden state a row implements `NextTokenModel` (`next_token.rs`). A
 //! kind that computes with parts of its target declares them, and gets them loaded from the target's
-//! checkpoint (`borrowed.rs`). A kind whose weights lie in a larger checkpoint, such as its target's,
+//! checkpoint (`borrowed.rs`). A kind whose feature layers depend on its target's config.json names
+//! them from there (`of_target`). A kind whose weights lie in a larger checkpoint, such as its target's,
 //! names those that are its own (`own_tensors`).
 
+mod assistant;
 mod block_diffusion;
 mod borrowed;
 mod chain;
@@ -27,6 +29,7 @@ mod dflash;
 mod dflash2;
 mod dspark;
 mod eagle3;
+mod last_rows;
 mod model;
 mod mtp;
 mod next_token;
@@ -51,6 +54,10 @@ use crate::load::{
 use crate::sample::RowRule;
 use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
+use crate::target::AssistedTarget;
+
+/// [`Kind::of_target`].
+type OfTarget = fn(&mut DraftInfo, &ConfigJson) -> Result<(), LoadError>;
 
 /// A kind of drafter.
 struct Kind {
@@ -61,6 +68,8 @@ struct Kind {
     /// Inputs and proposals of a drafter with this config, directory and bytes of weights. Checks
     /// the whole config.
     info: fn(&ConfigJson, &Path, u64) -> Result<DraftInfo, LoadError>,
+    /// Adds what its target's config.json decides; `None`: nothing.
+    of_target: Option<OfTarget>,
     /// Forgets the tensors of the drafter's directory that are not its own, and tells how its norms
     /// are stored.
     own_tensors: fn(&mut TensorFiles, &Path) -> Result<NormWeight, LoadError>,
@@ -73,8 +82,15 @@ struct Kind {
 
 /// All kinds; the first whose config it is. A checkpoint of no known kind is read as the last one,
 /// whose errors name what it expects.
-const KINDS: [Kind; 6] =
-    [dflash2::KIND, dspark::KIND, eagle3::KIND, mtp::KIND, model::KIND, dflash::KIND];
+const KINDS: [Kind; 7] = [
+    dflash2::KIND,
+    dspark::KIND,
+    eagle3::KIND,
+    assistant::KIND,
+    mtp::KIND,
+    model::KIND,
+    dflash::KIND,
+];
 
 /// [`Kind::own_tensors`] of a kind that has its directory for itself.
 fn all_tensors(_: &mut TensorFiles, _: &Path) -> Result<NormWeight, LoadError> {
@@ -100,6 +116,32 @@ impl Kind {
         }
         Ok(&KINDS[KINDS.len() - 1])
     }
+
+    /// Description of a drafter with this config in `dir`, whose target is in the directory
+    /// `target`. Checks the whole config.
+    ///
+    /// # Errors
+    /// No target is given to a kind that depends on it, or a config is not served.
+    fn describe(
+        &self,
+        config: &ConfigJson,
+        dir: &Path,
+        target: Option<&Path>,
+    ) -> Result<DraftInfo, LoadError> {
+        let mut info = (self.info)(config, dir, 0)?;
+        if let Some(of_target) = self.of_target {
+            let missing = || {
+                let what = format!(
+                    "expected the target's directory, found none: a drafter of kind {} reads \
+                     layers that the target's config.json decides; set target.model",
+                    self.name
+                );
+                LoadError::Config { key: "target.model".into(), what }
+            };
+            of_target(&mut info, &ConfigJson::read(target.ok_or_else(missing)?)?)?;
+        }
+        Ok(info)
+    }
 }
 
 /// Value of `drafter.kind` with which the checkpoint's config decides.
@@ -120,6 +162,8 @@ struct DrafterFiles<'a> {
     head: Option<Linear>,
     /// Both ends of the target, for a kind that borrows them.
     ends: Option<TargetEnds>,
+    /// What computes keys and values of the target, for a kind that borrows it.
+    assisted: Option<AssistedTarget>,
 }
 
 /// Bits of a drafter's weights (`drafter.quantize`). They change what is proposed, never what a
@@ -475,7 +519,7 @@ pub fn load_draft(
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     // The config is checked before weights are opened.
-    let info = (kind.info)(&config, dir, 0)?;
+    let info = kind.describe(&config, dir, target)?;
     let mut checkpoint = TensorFiles::open(dir)?;
     let norms = (kind.own_tensors)(&mut checkpoint, dir)?;
     let found = FoundParts::of(kind, &checkpoint, target, &info)?;
@@ -485,11 +529,12 @@ pub fn load_draft(
     progress(0, weight_bytes);
     let mut report_borrowed = |read| progress(read, weight_bytes);
     let load = |found: FoundParts| found.load(options, &mut report_borrowed);
-    let BorrowedParts { head, ends } = found.map(load).transpose()?.unwrap_or_default();
+    let BorrowedParts { head, ends, assisted } = found.map(load).transpose()?.unwrap_or_default();
     let mut report = |read| progress(borrowed_bytes + read, weight_bytes);
     let (config, weights) = (&config, Weights::new(checkpoint, forms, &mut report));
     let quantize = options.quantize;
-    let files = DrafterFiles { dir, config, weights, norms, weight_bytes, quantize, head, ends };
+    let files =
+        DrafterFiles { dir, config, weights, norms, weight_bytes, quantize, head, ends, assisted };
     (kind.load)(files)
 }
 
@@ -515,7 +560,7 @@ pub fn plan_draft(
 ) -> Result<DraftPlan, LoadError> {
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
-    let mut info = (kind.info)(&config, dir, 0)?;
+    let mut info = kind.describe(&config, dir, target)?;
     let mut checkpoint = TensorFiles::open(dir)?;
     (kind.own_tensors)(&mut checkpoint, dir)?;
     info.weight_bytes = checkpoint.total_bytes();
@@ -538,12 +583,16 @@ fn forms(config: &ConfigJson) -> Result<WeightForms, LoadError> {
     })
 }
 
-/// Target layers whose hidden states the drafter in `dir` reads, from its config.json alone: the
-/// target needs them before the drafter runs. `kind` as in [`load_draft`].
+/// Target layers whose hidden states the drafter in `dir` reads, from its config.json and that of its
+/// target: the target needs them before the drafter runs. `kind` and `target` as in [`load_draft`].
 ///
 /// # Errors
 /// As [`load_draft`] for what concerns the config.
-pub fn feature_layers(dir: &Path, kind: &str) -> Result<Vec<usize>, LoadError> {
+pub fn feature_layers(
+    dir: &Path,
+    kind: &str,
+    target: Option<&Path>,
+) -> Result<Vec<usize>, LoadError> {
     let config = ConfigJson::read(dir)?;
-    Ok((Kind::of(&config, kind)?.info)(&config, dir, 0)?.feature_layers)
+    Ok(Kind::of(&config, kind)?.describe(&config, dir, target)?.feature_layers)
 }

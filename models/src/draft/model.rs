@@ -37,6 +37,7 @@ const BLOCK: i32 = 16;
 pub(super) const KIND: Kind = Kind {
     name: "model",
     is_config_of: is_model,
+    of_target: None,
     own_tensors: all_tensors,
     borrows: |_| Borrows::Nothing,
     info,

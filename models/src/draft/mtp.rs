@@ -45,6 +45,7 @@ pub(super) const KIND: Kind = Kind {
     name: "mtp",
     is_config_of: is_mtp,
     info,
+    of_target: None,
     own_tensors,
     borrows: |_| Borrows::Ends,
     floats: &[],

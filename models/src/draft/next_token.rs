@@ -13,18 +13,16 @@
 //! that row was read in an earlier call without a block, the drafter has kept the row's input and
 //! computes it once more.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-
 use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 
 use super::chain::{ChainRows, Chains};
+use super::last_rows::LastRows;
 use super::{DraftBatch, DraftFacts, Drafter, Proposal, lengths};
 use crate::error::{ModelError, Result};
 use crate::kv::KvStore;
 use crate::layers::{Rope, RopeTables};
-use crate::segment::{QuerySegments, Segment, SequenceId};
+use crate::segment::{QuerySegments, Segment};
 
 /// The arithmetic of such a drafter. One set of weights, which remembers no session.
 pub(super) trait NextTokenModel {
@@ -91,11 +89,7 @@ struct ContextRows {
 impl ContextRows {
     /// Of each part its context, and of a block without context the last row of its session again,
     /// if it is among `kept`.
-    fn new(
-        batch: &DraftBatch,
-        starts: &[i32],
-        kept: &HashMap<SequenceId, LastRow>,
-    ) -> Result<Self> {
+    fn new(batch: &DraftBatch, starts: &[i32], kept: &LastRows) -> Result<Self> {
         let mut made = Self::default();
         let mut from = 0;
         for (part, start) in batch.parts.iter().zip(starts) {
@@ -108,7 +102,7 @@ impl ContextRows {
             let next_id = next_id.ok_or_else(missing)?;
             let queries = i32::from(part.block.is_some());
             let to = from + part.context;
-            let last = kept.get(&part.sequence).filter(|last| last.length == *start);
+            let last = kept.of(part.sequence, *start);
             let segment =
                 |start, length| Segment { sequence: part.sequence, start, length, drafted: 0 };
             if part.context > 0 {
@@ -124,7 +118,7 @@ impl ContextRows {
                 made.places.segments.push(segment(start - 1, 1));
                 let source = batch.ids.len() as i32 + made.again.len() as i32;
                 made.queries.push(ContextRow { next_id, position: part.position - 1, source });
-                made.again.push(last.hidden.clone());
+                made.again.push(last);
             } else {
                 made.begins.push(false);
                 continue;
@@ -156,25 +150,15 @@ impl ContextRows {
     }
 }
 
-/// Input of a session's last row, which was read without a block.
-struct LastRow {
-    /// Rows of the session, this one included.
-    length: i32,
-    /// Hidden states of the target `[1, features]`.
-    hidden: Array,
-}
-
 /// A loaded drafter of this form.
 pub(super) struct NextToken<M> {
     model: M,
-    /// At most one for each sequence of the store, which has no place for inputs. A copied sequence,
-    /// such as a retained context, has none: its first block without context gets no draft.
-    last_rows: RefCell<HashMap<SequenceId, LastRow>>,
+    last_rows: LastRows,
 }
 
 impl<M: NextTokenModel> NextToken<M> {
     pub(super) fn new(model: M) -> Self {
-        Self { model, last_rows: RefCell::default() }
+        Self { model, last_rows: LastRows::default() }
     }
 
     fn vocab(&self) -> u32 {
@@ -241,7 +225,7 @@ impl<M: NextTokenModel> NextToken<M> {
         starts: &[i32],
         kv: &mut KvStore,
     ) -> Result<Option<Proposal>> {
-        let context = ContextRows::new(batch, starts, &self.last_rows.borrow())?;
+        let context = ContextRows::new(batch, starts, &self.last_rows)?;
         let output = self.read(&context, batch.hidden_states.as_ref(), kv)?;
         let mut chains = Chains::new(&batch.parts, self.vocab(), |at| context.begins[at]);
         if let Some(mut output) = output {
@@ -253,26 +237,6 @@ impl<M: NextTokenModel> NextToken<M> {
         }
         let any = batch.parts.iter().any(|part| part.block.is_some());
         if any { Ok(Some(Proposal::Tokens(chains.finish(&[])?))) } else { Ok(None) }
-    }
-
-    /// Keeps the input of the last rows that were read without a block, and forgets those of
-    /// sessions that have other rows now.
-    fn keep_last_rows(&self, batch: &DraftBatch, kv: &KvStore) -> Result<()> {
-        let mut kept = self.last_rows.borrow_mut();
-        kept.retain(|sequence, last| kv.length(*sequence) == Some(last.length));
-        let Some(states) = &batch.hidden_states else { return Ok(()) };
-        let mut end = 0;
-        for part in &batch.parts {
-            end += part.context;
-            let length = kv.length(part.sequence).filter(|_| part.context > 0);
-            if let (Some(length), None) = (length, part.block) {
-                // A gather copies: a slice would keep the hidden states of all rows.
-                let hidden = states.take_axis(Array::from_slice(&[end - 1], &[1]), 0)?;
-                hidden.eval()?;
-                kept.insert(part.sequence, LastRow { length, hidden });
-            }
-        }
-        Ok(())
     }
 }
 
@@ -290,7 +254,7 @@ impl<M: NextTokenModel> Drafter for NextToken<M> {
             kv.commit(part.sequence, start + if drafted.is_ok() { part.context } else { 0 })?;
         }
         let drafted = drafted?;
-        self.keep_last_rows(batch, kv)?;
+        self.last_rows.keep(batch, kv)?;
         Ok(drafted)
     }
 }

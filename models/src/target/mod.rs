@@ -49,6 +49,7 @@ use crate::vision::Vision;
 use decoder::Decoder;
 
 pub(crate) use decoder::TargetFiles;
+pub(crate) use gemma4::{AssistedLayers, AssistedTarget};
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
 pub(crate) use qwen3_5_block::{HybridBlock, check_hybrid, hybrid_sizes, is_hybrid};
 pub(crate) use stored_norms::stored_norms;

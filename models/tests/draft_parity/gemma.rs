@@ -67,7 +67,10 @@ fn a_drafter_of_gemma_4_reads_six_layers_and_shares_the_cap_of_its_target() {
     assert_eq!((info.kind.as_str(), info.logit_softcap), ("dflash", Some(9.0)));
     assert_eq!(info.feature_layers, [0, 1, 2, 3, 5, 6]);
     assert_eq!((info.hidden, info.vocab, info.target_layers), (32, Some(56), Some(7)));
-    assert_eq!(draft::feature_layers(&golden(DFLASH), "auto").expect("read"), info.feature_layers);
+    assert_eq!(
+        draft::feature_layers(&golden(DFLASH), "auto", None).expect("read"),
+        info.feature_layers
+    );
     let forms = Pair::golden(DFLASH).drafter.kv_layers();
     let windows: Vec<_> = forms.iter().map(|form| form.growing().expect("grows").window).collect();
     assert_eq!(windows, [Some(11), Some(11), None]);

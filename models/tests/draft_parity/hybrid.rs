@@ -45,7 +45,11 @@ fn drafters_of_a_hybrid_target_read_its_layers_and_borrow_its_head() {
             (64, Some(56), Some(2)),
             "{name}"
         );
-        assert_eq!(draft::feature_layers(&golden(name), "auto").expect("read"), layers, "{name}");
+        assert_eq!(
+            draft::feature_layers(&golden(name), "auto", None).expect("read"),
+            layers,
+            "{name}"
+        );
         let own = std::fs::read(golden(name).join("model.safetensors")).expect("read");
         let own = SafeTensors::deserialize(&own).expect("a safetensors file");
         let own: usize = own.iter().map(|(_, tensor)| tensor.data().len()).sum();

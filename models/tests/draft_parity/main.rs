@@ -3,6 +3,7 @@
 //! began. Values and provenance: `golden/`, remade by its draft.py, draft_tokens.py, chains.py, mtp.py
 //! and hybrid_draft.py.
 
+mod assistant;
 mod chains;
 mod eagle3;
 mod gemma;
@@ -340,16 +341,20 @@ fn every_tensor_is_used_and_none_is_missing() {
         .expect("refused")
         .to_string();
     assert!(error.contains("does not use, the first is layers.1."), "{error}");
-    assert_eq!(draft::feature_layers(&golden("dflash-sliding"), "auto").expect("read"), [2, 0, 1]);
+    assert_eq!(
+        draft::feature_layers(&golden("dflash-sliding"), "auto", None).expect("read"),
+        [2, 0, 1]
+    );
     assert!(
-        draft::feature_layers(&golden("dflash-target"), "dflash").is_err(),
+        draft::feature_layers(&golden("dflash-target"), "dflash", None).is_err(),
         "a target is no DFlash drafter"
     );
     assert_eq!(
-        draft::feature_layers(&golden("dflash-sliding"), "dflash").expect("read"),
+        draft::feature_layers(&golden("dflash-sliding"), "dflash", None).expect("read"),
         [2, 0, 1]
     );
-    let error = draft::feature_layers(&golden("dflash-sliding"), "medusa").expect_err("unknown");
+    let error =
+        draft::feature_layers(&golden("dflash-sliding"), "medusa", None).expect_err("unknown");
     assert!(error.to_string().contains("drafter.kind"), "{error}");
 }
 

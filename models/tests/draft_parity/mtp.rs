@@ -97,7 +97,7 @@ fn a_head_reads_its_own_tensors_and_both_ends_of_its_target() {
         let around = bytes(target, &|tensor| ends.iter().any(|end| tensor.ends_with(end)));
         assert_eq!(info.weight_bytes, (head + around) as u64, "{name}");
         assert_eq!(plan.storage.disk_bytes(), info.weight_bytes, "{name}");
-        assert_eq!(draft::feature_layers(&golden(name), "auto").expect("read"), [1]);
+        assert_eq!(draft::feature_layers(&golden(name), "auto", None).expect("read"), [1]);
     }
 }
 

@@ -219,7 +219,8 @@ impl Pair {
     /// As [`Pair::draft_rows`], for a drafter that returns ids: the embeddings are those that the
     /// parts' blocks need.
     pub fn draft_tokens(&mut self, parts: &[DraftPart], states: &[Array]) -> Vec<TokenDraft> {
-        let blocks = parts.iter().filter_map(|part| part.block);
+        let reads = self.drafter.info().embeddings;
+        let blocks = parts.iter().filter_map(|part| part.block.filter(|_| reads));
         let blocks: Vec<Array> =
             blocks.map(|block| self.block(block.bonus_id, block.rows)).collect();
         let joined = |arrays: &[Array]| {

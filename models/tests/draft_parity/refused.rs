@@ -155,15 +155,16 @@ fn kinds_are_told_apart_by_their_configs() {
         let found =
             plan_draft(&golden(name), "auto", Some(&target), Quantize::None).expect("a plan").info;
         assert_eq!((found.kind.as_str(), found.logit_softcap), (kind, None));
-        assert!(draft::feature_layers(&golden(name), kind).is_ok());
+        assert!(draft::feature_layers(&golden(name), kind, None).is_ok());
         for other in ["dflash", "dflash2", "dspark"].into_iter().filter(|other| *other != kind) {
-            let error = draft::feature_layers(&golden(name), other).expect_err("another kind");
+            let error =
+                draft::feature_layers(&golden(name), other, None).expect_err("another kind");
             let error = paceline_vocabulary::chain(&error);
             assert!(error.contains("auto") || error.contains("drafter.kind"), "{error}");
         }
     }
     assert_eq!(
-        draft::feature_layers(&golden("dspark-speculators"), "auto").expect("read"),
+        draft::feature_layers(&golden("dspark-speculators"), "auto", None).expect("read"),
         [0, 2],
         "stored one higher"
     );

@@ -3,9 +3,9 @@
 Run by `make golden`, or by hand from the repository root:
 
     python models/tests/golden/make.py [tiny] [families] [gemma] [hybrid] [quantized] [demo] [sampling] [vision] [hybrid_vision] [draft] [draft_tokens]
-        [chains] [mtp] [hybrid_draft] [gemma_draft]
+        [chains] [mtp] [hybrid_draft] [gemma_draft] [assistant]
 
-Without a name: all but the last six, which need the packages that their files name.
+Without a name: all but the last seven, which need the packages that their files name.
 Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
 ones in mlx-lm (quantized.py), in float32, one sequence at a time; the sampling vectors are computed here
 by numpy in float64 from the contract's text. Each file carries its provenance; made again with the same versions on the same
@@ -660,10 +660,17 @@ def make_gemma_draft():
     gemma_draft.make_gemma_draft()
 
 
+def make_assistant():
+    # As make_draft.
+    import assistant
+
+    assistant.make_assistant()
+
+
 if __name__ == "__main__":
     parts = {"tiny": make_tiny, "families": make_families, "gemma": make_gemma, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
              "vision": make_vision, "hybrid_vision": make_hybrid_vision, "gemma_vision": make_gemma_vision, "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp,
-             "hybrid_draft": make_hybrid_draft, "gemma_draft": make_gemma_draft}
-    apart = ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft", "gemma_draft")
+             "hybrid_draft": make_hybrid_draft, "gemma_draft": make_gemma_draft, "assistant": make_assistant}
+    apart = ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft", "gemma_draft", "assistant")
     for part in sys.argv[1:] or [part for part in parts if part not in apart]:
         parts[part]()

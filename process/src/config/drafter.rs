@@ -20,8 +20,8 @@ pub enum DrafterStart {
 }
 
 /// Values of `drafter.kind`.
-pub const DRAFTER_KINDS: [&str; 8] =
-    ["auto", "dflash", "dflash2", "dspark", "eagle3", "model", MTP, LOOKUP];
+pub const DRAFTER_KINDS: [&str; 9] =
+    ["auto", "assistant", "dflash", "dflash2", "dspark", "eagle3", "model", MTP, LOOKUP];
 
 /// In `drafter.model` and `drafter.kind`: prompt lookup, a drafter without weights.
 pub const LOOKUP: &str = "lookup";

@@ -40,6 +40,7 @@ pub(super) const KIND: Kind = Kind {
     name: "dflash",
     is_config_of: config::is_dflash,
     info: |config, dir, weight_bytes| Ok(info(&config::read(config)?, dir, weight_bytes)),
+    of_target: None,
     own_tensors: all_tensors,
     borrows: |_| Borrows::Nothing,
     floats: &[],

@@ -33,6 +33,7 @@ pub(super) const KIND: Kind = Kind {
     name: "dflash2",
     is_config_of: config::is_dflash2,
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?.backbone, dir, weight_bytes)),
+    of_target: None,
     own_tensors: all_tensors,
     borrows: |_| Borrows::Head,
     floats: &["predecessor_codebook", "successor_codebook"],

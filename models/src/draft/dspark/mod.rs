@@ -39,6 +39,7 @@ pub(super) const KIND: Kind = Kind {
     name: "dspark",
     is_config_of: config::is_dspark,
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?.backbone, dir, weight_bytes)),
+    of_target: None,
     own_tensors: all_tensors,
     borrows: |files| if has_own_head(files) { Borrows::Nothing } else { Borrows::Head },
     floats: &["markov_w1", "proj", "embed_tokens"],

@@ -69,6 +69,7 @@ pub(super) const KIND: Kind = Kind {
     name: "eagle3",
     is_config_of: Config::is_eagle3,
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?, dir, weight_bytes)),
+    of_target: None,
     own_tensors: all_tensors,
     borrows: |_| Borrows::Nothing,
     floats: &[],

@@ -2,6 +2,7 @@
 //! values, layers that share them, experts beside a dense block, and inputs of each layer by the
 //! row's id. Source: Gemma 4 in transformers.
 
+mod assisted;
 mod attention;
 mod config;
 mod images;
@@ -17,6 +18,7 @@ use crate::kv::LayerKv;
 use crate::layers::{Embedding, RmsNorm};
 use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
 
+pub(crate) use assisted::{AssistedLayers, AssistedTarget};
 pub(super) use config::Config;
 pub(super) use images::whole_image;
 pub(super) use layer::Layer;
