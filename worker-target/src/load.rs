@@ -72,9 +72,7 @@ pub(crate) fn load(
     let WorkerContext { config, progress, pulse, clock, .. } = context;
     let model = load_weights(context)?;
     let info = model.info();
-    let (layers, most_rows) = (model.kv_layers(), model.most_rows());
-    let kv = KvStore::with_most_rows(&layers, model.dtype(), info.context, most_rows)
-        .map_err(StartError::Store)?;
+    let kv = kv_store(model.as_ref()).map_err(StartError::Store)?;
     let usable = platform::available_memory().map(device::usable_memory);
     let whole_budget = kv_budget(config, usable)?;
     if let Some(usable) = usable {
@@ -124,6 +122,12 @@ pub(crate) fn load(
         pulse: pulse.clone(),
         clock: *clock,
     }))
+}
+
+/// The store of a model, empty.
+fn kv_store(model: &dyn Target) -> Result<KvStore, ModelError> {
+    let (layers, context) = (model.kv_layers(), model.info().context);
+    KvStore::with_most_rows(&layers, model.dtype(), context, model.most_rows())
 }
 
 /// Description of the model for the other threads.

@@ -10,6 +10,7 @@
 mod attention;
 mod decoder;
 mod gated_delta;
+mod gemma;
 mod gemma4;
 mod graph;
 mod image_rows;
@@ -265,9 +266,9 @@ impl Family {
     const fn gemma(model_type: &'static str) -> Self {
         Self {
             model_type,
-            load: gemma4::load,
+            load: gemma::load,
             recurrent: |_| Ok(vec![]),
-            kv_heads: gemma4::kv_heads,
+            kv_heads: gemma::kv_heads,
             unserved: GEMMA,
             towers: Towers::IfThere(GEMMA_VL),
             whole_image: gemma4::whole_image,

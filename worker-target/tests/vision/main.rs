@@ -2,9 +2,9 @@
 //! is a pure function of the request (I1): other requests, chunks and the cache change no token. An
 //! image that cannot be used fails its own request and no other (I5).
 
+mod gemma;
 #[cfg(any(debug_assertions, feature = "test-graph"))]
 mod graphs;
-mod gemma;
 mod hybrid;
 mod requests;
 #[path = "../stage/mod.rs"]

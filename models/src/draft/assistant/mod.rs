@@ -142,7 +142,8 @@ impl Layer {
         let q = self.q_proj.forward(&self.input_layernorm.forward(x)?)?;
         let q = self.q_norm.forward(&q.reshape(&[x.dim(0), -1, self.head_dim])?, rope)?;
         let queries = vec![1; segments.len()];
-        let params = AttentionParams { scale: 1.0, queries: Some(&queries), both_ways: false };
+        let params =
+            AttentionParams { scale: 1.0, queries: Some(&queries), ..AttentionParams::default() };
         let mixed = self.o_proj.forward(&kv.attend_shared(self.kind, &q, params, segments)?)?;
         let x = x.add(self.post_attention_layernorm.forward(&mixed)?)?;
         let more = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&x)?)?;

@@ -15,18 +15,18 @@ const MOST_LAYERS: i32 = 1024;
 
 /// Sizes of the attention of one kind of layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AttentionSizes {
-    pub(super) n_heads: i32,
-    pub(super) n_kv: i32,
-    pub(super) head_dim: i32,
+pub(in crate::target) struct AttentionSizes {
+    pub(in crate::target) n_heads: i32,
+    pub(in crate::target) n_kv: i32,
+    pub(in crate::target) head_dim: i32,
     /// Most positions a row attends to, its own included.
-    pub(super) window: Option<i32>,
+    pub(in crate::target) window: Option<i32>,
     /// Whether values are the keys' projections.
-    pub(super) k_eq_v: bool,
+    pub(in crate::target) k_eq_v: bool,
 }
 
 impl AttentionSizes {
-    pub(super) fn growing(&self) -> GrowingKv {
+    pub(in crate::target) fn growing(&self) -> GrowingKv {
         let Self { n_kv, head_dim, window, .. } = *self;
         GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window }
     }
@@ -34,13 +34,13 @@ impl AttentionSizes {
 
 /// A layer of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LayerPlan {
+pub(in crate::target) struct LayerPlan {
     /// Number of its kind, which is that of its rotation.
-    pub(super) kind: usize,
+    pub(in crate::target) kind: usize,
     /// The layer whose keys and values it attends to, if it has none of its own.
-    pub(super) shares: Option<usize>,
+    pub(in crate::target) shares: Option<usize>,
     /// Width inside the feed-forward.
-    pub(super) intermediate: i32,
+    pub(in crate::target) intermediate: i32,
 }
 
 /// The model without towers (12B). Some of its keys have other usual values.
@@ -49,22 +49,22 @@ const UNIFIED: &str = "gemma4_unified";
 /// A checkpoint's config.
 #[derive(Clone, Debug)]
 pub(in crate::target) struct Config {
-    pub(super) hidden: i32,
-    pub(super) vocab: i32,
-    pub(super) context: i32,
-    pub(super) eps: f32,
-    pub(super) tied: bool,
-    pub(super) softcap: Option<f32>,
+    pub(in crate::target) hidden: i32,
+    pub(in crate::target) vocab: i32,
+    pub(in crate::target) context: i32,
+    pub(in crate::target) eps: f32,
+    pub(in crate::target) tied: bool,
+    pub(in crate::target) softcap: Option<f32>,
     /// By the number of the kind.
-    pub(super) attention: [AttentionSizes; 2],
-    pub(super) layers: Vec<LayerPlan>,
-    pub(super) experts: Option<ExpertSizes>,
+    pub(in crate::target) attention: [AttentionSizes; 2],
+    pub(in crate::target) layers: Vec<LayerPlan>,
+    pub(in crate::target) experts: Option<ExpertSizes>,
     /// Width of what each layer gets of a row's id, and rows of that table; `None` without such.
-    pub(super) per_layer: Option<[i32; 2]>,
+    pub(in crate::target) per_layer: Option<[i32; 2]>,
     /// The id whose row of that table the rows of images get.
-    pub(super) pad: Option<u32>,
+    pub(in crate::target) pad: Option<u32>,
     /// Whether rows of an image attend to one another both ways in sliding layers.
-    pub(super) both_ways: bool,
+    pub(in crate::target) both_ways: bool,
 }
 
 impl Config {
@@ -104,7 +104,7 @@ impl Config {
     }
 
     /// The attention of a layer.
-    pub(super) fn attention_of(&self, layer: &LayerPlan) -> AttentionSizes {
+    pub(in crate::target) fn attention_of(&self, layer: &LayerPlan) -> AttentionSizes {
         self.attention[layer.kind]
     }
 
@@ -118,7 +118,7 @@ impl Config {
     }
 
     /// The rotation of each kind.
-    pub(super) fn ropes(&self, config: &ConfigJson) -> Result<Vec<Rope>, LoadError> {
+    pub(in crate::target) fn ropes(&self, config: &ConfigJson) -> Result<Vec<Rope>, LoadError> {
         let rope =
             |kind: usize| Rope::load_kind(config, KINDS[kind], self.attention[kind].head_dim);
         (0..KINDS.len()).map(rope).collect()
@@ -134,7 +134,7 @@ fn expect(config: &ConfigJson, key: &str, usual: &str, expected: &str) -> Result
 }
 
 /// Whether a config is one of [`UNIFIED`], or of its text model.
-pub(super) fn is_unified(config: &ConfigJson) -> Result<bool, LoadError> {
+pub(in crate::target) fn is_unified(config: &ConfigJson) -> Result<bool, LoadError> {
     let model_type: Option<String> = config.optional("model_type")?;
     Ok(model_type.is_some_and(|model_type| model_type.starts_with(UNIFIED)))
 }

@@ -18,7 +18,7 @@ const MOST_ROWS: u32 = 1120;
 ///
 /// # Errors
 /// A key or a tensor is missing or does not fit.
-pub(super) fn load(
+pub(in crate::target) fn load(
     dir: &Path,
     json: &ConfigJson,
     weights: &mut Weights<'_>,

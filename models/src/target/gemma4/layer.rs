@@ -46,7 +46,7 @@ struct PerLayerBlock {
 }
 
 impl Layer {
-    pub(super) fn load(
+    pub(in crate::target) fn load(
         weights: &mut Weights,
         text: &str,
         at: usize,

@@ -1,6 +1,6 @@
 //! Gemma 4: sliding and full layers with heads of other sizes and rotations, keys that are
 //! values, layers that share them, experts beside a dense block, and inputs of each layer by the
-//! row's id. Source: Gemma 4 in transformers.
+//! row's id. The model of these parts: `gemma.rs`. Source: Gemma 4 in transformers.
 
 mod assisted;
 mod attention;
@@ -12,74 +12,14 @@ mod per_layer;
 use half::{bf16, f16};
 use mlx_rs::Dtype;
 
-use super::decoder::{Decoder, DecoderLayer, DecoderParts, TargetFiles};
-use super::image_rows::ImageRows;
-use crate::kv::LayerKv;
-use crate::layers::{Embedding, RmsNorm};
-use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
-
 pub(crate) use assisted::{AssistedLayers, AssistedTarget};
 pub(super) use config::Config;
-pub(super) use images::whole_image;
+pub(super) use images::{load as load_tower, whole_image};
 pub(super) use layer::Layer;
 pub(super) use per_layer::PerLayerInputs;
 
-/// Where checkpoints keep the text model: of transformers with the parts for images and sound, of
-/// mlx, and of transformers alone.
-const LAYOUTS: [Layout; 3] = [Layout::WITH_VISION[0], Layout::WITH_VISION[1], Layout::TEXT];
-
-/// Loads it, in the layout of transformers or of mlx.
-pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
-    let TargetFiles { dir, config: json, mut weights, weight_bytes } = files;
-    let config = Config::read(json)?;
-    let layout = Layout::of(&weights, &LAYOUTS)?;
-    let text = layout.text;
-    let table = format!("{text}.embed_tokens");
-    let dtype = weights.dtype_of(&format!("{table}.weight"));
-    let stored = weights.dtype_in_file(&format!("{table}.weight"));
-    let embed_tokens = Embedding::load(&mut weights, &table, config.vocab, config.hidden)?;
-    let per_layer = PerLayerInputs::load(&mut weights, text, &config)?;
-    let layers = (0..config.layers.len())
-        .map(|at| Layer::load(&mut weights, text, at, &config).map(DecoderLayer::Gemma))
-        .collect::<Result<Vec<_>, _>>()?;
-    let norm = RmsNorm::load(&mut weights, &format!("{text}.norm"), config.hidden, config.eps)?;
-    let tower = images::load(dir, json, &mut weights, layout, &config)?;
-    let parts = DecoderParts {
-        architecture: "gemma4".into(),
-        dtype,
-        vocab: config.vocab,
-        hidden: config.hidden,
-        context: config.context,
-        ropes: config.ropes(json)?,
-        embed_tokens,
-        embedding_factor: rounded((config.hidden as f32).sqrt(), stored),
-        per_layer,
-        kv_layers: config.kv_layers(),
-        layers,
-        norm,
-        softcap: config.softcap,
-        image_rows: ImageRows { both_ways: config.both_ways, pad: config.pad },
-        tower,
-    };
-    Decoder::assemble(dir, weights, weight_bytes, parts, layout, config.tied)
-}
-
-/// Keys and values of the layers that have their own.
-///
-/// # Errors
-/// As [`Config::read`].
-pub(super) fn kv_heads(config: &ConfigJson) -> Result<Option<Vec<KvHeads>>, LoadError> {
-    let layers = Config::read(config)?.kv_layers();
-    let heads = layers.iter().filter_map(LayerKv::growing).map(|layer| KvHeads {
-        n_kv: layer.n_kv,
-        head_dim: layer.key_dim,
-        window: layer.window,
-    });
-    Ok(Some(heads.collect()))
-}
-
 /// A factor in the type in which its table is stored: models are trained with it so.
-fn rounded(factor: f32, stored: Dtype) -> f32 {
+pub(super) fn rounded(factor: f32, stored: Dtype) -> f32 {
     match stored {
         Dtype::Bfloat16 => bf16::from_f32(factor).to_f32(),
         Dtype::Float16 => f16::from_f32(factor).to_f32(),

@@ -18,7 +18,7 @@ pub(in crate::target) struct PerLayerInputs {
 }
 
 impl PerLayerInputs {
-    pub(super) fn load(
+    pub(in crate::target) fn load(
         weights: &mut Weights,
         text: &str,
         config: &Config,
