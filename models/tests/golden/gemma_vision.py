@@ -49,9 +49,9 @@ MODELS = {
         "model_type": "gemma4",
         "text": {**TEXT, "model_type": "gemma4_text", "num_hidden_layers": 4, "layer_types": kinds("sfsf"), "num_key_value_heads": 1,
                  "attention_k_eq_v": False, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 128, "num_kv_shared_layers": 2,
-                 "use_double_wide_mlp": True, "pad_token_id": 7},
-        "vision": {**TOWER, "model_type": "gemma4_vision", "head_dim": 8, "num_attention_heads": 3, "num_key_value_heads": 3,
-                   "standardize": False, "use_clipped_linears": True},
+                 "use_double_wide_mlp": True, "intermediate_size": 16, "pad_token_id": 7},
+        "vision": {**TOWER, "model_type": "gemma4_vision", "head_dim": 8, "intermediate_size": 20, "standardize": False,
+                   "use_clipped_linears": True},
     },
     "gemma4-unified-tiny": {
         "model_type": "gemma4_unified",
