@@ -172,6 +172,7 @@ impl Engine {
             Ok(end) => {
                 let limits = RetentionLimits {
                     row_bytes: self.drafter.row_bytes(),
+                    end_bytes: self.drafter.end_bytes(),
                     total_bytes: self.retain_bytes,
                 };
                 let welcome = self.welcome.clone();

@@ -82,6 +82,10 @@ impl Proposer for Lookup {
         0
     }
 
+    fn end_bytes(&self) -> u64 {
+        0
+    }
+
     fn store_bytes(&self) -> u64 {
         self.sessions.values().map(LookupSession::bytes).sum()
     }

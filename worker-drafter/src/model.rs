@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use paceline_drafter_core::{DraftBlock, SessionWork, Step, StoreCommand};
+use paceline_drafter_core::{DraftBlock, PIECE_ROWS, SessionWork, Step, StoreCommand};
 use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{
-    Array, BlockRequest, DraftBatch, DraftInfo, DraftOptions, DraftPart, Drafter, Dtype, KvRows,
-    KvStore, ModelError, Proposal, SequenceId, TokenDraft, device, load_draft, transfer,
+    Array, BlockRequest, DraftBatch, DraftInfo, DraftOptions, DraftPart, Drafter, Dtype,
+    KeptStates, KvRows, KvStore, ModelError, Proposal, SequenceId, TokenDraft, device, load_draft,
+    transfer,
 };
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::{DraftShape, DraftTokens};
@@ -21,12 +22,19 @@ use crate::proposer::{Proposed, Proposer};
 const WARM_SESSIONS: [i32; 2] = [1, 8];
 const WARM_ROWS: i32 = 64;
 
+/// A retained context.
+struct RetainedRows {
+    rows: KvRows,
+    /// Windows before its end, if layers keep these alone.
+    end: Option<KeptStates>,
+}
+
 /// The drafter's model. Not `Send`: made on the thread that uses it (I8).
 pub(crate) struct Model {
     draft: Box<dyn Drafter>,
     kv: KvStore,
     /// Retained contexts, by the core's number.
-    retained: HashMap<u64, KvRows>,
+    retained: HashMap<u64, RetainedRows>,
     /// Positions of each capacity class, ascending.
     capacities: Vec<i32>,
     element: TensorType,
@@ -107,6 +115,17 @@ impl Model {
         (1..rows).for_each(|_| embeddings.extend_from_slice(mask));
     }
 
+    /// Copies the first `rows` rows of a session.
+    fn retain(&self, session: SequenceId, rows: i32) -> Result<RetainedRows, ModelError> {
+        let mut pieces = self.kv.copy_out(session, 0, rows, 1)?;
+        let copied = pieces.pop();
+        let copied =
+            copied.ok_or_else(|| ModelError::Batch("expected a copy, found none".into()))?;
+        let keeps_ends = self.kv.kept_bytes() > 0;
+        let end = keeps_ends.then(|| self.kv.keep_states(session, rows)).transpose()?;
+        Ok(RetainedRows { rows: copied, end })
+    }
+
     /// Class and slot of a session; after the others of its class if it will get a new slot.
     fn order(&self, work: &SessionWork) -> (usize, usize) {
         let sequence = SequenceId(work.slot);
@@ -131,6 +150,10 @@ impl Proposer for Model {
         self.kv.row_bytes()
     }
 
+    fn end_bytes(&self) -> u64 {
+        self.kv.kept_bytes()
+    }
+
     fn store_bytes(&self) -> u64 {
         self.kv.allocated_bytes()
     }
@@ -147,8 +170,7 @@ impl Proposer for Model {
             match *one {
                 StoreCommand::Free { slot } => self.kv.free(SequenceId(slot)),
                 StoreCommand::Retain { slot, rows, context } => {
-                    let rows = self.kv.copy_out(SequenceId(slot), 0, rows as i32, 1)?;
-                    self.retained.extend(rows.into_iter().map(|rows| (context, rows)));
+                    self.retained.insert(context, self.retain(SequenceId(slot), rows as i32)?);
                 }
                 StoreCommand::Evict { context } => drop(self.retained.remove(&context)),
                 StoreCommand::Restore { context, slot, rows, capacity } => {
@@ -157,7 +179,8 @@ impl Proposer for Model {
                     let from = self.retained.get(&context).ok_or_else(missing)?;
                     self.kv.open(SequenceId(slot))?;
                     let (rows, capacity) = (rows as i32, capacity as i32);
-                    self.kv.copy_in(SequenceId(slot), &[from], None, rows, capacity)?;
+                    let end = from.end.as_ref();
+                    self.kv.copy_in(SequenceId(slot), &[&from.rows], end, rows, capacity)?;
                 }
             }
         }
@@ -228,10 +251,12 @@ impl Proposer for Model {
     }
 }
 
+/// A store whose sessions keep the window alone of layers that have one. A step adds a piece of
+/// context and a block to a session.
 fn new_store(draft: &dyn Drafter) -> Result<KvStore, ModelError> {
-    // Sessions keep all rows: what they retain is copied as rows, and a context arrives whole.
-    let (layers, context) = (draft.kv_layers(), draft.info().context);
-    KvStore::with_most_rows(&layers, draft.dtype(), context, i32::MAX)
+    let (layers, info) = (draft.kv_layers(), draft.info());
+    let most_rows = PIECE_ROWS as i32 + info.block;
+    KvStore::with_most_rows(&layers, draft.dtype(), info.context, most_rows)
 }
 
 fn block_request(block: &DraftBlock) -> BlockRequest {

@@ -11,6 +11,10 @@ pub(crate) trait Proposer {
     /// Bytes of one position in the store.
     fn row_bytes(&self) -> u64;
 
+    /// Bytes of what the store keeps of the end of a session alone; 0 if its rows are all that it
+    /// continues from.
+    fn end_bytes(&self) -> u64;
+
     /// Bytes of the store.
     fn store_bytes(&self) -> u64;
 

@@ -59,6 +59,8 @@ impl From<LinkError> for LinkEnd {
 pub(crate) struct RetentionLimits {
     /// Bytes of a position in the store.
     pub(crate) row_bytes: u64,
+    /// Bytes of what the store keeps of the end of a context alone.
+    pub(crate) end_bytes: u64,
     /// Most bytes of all retained contexts.
     pub(crate) total_bytes: u64,
 }
@@ -219,7 +221,8 @@ impl TargetLink {
             max_sessions: hello.max_sessions as usize,
             element: hello.element,
         };
-        let retained = RetainedContexts::new(self.limits.row_bytes, self.limits.total_bytes);
+        let RetentionLimits { row_bytes, end_bytes, total_bytes } = self.limits;
+        let retained = RetainedContexts::new(row_bytes, total_bytes).with_ends(end_bytes);
         let sessions = Sessions::new(terms, retained, self.first_slot);
         self.up = Some(Up { sessions, mask: None, spans: SessionSpans::default() });
         Ok(())

@@ -3,6 +3,7 @@
 //!
 //! All retained contexts together stay below a limit of bytes: the least recently used context is
 //! evicted first. A context that is a prefix of another is evicted when the longer one is added.
+//! A store that keeps the last rows alone of some layers can continue a context at its end only.
 //! Pure: the rows themselves lie in the shell.
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,6 +11,8 @@ use std::ops::Range;
 
 use lru::LruCache;
 use paceline_vocabulary::link::{PageKey, RetainedPages};
+
+use crate::PIECE_ROWS;
 
 /// Positions of a page.
 const PAGE: u32 = 64;
@@ -22,7 +25,8 @@ pub enum StoreCommand {
         /// The slot.
         slot: u64,
     },
-    /// Copy the first rows of a slot and retain them under a number.
+    /// Copy the first rows of a slot, and what the store keeps of their end alone, and retain them
+    /// under a number. At most [`PIECE_ROWS`] rows follow them if the store keeps such.
     Retain {
         /// The slot.
         slot: u64,
@@ -36,7 +40,8 @@ pub enum StoreCommand {
         /// The number.
         context: u64,
     },
-    /// Begin a new slot with the first rows of a retained context.
+    /// Begin a new slot with the first rows of a retained context; with all of them if the store
+    /// keeps something of its end alone.
     Restore {
         /// The context's number.
         context: u64,
@@ -72,6 +77,9 @@ pub struct Found {
 #[derive(Debug)]
 pub struct RetainedContexts {
     row_bytes: u64,
+    /// Bytes of what the store keeps of the end of a context alone; 0: a session can begin with any
+    /// page of it.
+    end_bytes: u64,
     limit: u64,
     /// By number; ordered by use.
     contexts: LruCache<u64, RetainedContext>,
@@ -87,12 +95,18 @@ impl RetainedContexts {
     pub fn new(row_bytes: u64, limit: u64) -> Self {
         Self {
             row_bytes,
+            end_bytes: 0,
             limit,
             contexts: LruCache::unbounded(),
             named: HashMap::new(),
             bytes: 0,
             last_number: 0,
         }
+    }
+
+    /// Of a store that keeps `bytes` of the end of a context alone.
+    pub fn with_ends(self, bytes: u64) -> Self {
+        Self { end_bytes: bytes, ..self }
     }
 
     /// Bytes of all retained contexts.
@@ -112,7 +126,11 @@ impl RetainedContexts {
         let keys = whole_pages(pages, &positions);
         let Some((end, last)) = keys.last_key_value() else { return };
         let rows = end - positions.start;
-        let bytes = u64::from(rows) * self.row_bytes;
+        let bytes = u64::from(rows) * self.row_bytes + self.end_bytes;
+        if self.end_bytes > 0 && positions.end - end > PIECE_ROWS {
+            // Later rows may have taken the places of those before the end.
+            return;
+        }
         // Another context may have all of it already. That it would have been of use counts as use.
         if self.find(last, *end, positions.start).is_some() || bytes > self.limit {
             return;
@@ -142,11 +160,15 @@ impl RetainedContexts {
     }
 
     /// A context with a page of this name that ends at `position`, and with rows back to `since` or
-    /// farther. Counts as use.
+    /// farther. The page is its last one if the store keeps something of the end alone. Counts as
+    /// use.
     pub fn find(&mut self, key: &PageKey, position: u32, since: u32) -> Option<Found> {
         let start = |number: &u64| {
             let one = self.contexts.peek(number)?;
-            let fits = one.keys.get(&position) == Some(key) && one.start <= since;
+            let is_end = one.keys.last_key_value().is_some_and(|(end, _)| *end == position);
+            let fits = one.keys.get(&position) == Some(key)
+                && one.start <= since
+                && (self.end_bytes == 0 || is_end);
             fits.then_some(Found { context: *number, start: one.start })
         };
         let numbers = self.named.get(key)?;

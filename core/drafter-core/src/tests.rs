@@ -302,6 +302,32 @@ fn a_closed_context_is_retained_by_name_and_begins_others() {
 }
 
 #[test]
+fn a_store_of_windows_continues_a_context_at_its_end_alone() {
+    let pages = |keys: std::ops::Range<u8>| RetainedPages {
+        session: 1,
+        first_page: 0,
+        keys: keys.map(|key| [key; 32]).collect(),
+    };
+    let (mut retained, mut commands) = (RetainedContexts::new(2, 1000).with_ends(100), vec![]);
+    retained.add(&pages(1..4), 1, 0..200, &mut commands);
+    assert_eq!(retained.bytes(), 192 * 2 + 100);
+    let found = |retained: &mut RetainedContexts, key: u8, position| {
+        retained.find(&[key; 32], position, 0).map(|found| found.context)
+    };
+    assert_eq!(found(&mut retained, 3, 192), Some(1));
+    assert_eq!(found(&mut retained, 2, 128), None, "the window before row 128 is gone");
+    // A shorter context with the same beginning is not had already.
+    retained.add(&pages(1..3), 2, 0..130, &mut commands);
+    assert_eq!((found(&mut retained, 2, 128), found(&mut retained, 3, 192)), (Some(2), Some(1)));
+    // Too many rows were read after the last page with a name.
+    let before = commands.len();
+    retained.add(&pages(5..6), 3, 0..64 + PIECE_ROWS + 1, &mut commands);
+    assert_eq!(commands.len(), before);
+    retained.add(&pages(5..6), 4, 0..64 + PIECE_ROWS, &mut commands);
+    assert_eq!(found(&mut retained, 5, 64), Some(3));
+}
+
+#[test]
 fn retained_contexts_are_bounded_and_reach_back_far_enough() {
     check(&[
         ("1:0+256 2:0+256 3:0+128", "1:0+256 2:0+256 1=256 2=256 | 3:0+128 3=128"),

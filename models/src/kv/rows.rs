@@ -7,8 +7,8 @@
 //! or given.
 
 use mlx_rs::Array;
-use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::ops::{concatenate, zeros};
 
 use super::{GrowingKv, KeptStates, KvStore, SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
@@ -76,6 +76,11 @@ impl KvStore {
             );
             return Err(ModelError::Batch(what));
         };
+        if self.row_bytes() == 0 {
+            // All layers keep their last positions alone.
+            let none = || Ok(KvRows { numbers: zeros::<f32>(&[1, 0])?, rows });
+            return (0..pieces).map(|_| none()).collect();
+        }
         #[cfg(target_os = "linux")]
         if self.by_nodes() {
             let [first, length, count] = [start, rows, pieces].map(|size| size as usize);
@@ -148,6 +153,9 @@ impl KvStore {
         rows: i32,
         length: i32,
     ) -> Result<()> {
+        if self.row_bytes() == 0 {
+            return Ok(());
+        }
         #[cfg(target_os = "linux")]
         if self.by_nodes() {
             return self.place_pieces(slot, pieces, rows as usize, length as usize);

@@ -3,7 +3,9 @@
 //! Values and provenance: `golden/`, remade by its gemma_draft.py.
 
 use paceline_models::testing::bounds::assert_close;
-use paceline_models::{DraftPart, Dtype, Quantize, SequenceId, draft, load_draft, plan_draft};
+use paceline_models::{
+    Array, DraftPart, Dtype, KvStore, Quantize, SequenceId, draft, load_draft, plan_draft,
+};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
@@ -149,4 +151,71 @@ fn the_embedding_of_a_gemma_4_is_its_head_unless_the_config_denies_it() {
     assert_eq!(load(None), "loads");
     assert_eq!(load(Some(true)), "loads");
     assert!(load(Some(false)).contains("lm_head.weight is missing"), "{}", load(Some(false)));
+}
+
+/// Four sessions' hidden rows after a context of 90 rows in pieces of 16, drafted a few times on the
+/// way.
+fn rows_in_pieces(pair: &mut Pair, states: &[Array]) -> Vec<Array> {
+    let mut all = vec![];
+    for (session, states) in (0..).zip(states) {
+        for (at, from) in (0..90).step_by(15).enumerate() {
+            let piece = crate::some_rows(states, from..from + 15);
+            all.push(pair.draft(session, from, &piece, 8 + at as u32));
+        }
+    }
+    all
+}
+
+/// A copy of a session of 75 rows goes on as the session did.
+fn check_restored(pair: &mut Pair, states: &Array) {
+    (10..12).for_each(|session| pair.draft_kv.open(SequenceId(session)).expect("new"));
+    for from in (0..75).step_by(15) {
+        pair.draft(10, from, &crate::some_rows(states, from..from + 15), 20);
+    }
+    let rows = pair.draft_kv.copy_out(SequenceId(10), 0, 64, 1).expect("copied");
+    let end = pair.draft_kv.keep_states(SequenceId(10), 64).expect("the window is there");
+    let last = crate::some_rows(states, 64..75);
+    pair.draft_kv.commit(SequenceId(10), 64).expect("dropped");
+    let expected = pair.draft(10, 64, &last, 30);
+    let pieces: Vec<_> = rows.iter().collect();
+    pair.draft_kv.copy_in(SequenceId(11), &pieces, Some(&end), 64, 100).expect("restored");
+    let found = pair.draft(11, 64, &last, 30);
+    assert!(worst(&expected, &found) < 1e-4, "{}", worst(&expected, &found));
+}
+
+#[test]
+fn sessions_keep_the_window_alone_of_sliding_layers_and_draft_the_same() {
+    // Of the last one all layers slide: of a session nothing but windows is kept.
+    let sliding = with_config("dflash-sliding", |config| {
+        config["layer_types"] = vec!["sliding_attention"; 3].into();
+    });
+    for name in ["dflash-sliding", DFLASH, "sliding alone"] {
+        let (mut whole, mut windowed, states) = match name {
+            "sliding alone" => {
+                let of = |dir: &std::path::Path| {
+                    Pair::load(&golden("dflash-target"), dir, Quantize::None)
+                };
+                let (mut whole, windowed) = (of(sliding.path()), of(sliding.path()));
+                let read = |session| {
+                    whole.open(session);
+                    whole.prefill(session, &prompt(90, session as u32)).1
+                };
+                let states = (0..4).map(read).collect();
+                (whole, windowed, states)
+            }
+            _ => Pair::golden_twice(name),
+        };
+        // A piece and a block: 15 and 8 rows.
+        let (layers, dtype) = (windowed.drafter.kv_layers(), windowed.drafter.dtype());
+        windowed.draft_kv = KvStore::with_most_rows(&layers, dtype, 512, 23).expect("made");
+        assert!(windowed.draft_kv.kept_bytes() > 0, "{name}");
+        (0..4).for_each(|session| windowed.draft_kv.open(SequenceId(session)).expect("new"));
+        let expected = rows_in_pieces(&mut whole, &states);
+        let found = rows_in_pieces(&mut windowed, &states);
+        check_restored(&mut windowed, &states[0]);
+        for (expected, found) in expected.iter().zip(&found) {
+            let off = worst(expected, found);
+            assert!(off < 1e-4, "{name}: worst difference {off}");
+        }
+    }
 }
