@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use paceline_models::{
-    Array, BlockRequest, DraftPart, DraftPlan, LoadError, Quantize, SequenceId, draft, load_draft,
-    plan_draft,
+    Array, BlockRequest, DraftPart, DraftPlan, KvStore, LoadError, Quantize, SequenceId, draft,
+    load_draft, plan_draft,
 };
 
 use crate::pair::{Pair, golden, prompt};
@@ -65,6 +65,29 @@ fn how_the_context_of_an_assistant_was_cut_does_not_matter() {
         read(&mut pair, 2, &states, 0..70);
         let later = pair.draft_tokens(&[part(2, 70, 0, block)], &[]);
         assert_eq!(later[0].ids, at_once, "{name}");
+    }
+}
+
+/// Drafts of a session of 90 rows in pieces of 15, after each piece.
+fn drafts_in_pieces(pair: &mut Pair, states: &Array) -> Vec<Vec<u32>> {
+    let draft = |from: i32| {
+        let block = Some(cold().block(8, 8 + from as u32));
+        pair.draft_ids(part(0, from, 15, block), &some_rows(states, from..from + 15))
+    };
+    (0..90).step_by(15).map(draft).collect()
+}
+
+#[test]
+fn sessions_of_assistants_keep_the_window_alone_of_the_sliding_layer() {
+    for name in NAMES {
+        let (mut whole, mut windowed, states) = Pair::golden_twice(name);
+        let (layers, dtype) = (windowed.drafter.kv_layers(), windowed.drafter.dtype());
+        // A slot keeps 64 positions of the sliding layer.
+        windowed.draft_kv = KvStore::with_most_rows(&layers, dtype, 512, 23).expect("made");
+        windowed.draft_kv.open(SequenceId(0)).expect("new");
+        let expected = drafts_in_pieces(&mut whole, &states[0]);
+        assert!(expected.iter().all(|ids| ids.len() == 7), "{name}");
+        assert_eq!(drafts_in_pieces(&mut windowed, &states[0]), expected, "{name}");
     }
 }
 

@@ -288,7 +288,8 @@ impl Assistant {
         Ok(SharedRows([of(0)?, of(1)?]))
     }
 
-    /// Writes keys and values of `segments`, `queries` of whose last rows will attend.
+    /// Writes keys and values of `segments`. Of each as many last rows as `queries` names will
+    /// attend.
     fn write(
         &self,
         rows: &SharedRows,
