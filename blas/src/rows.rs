@@ -234,7 +234,7 @@ pub fn gated_by<'a>(
 /// In place, rows of `length`: cap · tanh(x / cap).
 pub fn softcap(x: &mut [f32], length: usize, cap: f32) {
     // Shares of a row, so that one row uses all threads.
-    let part = length.min(4096).max(1);
+    let part = length.clamp(1, 4096);
     let whole = x.len() / part * part;
     let (parts, rest) = x.split_at_mut(whole);
     let capped = |x: &mut [f32]| x.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());

@@ -228,7 +228,7 @@ impl PageStore {
         let Self { index, open, stored, page_bytes, .. } = self;
         let Some(open) = open.get_mut(&key) else { return Ok(false) };
         let keys = open.chain.of(ids);
-        let most = (retention.most_new / *page_bytes).max(1) as usize;
+        let most = retention.most_new.checked_div(*page_bytes).unwrap_or(1).max(1) as usize;
         let mut evicted = Evicted::default();
         let (known, added) = index.extend(keys, most, *page_bytes, retention.limit, &mut evicted);
         // Evicted pages are freed before the new copies are made.

@@ -37,8 +37,8 @@ impl PageStore {
         drop_evicted(stored, &evicted);
         open.full = kept.is_none();
         let Some(KeptPages { known, added, states }) = kept else { return Ok(()) };
-        // A copy takes twice its bytes for the moment.
-        let most = (BORDER_BYTES / *page_bytes).max(1) as usize;
+        // A copy takes twice its bytes for the moment. Pages are empty if all layers have windows.
+        let most = BORDER_BYTES.checked_div(*page_bytes).unwrap_or(BORDER_BYTES).max(1) as usize;
         for (at, pages) in added.chunks(most).enumerate() {
             let first = (known + at * most) * PAGE;
             let rows = kv.copy_out(sequence, first as i32, PAGE as i32, pages.len() as i32)?;

@@ -20,7 +20,7 @@ async fn stage(prefix_cache: bool) -> Stage {
 }
 
 /// All numbers of an answer, as bits.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bits {
     ids: Vec<u32>,
     margins: Vec<u32>,

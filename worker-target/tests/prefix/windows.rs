@@ -8,9 +8,10 @@ use super::stage::golden;
 use super::states::{ask, at_once, detailed};
 use super::{PAGE, Stage};
 
-/// Gemma 4 with windows of 24 positions, and a context that is longer than what slots keep of them.
-fn checkpoint() -> tempfile::TempDir {
-    let (from, dir) = (golden("gemma4-tiny"), tempfile::tempdir().expect("a directory"));
+/// A checkpoint with windows of 24 positions, with a context that is longer than the 576 positions that
+/// slots keep of them.
+fn checkpoint(name: &str) -> tempfile::TempDir {
+    let (from, dir) = (golden(name), tempfile::tempdir().expect("a directory"));
     let weights = "model.safetensors";
     std::fs::copy(from.join(weights), dir.path().join(weights)).expect("copied");
     let config = std::fs::read(from.join("config.json")).expect("there");
@@ -32,7 +33,7 @@ async fn stage(dir: &tempfile::TempDir, prefix_cache: bool) -> Stage {
 
 #[tokio::test]
 async fn kept_windows_give_the_same_bits() {
-    let dir = checkpoint();
+    let dir = checkpoint("gemma4-tiny");
     let (mut without, mut with) = (stage(&dir, false).await, stage(&dir, true).await);
     let whole = prompt(1_500, 1);
     // Slots keep 576 positions of a window.
@@ -70,8 +71,21 @@ async fn kept_windows_give_the_same_bits() {
 }
 
 #[tokio::test]
+async fn a_model_of_windows_alone_keeps_them_without_rows() {
+    let dir = checkpoint("mistral-tiny");
+    let (mut without, mut with) = (stage(&dir, false).await, stage(&dir, true).await);
+    let prompt: Vec<u32> = prompt(900, 1).into_iter().map(|id| id % 180).collect();
+    let request = detailed(&mut without, &prompt, 40);
+    let (expected, _) = ask(&without.worker, request).await;
+    for cached in [0, 896] {
+        let request = detailed(&mut with, &prompt, 40);
+        assert_eq!(ask(&with.worker, request).await, (expected.clone(), cached));
+    }
+}
+
+#[tokio::test]
 async fn streams_side_by_side_in_a_small_budget_have_the_bits_of_streams_alone() {
-    let dir = checkpoint();
+    let dir = checkpoint("gemma4-tiny");
     let prompts: Vec<Vec<u32>> = [300, 580, 620, 900]
         .into_iter()
         .zip(3..)
