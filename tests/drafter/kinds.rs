@@ -37,8 +37,12 @@ const WITH_HEAD: &str = "mtp-dense";
 /// Further drafters of [`WITH_HEAD`].
 const OF_HYBRID: [(&str, &str); 3] =
     [("dflash-qwen3_5", "dflash"), ("dflash2-qwen3_5", "dflash2"), ("dspark-qwen3_5", "dspark")];
+/// A target of Gemma 4, and its drafters.
+const GEMMA: &str = "gemma4-draft-target";
+const OF_GEMMA: [(&str, &str); 3] =
+    [("dflash-gemma4", "dflash"), ("dspark-gemma4", "dspark"), ("assistant-dense", "assistant")];
 
-/// Both targets with a tokenizer, and a small model with the same one. The other drafters are used
+/// All targets with a tokenizer, and a small model with the same one. The other drafters are used
 /// where they are.
 struct Pairs {
     dir: TempDir,
@@ -60,7 +64,7 @@ impl Pairs {
             "chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}",
             "eos_token": "<end>",
         });
-        for name in [TARGET, WITH_HEAD, "model-qwen3"] {
+        for name in [TARGET, WITH_HEAD, GEMMA, "model-qwen3"] {
             let place = dir.path().join(name);
             std::fs::create_dir(&place).expect("made");
             for file in ["config.json", "model.safetensors"] {
@@ -119,6 +123,8 @@ fn check_identity(count: usize) {
     let own = [(head, "mtp"), (pairs.drafter(WITH_HEAD), "mtp")];
     let others = OF_HYBRID.map(|(name, kind)| (pairs.drafter(name), kind));
     check_stack(stack, count, &[&own[..], &others].concat());
+    let drafters = OF_GEMMA.map(|(name, kind)| (pairs.drafter(name), kind));
+    check_stack(pairs.stack(GEMMA, &drafters[0].0), count, &drafters);
 }
 
 /// Answers with each of these drafters of the stack's target.

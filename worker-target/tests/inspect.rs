@@ -53,7 +53,9 @@ fn targets() -> Vec<PathBuf> {
             let config = json(&config);
             let architecture = config["architectures"][0].to_string();
             ["DFlash", "DSpark", "Speculator"].iter().any(|kind| architecture.contains(kind))
-                || config["model_type"] == "qwen3_5_mtp"
+                || ["qwen3_5_mtp", "gemma4_assistant"]
+                    .iter()
+                    .any(|kind| config["model_type"] == *kind)
         };
         config.is_file() && !drafts()
     });

@@ -152,7 +152,7 @@ fn wrong_values_name_the_key() {
         ("[target]\nmax_sequences = 0\n", "target.max_sequences: expected 1 to 128"),
         ("[target]\nmax_sequences = 129\n", "found 129"),
         ("limits = 3\n", "limits"),
-        ("[drafter]\nkind = \"eagle\"\n", "drafter.kind: expected one of auto, dflash"),
+        ("[drafter]\nkind = \"eagle\"\n", "drafter.kind: expected one of auto, assistant"),
         ("[drafter]\nthreads = 0\n", "drafter.threads"),
         ("[drafter]\nstart = \"soon\"\n", "drafter.start"),
         ("[drafter]\nquantize = \"q2\"\n", "drafter.quantize"),
