@@ -86,7 +86,8 @@ fn tensor_bytes(dir: &Path) -> u64 {
 }
 
 fn serves_vision(dir: &Path) -> bool {
-    let towers = ["model.visual.", "vision_tower."];
+    let towers =
+        ["model.visual.", "vision_tower.", "model.vision_tower.", "model.vision_embedder."];
     tensors(dir).keys().any(|name| towers.iter().any(|first| name.starts_with(first)))
 }
 
