@@ -4,7 +4,8 @@
 //! [`crate::kernel`], each in an order that the row's own keys settle.
 //!
 //! The work is cut into pieces: a KV head and some neighbouring rows of one slot. The heads of its
-//! group are rows of one product, so its keys are read once. The scores of a piece stay in the
+//! group are rows of one product, so its keys are read once; unless threads would have no work, which
+//! then get a part of the heads each. The scores of a piece stay in the
 //! cache. Keys that a row does not attend to have a share of 0 and add nothing to its sums.
 
 use std::cell::RefCell;
@@ -140,13 +141,18 @@ pub fn attention(
         group,
         out: out.as_mut_ptr(),
     };
+    let threads = threads_for(work);
+    // One long row over few heads: its query heads are given out as well. Each part reads the keys.
+    let parts = threads.div_ceil((blocks.len() * kv_heads).max(1)).clamp(1, group.max(1));
     let piece = |piece: usize| {
         thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
+        let (whole, part) = (piece / parts, piece % parts);
+        let heads = group * part / parts..group * (part + 1) / parts;
         SCRATCH.with_borrow_mut(|scratch| {
-            all.piece(&blocks[piece / kv_heads], piece % kv_heads, scratch);
+            all.piece(&blocks[whole / kv_heads], whole % kv_heads, heads, scratch);
         });
     };
-    run_pieces(blocks.len() * kv_heads, threads_for(work), &piece);
+    run_pieces(blocks.len() * kv_heads * parts, threads, &piece);
 }
 
 /// Neighbouring rows of one slot, as many in a block as its scores have room for.
@@ -171,16 +177,17 @@ fn blocks(rows: &[RowKeys], group: usize) -> Vec<Block> {
 }
 
 impl Attention<'_> {
-    /// The rows of a block and the query heads of one KV head.
-    fn piece(&self, block: &Block, head: usize, scratch: &mut Scratch) {
+    /// The rows of a block and some query heads of one KV head.
+    fn piece(&self, block: &Block, head: usize, heads: Range<usize>, scratch: &mut Scratch) {
         let KeyValues { kv_heads, key_dim, value_dim, .. } = self.stored;
         let places = self.stored.places(&block.positions);
-        let (group, count) = (self.group, block.positions.len());
+        let (group, count) = (heads.len(), block.positions.len());
+        let first_head = head * self.group + heads.start;
         let Scratch { queries, scores, sums, packed } = scratch;
         queries.clear();
         for row in block.rows.clone() {
             let row = &self.queries.numbers[row * self.queries.stride..];
-            queries.extend_from_slice(&row[head * group * key_dim..][..group * key_dim]);
+            queries.extend_from_slice(&row[first_head * key_dim..][..group * key_dim]);
         }
         let m = block.rows.len() * group;
         scores.resize(m * count, 0.0);
@@ -221,7 +228,7 @@ impl Attention<'_> {
             }
         }
         for (row, sums) in block.rows.clone().zip(sums.chunks_exact(group * value_dim)) {
-            let place = (row * kv_heads + head) * group * value_dim;
+            let place = (row * kv_heads * self.group + first_head) * value_dim;
             // SAFETY: these heads of the row are `out`'s, and this piece's alone.
             unsafe {
                 std::ptr::copy_nonoverlapping(sums.as_ptr(), self.out.add(place), sums.len());

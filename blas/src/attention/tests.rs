@@ -106,6 +106,8 @@ fn cases() -> Vec<Case> {
         Case::new(1, 1, [8, 8], window.chain([keys(0, 4..4), keys(0, 2..9)]).collect()),
         Case::new(2, 60, [10, 6], streams.collect()),
         Case::new(2, 3, [16, 8], kept.collect()).keeping(64),
+        // Alone, each of these rows is cut by its heads for several threads.
+        Case::new(1, 8, [64, 64], vec![keys(0, 0..3000), keys(1, 0..2900)]),
     ]
 }
 
