@@ -83,9 +83,9 @@ soak "All golden checkpoints in the graph of MLX and in that of a GPU" \
     cargo_test $LOCKED --release -p paceline-models --features test-graph --test parity --test draft_parity --test vision --test prefix --test plan -- \
     --ignored --nocapture in_the_graph_of
 # shellcheck disable=SC2086
-soak "The target worker in the graph of MLX and in that of a GPU" \
+soak "The target worker in the graph of MLX and in that of a GPU, and fifty prompts across the edge of a window" \
     cargo_test $LOCKED --release -p paceline-target --features test-graph --test drafting --test prefix --test vision -- \
-    --ignored --nocapture in_the_graph_of
+    --ignored --nocapture in_the_graph_of of_fifty_prompts
 # shellcheck disable=SC2086
 soak "One stream through the batch engine against a bare loop" \
     cargo_test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream

@@ -8,18 +8,27 @@ use crate::sgemm::kernels;
 pub use crate::kernel::{Affine, Rotation};
 pub use crate::largest::largest;
 
-/// silu(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one after another
+/// What [`gated`] and [`gated_by`] do with a number before it is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x / (1 + e^−x).
+    Silu,
+    /// The Gaussian error linear unit by tanh.
+    Gelu,
+}
+
+/// act(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one after another
 /// (arXiv 2002.05202).
 ///
 /// # Panics
 /// A row is shorter.
-pub fn gated<'a>(both: impl Fn(usize) -> &'a [f32] + Sync, width: usize, out: &mut [f32]) {
-    let function = kernels().functions.gated;
-    fill_rows(out, width, width, |row, out| {
-        let (gate, up) = both(row)[..2 * width].split_at(width);
-        // SAFETY: `kernels` are of this processor.
-        unsafe { function(gate, up, out) }
-    });
+pub fn gated<'a>(
+    both: impl Fn(usize) -> &'a [f32] + Sync,
+    activation: Activation,
+    width: usize,
+    out: &mut [f32],
+) {
+    gated_by(|row| &both(row)[..width], activation, |row| &both(row)[width..], width, out);
 }
 
 /// x / sqrt(mean(x²) + eps) · weight into `out`, rows of the weight's length (arXiv 1910.07467).
@@ -195,15 +204,6 @@ pub fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
     });
 }
 
-/// What [`gated_by`] does with a number before it is multiplied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// x / (1 + e^−x).
-    Silu,
-    /// As [`gelu`].
-    Gelu,
-}
-
 /// act(x) · y, number by number, into `out`, rows of `length`.
 ///
 /// # Panics
@@ -231,14 +231,13 @@ pub fn gated_by<'a>(
     });
 }
 
-/// In place, rows of `length`: cap · tanh(x / cap).
-pub fn softcap(x: &mut [f32], length: usize, cap: f32) {
-    // Shares of a row, so that one row uses all threads.
-    let part = length.clamp(1, 4096);
-    let whole = x.len() / part * part;
-    let (parts, rest) = x.split_at_mut(whole);
+/// In place: cap · tanh(x / cap).
+pub fn softcap(x: &mut [f32], cap: f32) {
+    /// Logits of one row are given to all threads in parts of so many.
+    const PART: usize = 4096;
     let capped = |x: &mut [f32]| x.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
-    fill_rows(parts, part, 8 * part, |_, x| capped(x));
+    let (parts, rest) = x.split_at_mut(x.len() / PART * PART);
+    fill_rows(parts, PART, 8 * PART, |_, part| capped(part));
     capped(rest);
 }
 
@@ -319,6 +318,29 @@ mod tests {
         fn largest(&self, range: std::ops::Range<usize>) -> f64 {
             f64::from(self.x[range].iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x)))
         }
+    }
+
+    #[test]
+    fn both_activations_gate_and_logits_are_capped() {
+        let (both, width) = (numbers(2 * 2 * 70, 4.0), 70);
+        let row = |at: usize| &both[2 * width * at..][..2 * width];
+        for activation in [Activation::Silu, Activation::Gelu] {
+            let mut out = vec![f32::NAN; 2 * width];
+            gated(row, activation, width, &mut out);
+            let act = |x: f32| match activation {
+                Activation::Silu => silu(x),
+                Activation::Gelu => gelu_of(f64::from(x)),
+            };
+            let of_row =
+                |at| (0..width).map(move |i| act(row(at)[i]) * f64::from(row(at)[width + i]));
+            check(&out, (0..2).flat_map(of_row), 2e-6, &format!("{activation:?}"));
+        }
+        // More than one part, and a rest.
+        let logits = numbers(10_000, 90.0);
+        let mut capped = logits.clone();
+        softcap(&mut capped, 30.0);
+        let expected = logits.iter().map(|x| 30.0 * (f64::from(*x) / 30.0).tanh());
+        check(&capped, expected, 2e-6, "capped");
     }
 
     #[test]
@@ -506,7 +528,7 @@ mod tests {
         };
         let all = |first: usize, count: usize| {
             let mut out = vec![vec![0.0; count * width]; 6];
-            gated(|at| row(first + at), width, &mut out[0]);
+            gated(|at| row(first + at), Activation::Silu, width, &mut out[0]);
             norm(|at| row(first + at), &weight, 1e-6, &mut out[1]);
             norm_turn(
                 |at| row(first + at),

@@ -69,8 +69,8 @@ pub enum TestGraph {
     Own,
     /// `mlx`: MLX's operations alone, no node of our own.
     Mlx,
-    /// `gpu`: as on a GPU, so stored types and MLX's fused operations as well. If the MLX library has
-    /// a GPU, it is computed on that.
+    /// `gpu`: as on a GPU, so stored types and MLX's fused operations as well. If the MLX library
+    /// has a GPU, it is computed on that.
     Gpu,
 }
 

@@ -136,7 +136,8 @@ fn every_checkpoint_is_described_as_its_config_says() {
     }
 }
 
-/// Bytes of a position in the layers of Gemma 4 that have keys and values of their own: of one kind.
+/// Bytes of a position in the layers of Gemma 4 that have keys and values of their own: of one
+/// kind.
 fn gemma_kind(text: &Value, kind: &str) -> Option<u64> {
     let is_full = kind == "full_attention";
     let head = text[if is_full { "global_head_dim" } else { "head_dim" }].as_u64()?;

@@ -4,9 +4,9 @@
 //! [`crate::kernel`], each in an order that the row's own keys settle.
 //!
 //! The work is cut into pieces: a KV head and some neighbouring rows of one slot. The heads of its
-//! group are rows of one product, so its keys are read once; unless threads would have no work, which
-//! then get a part of the heads each. The scores of a piece stay in the
-//! cache. Keys that a row does not attend to have a share of 0 and add nothing to its sums.
+//! group are rows of one product, so its keys are read once; unless threads would have no work,
+//! which then get a part of the heads each. The scores of a piece stay in the cache. Keys that a
+//! row does not attend to have a share of 0 and add nothing to its sums.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -46,8 +46,8 @@ impl<'a> KeyValues<'a> {
         (part(self.keys, self.key_dim), part(self.values, self.value_dim))
     }
 
-    /// The places of positions in their order: all before the last place of the slot, and those that
-    /// begin again at its first one. The cut is at the same position for every row.
+    /// The places of positions in their order: all before the last place of the slot, and those
+    /// that begin again at its first one. The cut is at the same position for every row.
     ///
     /// # Panics
     /// They are more than the slot keeps.

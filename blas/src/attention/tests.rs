@@ -89,8 +89,8 @@ fn keys(slot: usize, positions: Range<usize>) -> RowKeys {
     RowKeys { slot, positions }
 }
 
-/// Causal rows of a prompt, of decoding streams and of a window; a row without keys; windows of slots
-/// that keep their last positions alone.
+/// Causal rows of a prompt, of decoding streams and of a window; a row without keys; windows of
+/// slots that keep their last positions alone.
 fn cases() -> Vec<Case> {
     let prompt =
         |slot: usize, from: usize, to: usize| (from..to).map(move |at| keys(slot, 0..at + 1));

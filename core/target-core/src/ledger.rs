@@ -94,8 +94,8 @@ impl Ledger {
         Self { tape_row_bytes, ..self }
     }
 
-    /// Sets the bytes that the growth of a sequence into a larger class takes for a moment: `row` for
-    /// each position of its class, and `least` if that is less.
+    /// Sets the bytes that the growth of a sequence into a larger class takes for a moment: `row`
+    /// for each position of its class, and `least` if that is less.
     pub fn with_growth_bytes(self, row: u64, least: u64) -> Self {
         Self { growth_row_bytes: row, growth_least_bytes: least, ..self }
     }
@@ -417,6 +417,18 @@ mod tests {
         ledger.shrink_tapes(|key| if key == A { 3 } else { 0 });
         assert_eq!((ledger.free(), ledger.hold_tape(B, 7)), (410, Ok(())));
         assert_eq!((ledger.release(A), ledger.release(B), ledger.free()), (190, 610, 1_000));
+    }
+
+    #[test]
+    fn a_growth_takes_at_least_what_it_takes_whatever_the_class_is() {
+        let missing = |row, least| {
+            let mut ledger = ledger().with_growth_bytes(row, least);
+            ledger.hold(A, 256, false).expect("room");
+            ledger.hold(B, 512, false).expect("room");
+            ledger.missing(A, 1_024, false).expect("a class")
+        };
+        // Free are 760 bytes. The next class takes 280 more, and 256 positions a byte each.
+        assert_eq!([missing(1, 100), missing(1, 500)], [0, 20]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Parts of a drafter's target that the drafter computes with: the output head; both ends, which are
-//! the embedding, the final norm and the head; or what computes keys and values of two layers. A kind that chooses its drafts one after another
-//! computes logits itself; its publishers leave these parts out, because the target's checkpoint has
-//! them.
+//! Parts of a drafter's target that the drafter computes with: the output head; both ends, which
+//! are the embedding, the final norm and the head; or what computes keys and values of two layers.
+//! A kind that chooses its drafts one after another computes logits itself; its publishers leave
+//! these parts out, because the target's checkpoint has them.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,8 @@ pub(super) enum Borrows {
     Head,
     /// The embedding, the final norm and the output head of a Qwen3.5.
     Ends,
-    /// The embedding and the final norm of a Gemma 4, and the weights of two layers' keys and values.
+    /// The embedding and the final norm of a Gemma 4, and the weights of two layers' keys and
+    /// values.
     KeysAndValues,
 }
 

@@ -1,5 +1,5 @@
-//! Inputs of sessions' last rows, for kinds whose block begins at the last context row. A block may be
-//! asked for later than the context was read, and the store has no place for inputs.
+//! Inputs of sessions' last rows, for kinds whose block begins at the last context row. A block may
+//! be asked for later than the context was read, and the store has no place for inputs.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -16,15 +16,16 @@
 //! Token ids need nothing else: sampling, seed and bonus token of each sequence are in
 //! [`BlockRequest`], ids and log probabilities cross the link, and the target verifies ids. A kind
 //! that reads one token and one hidden state a row implements `NextTokenModel` (`next_token.rs`). A
-//! kind that computes with parts of its target declares them, and gets them loaded from the target's
-//! checkpoint (`borrowed.rs`). A kind whose feature layers depend on its target's config.json names
-//! them from there (`of_target`). A kind whose weights lie in a larger checkpoint, such as its target's,
-//! names those that are its own (`own_tensors`).
+//! kind that computes with parts of its target declares them, and gets them loaded from the
+//! target's checkpoint (`borrowed.rs`). A kind whose feature layers depend on its target's
+//! config.json names them from there (`of_target`). A kind whose weights lie in a larger
+//! checkpoint, such as its target's, names those that are its own (`own_tensors`).
 
 mod assistant;
 mod block_diffusion;
 mod borrowed;
 mod chain;
+mod context_rows;
 mod dflash;
 mod dflash2;
 mod dspark;
@@ -56,7 +57,7 @@ use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
 use crate::target::AssistedTarget;
 
-/// [`Kind::of_target`].
+/// Completes a drafter's description by its target's config.json.
 type OfTarget = fn(&mut DraftInfo, &ConfigJson) -> Result<(), LoadError>;
 
 /// A kind of drafter.
@@ -426,16 +427,6 @@ impl DraftBatch {
     }
 }
 
-/// Rows that the store has of each part's sequence.
-fn lengths(parts: &[DraftPart], kv: &KvStore) -> Result<Vec<i32>> {
-    let length = |part: &DraftPart| {
-        let unknown =
-            || ModelError::Batch(format!("sequence {} is not in the store", part.sequence.0));
-        kv.length(part.sequence).ok_or_else(unknown)
-    };
-    parts.iter().map(length).collect()
-}
-
 /// The drafts of all parts with a block, in their order.
 #[derive(Clone, Debug)]
 pub enum Proposal {
@@ -583,8 +574,9 @@ fn forms(config: &ConfigJson) -> Result<WeightForms, LoadError> {
     })
 }
 
-/// Target layers whose hidden states the drafter in `dir` reads, from its config.json and that of its
-/// target: the target needs them before the drafter runs. `kind` and `target` as in [`load_draft`].
+/// Target layers whose hidden states the drafter in `dir` reads, from its config.json and that of
+/// its target: the target needs them before the drafter runs. `kind` and `target` as in
+/// [`load_draft`].
 ///
 /// # Errors
 /// As [`load_draft`] for what concerns the config.

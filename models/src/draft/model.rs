@@ -16,9 +16,9 @@ use paceline_vocabulary::link::ProposalKind;
 use serde_json::Value;
 
 use super::chain::{ChainRows, Chains};
+use super::context_rows::{commit_context, lengths};
 use super::{
     Borrows, DraftBatch, DraftFacts, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, all_tensors,
-    lengths,
 };
 use crate::batch::{Batch, PendingIds, Wants};
 use crate::error::{ModelError, Result};
@@ -203,10 +203,7 @@ impl Drafter for Model {
         batch.check(self.info())?;
         let starts = lengths(&batch.parts, kv)?;
         let drafted = self.draft(batch, &starts, kv);
-        // No row of a block stays, and none at all after a fault.
-        for (part, start) in batch.parts.iter().zip(&starts) {
-            kv.commit(part.sequence, start + if drafted.is_ok() { part.context } else { 0 })?;
-        }
+        commit_context(&batch.parts, &starts, &drafted, kv)?;
         drafted
     }
 }

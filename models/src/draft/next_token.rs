@@ -17,8 +17,9 @@ use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 
 use super::chain::{ChainRows, Chains};
+use super::context_rows::{commit_context, lengths};
 use super::last_rows::LastRows;
-use super::{DraftBatch, DraftFacts, Drafter, Proposal, lengths};
+use super::{DraftBatch, DraftFacts, Drafter, Proposal};
 use crate::error::{ModelError, Result};
 use crate::kv::KvStore;
 use crate::layers::{Rope, RopeTables};
@@ -249,10 +250,7 @@ impl<M: NextTokenModel> Drafter for NextToken<M> {
         batch.check(self.info())?;
         let starts = lengths(&batch.parts, kv)?;
         let drafted = self.draft(batch, &starts, kv);
-        // No row of a block stays, and none at all after a fault.
-        for (part, start) in batch.parts.iter().zip(&starts) {
-            kv.commit(part.sequence, start + if drafted.is_ok() { part.context } else { 0 })?;
-        }
+        commit_context(&batch.parts, &starts, &drafted, kv)?;
         let drafted = drafted?;
         self.last_rows.keep(batch, kv)?;
         Ok(drafted)

@@ -228,7 +228,7 @@ impl ClassWrite {
         n_kv: i32,
         class: &CapacityClass,
     ) -> Result<Array> {
-        let form = (n_kv, class.kept(layer));
+        let form = (n_kv, class.places(layer));
         if let Some((_, indices)) = self.indices.iter().find(|(of, _)| *of == form) {
             return Ok(indices.clone());
         }

@@ -105,29 +105,20 @@ fn of_all_places(
     kind: QueryKind,
     form: CallForm,
 ) -> Result<Call> {
-    let QueryKind { causality, kept, .. } = kind;
-    let each = queries[0].positions.len() as i32;
-    let by_row = |values: Vec<i32>| Array::from_slice(&values, &[queries.len() as i32, 1, each, 1]);
-    let positions = || queries.iter().flat_map(|queries| queries.positions.clone());
-    let last = last_visible(queries, causality);
+    let kept = kind.kept;
     // The last position before the end that has this place; below 0: none was written.
     let held = |end: i32| (0..kept).map(move |place| end - 1 - (end - 1 - place).rem_euclid(kept));
     let ends = queries.iter().map(|queries| queries.positions.end);
     let held: Vec<i32> = ends.flat_map(held).collect();
     let held = Array::from_slice(&held, &[queries.len() as i32, 1, 1, kept]);
-    let window = causality.window.unwrap_or(i32::MAX);
-    let last_hidden = positions().map(|position| (position - window).max(-1)).collect();
-    let visible = by_row(last).ge(&held)?.logical_and(by_row(last_hidden).lt(&held)?)?;
-    let mask = select(&visible, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?;
-    let mask = mask.as_dtype(kind.dtype)?;
-    let few = form.causal && mask.dim(2) <= VECTOR_ROWS;
-    let mask = if few { spread(&mask, kind.heads)? } else { mask };
-    Ok(Call { slots, rows, keys: 0..kept, hidden: HiddenKeys::Masked(mask) })
+    let window = kind.causality.window.unwrap_or(i32::MAX);
+    let hidden = masked(queries, kind, &held, Some(window), form.causal)?;
+    Ok(Call { slots, rows, keys: 0..kept, hidden })
 }
 
 /// For each row, one slot's rows after another's, the last position that it attends to.
 fn last_visible(queries: &[SlotQueries], causality: Causality) -> Vec<i32> {
-    let of_slot = |queries: &'_ SlotQueries| -> Vec<i32> {
+    let of_slot = |queries: &SlotQueries| -> Vec<i32> {
         let last = |position| queries.visible_end(position, causality.reach) - 1;
         queries.positions.clone().map(last).collect()
     };
@@ -153,12 +144,10 @@ fn whole(
     {
         HiddenKeys::Later
     } else {
-        let mask = mask(queries, causality, &keys)?.as_dtype(kind.dtype)?;
-        let rows = mask.dim(2);
-        HiddenKeys::Masked(match form.causal && queries.len() > 1 && rows <= VECTOR_ROWS {
-            true => spread(&mask, kind.heads)?,
-            false => mask,
-        })
+        let held: Vec<i32> = keys.clone().collect();
+        let held = Array::from_slice(&held, &[1, 1, 1, held.len() as i32]);
+        let window = narrow(queries, causality, &keys);
+        masked(queries, kind, &held, window, form.causal && queries.len() > 1)?
     };
     Ok(Call { slots, rows, keys, hidden })
 }
@@ -189,20 +178,29 @@ fn all_visible(queries: &[SlotQueries], causality: Causality, keys: &Range<i32>)
     queries.iter().all(reaches_end) && narrow(queries, causality, keys).is_none()
 }
 
-/// `[slots, 1, rows each, keys]`: -inf after each row's last visible position and, with a window,
-/// before its first; else 0.
-fn mask(queries: &[SlotQueries], causality: Causality, keys: &Range<i32>) -> Result<Array> {
+/// A mask `[slots, 1, rows each, keys]`: -inf after each row's last visible position, before its
+/// window, and where no key was written; else 0. `held` `[slots or 1, 1, 1, keys]`: the positions
+/// of the keys. `spreads`: a mask of few rows is spread over the heads here, once; MLX would copy
+/// it in each layer.
+fn masked(
+    queries: &[SlotQueries],
+    kind: QueryKind,
+    held: &Array,
+    window: Option<i32>,
+    spreads: bool,
+) -> Result<HiddenKeys> {
     let rows = queries[0].positions.len() as i32;
     let by_row = |values: Vec<i32>| Array::from_slice(&values, &[queries.len() as i32, 1, rows, 1]);
-    let positions = || queries.iter().flat_map(|queries| queries.positions.clone());
-    let all: Vec<i32> = keys.clone().collect();
-    let all = Array::from_slice(&all, &[1, 1, 1, all.len() as i32]);
-    let mut visible = by_row(last_visible(queries, causality)).ge(&all)?;
-    if let Some(window) = narrow(queries, causality, keys) {
-        let last_hidden = by_row(positions().map(|position| position - window).collect());
-        visible = visible.logical_and(last_hidden.lt(&all)?)?;
+    let mut visible = by_row(last_visible(queries, kind.causality)).ge(held)?;
+    if let Some(window) = window {
+        let positions = queries.iter().flat_map(|queries| queries.positions.clone());
+        let last_hidden = positions.map(|position| (position - window).max(-1)).collect();
+        visible = visible.logical_and(by_row(last_hidden).lt(held)?)?;
     }
-    Ok(select(&visible, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?)
+    let mask = select(&visible, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?;
+    let mask = mask.as_dtype(kind.dtype)?;
+    let is_spread = spreads && rows <= VECTOR_ROWS;
+    Ok(HiddenKeys::Masked(if is_spread { spread(&mask, kind.heads)? } else { mask }))
 }
 
 /// `mask` `[slots, 1, rows, keys]` → `[slots, heads, rows, keys]`, one number after another.

@@ -1,7 +1,8 @@
-//! Slots of one capacity: per layer one flat array of keys and one of values. Of a layer with a window
-//! a slot keeps the last positions alone, position p at place p modulo their number.
+//! Slots of one capacity: per layer one flat array of keys and one of values. Of a layer with a
+//! window a slot keeps the last positions alone, position p at place p modulo their number.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp, scatter_single};
 use mlx_rs::ops::{concatenate, zeros_dtype};
@@ -12,7 +13,8 @@ use crate::error::Result;
 use crate::layers::{HeadRows, RowPlaces, StoredHeads, write_rows};
 use crate::segment::SequenceId;
 
-/// Keys and values of one layer: `[slots · n_kv · kept positions, dim]`, so that a row is one index.
+/// Keys and values of one layer: `[slots · n_kv · kept positions, dim]`, so that a row is one
+/// index.
 #[derive(Clone, Debug)]
 pub(super) struct LayerArrays {
     keys: Array,
@@ -25,7 +27,7 @@ pub(super) struct CapacityClass {
     pub(super) capacity: i32,
     layers: Vec<GrowingKv>,
     /// Positions that a slot keeps of each layer.
-    kept: Vec<i32>,
+    places: Arc<[usize]>,
     dtype: Dtype,
     /// Whether nodes of our own read the rows: they read none that was not written.
     pub(super) by_nodes: bool,
@@ -37,11 +39,11 @@ pub(super) struct CapacityClass {
 
 impl CapacityClass {
     pub(super) fn new(capacity: i32, kinds: &LayerKinds, dtype: Dtype, by_nodes: bool) -> Self {
-        let kept = |ring: &Option<i32>| ring.map_or(capacity, |ring| ring.min(capacity));
+        let places = |ring: &Option<i32>| ring.unwrap_or(capacity).min(capacity) as usize;
         Self {
             capacity,
             layers: kinds.growing.clone(),
-            kept: kinds.rings.iter().map(kept).collect(),
+            places: kinds.rings.iter().map(places).collect(),
             dtype,
             by_nodes,
             owners: vec![],
@@ -52,15 +54,19 @@ impl CapacityClass {
 
     /// Bytes of one slot over all layers.
     pub(super) fn slot_bytes(&self) -> u64 {
-        let numbers = |(layer, kept): (&GrowingKv, &i32)| {
-            layer.row_numbers() * u64::from(kept.unsigned_abs())
-        };
-        self.layers.iter().zip(&self.kept).map(numbers).sum::<u64>() * self.number_bytes()
+        let numbers = |(layer, places): (&GrowingKv, &usize)| layer.row_numbers() * *places as u64;
+        self.layers.iter().zip(&*self.places).map(numbers).sum::<u64>() * self.number_bytes()
     }
 
     /// Positions that a slot keeps of a layer.
-    pub(super) fn kept(&self, layer: usize) -> i32 {
-        self.kept[layer]
+    pub(super) fn places(&self, layer: usize) -> i32 {
+        self.places[layer] as i32
+    }
+
+    /// Positions that a slot keeps of each layer.
+    #[cfg(target_os = "linux")]
+    pub(super) fn places_of_layers(&self) -> Arc<[usize]> {
+        self.places.clone()
     }
 
     /// Bytes of a number of keys and values.
@@ -117,7 +123,7 @@ impl CapacityClass {
     /// Adds the rows of `more` slots to one layer. Layers are extended in their order.
     pub(super) fn extend_layer(&mut self, layer: usize, more: usize) -> Result<()> {
         let GrowingKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
-        let rows = more as i32 * n_kv * self.kept[layer];
+        let rows = more as i32 * n_kv * self.places(layer);
         let (keys, values) = (self.new_rows(&[rows, key_dim])?, self.new_rows(&[rows, value_dim])?);
         match self.arrays.get_mut(layer) {
             None => self.arrays.push(LayerArrays { keys, values }),
@@ -198,7 +204,7 @@ impl CapacityClass {
         }
         let GrowingKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
         let (all, count) = (self.owners.len() as i32, kept.len() as i32);
-        let (kept, rows) = (Array::from_slice(kept, &[count]), n_kv * self.kept[layer]);
+        let (kept, rows) = (Array::from_slice(kept, &[count]), n_kv * self.places(layer));
         let cut = |array: &Array, dim: i32| -> Result<Array> {
             let slots = array.reshape(&[all, rows * dim])?;
             Ok(slots.take_axis(&kept, 0)?.reshape(&[count * rows, dim])?)
@@ -224,7 +230,7 @@ impl CapacityClass {
     fn fill(&mut self, slot: usize, value: f32) -> Result<()> {
         let value = Array::from_f32(value).as_dtype(self.dtype)?;
         for (at, GrowingKv { n_kv, .. }) in self.layers.iter().enumerate() {
-            let rows = n_kv * self.kept[at];
+            let rows = n_kv * self.places(at);
             let rows = slot as i32 * rows..(slot as i32 + 1) * rows;
             let arrays = &mut self.arrays[at];
             arrays.keys.try_index_mut((rows.clone(), ..), &value)?;
@@ -249,8 +255,8 @@ impl CapacityClass {
         slot: usize,
         position: i32,
     ) -> impl Iterator<Item = i32> + use<> {
-        let (n_kv, kept) = (self.layers[layer].n_kv, self.kept[layer]);
-        (0..n_kv).map(move |head| (slot as i32 * n_kv + head) * kept + position % kept)
+        let (n_kv, places) = (self.layers[layer].n_kv, self.places(layer));
+        (0..n_kv).map(move |head| (slot as i32 * n_kv + head) * places + position % places)
     }
 
     /// Writes rows `[rows, n_kv, dim]` at flat `indices` `[rows · n_kv]`.
@@ -277,11 +283,11 @@ impl CapacityClass {
         values: &HeadRows<'_>,
         places: &RowPlaces,
     ) -> Result<()> {
+        let capacity = self.places(layer);
         let arrays = &mut self.arrays[layer];
         // As above, the old handles are dropped before anything is evaluated.
-        let kept = self.kept[layer];
-        arrays.keys = write_rows(&arrays.keys, keys, places, kept)?;
-        arrays.values = write_rows(&arrays.values, values, places, kept)?;
+        arrays.keys = write_rows(&arrays.keys, keys, places, capacity)?;
+        arrays.values = write_rows(&arrays.values, values, places, capacity)?;
         Ok(())
     }
 
@@ -309,7 +315,7 @@ impl CapacityClass {
     pub(super) fn stored(&self, layer: usize) -> StoredHeads<'_> {
         let LayerArrays { keys, values } = &self.arrays[layer];
         let kv_heads = self.layers[layer].n_kv;
-        StoredHeads { keys, values, kv_heads, capacity: self.kept[layer] }
+        StoredHeads { keys, values, kv_heads, capacity: self.places(layer) }
     }
 
     /// Views `[slots, n_kv, places, dim]` of keys and values.
@@ -323,7 +329,7 @@ impl CapacityClass {
         let all = self.owners.len() as i32;
         let slots = slots.start as i32..slots.end as i32;
         let cut = |array: &Array, dim: i32| -> Result<Array> {
-            let spread = array.reshape(&[all, n_kv, self.kept[layer], dim])?;
+            let spread = array.reshape(&[all, n_kv, self.places(layer), dim])?;
             Ok(spread.try_index((slots.clone(), .., places.clone(), ..))?)
         };
         Ok((cut(&self.arrays[layer].keys, key_dim)?, cut(&self.arrays[layer].values, value_dim)?))

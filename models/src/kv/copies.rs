@@ -38,7 +38,7 @@ impl KvStore {
             let [heads, key_dim, value_dim] =
                 [layer.n_kv, layer.key_dim, layer.value_dim].map(|size| size as usize);
             let (kept, is_whole) =
-                (self.classes[class].kept(at) as usize, self.layers.rings[at].is_none());
+                (self.classes[class].places(at) as usize, self.layers.rings[at].is_none());
             [key_dim, value_dim].map(|dim| Part { heads, dim, kept, is_whole })
         };
         layers.flat_map(of_layer).collect()

@@ -20,8 +20,8 @@ enum OldSlots {
 
 impl KvStore {
     /// Bytes that a growth into a larger class takes for a moment, beside the larger slot: keys and
-    /// values of one layer where they were, and on their way. For each position of the old slot; and,
-    /// if they are more, of a layer of which a slot keeps its last positions alone.
+    /// values of one layer where they were, and on their way. For each position of the old slot;
+    /// and, if they are more, of a layer of which a slot keeps its last positions alone.
     pub fn growth_bytes(&self) -> (u64, u64) {
         let width = self.classes.first().map_or(0, |class| class.number_bytes());
         let (mut row, mut ring) = (0, 0);
@@ -155,7 +155,7 @@ impl KvStore {
         }
         for layer in layers {
             let source = &self.classes[from.class];
-            let places = rows.places(source.kept(layer));
+            let places = rows.places(source.places(layer));
             let (keys, values) = source.view(layer, from.index..from.index + 1, places)?;
             self.classes[to.class].overwrite(layer, to.index, 0, &keys, &values)?;
         }

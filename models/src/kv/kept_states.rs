@@ -1,6 +1,6 @@
-//! Copies of what a sequence continues from after one of its rows and what no row has: the states of
-//! recurrent layers, and the windows of layers that keep their last positions alone. Their owner keeps
-//! them. They outlive their sequence.
+//! Copies of what a sequence continues from after one of its rows and what no row has: the states
+//! of recurrent layers, and the windows of layers that keep their last positions alone. Their owner
+//! keeps them. They outlive their sequence.
 //!
 //! A copy is one array, as a piece of rows is ([`super::rows`]). Keys and values of the same rows
 //! are copied apart: a sequence continues from both together.
@@ -59,8 +59,8 @@ impl KvStore {
     }
 
     /// Copies the states and windows of a sequence after its first `rows` rows. Computed when this
-    /// returns. They are those of the sequence's last row, or of a row before it that was drafted in
-    /// the last pass. Changes nothing in the store.
+    /// returns. They are those of the sequence's last row, or of a row before it that was drafted
+    /// in the last pass. Changes nothing in the store.
     ///
     /// # Errors
     /// The store has none of that row; MLX's own.
@@ -84,7 +84,7 @@ impl KvStore {
         let class = &self.classes[slot.class];
         let mut windows = vec![];
         for (at, layer) in self.windowed() {
-            let kept = class.kept(at);
+            let kept = class.places(at);
             let places: Vec<i32> = window_before(layer, rows).map(|place| place % kept).collect();
             let places = Array::from_slice(&places, &[places.len() as i32]);
             let (keys, values) = class.view(at, slot.index..slot.index + 1, 0..kept)?;

@@ -3,8 +3,9 @@
 //!
 //! Layout: a sequence has a slot in a capacity class; a class has one array per layer for its keys
 //! and one for its values. Of a layer with a window it keeps as many positions as the window and a
-//! pass need (class). Classes are 256·2ᵏ positions up to 4,096, and quarters of 2ᵏ above. Committing is a host integer: rows after a sequence's
-//! length are dead and will be overwritten. Recurrent layers keep one array a sequence ([`states`]).
+//! pass need (class). Classes are 256·2ᵏ positions up to 4,096, and quarters of 2ᵏ above.
+//! Committing is a host integer: rows after a sequence's length are dead and will be overwritten.
+//! Recurrent layers keep one array a sequence ([`states`]).
 //!
 //! ```text
 //!  a target on the CPU, float32   a pass over all layers is one node of our own (pass)
@@ -67,8 +68,8 @@ pub struct AttentionParams<'a> {
     pub queries: Option<&'a [i32]>,
     /// Query rows attend to all rows of their sequence, also to the new ones after them.
     pub both_ways: bool,
-    /// Rows of the batch that belong to one image each, ascending. In a layer with a window a row of
-    /// an image also attends to the rows of the image after it. The same for every layer of a
+    /// Rows of the batch that belong to one image each, ascending. In a layer with a window a row
+    /// of an image also attends to the rows of the image after it. The same for every layer of a
     /// forward. Without `queries` only.
     pub images: &'a [Range<i32>],
 }
@@ -136,7 +137,7 @@ impl KvStore {
     /// As [`KvStore::new`], for passes of `most_rows` rows of a sequence.
     ///
     /// # Errors
-    /// As there.
+    /// As [`KvStore::new`].
     pub fn with_most_rows(
         layers: &[LayerKv],
         dtype: Dtype,
@@ -457,8 +458,8 @@ impl KvStore {
     /// layers only of all its rows, because a state is that of the last row.
     ///
     /// # Errors
-    /// `from` has fewer rows, or `to` is known already; recurrent layers have no such state, or layers
-    /// with windows not these rows.
+    /// `from` has fewer rows, or `to` is known already; recurrent layers have no such state, or
+    /// layers with windows not these rows.
     pub fn fork(&mut self, from: SequenceId, to: SequenceId, length: i32) -> Result<()> {
         let entry = self.sequences.get(&from).copied();
         let Some(entry) = entry.filter(|entry| (0..=entry.length).contains(&length)) else {

@@ -72,7 +72,7 @@ impl KvStore {
             writes: writes
                 .iter()
                 .map(|write| PassWrites {
-                    kept: self.kept_of_layers(write.class),
+                    kept: self.classes[write.class].places_of_layers(),
                     places: write.places.clone(),
                 })
                 .collect(),
@@ -99,12 +99,6 @@ impl KvStore {
         }
         self.states.end_pass(memory, tapes);
         Ok(result)
-    }
-
-    /// Positions that a slot of a class keeps of each layer.
-    fn kept_of_layers(&self, class: usize) -> Vec<usize> {
-        let kept = |layer| self.classes[class].kept(layer) as usize;
-        (0..self.layers.growing.len()).map(kept).collect()
     }
 
     /// For each layer with keys and values its reads, the same list for layers of one window.

@@ -64,7 +64,7 @@ impl KvStore {
         let mut outputs = Vec::with_capacity(access.reads.len());
         for read in &mut access.reads {
             let class = &self.classes[read.class];
-            let kept = class.kept(layer);
+            let kept = class.places(layer);
             let kind = QueryKind { causality, kept, heads: q.dim(1), dtype: q.dtype() };
             let calls = read.calls(kind, self.calls)?;
             outputs.push(by_class::attend(class, layer, q, &calls, scale)?);

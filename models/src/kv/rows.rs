@@ -14,8 +14,8 @@ use super::{GrowingKv, KeptStates, KvStore, SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::segment::SequenceId;
 
-/// Copies of neighbouring rows of a sequence, keys and values of the layers that keep all positions.
-/// Nothing in it refers to the store.
+/// Copies of neighbouring rows of a sequence, keys and values of the layers that keep all
+/// positions. Nothing in it refers to the store.
 #[derive(Debug)]
 pub struct KvRows {
     /// `[1, numbers]`: layer by layer keys `[n_kv, rows, key_dim]`, then values, each flat.
@@ -50,8 +50,8 @@ impl KvStore {
     }
 
     /// Copies `pieces` pieces of `rows` rows each out of a sequence, from row `start` on. Computed
-    /// when this returns; for the moment it takes twice their bytes. Recurrent layers have no rows, and
-    /// layers with windows only the last ones: see [`KvStore::keep_states`].
+    /// when this returns; for the moment it takes twice their bytes. Recurrent layers have no rows,
+    /// and layers with windows only the last ones: see [`KvStore::keep_states`].
     ///
     /// # Errors
     /// The sequence has committed fewer rows than that; MLX's own.
@@ -108,9 +108,9 @@ impl KvStore {
     }
 
     /// Gives a sequence that has no rows yet the first `length` rows of `pieces`, which hold as
-    /// many rows each, one after another, and commits them. A model with recurrent layers or windows
-    /// needs `states` of exactly these rows. The sequence gets a slot for at least `room` positions at
-    /// once, so that what it will soon read does not move it again.
+    /// many rows each, one after another, and commits them. A model with recurrent layers or
+    /// windows needs `states` of exactly these rows. The sequence gets a slot for at least `room`
+    /// positions at once, so that what it will soon read does not move it again.
     ///
     /// # Errors
     /// An unknown sequence or one that has rows, fewer rows than `length`, pieces or states of

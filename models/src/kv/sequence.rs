@@ -10,20 +10,22 @@ use crate::segment::SequenceId;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SequenceEntry {
     pub(super) slot: Option<SlotAddress>,
-    /// Committed rows.
+    /// Rows that are accepted: rejected ones after them are not counted.
     pub(super) length: i32,
-    /// Rows that passes have written, rejected ones too: of a layer with a window they took the places
-    /// of earlier ones.
+    /// Rows that passes have written, rejected ones too: of a layer with a window they took the
+    /// places of earlier ones.
     pub(super) written: i32,
-    /// Rows with which the sequence began: of a layer with a window those before them are not there.
+    /// Rows with which the sequence began: of a layer with a window those before them are not
+    /// there.
     pub(super) restored: i32,
 }
 
 /// Rows of a slot that are copied to another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CopiedRows {
+    /// How many rows the sequence has.
     pub(super) length: i32,
-    /// See [`SequenceEntry`].
+    /// Rows that passes have written, as [`SequenceEntry`] counts them.
     pub(super) written: i32,
 }
 
@@ -35,8 +37,8 @@ impl CopiedRows {
 }
 
 impl KvStore {
-    /// Whether the windows before row `length` are still there: rows that were written later may have
-    /// taken their places.
+    /// Whether the windows before row `length` are still there: rows that were written later may
+    /// have taken their places.
     ///
     /// # Errors
     /// One is not.
@@ -46,6 +48,9 @@ impl KvStore {
         entry: &SequenceEntry,
         length: i32,
     ) -> Result<()> {
+        if self.most_rows.is_none() {
+            return Ok(());
+        }
         let overwritten = |ring: i32| entry.written - ring;
         let lost = |(layer, ring): (&GrowingKv, &Option<i32>)| {
             let (window, ring) = (layer.window?, (*ring)?);

@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
 
-use super::host;
+use super::{Gate, host};
 use crate::error::Result;
 
 /// x · Φ(x), Φ the normal distribution.
@@ -37,23 +37,11 @@ impl Gelu {
     }
 }
 
-/// What a gated block does with its gate before it multiplies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Gate {
-    /// x · sigmoid(x).
-    #[default]
-    Silu,
-    /// [`Gelu::Tanh`].
-    Gelu,
-}
-
-impl Gate {
-    /// `x` → the same shape. By MLX.
-    pub(crate) fn forward(self, x: &Array) -> Result<Array> {
-        match self {
-            Self::Silu => Ok(x.multiply(ops::sigmoid(x)?)?),
-            Self::Gelu => Gelu::Tanh.forward(x),
-        }
+/// A gate before it is multiplied: `x` → the same shape. By MLX.
+pub(crate) fn activated(gate: Gate, x: &Array) -> Result<Array> {
+    match gate {
+        Gate::Silu => Ok(x.multiply(ops::sigmoid(x)?)?),
+        Gate::Gelu => Gelu::Tanh.forward(x),
     }
 }
 

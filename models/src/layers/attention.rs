@@ -20,7 +20,7 @@ pub(crate) struct RowWrite {
     pub(crate) row: usize,
     /// The slot of its sequence.
     pub(crate) slot: usize,
-    /// Its position.
+    /// The row's position in its sequence.
     pub(crate) position: usize,
 }
 

@@ -5,8 +5,8 @@ use mlx_rs::Array;
 use paceline_blas::RecurrentSizes;
 
 use super::{
-    Advanced, DeltaRule, ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces,
-    StatePass, StoredHeads, TurnedHeads, VisibleKeys,
+    Advanced, DeltaRule, ExpertParts, Gate, HeadRows, QuantizedParts, QueryRows, RopeTables,
+    RowPlaces, StatePass, StoredHeads, TurnedHeads, VisibleKeys,
 };
 use crate::error::{ModelError, Result};
 
@@ -16,7 +16,7 @@ pub(crate) fn computes(_: &[&Array]) -> bool {
 }
 
 /// MLX does it.
-pub(crate) fn gated(_: &Array) -> Result<Option<Array>> {
+pub(crate) fn gated(_: &Array, _: Gate) -> Result<Option<Array>> {
     Ok(None)
 }
 

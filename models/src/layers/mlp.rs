@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 
-use super::{Gate, Linear, gate_kernel, host};
+use super::{Gate, Linear, activated, gate_kernel, host};
 use crate::error::Result;
 use crate::load::{LoadError, Weights};
 
@@ -55,16 +55,16 @@ impl GatedMlp {
 
 /// act(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
 pub(crate) fn gated(both: &Array, gate: Gate) -> Result<Array> {
-    if gate == Gate::Silu {
-        if let Some(gated) = host::gated(both)? {
-            return Ok(gated);
-        }
-        if let Some(gated) = gate_kernel::gated(both)? {
-            return Ok(gated);
-        }
+    if let Some(gated) = host::gated(both, gate)? {
+        return Ok(gated);
+    }
+    if gate == Gate::Silu
+        && let Some(gated) = gate_kernel::gated(both)?
+    {
+        return Ok(gated);
     }
     let halves = both.split_equal(2, 1)?;
-    let gated = gate.forward(&halves[0])?.multiply(&halves[1])?;
+    let gated = activated(gate, &halves[0])?.multiply(&halves[1])?;
     if gate == Gate::Silu {
         gate_kernel::counted(&gated, both)?;
     }

@@ -6,6 +6,7 @@ mod attention;
 mod delta_rule;
 mod embedding;
 mod experts;
+mod gate;
 mod gate_kernel;
 mod heads;
 #[cfg(target_os = "linux")]
@@ -27,7 +28,7 @@ mod recurrent;
 mod rope;
 mod rope_tables;
 
-pub(crate) use activation::{Gate, Gelu, gate_heads};
+pub(crate) use activation::{Gelu, activated, gate_heads};
 pub(crate) use attention::{
     HiddenKeys, QueryRows, RowKeys, RowPlaces, RowWrite, StoredHeads, VisibleKeys, attention,
 };
@@ -36,6 +37,7 @@ pub(crate) use delta_rule::Advanced;
 pub(crate) use delta_rule::{DeltaRule, StatePass};
 pub(crate) use embedding::Embedding;
 pub(crate) use experts::{ExpertLinear, SortedPairs};
+pub(crate) use gate::Gate;
 pub use heads::HeadRows;
 pub(crate) use heads::{TurnedHeads, last_rows};
 #[cfg(target_os = "linux")]

@@ -9,7 +9,7 @@ use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, KvStore};
 use crate::layers::{
     AttentionHeads, DeltaRule, Embedding, ExpertMlp, Gate, HeadRows, HeadTurn, LayerOps, Linear,
-    RmsNorm, RopeTables, SharedExpertMlp, gate_heads, gated,
+    RmsNorm, RopeTables, SharedExpertMlp, activated, gate_heads, gated,
 };
 use crate::segment::Segment;
 
@@ -77,7 +77,7 @@ impl LayerOps for Graph<'_> {
 
     fn gated_by(&mut self, x: &Array, gate: Gate, all: &Array, column: i32) -> Result<Array> {
         let part = all.try_index((.., column..column + x.dim(1)))?;
-        Ok(gate.forward(x)?.multiply(part)?)
+        Ok(activated(gate, x)?.multiply(part)?)
     }
 
     fn heads(&mut self, x: &Array, dim: i32) -> Result<Array> {

@@ -1,5 +1,5 @@
-//! Images in a text model's rows: embeddings in place of the ids', additions after layers, and what a
-//! family does with these rows otherwise.
+//! Images in a text model's rows: embeddings in place of the ids', additions after layers, and what
+//! a family does with these rows otherwise.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,5 +1,6 @@
-//! Llama (arXiv 2407.21783) and the many models of its architecture: SmolLM2, MiniCPM, Mistral (arXiv
-//! 2310.06825), whose rows may attend to a window. The shared decoder, with biases only where the config has them.
+//! Llama (arXiv 2407.21783) and the many models of its architecture: SmolLM2, MiniCPM, Mistral
+//! (arXiv 2310.06825), whose rows may attend to a window. The shared decoder, with biases only
+//! where the config has them.
 
 use super::attention::AttentionSpec;
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};

@@ -307,8 +307,8 @@ impl Family {
     }
 }
 
-/// Whether a target's output head is its embedding. Gemma 4's is unless config.json denies it, that of
-/// other families if config.json names it so.
+/// Whether a target's output head is its embedding. Gemma 4's is unless config.json denies it, that
+/// of other families if config.json names it so.
 ///
 /// # Errors
 /// A key has another type.

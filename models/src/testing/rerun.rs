@@ -16,8 +16,8 @@ pub enum Reason {
     /// In bfloat16 a router chooses another expert of two near ones, so that numbers of a golden file
     /// say nothing: mlx-lm 0.32.2 in the stored types is off by more than the largest logit.
     RouterFlips,
-    /// No reference in 16 bits is at hand. The test has a bound of float32, such as what quantization
-    /// loses, or its random checkpoint loses more in bfloat16 than others.
+    /// No reference in 16 bits is at hand. The test has a bound of float32, such as what
+    /// quantization loses, or its random checkpoint loses more in bfloat16 than others.
     NoBoundIn16Bits,
     /// The drafter that the test plays sends rows in float32.
     Float32Drafter,

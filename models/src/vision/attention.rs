@@ -1,5 +1,5 @@
-//! Attention of every patch of an image to all of them, and rows that pass in parts: a large image has
-//! more numbers than memory holds at once.
+//! Attention of every patch of an image to all of them, and rows that pass in parts: a large image
+//! has more numbers than memory holds at once.
 
 use mlx_rs::Array;
 use mlx_rs::ops::concatenate;

@@ -7,6 +7,9 @@
 
 use mlx_rs::Dtype;
 
+use mlx_rs::Array;
+use mlx_rs::ops::concatenate;
+
 use super::{ImagePixels, VisionInfo};
 use crate::error::Result;
 use crate::layers::RopeTables;
@@ -24,9 +27,32 @@ pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
     order
 }
 
+/// Patches that are embedded at a time.
+const EMBEDDED_AT_ONCE: usize = 1024;
+
+/// The patches at these places, embedded part after part. Computed when this returns.
+///
+/// # Errors
+/// Those of `embed`; MLX's own.
+pub(super) fn in_parts(
+    places: &[(i32, i32)],
+    embed: impl Fn(&[(i32, i32)]) -> Result<Array>,
+) -> Result<Array> {
+    let mut parts = Vec::new();
+    for places in places.chunks(EMBEDDED_AT_ONCE) {
+        let part = embed(places)?;
+        // Evaluated now, so that its inputs are freed before the next part is made.
+        part.eval()?;
+        parts.push(part);
+    }
+    let all = concatenate(&parts, 0)?;
+    all.eval()?;
+    Ok(all)
+}
+
 /// Turns of heads of `dim` numbers by their patches' places: of a head's numbers a quarter turns by
-/// the row, a quarter by the column; and their partners. Angles and their tables in float32, whatever
-/// the weights are.
+/// the row, a quarter by the column; and their partners. Angles and their tables in float32,
+/// whatever the weights are.
 ///
 /// # Errors
 /// MLX's own.

@@ -30,8 +30,8 @@ pub struct VisionInfo {
     /// Whether an image's rows attend to one another both ways, so that all of them must be in one
     /// forward. Otherwise they attend to earlier rows, as text does, and a chunk may end anywhere.
     pub whole: bool,
-    /// Whether rows of an image have positions on three axes ([`positions`]). Otherwise the position
-    /// of each row is its index in the sequence.
+    /// Whether rows of an image have positions on three axes ([`positions`]). Otherwise the
+    /// position of each row is its index in the sequence.
     pub has_axes: bool,
     /// Most rows of an image, if the model has a bound.
     pub most_rows: Option<u32>,

@@ -1,6 +1,6 @@
-//! DFlash and DSpark drafters whose target is a Gemma 4: six feature layers, windows that are causal
-//! in the block, embeddings with a factor, a head with a cap, and a drafter with Gemma's layers.
-//! Values and provenance: `golden/`, remade by its gemma_draft.py.
+//! DFlash and DSpark drafters whose target is a Gemma 4: six feature layers, windows that are
+//! causal in the block, embeddings with a factor, a head with a cap, and a drafter with Gemma's
+//! layers. Values and provenance: `golden/`, remade by its gemma_draft.py.
 
 use paceline_models::testing::bounds::assert_close;
 use paceline_models::{
@@ -153,8 +153,8 @@ fn the_embedding_of_a_gemma_4_is_its_head_unless_the_config_denies_it() {
     assert!(load(Some(false)).contains("lm_head.weight is missing"), "{}", load(Some(false)));
 }
 
-/// Four sessions' hidden rows after a context of 90 rows in pieces of 16, drafted a few times on the
-/// way.
+/// Four sessions' hidden rows after a context of 90 rows in pieces of 16, drafted a few times on
+/// the way.
 fn rows_in_pieces(pair: &mut Pair, states: &[Array]) -> Vec<Array> {
     let mut all = vec![];
     for (session, states) in (0..).zip(states) {

@@ -332,32 +332,13 @@ def accept_unused_keyword():
 
 
 def make_quantized(name, config, quantization, paths):
-    import tempfile
-    from importlib import metadata
-    from pathlib import Path
-
     import make
     import quantized
 
     spec = {"sizes": {"vocab_size": config["vocab_size"]}, "quantization": quantization, "paths": paths,
             "taps": [0, config["num_hidden_layers"] - 1]}
-    for seed in range(10_000):
-        with tempfile.TemporaryDirectory() as source:
-            write_checkpoint(Path(source), config, random_weights(config, seed))
-            quantized.quantize(Path(source), HERE / name, spec, STOP_IDS)
-        cases = quantized.make_cases(make, quantized.load(HERE / name), spec, seed)
-        if cases is not None:
-            break
-    versions = {name: metadata.version(name) for name in ("mlx", "mlx-lm")}
-    dump(HERE / f"{name}.json", {
-        "provenance": provenance("families", **reference_versions(), **versions),
-        "checkpoint": f"models/tests/golden/{name}",
-        "arithmetic": "mlx-lm on the CPU; weights as stored, scales, biases and norms widened to float32; float32 arithmetic",
-        "seed": seed,
-        "meaning": MEANING,
-        "tap_layers": spec["taps"],
-        "cases": cases,
-    })
+    quantized.make_style(make, name, "families", MEANING, spec,
+                         lambda folder, seed: write_checkpoint(folder, config, random_weights(config, seed)))
 
 
 def make_families():

@@ -17,6 +17,7 @@ import numpy as np
 import gemma
 from families import LEAST_ROUTING_MARGIN
 from gemma import COMMON, kinds
+from hybrid_vision import load
 from make import GREEDY_TOKENS, HERE, LEAST_MARGIN, STOP_IDS
 from vision import draw, row
 
@@ -153,13 +154,6 @@ def weights(model, spec, seed):
             made = randn(1.5 / math.sqrt(tensor.shape[1]))
         out[name] = made.to(torch.bfloat16)
     return out
-
-
-def load(model, stored):
-    """As stored, widened to float32."""
-    missing, unexpected = model.load_state_dict({name: tensor.float() for name, tensor in stored.items()}, strict=False)
-    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    model.tie_weights()
 
 
 def write(folder, spec, stored):

@@ -7,9 +7,6 @@ that config.json names nothing, because the text model is what these files are a
 
 import json
 import math
-import tempfile
-from importlib import metadata
-from pathlib import Path
 
 import numpy as np
 
@@ -211,23 +208,8 @@ def make_quantized_one(name, model_type, tied, config, quantization, paths):
     config = {**config, "tie_word_embeddings": tied}
     spec = {"sizes": {"vocab_size": config["vocab_size"]}, "quantization": quantization, "paths": paths,
             "taps": [0, config["num_hidden_layers"] - 1]}
-    for seed in range(10_000):
-        with tempfile.TemporaryDirectory() as source:
-            write_checkpoint(Path(source), model_type, tied, config, random_weights(config, tied, seed))
-            quantized.quantize(Path(source), HERE / name, spec, STOP_IDS)
-        cases = quantized.make_cases(make, quantized.load(HERE / name), spec, seed, forward)
-        if cases is not None:
-            break
-    versions = {name: metadata.version(name) for name in ("mlx", "mlx-lm")}
-    dump(HERE / f"{name}.json", {
-        "provenance": provenance("hybrid", **reference_versions(), **versions),
-        "checkpoint": f"models/tests/golden/{name}",
-        "arithmetic": "mlx-lm on the CPU; weights as stored, scales, biases and norms widened to float32; float32 arithmetic",
-        "seed": seed,
-        "meaning": families.MEANING,
-        "tap_layers": spec["taps"],
-        "cases": cases,
-    })
+    quantized.make_style(make, name, "hybrid", families.MEANING, spec,
+                         lambda folder, seed: write_checkpoint(folder, model_type, tied, config, random_weights(config, tied, seed)), forward)
 
 
 def make_hybrid():

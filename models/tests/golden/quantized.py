@@ -117,24 +117,30 @@ def make_cases(make, model, spec, seed, forward=forward):
     return found
 
 
+def make_style(make, name, part, meaning, spec, write_floats, forward=forward):
+    """The checkpoint and the golden file of one style. `part`: its name in make.py; `write_floats(folder, seed)` writes it in floats."""
+    folder = HERE / name
+    for seed in range(10_000):
+        with tempfile.TemporaryDirectory() as source:
+            write_floats(Path(source), seed)
+            quantize(Path(source), folder, spec, make.STOP_IDS)
+        found = make_cases(make, load(folder), spec, seed, forward)
+        if found:
+            break
+    versions = {package: metadata.version(package) for package in ("mlx", "mlx-lm")}
+    make.dump(folder.with_suffix(".json"), {
+        "provenance": make.provenance(part, **make.reference_versions(), **versions),
+        "checkpoint": f"models/tests/golden/{name}",
+        "arithmetic": "mlx-lm on the CPU; weights as stored, scales, biases and norms widened to float32; float32 arithmetic",
+        "seed": seed,
+        "meaning": meaning,
+        "tap_layers": spec["taps"],
+        "cases": found,
+    })
+
+
 def make_quantized(make):
     """`make`: the module make.py, whose weights, bounds and provenance these have."""
-    versions = {name: metadata.version(name) for name in ("mlx", "mlx-lm")}
     for name, spec in CHECKPOINTS.items():
-        folder = HERE / name
-        for seed in range(10_000):
-            with tempfile.TemporaryDirectory() as source:
-                make.write_tiny(Path(source), spec, make.tiny_weights(spec, seed))
-                quantize(Path(source), folder, spec, make.STOP_IDS)
-            found = make_cases(make, load(folder), spec, seed)
-            if found:
-                break
-        make.dump(folder.with_suffix(".json"), {
-            "provenance": make.provenance("quantized", **make.reference_versions(), **versions),
-            "checkpoint": f"models/tests/golden/{name}",
-            "arithmetic": "mlx-lm on the CPU; weights as stored, scales, biases and norms widened to float32; float32 arithmetic",
-            "seed": seed,
-            "meaning": make.TINY_MEANING,
-            "tap_layers": spec["taps"],
-            "cases": found,
-        })
+        make_style(make, name, "quantized", make.TINY_MEANING, spec,
+                   lambda folder, seed, spec=spec: make.write_tiny(folder, spec, make.tiny_weights(spec, seed)))

@@ -16,19 +16,20 @@ const TOWER: &str = "gemma4-vl-tiny";
 const EXPERTS: &str = "gemma4-vl-moe";
 const EDGE: &str = "gemma4-vl-edge";
 const UNIFIED: &str = "gemma4-unified-tiny";
-/// Places of the bounds of rows of images and of logits.
+/// Which of the two bounds of a checkpoint in [`LOSSES`] is that of an image's rows, and which that
+/// of logits.
 const ROWS: usize = 0;
 const LOGITS: usize = 1;
 /// Rows of a pass in stores whose slots keep few positions: more than the rows of an image.
 const FEW_ROWS: i32 = 90;
 
-/// Shares of the largest number that the reference itself, transformers 5.23, loses if it computes in
-/// bfloat16: of the rows of images, and of logits.
+/// Shares of the largest number that the reference itself, transformers 5.23, loses if it computes
+/// in bfloat16: of the rows of images, and of logits.
 const LOSSES: [(&str, [f32; 2]); 3] =
     [(TOWER, [0.030, 0.100]), (EDGE, [0.017, 0.059]), (UNIFIED, [0.008, 0.041])];
 
-/// How far numbers may be off. In bfloat16 up to half more than the reference, if it loses more than
-/// the type's bound.
+/// How far numbers may be off. In bfloat16 up to half more than the reference, if it loses more
+/// than the type's bound.
 fn allowed_of(name: &str, kind: usize, dtype: Dtype, expected: &[f32]) -> f32 {
     let of_type = allowed(dtype, expected, [1e-4, 2e-3][kind]);
     let loss = LOSSES.iter().find(|(of, _)| *of == name && dtype == Dtype::Bfloat16);

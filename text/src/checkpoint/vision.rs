@@ -9,8 +9,8 @@ use super::LoadError;
 use super::files::{CONFIG, ModelConfig, json};
 use super::tensors;
 
-/// Beginnings of the names of the tensors that make rows of images, as transformers and as MLX write
-/// them: a Qwen's tower, a Gemma's, and what a Gemma without a tower has.
+/// Beginnings of the names of the tensors that make rows of images, as transformers and as MLX
+/// write them: a Qwen's tower, a Gemma's, and what a Gemma without a tower has.
 const TOWERS: [&str; 5] = [
     "model.visual.",
     "vision_tower.",

@@ -1,8 +1,9 @@
-//! Tool calls of Gemma 4: `call:name{key:value,…}`, whose texts stand between tags and have no escapes.
+//! Tool calls of Gemma 4: `call:name{key:value,…}`, whose texts stand between tags and have no
+//! escapes.
 //!
 //! Arguments come in the order in which the family's templates write them, by their names without
-//! regard to case, and of a tool with `strict` no others come. Schemas of its arguments become rules of
-//! their own, because a schema of JSON does not describe this form.
+//! regard to case, and of a tool with `strict` no others come. Schemas of its arguments become
+//! rules of their own, because a schema of JSON does not describe this form.
 
 use serde_json::{Map, Value};
 
@@ -32,7 +33,8 @@ const READ: &[&str] = &[
 /// Most values inside one another in a schema.
 const MOST_DEPTH: usize = 16;
 
-/// The rule `calls`, and those that it needs: names held to the request's tools, and the arguments of strict ones to their schemas.
+/// The rule `calls`, and those that it needs: names held to the request's tools, and the arguments
+/// of strict ones to their schemas.
 ///
 /// # Errors
 /// A strict tool's schema has a keyword that is not read here, or a name that cannot be written.

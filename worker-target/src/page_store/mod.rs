@@ -2,8 +2,9 @@
 //! core's index decides which pages exist (`prefix_cache`). Drafters come and go; the store stays,
 //! because it belongs to the target and depends neither on lanes nor on drafters.
 //!
-//! Of a model with recurrent layers the store has states, too (`states`), and of one whose layers keep
-//! their last positions alone the windows; both are called states here. Its pages are stored together with the states after the last of them, at the step border at which the sequence has
+//! Of a model with recurrent layers the store has states, too (`states`), and of one whose layers
+//! keep their last positions alone the windows; both are called states here. Its pages are stored
+//! together with the states after the last of them, at the step border at which the sequence has
 //! exactly these rows.
 
 mod states;

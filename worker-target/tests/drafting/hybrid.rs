@@ -8,9 +8,7 @@ use paceline_proto::internal::v1::{Generation, LinkPhase};
 use paceline_vocabulary::link::{Feed, ProposalKind, Welcome};
 
 use crate::Stage;
-use crate::stage::drafter::{
-    HIDDEN, Known, attach, oracle, propose_ids, propose_rows, roll, welcome,
-};
+use crate::stage::drafter::{HIDDEN, Known, attach, oracle, partly_right, propose_rows, welcome};
 use crate::stage::{finish, golden, ids};
 
 /// A checkpoint whose hidden rows are as wide as those of the other tiny target.
@@ -28,25 +26,9 @@ fn drafts_change_no_token_of_a_target_with_states() {
     let accepted: u64 = perfect.iter().map(|speculation| speculation.accepted).sum();
     assert!(accepted > 0, "{perfect:?}");
 
-    // Of each draft a random part is right.
     let known: Known = Arc::new(Mutex::new(stage.streams()));
-    let mut seed = 7;
-    let mixed = move |end: &mut End, feed: &Feed| {
-        let own = roll(&mut seed);
-        let streams = known.lock().expect("not poisoned");
-        propose_ids(end, feed, |request| {
-            let at = request.position as usize;
-            let right = streams.iter().find(|stream| stream.get(at) == Some(&request.bonus_id));
-            let next = right.map_or(&[][..], |stream| &stream[at + 1..]);
-            let turn = own.wrapping_add(u64::from(request.position));
-            let id = |at: u64| match next.get(at as usize) {
-                Some(id) if at < turn % 5 => *id,
-                _ => ((turn + at) % VOCAB) as u32,
-            };
-            (0..u64::from(request.block) - 1).map(id).collect()
-        })
-    };
-    attach(&stage.worker, 2, Some(welcome(2, ProposalKind::Tokens)), Box::new(mixed));
+    let drafter = partly_right(known, VOCAB);
+    attach(&stage.worker, 2, Some(welcome(2, ProposalKind::Tokens)), drafter);
     stage.until(2, LinkPhase::Up);
     stage.same_as_plain_with_drafts("drafts of which a part is right");
 

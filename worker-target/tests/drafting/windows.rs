@@ -6,27 +6,13 @@ use std::sync::{Arc, Mutex};
 use paceline_link::End;
 use paceline_proto::internal::v1::{Generation, LinkPhase, SamplingRule};
 use paceline_vocabulary::link::{Feed, ProposalKind};
-use serde_json::Value;
 
 use crate::Stage;
-use crate::stage::drafter::{HIDDEN, Known, attach, propose_ids, propose_rows, roll, welcome};
-use crate::stage::{GREEDY, generation, golden};
+use crate::stage::drafter::{HIDDEN, Known, attach, partly_right, propose_rows, welcome};
+use crate::stage::{GREEDY, generation, with_long_context};
 
 /// Ids of the checkpoint's vocabulary.
 const VOCAB: u64 = 200;
-
-/// Gemma 4 with windows of 24 positions, and a context that is longer than the 576 positions that slots
-/// keep of them.
-fn checkpoint() -> tempfile::TempDir {
-    let (from, dir) = (golden("gemma4-tiny"), tempfile::tempdir().expect("a directory"));
-    let weights = "model.safetensors";
-    std::fs::copy(from.join(weights), dir.path().join(weights)).expect("copied");
-    let config = std::fs::read(from.join("config.json")).expect("there");
-    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
-    config["max_position_embeddings"] = 4_096.into();
-    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
-    dir
-}
 
 /// Greedy and sampled requests in turn, whose answers begin before and behind the edge.
 fn requests(count: u32) -> Vec<Generation> {
@@ -45,27 +31,12 @@ fn requests(count: u32) -> Vec<Generation> {
 }
 
 fn lanes_are_identical(count: u32) {
-    let dir = checkpoint();
+    // Windows have 24 positions, and slots keep 576 of them.
+    let dir = with_long_context("gemma4-tiny");
     let mut stage = Stage::with(dir.path(), requests(count));
-    // Of each draft a random part is right.
     let known: Known = Arc::new(Mutex::new(stage.streams()));
-    let mut seed = 7;
-    let mixed = move |end: &mut End, feed: &Feed| {
-        let own = roll(&mut seed);
-        let streams = known.lock().expect("not poisoned");
-        propose_ids(end, feed, |request| {
-            let at = request.position as usize;
-            let right = streams.iter().find(|stream| stream.get(at) == Some(&request.bonus_id));
-            let next = right.map_or(&[][..], |stream| &stream[at + 1..]);
-            let turn = own.wrapping_add(u64::from(request.position));
-            let id = |at: u64| match next.get(at as usize) {
-                Some(id) if at < turn % 5 => *id,
-                _ => ((turn + at) % VOCAB) as u32,
-            };
-            (0..u64::from(request.block) - 1).map(id).collect()
-        })
-    };
-    attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), Box::new(mixed));
+    let drafter = partly_right(known, VOCAB);
+    attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), drafter);
     stage.until(1, LinkPhase::Up);
     stage.same_as_plain_with_drafts("drafts of which a part is right");
 

@@ -1,25 +1,10 @@
-//! The prefix cache of a target whose layers keep the last positions alone: a sequence continues where
-//! its windows were kept, with the same bits.
+//! The prefix cache of a target whose layers keep the last positions alone: a sequence continues
+//! where its windows were kept, with the same bits.
 
-use paceline_proto::internal::v1::Generation;
-use serde_json::Value;
-
-use super::stage::golden;
+use super::stage::with_long_context;
 use super::states::{ask, at_once, detailed};
 use super::{PAGE, Stage};
-
-/// A checkpoint with windows of 24 positions, with a context that is longer than the 576 positions that
-/// slots keep of them.
-fn checkpoint(name: &str) -> tempfile::TempDir {
-    let (from, dir) = (golden(name), tempfile::tempdir().expect("a directory"));
-    let weights = "model.safetensors";
-    std::fs::copy(from.join(weights), dir.path().join(weights)).expect("copied");
-    let config = std::fs::read(from.join("config.json")).expect("there");
-    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
-    config["max_position_embeddings"] = 4_096.into();
-    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
-    dir
-}
+use paceline_proto::internal::v1::Generation;
 
 /// A prompt of this vocabulary, the same for the same seed.
 fn prompt(length: u32, seed: u32) -> Vec<u32> {
@@ -33,10 +18,10 @@ async fn stage(dir: &tempfile::TempDir, prefix_cache: bool) -> Stage {
 
 #[tokio::test]
 async fn kept_windows_give_the_same_bits() {
-    let dir = checkpoint("gemma4-tiny");
+    let dir = with_long_context("gemma4-tiny");
     let (mut without, mut with) = (stage(&dir, false).await, stage(&dir, true).await);
     let whole = prompt(1_500, 1);
-    // Slots keep 576 positions of a window.
+    // Windows have 24 positions, and slots keep 576 of them.
     for length in [20, 100, 575, 577, 700, 1_500] {
         let prompt = &whole[..length];
         let request = detailed(&mut without, prompt, 20);
@@ -54,7 +39,8 @@ async fn kept_windows_give_the_same_bits() {
         assert_eq!((kv.held_bytes, kv.tap_bytes), (0, 0), "{kv:?}");
     }
     assert_eq!(without.kv().await.prefix_bytes, 0);
-    // Pages of the two full layers, each of one head, and windows after 64, 512, 576, 640 and 1,472.
+    // Pages of the two full layers, each of one head, and windows after 64, 512, 576, 640 and
+    // 1,472.
     let page = 64 * 2 * 2 * 16 * 4;
     let window = 23 * 3 * 2 * 2 * 8 * 4;
     assert_eq!(with.kv().await.prefix_bytes, 23 * page + 5 * window);
@@ -72,7 +58,7 @@ async fn kept_windows_give_the_same_bits() {
 
 #[tokio::test]
 async fn a_model_of_windows_alone_keeps_them_without_rows() {
-    let dir = checkpoint("mistral-tiny");
+    let dir = with_long_context("mistral-tiny");
     let (mut without, mut with) = (stage(&dir, false).await, stage(&dir, true).await);
     let prompt: Vec<u32> = prompt(900, 1).into_iter().map(|id| id % 180).collect();
     let request = detailed(&mut without, &prompt, 40);
@@ -85,7 +71,7 @@ async fn a_model_of_windows_alone_keeps_them_without_rows() {
 
 #[tokio::test]
 async fn streams_side_by_side_in_a_small_budget_have_the_bits_of_streams_alone() {
-    let dir = checkpoint("gemma4-tiny");
+    let dir = with_long_context("gemma4-tiny");
     let prompts: Vec<Vec<u32>> = [300, 580, 620, 900]
         .into_iter()
         .zip(3..)

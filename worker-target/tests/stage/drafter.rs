@@ -201,6 +201,27 @@ pub fn noise(count: u32, seed: &mut u64) -> Vec<u8> {
 /// Streams that a drafter knows: prompt and answer.
 pub type Known = Arc<Mutex<Vec<Vec<u32>>>>;
 
+/// As [`oracle`], but of each draft only a random part is right, and the rest are ids below
+/// `vocab`.
+pub fn partly_right(known: Known, vocab: u64) -> Script {
+    let mut seed = 7;
+    Box::new(move |end, feed| {
+        let own = roll(&mut seed);
+        let streams = known.lock().expect("not poisoned");
+        propose_ids(end, feed, |request| {
+            let at = request.position as usize;
+            let right = streams.iter().find(|stream| stream.get(at) == Some(&request.bonus_id));
+            let next = right.map_or(&[][..], |stream| &stream[at + 1..]);
+            let turn = own.wrapping_add(u64::from(request.position));
+            let id = |at: u64| match next.get(at as usize) {
+                Some(id) if at < turn % 5 => *id,
+                _ => ((turn + at) % vocab) as u32,
+            };
+            (0..u64::from(request.block) - 1).map(id).collect()
+        })
+    })
+}
+
 /// Proposes the tokens that follow in the first stream that has the bonus token at the request's
 /// position.
 pub fn oracle(known: Known) -> Script {

@@ -201,6 +201,18 @@ pub fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden").join(name)
 }
 
+/// A copy of such a checkpoint with a context that is longer than what slots keep of its windows.
+pub fn with_long_context(name: &str) -> tempfile::TempDir {
+    let (from, dir) = (golden(name), tempfile::tempdir().expect("a directory"));
+    let weights = "model.safetensors";
+    std::fs::copy(from.join(weights), dir.path().join(weights)).expect("copied");
+    let config = std::fs::read(from.join("config.json")).expect("there");
+    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+    config["max_position_embeddings"] = 4_096.into();
+    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
+    dir
+}
+
 pub fn tiny() -> PathBuf {
     golden("qwen3-tiny")
 }

@@ -1,5 +1,5 @@
-//! config.json of an assistant: the keys of its text model, which have Gemma 4's names, and those of
-//! its head.
+//! config.json of an assistant: the keys of its text model, which have Gemma 4's names, and those
+//! of its head.
 
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ pub(super) struct Config {
     pub(super) context: i32,
     pub(super) eps: f32,
     pub(super) n_heads: i32,
-    /// By the number of the kind the size of a head.
+    /// Size of a head, for each kind of layer.
     pub(super) head_dims: [i32; 2],
     /// Most positions a sliding layer attends to.
     pub(super) window: i32,

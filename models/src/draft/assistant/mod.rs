@@ -11,7 +11,7 @@
 //!
 //! The first h is the target's output at the last context row, after its final norm. The drafter
 //! computes keys and values itself, from the inputs of the two layers and with the target's weights
-//! (docs/adr/0017). Sources: transformers, `gemma4_assistant`; mlx-vlm 0.7.10,
+//! (docs/adr/0018). Sources: transformers, `gemma4_assistant`; mlx-vlm 0.7.10,
 //! `speculative/drafters/gemma4_assistant`, also for the position of the queries.
 
 mod config;
@@ -28,10 +28,11 @@ use config::{Config, KINDS};
 use head::Head;
 
 use super::chain::Chains;
+use super::context_rows::{commit_context, lengths};
 use super::last_rows::LastRows;
 use super::{
     Borrows, DraftBatch, DraftFacts, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
-    all_tensors, lengths,
+    all_tensors,
 };
 use crate::error::Result;
 use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
@@ -40,8 +41,8 @@ use crate::load::{ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
 use crate::target::{AssistedLayers, AssistedTarget};
 
-/// Rows of the longest block: the bonus token's and 7 drafts. Published assistants are run with 1 to
-/// 8 drafts; the target chooses how many it asks for.
+/// Rows of the longest block: the bonus token's and 7 drafts. Published assistants are run with 1
+/// to 8 drafts; the target chooses how many it asks for.
 const BLOCK: i32 = 8;
 
 /// How assistants are recognized and loaded.
@@ -169,9 +170,9 @@ impl SharedRows {
 
 /// The last context row of a block's session.
 struct Begin {
-    /// Its place in the store.
+    /// The row among those that the store has of the session.
     segment: Segment,
-    /// Absolute position.
+    /// Its position in the target's sequence, by which heads turn.
     position: i32,
 }
 
@@ -435,10 +436,7 @@ impl Drafter for Assistant {
         batch.check(self.info())?;
         let starts = lengths(&batch.parts, kv)?;
         let drafted = self.draft(batch, &starts, kv);
-        // All context rows stay, and none after a fault.
-        for (part, start) in batch.parts.iter().zip(&starts) {
-            kv.commit(part.sequence, start + if drafted.is_ok() { part.context } else { 0 })?;
-        }
+        commit_context(&batch.parts, &starts, &drafted, kv)?;
         let drafted = drafted?;
         self.last_rows.keep(batch, kv)?;
         Ok(drafted)

@@ -29,7 +29,7 @@ pub(in crate::draft) struct AttentionWindow {
 /// The layers of a backbone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::draft) enum LayerForm {
-    /// Qwen3's.
+    /// Layers of Qwen3: a norm before each half.
     Qwen3,
     /// Gemma 4's layers that attend to all rows.
     Gemma4 {
@@ -191,7 +191,7 @@ impl<'a> Keys<'a> {
     /// Sizes and rules of a backbone of layers of this form, for blocks of `block` rows.
     ///
     /// # Errors
-    /// As [`Keys::backbone`].
+    /// A key is missing or of another type, or the config names layers that are not built here.
     pub(in crate::draft) fn backbone_of(
         &self,
         form: LayerForm,

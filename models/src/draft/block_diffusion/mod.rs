@@ -16,9 +16,8 @@ use mlx_rs::{Array, Dtype};
 pub(super) use config::{AttentionWindow, Config, Keys, LayerForm, wrong};
 pub(super) use gemma4::LayerOfForm;
 
-use super::{
-    BlockRequest, DraftBatch, DraftFacts, DraftInfo, DraftPart, Proposal, TokenDraft, lengths,
-};
+use super::context_rows::lengths;
+use super::{BlockRequest, DraftBatch, DraftFacts, DraftInfo, DraftPart, Proposal, TokenDraft};
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};

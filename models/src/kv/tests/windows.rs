@@ -1,5 +1,5 @@
-//! Layers of which a slot keeps the last positions alone: the same numbers as by definition, whatever
-//! was rejected, copied or kept.
+//! Layers of which a slot keeps the last positions alone: the same numbers as by definition,
+//! whatever was rejected, copied or kept.
 
 use super::super::testing::number;
 use super::visibility::{DIM, layer, step};
@@ -36,8 +36,8 @@ fn draw(case: u64, what: u64, end: i32) -> i32 {
     ((share * end as f32) as i32).min(end - 1)
 }
 
-/// One case is a pass: rows that are accepted, and rows that ask and are rejected. Rows that ask are
-/// held to attention by definition over all rows that were accepted before.
+/// One case is a pass: rows that are accepted, and rows that ask and are rejected. Rows that ask
+/// are held to attention by definition over all rows that were accepted before.
 fn rewinds(cases: u64) {
     let mut lengths = [0i32; 3];
     let mut stores = ways(3);

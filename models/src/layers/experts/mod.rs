@@ -110,10 +110,10 @@ impl SortedPairs {
 impl ExpertLinear {
     /// Reads projections of one input as one, whose outputs lie side by side. `projections` are
     /// names and outputs, such as `("gate_proj", 768)`. They are `{block}.switch_mlp.{projection}`
-    /// or `{block}.experts.switch_glu.{projection}` with an axis of experts, as MLX writes them, or `{block}.experts.{expert}.{projection}`, as
-    /// transformers does. Newer models have one tensor for all experts there, too:
-    /// `{block}.experts.{projection}`, and `{block}.experts.gate_up_proj` for both inner ones, the
-    /// gate's outputs first.
+    /// or `{block}.experts.switch_glu.{projection}` with an axis of experts, as MLX writes them, or
+    /// `{block}.experts.{expert}.{projection}`, as transformers does. Newer models have one tensor
+    /// for all experts there, too: `{block}.experts.{projection}`, and
+    /// `{block}.experts.gate_up_proj` for both inner ones, the gate's outputs first.
     pub(crate) fn load(
         weights: &mut Weights,
         block: &str,

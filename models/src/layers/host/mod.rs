@@ -12,8 +12,8 @@ use paceline_blas::quantized::{self, Factors, FloatRows, QuantizedFormat, Quanti
 use paceline_blas::rows;
 
 use super::{
-    ExpertParts, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces, RowWrite, StoredHeads,
-    TurnedHeads, VisibleKeys,
+    ExpertParts, Gate, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces, RowWrite,
+    StoredHeads, TurnedHeads, VisibleKeys,
 };
 use crate::error::{ModelError, Result};
 
@@ -24,17 +24,17 @@ pub(crate) fn computes(arrays: &[&Array]) -> bool {
     arrays.iter().all(|array| array.dtype() == Dtype::Float32) && crate::device::allows_nodes()
 }
 
-/// silu(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
+/// act(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
 ///
 /// # Errors
 /// Memory is out.
-pub(crate) fn gated(both: &Array) -> Result<Option<Array>> {
+pub(crate) fn gated(both: &Array, gate: Gate) -> Result<Option<Array>> {
     if !computes(&[both]) {
         return Ok(None);
     }
     let (rows, width) = (both.dim(0), both.dim(1) / 2);
     node(&[both], &[rows, width], Output::Fresh, move |inputs, out| {
-        rows::gated(|row| inputs[0].row(row), width as usize, out);
+        rows::gated(|row| inputs[0].row(row), gate.activation(), width as usize, out);
     })
     .map(Some)
 }

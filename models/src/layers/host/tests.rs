@@ -4,8 +4,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops};
 
 use super::super::{
-    ExpertParts, HeadRows, HiddenKeys, QuantizedParts, QueryRows, RopeTables, RowKeys, RowPlaces,
-    RowWrite, StoredHeads, TurnedHeads, VisibleKeys, attention, host,
+    ExpertParts, Gate, HeadRows, HiddenKeys, QuantizedParts, QueryRows, RopeTables, RowKeys,
+    RowPlaces, RowWrite, StoredHeads, TurnedHeads, VisibleKeys, attention, host,
 };
 use crate::device::{DeviceChoice, choose};
 
@@ -38,7 +38,11 @@ fn gates_and_norms_equal_mlx() {
             let parts = both.split_equal(2, 1).expect("two");
             let silu = parts[0].multiply(ops::sigmoid(&parts[0]).expect("lazy")).expect("lazy");
             let expected = silu.multiply(&parts[1]).expect("lazy");
-            same(&host::gated(&both).expect("made").expect("on the CPU"), &expected, &what);
+            same(
+                &host::gated(&both, Gate::Silu).expect("made").expect("on the CPU"),
+                &expected,
+                &what,
+            );
 
             let weight = wave(&[2 * width], 0.11);
             let expected = fast::rms_norm(&both, Some(&weight), 1e-6).expect("lazy");
@@ -197,7 +201,7 @@ fn gates_of_heads_equal_mlx() {
 fn other_numbers_are_left_to_mlx() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
     let half = wave(&[2, 8], 0.3).as_dtype(Dtype::Float16).expect("lazy");
-    assert!(host::gated(&half).expect("fine").is_none());
+    assert!(host::gated(&half, Gate::Silu).expect("fine").is_none());
     assert!(host::norm(&half, &wave(&[8], 0.1), 1e-6).expect("fine").is_none());
 }
 

@@ -181,7 +181,7 @@ pub(crate) struct PassReads {
 #[derive(Clone, Debug)]
 pub(crate) struct PassWrites {
     /// Positions that a slot of the class keeps, for each layer with keys and values.
-    pub(crate) kept: Vec<usize>,
+    pub(crate) kept: Arc<[usize]>,
     pub(crate) places: RowPlaces,
 }
 

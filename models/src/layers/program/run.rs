@@ -14,7 +14,7 @@ use paceline_blas::rows::{self, Heads, Rotation};
 use super::held::ExpertWeights;
 use super::{AttentionHeads, Experts, Function, Norm, PassPlaces, Place, Program, Rule, Step};
 use crate::device::SCRATCH_BYTES;
-use crate::layers::{Gate, RowWrite, TurnedHeads};
+use crate::layers::{RowWrite, TurnedHeads};
 
 /// Rows whose buffers are kept after a pass. Buffers of longer passes, which are prompts, are given
 /// back.
@@ -145,7 +145,9 @@ impl Program {
         match &inputs.embedded {
             None => {
                 self.table.rows(inputs.ids, hidden, first);
-                scale(first, self.embedding_factor);
+                if self.embedding_factor != 1.0 {
+                    first.iter_mut().for_each(|x| *x *= self.embedding_factor);
+                }
             }
             Some(rows) => {
                 let to = first.chunks_exact_mut(hidden).enumerate();
@@ -180,7 +182,7 @@ impl Program {
             norm(inputs.logit_rows, normed);
             self.head.compute(dense(normed, hidden), logits);
             if let Some(cap) = self.softcap {
-                rows::softcap(logits, self.vocab(), cap);
+                rows::softcap(logits, cap);
             }
         }
         if !inputs.final_rows.is_empty()
@@ -216,8 +218,8 @@ fn row<'a>(rows: &FloatRows<'a>, at: usize) -> &'a [f32] {
     &rows.numbers[at * rows.stride..][..rows.length]
 }
 
-/// Computes a step's output. Before, `out` holds what the buffer held. Longer than 60 lines: an arm for
-/// each function.
+/// Computes a step's output. Before, `out` holds what the buffer held. Longer than 60 lines: an arm
+/// for each function.
 fn compute(
     step: &Step,
     inputs: &StepInputs<'_, '_>,
@@ -235,15 +237,17 @@ fn compute(
         Function::Product(product) => product.compute(inputs.rows(0), out),
         Function::Add => rows::add(inputs.numbers(0), inputs.numbers(1), width, out),
         Function::Scale(factor) => {
-            out.copy_from_slice(inputs.numbers(0));
-            scale(out, *factor);
+            out.iter_mut().zip(inputs.numbers(0)).for_each(|(out, x)| *out = x * factor);
         }
-        Function::Gated(gate) => gated(inputs.rows(0), *gate, width, out),
+        Function::Gated(gate) => {
+            let both = inputs.rows(0);
+            rows::gated(|at| row(&both, at), gate.activation(), width, out);
+        }
         Function::GatedBy { gate, column } => {
             let (x, all) = (inputs.rows(0), inputs.rows(1));
             rows::gated_by(
                 |at| row(&x, at),
-                activation(*gate),
+                gate.activation(),
                 |at| &row(&all, at)[*column..][..width],
                 width,
                 out,
@@ -292,34 +296,6 @@ fn compute(
             routing::add_gated(inputs.numbers(1), inputs.numbers(2), width, out);
         }
         Function::EndLayer(layer) => end_layer(*layer, pass, width, out, outputs.features),
-    }
-}
-
-/// x · factor, in place.
-fn scale(x: &mut [f32], factor: f32) {
-    if factor != 1.0 {
-        x.iter_mut().for_each(|x| *x *= factor);
-    }
-}
-
-fn activation(gate: Gate) -> rows::Activation {
-    match gate {
-        Gate::Silu => rows::Activation::Silu,
-        Gate::Gelu => rows::Activation::Gelu,
-    }
-}
-
-/// act(gate) · up of rows with the gate first, into rows of `width`.
-fn gated(both: FloatRows<'_>, gate: Gate, width: usize, out: &mut [f32]) {
-    match gate {
-        Gate::Silu => rows::gated(|at| row(&both, at), width, out),
-        Gate::Gelu => rows::gated_by(
-            |at| &row(&both, at)[..width],
-            rows::Activation::Gelu,
-            |at| &row(&both, at)[width..],
-            width,
-            out,
-        ),
     }
 }
 
@@ -478,7 +454,8 @@ impl Experts {
         let both = room(both, pairs * 2 * self.intermediate);
         side_by_side(&self.gate_up, x, ids, part, both);
         let inner = room(inner, pairs * self.intermediate);
-        gated(dense(both, 2 * self.intermediate), self.gate, self.intermediate, inner);
+        let both = dense(both, 2 * self.intermediate);
+        rows::gated(|at| row(&both, at), self.gate.activation(), self.intermediate, inner);
         let outer = room(outer, pairs * hidden);
         // A row of its own for each expert: one expert a row.
         side_by_side(&self.down, dense(inner, self.intermediate), ids, part, outer);

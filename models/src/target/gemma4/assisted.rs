@@ -1,5 +1,5 @@
-//! Parts of a Gemma 4 that its assistant computes with: the embedding, the final norm, and of the last
-//! layer of each kind that has keys and values what these are computed by. R rows.
+//! Parts of a Gemma 4 that its assistant computes with: the embedding, the final norm, and of the
+//! last layer of each kind that has keys and values what these are computed by. R rows.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::load::{ConfigJson, LoadError, Weights};
 /// The layers of a target that its assistant depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AssistedLayers {
-    /// By the number of the kind the last layer with keys and values of its own.
+    /// The last layer with keys and values of its own, for each kind of layer.
     sources: [usize; 2],
     /// Layers of the target.
     pub(crate) count: usize,

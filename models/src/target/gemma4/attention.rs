@@ -1,5 +1,5 @@
-//! Attention of a Gemma 4 layer: normed heads of queries, keys and values; values that are the keys'
-//! projections; keys and values of an earlier layer.
+//! Attention of a Gemma 4 layer: normed heads of queries, keys and values; values that are the
+//! keys' projections; keys and values of an earlier layer.
 
 use super::config::{AttentionSizes, Config, LayerPlan};
 use crate::error::Result;

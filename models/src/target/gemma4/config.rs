@@ -4,13 +4,14 @@ use crate::kv::{GrowingKv, LayerKv};
 use crate::layers::{ExpertSizes, Rope};
 use crate::load::{ConfigJson, LoadError};
 
-/// Kinds of layers, in the order of the model's rotations. Rows of the second one attend to all rows
-/// before them.
+/// Kinds of layers, in the order of the model's rotations. Rows of the second one attend to all
+/// rows before them.
 const KINDS: [&str; 2] = ["sliding_attention", "full_attention"];
 /// Every so many layers one attends to all rows, if the config names no kinds. Source: Gemma 4 in
 /// transformers.
 const PATTERN: usize = 6;
-/// Most layers; see [`super::super::qwen3_5`].
+/// Most layers. Published checkpoints have up to 60; a list of the kinds of any number of layers
+/// could be larger than memory.
 const MOST_LAYERS: i32 = 1024;
 
 /// Sizes of the attention of one kind of layer.
@@ -59,7 +60,8 @@ pub(in crate::target) struct Config {
     pub(in crate::target) attention: [AttentionSizes; 2],
     pub(in crate::target) layers: Vec<LayerPlan>,
     pub(in crate::target) experts: Option<ExpertSizes>,
-    /// Width of what each layer gets of a row's id, and rows of that table; `None` without such.
+    /// Of per-layer embeddings their width in one layer, and the rows of their table; `None`
+    /// without such.
     pub(in crate::target) per_layer: Option<[i32; 2]>,
     /// The id whose row of that table the rows of images get.
     pub(in crate::target) pad: Option<u32>,
@@ -233,7 +235,8 @@ fn experts(config: &ConfigJson) -> Result<Option<ExpertSizes>, LoadError> {
     Ok(Some(sizes))
 }
 
-/// Whether rows of an image attend both ways. The model without towers does so if the key is missing.
+/// Whether rows of an image attend both ways. The model without towers does so if the key is
+/// missing.
 fn both_ways(config: &ConfigJson) -> Result<bool, LoadError> {
     let key = "use_bidirectional_attention";
     match config.optional::<String>(key)?.as_deref() {

@@ -1,5 +1,5 @@
 //! A layer of Gemma 4: norms before and after each half, experts beside the dense block, and in the
-//! edge models what the layer gets of the row's id.
+//! edge models the layer's embedding of the row's id.
 
 use mlx_rs::Dtype;
 
@@ -36,7 +36,7 @@ struct Experts {
     post_feedforward_layernorm_2: RmsNorm,
 }
 
-/// What a layer does with its part of a row's inputs for all layers.
+/// Adds a layer's part of the per-layer embeddings to its rows, through a gate.
 struct PerLayerBlock {
     per_layer_input_gate: Linear,
     per_layer_projection: Linear,
@@ -78,8 +78,8 @@ impl Layer {
         })
     }
 
-    /// `x` `[R, hidden]` → the same shape. `inputs` are the rows' inputs for all layers, if the model
-    /// has such.
+    /// `x` `[R, hidden]` → the same shape. `inputs`: the rows' embeddings for all layers, if the
+    /// model has per-layer embeddings.
     pub(in crate::target) fn apply<O: LayerOps>(
         &self,
         ops: &mut O,

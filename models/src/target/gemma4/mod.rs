@@ -1,6 +1,7 @@
-//! Gemma 4: sliding and full layers with heads of other sizes and rotations, keys that are
-//! values, layers that share them, experts beside a dense block, and inputs of each layer by the
-//! row's id. The model of these parts: `gemma.rs`. Source: Gemma 4 in transformers.
+//! Gemma 4: sliding and full layers with heads of other sizes and rotations, keys that are values,
+//! layers that share them, experts beside a dense block, and per-layer embeddings: an input of each
+//! layer that is looked up by the row's id. The model of these parts: `gemma.rs`. Source: Gemma 4
+//! in transformers.
 
 mod assisted;
 mod attention;

@@ -1,5 +1,5 @@
-//! What each layer of an edge model gets of a row's id: a part of a table's row, and a projection of
-//! the row's embedding.
+//! Per-layer embeddings of an edge model: for each layer a part of a table's row, which is looked
+//! up by the row's id, and a projection of the row's embedding.
 
 use super::config::Config;
 use crate::error::Result;

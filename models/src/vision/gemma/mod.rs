@@ -19,9 +19,6 @@ use config::Config;
 pub(crate) use config::GemmaText;
 pub(crate) use unified::UnifiedTower;
 
-/// Patches that are embedded at a time.
-const EMBEDDED_AT_ONCE: usize = 1024;
-
 /// A product between whose numbers may be clamped.
 #[derive(Debug)]
 struct ClippedLinear {
@@ -129,8 +126,8 @@ impl Attention {
 
 /// Order of a head's numbers in which number i turns with number i + D/2.
 ///
-/// The first half of a head turns by the column and the second one by the row, and each half pairs its
-/// own quarters. Queries and keys have the same order, so their products stay.
+/// The first half of a head turns by the column and the second one by the row, and each half pairs
+/// its own quarters. Queries and keys have the same order, so their products stay.
 fn pair_order(dim: i32) -> Array {
     let quarter = dim / 4;
     let quarters = [0, 2, 1, 3].into_iter();
@@ -231,8 +228,8 @@ pub(crate) struct GemmaTower {
 }
 
 impl GemmaTower {
-    /// Reads the tensors under `{root}vision_tower` and `{root}embed_vision` by the sizes in `config`
-    /// (a wrapper's `vision_config`).
+    /// Reads the tensors under `{root}vision_tower` and `{root}embed_vision` by the sizes in
+    /// `config` (a wrapper's `vision_config`).
     pub(crate) fn load(
         config: &ConfigJson,
         weights: &mut Weights,
@@ -308,8 +305,8 @@ impl GemmaTower {
     }
 }
 
-/// The sums of the rows of a table `[2, positions, width]` for the columns and for the rows of these
-/// places: `[places, width]`.
+/// The sums of the rows of a table `[2, positions, width]` for the columns and for the rows of
+/// these places: `[places, width]`.
 fn positions_of(table: &Array, places: &[(i32, i32)]) -> Result<Array> {
     let (positions, width) = (table.dim(1), table.dim(2));
     let rows = table.reshape(&[2 * positions, width])?;
@@ -340,18 +337,10 @@ impl Vision for GemmaTower {
         image.check(&self.info)?;
         check_sides(image, self.config.positions)?;
         let ImagePixels { rows, columns, .. } = *image;
-        // The order of patches is free, because all attend to all. In this one those of a row of the
-        // prompt are neighbours.
+        // The order of patches is free, because all attend to all. In this one those of a row of
+        // the prompt are neighbours.
         let places = grid::order(rows as i32, columns as i32, self.config.patches.pooled);
-        let mut parts = Vec::new();
-        for places in places.chunks(EMBEDDED_AT_ONCE) {
-            let part = self.embed_patches(image, places)?;
-            // Evaluated now, so that its inputs are freed before the next part is made.
-            part.eval()?;
-            parts.push(part);
-        }
-        let hidden = concatenate(&parts, 0)?;
-        hidden.eval()?;
+        let hidden = grid::in_parts(&places, |places| self.embed_patches(image, places))?;
         // Of a head's numbers the first ones turn by the column.
         let turned: Vec<(i32, i32)> = places.iter().map(|(row, column)| (*column, *row)).collect();
         Ok(ImageEncoding {

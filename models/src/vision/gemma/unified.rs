@@ -1,5 +1,5 @@
-//! Images of `gemma4_unified` (12B), which has no tower: each square of patches becomes a row of the
-//! prompt by itself. Field names are the checkpoint's tensor names. Source: transformers 5.23,
+//! Images of `gemma4_unified` (12B), which has no tower: each square of patches becomes a row of
+//! the prompt by itself. Field names are the checkpoint's tensor names. Source: transformers 5.23,
 //! `models/gemma4_unified/modeling_gemma4_unified.py`.
 
 use mlx_rs::{Array, Dtype};

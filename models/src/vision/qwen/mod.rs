@@ -7,7 +7,6 @@ mod config;
 use config::Config;
 pub(crate) use config::{Deepstack, TextModelSizes};
 
-use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
@@ -19,8 +18,6 @@ use crate::load::{ConfigJson, LoadError, Weights};
 
 /// Of every layer norm here.
 const EPS: f32 = 1e-6;
-/// Patches that are embedded at a time.
-const EMBEDDED_AT_ONCE: usize = 1024;
 
 #[derive(Debug)]
 struct Attention {
@@ -288,15 +285,7 @@ impl Vision for QwenTower {
         };
         i32::try_from(u64::from(rows) * u64::from(columns)).map_err(too_large)?;
         let places = grid::order(rows as i32, columns as i32, self.config.spatial_merge_size);
-        let mut parts = Vec::new();
-        for places in places.chunks(EMBEDDED_AT_ONCE) {
-            let part = self.embed_patches(image, places)?;
-            // Evaluated now, so that its inputs are freed before the next part is made.
-            part.eval()?;
-            parts.push(part);
-        }
-        let hidden = concatenate(&parts, 0)?;
-        hidden.eval()?;
+        let hidden = grid::in_parts(&places, |places| self.embed_patches(image, places))?;
         Ok(ImageEncoding {
             hidden,
             grid: (rows, columns),

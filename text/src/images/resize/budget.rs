@@ -16,8 +16,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The largest budget that models are trained with, of at most `pixels` and of no more rows than
-    /// this one; if there is none, the smallest.
+    /// The largest budget that models are trained with, of at most `pixels` and of no more rows
+    /// than this one; if there is none, the smallest.
     pub fn at_most(self, pixels: u64) -> Self {
         let fits = |rows: &&u32| u64::from(**rows) * u64::from(self.factor).pow(2) <= pixels;
         let largest = TRAINED.iter().rev().find(fits).copied().unwrap_or(TRAINED[0]);
