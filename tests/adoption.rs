@@ -13,7 +13,7 @@ use paceline_proto::v1::RouteWish;
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::some_of_each;
 use paceline_tests::stack::Pending;
-use paceline_tests::{Stack, chat, kill_at_once, programs, signal, wait};
+use paceline_tests::{Stack, chat, is_linked, kill_at_once, programs, signal, wait};
 use serde_json::Value;
 use tonic::{Code, Status};
 
@@ -157,7 +157,7 @@ fn adopted_workers_are_watched_and_replaced_when_they_end() {
     let taken = stack.wait_status("the workers to be taken over", |status| {
         status["term"] != before["term"]
             && status["target"]["state"] == "ready"
-            && status["link"]["state"] == "up"
+            && is_linked(status)
     });
     assert_eq!(workers(&taken), workers(&before));
     for worker in ["drafter", "target"] {
@@ -165,7 +165,7 @@ fn adopted_workers_are_watched_and_replaced_when_they_end() {
         signal(old, Signal::SIGKILL);
         stack.wait_status("another one", |status| {
             let fresh = status[worker]["pid"].as_u64().is_some_and(|pid| pid != u64::from(old));
-            fresh && status[worker]["state"] == "ready" && status["link"]["state"] == "up"
+            fresh && status[worker]["state"] == "ready" && is_linked(status)
         });
     }
     first_served(&stack);
@@ -185,7 +185,7 @@ fn a_worker_that_froze_without_a_supervisor_is_replaced() {
         let fresh = |worker: &str| {
             status[worker]["pid"].is_u64() && status[worker]["pid"] != before[worker]["pid"]
         };
-        fresh("target") && fresh("drafter") && status["link"]["state"] == "up"
+        fresh("target") && fresh("drafter") && is_linked(status)
     });
     first_served(&stack);
     assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
@@ -202,7 +202,7 @@ fn a_worker_is_replaced_only_for_changed_settings_of_its_own() {
     let taken = stack.wait_status("the workers to be taken over", |status| {
         status["term"] != before["term"]
             && status["target"]["state"] == "ready"
-            && status["link"]["state"] == "up"
+            && is_linked(status)
             // The drafter's first report may come after the target's, which has the link.
             && status["drafter"]["weights_loaded_at"].is_string()
     });
@@ -217,7 +217,7 @@ fn a_worker_is_replaced_only_for_changed_settings_of_its_own() {
         signal(stack.pid("supervisor"), Signal::SIGKILL);
         let after = stack.wait_status("one to be replaced", |status| {
             let fresh = status[anew]["pid"].is_u64() && status[anew]["pid"] != before[anew]["pid"];
-            status["term"] != before["term"] && fresh && status["link"]["state"] == "up"
+            status["term"] != before["term"] && fresh && is_linked(status)
         });
         assert_eq!(after[stays]["pid"], before[stays]["pid"], "{setting}");
         before = after;
@@ -244,7 +244,7 @@ fn a_drafter_that_an_operator_swapped_is_taken_over_with_its_model() {
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     let after = stack.wait_status("the workers to be taken over", |status| {
         status["term"] != before["term"]
-            && status["link"]["state"] == "up"
+            && is_linked(status)
             && status["drafter"]["state"] == "ready"
     });
     assert_eq!(workers(&after), workers(&before));

@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 
 use nix::sys::signal::Signal;
 use paceline_proto::status::{Reason, ReasonStatus as _};
-use paceline_tests::{Stack, chat, repository, signal, wait};
+use paceline_tests::{Stack, chat, is_linked, repository, signal, wait};
 use serde_json::Value;
 
 /// Settings of a service whose processes are killed often.
@@ -72,7 +72,7 @@ fn settings_change_at_once_or_after_a_restart_and_outlive_each_process() {
         signal(before, Signal::SIGKILL);
         stack.wait_status("another process, linked", |status| {
             status[process]["pid"] != before
-                && status["link"]["state"] == "up"
+                && is_linked(status)
                 && status["gateway"]["state"] == "ready"
         });
         assert_eq!(all(&stack), expected, "after a killed {process}");

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use paceline_process::Clock;
 use paceline_proto::v1::RouteWish;
 use paceline_tests::prompts::{Dice, some_of_each};
-use paceline_tests::{Answer, Stack, signal, wait};
+use paceline_tests::{Answer, Stack, is_linked, signal, wait};
 
 use crate::support::{
     MANY_RESTARTS, finish, references, resources, short, start_eight, wait_for_resources,
@@ -70,7 +70,7 @@ fn killed_and_frozen(rounds: u64, bound: impl FnOnce(f64) -> ExtraPause) {
         wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
         stack.wait_status("another drafter", |status| {
             status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(drafter))
-                && status["link"]["state"] == "up"
+                && is_linked(status)
         });
         wait_for_resources(&stack, &before, &format!("round {round}, {sent}"));
         assert_eq!(stack.pid("target"), target);

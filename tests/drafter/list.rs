@@ -3,7 +3,7 @@
 
 use nix::sys::signal::Signal;
 use paceline_tests::prompts::some_of_each;
-use paceline_tests::{Stack, signal, wait};
+use paceline_tests::{Stack, is_linked, signal, wait};
 use serde_json::Value;
 
 use crate::support::{
@@ -71,7 +71,7 @@ fn the_first_drafter_of_a_list_that_fits_is_used_and_the_others_are_named_with_t
     let (drafter, supervisor) = (stack.pid("drafter"), stack.pid("supervisor"));
     signal(supervisor, Signal::SIGKILL);
     let status = stack.wait_status("the drafter to be adopted", |status| {
-        status["supervisor"]["pid"] != supervisor && status["link"]["state"] == "up"
+        status["supervisor"]["pid"] != supervisor && is_linked(status)
     });
     assert_eq!(
         (&status["drafter"]["pid"], &status["drafter"]["model"]),
@@ -82,7 +82,7 @@ fn the_first_drafter_of_a_list_that_fits_is_used_and_the_others_are_named_with_t
     let status = stack.wait_status("the drafter to be started again", |status| {
         status["drafter"]["pid"] != drafter
             && status["drafter"]["state"] == "ready"
-            && status["link"]["state"] == "up"
+            && is_linked(status)
     });
     assert_eq!(status["drafter"]["model"], "lookup");
     stack.stop();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use paceline_process::Clock;
 use paceline_proto::v1::RouteWish;
 use paceline_tests::prompts::{Dice, Prompt, reference, same_but_near_ties, some_of_each};
-use paceline_tests::{Stack, wait};
+use paceline_tests::{Stack, is_linked, wait};
 
 use crate::support::{
     MANY_RESTARTS, finish, references, resources, short, start_eight, wait_for_resources,
@@ -129,7 +129,7 @@ fn a_drafter_with_heartbeats_but_no_progress_is_replaced_after_hang_s() {
     let declared = clock.now().0;
     stack.wait_status("another drafter", |status| {
         status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(wedged))
-            && status["link"]["state"] == "up"
+            && is_linked(status)
     });
     println!("given up after {declared} ms, replaced after {} ms", clock.now().0);
     // The aim is half a second after its time. The bound is loose, for a busy machine.

@@ -32,7 +32,7 @@ pub mod wait;
 pub use ask::{Answer, Live, chat, continue_ids, continue_text};
 pub use procs::{kill_at_once, signal};
 pub use stack::Stack;
-pub use wait::wait;
+pub use wait::{is_linked, wait};
 
 use std::path::PathBuf;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use paceline_process::Clock;
+use serde_json::Value;
 
 /// Longest wait for any state, in milliseconds.
 pub const BOUND_MS: u64 = 30_000;
@@ -27,4 +28,10 @@ pub(crate) fn wait_at<T>(pace: Duration, what: &str, mut look: impl FnMut() -> O
         // The pace of looking, not a wait for something to have happened.
         std::thread::sleep(pace);
     }
+}
+
+/// Whether a drafter is linked, by the service's status. A drafter whose drafts came too late is
+/// linked and left alone for a while: its state says so until the next stream asks it again.
+pub fn is_linked(status: &Value) -> bool {
+    ["up", "suspect"].iter().any(|state| status["link"]["state"] == *state)
 }

@@ -9,7 +9,7 @@ use paceline_tests::images::{
     about, image, noise, seeing_and_drafting, seeing_and_drafting_text, text, turn,
 };
 use paceline_tests::stack::Pending;
-use paceline_tests::{Answer, Stack, signal, wait};
+use paceline_tests::{Answer, Stack, is_linked, signal, wait};
 use serde_json::Value;
 
 use super::{Compared, all_is_over};
@@ -261,8 +261,7 @@ fn changes_of_the_drafter_change_no_answer_to_an_image() {
         .for_each(|(plain, said)| compared.same(plain, &said, "text over a drafter's end"));
     stack.wait_status("the next drafter", |status| {
         let next = status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(drafter));
-        // Late drafts of streams that are over by now are said of it until it is asked again.
-        next && ["up", "suspect"].iter().any(|state| status["link"]["state"] == *state)
+        next && is_linked(status)
     });
 
     // Without one.
