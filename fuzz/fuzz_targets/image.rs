@@ -5,18 +5,25 @@
 
 use libfuzzer_sys::fuzz_target;
 use paceline_text::images::decode::Bounds;
-use paceline_text::images::resize::Sizes;
+use paceline_text::images::resize::{SizeRule, Sizes, SmallSides};
 use paceline_text::images::{ImageProcessor, process};
 
 fuzz_target!(|file: &[u8]| {
     let processor = ImageProcessor {
-        sizes: Sizes { factor: 32, min_pixels: 1024, max_pixels: 16_384 },
+        sizes: SizeRule::Within(Sizes {
+            factor: 32,
+            min_pixels: 1024,
+            max_pixels: 16_384,
+            frames: 1,
+            small: SmallSides::AsTheyAre,
+        }),
         patch: 16,
         merge: 2,
         scale: [1.0 / 127.5; 3],
         bias: [-1.0; 3],
         token: 77,
         placeholder: "<|image_pad|>".into(),
+        marks: None,
     };
     let bounds = Bounds { pixels: 1 << 20, bytes: 16 << 20 };
     match process(file, bounds, &processor) {

@@ -10,8 +10,11 @@ use super::files::{CONFIG, ModelConfig, json};
 use super::tensors;
 
 /// Beginnings of the names of the tensors that make rows of images, as transformers and as MLX
-/// write them: a Qwen's tower, a Gemma's, and what a Gemma without a tower has.
-const TOWERS: [&str; 5] = [
+/// write them: the tower of a Qwen or a GLM, HunyuanOCR's, a Gemma's, and what a Gemma without a tower
+/// has.
+const TOWERS: [&str; 7] = [
+    "visual.",
+    "vit.",
     "model.visual.",
     "vision_tower.",
     "model.vision_tower.",

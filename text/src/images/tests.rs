@@ -8,7 +8,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::decode::Bounds;
-use super::resize::{Budget, SizeRule, Sizes};
+use super::resize::{Budget, SizeRule, Sizes, SmallSides};
 use super::*;
 use crate::samples::processor;
 
@@ -108,7 +108,13 @@ fn pixels_equal_those_of_the_reference_implementation() {
         }
         for Resized { min_pixels, max_pixels, width, height, sha256 } in case.resized {
             let processor = ImageProcessor {
-                sizes: SizeRule::Within(Sizes { factor: 32, min_pixels, max_pixels }),
+                sizes: SizeRule::Within(Sizes {
+                    factor: 32,
+                    min_pixels,
+                    max_pixels,
+                    frames: 1,
+                    small: SmallSides::AsTheyAre,
+                }),
                 ..processor()
             };
             let (grid, resized) = process(&bytes, BOUNDS, &processor).expect("a good file");
@@ -123,7 +129,13 @@ fn sizes_equal_those_of_the_reference_implementation() {
     let sizes = golden().sizes;
     assert!(sizes.len() > 400);
     for [width, height, factor, min_pixels, max_pixels, to_width, to_height] in sizes {
-        let sizes = Sizes { factor: factor as u32, min_pixels, max_pixels };
+        let sizes = Sizes {
+            factor: factor as u32,
+            min_pixels,
+            max_pixels,
+            frames: 1,
+            small: SmallSides::AsTheyAre,
+        };
         let size = |width: u64, height: u64| Size { width: width as u32, height: height as u32 };
         let found = sizes.of(size(width, height)).unwrap_or(size(0, 0));
         assert_eq!(found, size(to_width, to_height), "{width} x {height}, {sizes:?}");

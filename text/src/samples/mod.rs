@@ -5,7 +5,7 @@ pub mod answers;
 use std::path::{Path, PathBuf};
 
 use crate::images::ImageProcessor;
-use crate::images::resize::{SizeRule, Sizes};
+use crate::images::resize::{SizeRule, Sizes, SmallSides};
 use crate::prompt::Language;
 
 /// The directory of the demo model.
@@ -24,7 +24,13 @@ pub fn language() -> Language {
 /// The image processor of a demo model with vision.
 pub fn processor() -> ImageProcessor {
     ImageProcessor {
-        sizes: SizeRule::Within(Sizes { factor: 32, min_pixels: 1024, max_pixels: 16_384 }),
+        sizes: SizeRule::Within(Sizes {
+            factor: 32,
+            min_pixels: 1024,
+            max_pixels: 16_384,
+            frames: 1,
+            small: SmallSides::AsTheyAre,
+        }),
         patch: 16,
         merge: 2,
         scale: [1.0 / 127.5; 3],

@@ -1,7 +1,8 @@
-"""Images and what the reference makes of them: images/*, images.json and gemma_images.json beside this script.
+"""Images and what the reference makes of them: images/*, images.json, gemma_images.json and family_images.json beside this script.
 
 Needs transformers 5.23 and Pillow 13 (no torchvision): the reference's own conversion and resizing, by its Pillow backend.
-Run: python make_images.py (all), or python make_images.py gemma (gemma_images.json alone, from the images that are there)
+Run: python make_images.py (all), or python make_images.py gemma (gemma_images.json alone, from the images that are there), or
+python make_images.py families (family_images.json alone)
 """
 
 import base64
@@ -198,6 +199,48 @@ def gemma_sizes():
     return cases
 
 
+def families():
+    """The processors of families whose images keep their own size within bounds."""
+    from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
+    from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+    from transformers.models.hunyuan_vl.image_processing_pil_hunyuan_vl import HunYuanVLImageProcessorPil
+    from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
+
+    return {"qwen2_vl": Qwen2VLImageProcessorPil, "qwen2_5_vl": Qwen2VLImageProcessorPil, "glm4v": Glm4vImageProcessorPil,
+            "glm_ocr": Glm46VImageProcessorPil, "paddleocr_vl": PaddleOCRVLImageProcessorPil, "hunyuan_vl": HunYuanVLImageProcessorPil}
+
+
+def of_family(model_type, of_class):
+    """Sizes by the processor's own defaults, and what a byte becomes."""
+    processor, draw = of_class(), random.Random(5)
+    side = processor.patch_size * processor.merge_size
+    more = {"temporal_factor": processor.temporal_patch_size} if model_type.startswith("glm") else {}
+    asked = [(1, 1), (1, 200), (1, 201), (27, 27), (5, 500), (500, 5), (3, 29), (29, 3), (4000, 3000), (3000, 4000), (6000, 31)]
+    asked += [(draw.randint(1, 4000), draw.randint(1, 4000)) for _ in range(40)]
+    asked += [(draw.randint(1, 40), draw.randint(1, 1000)) for _ in range(20)]
+    cases, line = [], np.zeros((3, 1, 1), np.uint8)
+    for width, height in asked:
+        # Only the size matters, so an image of zeros without memory of its own will do.
+        image = np.broadcast_to(line, (3, height, width))
+        try:
+            made = processor.resize(image, size=processor.size, resample=processor.resample, factor=side, **more)
+            cases.append([width, height, made.shape[-1], made.shape[-2]])
+        except ValueError:
+            cases.append([width, height, 0, 0])
+    scaled = processor.normalize(processor.rescale(np.array([0, 255]).reshape(1, 1, 2).repeat(3, 0), 1 / 255),
+                                 processor.image_mean, processor.image_std)
+    return {"model_type": model_type, "patch": processor.patch_size, "merge": processor.merge_size,
+            "black": [float(value) for value in scaled[:, 0, 0]], "white": [float(value) for value in scaled[:, 0, 1]], "sizes": cases}
+
+
+def make_families():
+    write("family_images.json", {
+        "made_with": f"transformers {transformers.__version__}, Pillow {PIL.__version__}",
+        "meaning": "black, white: what bytes 0 and 255 become; sizes: width, height, width and height it gets (0 0: refused)",
+        "families": [of_family(*family) for family in families().items()],
+    })
+
+
 def write(name, golden_file):
     text = json.dumps(golden_file, indent=1)
     # A list of numbers on a line of its own.
@@ -226,7 +269,8 @@ def make_all():
     }
     write("images.json", golden_file)
     make_gemma()
+    make_families()
 
 
 if __name__ == "__main__":
-    make_gemma() if sys.argv[1:] == ["gemma"] else make_all()
+    {("gemma",): make_gemma, ("families",): make_families}.get(tuple(sys.argv[1:]), make_all)()

@@ -1,27 +1,20 @@
 //! How a model's images are prepared, by the settings of its checkpoint. A setting that a file
 //! leaves out or writes as null has the default of the model type.
 
+mod families;
+
 use serde_json::{Map, Value};
+
+use families::{CENTRED, Colours, Family, Resizing, Tower};
 
 use super::resize::{Budget, SizeRule, Sizes, TRAINED};
 use super::{BadImage, Detail, PatchGrid, Size};
 use crate::checkpoint::{LoadError, ProcessorSettings, VisionSettings};
 
-/// Model types whose vision towers the target serves. Their images are resized to multiples of
-/// merged patches. A merged patch becomes one token of the prompt.
-const QWEN_VL: &str = "qwen3_vl";
-/// Model types that the target serves with or without a tower: some checkpoints are text models.
-const QWEN_HYBRID: [&str; 2] = ["qwen3_5", "qwen3_5_moe"];
-/// As of [`QWEN_HYBRID`]: Gemma 4 with a tower, and without one. Each square of patches becomes one
-/// token.
-const GEMMA: [&str; 2] = ["gemma4", "gemma4_unified"];
 /// Tokens around an image of Gemma, if config.json names none.
 const GEMMA_MARKS: [u32; 2] = [255_999, 258_882];
 /// Most tokens of an image of Gemma, if no file names them.
 const USUAL_BUDGET: u64 = 280;
-/// Defaults of Qwen's types in pixels. Red, green and blue are numbers from -1 to 1.
-const MIN_PIXELS: u64 = 65_536;
-const MAX_PIXELS: u64 = 16_777_216;
 /// Most pixels of a budget, above any that is published: it keeps sides in the range of u32.
 const MOST_PIXELS: u64 = 1 << 28;
 /// Pillow's number of its bicubic filter.
@@ -51,17 +44,6 @@ pub struct ImageProcessor {
     pub marks: Option<[u32; 2]>,
 }
 
-/// Settings by which the image processors of families differ.
-struct Usual {
-    /// Patches of a side that become one token.
-    merge: Option<u32>,
-    usual_merge: u32,
-    /// The setting that has the same number in the image processor's files.
-    merge_key: &'static str,
-    /// Whether numbers are moved by a mean if no file says so.
-    normalizes: bool,
-}
-
 impl ImageProcessor {
     /// The image processor of a model with these settings. `token_text` is the tokenizer's text of
     /// an id. `None` for a model without a vision tower that this version knows.
@@ -73,15 +55,15 @@ impl ImageProcessor {
         token_text: impl Fn(u32) -> Option<String>,
     ) -> Result<Option<Self>, LoadError> {
         let config = |what: String| LoadError::content(&settings.config_path, what);
-        if !reads_images(settings)? {
-            return Ok(None);
-        }
-        let is_gemma = is_gemma(settings);
-        let usual = Usual::of(settings, is_gemma);
-        let patch = settings.patch_size.unwrap_or(16);
-        let merge = usual.merge.unwrap_or(usual.usual_merge);
+        let Some(family) = served_family(settings)? else { return Ok(None) };
+        let merge = match family.is_filling() {
+            true => settings.pooling_kernel_size,
+            false => settings.spatial_merge_size,
+        };
+        let merge = merge.unwrap_or(family.merge);
+        let patch = settings.patch_size.unwrap_or(family.patch);
         if !(1..=128).contains(&patch) || !(1..=16).contains(&merge) {
-            let key = if is_gemma { "pooling_kernel_size" } else { "spatial_merge_size" };
+            let (key, _) = family.merge_keys();
             return Err(config(format!(
                 "vision_config: expected patch_size 1 to 128 and {key} 1 to 16, found {patch} and {merge}"
             )));
@@ -97,21 +79,17 @@ impl ImageProcessor {
             token_text(id).ok_or_else(unknown)
         };
         let placeholder = text("image_token_id", token)?;
-        let marks = is_gemma.then(|| settings.image_marks(GEMMA_MARKS));
+        let marks = family.is_filling().then(|| settings.image_marks(GEMMA_MARKS));
         for (key, id) in ["boi_token_id", "eoi_token_id"].into_iter().zip(marks.iter().flatten()) {
             text(key, *id)?;
         }
         let ProcessorSettings { path, fields } = settings.processor()?;
         let mut fields = Fields { of: fields };
         let unserved = |Unserved(what)| LoadError::content(&path, what);
-        fields.check_resizing(patch, merge, &usual).map_err(unserved)?;
-        let sizes = match is_gemma {
-            true => fields.budget(patch * merge).map(SizeRule::Filling),
-            false => fields.bounds(patch * merge).map(SizeRule::Within),
-        };
-        let sizes = sizes.map_err(unserved)?;
+        fields.check_resizing(patch, merge, family).map_err(unserved)?;
+        let sizes = fields.sizes(patch * merge, family).map_err(unserved)?;
         let Normalization { scale, bias } =
-            fields.normalization(usual.normalizes).map_err(unserved)?;
+            fields.normalization(family.colours).map_err(unserved)?;
         Ok(Some(Self { sizes, patch, merge, scale, bias, token, placeholder, marks }))
     }
 
@@ -145,52 +123,26 @@ impl ImageProcessor {
     }
 }
 
-impl Usual {
-    fn of(settings: &VisionSettings, is_gemma: bool) -> Self {
-        match is_gemma {
-            true => Self {
-                merge: settings.pooling_kernel_size,
-                usual_merge: 3,
-                merge_key: "pooling_kernel_size",
-                normalizes: false,
-            },
-            false => Self {
-                merge: settings.spatial_merge_size,
-                usual_merge: 2,
-                merge_key: "merge_size",
-                normalizes: true,
-            },
-        }
-    }
-}
-
-fn is_gemma(settings: &VisionSettings) -> bool {
-    GEMMA.contains(&settings.model_type.as_deref().unwrap_or_default())
-}
-
-/// Whether a model with a vision part has a tower that the target serves. If not, it is served as a
-/// text model, and the log has the reason.
-fn reads_images(settings: &VisionSettings) -> Result<bool, LoadError> {
+/// The family of a model with a vision part whose tower the target serves. Without one it is served
+/// as a text model, and the log has the reason.
+fn served_family(settings: &VisionSettings) -> Result<Option<&'static Family>, LoadError> {
     let model_type = settings.model_type.as_deref().unwrap_or_default();
-    if model_type == QWEN_VL {
-        return Ok(true);
-    }
-    if !QWEN_HYBRID.contains(&model_type) && !is_gemma(settings) {
+    let Some(family) = Family::of(settings) else {
         // The target decides whether the model can be served at all.
         tracing::warn!(
             model_type,
             "this version knows no images of this model type: it is served as a text model"
         );
-        return Ok(false);
+        return Ok(None);
+    };
+    if family.tower == Tower::Always || settings.has_tower()? {
+        return Ok(Some(family));
     }
-    let has_tower = settings.has_tower()?;
-    if !has_tower {
-        tracing::warn!(
-            model_type,
-            "the checkpoint has no tensors of a vision tower: it is served as a text model"
-        );
-    }
-    Ok(has_tower)
+    tracing::warn!(
+        model_type,
+        "the checkpoint has no tensors of a vision tower: it is served as a text model"
+    );
+    Ok(None)
 }
 
 /// Reason why a vision part is not served: the expected and the found setting.
@@ -273,8 +225,9 @@ impl Fields {
     }
 
     /// Refuses ways of resizing that this version does not know, for a tower of these patches.
-    fn check_resizing(&mut self, patch: u32, merge: u32, usual: &Usual) -> Result<(), Unserved> {
-        for (key, own) in [("patch_size", patch), (usual.merge_key, merge)] {
+    fn check_resizing(&mut self, patch: u32, merge: u32, family: &Family) -> Result<(), Unserved> {
+        let (_, merge_key) = family.merge_keys();
+        for (key, own) in [("patch_size", patch), (merge_key, merge)] {
             if let Some(found) = self.whole(key)?
                 && found != u64::from(own)
             {
@@ -291,12 +244,24 @@ impl Fields {
         }
         if let Some(filter) = self.whole("resample")?
             && filter != BICUBIC
+            && !family.ignores_filter
         {
             return Err(format!("resample: expected {BICUBIC} (bicubic), found {filter}").into());
         }
         // All images are converted to red, green and blue here.
         self.flag("do_convert_rgb")?;
         Ok(())
+    }
+
+    /// The sizes that images get. `factor`: pixels of a token's side.
+    fn sizes(&mut self, factor: u32, family: &Family) -> Result<SizeRule, Unserved> {
+        match family.resizing {
+            Resizing::Filling => self.budget(factor).map(SizeRule::Filling),
+            Resizing::Within { min_pixels, max_pixels, frames, small } => {
+                let usual = Sizes { factor, min_pixels, max_pixels, frames, small };
+                self.bounds(usual).map(SizeRule::Within)
+            }
+        }
     }
 
     /// The budget that images fill. `size` is not read: published files have one that the reference
@@ -312,12 +277,12 @@ impl Fields {
     }
 
     /// The sizes that images get if they are bounds of pixels.
-    fn bounds(&mut self, factor: u32) -> Result<Sizes, Unserved> {
+    fn bounds(&mut self, usual: Sizes) -> Result<Sizes, Unserved> {
         let bounds = self.size()?;
         // These are the older names. They win where they have a value.
-        let min_pixels = self.whole("min_pixels")?.or(bounds.min).unwrap_or(MIN_PIXELS);
-        let max_pixels = self.whole("max_pixels")?.or(bounds.max).unwrap_or(MAX_PIXELS);
-        let least = u64::from(factor).pow(2);
+        let min_pixels = self.whole("min_pixels")?.or(bounds.min).unwrap_or(usual.min_pixels);
+        let max_pixels = self.whole("max_pixels")?.or(bounds.max).unwrap_or(usual.max_pixels);
+        let least = u64::from(usual.factor).pow(2) * u64::from(usual.frames);
         if min_pixels > max_pixels || max_pixels < least || max_pixels > MOST_PIXELS {
             return Err(format!(
                 "size: expected at least {least} and at most {MOST_PIXELS} pixels, the least no more than the most, found \
@@ -325,7 +290,7 @@ impl Fields {
             )
             .into());
         }
-        Ok(Sizes { factor, min_pixels, max_pixels })
+        Ok(Sizes { min_pixels, max_pixels, ..usual })
     }
 
     fn size(&mut self) -> Result<PixelBounds, Unserved> {
@@ -340,8 +305,12 @@ impl Fields {
             }
         };
         let mut size = Fields { of: size };
-        let bounds =
-            PixelBounds { min: size.whole("shortest_edge")?, max: size.whole("longest_edge")? };
+        // Files of Qwen2-VL have the older names here, some of them beside the new ones.
+        let (older_min, older_max) = (size.whole("min_pixels")?, size.whole("max_pixels")?);
+        let bounds = PixelBounds {
+            min: size.whole("shortest_edge")?.or(older_min),
+            max: size.whole("longest_edge")?.or(older_max),
+        };
         match size.of.iter().find(|(_, value)| !value.is_null()) {
             None => Ok(bounds),
             Some((key, _)) => Err(format!(
@@ -351,16 +320,19 @@ impl Fields {
         }
     }
 
-    /// `usual`: whether numbers are normalized if no setting says so.
-    fn normalization(&mut self, usual: bool) -> Result<Normalization, Unserved> {
+    /// `usual`: by what numbers are moved and divided if no setting says so.
+    fn normalization(&mut self, usual: Option<Colours>) -> Result<Normalization, Unserved> {
         let rescale = match (self.flag("do_rescale")?, self.number("rescale_factor")?) {
             (true, factor) => factor.unwrap_or(1.0 / 255.0),
             (false, _) => 1.0,
         };
         let (mean, deviation) = (self.colours("image_mean")?, self.colours("image_std")?);
-        let normalizes = self.flag_or("do_normalize", usual)?;
+        let normalizes = self.flag_or("do_normalize", usual.is_some())?;
         let (mean, deviation) = match normalizes {
-            true => (mean.unwrap_or([0.5; 3]), deviation.unwrap_or([0.5; 3])),
+            true => {
+                let usual = usual.unwrap_or(CENTRED);
+                (mean.unwrap_or(usual.mean), deviation.unwrap_or(usual.deviation))
+            }
             false => ([0.0; 3], [1.0; 3]),
         };
         let scale = deviation.map(|deviation| (rescale / deviation) as f32);

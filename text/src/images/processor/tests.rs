@@ -1,4 +1,5 @@
 use super::*;
+use crate::images::resize::SmallSides;
 
 const VISION: &str = r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
 
@@ -86,7 +87,13 @@ fn a_hybrid_model_reads_images_if_it_has_a_tower() {
 #[test]
 fn a_setting_that_is_left_out_or_null_has_the_model_types_default() {
     let own = ImageProcessor {
-        sizes: SizeRule::Within(Sizes { factor: 32, min_pixels: 65_536, max_pixels: 16_777_216 }),
+        sizes: SizeRule::Within(Sizes {
+            factor: 32,
+            min_pixels: 65_536,
+            max_pixels: 16_777_216,
+            frames: 1,
+            small: SmallSides::AsTheyAre,
+        }),
         patch: 16,
         merge: 2,
         scale: [(1.0 / 255.0 / 0.5) as f32; 3],
@@ -252,4 +259,86 @@ fn settings_of_gemma_that_cannot_be_served_are_refused_by_name() {
     // As mlx-lm converts it.
     let text = ("model.safetensors", &*self::weights("language_model.model.norm.weight"));
     assert_eq!(read(&[("config.json", GEMMA), text]), Ok(None));
+}
+
+#[derive(serde::Deserialize)]
+struct FamilyGolden {
+    families: Vec<FamilyCase>,
+}
+
+#[derive(serde::Deserialize)]
+struct FamilyCase {
+    model_type: String,
+    patch: u32,
+    merge: u32,
+    black: [f32; 3],
+    white: [f32; 3],
+    sizes: Vec<[u32; 4]>,
+}
+
+/// The image processor of a model of this type whose files name no size.
+fn of_type(model_type: &str, processor: &str) -> Result<Option<ImageProcessor>, String> {
+    let config = format!(
+        r#"{{"model_type": "{model_type}", "image_token_id": 2, "vision_config": {{"depth": 2}}}}"#
+    );
+    let weights = weights("visual.blocks.0.norm1.weight");
+    read(&[
+        ("config.json", &*config),
+        ("model.safetensors", &*weights),
+        ("preprocessor_config.json", processor),
+    ])
+}
+
+#[test]
+fn each_family_has_the_sizes_and_numbers_of_its_own_reference() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text =
+        std::fs::read(path.join("tests/golden/family_images.json")).expect("in the repository");
+    let golden: FamilyGolden = serde_json::from_slice(&text).expect("as written");
+    assert!(golden.families.len() >= 6);
+    for FamilyCase { model_type, patch, merge, black, white, sizes } in golden.families {
+        let made = of_type(&model_type, "{}").expect("fine").expect("it sees");
+        assert_eq!((made.patch, made.merge), (patch, merge), "{model_type}");
+        for channel in 0..3 {
+            let becomes = |byte: f32| byte.mul_add(made.scale[channel], made.bias[channel]);
+            assert!((becomes(0.0) - black[channel]).abs() < 1e-5, "{model_type}: {black:?}");
+            assert!((becomes(255.0) - white[channel]).abs() < 1e-5, "{model_type}: {white:?}");
+        }
+        assert!(sizes.len() > 60);
+        for [width, height, wide, high] in sizes {
+            let found = made.sizes.of(Size { width, height });
+            let expected = Size { width: wide, height: high };
+            match wide {
+                0 => assert!(found.is_err(), "{model_type}: {width} x {height} is {found:?}"),
+                _ => assert_eq!(found, Ok(expected), "{model_type}: {width} x {height}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn older_names_of_bounds_are_read_where_files_have_them() {
+    let sized = |processor: &str| {
+        of_type("qwen2_vl", processor).map(|made| bounds(&made.expect("it sees")))
+    };
+    assert_eq!(
+        sized(r#"{"size": {"min_pixels": 3136, "max_pixels": 12845056}}"#),
+        Ok((3136, 12_845_056))
+    );
+    let both = r#"{"size": {"shortest_edge": 6272, "max_pixels": 9000}, "min_pixels": 4000}"#;
+    assert_eq!(sized(both), Ok((4000, 9000)));
+    // Published files name a filter that the reference ignores.
+    assert!(of_type("hunyuan_vl", r#"{"resample": 1}"#).is_ok());
+    assert!(of_type("qwen2_vl", r#"{"resample": 1}"#).is_err());
+}
+
+#[test]
+fn an_image_of_a_glm_counts_as_two_frames() {
+    let made = of_type("glm_ocr", r#"{"size": {"shortest_edge": 12544, "longest_edge": 100352}}"#);
+    let made = made.expect("fine").expect("it sees");
+    let size =
+        |size: Size, detail| made.size(made.grid(size, detail).expect("a shape that is read"));
+    let (large, side) = (Size { width: 2240, height: 2240 }, 224);
+    assert_eq!(size(large, Detail::Full), Size { width: side, height: side });
+    assert_eq!(made.sizes.at_most(112 * 112).of(large), Ok(Size { width: 112, height: 112 }));
 }

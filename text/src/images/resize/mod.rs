@@ -61,25 +61,67 @@ pub struct Sizes {
     pub min_pixels: u64,
     /// Pixels of the image, at most.
     pub max_pixels: u64,
+    /// How many times an image's pixels count against these bounds.
+    pub frames: u32,
+    /// What is done with sides of fewer pixels than `factor`.
+    pub small: SmallSides,
+}
+
+/// What is done with an image that has a side of fewer pixels than the sides are multiples of, before
+/// its size is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmallSides {
+    /// Nothing: Qwen's rule.
+    AsTheyAre,
+    /// Both sides grow by one factor, to whole pixels below: GLM's rule.
+    RaisedTogether,
+    /// The height first and then the width is raised to the factor, and the other side grows to the
+    /// nearest pixel: PaddleOCR-VL's rule.
+    RaisedOneByOne,
+}
+
+impl SmallSides {
+    /// Width and height for the choice of a size.
+    fn raised(self, width: f64, height: f64, factor: f64) -> (f64, f64) {
+        match self {
+            Self::RaisedTogether if width < factor || height < factor => {
+                let scale = (factor / height).max(factor / width);
+                ((width * scale).floor(), (height * scale).floor())
+            }
+            Self::RaisedOneByOne => {
+                let (mut width, mut height) = (width, height);
+                if height < factor {
+                    (width, height) = ((width * factor / height).round_ties_even(), factor);
+                }
+                if width < factor {
+                    (width, height) = (factor, (height * factor / width).round_ties_even());
+                }
+                (width, height)
+            }
+            _ => (width, height),
+        }
+    }
 }
 
 impl Sizes {
     /// These bounds with the upper one lowered to `pixels`.
     pub fn at_most(self, pixels: u64) -> Self {
-        let least = u64::from(self.factor).pow(2);
-        let max_pixels = self.max_pixels.min(pixels).max(least);
+        let frames = u64::from(self.frames);
+        let least = u64::from(self.factor).pow(2) * frames;
+        let max_pixels = self.max_pixels.min(pixels.saturating_mul(frames)).max(least);
         Self { min_pixels: self.min_pixels.min(max_pixels), max_pixels, ..self }
     }
 
     /// The size that an image gets. Source: `smart_resize`, transformers,
-    /// models/qwen2_vl.
+    /// models/qwen2_vl, models/glm4v and models/paddleocr_vl.
     ///
     /// # Errors
     /// The sides differ by more than the allowed ratio.
     pub fn of(&self, size: Size) -> Result<Size, BadImage> {
         let Size { width, height } = size;
-        let Self { factor, min_pixels, max_pixels } = *self;
-        let (w, h, f) = (f64::from(width), f64::from(height), f64::from(factor));
+        let Self { factor, min_pixels, max_pixels, frames, small } = *self;
+        let (f, frames) = (f64::from(factor), f64::from(frames));
+        let (w, h) = small.raised(f64::from(width), f64::from(height), f);
         if w.max(h) / w.min(h) > MAX_RATIO {
             return Err(format!(
                 "expected sides that differ at most {MAX_RATIO} times, found {width} x {height} pixels"
@@ -88,12 +130,12 @@ impl Sizes {
         // Python's `round` goes to the even neighbour from the middle.
         let nearest = |side: f64| (side / f).round_ties_even() * f;
         let (wide, high) = (nearest(w), nearest(h));
-        let pixels = f64::from(width) * f64::from(height);
-        let (wide, high) = if wide * high > max_pixels as f64 {
+        let (pixels, rounded) = (frames * w * h, frames * wide * high);
+        let (wide, high) = if rounded > max_pixels as f64 {
             let beta = (pixels / max_pixels as f64).sqrt();
             let fits = |side: f64| f.max((side / beta / f).floor() * f);
             (fits(w), fits(h))
-        } else if wide * high < min_pixels as f64 {
+        } else if rounded < min_pixels as f64 {
             let beta = (min_pixels as f64 / pixels).sqrt();
             let fills = |side: f64| (side * beta / f).ceil() * f;
             (fills(w), fills(h))

@@ -57,7 +57,13 @@ fn an_error_of_the_writer_ends_the_resizing() {
 
 #[test]
 fn sides_that_differ_too_much_are_refused() {
-    let sizes = Sizes { factor: 32, min_pixels: 1024, max_pixels: 1 << 20 };
+    let sizes = Sizes {
+        factor: 32,
+        min_pixels: 1024,
+        max_pixels: 1 << 20,
+        frames: 1,
+        small: SmallSides::AsTheyAre,
+    };
     assert!(sizes.of(size(200, 1)).is_ok() && sizes.of(size(1, 200)).is_ok());
     let error = sizes.of(size(201, 1)).expect_err("a line").to_string();
     assert!(error.contains("200 times") && error.contains("201 x 1"), "{error}");
@@ -65,7 +71,13 @@ fn sides_that_differ_too_much_are_refused() {
 
 #[test]
 fn fewer_pixels_at_most_change_only_sizes_that_have_more() {
-    let sizes = Sizes { factor: 32, min_pixels: 65_536, max_pixels: 16_777_216 };
+    let sizes = Sizes {
+        factor: 32,
+        min_pixels: 65_536,
+        max_pixels: 16_777_216,
+        frames: 1,
+        small: SmallSides::AsTheyAre,
+    };
     let few = sizes.at_most(512 * 512);
     assert_eq!(few.of(size(4000, 2000)), Ok(size(704, 352)));
     assert_eq!(few.of(size(512, 512)), Ok(size(512, 512)));
