@@ -56,7 +56,7 @@ pub(crate) use program::{
 pub(crate) use quantized::has_product;
 pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};
 pub(crate) use recurrent::fold_accepted;
-pub(crate) use rope::Rope;
+pub(crate) use rope::{Rope, SectionOrder};
 pub(crate) use rope_tables::RopeTables;
 #[cfg(target_os = "linux")]
 pub(crate) use rope_tables::RotationNumbers;

@@ -10,7 +10,7 @@ use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, TargetF
 use super::sizes::Sizes;
 use super::stored_norms::stored_norms;
 use super::tower;
-use crate::layers::{GatedMlp, Rope};
+use crate::layers::{GatedMlp, Rope, SectionOrder};
 use crate::load::{ConfigJson, Layout, LoadError};
 use crate::vision::Deepstack;
 
@@ -158,7 +158,7 @@ pub(super) fn load_as(
         true => {
             let sizes = &read.sizes;
             let tower = tower::load(config, &mut weights, layout, sizes, Deepstack::Without)?;
-            (rope.on_three_axes(config, SECTION)?, Some(tower))
+            (rope.on_three_axes(config, SectionOrder::Interleaved, SECTION)?, Some(tower))
         }
         false => (rope, None),
     };

@@ -4,7 +4,7 @@
 use super::decoder::{Decoder, DecoderSpec, TargetFiles};
 use super::qwen3::Config;
 use super::tower;
-use crate::layers::{NormWeight, Rope};
+use crate::layers::{NormWeight, Rope, SectionOrder};
 use crate::load::{Layout, LoadError};
 use crate::vision::Deepstack;
 
@@ -16,7 +16,11 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let read = Config::read(config)?;
     let sizes = read.sizes;
-    let rope = Rope::load(config, sizes.head_dim)?.on_three_axes(config, SECTION)?;
+    let rope = Rope::load(config, sizes.head_dim)?.on_three_axes(
+        config,
+        SectionOrder::Interleaved,
+        SECTION,
+    )?;
     let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
     let tower = tower::load(config, &mut weights, layout, &sizes, Deepstack::AsConfigured)?;
     let spec = DecoderSpec {

@@ -26,6 +26,31 @@ pub(crate) struct Rope {
     axes: Option<Vec<usize>>,
 }
 
+/// Which frequencies belong to which of three axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SectionOrder {
+    /// Frequency j turns by height where j % 3 is 1 and j < 3 · section\[1\], by width where j % 3
+    /// is 2 and j < 3 · section\[2\], else by time. Source: Qwen3-VL in transformers,
+    /// `recomposition_frequencies`.
+    Interleaved,
+    /// The first frequencies turn by time, the next ones by height, the last ones by width. Source:
+    /// Qwen2-VL (arXiv 2409.12191) in transformers, `recomposition_frequencies`.
+    OneAfterAnother,
+}
+
+impl SectionOrder {
+    /// The axis of frequency `j`.
+    fn axis(self, section: [usize; 3], j: usize) -> usize {
+        match self {
+            Self::Interleaved if j < 3 * section[j % 3] => j % 3,
+            Self::Interleaved => 0,
+            Self::OneAfterAnother if j < section[0] => 0,
+            // Sections are of as many frequencies as there are, so the sum is small.
+            Self::OneAfterAnother => 1 + usize::from(j >= section[0] + section[1]),
+        }
+    }
+}
+
 /// The share of a head that turns.
 const PARTIAL: &str = "partial_rotary_factor";
 
@@ -229,7 +254,8 @@ impl Rope {
             .map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(turning)))
             .collect();
         let (frequencies, magnitude) = match keys.kind() {
-            "default" => (plain, 1.0),
+            // The name that checkpoints with sections have for the plain frequencies.
+            "default" | "mrope" => (plain, 1.0),
             "linear" => (keys.linear(&plain)?, 1.0),
             "llama3" => (keys.llama3(&plain)?, 1.0),
             "yarn" => keys.yarn(&plain, turning, theta)?,
@@ -248,16 +274,15 @@ impl Rope {
         })
     }
 
-    /// The rotary embedding for positions on three axes, interleaved: frequency j turns by height
-    /// where j % 3 is 1 and j < 3 · section\[1\], by width where j % 3 is 2 and j < 3 ·
-    /// section\[2\], else by time. `usual` are the sections if the config names none. Source:
-    /// Qwen3-VL in transformers, `recomposition_frequencies`.
+    /// The rotary embedding for positions on three axes. `usual` are the sections if the config
+    /// names none: how many frequencies turn by time, height and width.
     ///
     /// # Errors
-    /// Sections that are not those of the frequencies, or that are not interleaved.
+    /// Sections that are not those of the frequencies, or in another order.
     pub(crate) fn on_three_axes(
         self,
         config: &ConfigJson,
+        order: SectionOrder,
         usual: [usize; 3],
     ) -> Result<Self, LoadError> {
         let RotaryKeys { keys, .. } = RotaryKeys::read(config)?;
@@ -280,13 +305,15 @@ impl Rope {
                 ),
             ));
         }
-        if keys.get("mrope_interleaved").is_some_and(|value| *value == Value::Bool(false)) {
+        let is_interleaved = order == SectionOrder::Interleaved;
+        if keys.get("mrope_interleaved").is_some_and(|value| *value != Value::Bool(is_interleaved))
+        {
             let what =
-                "expected true: this version has no rotary sections one after another".into();
+                format!("expected {is_interleaved}, as every checkpoint of the family has it");
             return Err(config.wrong("rope_parameters.mrope_interleaved", what));
         }
-        let axis = |j: usize| if j < 3 * section[j % 3] { j % 3 } else { 0 };
-        Ok(Self { axes: Some((0..half).map(axis).collect()), ..self })
+        let axes = (0..half).map(|j| order.axis(section, j)).collect();
+        Ok(Self { axes: Some(axes), ..self })
     }
 
     /// The turns of every row of a batch in a model of this type.

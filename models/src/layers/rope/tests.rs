@@ -210,3 +210,27 @@ fn the_fused_turn_is_one_kernel_on_a_gpu() {
     let kernels: Vec<&str> = kernels.into_iter().filter(|name| !views.contains(name)).collect();
     assert_eq!(kernels, ["RoPE"]);
 }
+
+#[test]
+fn frequencies_belong_to_axes_by_the_order_of_their_sections() {
+    let on_axes = |order: SectionOrder, group: &str, section: Value, usual: [usize; 3]| {
+        let config = serde_json::json!({ group: { "type": "mrope", "mrope_section": section } });
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
+        let config = ConfigJson::read(dir.path())?;
+        let rope = Rope::load(&config, 16)?.on_three_axes(&config, order, usual)?;
+        Ok::<_, LoadError>(rope.axes.expect("three of them"))
+    };
+    let section = || serde_json::json!([2, 3, 3]);
+    for group in ["rope_scaling", "rope_parameters"] {
+        let axes = on_axes(SectionOrder::OneAfterAnother, group, section(), [8, 0, 0]);
+        assert_eq!(axes.expect("eight frequencies"), [0, 0, 1, 1, 1, 2, 2, 2]);
+        let axes = on_axes(SectionOrder::Interleaved, group, section(), [8, 0, 0]);
+        assert_eq!(axes.expect("eight frequencies"), [0, 1, 2, 0, 1, 2, 0, 1]);
+    }
+    let usual = on_axes(SectionOrder::OneAfterAnother, "rope_scaling", Value::Null, [4, 2, 2]);
+    assert_eq!(usual.expect("the family's own"), [0, 0, 0, 0, 1, 1, 2, 2]);
+    let other = serde_json::json!([2, 3, 4]);
+    let error = on_axes(SectionOrder::OneAfterAnother, "rope_scaling", other, [4, 2, 2]);
+    assert!(error.expect_err("nine of eight").to_string().contains("three sizes of 8 in all"));
+}
