@@ -13,20 +13,24 @@ pub struct Layout {
     pub vision: &'static str,
 }
 
-/// Beginnings of names, and the layout in which they are the text model's or the tower's.
-const BEGINNINGS: [(&str, Layout); 7] = [
-    ("model.language_model.", Layout::WITH_VISION[0]),
-    ("model.visual.", Layout::WITH_VISION[0]),
-    ("language_model.", Layout::WITH_VISION[1]),
-    ("vision_tower.", Layout::WITH_VISION[1]),
-    ("model.embed_tokens.", Layout::TEXT),
-    ("model.layers.", Layout::TEXT),
-    ("model.norm.", Layout::TEXT),
+/// Beginnings of names, and [`Layout::text`] of the layouts that have them.
+const BEGINNINGS: [(&str, &str); 7] = [
+    ("model.language_model.", Layout::WITH_VISION[0].text),
+    ("model.visual.", Layout::WITH_VISION[0].text),
+    ("language_model.", Layout::WITH_VISION[1].text),
+    ("vision_tower.", Layout::WITH_VISION[1].text),
+    ("model.embed_tokens.", Layout::TEXT.text),
+    ("model.layers.", Layout::TEXT.text),
+    ("model.norm.", Layout::TEXT.text),
 ];
 
 impl Layout {
     /// A text model as transformers and mlx-lm write it.
     pub const TEXT: Self = Self { text: "model", head: "lm_head", vision: "" };
+
+    /// A text model beside a vision tower as older releases of transformers wrote it: most published
+    /// checkpoints of Qwen2-VL and Qwen2.5-VL.
+    pub const OLDER_WITH_VISION: Self = Self { text: "model", head: "lm_head", vision: "visual" };
 
     /// A text model beside a vision tower, as transformers writes it and as mlx-vlm does.
     pub const WITH_VISION: [Self; 2] = [
@@ -38,9 +42,11 @@ impl Layout {
         },
     ];
 
-    /// Beginnings of the names of what makes rows of images, in these layouts: a Qwen's tower, a
-    /// Gemma's, and what a Gemma without a tower has.
-    pub const TOWERS: [&str; 5] = [
+    /// Beginnings of the names of what makes rows of images, in these layouts: the tower of a Qwen or
+    /// a GLM, HunyuanOCR's, a Gemma's, and what a Gemma without a tower has.
+    pub const TOWERS: [&str; 7] = [
+        "visual.",
+        "vit.",
         "model.visual.",
         "vision_tower.",
         "model.vision_tower.",
@@ -67,7 +73,7 @@ impl Layout {
     fn check_alone(&self, files: &TensorFiles) -> Result<(), LoadError> {
         let is_foreign = |name: &str| {
             let known = BEGINNINGS.iter().find(|(first, _)| name.starts_with(first));
-            known.is_some_and(|(_, layout)| layout != self)
+            known.is_some_and(|(_, text)| *text != self.text)
         };
         match files.shapes().find(|(name, _)| is_foreign(name)) {
             None => Ok(()),
