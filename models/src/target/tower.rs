@@ -3,7 +3,7 @@
 
 use super::sizes::Sizes;
 use crate::load::{ConfigJson, Layout, LoadError, TensorFiles, Weights};
-use crate::vision::{Deepstack, QwenTower, TextModelSizes, Vision};
+use crate::vision::{Generation, QwenTower, TextModelSizes, Vision};
 
 /// Whether a checkpoint has the sizes of a tower and tensors of one.
 ///
@@ -25,14 +25,14 @@ pub(super) fn load(
     weights: &mut Weights,
     layout: Layout,
     text: &Sizes,
-    deepstack: Deepstack,
+    generation: Generation,
 ) -> Result<Box<dyn Vision>, LoadError> {
     let image_token = image_token(config, text.vocab_size)?;
     let sizes = config.part("vision_config")?.ok_or_else(|| {
         config.wrong("vision_config", "expected the vision tower's sizes, found none".into())
     })?;
     let text = TextModelSizes { hidden: text.hidden_size, n_layers: text.n_layers, image_token };
-    Ok(Box::new(QwenTower::load(&sizes, weights, layout.vision, text, deepstack)?))
+    Ok(Box::new(QwenTower::load(&sizes, weights, layout.vision, text, generation)?))
 }
 
 /// The id that stands in a prompt for each row of an image.

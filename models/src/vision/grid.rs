@@ -19,12 +19,17 @@ pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
     let mut order = Vec::with_capacity((rows * columns) as usize);
     for top in (0..rows).step_by(merge as usize) {
         for left in (0..columns).step_by(merge as usize) {
-            for row in top..top + merge {
-                order.extend((left..left + merge).map(|column| (row, column)));
-            }
+            square(top, left, merge, &mut order);
         }
     }
     order
+}
+
+/// Appends (row, column) of the patches of a square with this corner.
+pub(super) fn square(top: i32, left: i32, side: i32, places: &mut Vec<(i32, i32)>) {
+    for row in top..top + side {
+        places.extend((left..left + side).map(|column| (row, column)));
+    }
 }
 
 /// Patches that are embedded at a time.
@@ -110,6 +115,20 @@ pub(super) struct Interpolation {
     pub(super) indices: Vec<i32>,
     /// Four for each patch.
     pub(super) shares: Vec<f32>,
+}
+
+impl Interpolation {
+    /// Rows of `table` `[rows, width]`, mixed: `[patches, width]`.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub(super) fn take(&self, table: &Array) -> Result<Array> {
+        let n = (self.indices.len() / 4) as i32;
+        let corners = table
+            .take_axis(Array::from_slice(&self.indices, &[n * 4]), 0)?
+            .reshape(&[n, 4, table.dim(1)])?;
+        Ok(corners.multiply(Array::from_slice(&self.shares, &[n, 4, 1]))?.sum_axis(1, false)?)
+    }
 }
 
 /// A square table of `side` · `side` rows, resampled between its corners to `rows` · `columns`.

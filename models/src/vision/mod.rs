@@ -4,17 +4,20 @@
 mod attention;
 mod gemma;
 mod grid;
+mod parts;
 mod positions;
 mod qwen;
+mod windows;
 
 pub(crate) use gemma::{GemmaText, GemmaTower, UnifiedTower};
 pub use positions::{ImagePlacement, positions};
-pub(crate) use qwen::{Deepstack, QwenTower, TextModelSizes};
+pub(crate) use qwen::{Deepstack, Generation, QwenTower, TextModelSizes};
 
 use mlx_rs::Array;
 
 use crate::error::{ModelError, Result};
 use crate::layers::RopeTables;
+use windows::WindowRun;
 
 /// Properties of a tower for its callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,8 +123,13 @@ pub struct ImageEncoding {
     pub(crate) hidden: Array,
     /// Patches from top to bottom and from left to right.
     pub(crate) grid: (u32, u32),
-    /// How heads are turned by their patches' places.
-    pub(crate) rope: RopeTables,
+    /// How heads are turned by their patches' places, if they are.
+    pub(crate) rope: Option<RopeTables>,
+    /// Windows of patches that attend to one another alone in some blocks. Empty without any.
+    windows: Vec<WindowRun>,
+    /// For each row of the prompt where its patches lie, counted in rows, if patches are not in the
+    /// order of rows.
+    order: Option<Vec<i32>>,
     /// Number of blocks computed.
     pub(crate) done: usize,
     /// Rows to be added after layers of the target, as far as they are computed.
@@ -129,6 +137,29 @@ pub struct ImageEncoding {
 }
 
 impl ImageEncoding {
+    /// An image whose patches are embedded, `hidden` `[patches, width]`, in the order of the rows.
+    fn new(hidden: Array, grid: (u32, u32), rope: Option<RopeTables>) -> Self {
+        Self { hidden, grid, rope, windows: vec![], order: None, done: 0, after_layer: vec![] }
+    }
+
+    /// Computes at most `blocks` (at least one) more of `all` blocks by `forward`, which gets the
+    /// number of a block, and evaluates each. Returns whether all are done.
+    fn advance(
+        &mut self,
+        blocks: usize,
+        all: usize,
+        mut forward: impl FnMut(&mut Self, usize) -> Result<Array>,
+    ) -> Result<bool> {
+        let until = self.done.saturating_add(blocks.max(1)).min(all);
+        while self.done < until {
+            let hidden = forward(self, self.done)?;
+            hidden.eval()?;
+            self.hidden = hidden;
+            self.done += 1;
+        }
+        Ok(self.done >= all)
+    }
+
     /// Number of patches. The time of a block depends on it.
     pub fn patches(&self) -> u32 {
         self.grid.0 * self.grid.1

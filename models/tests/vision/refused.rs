@@ -168,7 +168,11 @@ fn impossible_sizes_of_the_tower_are_refused() {
     tower("depth", json!(0), "expected 1 to 16777216, found 0");
     tower("depth", json!(-3), "found -3");
     tower("depth", json!("three"), "invalid type");
-    tower("hidden_act", json!("relu"), "expected gelu_pytorch_tanh or gelu, found relu");
+    tower(
+        "hidden_act",
+        json!("relu"),
+        "expected gelu_pytorch_tanh, gelu or quick_gelu, found relu",
+    );
     tower("num_position_embeddings", json!(35), "expected a square number, found 35");
     tower("num_heads", json!(5), "expected heads of 24 in all, a multiple of 4 each, found 5");
     tower("num_heads", json!(4), "a multiple of 4 each, found 4");
@@ -242,7 +246,7 @@ fn impossible_configurations_are_refused() {
     );
     refuses(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
     refuses(&["image_token_id"], json!("<image>"), "image_token_id");
-    refuses(&["model_type"], json!("qwen3_vl_moe"), "qwen3_5_moe_text, found qwen3_vl_moe");
+    refuses(&["model_type"], json!("qwen4_vl"), "qwen3_5_moe_text, found qwen4_vl");
     with(&["text_config", "tie_word_embeddings"], json!(false)).expect("the wrapper's word counts");
 }
 

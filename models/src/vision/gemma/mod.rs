@@ -104,7 +104,7 @@ impl Attention {
     }
 
     /// Every patch attends to all patches. `x` `[N, hidden]` → the same shape.
-    fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
+    fn forward(&self, x: &Array, rope: Option<&RopeTables>) -> Result<Array> {
         let Self { heads, dim, .. } = *self;
         let patches = x.dim(0);
         let normed = |linear: &ClippedLinear, norm: &RmsNorm| -> Result<Array> {
@@ -114,7 +114,11 @@ impl Attention {
         let queries = normed(&self.q_proj, &self.q_norm)?;
         let keys = normed(&self.k_proj, &self.k_norm)?;
         let both = concatenate(&[queries, keys], 1)?;
-        let turned = rope.apply_to(&both.take_axis(pair_order(dim), 2)?, 2 * heads)?;
+        let both = both.take_axis(pair_order(dim), 2)?;
+        let turned = match rope {
+            Some(rope) => rope.apply_to(&both, 2 * heads)?,
+            None => both,
+        };
         // [1, H, N, D], in one piece: each part of the queries reads them.
         let by_head = |part: Array| part.transpose_axes(&[1, 0, 2])?.expand_dims(0)?.contiguous();
         let keys = by_head(turned.try_index((.., heads.., ..))?)?;
@@ -169,7 +173,7 @@ impl TowerBlock {
     }
 
     /// `x` `[N, hidden]` → the same shape.
-    fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
+    fn forward(&self, x: &Array, rope: Option<&RopeTables>) -> Result<Array> {
         let mixed = self.self_attn.forward(&self.input_layernorm.forward(x)?, rope)?;
         let x = x.add(self.post_attention_layernorm.forward(&mixed)?)?;
         in_parts(&x, |part| self.feed(part))
@@ -343,24 +347,15 @@ impl Vision for GemmaTower {
         let hidden = grid::in_parts(&places, |places| self.embed_patches(image, places))?;
         // Of a head's numbers the first ones turn by the column.
         let turned: Vec<(i32, i32)> = places.iter().map(|(row, column)| (*column, *row)).collect();
-        Ok(ImageEncoding {
-            hidden,
-            grid: (rows, columns),
-            rope: grid::turns(&turned, self.config.head_dim, self.config.rope_theta)?,
-            done: 0,
-            after_layer: vec![],
-        })
+        let rope = grid::turns(&turned, self.config.head_dim, self.config.rope_theta)?;
+        Ok(ImageEncoding::new(hidden, (rows, columns), Some(rope)))
     }
 
     fn advance(&self, pass: &mut ImageEncoding, blocks: usize) -> Result<Option<Features>> {
-        let until = pass.done.saturating_add(blocks.max(1)).min(self.blocks.len());
-        while pass.done < until {
-            let hidden = self.blocks[pass.done].forward(&pass.hidden, &pass.rope)?;
-            hidden.eval()?;
-            pass.hidden = hidden;
-            pass.done += 1;
-        }
-        if pass.done < self.blocks.len() {
+        let forward = |pass: &mut ImageEncoding, at: usize| {
+            self.blocks[at].forward(&pass.hidden, pass.rope.as_ref())
+        };
+        if !pass.advance(blocks, self.blocks.len(), forward)? {
             return Ok(None);
         }
         let embeddings = self.rows(&pass.hidden)?;

@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype};
 use super::config::{GemmaText, PatchSizes};
 use super::{Projection, check_sides, positions_of};
 use crate::error::Result;
-use crate::layers::{LayerNorm, Linear, RopeTables};
+use crate::layers::{LayerNorm, Linear};
 use crate::load::{ConfigJson, LoadError, Weights};
 use crate::vision::attention::in_parts;
 use crate::vision::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
@@ -104,14 +104,7 @@ impl Vision for UnifiedTower {
         let hidden = Array::from_slice(&numbers, &[places.len() as i32, side * side * 3]);
         let hidden = hidden.as_dtype(self.dtype)?;
         hidden.eval()?;
-        Ok(ImageEncoding {
-            hidden,
-            grid: (image.rows, image.columns),
-            // Nothing turns here.
-            rope: RopeTables::new(0, 0, Dtype::Float32, |_, _| (1.0, 0.0))?,
-            done: 0,
-            after_layer: vec![],
-        })
+        Ok(ImageEncoding::new(hidden, (image.rows, image.columns), None))
     }
 
     fn advance(&self, pass: &mut ImageEncoding, _: usize) -> Result<Option<Features>> {
