@@ -19,6 +19,7 @@ mod llama;
 mod on_cpu;
 mod prepared;
 mod qwen2;
+mod qwen2_vl;
 mod qwen3;
 mod qwen3_5;
 mod qwen3_5_block;
@@ -193,7 +194,7 @@ const GEMMA_VL: Unserved = Unserved {
     prefixes: &["model.audio_tower.", "model.embed_audio.", "audio_tower.", "embed_audio."],
     suffixes: FREQUENCIES,
 };
-/// The tower is served here.
+/// The tower is served here, or there is none.
 const QWEN_VL: Unserved = Unserved { prefixes: &["mtp.", "model.mtp."], suffixes: FREQUENCIES };
 
 /// As of [`QWEN`], and the layers that predict several tokens in MLX's layout.
@@ -213,7 +214,7 @@ const QWEN_HYBRID_VL: Unserved =
     Unserved { prefixes: &["mtp.", "model.mtp.", "language_model.mtp."], suffixes: FREQUENCIES };
 
 /// All families that are served.
-const FAMILIES: [Family; 14] = [
+const FAMILIES: [Family; 17] = [
     Family::attending("llama", llama::load, LLAMA),
     Family {
         kv_heads: llama::mistral_kv_heads,
@@ -223,6 +224,12 @@ const FAMILIES: [Family; 14] = [
     Family::attending("qwen3", qwen3::load, QWEN),
     Family::attending("qwen3_moe", qwen3_moe::load, QWEN),
     Family { towers: Towers::Always, ..Family::attending("qwen3_vl", qwen3_vl::load, QWEN_VL) },
+    Family {
+        towers: Towers::Always,
+        ..Family::attending("qwen3_vl_moe", qwen3_vl::load_moe, QWEN_VL)
+    },
+    Family::seeing("qwen2_vl", qwen2_vl::load),
+    Family::seeing("qwen2_5_vl", qwen2_vl::load_two_and_half),
     Family::gemma("gemma4"),
     Family::gemma("gemma4_text"),
     Family::gemma("gemma4_unified"),
@@ -247,6 +254,11 @@ impl Family {
             towers: Towers::Unread,
             whole_image: |_, _| Ok(None),
         }
+    }
+
+    /// A family whose layers all attend, of which some checkpoints have a tower.
+    const fn seeing(model_type: &'static str, load: Load) -> Self {
+        Self { towers: Towers::IfThere(QWEN_VL), ..Self::attending(model_type, load, QWEN_VL) }
     }
 
     /// A family of Qwen3.5's layers.

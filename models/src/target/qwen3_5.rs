@@ -12,7 +12,7 @@ use super::stored_norms::stored_norms;
 use super::tower;
 use crate::layers::{GatedMlp, Rope, SectionOrder};
 use crate::load::{ConfigJson, Layout, LoadError};
-use crate::vision::Deepstack;
+use crate::vision::{Deepstack, Generation};
 
 /// Share of a head that turns if the config names none. Source: Qwen3.5 in transformers.
 const TURNING: f64 = 0.25;
@@ -157,7 +157,13 @@ pub(super) fn load_as(
     let (rope, tower) = match tower::is_there(config, weights.files())? {
         true => {
             let sizes = &read.sizes;
-            let tower = tower::load(config, &mut weights, layout, sizes, Deepstack::Without)?;
+            let tower = tower::load(
+                config,
+                &mut weights,
+                layout,
+                sizes,
+                Generation::Three(Deepstack::Without),
+            )?;
             (rope.on_three_axes(config, SectionOrder::Interleaved, SECTION)?, Some(tower))
         }
         false => (rope, None),

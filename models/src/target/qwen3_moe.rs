@@ -4,7 +4,7 @@
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::qwen3;
 use crate::layers::{ExpertMlp, ExpertSizes, NormWeight, Rope};
-use crate::load::{ConfigJson, Layout, LoadError};
+use crate::load::{ConfigJson, Layout, LoadError, Weights};
 
 /// Sizes of the experts of one checkpoint, in every layer the same. `renormalized`: the shares of
 /// the chosen ones add up to 1.
@@ -28,18 +28,20 @@ pub(super) fn experts(
     Ok(sizes)
 }
 
-/// Which layers have experts, and how large they are.
-struct Config {
-    dense: qwen3::Config,
+/// Which layers have experts, and how large they are. Also those of Qwen3-VL's text model.
+pub(super) struct Config {
+    pub(super) dense: qwen3::Config,
     experts: ExpertSizes,
     decoder_sparse_step: i32,
     mlp_only_layers: Vec<i32>,
 }
 
 impl Config {
-    fn read(config: &ConfigJson) -> Result<Self, LoadError> {
+    /// `renormalizes`: whether the shares of the chosen experts add up to 1 if the config does not say
+    /// so.
+    pub(super) fn read(config: &ConfigJson, renormalizes: bool) -> Result<Self, LoadError> {
         let dense = qwen3::Config::read(config)?;
-        let renormalized = config.optional("norm_topk_prob")?.unwrap_or(false);
+        let renormalized = config.optional("norm_topk_prob")?.unwrap_or(renormalizes);
         let experts = experts(config, dense.sizes.hidden_size, renormalized)?;
         Ok(Self {
             dense,
@@ -53,12 +55,25 @@ impl Config {
     fn has_experts(&self, layer: i32) -> bool {
         !self.mlp_only_layers.contains(&layer) && (layer + 1) % self.decoder_sparse_step == 0
     }
+
+    /// Reads the second half of a layer.
+    pub(super) fn feed_forward(
+        &self,
+        weights: &mut Weights,
+        layer: i32,
+        name: &str,
+    ) -> Result<FeedForward, LoadError> {
+        match self.has_experts(layer) {
+            true => Ok(FeedForward::Experts(ExpertMlp::load(weights, name, self.experts)?)),
+            false => self.dense.feed_forward(weights, name),
+        }
+    }
 }
 
 /// Loads it, in the layout of transformers (a tensor for each expert) or of mlx-lm (one for all).
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, weights, weight_bytes } = files;
-    let read = Config::read(config)?;
+    let read = Config::read(config, false)?;
     let spec = DecoderSpec {
         architecture: "qwen3_moe".into(),
         layout: Layout::TEXT,
@@ -66,10 +81,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         attention: read.dense.attention,
         recurrent: &[],
         norms: NormWeight::Whole,
-        feed_forward: &|weights, layer, name| match read.has_experts(layer) {
-            true => Ok(FeedForward::Experts(ExpertMlp::load(weights, name, read.experts)?)),
-            false => read.dense.feed_forward(weights, name),
-        },
+        feed_forward: &|weights, layer, name| read.feed_forward(weights, layer, name),
         rope: Rope::load(config, read.dense.sizes.head_dim)?,
         tower: None,
     };

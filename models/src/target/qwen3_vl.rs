@@ -1,37 +1,52 @@
-//! Qwen3-VL (arXiv 2511.21631): a Qwen3 whose rows stand on three axes, and a vision tower. What is
-//! its own is here: where a checkpoint keeps its parts, and how they must fit each other.
+//! Qwen3-VL (arXiv 2511.21631), dense and with experts: a Qwen3 whose rows stand on three axes, and a
+//! vision tower. What is its own is here: where a checkpoint keeps its parts, and how they must fit
+//! each other.
 
-use super::decoder::{Decoder, DecoderSpec, TargetFiles};
-use super::qwen3::Config;
-use super::tower;
+use super::decoder::{Decoder, DecoderSpec, LoadFeedForward, TargetFiles};
+use super::{qwen3, qwen3_moe, tower};
 use crate::layers::{NormWeight, Rope, SectionOrder};
 use crate::load::{Layout, LoadError};
-use crate::vision::Deepstack;
+use crate::vision::{Deepstack, Generation};
 
 /// Frequencies of each axis if the config names none. Source: Qwen3-VL in transformers.
 const SECTION: [usize; 3] = [24, 20, 20];
 
 /// Loads it, in either layout.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
+    let read = qwen3::Config::read(files.config)?;
+    load_with(files, "qwen3_vl", read, &|weights, _, name| read.feed_forward(weights, name))
+}
+
+/// Loads the one with experts. The reference divides the shares of a row's experts by their sum in
+/// any case.
+pub(super) fn load_moe(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
+    let read = qwen3_moe::Config::read(files.config, true)?;
+    load_with(files, "qwen3_vl_moe", read.dense, &|weights, layer, name| {
+        read.feed_forward(weights, layer, name)
+    })
+}
+
+fn load_with(
+    files: TargetFiles<'_>,
+    architecture: &str,
+    read: qwen3::Config,
+    feed_forward: &LoadFeedForward<'_>,
+) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
-    let read = Config::read(config)?;
     let sizes = read.sizes;
-    let rope = Rope::load(config, sizes.head_dim)?.on_three_axes(
-        config,
-        SectionOrder::Interleaved,
-        SECTION,
-    )?;
+    let rope = Rope::load(config, sizes.head_dim)?;
     let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
-    let tower = tower::load(config, &mut weights, layout, &sizes, Deepstack::AsConfigured)?;
+    let generation = Generation::Three(Deepstack::AsConfigured);
+    let tower = tower::load(config, &mut weights, layout, &sizes, generation)?;
     let spec = DecoderSpec {
-        architecture: "qwen3_vl".into(),
+        architecture: architecture.into(),
         layout,
         sizes,
         attention: read.attention,
         recurrent: &[],
         norms: NormWeight::Whole,
-        feed_forward: &|weights, _, name| read.feed_forward(weights, name),
-        rope,
+        feed_forward,
+        rope: rope.on_three_axes(config, SectionOrder::Interleaved, SECTION)?,
         tower: Some(tower),
     };
     Decoder::load(dir, weights, weight_bytes, spec)

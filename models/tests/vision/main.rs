@@ -1,6 +1,6 @@
-//! Qwen3-VL and Qwen3.5 with their towers against transformers on tiny random checkpoints: images
-//! to features, prompts with images to tokens. Values and provenance: `golden/vision.py` and
-//! `golden/hybrid_vision.py`, remade by `make golden`.
+//! Families with vision towers against transformers on tiny random checkpoints: images
+//! to features, prompts with images to tokens. Values and provenance: `golden/*vision.py`,
+//! remade by `make golden`.
 
 mod broken;
 #[path = "../parity/changed.rs"]
@@ -8,6 +8,7 @@ mod changed;
 mod gemma;
 mod graphs;
 mod hybrid;
+mod qwen;
 mod refused;
 mod scene;
 mod text;

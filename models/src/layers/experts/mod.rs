@@ -113,7 +113,8 @@ impl ExpertLinear {
     /// or `{block}.experts.switch_glu.{projection}` with an axis of experts, as MLX writes them, or
     /// `{block}.experts.{expert}.{projection}`, as transformers does. Newer models have one tensor
     /// for all experts there, too: `{block}.experts.{projection}`, and
-    /// `{block}.experts.gate_up_proj` for both inner ones, the gate's outputs first.
+    /// `{block}.experts.gate_up_proj` for both inner ones, the gate's outputs first. Qwen3-VL has
+    /// inputs as rows of these, and outputs as columns.
     pub(crate) fn load(
         weights: &mut Weights,
         block: &str,
@@ -142,6 +143,11 @@ impl ExpertLinear {
         };
         let parts = if weights.has(&fused) {
             let out = projections.iter().map(|(_, out)| out).sum();
+            if has_inputs_as_rows(weights, &fused, [out, input]) {
+                let by_input = weights.take(&fused, &[experts, input, out])?;
+                let by_output = by_input.swap_axes(-1, -2)?.contiguous()?;
+                return Ok(Self { parts: vec![ExpertForm::new(StoredMatrix::Float(by_output))?] });
+            }
             vec![MatrixPart { modules: vec![fused], out }]
         } else {
             projections.iter().map(part).collect::<Result<Vec<_>, _>>()?
@@ -177,6 +183,16 @@ impl ExpertLinear {
         // In the type of the rows: see `Linear::forward`.
         Ok(y.reshape(&[rows, k, -1])?.as_dtype(x.dtype())?)
     }
+}
+
+/// Whether the matrices of experts in one tensor are `[in, out]`. Square ones are `[out, in]`, as the
+/// reference reads them.
+fn has_inputs_as_rows(weights: &Weights, name: &str, [out, input]: [i32; 2]) -> bool {
+    let is = |size: usize, expected: i32| size as i64 == i64::from(expected);
+    weights.shape(name).is_some_and(|shape| match shape {
+        [_, rows, columns] => is(*rows, input) && is(*columns, out) && out != input,
+        _ => false,
+    })
 }
 
 #[cfg(test)]
