@@ -26,6 +26,7 @@ mod qwen3_5_block;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_vl;
+mod refused;
 mod sizes;
 mod stored_norms;
 mod tower;
@@ -312,7 +313,14 @@ impl Family {
         let model_type: String = config.required("model_type")?;
         let unknown = || {
             let known: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
-            let what = format!("expected one of {}, found {model_type}", known.join(", "));
+            let known = known.join(", ");
+            let what = match refused::reason(&model_type) {
+                Some(reason) => format!(
+                    "expected one of {known}, found {model_type}, which is not served: {reason} \
+                     (docs/models.md)"
+                ),
+                None => format!("expected one of {known}, found {model_type}"),
+            };
             config.wrong("model_type", what)
         };
         FAMILIES.iter().find(|family| family.model_type == model_type).ok_or_else(unknown)
