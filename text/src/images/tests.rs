@@ -234,6 +234,25 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
+/// A processor of each rule by which a family chooses sizes. Images become small.
+fn small_processors() -> [ImageProcessor; 5] {
+    let processor = processor();
+    let within = |patch: u32, frames: u32, small: SmallSides| {
+        let bounds = (1024 * u64::from(frames), 16_384 * u64::from(frames));
+        let (min_pixels, max_pixels) = bounds;
+        let sizes = Sizes { factor: 2 * patch, min_pixels, max_pixels, frames, small };
+        ImageProcessor { sizes: SizeRule::Within(sizes), patch, ..processor.clone() }
+    };
+    let gemma = SizeRule::Filling(Budget { factor: 48, rows: 70 });
+    [
+        within(16, 1, SmallSides::AsTheyAre),
+        within(14, 1, SmallSides::AsTheyAre),
+        within(14, 2, SmallSides::RaisedTogether),
+        within(14, 1, SmallSides::RaisedOneByOne),
+        ImageProcessor { sizes: gemma, merge: 3, marks: Some([8, 9]), ..processor.clone() },
+    ]
+}
+
 /// A changed file is refused in words or becomes an image of the right size. It never causes a
 /// panic, and never takes more memory than allowed, because a decoder that requests more fails by
 /// its limits.
@@ -258,15 +277,18 @@ fn changed_files_are_refused_or_served() {
     let files = names.map(file);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let bounds = Bounds { pixels: 1 << 20, bytes: 16 << 20 };
-    let (processor, mut served) = (processor(), 0);
+    let (processors, mut served) = (small_processors(), 0);
     for round in 0..6_000 {
+        // Another one for the same file in the next turn through the files.
+        let processor = &processors[round / files.len() % processors.len()];
         let mut bytes = files[round % files.len()].clone();
         for _ in 0..=random.below(4) {
             change(&mut bytes, &mut random);
         }
-        match process(&bytes, bounds, &processor) {
+        match process(&bytes, bounds, processor) {
             Ok((grid, resized)) => {
-                assert_eq!(resized.len(), (grid.rows * grid.columns * 16 * 16 * 3) as usize);
+                let pixels = grid.rows * grid.columns * processor.patch.pow(2);
+                assert_eq!(resized.len(), pixels as usize * 3);
                 served += 1;
             }
             Err(problem) => assert!(!problem.to_string().is_empty()),
