@@ -5,52 +5,13 @@ use paceline_proto::status::Reason;
 use paceline_proto::v1::GetModelRequest;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_tests::ask::{Ask, conversation};
-use paceline_tests::images::{
-    hybrid_model, image, noise, png, seeing_with, text, turn, without_tower,
-};
+use paceline_tests::images::{hybrid_model, image, noise, seeing_with, text, turn, without_tower};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Answer, Stack, chat};
-use serde_json::Value;
 use tonic::Code;
 
+use super::golden::cases;
 use super::{all_is_over, count, refused};
-
-/// A question about images, and what transformers makes of it.
-struct Case {
-    ask: Ask,
-    prompt: Vec<u32>,
-    greedy: Vec<u32>,
-}
-
-/// Pixels of a patch's side.
-const PATCH: u32 = 4;
-
-fn cases() -> Vec<Case> {
-    let golden = std::fs::read(hybrid_model().with_extension("json")).expect("in the repository");
-    let golden: Value = serde_json::from_slice(&golden).expect("JSON");
-    let image = |name: &Value| {
-        let mut shots = golden["images"].as_array().expect("a list").iter();
-        let shot = shots.find(|shot| shot["name"] == *name).expect("an image of this name");
-        let side = |key: &str| shot[key].as_u64().expect("a number") as u32 * PATCH;
-        let digits = shot["pixels"].as_str().expect("hex").as_bytes().chunks(2);
-        let byte = |two: &[u8]| {
-            let two = std::str::from_utf8(two).expect("digits");
-            u8::from_str_radix(two, 16).expect("hex")
-        };
-        let pixels: Vec<u8> = digits.map(byte).collect();
-        image(png(side("columns"), side("rows"), &pixels, &[]))
-    };
-    let case = |case: &Value| {
-        let ids = |key: &str| serde_json::from_value::<Vec<u32>>(case[key].clone()).expect("ids");
-        let names = case["images"].as_array().expect("names");
-        let mut parts: Vec<_> = names.iter().map(image).collect();
-        parts.push(text(case["text"].as_str().expect("a text")));
-        let greedy = ids("greedy");
-        let ask = conversation(vec![turn(parts)]).exactly(greedy.len() as u32);
-        Case { ask, prompt: ids("prompt"), greedy }
-    };
-    golden["served"].as_array().expect("cases").iter().map(case).collect()
-}
 
 fn has_vision(stack: &Stack) -> bool {
     let mut client = InferenceClient::new(stack.channel());
@@ -62,11 +23,10 @@ fn has_vision(stack: &Stack) -> bool {
 fn a_hybrid_model_answers_about_images_as_the_reference_does() {
     let stack = seeing_with(&hybrid_model(), "");
     assert!(has_vision(&stack));
-    let cases = cases();
-    assert_eq!(cases.len(), 2);
+    let cases = cases(&hybrid_model(), false);
     for case in &cases {
-        assert_eq!(count(&stack, &case.ask).expect("counted").token_ids, case.prompt);
-        assert_eq!(stack.ask(case.ask.clone()).expect("served").ids, case.greedy);
+        assert_eq!(count(&stack, &case.ask()).expect("counted").token_ids, case.prompt);
+        assert_eq!(stack.ask(case.ask()).expect("served").ids, case.greedy);
     }
     // Beside one another, texts and other images.
     let other = |number: u64| {
@@ -77,7 +37,7 @@ fn a_hybrid_model_answers_about_images_as_the_reference_does() {
         (0..4).map(|at| if at < 2 { other(at) } else { chat("a b c").exactly(64) }).collect();
     let beside: Vec<Pending> = beside.into_iter().map(|ask| stack.start(ask)).collect();
     let asked: Vec<Pending> =
-        cases.iter().chain(&cases).map(|case| stack.start(case.ask.clone())).collect();
+        cases.iter().chain(&cases).map(|case| stack.start(case.ask())).collect();
     for (pending, case) in asked.into_iter().zip(cases.iter().chain(&cases)) {
         assert_eq!(pending.finish().expect("served").ids, case.greedy);
     }

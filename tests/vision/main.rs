@@ -5,7 +5,9 @@
 mod beside;
 mod demo;
 mod faults;
+mod golden;
 mod hybrid;
+mod matrix;
 mod ways;
 
 use paceline_proto::status::{Reason, ReasonStatus as _};
