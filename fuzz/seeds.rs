@@ -141,6 +141,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ids: vec![5; 4],
         next_id: Some(6),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
+        images: vec![internal::ImageSpan { first: 1, rows: 1, columns: 2 }],
     }];
     let requests = vec![internal::DraftRequest {
         session: 1,

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use paceline_vocabulary::link::{Hello, ProposalKind, Welcome};
 
 /// Version of link.proto that this crate speaks.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Rows that a drafter's longest block may have, the bonus token included.
 pub const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
 

@@ -67,6 +67,7 @@ fn main() {
             parts: parts(0, context, 0),
             hidden_states: Some(states(context)),
             embeddings: None,
+            images: vec![],
         };
         drafter.propose(&read, &mut kv).expect("a forward");
         kv.evaluate().expect("evaluates");
@@ -82,6 +83,7 @@ fn main() {
                 parts: parts(context, COMMITTED, info.block),
                 hidden_states: Some(new.clone()),
                 embeddings: Some(block.clone()),
+                images: vec![],
             };
             match drafter.propose(&batch, &mut kv).expect("a forward") {
                 Some(Proposal::Hidden(rows)) => eval([&rows]).expect("evaluates"),

@@ -86,7 +86,8 @@ impl Pair {
         let part = DraftPart { sequence, position, context, next_id: None, block: request };
         let embeddings = Some(self.target.embed(&ids).expect("embeds"));
         let hidden_states = Some(states.clone());
-        let batch = DraftBatch { parts: vec![part], hidden_states, embeddings, ids: vec![] };
+        let batch =
+            DraftBatch { parts: vec![part], hidden_states, embeddings, ..DraftBatch::default() };
         let proposal = self.drafter.propose(&batch, &mut self.draft_kv).expect("runs");
         let Some(Proposal::Hidden(hidden)) = proposal else { panic!("expected hidden rows") };
         let chosen = indexing::argmax_axis(self.target.head(&hidden).expect("a head"), -1, false)

@@ -10,10 +10,10 @@ use flate2::write::ZlibEncoder;
 use flate2::{Compression, Crc};
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::{ContentPart, Image, ImageUrl, Message};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::ask::{Ask, conversation};
-use crate::model::{Weights, assemble, set_template, tools_and_thoughts};
+use crate::model::{Weights, random_checkpoint, set_template, tools_and_thoughts};
 use crate::prompts::Dice;
 use crate::{Stack, repository};
 
@@ -212,19 +212,6 @@ pub fn drafter(dir: &Path) {
     tensors.extend(
         of_layer.iter().map(|(name, shape)| (format!("layers.0.{name}.weight"), shape.to_vec())),
     );
-    let (mut header, mut data, mut dice) = (serde_json::Map::new(), vec![], Dice(40));
-    for (name, shape) in tensors {
-        let from = data.len();
-        for _ in 0..shape.iter().product() {
-            let random = dice.roll(2_000) as f32 / 1_000.0 - 1.0;
-            let value = if shape.len() == 1 { 1.0 } else { random / (shape[1] as f32).sqrt() };
-            data.extend(value.to_le_bytes());
-        }
-        header.insert(
-            name,
-            json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]}),
-        );
-    }
     let config = json!({
         "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 1, "num_target_layers": 3,
         "block_size": 8, "layer_types": ["full_attention"], "tie_word_embeddings": false, "hidden_size": HIDDEN,
@@ -232,11 +219,5 @@ pub fn drafter(dir: &Path) {
         "vocab_size": 272, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "max_position_embeddings": 2048, "hidden_act": "silu",
         "attention_bias": false, "dflash_config": {"mask_token_id": 263, "target_layer_ids": TAPS},
     });
-    std::fs::create_dir_all(dir).unwrap();
-    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    std::fs::write(
-        dir.join("model.safetensors"),
-        assemble(&Value::Object(header).to_string(), &data),
-    )
-    .unwrap();
+    random_checkpoint(dir, &config, &tensors);
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::prompts::Dice;
 use crate::repository;
 
 /// First part of a template: writes the tools in the place of another role, and begins each message
@@ -68,6 +69,12 @@ impl Weights {
         Self { header: header.into(), data }
     }
 
+    /// The same tensors under other names.
+    pub fn renamed(&self, name: impl Fn(&str) -> String) -> Self {
+        let all = self.names().into_iter().map(|old| (name(&old), self.header[&old].clone()));
+        Self { header: Value::Object(all.collect()), data: self.data.clone() }
+    }
+
     /// Names of the tensors.
     pub fn names(&self) -> Vec<String> {
         self.header
@@ -83,6 +90,31 @@ impl Weights {
 /// A safetensors file.
 pub(crate) fn assemble(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// Writes a checkpoint of random weights in float32 into `dir`, the same ones for the same shapes. The
+/// weights of norms are 1.
+///
+/// # Panics
+/// It cannot be written.
+pub fn random_checkpoint(dir: &Path, config: &Value, tensors: &[(String, Vec<usize>)]) {
+    let (mut header, mut data, mut dice) = (serde_json::Map::new(), vec![], Dice(40));
+    for (name, shape) in tensors {
+        let from = data.len();
+        for _ in 0..shape.iter().product() {
+            let random = dice.roll(2_000) as f32 / 1_000.0 - 1.0;
+            let value: f32 = if shape.len() == 1 { 1.0 } else { random / (shape[1] as f32).sqrt() };
+            data.extend(value.to_le_bytes());
+        }
+        header.insert(
+            name.clone(),
+            json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]}),
+        );
+    }
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let file = assemble(&Value::Object(header).to_string(), &data);
+    std::fs::write(dir.join("model.safetensors"), file).unwrap();
 }
 
 /// The demo model without its weights, in a fresh directory `name` below `parent`.

@@ -7,6 +7,7 @@ mod demo;
 mod faults;
 mod golden;
 mod hybrid;
+mod kinds;
 mod matrix;
 mod ways;
 

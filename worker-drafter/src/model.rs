@@ -6,13 +6,14 @@ use std::path::Path;
 
 use paceline_drafter_core::{DraftBlock, PIECE_ROWS, SessionWork, Step, StoreCommand};
 use paceline_models::sample::noise::NoiseKey;
+use paceline_models::vision::ImagePlacement;
 use paceline_models::{
     Array, BlockRequest, DraftBatch, DraftInfo, DraftOptions, DraftPart, Drafter, Dtype,
     KeptStates, KvRows, KvStore, ModelError, Proposal, SequenceId, TokenDraft, device, load_draft,
     transfer,
 };
 use paceline_vocabulary::TensorType;
-use paceline_vocabulary::link::{DraftShape, DraftTokens};
+use paceline_vocabulary::link::{DraftShape, DraftTokens, ImageSpan};
 use paceline_vocabulary::report::MemoryUse;
 
 use crate::error::StartError;
@@ -24,7 +25,10 @@ const WARM_ROWS: i32 = 64;
 
 /// A retained context.
 struct RetainedRows {
-    rows: KvRows,
+    /// `None`: the drafter keeps no row of these positions.
+    rows: Option<KvRows>,
+    /// Images of its sequence.
+    images: Vec<ImagePlacement>,
     /// Windows before its end, if layers keep these alone.
     end: Option<KeptStates>,
 }
@@ -33,6 +37,8 @@ struct RetainedRows {
 pub(crate) struct Model {
     draft: Box<dyn Drafter>,
     kv: KvStore,
+    /// Images of the sessions that have some, by slot.
+    images: HashMap<u64, Vec<ImagePlacement>>,
     /// Retained contexts, by the core's number.
     retained: HashMap<u64, RetainedRows>,
     /// Positions of each capacity class, ascending.
@@ -55,7 +61,8 @@ impl Model {
         let element = element_of(draft.dtype())?;
         let kv = new_store(draft.as_ref()).map_err(StartError::WarmUp)?;
         let capacities = kv.class_bytes().into_iter().map(|(positions, _)| positions).collect();
-        Ok(Self { draft, kv, retained: HashMap::new(), capacities, element })
+        let (images, retained) = (HashMap::new(), HashMap::new());
+        Ok(Self { draft, kv, images, retained, capacities, element })
     }
 
     pub(crate) fn info(&self) -> &DraftInfo {
@@ -115,15 +122,43 @@ impl Model {
         (1..rows).for_each(|_| embeddings.extend_from_slice(mask));
     }
 
-    /// Copies the first `rows` rows of a session.
-    fn retain(&self, session: SequenceId, rows: i32) -> Result<RetainedRows, ModelError> {
+    /// Copies what the store has of the first `positions` of a slot.
+    fn retain(&self, slot: u64, positions: i32) -> Result<RetainedRows, ModelError> {
+        let (session, images) = (SequenceId(slot), self.images.get(&slot).cloned());
+        let images = images.unwrap_or_default();
+        let rows = self.draft.rows_of(&images, positions);
+        if rows == 0 {
+            return Ok(RetainedRows { rows: None, images, end: None });
+        }
         let mut pieces = self.kv.copy_out(session, 0, rows, 1)?;
         let copied = pieces.pop();
         let copied =
             copied.ok_or_else(|| ModelError::Batch("expected a copy, found none".into()))?;
         let keeps_ends = self.kv.kept_bytes() > 0;
         let end = keeps_ends.then(|| self.kv.keep_states(session, rows)).transpose()?;
-        Ok(RetainedRows { rows: copied, end })
+        Ok(RetainedRows { rows: Some(copied), images, end })
+    }
+
+    /// Begins a slot with what was retained of the first `positions` of a context, with room for
+    /// `capacity` rows.
+    fn restore(
+        &mut self,
+        context: u64,
+        slot: u64,
+        positions: i32,
+        capacity: i32,
+    ) -> Result<(), ModelError> {
+        let missing = || ModelError::Batch(format!("context {context} was not retained"));
+        let from = self.retained.get(&context).ok_or_else(missing)?;
+        self.kv.open(SequenceId(slot))?;
+        let rows = self.draft.rows_of(&from.images, positions);
+        match &from.rows {
+            Some(kept) if rows > 0 => {
+                let end = from.end.as_ref();
+                self.kv.copy_in(SequenceId(slot), &[kept], end, rows, capacity)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Class and slot of a session; after the others of its class if it will get a new slot.
@@ -168,19 +203,16 @@ impl Proposer for Model {
     fn perform(&mut self, commands: &[StoreCommand]) -> Result<(), ModelError> {
         for one in commands {
             match *one {
-                StoreCommand::Free { slot } => self.kv.free(SequenceId(slot)),
+                StoreCommand::Free { slot } => {
+                    self.images.remove(&slot);
+                    self.kv.free(SequenceId(slot));
+                }
                 StoreCommand::Retain { slot, rows, context } => {
-                    self.retained.insert(context, self.retain(SequenceId(slot), rows as i32)?);
+                    self.retained.insert(context, self.retain(slot, rows as i32)?);
                 }
                 StoreCommand::Evict { context } => drop(self.retained.remove(&context)),
                 StoreCommand::Restore { context, slot, rows, capacity } => {
-                    let missing =
-                        || ModelError::Batch(format!("context {context} was not retained"));
-                    let from = self.retained.get(&context).ok_or_else(missing)?;
-                    self.kv.open(SequenceId(slot))?;
-                    let (rows, capacity) = (rows as i32, capacity as i32);
-                    let end = from.end.as_ref();
-                    self.kv.copy_in(SequenceId(slot), &[&from.rows], end, rows, capacity)?;
+                    self.restore(context, slot, rows as i32, capacity as i32)?;
                 }
             }
         }
@@ -211,6 +243,11 @@ impl Proposer for Model {
             let block = work.block.as_ref().map(block_request);
             let next_id = work.block.as_ref().map(|block| block.bonus_id).or(work.next_id);
             batch.ids.extend(&work.ids);
+            if !work.images.is_empty() {
+                let images: Vec<ImagePlacement> = work.images.iter().map(placement).collect();
+                self.images.entry(work.slot).or_insert_with(|| images.clone());
+                batch.images.push((sequence, images));
+            }
             batch.parts.push(DraftPart { sequence, position, context, next_id, block });
         }
         let info = self.draft.info();
@@ -242,6 +279,7 @@ impl Proposer for Model {
 
     fn clear(&mut self) -> Result<(), ModelError> {
         self.retained.clear();
+        self.images.clear();
         self.kv = new_store(self.draft.as_ref())?;
         Ok(())
     }
@@ -266,6 +304,11 @@ fn block_request(block: &DraftBlock) -> BlockRequest {
         sampling: block.sampling.rule,
         noise: NoiseKey { seed: block.sampling.seed, sample: block.sampling.sample_index },
     }
+}
+
+fn placement(image: &ImageSpan) -> ImagePlacement {
+    let ImageSpan { first, rows, columns } = *image;
+    ImagePlacement { first: first as i32, rows: rows as i32, columns: columns as i32 }
 }
 
 fn token_draft(work: &SessionWork, draft: TokenDraft) -> DraftTokens {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use paceline_vocabulary::TensorType;
-use paceline_vocabulary::link::{Context, DraftRequest, Feed, SessionId};
+use paceline_vocabulary::link::{Context, DraftRequest, Feed, ImageSpan, SessionId};
 use paceline_vocabulary::sampling::OutOfRange;
 use paceline_vocabulary::tensor::TensorRef;
 
@@ -47,6 +47,19 @@ pub enum FeedError {
         vocab_size: u32,
         /// Number of ids, or the id that is not below `vocab_size`, in words.
         found: String,
+    },
+    /// Images that do not lie one after another in the sequence, or in a context that goes on.
+    #[error(
+        "session {session}: expected images of a fresh context, ascending, up to position {last}, \
+         found {found:?}"
+    )]
+    Images {
+        /// The session.
+        session: SessionId,
+        /// Positions that a sequence may have.
+        last: u32,
+        /// The first image that is none.
+        found: ImageSpan,
     },
     /// More sessions than were agreed on.
     #[error("expected at most {limit} sessions, found {found}")]
@@ -150,6 +163,7 @@ impl Sessions {
             ends.insert(context.session, Some(self.check_context(context, before)?));
             rows += u64::from(context.rows);
             self.check_ids(context)?;
+            self.check_images(context)?;
         }
         self.check_count(&ends)?;
         let (features, width) = (feed.hidden.as_ref(), self.terms().feature_width);
@@ -202,6 +216,19 @@ impl Sessions {
             Some(id) => wrong(format!("id {id}")),
             None => Ok(()),
         }
+    }
+
+    fn check_images(&self, context: &Context) -> Result<(), FeedError> {
+        let (session, last) = (context.session, self.terms().target_context);
+        let mut before = 0;
+        for found in &context.images {
+            let end = found.end().filter(|end| *end <= last && found.first < *end);
+            match end.filter(|_| context.fresh && found.first >= before) {
+                Some(end) => before = end,
+                None => return Err(FeedError::Images { session, last, found: *found }),
+            }
+        }
+        Ok(())
     }
 
     fn check_count(&self, ends: &HashMap<SessionId, Option<u32>>) -> Result<(), FeedError> {

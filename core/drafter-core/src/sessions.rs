@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use paceline_vocabulary::RequestId;
 use paceline_vocabulary::link::{
-    Context, DraftRequest, DraftSampling, Feed, RestoredPrefix, RetainedPages, SessionId,
-    SessionProgress,
+    Context, DraftRequest, DraftSampling, Feed, ImageSpan, RestoredPrefix, RetainedPages,
+    SessionId, SessionProgress,
 };
 
 use crate::{PIECE_ROWS, RIDER_ROWS, RetainedContexts, Rows, StoreCommand, Terms};
@@ -28,6 +28,8 @@ pub struct SessionWork {
     pub ids: Vec<u32>,
     /// The token after these rows, if the drafter reads token ids and the token is known.
     pub next_id: Option<u32>,
+    /// All images of the sequence, ascending.
+    pub images: Rc<[ImageSpan]>,
     /// The block to draft; `None` only reads.
     pub block: Option<DraftBlock>,
 }
@@ -126,6 +128,8 @@ struct Session {
     pending_ids: VecDeque<u32>,
     /// The token at `end`, likewise, if it is known.
     next_id: Option<u32>,
+    /// All images of the sequence.
+    images: Rc<[ImageSpan]>,
 }
 
 impl Session {
@@ -327,6 +331,7 @@ impl Sessions {
             pending_rows: 0,
             pending_ids: VecDeque::new(),
             next_id: None,
+            images: context.images.as_slice().into(),
         };
         self.open.insert(context.session, session);
     }
@@ -443,10 +448,11 @@ impl Sessions {
         let ids = open.pending_ids.drain(..n_ids).collect();
         let next_id = open.pending_ids.front().copied().or(open.next_id);
         let (slot, more) = (open.slot, open.pending_rows > 0);
+        let images = Rc::clone(&open.images);
         self.reading.retain(|other| *other != session);
         if more {
             self.reading.push_back(session);
         }
-        Some(SessionWork { session, slot, position, context, hidden, ids, next_id, block })
+        Some(SessionWork { session, slot, position, context, hidden, ids, next_id, images, block })
     }
 }

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 
 use paceline_vocabulary::link::{
-    Context, DraftRequest, DraftSampling, Feed, RestoredPrefix, RetainedPages,
+    Context, DraftRequest, DraftSampling, Feed, ImageSpan, RestoredPrefix, RetainedPages,
 };
 use paceline_vocabulary::tensor::TensorRef;
 use paceline_vocabulary::{RequestId, SamplingRule};
@@ -535,4 +535,41 @@ fn token_ids_go_with_the_rows_and_the_next_one_is_known() {
     }
     let second = PIECE_ROWS % 100;
     assert_eq!(read, [(0, PIECE_ROWS, 0, Some(second)), (PIECE_ROWS, 5, second, Some(17))]);
+}
+
+#[test]
+fn images_are_those_of_the_session_and_lie_one_after_another() {
+    let terms = Terms { feature_width: 0, embeddings: false, token_ids: true, ..terms() };
+    let mut sessions = Sessions::new(terms, RetainedContexts::new(0, 0), 1);
+    let span = |first, rows, columns| ImageSpan { first, rows, columns };
+    let context = |position: u32, images: &[ImageSpan]| Context {
+        session: 1,
+        position,
+        rows: 4,
+        fresh: position == 0,
+        ids: vec![5; 4],
+        next_id: Some(6),
+        images: images.to_vec(),
+        ..Context::default()
+    };
+    let feed = |context: Context| Feed { contexts: vec![context], ..Feed::default() };
+    let good = [span(2, 5, 4), span(22, 1, 1), span(30, 197, 10)];
+    for wrong in [
+        context(0, &[span(2, 5, 4), span(21, 1, 1)]),
+        context(0, &[span(30, 1, 1), span(2, 5, 4)]),
+        context(0, &[span(2, 0, 4)]),
+        context(0, &[span(2, u32::MAX, u32::MAX)]),
+        context(0, &[span(1_999, 1, 2)]),
+        context(4, &good),
+    ] {
+        let found = sessions.check(&feed(wrong.clone()));
+        assert!(matches!(found, Err(FeedError::Images { session: 1, .. })), "{wrong:?}");
+    }
+    for (position, images) in [(0, &good[..]), (4, &[])] {
+        let feed = feed(context(position, images));
+        assert_eq!(sessions.check(&feed), Ok(()));
+        sessions.feed(feed, vec![], vec![]);
+        let step = sessions.next_step().expect("rows to read");
+        assert_eq!(*step.sessions[0].images, good, "of the whole session");
+    }
 }

@@ -145,6 +145,27 @@ pub struct Context {
     pub ids: Vec<u32>,
     /// The token after these positions, if the drafter reads token ids and the token is known.
     pub next_id: Option<u32>,
+    /// All images of the sequence, ascending, if `fresh` and the drafter reads token ids; else
+    /// empty. A drafter whose heads turn by several positions computes them of these.
+    pub images: Vec<ImageSpan>,
+}
+
+/// Rows of an image among those of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageSpan {
+    /// Absolute position of its first row.
+    pub first: u32,
+    /// Rows of its merged grid.
+    pub rows: u32,
+    /// Columns of its merged grid.
+    pub columns: u32,
+}
+
+impl ImageSpan {
+    /// Absolute position after its last row; `None` if it is no number of 32 bits.
+    pub fn end(&self) -> Option<u32> {
+        self.rows.checked_mul(self.columns)?.checked_add(self.first)
+    }
 }
 
 /// A request for a draft.

@@ -6,7 +6,7 @@
 
 use paceline_proto::internal::v1 as proto;
 use paceline_vocabulary::link::{
-    Context, DraftRequest, DraftSampling, DraftShape, DraftTokens, Drafts, Feed, Hello,
+    Context, DraftRequest, DraftSampling, DraftShape, DraftTokens, Drafts, Feed, Hello, ImageSpan,
     MAX_PAGE_KEYS, PageKey, Proposal, ProposalKind, ReadProgress, RestoredPrefix, RetainedPages,
     SessionId, SessionProgress, Welcome,
 };
@@ -304,22 +304,42 @@ fn from_feed(feed: Feed) -> proto::Feed {
 }
 
 fn to_context(context: proto::Context) -> Result<Context, WireError> {
-    let proto::Context { session, position, rows, fresh, request_id, ids, next_id, traceparent } =
-        context;
+    let proto::Context {
+        session,
+        position,
+        rows,
+        fresh,
+        request_id,
+        ids,
+        next_id,
+        traceparent,
+        images,
+    } = context;
     // The worst that a malformed one costs is a span.
     let trace = TraceContext::parse(traceparent.as_bytes());
     let request_id = match request_id.as_str() {
         "" => None,
         text => Some(RequestId::parse(text).ok_or(WireError::RequestId { session })?),
     };
-    Ok(Context { session, position, rows, fresh, request_id, trace, ids, next_id })
+    let span = |image| {
+        let proto::ImageSpan { first, rows, columns } = image;
+        ImageSpan { first, rows, columns }
+    };
+    let images = images.into_iter().map(span).collect();
+    Ok(Context { session, position, rows, fresh, request_id, trace, ids, next_id, images })
 }
 
 fn from_context(context: Context) -> proto::Context {
-    let Context { session, position, rows, fresh, request_id, trace, ids, next_id } = context;
+    let Context { session, position, rows, fresh, request_id, trace, ids, next_id, images } =
+        context;
+    let span = |image| {
+        let ImageSpan { first, rows, columns } = image;
+        proto::ImageSpan { first, rows, columns }
+    };
+    let images = images.into_iter().map(span).collect();
     let traceparent = trace.map(|trace| trace.to_string()).unwrap_or_default();
     let request_id = request_id.map(|id| id.as_str().to_owned()).unwrap_or_default();
-    proto::Context { session, position, rows, fresh, request_id, ids, next_id, traceparent }
+    proto::Context { session, position, rows, fresh, request_id, ids, next_id, traceparent, images }
 }
 
 fn to_request(request: proto::DraftRequest) -> Result<DraftRequest, WireError> {

@@ -49,8 +49,18 @@ fn feed() -> Feed {
     let trace = TraceContext::parse(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     assert!(trace.is_some());
     let (ids, next_id) = (vec![7], Some(0));
-    let fresh =
-        Context { session: 3, position: 64, rows: 1, fresh: true, request_id, trace, ids, next_id };
+    let images = vec![ImageSpan { first: 2, rows: 5, columns: 4 }];
+    let fresh = Context {
+        session: 3,
+        position: 64,
+        rows: 1,
+        fresh: true,
+        request_id,
+        trace,
+        ids,
+        next_id,
+        images,
+    };
     Feed {
         closed: vec![1, u64::MAX],
         contexts: vec![
@@ -61,6 +71,7 @@ fn feed() -> Feed {
                 request_id: None,
                 trace: None,
                 next_id: None,
+                images: vec![],
                 ..fresh
             },
         ],

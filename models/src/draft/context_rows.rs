@@ -25,7 +25,21 @@ pub(super) fn commit_context<T>(
     drafted: &Result<T>,
     kv: &mut KvStore,
 ) -> Result<()> {
-    let rows = |part: &DraftPart| if drafted.is_ok() { part.context } else { 0 };
+    commit_rows(parts, starts, drafted, kv, |part| part.context)
+}
+
+/// As [`commit_context`] for a drafter that keeps `rows` of the context of a part.
+///
+/// # Errors
+/// As [`KvStore::commit`].
+pub(super) fn commit_rows<T>(
+    parts: &[DraftPart],
+    starts: &[i32],
+    drafted: &Result<T>,
+    kv: &mut KvStore,
+    rows: impl Fn(&DraftPart) -> i32,
+) -> Result<()> {
+    let rows = |part: &DraftPart| if drafted.is_ok() { rows(part) } else { 0 };
     let mut each = parts.iter().zip(starts);
     each.try_for_each(|(part, start)| kv.commit(part.sequence, start + rows(part)))
 }

@@ -56,6 +56,7 @@ use crate::sample::RowRule;
 use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
 use crate::target::AssistedTarget;
+use crate::vision::ImagePlacement;
 
 /// Completes a drafter's description by its target's config.json.
 type OfTarget = fn(&mut DraftInfo, &ConfigJson) -> Result<(), LoadError>;
@@ -362,9 +363,18 @@ pub struct DraftBatch {
     /// The target's embeddings, part by part: `[sum of DraftInfo::embedding_rows, hidden]`; `None`
     /// without rows.
     pub embeddings: Option<Array>,
+    /// Images of sequences that have some, for heads that turn by three positions and for models
+    /// that leave out rows of images. Sequences that are not among them have text alone.
+    pub images: Vec<(SequenceId, Vec<ImagePlacement>)>,
 }
 
 impl DraftBatch {
+    /// The images of a sequence.
+    fn images_of(&self, sequence: SequenceId) -> &[ImagePlacement] {
+        let of = |(other, _): &&(SequenceId, _)| *other == sequence;
+        self.images.iter().find(of).map_or(&[], |(_, images)| images.as_slice())
+    }
+
     /// The parts with a block, and their blocks, for a kind that has a table of token ids.
     ///
     /// # Errors
@@ -475,6 +485,12 @@ pub trait Drafter {
     /// The type in which it computes; its inputs are converted.
     fn dtype(&self) -> Dtype {
         self.facts().dtype
+    }
+
+    /// Rows that the store has of a sequence of which the first `positions` were read. Fewer than
+    /// these if the drafter leaves out the rows of `images`.
+    fn rows_of(&self, _images: &[ImagePlacement], positions: i32) -> i32 {
+        positions
     }
 
     /// Reads context and drafts blocks; `None` if no part has a block.

@@ -7,6 +7,9 @@
 //! of one that is needed anyway. The drafter would also have to remember the ids of kept rows
 //! beside the store, which copies, restores and frees sequences without it.
 //!
+//! The rows of images are left out: the model reads the text around them, as if it stood side by side.
+//! Read as the id that stands for them, they cost time and accepted drafts (ADR 19).
+//!
 //! Drafts have no log probabilities: each would cost one more pass over the logits of a row.
 
 use std::path::Path;
@@ -16,9 +19,10 @@ use paceline_vocabulary::link::ProposalKind;
 use serde_json::Value;
 
 use super::chain::{ChainRows, Chains};
-use super::context_rows::{commit_context, lengths};
+use super::context_rows::{commit_rows, lengths};
 use super::{
-    Borrows, DraftBatch, DraftFacts, DraftInfo, Drafter, DrafterFiles, Kind, Proposal, all_tensors,
+    Borrows, DraftBatch, DraftFacts, DraftInfo, DraftPart, Drafter, DrafterFiles, Kind, Proposal,
+    all_tensors,
 };
 use crate::batch::{Batch, PendingIds, Wants};
 use crate::error::{ModelError, Result};
@@ -28,6 +32,7 @@ use crate::load::{ConfigJson, LoadError, count_token_ids};
 use crate::sample::DraftedIds;
 use crate::segment::Segment;
 use crate::target::{self, Target, TargetFiles};
+use crate::vision::ImagePlacement;
 
 /// Rows of the longest block. Each draft costs a forward, so a target asks for few; 16 is the block
 /// of the published DFlash drafters, beside which this kind is measured.
@@ -94,7 +99,7 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
         vocab: Some(vocab),
         context: config.size("max_position_embeddings")?,
         logit_softcap: None,
-        images: false,
+        images: true,
         weight_bytes,
     })
 }
@@ -131,15 +136,26 @@ impl Model {
         let mut wants = Wants::default();
         let mut context = batch.ids.iter();
         for (part, start) in batch.parts.iter().zip(starts) {
-            ids.extend(context.by_ref().take(part.context as usize).map(|id| self.known(*id)));
-            let mut length = part.context;
+            let images = batch.images_of(part.sequence);
+            let is_text = |at: &i32| !images.iter().any(|image| image.has(*at));
+            let own = (part.position..).zip(context.by_ref().take(part.context as usize));
+            let text = own.filter(|(at, _)| is_text(at)).map(|(_, id)| self.known(*id));
+            let before = ids.len();
+            ids.extend(text);
             if let Some(block) = part.block {
                 wants.logit_rows.push(ids.len() as i32);
                 ids.push(self.known(block.bonus_id));
-                length += 1;
             }
-            positions.extend(part.position..part.position + length);
-            segments.push(Segment { sequence: part.sequence, start: *start, length, drafted: 0 });
+            let length = (ids.len() - before) as i32;
+            let first = text_rows(images, part.position);
+            positions.extend(first..first + length);
+            if length > 0 {
+                let (sequence, start) = (part.sequence, *start);
+                segments.push(Segment { sequence, start, length, drafted: 0 });
+            }
+        }
+        if segments.is_empty() {
+            return Ok(None);
         }
         let positions = Positions::One(positions);
         let rows = Batch { ids, pending: None, overrides: vec![], segments, positions };
@@ -159,9 +175,10 @@ impl Model {
         for at in &next.parts {
             let part = &batch.parts[*at];
             // After the bonus token's row and those of the drafts before.
-            let start = starts[*at] + part.context + next.drafts;
+            let start = starts[*at] + kept_rows(batch, part) + next.drafts;
             kv.commit(part.sequence, start)?;
-            positions.push(part.position + part.context + next.drafts);
+            let images = batch.images_of(part.sequence);
+            positions.push(text_rows(images, part.position + part.context) + next.drafts);
             segments.push(Segment { sequence: part.sequence, start, length: 1, drafted: 0 });
         }
         let all: Vec<i32> = (0..segments.len() as i32).collect();
@@ -199,11 +216,43 @@ impl Drafter for Model {
         &self.facts
     }
 
+    fn rows_of(&self, images: &[ImagePlacement], positions: i32) -> i32 {
+        text_rows(images, positions)
+    }
+
     fn propose(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Proposal>> {
         batch.check(self.info())?;
         let starts = lengths(&batch.parts, kv)?;
         let drafted = self.draft(batch, &starts, kv);
-        commit_context(&batch.parts, &starts, &drafted, kv)?;
+        commit_rows(&batch.parts, &starts, &drafted, kv, |part| kept_rows(batch, part))?;
         drafted
+    }
+}
+
+/// Rows of text among the first `positions` of a sequence with these images.
+fn text_rows(images: &[ImagePlacement], positions: i32) -> i32 {
+    let seen = |image: &ImagePlacement| image.end().min(positions) - image.first.min(positions);
+    positions - images.iter().map(seen).sum::<i32>()
+}
+
+/// Rows of text in the context of a part.
+fn kept_rows(batch: &DraftBatch, part: &DraftPart) -> i32 {
+    let images = batch.images_of(part.sequence);
+    text_rows(images, part.position + part.context) - text_rows(images, part.position)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_images_are_not_counted() {
+        let images = [
+            ImagePlacement { first: 2, rows: 2, columns: 3 },
+            ImagePlacement { first: 9, rows: 1, columns: 1 },
+        ];
+        let found: Vec<i32> = (0..12).map(|positions| text_rows(&images, positions)).collect();
+        assert_eq!(found, [0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3, 4]);
+        assert_eq!(text_rows(&[], 7), 7);
     }
 }

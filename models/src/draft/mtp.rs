@@ -183,8 +183,8 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
         vocab: Some(sizes.vocab_size),
         context: sizes.context,
         logit_softcap: None,
-        // The rows of an image have no ids of their own, and the head reads ids.
-        images: false,
+        // Rows of images are read as the id that stands for them. What was seen is in the hidden states.
+        images: true,
         weight_bytes,
     })
 }
@@ -289,7 +289,7 @@ mod tests {
         let found = read(&json!({})).expect("read");
         assert_eq!((found.feature_layers, found.target_layers), (vec![7], Some(8)));
         assert_eq!((found.hidden, found.vocab, found.block), (32, Some(96), 4));
-        assert!(found.token_ids && !found.embeddings && !found.images);
+        assert!(found.token_ids && !found.embeddings && found.images);
         for model_type in ["qwen3_5_moe", "qwen3_5_mtp"] {
             let other = read(&json!({ "model_type": model_type, "architectures": null }));
             assert_eq!(other.expect("read").feature_layers, [7]);

@@ -22,8 +22,9 @@ use super::last_rows::LastRows;
 use super::{DraftBatch, DraftFacts, Drafter, Proposal};
 use crate::error::{ModelError, Result};
 use crate::kv::KvStore;
-use crate::layers::{Rope, RopeTables};
+use crate::layers::{Positions, Rope, RopeTables};
 use crate::segment::{QuerySegments, Segment};
+use crate::vision;
 
 /// The arithmetic of such a drafter. One set of weights, which remembers no session.
 pub(super) trait NextTokenModel {
@@ -71,6 +72,8 @@ struct ContextRow {
     position: i32,
     /// Index of its row among the hidden states.
     source: i32,
+    /// Index of its part.
+    part: usize,
 }
 
 /// The rows of one forward over the context.
@@ -93,7 +96,7 @@ impl ContextRows {
     fn new(batch: &DraftBatch, starts: &[i32], kept: &LastRows) -> Result<Self> {
         let mut made = Self::default();
         let mut from = 0;
-        for (part, start) in batch.parts.iter().zip(starts) {
+        for (at, (part, start)) in batch.parts.iter().zip(starts).enumerate() {
             let next_id = part.block.map(|block| block.bonus_id).or(part.next_id);
             let missing = || {
                 let what = "expected the token after the context, with which its last position is \
@@ -112,13 +115,15 @@ impl ContextRows {
                     next_id: if source + 1 < to { batch.ids[source as usize + 1] } else { next_id },
                     position: part.position + source - from,
                     source,
+                    part: at,
                 };
                 made.written.extend((from..to - queries).map(row));
                 made.queries.extend((to - queries..to).map(row));
             } else if let Some(last) = last {
                 made.places.segments.push(segment(start - 1, 1));
                 let source = batch.ids.len() as i32 + made.again.len() as i32;
-                made.queries.push(ContextRow { next_id, position: part.position - 1, source });
+                let position = part.position - 1;
+                made.queries.push(ContextRow { next_id, position, source, part: at });
                 made.again.push(last);
             } else {
                 made.begins.push(false);
@@ -151,6 +156,25 @@ impl ContextRows {
     }
 }
 
+/// Positions of rows, each of a part (its index) at an absolute position. Heads that turn by three
+/// positions turn by those that the target gives to the rows of images and to the text after them.
+/// Other heads count rows, whatever is in the rows.
+fn row_positions(
+    batch: &DraftBatch,
+    rows: impl Iterator<Item = (usize, i32)>,
+    on_three_axes: bool,
+) -> Positions {
+    if batch.images.is_empty() || !on_three_axes {
+        return Positions::One(rows.map(|(_, position)| position).collect());
+    }
+    let mut axes: [Vec<i32>; 3] = Default::default();
+    for (part, position) in rows {
+        let images = batch.images_of(batch.parts[part].sequence);
+        vision::positions(images, position, 1, &mut axes);
+    }
+    Positions::Three(axes)
+}
+
 /// A loaded drafter of this form.
 pub(super) struct NextToken<M> {
     model: M,
@@ -166,12 +190,22 @@ impl<M: NextTokenModel> NextToken<M> {
         self.info().vocab.unwrap_or(0) as u32
     }
 
+    /// The turns of rows, each of a part (its index) at an absolute position.
+    fn turns(
+        &self,
+        batch: &DraftBatch,
+        rows: impl Iterator<Item = (usize, i32)>,
+    ) -> Result<RopeTables> {
+        let rope = self.model.rope();
+        rope.tables(&row_positions(batch, rows, rope.has_three_axes()), self.dtype())
+    }
+
     /// Reads the context: the output of the last row of each block that begins `[blocks, hidden]`;
     /// `None` without such blocks.
     fn read(
         &self,
         context: &ContextRows,
-        states: Option<&Array>,
+        batch: &DraftBatch,
         kv: &mut KvStore,
     ) -> Result<Option<Array>> {
         if context.places.segments.is_empty() {
@@ -182,13 +216,13 @@ impl<M: NextTokenModel> NextToken<M> {
             kv.commit(segment.sequence, segment.start)?;
         }
         let (model, dtype) = (&self.model, self.dtype());
-        let hidden = model.features(&context.hidden(states)?.as_dtype(dtype)?)?;
+        let states = context.hidden(batch.hidden_states.as_ref())?;
+        let hidden = model.features(&states.as_dtype(dtype)?)?;
         // A target may have padding ids that have no embedding here.
         let known = |id: u32| if id < self.vocab() { id } else { 0 };
         let ids: Vec<u32> = context.rows().map(|row| known(row.next_id)).collect();
-        let positions: Vec<i32> = context.rows().map(|row| row.position).collect();
+        let rope = self.turns(batch, context.rows().map(|row| (row.part, row.position)))?;
         let embeddings = model.embed(&Array::from_slice(&ids, &[ids.len() as i32]))?;
-        let rope = model.rope().rows(&positions, dtype)?;
         model.layer(&embeddings.as_dtype(dtype)?, &hidden, &context.places, &rope, kv)
     }
 
@@ -209,12 +243,12 @@ impl<M: NextTokenModel> NextToken<M> {
             let after = part.context + next.drafts - 1;
             let start = starts[*at] + after;
             kv.commit(part.sequence, start)?;
-            positions.push(part.position + after);
+            positions.push((*at, part.position + after));
             places.segments.push(Segment { sequence: part.sequence, start, length: 1, drafted: 0 });
             places.queries.push(1);
         }
         let dtype = self.dtype();
-        let rope = self.model.rope().rows(&positions, dtype)?;
+        let rope = self.turns(batch, positions.into_iter())?;
         let embeddings = self.model.embed(&next.id_array())?.as_dtype(dtype)?;
         let output = self.model.layer(&embeddings, hidden, &places, &rope, kv)?;
         output.ok_or_else(|| ModelError::Batch("expected rows that are queries".into()))
@@ -227,7 +261,7 @@ impl<M: NextTokenModel> NextToken<M> {
         kv: &mut KvStore,
     ) -> Result<Option<Proposal>> {
         let context = ContextRows::new(batch, starts, &self.last_rows)?;
-        let output = self.read(&context, batch.hidden_states.as_ref(), kv)?;
+        let output = self.read(&context, batch, kv)?;
         let mut chains = Chains::new(&batch.parts, self.vocab(), |at| context.begins[at]);
         if let Some(mut output) = output {
             loop {
@@ -254,5 +288,40 @@ impl<M: NextTokenModel> Drafter for NextToken<M> {
         let drafted = drafted?;
         self.last_rows.keep(batch, kv)?;
         Ok(drafted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::DraftPart;
+    use crate::segment::SequenceId;
+    use crate::vision::ImagePlacement;
+
+    fn batch() -> DraftBatch {
+        let part = |sequence| DraftPart {
+            sequence: SequenceId(sequence),
+            position: 0,
+            context: 12,
+            next_id: None,
+            block: None,
+        };
+        let image = ImagePlacement { first: 2, rows: 2, columns: 3 };
+        DraftBatch {
+            parts: vec![part(7), part(8)],
+            images: vec![(SequenceId(8), vec![image])],
+            ..DraftBatch::default()
+        }
+    }
+
+    #[test]
+    fn heads_on_three_axes_turn_by_the_targets_positions() {
+        let rows = || [(0, 9), (1, 1), (1, 6), (1, 8), (1, 9)].into_iter();
+        let expected = [vec![9, 1, 2, 5, 6], vec![9, 1, 3, 5, 6], vec![9, 1, 3, 5, 6]];
+        assert_eq!(row_positions(&batch(), rows(), true), Positions::Three(expected));
+        let counted = Positions::One(vec![9, 1, 6, 8, 9]);
+        assert_eq!(row_positions(&batch(), rows(), false), counted, "heads on one axis count rows");
+        let text = DraftBatch { images: vec![], ..batch() };
+        assert_eq!(row_positions(&text, rows(), true), counted);
     }
 }

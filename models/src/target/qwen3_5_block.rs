@@ -9,7 +9,7 @@ use super::sizes::Sizes;
 use super::{qwen3_5, qwen3_5_moe};
 use crate::error::Result;
 use crate::kv::{GrowingKv, KvStore};
-use crate::layers::{NormWeight, RmsNorm, Rope, RopeTables, last_rows};
+use crate::layers::{NormWeight, RmsNorm, Rope, RopeTables, SectionOrder, last_rows};
 use crate::load::{ConfigJson, LoadError, Weights};
 use crate::segment::QuerySegments;
 
@@ -79,6 +79,7 @@ impl HybridBlock {
             RmsNorm::load_stored(weights, &name, sizes.hidden_size, sizes.rms_norm_eps, norms)
         };
         let (attention, rope) = (qwen3_5::attention(config)?, qwen3_5::rope(config, &sizes)?);
+        let rope = rope.on_named_axes(config, SectionOrder::Interleaved)?;
         let self_attn = format!("{name}.self_attn");
         Ok(Self {
             input_layernorm: norm(weights, "input_layernorm")?,
@@ -95,7 +96,7 @@ impl HybridBlock {
         self.kv
     }
 
-    /// How its heads turn. Rows of text have the same position on all three axes.
+    /// How its heads turn: by the target's positions if the config names their sections.
     pub(crate) fn rope(&self) -> &Rope {
         &self.rope
     }

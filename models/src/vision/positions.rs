@@ -18,6 +18,11 @@ impl ImagePlacement {
         self.first + self.rows * self.columns
     }
 
+    /// Whether the row at this index is one of its rows.
+    pub fn has(&self, index: i32) -> bool {
+        (self.first..self.end()).contains(&index)
+    }
+
     /// How much less its rows advance the positions after it than as many rows of text would.
     fn saved(&self) -> i32 {
         self.rows * self.columns - self.rows.max(self.columns)

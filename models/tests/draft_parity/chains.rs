@@ -131,6 +131,7 @@ pub fn propose(
         hidden_states: states,
         ids: rows.iter().flat_map(|rows| rows.ids.clone()).collect(),
         embeddings: None,
+        images: vec![],
     };
     match pair.drafter.propose(&batch, &mut pair.draft_kv)? {
         None => Ok(vec![]),

@@ -271,6 +271,7 @@ fn contradictions_are_refused_and_leave_the_session_usable() {
                 hidden_states: states.cloned(),
                 embeddings: embeddings.cloned(),
                 ids: vec![],
+                images: vec![],
             };
             let error =
                 pair.drafter.propose(&batch, &mut pair.draft_kv).expect_err(says).to_string();

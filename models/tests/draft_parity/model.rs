@@ -1,6 +1,7 @@
 //! A small model as a drafter.
 
-use paceline_models::{LoadError, Quantize, SequenceId, load_draft};
+use paceline_models::vision::ImagePlacement;
+use paceline_models::{DraftBatch, LoadError, Proposal, Quantize, SequenceId, load_draft};
 
 use crate::chains::{self, Rows, Rule, draft, part, propose};
 use crate::pair::{Pair, golden};
@@ -50,13 +51,59 @@ fn a_models_copied_context_drafts_at_once() {
     assert_eq!(copied[0].ids, drafted);
 }
 
+/// Ids of a text with two images in it, whose rows have the id 3, and where they are.
+fn with_images() -> (Vec<u32>, Vec<ImagePlacement>) {
+    let ids = [&[8, 9, 10][..], &[3; 6], &[11, 12], &[3; 2], &[13, 14, 15, 16]].concat();
+    let images = vec![
+        ImagePlacement { first: 3, rows: 2, columns: 3 },
+        ImagePlacement { first: 11, rows: 1, columns: 2 },
+    ];
+    (ids, images)
+}
+
+#[test]
+fn a_model_reads_the_text_around_images_as_if_it_stood_side_by_side() {
+    let mut pair = chains::load("model-qwen3", "dflash-target");
+    let (ids, images) = with_images();
+    let text: Vec<u32> = ids.iter().copied().filter(|id| *id != 3).collect();
+    let block = Rule::greedy().block(6, 17);
+    pair.open(0);
+    let expected = draft(&mut pair, 0, 0, &Rows { ids: text.clone(), states: None }, block);
+    // In pieces that end inside an image, that have rows of an image alone, and in one.
+    for (session, cuts) in (1..).zip([vec![5, 7, 12], vec![3, 9, 13], vec![]]) {
+        pair.open(session);
+        let mut from = 0;
+        for to in cuts.into_iter().chain([ids.len()]) {
+            let (block, next) = match to == ids.len() {
+                true => (block, 17),
+                false => (None, ids[to]),
+            };
+            let batch = DraftBatch {
+                parts: vec![part(session, from, to - from, next, block)],
+                ids: ids[from..to].to_vec(),
+                images: vec![(SequenceId(session), images.clone())],
+                ..DraftBatch::default()
+            };
+            let proposed = pair.drafter.propose(&batch, &mut pair.draft_kv).expect("a forward");
+            let rows = pair.drafter.rows_of(&images, to as i32);
+            assert_eq!(pair.draft_kv.length(SequenceId(session)), Some(rows), "up to {to}");
+            from = to;
+            if to == ids.len() {
+                let Some(Proposal::Tokens(drafts)) = proposed else { panic!("expected ids") };
+                assert_eq!(drafts[0].ids, expected, "session {session}");
+            }
+        }
+        assert_eq!(pair.drafter.rows_of(&images, from as i32), text.len() as i32);
+    }
+}
+
 #[test]
 fn a_model_proposes_only_ids_of_its_tokenizer_and_reads_any() {
     let mut pair = chains::load("model-qwen3", "dflash-target");
     let info = pair.drafter.info().clone();
     // 64 rows of the head, 56 ids in tokenizer.json.
     assert_eq!((info.kind.as_str(), info.vocab, info.token_ids), ("model", Some(56), true));
-    assert!(info.feature_layers.is_empty() && !info.embeddings && !info.images);
+    assert!(info.feature_layers.is_empty() && !info.embeddings && info.images);
     for session in 0..6 {
         pair.open(session);
         let rows = Rows { ids: vec![8, 9, 70, 4_000_000_000, 10], states: None };

@@ -86,7 +86,7 @@ fn a_head_reads_its_own_tensors_and_both_ends_of_its_target() {
         let info = &plan.info;
         assert_eq!((info.kind.as_str(), info.feature_layers.as_slice()), ("mtp", &[1][..]));
         assert_eq!((info.hidden, info.vocab, info.block), (64, Some(56), 4));
-        assert!(info.token_ids && !info.embeddings && !info.images, "{info:?}");
+        assert!(info.token_ids && !info.embeddings && info.images, "{info:?}");
         let own = |tensor: &str| name != target || tensor.starts_with("mtp.");
         let ends = ["embed_tokens.weight", "language_model.norm.weight", "lm_head.weight"];
         let bytes = |of: &str, counts: &dyn Fn(&str) -> bool| -> usize {

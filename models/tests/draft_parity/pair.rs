@@ -187,6 +187,7 @@ impl Pair {
             hidden_states: joined(states),
             embeddings: joined(blocks),
             ids: vec![],
+            images: vec![],
         };
         match self.drafter.propose(&batch, &mut self.draft_kv).expect("a forward") {
             None => None,
@@ -231,6 +232,7 @@ impl Pair {
             hidden_states: joined(states),
             embeddings: joined(&blocks),
             ids: vec![],
+            images: vec![],
         };
         match self.drafter.propose(&batch, &mut self.draft_kv).expect("a forward") {
             None => vec![],

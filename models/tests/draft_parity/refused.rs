@@ -186,7 +186,12 @@ fn a_bonus_token_beyond_the_vocabulary_is_refused() {
             };
             let embeddings = Some(pair.block(20, 3));
             let hidden_states = Some(states.clone());
-            let batch = DraftBatch { parts: vec![part], hidden_states, embeddings, ids: vec![] };
+            let batch = DraftBatch {
+                parts: vec![part],
+                hidden_states,
+                embeddings,
+                ..DraftBatch::default()
+            };
             let result = pair.drafter.propose(&batch, &mut pair.draft_kv);
             (result.map(drop), pair.draft_kv.length(SequenceId(0)))
         };

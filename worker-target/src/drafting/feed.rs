@@ -3,11 +3,11 @@
 
 use paceline_models::{ModelError, Target, transfer};
 use paceline_target_core::{
-    DraftPlan, DrafterReadiness, FeedPiece, Scheduler, Sequence, SequenceKey,
+    DraftPlan, DrafterReadiness, FeedPiece, Image, Scheduler, Sequence, SequenceKey,
 };
 use paceline_vocabulary::SamplingRule;
 use paceline_vocabulary::link::{
-    Context, DraftRequest, DraftSampling, Feed, RestoredPrefix, Welcome,
+    Context, DraftRequest, DraftSampling, Feed, ImageSpan, RestoredPrefix, Welcome,
 };
 use paceline_vocabulary::tensor::TensorRef;
 
@@ -342,6 +342,7 @@ fn context<'a>(
     let request = running(one.key).filter(|_| fresh);
     let sequence = scheduler.get(one.key).filter(|_| link.welcome.token_ids);
     let (ids, end) = (sequence.map_or(&[][..], |sequence| &sequence.ids), position + rows);
+    let images = sequence.filter(|_| fresh).map_or(&[][..], |sequence| &sequence.images);
     Context {
         session: one.key.0,
         position: position as u32,
@@ -351,5 +352,14 @@ fn context<'a>(
         trace: request.and_then(|request| request.trace),
         ids: ids.get(position..end).unwrap_or_default().to_vec(),
         next_id: ids.get(end).copied(),
+        images: images.iter().map(span).collect(),
+    }
+}
+
+fn span(image: &Image) -> ImageSpan {
+    ImageSpan {
+        first: image.first as u32,
+        rows: image.grid_rows as u32,
+        columns: image.grid_columns as u32,
     }
 }

@@ -19,7 +19,7 @@ use super::vocabulary::{BadOffset, RowsById};
 use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind, all_tensors};
 use crate::error::Result;
 use crate::kv::{GrowingKv, KvStore};
-use crate::layers::{Embedding, Linear, RmsNorm, Rope, RopeTables};
+use crate::layers::{Embedding, Linear, RmsNorm, Rope, RopeTables, SectionOrder};
 use crate::load::{LoadError, Weights};
 use crate::segment::QuerySegments;
 
@@ -92,8 +92,8 @@ fn info(sizes: &Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
         vocab: Some(sizes.vocab),
         context: sizes.context,
         logit_softcap: None,
-        // The rows of an image have no ids of their own, and this drafter reads ids.
-        images: false,
+        // Rows of images are read as the id that stands for them. What was seen is in the hidden states.
+        images: true,
         weight_bytes,
     }
 }
@@ -134,7 +134,9 @@ impl Eagle3 {
         let mut weights = weights.quantizing(quantize.bits());
         check_tensors(&weights)?;
         let Config { hidden_size, vocab, .. } = sizes;
-        let rope = Rope::load(&config::layer_config(config)?, sizes.head_dim)?;
+        let layer = config::layer_config(config)?;
+        let rope = Rope::load(&layer, sizes.head_dim)?;
+        let rope = rope.on_named_axes(&layer, SectionOrder::OneAfterAnother)?;
         let dtype = weights.dtype_of("fc.weight");
         let embed_tokens = Embedding::load(&mut weights, "embed_tokens", vocab, hidden_size)?;
         let features = Features::load(&mut weights, &sizes)?;

@@ -316,6 +316,33 @@ impl Rope {
         Ok(Self { axes: Some(axes), ..self })
     }
 
+    /// As [`Rope::on_three_axes`] if the config names sections, else by one position: drafters of text
+    /// alone name none. Sections are in the `usual` order if the config does not say.
+    ///
+    /// # Errors
+    /// As [`Rope::on_three_axes`].
+    pub(crate) fn on_named_axes(
+        self,
+        config: &ConfigJson,
+        usual: SectionOrder,
+    ) -> Result<Self, LoadError> {
+        let RotaryKeys { keys, .. } = RotaryKeys::read(config)?;
+        if !keys.contains_key("mrope_section") {
+            return Ok(self);
+        }
+        let order = match keys.get("mrope_interleaved") {
+            Some(Value::Bool(true)) => SectionOrder::Interleaved,
+            Some(Value::Bool(false)) => SectionOrder::OneAfterAnother,
+            _ => usual,
+        };
+        self.on_three_axes(config, order, [0; 3])
+    }
+
+    /// Whether rows may have three positions.
+    pub(crate) fn has_three_axes(&self) -> bool {
+        self.axes.is_some()
+    }
+
     /// The turns of every row of a batch in a model of this type.
     pub(crate) fn tables(&self, positions: &Positions, dtype: Dtype) -> Result<RopeTables> {
         if let Positions::One(positions) = positions
