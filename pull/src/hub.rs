@@ -16,7 +16,7 @@ const MAX_DESCRIPTION_BYTES: u64 = 32 << 20;
 #[derive(Debug)]
 pub(crate) struct Revision {
     pub(crate) commit: String,
-    /// By name.
+    /// By name in the model's folder.
     pub(crate) files: BTreeMap<String, RemoteFile>,
 }
 
@@ -62,7 +62,20 @@ impl Revision {
         let what = format!("{model} at {revision}");
         let url = client.endpoint().revision(model, revision);
         let text = client.get(url, 0, &what)?.read(MAX_DESCRIPTION_BYTES, &what)?;
-        Self::read(&text).map_err(|problem| PullError::Answer { what, problem })
+        let revision = Self::read(&text).map_err(|problem| PullError::Answer { what, problem })?;
+        Ok(match model.subfolder() {
+            Some(folder) => revision.below(folder),
+            None => revision,
+        })
+    }
+
+    /// The files of a folder of the repository, by their names in it.
+    fn below(self, folder: &str) -> Self {
+        let file = |(name, file): (String, RemoteFile)| {
+            let name = name.strip_prefix(folder)?.strip_prefix('/')?.to_owned();
+            Some((name.clone(), RemoteFile { name, ..file }))
+        };
+        Self { commit: self.commit, files: self.files.into_iter().filter_map(file).collect() }
     }
 
     fn read(text: &[u8]) -> Result<Self, String> {

@@ -59,7 +59,7 @@ const HUB: &str = "https://huggingface.co";
 #[command(name = "paceline pull", bin_name = "paceline pull", max_term_width = 110)]
 pub struct Args {
     /// Model of the hub ($HF_ENDPOINT, without it huggingface.co; $HF_TOKEN for models that need an
-    /// account)
+    /// account); ORG/NAME/FOLDER is the model in a folder of a repository
     #[arg(value_name = "ORG/NAME")]
     pub model: ModelName,
     /// Branch, tag or commit; without it main
@@ -146,6 +146,8 @@ mod tests {
             ("pull org/name", true),
             ("pull org/name --revision refs/pr/1 --offline", true),
             ("pull org/name --allow-unverified", true),
+            ("pull org/name/dflash", true),
+            ("pull org/name/dflash/more", false),
             ("pull org/name --plan --json", true),
             ("pull org/name --json", false),
             ("pull", false),

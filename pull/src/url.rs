@@ -119,13 +119,15 @@ impl Endpoint {
     /// Where the hub describes a revision.
     pub(crate) fn revision(&self, model: &ModelName, revision: &str) -> Url {
         // The whole revision is one part, so a slash in it is escaped.
-        self.at(&format!("/api/models/{model}/revision/{}?blobs=true", escaped(revision)))
+        let repository = model.repository();
+        self.at(&format!("/api/models/{repository}/revision/{}?blobs=true", escaped(revision)))
     }
 
-    /// Where a file of a commit is.
+    /// Where a file of a commit is. `name` is as in the model's folder.
     pub(crate) fn file(&self, model: &ModelName, commit: &str, name: &str) -> Url {
-        let name: Vec<String> = name.split('/').map(escaped).collect();
-        self.at(&format!("/{model}/resolve/{}/{}", escaped(commit), name.join("/")))
+        let parts = model.subfolder().into_iter().chain(name.split('/'));
+        let (path, repository) = (parts.map(escaped).collect::<Vec<_>>(), model.repository());
+        self.at(&format!("/{repository}/resolve/{}/{}", escaped(commit), path.join("/")))
     }
 
     fn at(&self, path: &str) -> Url {
@@ -208,6 +210,9 @@ mod tests {
             endpoint.file(&model, "c0", "a b/ü?.json").to_string(),
             "http://h:1/mirror/org/name/resolve/c0/a%20b/%C3%BC%3F.json"
         );
+        let inner = "org/name/dflash".parse().expect("a name");
+        assert_eq!(endpoint.revision(&inner, "main"), endpoint.revision(&model, "main"));
+        assert_eq!(endpoint.file(&inner, "c0", "a"), endpoint.file(&model, "c0", "dflash/a"));
     }
 
     #[test]

@@ -71,11 +71,9 @@ struct Planned {
 /// drafters, those before the first one that is there.
 pub fn missing(places: &ModelPlaces, loaded: &Loaded) -> Vec<MissingModel> {
     let mut missing: Vec<MissingModel> = vec![];
-    let absent = |text: &str| match ModelRef::parse(text) {
-        ModelRef::Named(name) => {
-            Some(name).filter(|_| places.locate(&ModelRef::parse(text)).is_err())
-        }
-        _ => None,
+    let absent = |text: &str| {
+        let model = ModelRef::parse(text);
+        model.hub_name().filter(|_| places.locate(&model).is_err())
     };
     if let Some(name) = absent(&loaded.config.target.model) {
         missing.push(MissingModel { key: TARGET, name, is_required: true });

@@ -2,7 +2,7 @@
 //! Not here: weights, and what a configuration means.
 //!
 //! A setting or flag names a model in one of four ways ([`ModelRef`]): not at all (the embedded
-//! one), by a directory, by `smollm2`, or by `org/name` as on a hub. [`ModelPlaces`] finds the
+//! one), by a directory, by `smollm2`, or as on a hub: by `org/name`, or by `org/name/folder`. [`ModelPlaces`] finds the
 //! directory. A process resolves a name once, and passes the directory to the processes that it
 //! starts, so a model that is pulled meanwhile changes nothing for a service that runs.
 

@@ -83,7 +83,7 @@ pub struct DrafterConfig {
     /// "auto" = the embedded demo drafter if the embedded demo target is served, else "lookup";
     /// "" = none; "lookup" = prompt lookup, which needs no weights; "target" = the head in the
     /// target's own checkpoint that predicts the token after the next; else a model directory or
-    /// `org/name` of a hub, as `target.model`. Default "auto". Of a list, the first one that can be
+    /// `org/name` or `org/name/folder` of a hub, as `target.model`. Default "auto". Of a list, the first one that can be
     /// loaded and that the target accepts.
     pub model: DrafterModels,
     /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files. With a list in

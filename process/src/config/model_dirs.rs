@@ -136,9 +136,12 @@ impl Config {
     /// Name of the served model for clients: its name on the hub, else its directory's name,
     /// `demo-target` for the embedded one.
     pub fn model_name(&self) -> String {
-        let dir = match ModelRef::parse(&self.target.model) {
-            ModelRef::Named(name) => return name.to_string(),
-            ModelRef::Embedded => None,
+        let model = ModelRef::parse(&self.target.model);
+        if let Some(name) = model.hub_name() {
+            return name.to_string();
+        }
+        let dir = match model {
+            ModelRef::Named(_) | ModelRef::Embedded => None,
             ModelRef::Smollm2 => return SMOLLM2.to_owned(),
             ModelRef::Directory(dir)
             | ModelRef::BelowHome(dir)
@@ -156,12 +159,13 @@ fn drafter_place(places: &ModelPlaces, model: &str) -> PathBuf {
         return dir;
     }
     let own = places.own.clone().unwrap_or_default();
-    let path = match model {
-        ModelRef::Named(name) => own.join(name.folder()).join(CURRENT),
+    let of_hub = model.hub_name().map(|name| own.join(name.folder()).join(CURRENT));
+    let path = of_hub.unwrap_or_else(|| match model {
+        ModelRef::Named(name) => own.join(name.folder()),
         ModelRef::Smollm2 => own.join(SMOLLM2),
         ModelRef::BelowHome(path) => places.home.clone().unwrap_or_default().join(path),
         ModelRef::Directory(path) | ModelRef::DirectoryIfThere(path) => path,
         ModelRef::Embedded => PathBuf::new(),
-    };
+    });
     std::path::absolute(&path).unwrap_or(path)
 }

@@ -65,9 +65,14 @@ impl Machine {
 
     /// The program, for `org/name` of a hub.
     pub fn command(&self, endpoint: &str) -> Command {
+        self.pulling("org/name", endpoint)
+    }
+
+    /// The program, for a model of a hub.
+    pub fn pulling(&self, model: &str, endpoint: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-pull"));
         command.env_clear().env("HOME", self.dir.path()).env("HF_ENDPOINT", endpoint);
-        command.arg("org/name").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.arg(model).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 

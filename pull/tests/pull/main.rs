@@ -59,6 +59,36 @@ fn shards_are_those_of_the_index() {
 }
 
 #[test]
+fn a_folder_of_a_repository_is_a_model_of_its_own() {
+    let mut model = Model::small();
+    for (name, text) in [
+        ("dflash/config.json", "{\"model_type\":\"qwen3\"}"),
+        ("dflash/model.safetensors", "drafts"),
+        ("dflash/README.md", "nobody needs it"),
+        ("dflash/inner/config.json", "{}"),
+        ("dflash-2/config.json", "{}"),
+    ] {
+        model.files.insert(name.to_owned(), text.as_bytes().to_vec());
+    }
+    let (machine, hub) = (Machine::new(), Hub::of(model));
+    let mut command = machine.pulling("org/name/dflash", &hub.endpoint());
+    let outcome = Outcome::from(command.output().expect("it starts"));
+    outcome.done();
+    let dir = machine.model().with_file_name("org--name--dflash").join(COMMIT);
+    assert_eq!(outcome.out.trim(), dir.display().to_string());
+    let names: HashSet<_> = std::fs::read_dir(&dir)
+        .expect("there")
+        .map(|entry| entry.expect("read").file_name())
+        .collect();
+    assert_eq!(names, ["config.json", "model.safetensors"].map(Into::into).into());
+    assert_eq!(std::fs::read(dir.join("model.safetensors")).expect("there"), b"drafts");
+    assert!(!machine.model().exists(), "the repository's own model was not asked for");
+    let mut command = machine.pulling("org/name/missing", &hub.endpoint());
+    let outcome = Outcome::from(command.output().expect("it starts"));
+    outcome.refused(1, &["org/name/missing", "has no config.json"]);
+}
+
+#[test]
 fn an_index_that_leads_out_of_the_folder_is_refused() {
     let mut model = Model::sharded();
     let index = br#"{"weight_map":{"a":"../../evil.safetensors"}}"#;

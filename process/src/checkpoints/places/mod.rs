@@ -5,6 +5,7 @@
 //! <user cache>/paceline/models/smollm2/                  config.json, …
 //! <user cache>/paceline/models/org--name/<commit>/       config.json, …
 //! <user cache>/paceline/models/org--name/current      →  <commit>
+//! <user cache>/paceline/models/org--name--folder/…       the same, of a folder of the repository
 //! $HF_HOME/hub/models--org--name/snapshots/<commit>/     config.json, …, links to blobs
 //! $HF_HOME/hub/models--org--name/refs/main               the commit, as text
 //! ```
@@ -42,7 +43,7 @@ pub enum ModelNotFound {
     Directory(PathBuf),
     /// A word that is neither a directory nor a name.
     #[error(
-        "expected a model directory, org/name of a hub, or smollm2, found {0:?}, and no directory of that name"
+        "expected a model directory, org/name or org/name/folder of a hub, or smollm2, found {0:?}, and no directory of that name"
     )]
     Word(String),
     /// A model of a hub that was not pulled.
@@ -125,10 +126,13 @@ impl ModelPlaces {
             ModelRef::BelowHome(path) => {
                 existing(&self.home.as_ref().ok_or(ModelNotFound::NoHome)?.join(path))
             }
-            ModelRef::DirectoryIfThere(path) => existing(path).map_err(|error| match error {
-                ModelNotFound::Directory(_) => ModelNotFound::Word(path.display().to_string()),
-                other => other,
-            }),
+            ModelRef::DirectoryIfThere(path) => match model.hub_name() {
+                Some(name) => self.named(&name),
+                None => existing(path).map_err(|error| match error {
+                    ModelNotFound::Directory(_) => ModelNotFound::Word(path.display().to_string()),
+                    other => other,
+                }),
+            },
             ModelRef::Smollm2 => {
                 let dir = self.own.as_ref().map(|own| own.join(SMOLLM2));
                 match dir.filter(|dir| missing_files(dir).is_empty()) {
@@ -160,18 +164,21 @@ impl ModelPlaces {
         })
     }
 
-    /// The whole snapshot of `refs/main`, else the newest whole one.
+    /// The whole snapshot of `refs/main`, else the newest whole one. Of a model in a folder of its
+    /// repository, that folder.
     fn snapshot(&self, name: &ModelName) -> Option<PathBuf> {
-        let model = self.hub_cache.as_ref()?.join(format!("models--{}", name.folder()));
+        let repository = name.repository().folder();
+        let model = self.hub_cache.as_ref()?.join(format!("models--{repository}"));
         let snapshots = model.join("snapshots");
+        let inner = |dir: PathBuf| name.subfolder().map_or(dir.clone(), |folder| dir.join(folder));
         let whole = |dir: &PathBuf| missing_files(dir).is_empty();
         let main = read_bounded(&model.join("refs/main"), MAX_REVISION_BYTES)
             .and_then(|text| String::from_utf8(text).ok())
             .map(|commit| commit.trim().to_owned())
             .filter(|commit| is_plain(commit))
-            .map(|commit| snapshots.join(commit));
+            .map(|commit| inner(snapshots.join(commit)));
         main.filter(whole).or_else(|| {
-            let there = directories(&snapshots).into_iter().filter(whole);
+            let there = directories(&snapshots).into_iter().map(inner).filter(whole);
             there.max_by_key(|dir| dir.metadata().and_then(|meta| meta.modified()).ok())
         })
     }

@@ -77,6 +77,22 @@ fn a_snapshot_of_the_hugging_face_cache_serves_if_nothing_was_pulled() {
 }
 
 #[test]
+fn a_model_in_a_folder_of_a_repository_has_a_place_of_its_own() {
+    let machine = Machine::new();
+    machine.pulled(COMMIT);
+    let refused = machine.locate("org/name/dflash").expect_err("nothing is there");
+    assert!(refused.contains("run `paceline pull org/name/dflash`"), "{refused}");
+    let snapshot = machine.model("hf/hub/models--org--name/snapshots/abc/dflash");
+    assert_eq!(machine.locate("org/name/dflash"), Ok(snapshot), "a library fetched all of it");
+    let dir = machine.model("cache/paceline/models/org--name--dflash/abc");
+    symlink("abc", dir.with_file_name(CURRENT)).expect("linked");
+    assert_eq!(machine.locate("org/name/dflash"), Ok(dir.clone()));
+    assert_eq!(name_of(&dir).as_deref(), Some("org/name/dflash"));
+    let listed = machine.places.list();
+    assert!(listed.iter().any(|one| one.name == "org/name/dflash" && one.path == dir));
+}
+
+#[test]
 fn a_sharded_model_needs_every_shard_of_its_index() {
     let machine = Machine::new();
     let dir = machine.pulled("c");

@@ -233,7 +233,7 @@ async fn directory(model: String) -> Result<String, InferenceError> {
     if is_known(&text) || Path::new(&text).is_absolute() {
         return Ok(text);
     }
-    let model = match ModelRef::parse(&text) {
+    let model = match text.parse().map_or_else(|_| ModelRef::parse(&text), ModelRef::Named) {
         model @ (ModelRef::Named(_) | ModelRef::Smollm2 | ModelRef::BelowHome(_)) => model,
         // The working directory of the service is not the operator's.
         _ => {
