@@ -20,7 +20,7 @@ use futures::FutureExt;
 use paceline_process::telemetry::trace::{Kind, Span};
 use paceline_text::prompt::Language;
 use paceline_text::stream::{
-    AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes,
+    AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, SpecialTokens,
 };
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::generation::TokenBatch;
@@ -165,6 +165,10 @@ impl Answer {
                 report_logprobs: generation.logprobs.is_some(),
                 min_tokens: generation.min_tokens,
                 stop: params.stop.clone(),
+                special: match params.show_special {
+                    true => SpecialTokens::Shown { but: generation.stop_token_ids.clone() },
+                    false => SpecialTokens::LeftOut,
+                },
                 reading: reading.clone().map(|reading| ConversationReading {
                     call_ids: format!("call_{}_{sample_index}_", generation.request_id),
                     ..reading

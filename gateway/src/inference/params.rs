@@ -42,6 +42,8 @@ pub struct GenerationParams {
     pub min_tokens: u32,
     /// Whether the answer goes on after the end-of-sequence token.
     pub ignore_eos: bool,
+    /// Whether special tokens are part of the answer's text, but for those that end it.
+    pub show_special: bool,
     /// Ids that end the answer besides the model's own.
     pub stop_token_ids: Vec<u32>,
     /// Strings that end the answer.

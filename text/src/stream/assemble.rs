@@ -8,7 +8,8 @@ use paceline_vocabulary::generation::{Done, Figures, FinishReason, TokenBatch};
 use super::parts::Parts;
 use super::reading::AnswerReader;
 use super::{
-    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Ending, StopStrings, Timing, Usage,
+    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Ending, SpecialTokens, StopStrings,
+    Timing, Usage,
 };
 use crate::prompt::Language;
 
@@ -75,6 +76,8 @@ pub struct AssemblerSettings {
     pub min_tokens: u32,
     /// Strings before which the answer ends. They are looked for in its text alone.
     pub stop: Vec<String>,
+    /// Whether special tokens are part of the answer's text.
+    pub special: SpecialTokens,
     /// How thoughts and tool calls are read; without it all of the answer is text.
     pub reading: Option<ConversationReading>,
 }
@@ -101,7 +104,8 @@ impl Assembler {
     /// Before the first token of a sample.
     pub fn new(mut settings: AssemblerSettings, language: Arc<Language>) -> Self {
         let stops = StopStrings::new(std::mem::take(&mut settings.stop));
-        let reader = AnswerReader::new(language, settings.reading.take());
+        let special = std::mem::take(&mut settings.special);
+        let reader = AnswerReader::new(language, settings.reading.take()).with_special(special);
         Self { settings, next_index: 0, reasoning_tokens: 0, reader, stops }
     }
 

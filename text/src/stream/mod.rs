@@ -28,7 +28,7 @@ use paceline_vocabulary::Route;
 use paceline_vocabulary::generation::{FinishReason, Speculation, TokenLogprobs};
 
 pub use assemble::{Assembler, AssemblerSettings, BrokenStream, ElapsedTimes};
-pub use detokenizer::Detokenizer;
+pub use detokenizer::{Detokenizer, SpecialTokens};
 pub use stop::StopStrings;
 pub use tools::{ConversationReading, OfferedTools};
 

@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use super::Detokenizer;
-use super::Ending;
 use super::harmony::HarmonySplitter;
 use super::open_tool_call::ToolCallContext;
 use super::parts::Parts;
 use super::splitter::Splitter;
 use super::tools::ConversationReading;
+use super::{Detokenizer, Ending, SpecialTokens};
 use crate::prompt::Language;
 use crate::prompt::format::{AnswerTags, Tag, ToolCallFormat};
 
@@ -54,6 +53,11 @@ impl AnswerReader {
             }
         };
         Self { text: Detokenizer::new(language), tags, splitter }
+    }
+
+    /// With special tokens in the text, or without.
+    pub(super) fn with_special(self, special: SpecialTokens) -> Self {
+        Self { text: self.text.with_special(special), ..self }
     }
 
     /// Takes the next token, and adds what it completes to `parts`.

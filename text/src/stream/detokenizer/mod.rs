@@ -1,5 +1,5 @@
 //! Token ids to text as they come. The pieces together are the decoding of all ids at once, special
-//! tokens left out, and a piece never ends inside a character.
+//! tokens left out unless they are shown, and a piece never ends inside a character.
 //!
 //! Byte-level tokenizers (Qwen, Llama 3, GPT): the text is the tokens' bytes in a row, so only the
 //! bytes of an incomplete character, at most three, are held back, and each token costs its own
@@ -18,10 +18,24 @@ const MAX_HELD: usize = 4;
 /// Most tokens of a window whose text is still empty. At this number the window moves on.
 const MAX_SILENT: usize = 32;
 
+/// What becomes of special tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SpecialTokens {
+    /// They are left out of the text.
+    #[default]
+    LeftOut,
+    /// They are part of the text.
+    Shown {
+        /// But for these, which end the stream.
+        but: Vec<u32>,
+    },
+}
+
 /// Text of one stream.
 #[derive(Debug)]
 pub struct Detokenizer {
     language: Arc<Language>,
+    special: SpecialTokens,
     /// Byte-level: the beginning of a character.
     bytes: Vec<u8>,
     /// Others: tokens; the text of the first `shown` is out.
@@ -32,13 +46,19 @@ pub struct Detokenizer {
 impl Detokenizer {
     /// For a new stream.
     pub fn new(language: Arc<Language>) -> Self {
-        Self { language, bytes: Vec::new(), window: Vec::new(), shown: 0 }
+        let special = SpecialTokens::LeftOut;
+        Self { language, special, bytes: Vec::new(), window: Vec::new(), shown: 0 }
+    }
+
+    /// With special tokens in the text, or without.
+    pub fn with_special(self, special: SpecialTokens) -> Self {
+        Self { special, ..self }
     }
 
     /// The text that is complete with the next token; may be empty.
     pub fn push(&mut self, id: u32) -> String {
         if self.language.tokens.is_skipped(id) {
-            return String::new();
+            return self.push_special(id);
         }
         match self.language.tokens.bytes(id) {
             Some(bytes) => {
@@ -50,6 +70,16 @@ impl Detokenizer {
                 self.advance(false)
             }
         }
+    }
+
+    /// The text before a special token, and the token's own if it is shown.
+    fn push_special(&mut self, id: u32) -> String {
+        let SpecialTokens::Shown { but } = &self.special else { return String::new() };
+        let shown = Some(id).filter(|id| !but.contains(id));
+        let Some(own) = shown.and_then(|id| self.language.tokens.text(id)) else {
+            return String::new();
+        };
+        self.finish() + &own
     }
 
     /// Text that is left at the end.

@@ -56,6 +56,34 @@ fn byte_level_streams_equal_the_whole() {
     });
 }
 
+#[test]
+fn special_tokens_are_shown_if_wanted_but_for_those_that_end_the_stream() {
+    let language = Arc::new(crate::samples::language());
+    let id = |text: &str| language.tokens.id(text).expect("a token of the demo");
+    let (start, end) = (id("<|im_start|>"), id("<|im_end|>"));
+    let hello = language.tokens.encode("Hello", false).expect("encodes");
+    let ids = [&[start][..], &hello, &[start], &hello[..1], &[u32::MAX, end]].concat();
+    let read = |special| {
+        let mut text = Detokenizer::new(Arc::clone(&language)).with_special(special);
+        ids.iter().map(|id| text.push(*id)).collect::<String>() + &text.finish()
+    };
+    let first = whole(&language, &hello[..1]);
+    assert_eq!(read(SpecialTokens::LeftOut), format!("Hello{first}"));
+    let marked = format!("<|im_start|>Hello<|im_start|>{first}");
+    assert_eq!(read(SpecialTokens::Shown { but: vec![end] }), marked);
+    assert_eq!(read(SpecialTokens::Shown { but: vec![] }), marked + "<|im_end|>");
+}
+
+#[test]
+fn a_shown_special_token_ends_a_character_that_is_not_whole() {
+    let language = Arc::new(crate::samples::language());
+    let mut text =
+        Detokenizer::new(Arc::clone(&language)).with_special(SpecialTokens::Shown { but: vec![] });
+    let cut = spelled(&language, "é")[0];
+    let mark = language.tokens.id("<|im_start|>").expect("a token of the demo");
+    assert_eq!((text.push(cut), text.push(mark)), (String::new(), "\u{FFFD}<|im_start|>".into()));
+}
+
 /// The ids that spell `text` byte by byte.
 fn spelled(language: &Language, text: &str) -> Vec<u32> {
     let pieces = byte_pieces(language);

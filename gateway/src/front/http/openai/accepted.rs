@@ -25,7 +25,6 @@ pub const CHAT: &[Accepted] = &[
         Values::Words(&["auto", "default", "flex", "priority", "scale"]),
         "openai (Python); all requests have one tier",
     ),
-    accepted("skip_special_tokens", Values::Boolean(true), "clients of vLLM, PaddleOCR"),
     accepted("store", Values::Boolean(false), "opencode"),
     accepted("user", Values::Any, "Open WebUI, opencode"),
     accepted(
@@ -112,7 +111,6 @@ pub const COMPLETIONS: &[Accepted] = &[
     accepted("add_special_tokens", Values::Boolean(true), "clients of vLLM"),
     accepted("cache_prompt", Values::Any, "clients of llama.cpp; the prefix cache decides"),
     accepted("num_ctx", Values::Any, "clients of Ollama; the context is the service's"),
-    accepted("skip_special_tokens", Values::Boolean(true), "clients of vLLM"),
     accepted("suffix", Values::Null, "Continue, where it has none"),
     accepted("user", Values::Any, "openai (Python)"),
 ];
@@ -143,7 +141,6 @@ mod tests {
             let found = refused(json!({ (name.as_str()): value }), CHAT).expect("refused");
             assert_eq!(found, format!("messages[1].{name}"));
         }
-        assert!(refused(json!({"skip_special_tokens": false}), CHAT).is_some());
         assert!(refused(json!({"include_reasoning": false}), CHAT).is_some());
         assert!(refused(json!({"output_schema": {}}), FUNCTION).is_some());
         assert!(refused(json!({"suffix": "x"}), COMPLETIONS).is_some());

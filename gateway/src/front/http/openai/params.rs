@@ -129,6 +129,8 @@ macro_rules! with_parameters {
             pub ignore_eos: Option<bool>,
             /// Further token ids that end the answer.
             pub stop_token_ids: Option<Vec<TokenId>>,
+            /// False: special tokens that do not end the answer are part of its text.
+            pub skip_special_tokens: Option<bool>,
         }
 
         impl $name {
@@ -161,6 +163,7 @@ macro_rules! with_parameters {
                     lower_max_tokens: true,
                     min_tokens: self.min_tokens.map_or(0, Count::get),
                     ignore_eos: self.ignore_eos.unwrap_or(false),
+                    show_special: !self.skip_special_tokens.unwrap_or(true),
                     stop_token_ids: stop_token_ids.into_iter().map(TokenId::get).collect(),
                     stop: match self.stop.take() {
                         None => Vec::new(),

@@ -37,6 +37,8 @@ pub struct ResponsesRequest {
     pub seed: Option<Seed>,
     /// Texts that end the answer.
     pub stop: Option<TextOr<String>>,
+    /// False: special tokens that do not end the answer are part of its text.
+    pub skip_special_tokens: Option<bool>,
     /// Tools that the model may call.
     #[schema(value_type = Option<Vec<ClientTool>>)]
     pub tools: Option<Vec<Tool>>,

@@ -1,7 +1,8 @@
 //! The request of `/v1/chat/completions`.
 
 use paceline_vocabulary::sampling::SamplingWish;
-use serde::de::Error as _;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -115,19 +116,64 @@ pub enum ChatContent {
 /// A part of a message's content.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatPart {
-    /// `text`, `image_url` or, of an assistant, `refusal`.
+    /// `text`, `image_url`, `input_image`, `image` or, of an assistant, `refusal`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The text of a part of type `text`.
     pub text: Option<String>,
     /// The text of a part of type `refusal`.
     pub refusal: Option<String>,
-    /// The image of a part of type `image_url`.
-    pub image_url: Option<ImageAddress>,
+    /// The image of a part of type `image_url`, `input_image` or `image`.
+    pub image_url: Option<ImageSource>,
+    /// The image of a part of type `image`, as templates of chats have it.
+    pub image: Option<ImageSource>,
+    /// The address of the image of a part of type `image`, likewise.
+    pub url: Option<String>,
+    /// `detail` of the image, beside its address.
+    pub detail: Option<String>,
     /// Fields that are not served.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Rest,
+}
+
+/// An image by its address, or by an object with that address.
+#[derive(Clone, Debug, PartialEq, ToSchema)]
+#[serde(untagged)]
+pub enum ImageSource {
+    /// A `data:` URL. No other address is fetched.
+    Address(String),
+    /// An object with the address.
+    Object(ImageAddress),
+}
+
+impl<'de> Deserialize<'de> for ImageSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ImageVisitor)
+    }
+}
+
+/// Reads either form of an image. An error inside the object keeps its path.
+struct ImageVisitor;
+
+impl<'de> Visitor<'de> for ImageVisitor {
+    type Value = ImageSource;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("an address or an object with a url")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, address: &str) -> Result<ImageSource, E> {
+        Ok(ImageSource::Address(address.to_owned()))
+    }
+
+    fn visit_string<E: serde::de::Error>(self, address: String) -> Result<ImageSource, E> {
+        Ok(ImageSource::Address(address))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ImageSource, A::Error> {
+        ImageAddress::deserialize(MapAccessDeserializer::new(map)).map(ImageSource::Object)
+    }
 }
 
 /// The address of an image.

@@ -83,7 +83,11 @@ fn fields_of_other_services_are_served_or_change_nothing() {
     assert_eq!(penalty(json!({"repeat_penalty": 1.5})), Some(1.5));
     assert_eq!(penalty(json!({"repeat_penalty": 1.5, "repetition_penalty": 1.5})), Some(1.5));
     refused(with(json!({"repeat_penalty": 1.5, "repetition_penalty": 1.25})), "repeat_penalty");
-    refused(with(json!({"skip_special_tokens": false})), "skip_special_tokens");
+    let shown = |skipped: Value| {
+        let fields = json!({"skip_special_tokens": skipped});
+        decoded(with(fields)).expect("served").input.params.show_special
+    };
+    assert_eq!([json!(true), json!(null), json!(false)].map(shown), [false, false, true]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use paceline_vocabulary::generation::TextForm;
 
 use super::request::{
     CalledFunction, ChatCompletionRequest, ChatFields, ChatFunction, ChatMessage, ChatPart,
-    ChatTool, ChatToolCall, ImageAddress, NamedSchema, ResponseFormat, UsageSwitch,
+    ChatTool, ChatToolCall, ImageAddress, ImageSource, NamedSchema, ResponseFormat, UsageSwitch,
 };
 use super::thinking::{ThinkingFields, thoughts};
 use crate::front::effort::Thoughts;
@@ -261,8 +261,9 @@ fn content_part(
     place: usize,
     part: ChatPart,
 ) -> Result<ContentPartInput, InferenceError> {
-    let ChatPart { kind, text, refusal, image_url, rest } = part;
-    let field = |name: &str| format!("{path}content[{place}].{name}");
+    let ChatPart { kind, text, refusal, image_url, image, url, detail, rest } = part;
+    let path = format!("{path}content[{place}].");
+    let field = |name: &str| format!("{path}{name}");
     let text = match (kind.as_str(), text, refusal) {
         ("refusal", None, refusal) => refusal,
         (_, text, None) => text,
@@ -271,25 +272,74 @@ fn content_part(
             return Err(InferenceError::invalid(&field("refusal"), expected, "a text"));
         }
     };
-    match (kind.as_str(), text, image_url) {
-        ("text" | "refusal", Some(text), None) => {
-            check(&field(""), &rest, accepted::PART)?;
-            Ok(ContentPartInput::Text(text))
+    check(&path, &rest, accepted::PART)?;
+    let images = ImageFields { image_url, image, url: url.map(ImageSource::Address), detail };
+    match (kind.as_str(), text) {
+        ("text" | "refusal", Some(text)) if images.is_none() => Ok(ContentPartInput::Text(text)),
+        ("image_url" | "input_image" | "image", None) => images.part(&path, &kind),
+        (kind @ ("text" | "refusal"), _) => Err(alone(&field(kind), kind)),
+        (kind @ ("image_url" | "input_image" | "image"), Some(_)) => {
+            Err(alone(&field("text"), kind))
         }
-        ("image_url", None, Some(ImageAddress { url, detail, rest: more })) => {
-            check(&field(""), &rest, accepted::PART)?;
-            check(&field("image_url."), &more, accepted::IMAGE)?;
-            let detail = detail_of(&field("image_url.detail"), detail)?;
-            Ok(ContentPartInput::ImageUrl { url, detail })
-        }
-        (kind @ ("text" | "refusal" | "image_url"), ..) => {
-            let expected = format!("a part with {kind} alone, as its type says");
-            Err(InferenceError::invalid(&field(kind), expected, "another field or none"))
-        }
-        (other, ..) => {
-            let expected = "text or image_url, the types that are served";
+        (other, _) => {
+            let expected = "text, image_url, input_image or image, the types that are served";
             Err(InferenceError::invalid(&field("type"), expected, quoted(other)))
         }
+    }
+}
+
+fn alone(field: &str, kind: &str) -> InferenceError {
+    let expected = format!("a part with its {kind} alone, as its type says");
+    InferenceError::invalid(field, expected, "another field or none")
+}
+
+/// Fields of a part that have an image. Each type has names of its own for it, and clients mix them.
+struct ImageFields {
+    image_url: Option<ImageSource>,
+    image: Option<ImageSource>,
+    url: Option<ImageSource>,
+    detail: Option<String>,
+}
+
+impl ImageFields {
+    fn is_none(&self) -> bool {
+        self.image_url.is_none()
+            && self.image.is_none()
+            && self.url.is_none()
+            && self.detail.is_none()
+    }
+
+    /// The image of a part of this type, which is at `path`.
+    ///
+    /// # Errors
+    /// No image, two of them, or one under a name that the type has not.
+    fn part(self, path: &str, kind: &str) -> Result<ContentPartInput, InferenceError> {
+        let Self { image_url, image, url, detail } = self;
+        let all = [("image_url", image_url), ("image", image), ("url", url)];
+        let mut given = all.into_iter().filter_map(|(name, source)| Some((name, source?)));
+        // Templates of chats have parts of type `image` with any of these.
+        let is_name_of = |name: &str| name == "image_url" || kind == "image";
+        let usual = if kind == "image" { "image" } else { "image_url" };
+        let (name, source) = match (given.next(), given.next()) {
+            (Some((name, source)), None) if is_name_of(name) => (name, source),
+            (Some((name, _)), None) => return Err(alone(&format!("{path}{name}"), usual)),
+            (_, Some((name, _))) => {
+                let expected = "nothing, because the part has an image already";
+                return Err(InferenceError::invalid(&format!("{path}{name}"), expected, "another"));
+            }
+            (None, None) => return Err(alone(&format!("{path}{usual}"), usual)),
+        };
+        let field = format!("{path}{name}");
+        let (url, own, place) = match source {
+            ImageSource::Address(url) => (url, None, format!("{path}detail")),
+            ImageSource::Object(ImageAddress { url, detail, rest }) => {
+                check(&format!("{field}."), &rest, accepted::IMAGE)?;
+                (url, detail, format!("{field}.detail"))
+            }
+        };
+        let place = if own.is_some() { place } else { format!("{path}detail") };
+        let detail = detail_of(&place, own.or(detail))?;
+        Ok(ContentPartInput::ImageUrl { url, detail })
     }
 }
 

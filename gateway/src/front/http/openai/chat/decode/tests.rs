@@ -280,6 +280,64 @@ fn fields_and_parts_that_are_not_served_are_refused_by_their_path() {
 }
 
 #[test]
+fn every_form_of_an_image_is_decoded() {
+    let part = |part: Value| {
+        let request = json!({"messages": [{"role": "user", "content": [part]}]});
+        conversation(request).messages[0].content[0].clone()
+    };
+    let image = |detail| ContentPartInput::ImageUrl { url: "data:,x".into(), detail };
+    for form in [
+        json!({"type": "image_url", "image_url": {"url": "data:,x"}}),
+        json!({"type": "image_url", "image_url": "data:,x"}),
+        json!({"type": "input_image", "image_url": "data:,x"}),
+        json!({"type": "input_image", "image_url": {"url": "data:,x"}, "detail": "auto"}),
+        json!({"type": "image", "image": "data:,x"}),
+        json!({"type": "image", "image": {"url": "data:,x"}}),
+        json!({"type": "image", "image_url": "data:,x", "text": null}),
+        json!({"type": "image", "image_url": {"url": "data:,x"}, "url": null}),
+        json!({"type": "image", "url": "data:,x", "cache_control": {"type": "ephemeral"}}),
+    ] {
+        assert_eq!(part(form.clone()), image(Detail::Full), "{form}");
+    }
+    for form in [
+        json!({"type": "input_image", "image_url": "data:,x", "detail": "low"}),
+        json!({"type": "image", "image": {"url": "data:,x", "detail": "low"}, "detail": "high"}),
+    ] {
+        assert_eq!(part(form.clone()), image(Detail::Low), "{form}");
+    }
+}
+
+#[test]
+fn a_part_whose_image_does_not_fit_its_type_is_refused_by_its_path() {
+    let url = "data:,x";
+    for (part, field) in [
+        (json!({"type": "image_url"}), "image_url"),
+        (json!({"type": "image_url", "image": url}), "image"),
+        (json!({"type": "input_image", "url": url}), "url"),
+        (json!({"type": "image"}), "image"),
+        (json!({"type": "image", "image": url, "url": url}), "url"),
+        (json!({"type": "image", "image": url, "text": "a"}), "text"),
+        (json!({"type": "text", "text": "a", "image_url": url}), "text"),
+        (json!({"type": "image", "image": {"url": url, "x": 1}}), "image.x"),
+        (json!({"type": "image", "image": {"url": url, "detail": "tiny"}}), "image.detail"),
+        (json!({"type": "image", "image": url, "detail": "tiny"}), "detail"),
+        (json!({"type": "video", "video": url}), "video"),
+        (json!({"type": "video_url"}), "type"),
+    ] {
+        let request = json!({"messages": [{"role": "user", "content": [part]}]});
+        let error = decoded(request).expect_err("not served");
+        let expected = format!("messages[0].content[0].{field}");
+        assert_eq!(error.field, Some(expected), "{part}");
+    }
+}
+
+#[test]
+fn special_tokens_are_shown_if_the_request_does_not_skip_them() {
+    let shown = |skipped: Value| params(json!({ "skip_special_tokens": skipped })).show_special;
+    assert_eq!([json!(true), json!(null), json!(false)].map(shown), [false, false, true]);
+}
+
+#[test]
 fn a_function_may_be_strict() {
     let strict = |value: Value| {
         let function = json!({"name": "f", "strict": value});
