@@ -54,6 +54,9 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     }
     let mut object: Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| refused(format!("the worker's answer is no JSON: {error}")))?;
+    if object["model"]["vision"] == true {
+        object["images"] = image_limits(&dir, &loaded);
+    }
     if lookup {
         // It has no files to read, and goes with any model.
         object["drafter"] =
@@ -61,6 +64,30 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     }
     let text = if args.json { format!("{object}\n") } else { text(&object) };
     screen.text(&text)
+}
+
+/// The limits of images that the gateway finds for the model in this directory; null if it is not
+/// there, or cannot tell.
+fn image_limits(dir: &str, loaded: &Loaded) -> Value {
+    let Ok(program) = beside("paceline-gateway") else { return Value::Null };
+    let mut command = Command::new(program);
+    command.args(["--image-limits", dir]).stdin(Stdio::null()).envs(loaded.variables());
+    let output = command.output().ok().filter(|output| output.status.success());
+    output.and_then(|output| serde_json::from_slice(&output.stdout).ok()).unwrap_or_default()
+}
+
+/// A line about images. Empty if nothing is known of them.
+fn images_line(object: &Value) -> String {
+    let limits = &object["images"];
+    match (object["model"]["vision"].as_bool(), limits.is_object()) {
+        (None, _) => String::new(),
+        (Some(false), _) => "images      none, text alone\n".to_owned(),
+        (Some(true), false) => "images      read; their limits are not known\n".to_owned(),
+        (Some(true), true) => format!(
+            "images      at most {} a request of {} pixels each, read as at most {} pixels or {} tokens\n",
+            limits["max_images"], limits["max_pixels"], limits["read_pixels"], limits["max_tokens"],
+        ),
+    }
 }
 
 /// The object in lines for people.
@@ -99,6 +126,7 @@ fn text(object: &Value) -> String {
         beside_positions(kv),
         size(&kv["longest_sequence_bytes"]),
     );
+    text.push_str(&images_line(object));
     let named = &machine["named"];
     let whose = match named["name"].as_str() {
         Some(name) => format!("{name}: {} can be used", size(&machine["usable_bytes"])),
@@ -238,6 +266,7 @@ mod tests {
             "40960 positions, 144.0 KiB of KV each, 150.0 MiB of states for each sequence, 1.0 GiB of sliding windows at most for each sequence, 6.0 GiB for the longest",
             "sequences   5 of 256 positions, or 1 of 4096 positions fit the KV budget",
             "3.0 GiB can be used now; KV budget 1.0 GiB: 7281 positions, or 0 of",
+            "images      none, text alone\n",
             "verdict     does not fit: too large",
             "drafter     dflash, 1.0 MiB in memory, fits",
         ] {
@@ -245,6 +274,17 @@ mod tests {
         }
         assert!(!text.contains("x (252)"), "the default is everywhere else");
         assert!(!text.contains("longest     ") && !text.contains("speed"), "{text}");
+    }
+
+    #[test]
+    fn a_model_that_reads_images_has_a_line_with_their_limits() {
+        let mut object = json!({"model": {"vision": true}});
+        assert!(images_line(&object).contains("limits are not known"));
+        object["images"] =
+            json!({"max_images": 8, "max_pixels": 40, "read_pixels": 20, "max_tokens": 5});
+        let expected = "images      at most 8 a request of 40 pixels each, read as at most 20 pixels or 5 tokens\n";
+        assert_eq!(images_line(&object), expected);
+        assert_eq!(images_line(&json!({"model": {}})), "");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `paceline-gateway`: the process around the library. Configuration, logs, signals, exit code.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,6 +32,10 @@ struct Arguments {
     /// supervisor before a swap
     #[arg(long, value_name = "DIR", hide = true)]
     check_model: Option<PathBuf>,
+    /// Print the limits of the images that the model in this directory reads, as a JSON object or
+    /// null, and serve nothing; asked by `paceline inspect`
+    #[arg(long, value_name = "DIR", hide = true)]
+    image_limits: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -60,6 +65,12 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
         return Ok(Exit::Asked);
     }
     let Loaded { config, warnings, .. } = Loaded::find(arguments.config.as_deref())?;
+    if let Some(dir) = &arguments.image_limits {
+        let limits = paceline_gateway::images::described(dir, &config.limits)?;
+        // A reader that is gone needs no answer.
+        let _ = writeln!(std::io::stdout(), "{limits}");
+        return Ok(Exit::Asked);
+    }
     telemetry::start(&config.log);
     for warning in warnings {
         tracing::warn!(warning, "configuration");

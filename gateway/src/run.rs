@@ -136,6 +136,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
         running: gateway.slots.watch(),
         orders,
         languages,
+        limits: config.limits.clone(),
     }
     .start();
     // The sockets may be older than this process. Clients that wait at them are not refused during
@@ -182,7 +183,8 @@ impl Gateway {
         Arc::new(Inference {
             prompter: Prompter::new(cores()),
             languages,
-            images: ImagePipeline::new(store, &config.limits),
+            images: ImagePipeline::new(store, &config.limits)
+                .with_text_alone(!config.target.vision),
             limits: config.limits.clone(),
             logs_texts: config.log.prompts,
             standing: self.standing.subscribe(),

@@ -64,6 +64,7 @@ impl Middle {
             running: RequestSlots::new(4, 4).watch(),
             orders: mpsc::channel(1).0,
             languages: languages.clone(),
+            limits: config.limits.clone(),
         };
         attachment.start();
         let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");

@@ -152,7 +152,7 @@ fn load_under_a_limit(order: &str) {
     setrlimit(Resource::RLIMIT_DATA, limit, hard).expect("lowered");
     // MLX may wait for ever if it cannot allocate: then the signal ends this process (seconds).
     nix::unistd::alarm::set(60);
-    let options = LoadOptions { keep_quantized: keeps };
+    let options = LoadOptions { keep_quantized: keeps, ..LoadOptions::default() };
     let model = load_target_with(Path::new(dir), options, &mut |_, _| {});
     // A panic needs memory, too.
     setrlimit(Resource::RLIMIT_DATA, hard, hard).expect("raised again");

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use paceline_models::testing::bounds::is_half;
 use paceline_models::{
-    DeviceChoice, LayerKv, LoadOptions, Quantize, device, load_draft, load_target_with, plan_draft,
-    plan_target,
+    Batch, DeviceChoice, KvStore, LayerKv, LoadOptions, Quantize, Segment, SequenceId, Target,
+    Wants, device, load_draft, load_target_with, plan_draft, plan_target,
 };
 
 /// Bytes that MLX rounds each of some hundred arrays up by.
@@ -30,7 +30,7 @@ fn a_loaded_model_takes_what_was_planned() {
         (golden("gemma4-vl-edge"), true),
         (golden("gemma4-unified-tiny"), true),
     ] {
-        let options = LoadOptions { keep_quantized };
+        let options = LoadOptions { keep_quantized, ..LoadOptions::default() };
         let plan = plan_target(&dir, options).expect("a plan");
         let before = device::memory().0;
         let model = load_target_with(&dir, options, &mut |_, _| {}).expect("loads");
@@ -143,5 +143,43 @@ mod graphs {
             "what_a_drafter_takes_is_planned_as_it_is_quantized",
         ];
         Rerun { graph: "gpu", only, skipped: &[], reruns: &[] }.run();
+    }
+}
+
+/// A checkpoint that is loaded as text alone has no tower in memory, and the same text model.
+#[test]
+fn a_checkpoint_may_be_loaded_as_text_alone() {
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    for name in [
+        "qwen3-vl-tiny",
+        "qwen3-vl-tiny-mlx",
+        "qwen3_5-vl-tiny",
+        "qwen3_5_moe-vl-tiny",
+        "gemma4-vl-tiny",
+        "gemma4-vl-edge",
+        "gemma4-unified-tiny",
+    ] {
+        let dir = golden(name);
+        let options = LoadOptions { vision: false, ..LoadOptions::default() };
+        let whole = plan_target(&dir, LoadOptions::default()).expect("a plan");
+        let plan = plan_target(&dir, options).expect("a plan");
+        assert!(whole.has_vision && !plan.has_vision, "{name}");
+        assert!(plan.storage.memory_bytes() < whole.storage.memory_bytes(), "{name}");
+        let load = |options| load_target_with(&dir, options, &mut |_, _| {}).expect("loads");
+        let (seeing, text) = (load(LoadOptions::default()), load(options));
+        assert!(seeing.vision().is_some() && text.vision().is_none(), "{name}");
+        assert_eq!(plan.storage.disk_bytes(), text.info().weight_bytes, "{name}");
+        let logits = |model: &dyn Target| {
+            let mut kv = KvStore::new(&model.kv_layers(), model.dtype(), 64).expect("a store");
+            kv.open(SequenceId(1)).expect("opens");
+            let segment = Segment { sequence: SequenceId(1), start: 0, length: 6, drafted: 0 };
+            let batch = Batch::text(vec![5, 9, 13, 21, 7, 30], vec![segment]);
+            let wants = Wants { logit_rows: vec![5], ..Wants::default() };
+            let logits = model.forward(&batch, &mut kv, &wants).expect("a forward").logits;
+            let logits = logits.expect("wanted");
+            logits.eval().expect("evaluates");
+            logits.try_as_slice::<f32>().expect("floats").to_vec()
+        };
+        assert_eq!(logits(seeing.as_ref()), logits(text.as_ref()), "{name}");
     }
 }

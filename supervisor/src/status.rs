@@ -5,9 +5,9 @@ use std::path::Path;
 use paceline_process::platform;
 use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::v1::{
-    self, KvReduction, KvStatus, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse,
-    PolicySetting, ProcessStatus, RefusedDrafter, RequestsStatus, RouteCount, RoutingStatus,
-    Speculation, StatusResponse,
+    self, ImageLimits, KvReduction, KvStatus, LinkStatus, MemoryStatus, ModelStatus,
+    PolicyResponse, PolicySetting, ProcessStatus, RefusedDrafter, RequestsStatus, RouteCount,
+    RoutingStatus, Speculation, StatusResponse,
 };
 use paceline_supervisor_core::drafter::RefusedDrafter as Refused;
 use paceline_supervisor_core::routing::PolicyChange;
@@ -142,7 +142,14 @@ fn model(core: &Supervisor) -> Option<ModelStatus> {
         position_bytes: longest.bytes / u64::from(longest.positions.max(1)),
         exact_lanes: model.exact_lanes,
         logit_unit: model.logit_unit,
+        vision: model.vision,
+        image_limits: image_limits(core).filter(|_| model.vision),
     })
+}
+
+/// The limits of images that the gateway reported last.
+fn image_limits(core: &Supervisor) -> Option<ImageLimits> {
+    core.gateway().report()?.images.map(Into::into)
 }
 
 fn routing(core: &Supervisor) -> RoutingStatus {

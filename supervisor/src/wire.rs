@@ -63,6 +63,7 @@ pub fn gateway_report(message: internal::GatewayReport) -> GatewayReport {
         state: GatewayState::try_from(message.state()).unwrap_or(GatewayState::Starting),
         restarts: message.restarts,
         streams: message.streams,
+        images: message.images.map(Into::into),
     }
 }
 

@@ -199,7 +199,7 @@ pub(crate) fn device_choice(config: &Config) -> DeviceChoice {
 
 /// How the configuration has weights loaded.
 pub(crate) fn load_options(config: &Config) -> LoadOptions {
-    LoadOptions { keep_quantized: config.target.keep_quantized }
+    LoadOptions { keep_quantized: config.target.keep_quantized, vision: config.target.vision }
 }
 
 /// Bytes for the KV: as configured, or a share of the memory that is free after loading.

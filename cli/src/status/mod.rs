@@ -10,7 +10,8 @@ use paceline_client::{Failure, Screen, program};
 use paceline_process::config::Config;
 use paceline_process::{Loaded, RuntimeDir};
 use paceline_proto::v1::{
-    KvReduction, KvStatus, LinkStatus, ProcessStatus, RefusedDrafter, StatusRequest, StatusResponse,
+    ImageLimits, KvReduction, KvStatus, LinkStatus, ProcessStatus, RefusedDrafter, StatusRequest,
+    StatusResponse,
 };
 use serde_json::{Value, json};
 
@@ -82,13 +83,31 @@ pub fn object(status: &StatusResponse) -> Value {
         "model": status.model.as_ref().map(|model| json!({
             "name": model.name, "context_length": model.context_length, "vocab_size": model.vocab_size,
             "position_bytes": model.position_bytes, "exact_lanes": model.exact_lanes,
-            "logit_unit": model.logit_unit,
+            "logit_unit": model.logit_unit, "vision": model.vision,
+            "image_limits": model.image_limits.map(limits_object),
         })),
         "refused_drafters": status.refused_drafters.iter().map(|refused| json!({
             "model": refused.model, "reason": refused.reason,
         })).collect::<Vec<_>>(),
         "term": status.term,
     })
+}
+
+/// JSON object of the limits of images.
+fn limits_object(limits: ImageLimits) -> Value {
+    let ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = limits;
+    json!({
+        "max_images": max_images, "max_pixels": max_pixels,
+        "read_pixels": read_pixels, "max_tokens": max_tokens,
+    })
+}
+
+/// The limits of images in words.
+fn limits_words(limits: &ImageLimits) -> String {
+    let ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = limits;
+    format!(
+        "at most {max_images} a request of {max_pixels} pixels each, read as at most {read_pixels} pixels or {max_tokens} tokens"
+    )
 }
 
 /// The line of a refused drafter.
@@ -156,7 +175,18 @@ pub fn table(status: &StatusResponse) -> String {
         &status.routing.clone().unwrap_or_default(),
         &status.memory.unwrap_or_default(),
     );
-    format!("{}{figures}{}{routing}{reasons}", aligned(&rows), lanes(status))
+    let model = format!("{}{}", images(status), lanes(status));
+    format!("{}{figures}{model}{routing}{reasons}", aligned(&rows))
+}
+
+/// A line about images, once the model is known.
+fn images(status: &StatusResponse) -> String {
+    let Some(model) = &status.model else { return String::new() };
+    match (&model.image_limits, model.vision) {
+        (_, false) => "images: none, the model is served as text alone\n".to_owned(),
+        (None, true) => "images: served\n".to_owned(),
+        (Some(limits), true) => format!("images: {}\n", limits_words(limits)),
+    }
 }
 
 /// A line where lanes are exact.
@@ -324,14 +354,23 @@ mod tests {
             position_bytes: 8_192,
             exact_lanes: true,
             logit_unit: 0.125,
+            vision: false,
+            image_limits: None,
         };
+        let limits = ImageLimits { max_images: 8, max_pixels: 40, read_pixels: 20, max_tokens: 5 };
+        let seeing = ModelStatus { vision: true, image_limits: Some(limits), ..model.clone() };
+        let seeing = StatusResponse { model: Some(seeing), ..snapshot() };
+        let line = "images: at most 8 a request of 40 pixels each, read as at most 20 pixels or 5 tokens\n";
+        assert!(table(&seeing).contains(line), "{}", table(&seeing));
+        assert_eq!(super::object(&seeing)["model"]["image_limits"]["read_pixels"], 20);
         let exact = StatusResponse { model: Some(model), ..snapshot() };
         assert!(table(&exact).contains("lanes: exact; "), "{}", table(&exact));
         assert!(!table(&snapshot()).contains("lanes: "));
+        assert!(table(&exact).contains("images: none"), "{}", table(&exact));
         let known = super::object(&exact);
         assert_eq!(
             keys(&known["model"]),
-            "name context_length vocab_size position_bytes exact_lanes logit_unit"
+            "name context_length vocab_size position_bytes exact_lanes logit_unit vision image_limits"
         );
     }
 

@@ -115,6 +115,7 @@ mod tests {
             state,
             restarts: 0,
             streams: 0,
+            images: None,
         };
         let mut gateway = Gateway::default();
         assert_eq!(gateway.state(), ProcessState::Stopped);

@@ -36,7 +36,7 @@ pub(crate) fn kv_classes(sizes: &[(u32, u64)]) -> Vec<KvClass> {
 
 /// The report of a gateway whose epoch is its attachment's number.
 pub(crate) fn gateway_report(attachment: u64, state: GatewayState) -> GatewayReport {
-    GatewayReport { epoch: Epoch(attachment), pid: 7, state, restarts: 0, streams: 0 }
+    GatewayReport { epoch: Epoch(attachment), pid: 7, state, restarts: 0, streams: 0, images: None }
 }
 
 /// An order to serve this model with these drafters.

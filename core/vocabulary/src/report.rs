@@ -244,6 +244,19 @@ pub struct DrafterInfo {
     pub images: bool,
 }
 
+/// Limits of the images of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageLimits {
+    /// Most images of a request.
+    pub max_images: u32,
+    /// Most pixels of an image as it is sent.
+    pub max_pixels: u64,
+    /// Most pixels of an image as the model reads it: a larger image is made smaller.
+    pub read_pixels: u64,
+    /// Most tokens of the prompt that an image becomes.
+    pub max_tokens: u32,
+}
+
 /// A gateway's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatewayReport {
@@ -257,4 +270,6 @@ pub struct GatewayReport {
     pub restarts: u32,
     /// Requests that run.
     pub streams: u32,
+    /// Limits of images; `None` while none are served.
+    pub images: Option<ImageLimits>,
 }

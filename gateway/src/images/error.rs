@@ -20,6 +20,14 @@ pub enum ImageError {
         /// The field of the first image.
         field: String,
     },
+    /// The operator has the model served as text alone.
+    #[error(
+        "{field}: Could not process image: the service serves the model as text alone (target.vision = false); send text only"
+    )]
+    TextAlone {
+        /// The field of the first image.
+        field: String,
+    },
     /// The request has more images than the operator allows.
     #[error(
         "{field}: Could not process image: expected at most {limit} images in a request (limits.max_images), found {found}"
@@ -69,7 +77,7 @@ impl ImageError {
     /// The reason that the client gets.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::NoVision { .. } => Reason::NoVision,
+            Self::NoVision { .. } | Self::TextAlone { .. } => Reason::NoVision,
             Self::TooMany { .. } | Self::Bad { .. } => Reason::BadImage,
             Self::Placeholder(error) => error.reason(),
             Self::QueueWait { .. } => Reason::QueueWait,
@@ -81,9 +89,10 @@ impl ImageError {
     /// The request's field, or the limit, that the error is about.
     pub fn field(&self) -> Option<&str> {
         match self {
-            Self::NoVision { field } | Self::TooMany { field, .. } | Self::Bad { field, .. } => {
-                Some(field)
-            }
+            Self::NoVision { field }
+            | Self::TextAlone { field }
+            | Self::TooMany { field, .. }
+            | Self::Bad { field, .. } => Some(field),
             Self::Placeholder(error) => Some(error.field()),
             Self::QueueWait { .. } => Some("limits.queue_wait_s"),
             Self::StoreFull | Self::DiskFull => Some("images"),

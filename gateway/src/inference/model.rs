@@ -1,11 +1,13 @@
 //! Facts of the served model that clients may know.
 
 use paceline_text::prompt::Template;
+use paceline_vocabulary::report::ImageLimits;
 use paceline_vocabulary::sampling::SamplingRule;
 
 use super::error::InferenceError;
 use super::fit::check_model;
 use super::{Inference, Served};
+use crate::images::limits_of;
 
 /// The served model.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +28,8 @@ pub struct ModelDescription {
     pub chat: bool,
     /// Whether its conversations may have tools.
     pub tools: bool,
-    /// Whether it reads images.
-    pub vision: bool,
+    /// Limits of the images that it reads; `None` if it reads none.
+    pub images: Option<ImageLimits>,
     /// The sampling of requests that set none.
     pub default_sampling: SamplingRule,
     /// Tokens that end its answers.
@@ -53,7 +55,11 @@ impl Inference {
             max_new_tokens: self.limits.max_new_tokens.or(model.context_length),
             chat: template.is_some(),
             tools: template.is_some_and(Template::knows_tools),
-            vision: model.vision && language.images.is_some(),
+            images: language
+                .images
+                .as_deref()
+                .filter(|_| model.vision)
+                .map(|processor| limits_of(processor, &self.limits)),
             default_sampling: language.sampling,
             stop_token_ids: stop_ids.filter(|id| *id < model.vocab_size).collect(),
             name: model.name,

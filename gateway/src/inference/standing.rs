@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use paceline_vocabulary::report::ModelInfo;
+use paceline_vocabulary::report::{ImageLimits, ModelInfo};
 use paceline_vocabulary::{Reason, Term};
 
 use super::error::InferenceError;
@@ -56,6 +56,8 @@ pub struct ServiceState {
     pub drafter_serves: bool,
     /// When requests may be served again, as far as the supervisor can tell.
     pub retry_after: Duration,
+    /// Limits of images; `None` while none are served.
+    pub images: Option<ImageLimits>,
 }
 
 impl ServiceState {

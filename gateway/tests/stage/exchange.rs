@@ -99,6 +99,7 @@ impl Exchange {
             running: slots.watch(),
             orders: mpsc::channel(1).0,
             languages: languages.clone(),
+            limits: config.limits.clone(),
         };
         attachment.start();
         let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");

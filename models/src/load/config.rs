@@ -63,6 +63,12 @@ impl ConfigJson {
         Self::read(dir.path()).expect("an object")
     }
 
+    /// The same without `key`.
+    pub fn without(mut self, key: &str) -> Self {
+        self.values.remove(key);
+        self
+    }
+
     /// The object under `key`, a configuration of its own.
     ///
     /// # Errors

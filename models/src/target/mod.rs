@@ -43,7 +43,7 @@ use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv, MOST_ROWS};
 use crate::layers::has_product;
 use crate::load::{
-    CheckpointPlan, ConfigJson, KvHeads, LoadError, PlannedLayers, Precision, Quantization,
+    CheckpointPlan, ConfigJson, KvHeads, Layout, LoadError, PlannedLayers, Precision, Quantization,
     TensorFiles, Unserved, WeightForms, Weights,
 };
 use crate::sample::softcap;
@@ -152,8 +152,6 @@ struct Family {
 enum Towers {
     /// They are left unread.
     Unread,
-    /// Every checkpoint has one.
-    Always,
     /// In checkpoints that have one, of which these parts are unserved.
     IfThere(Unserved),
 }
@@ -198,6 +196,9 @@ const GEMMA_VL: Unserved = Unserved {
 /// The tower is served here, or there is none.
 const QWEN_VL: Unserved = Unserved { prefixes: &["mtp.", "model.mtp."], suffixes: FREQUENCIES };
 
+/// Towers of checkpoints that are served as text alone.
+const TOWER: Unserved = Unserved { prefixes: &Layout::TOWERS, suffixes: &[] };
+
 /// As of [`QWEN`], and the layers that predict several tokens in MLX's layout.
 const QWEN_HYBRID: Unserved = Unserved {
     prefixes: &[
@@ -224,11 +225,8 @@ const FAMILIES: [Family; 17] = [
     Family::attending("qwen2", qwen2::load, QWEN),
     Family::attending("qwen3", qwen3::load, QWEN),
     Family::attending("qwen3_moe", qwen3_moe::load, QWEN),
-    Family { towers: Towers::Always, ..Family::attending("qwen3_vl", qwen3_vl::load, QWEN_VL) },
-    Family {
-        towers: Towers::Always,
-        ..Family::attending("qwen3_vl_moe", qwen3_vl::load_moe, QWEN_VL)
-    },
+    Family::seeing("qwen3_vl", qwen3_vl::load),
+    Family::seeing("qwen3_vl_moe", qwen3_vl::load_moe),
     Family::seeing("qwen2_vl", qwen2_vl::load),
     Family::seeing("qwen2_5_vl", qwen2_vl::load_two_and_half),
     Family::gemma("gemma4"),
@@ -299,7 +297,6 @@ impl Family {
     ) -> Result<ServedParts<'_>, LoadError> {
         let has_tower = match self.towers {
             Towers::Unread => false,
-            Towers::Always => true,
             Towers::IfThere(_) => tower::is_there(config, files)?,
         };
         let unserved = match &self.towers {
@@ -373,11 +370,25 @@ pub struct LoadOptions {
     /// Quantized weights stay as they are stored if the device has products by them. Otherwise the
     /// CPU computes with their numbers as float32; the GPU keeps them in any case.
     pub keep_quantized: bool,
+    /// The vision tower of a checkpoint that has one is served. Otherwise it is left unread.
+    pub vision: bool,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { keep_quantized: true }
+        Self { keep_quantized: true, vision: true }
+    }
+}
+
+impl LoadOptions {
+    /// config.json of a target that is loaded so: without the sizes of a tower that is left out, it is
+    /// that of a text model.
+    ///
+    /// # Errors
+    /// As [`ConfigJson::read`].
+    fn config(self, dir: &Path) -> Result<ConfigJson, LoadError> {
+        let config = ConfigJson::read(dir)?;
+        Ok(if self.vision { config } else { config.without("vision_config") })
     }
 }
 
@@ -421,12 +432,15 @@ pub fn plan_target_on(
     options: LoadOptions,
     on_gpu: bool,
 ) -> Result<CheckpointPlan, LoadError> {
-    let config = ConfigJson::read(dir)?;
+    let config = options.config(dir)?;
     let family = Family::of(&config)?;
     let forms = forms_on(&config, options, on_gpu)?;
     let mut checkpoint = TensorFiles::open(dir)?;
     let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
     checkpoint.skip(unserved);
+    if !options.vision {
+        checkpoint.skip(&TOWER);
+    }
     let has_vision = has_tower && config.part("vision_config")?.is_some();
     let whole_image = if has_vision { (family.whole_image)(dir, &config)? } else { None };
     let layers = PlannedLayers {
@@ -458,12 +472,15 @@ pub fn load_target_with(
     options: LoadOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Target>, LoadError> {
-    let config = ConfigJson::read(dir)?;
+    let config = options.config(dir)?;
     let family = Family::of(&config)?;
     let forms = forms(&config, options)?;
     let mut checkpoint = TensorFiles::open(dir)?;
     let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
     checkpoint.skip(unserved);
+    if !options.vision {
+        checkpoint.skip(&TOWER);
+    }
     if !has_tower && config.part("vision_config")?.is_some() {
         tracing::info!("no vision tower is served of this checkpoint: requests with images fail");
     }

@@ -11,7 +11,7 @@ use crate::vision::{Deepstack, Generation};
 /// Frequencies of each axis if the config names none. Source: Qwen3-VL in transformers.
 const SECTION: [usize; 3] = [24, 20, 20];
 
-/// Loads it, in either layout.
+/// Loads it, in either layout. Without a tower it is a text model.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let read = qwen3::Config::read(files.config)?;
     load_with(files, "qwen3_vl", read, &|weights, _, name| read.feed_forward(weights, name))
@@ -37,7 +37,10 @@ fn load_with(
     let rope = Rope::load(config, sizes.head_dim)?;
     let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
     let generation = Generation::Three(Deepstack::AsConfigured);
-    let tower = tower::load(config, &mut weights, layout, &sizes, generation)?;
+    let tower = match tower::is_there(config, weights.files())? {
+        true => Some(tower::load(config, &mut weights, layout, &sizes, generation)?),
+        false => None,
+    };
     let spec = DecoderSpec {
         architecture: architecture.into(),
         layout,
@@ -47,7 +50,7 @@ fn load_with(
         norms: NormWeight::Whole,
         feed_forward,
         rope: rope.on_three_axes(config, SectionOrder::Interleaved, SECTION)?,
-        tower: Some(tower),
+        tower,
     };
     Decoder::load(dir, weights, weight_bytes, spec)
 }

@@ -63,6 +63,10 @@ pub struct TargetConfig {
     /// which needs less memory, and reads less of it for each token. false expands them to float32
     /// at load.
     pub keep_quantized: bool,
+    /// Whether images are served, if the checkpoint reads them. Default: true. false serves it as
+    /// text alone: the weights of its vision tower are not read, and requests with images are
+    /// refused.
+    pub vision: bool,
     /// Directory of measured costs of steps and drafts, with which the next start begins;
     /// [`AUTO_COSTS`] = `paceline/costs` in the cache directory, "" = none are saved.
     pub saved_costs: String,
@@ -93,6 +97,7 @@ impl Default for TargetConfig {
             device: Device::default(),
             threads: Auto::Auto,
             keep_quantized: true,
+            vision: true,
             saved_costs: AUTO_COSTS.into(),
             prompt_chunk_ms: 250,
             wired: WiredMemory::default(),

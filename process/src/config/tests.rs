@@ -257,6 +257,7 @@ fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
         "target.model" => (true, true),
         "target.threads"
         | "target.keep_quantized"
+        | "target.vision"
         | "target.max_sequences"
         | "target.prompt_chunk_ms"
         | "target.wired"

@@ -66,6 +66,20 @@ convert! {
     internal::TensorType = words::TensorType { F32, F16, Bf16 }
 }
 
+impl From<report::ImageLimits> for v1::ImageLimits {
+    fn from(limits: report::ImageLimits) -> Self {
+        let report::ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = limits;
+        Self { max_images, max_pixels, read_pixels, max_tokens }
+    }
+}
+
+impl From<v1::ImageLimits> for report::ImageLimits {
+    fn from(limits: v1::ImageLimits) -> Self {
+        let v1::ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = limits;
+        Self { max_images, max_pixels, read_pixels, max_tokens }
+    }
+}
+
 impl From<words::Route> for v1::Route {
     fn from(route: words::Route) -> Self {
         Self {

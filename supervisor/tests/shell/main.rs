@@ -125,6 +125,7 @@ impl Stack {
             state: GatewayState::Ready.into(),
             restarts: 1,
             streams: 0,
+            images: None,
         };
         reports.send(report).await.expect("room");
         let outbound = tokio_stream::wrappers::ReceiverStream::new(outbound);

@@ -128,9 +128,10 @@ pub(super) fn model(model: ModelDescription) -> v1::GetModelResponse {
         max_new_tokens: model.max_new_tokens,
         chat: model.chat,
         tools: model.tools,
-        vision: model.vision,
+        vision: model.images.is_some(),
         default_sampling: Some(model.default_sampling.into()),
         stop_token_ids: model.stop_token_ids,
+        image_limits: model.images.map(Into::into),
     }
 }
 

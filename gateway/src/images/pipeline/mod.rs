@@ -53,6 +53,8 @@ pub struct ImagePipeline {
     bounds: Bounds,
     max_images: u32,
     queue_wait: Duration,
+    /// The operator has the model served as text alone.
+    text_alone: bool,
 }
 
 /// The right to work on one image. Its seat and its memory become free when it is dropped.
@@ -72,7 +74,14 @@ impl ImagePipeline {
             bounds: Bounds { pixels: limits.max_image_pixels, bytes: DECODING_BYTES },
             max_images: limits.max_images,
             queue_wait: Duration::from_secs(limits.queue_wait_s),
+            text_alone: false,
         }
+    }
+
+    /// For a model that is served as text alone, if `text_alone` says so: requests with images are
+    /// refused with that reason.
+    pub fn with_text_alone(self, text_alone: bool) -> Self {
+        Self { text_alone, ..self }
     }
 
     /// Inspects a request's files, in order, without decoding them. A request without images needs
@@ -88,7 +97,11 @@ impl ImagePipeline {
     ) -> Result<Vec<InspectedImage>, ImageError> {
         let Some(first) = encoded.first() else { return Ok(vec![]) };
         let Some(processor) = processor else {
-            return Err(ImageError::NoVision { field: first.field.clone() });
+            let field = first.field.clone();
+            return Err(match self.text_alone {
+                true => ImageError::TextAlone { field },
+                false => ImageError::NoVision { field },
+            });
         };
         if let Some(above) = encoded.get(self.max_images as usize) {
             let (field, limit, found) = (above.field.clone(), self.max_images, encoded.len());

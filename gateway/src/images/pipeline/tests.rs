@@ -21,7 +21,7 @@ fn encoded(count: usize) -> Vec<EncodedImage> {
 }
 
 /// A pipeline with its store in `dir`.
-fn pipeline(dir: &Path) -> ImagePipeline {
+fn pipeline_of(dir: &Path) -> ImagePipeline {
     let mut config = Config::default();
     config.supervisor.runtime_dir = dir.display().to_string();
     let dir = RuntimeDir::locate(&config).expect("a short path");
@@ -32,12 +32,16 @@ fn pipeline(dir: &Path) -> ImagePipeline {
 #[tokio::test]
 async fn a_model_without_vision_refuses_images_and_too_many_are_refused() {
     let temp = tempfile::tempdir().expect("a temporary directory");
-    let (pipeline, processor) = (pipeline(temp.path()), Arc::new(processor()));
+    let (pipeline, processor) = (pipeline_of(temp.path()), Arc::new(processor()));
     assert!(pipeline.inspect(vec![], None).await.expect("text is fine").is_empty());
     let error = pipeline.inspect(encoded(1), None).await.expect_err("no vision");
     assert_eq!(error.reason(), Reason::NoVision);
     let words = "messages[0].content[0]: Could not process image";
     assert!(error.to_string().starts_with(words), "{error}");
+    let of_text = pipeline_of(temp.path()).with_text_alone(true);
+    let error = of_text.inspect(encoded(1), None).await.expect_err("text alone");
+    assert_eq!(error.reason(), Reason::NoVision);
+    assert!(error.to_string().contains("text alone (target.vision = false)"), "{error}");
 
     let at_limit = pipeline.inspect(encoded(8), Some(&processor)).await;
     assert_eq!(at_limit.expect("as many as may be").len(), 8);
@@ -53,7 +57,7 @@ async fn a_model_without_vision_refuses_images_and_too_many_are_refused() {
 #[tokio::test]
 async fn two_images_are_worked_on_and_others_wait_a_bounded_time() {
     let temp = tempfile::tempdir().expect("a temporary directory");
-    let (pipeline, processor) = (pipeline(temp.path()), Arc::new(processor()));
+    let (pipeline, processor) = (pipeline_of(temp.path()), Arc::new(processor()));
     let hurried = || ImagePipeline {
         queue_wait: Duration::from_millis(20),
         seats: Arc::clone(&pipeline.seats),

@@ -8,11 +8,12 @@
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
+use paceline_process::config::LimitsConfig;
 use paceline_process::task;
 use paceline_proto::internal::v1::SupervisorNotice;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
-use paceline_vocabulary::report::GatewayReport;
+use paceline_vocabulary::report::{GatewayReport, ImageLimits};
 use paceline_vocabulary::state::GatewayState;
 use paceline_vocabulary::{Epoch, Reason, Term, chain};
 use tokio::sync::{mpsc, watch};
@@ -23,6 +24,7 @@ use tonic::transport::Channel;
 
 use super::wire;
 use crate::ending::Event;
+use crate::images::limits_of;
 use crate::inference::error::InferenceError;
 use crate::inference::languages::Languages;
 use crate::inference::standing::{Attached, ServiceState, Standing};
@@ -86,6 +88,8 @@ pub struct Attachment {
     pub orders: mpsc::Sender<Event>,
     /// Follows the model that is served.
     pub languages: Languages,
+    /// The operator's limits.
+    pub limits: LimitsConfig,
 }
 
 impl Attachment {
@@ -172,6 +176,7 @@ impl Attachment {
                     change(&|supervisor| supervisor.service = Some(waiting.clone()));
                     service = self.read_language(service).await;
                 }
+                service.images = self.image_limits(&service);
                 let known = self
                     .standing
                     .borrow()
@@ -210,6 +215,13 @@ impl Attachment {
     /// Whether the text side of the served model is there.
     fn knows_language(&self, service: &ServiceState) -> bool {
         service.model.as_ref().is_none_or(|model| self.languages.of(model).is_some())
+    }
+
+    /// Limits of the images that the served model reads, if it reads any.
+    fn image_limits(&self, service: &ServiceState) -> Option<ImageLimits> {
+        let model = service.model.as_ref().filter(|model| model.vision)?;
+        let language = self.languages.of(model)?.language;
+        language.images.as_deref().map(|processor| limits_of(processor, &self.limits))
     }
 
     /// Reads the text side of another model. Returns the state with which requests are served: none
@@ -254,10 +266,15 @@ fn reports(
         (standing, running, None::<GatewayReport>),
         move |(mut standing, mut running, last)| async move {
             loop {
-                let state = {
+                let (state, images) = {
                     let standing = standing.borrow_and_update();
                     let takes_more = standing.open().is_ok() && !standing.leaving;
-                    if takes_more { GatewayState::Ready } else { GatewayState::Draining }
+                    let service = standing.supervisor.as_ref().and_then(|one| one.service.as_ref());
+                    let images = service.and_then(|service| service.images);
+                    match takes_more {
+                        true => (GatewayState::Ready, images),
+                        false => (GatewayState::Draining, images),
+                    }
                 };
                 let report = GatewayReport {
                     epoch: process.epoch,
@@ -265,6 +282,7 @@ fn reports(
                     state,
                     restarts: process.restarts,
                     streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
+                    images,
                 };
                 if last != Some(report) {
                     return Some((report, (standing, running, Some(report))));

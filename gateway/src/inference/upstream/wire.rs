@@ -23,6 +23,8 @@ pub(super) fn service(state: internal::ServiceState) -> ServiceState {
         model: state.model.map(model),
         drafter_serves: state.drafter_serves,
         retry_after: Duration::from_millis(state.retry_ms.into()),
+        // The supervisor learns them from this process.
+        images: None,
     }
 }
 
@@ -47,6 +49,7 @@ pub(super) fn report(report: GatewayReport) -> internal::GatewayReport {
         state: internal::GatewayState::from(report.state).into(),
         restarts: report.restarts,
         streams: report.streams,
+        images: report.images.map(Into::into),
     }
 }
 

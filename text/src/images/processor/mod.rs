@@ -117,6 +117,16 @@ impl ImageProcessor {
         rows + self.mark_tokens()
     }
 
+    /// Most pixels of an image as the model reads it.
+    pub fn most_pixels(&self) -> u64 {
+        self.sizes.most_pixels()
+    }
+
+    /// Most tokens of the prompt for an image, the marks around it included.
+    pub fn most_tokens(&self) -> u64 {
+        self.most_pixels() / u64::from(self.patch * self.merge).pow(2) + self.mark_tokens()
+    }
+
     /// Tokens of the prompt around an image.
     pub fn mark_tokens(&self) -> u64 {
         self.marks.map_or(0, |marks| marks.len() as u64)

@@ -40,6 +40,14 @@ impl SizeRule {
         }
     }
 
+    /// Most pixels of an image that has got its size.
+    pub fn most_pixels(&self) -> u64 {
+        match self {
+            Self::Within(sizes) => sizes.max_pixels / u64::from(sizes.frames),
+            Self::Filling(Budget { factor, rows }) => u64::from(*rows) * u64::from(*factor).pow(2),
+        }
+    }
+
     /// The size that an image gets.
     ///
     /// # Errors

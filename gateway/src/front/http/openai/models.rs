@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use paceline_vocabulary::report::ImageLimits;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -115,6 +116,28 @@ pub struct ModelExtension {
     pub stop_token_ids: Vec<u32>,
     /// Capabilities of the model.
     pub capabilities: ModelCapabilities,
+    /// Limits of the images of a request; null if it reads none.
+    pub images: Option<ImageBounds>,
+}
+
+/// Limits of the images of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImageBounds {
+    /// Most images of a request.
+    pub max_images: u32,
+    /// Most pixels of an image as it is sent.
+    pub max_pixels: u64,
+    /// Most pixels of an image as the model reads it: a larger image is made smaller.
+    pub read_pixels: u64,
+    /// Most tokens of the prompt that an image becomes.
+    pub max_tokens: u32,
+}
+
+impl From<ImageLimits> for ImageBounds {
+    fn from(limits: ImageLimits) -> Self {
+        let ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = limits;
+        Self { max_images, max_pixels, read_pixels, max_tokens }
+    }
 }
 
 /// Capabilities of a model.
@@ -198,7 +221,7 @@ impl ModelObject {
             max_new_tokens,
             chat,
             tools,
-            vision,
+            images,
             default_sampling: _,
             stop_token_ids,
         } = model.clone();
@@ -215,7 +238,8 @@ impl ModelObject {
                 max_prompt_tokens,
                 max_new_tokens,
                 stop_token_ids,
-                capabilities: ModelCapabilities { chat, tools, vision },
+                capabilities: ModelCapabilities { chat, tools, vision: images.is_some() },
+                images: images.map(ImageBounds::from),
             },
         }
     }
@@ -234,7 +258,8 @@ impl ModelList {
 
 impl CatalogueModel {
     fn of(model: &ModelDescription) -> Self {
-        let modalities: &[&str] = if model.vision { &["text", "image"] } else { &["text"] };
+        let modalities: &[&str] =
+            if model.images.is_some() { &["text", "image"] } else { &["text"] };
         Self {
             slug: model.name.clone(),
             display_name: model.name.clone(),
@@ -270,6 +295,9 @@ mod tests {
 
     use super::*;
 
+    const LIMITS: ImageLimits =
+        ImageLimits { max_images: 8, max_pixels: 9_000, read_pixels: 4_096, max_tokens: 4 };
+
     fn model(vision: bool) -> ModelDescription {
         ModelDescription {
             name: "m".into(),
@@ -280,7 +308,7 @@ mod tests {
             max_new_tokens: 200,
             chat: true,
             tools: true,
-            vision,
+            images: vision.then_some(LIMITS),
             default_sampling: SamplingRule::GREEDY,
             stop_token_ids: vec![2],
         }
@@ -293,7 +321,14 @@ mod tests {
         let extension = found.paceline;
         assert_eq!((extension.max_prompt_tokens, extension.max_new_tokens), (4000, 200));
         let wanted = ModelCapabilities { chat: true, tools: true, vision: false };
-        assert_eq!(extension.capabilities, wanted);
+        assert_eq!((extension.capabilities, extension.images), (wanted, None));
+        let seeing = ModelObject::of(&model(true), 7).paceline;
+        assert!(seeing.capabilities.vision);
+        let images = serde_json::to_value(seeing.images).expect("JSON");
+        let expected = serde_json::json!({
+            "max_images": 8, "max_pixels": 9_000, "read_pixels": 4_096, "max_tokens": 4,
+        });
+        assert_eq!(images, expected);
     }
 
     #[test]
