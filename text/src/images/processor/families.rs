@@ -20,15 +20,6 @@ pub(super) struct Colours {
     pub(super) deviation: [f64; 3],
 }
 
-/// Whether checkpoints of a family have a tower.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tower {
-    /// All have one.
-    Always,
-    /// Some are text models: conversions leave the tower out.
-    IfThere,
-}
-
 /// Which sizes the images of a family get.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Resizing {
@@ -49,7 +40,6 @@ pub(super) enum Resizing {
 pub(super) struct Family {
     /// `model_type` of its config.json.
     model_types: &'static [&'static str],
-    pub(super) tower: Tower,
     /// Pixels of a patch's side.
     pub(super) patch: u32,
     /// Patches of a side that become one token.
@@ -65,7 +55,6 @@ pub(super) struct Family {
 const fn qwen(model_types: &'static [&'static str], bounds: (u64, u64)) -> Family {
     Family {
         model_types,
-        tower: Tower::IfThere,
         patch: 16,
         merge: 2,
         resizing: Resizing::Within {
@@ -79,9 +68,8 @@ const fn qwen(model_types: &'static [&'static str], bounds: (u64, u64)) -> Famil
     }
 }
 
-const FAMILIES: [Family; 7] = [
-    Family { tower: Tower::Always, ..qwen(&["qwen3_vl", "qwen3_vl_moe"], (65_536, 16_777_216)) },
-    qwen(&["qwen3_5", "qwen3_5_moe"], (65_536, 16_777_216)),
+const FAMILIES: [Family; 6] = [
+    qwen(&["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"], (65_536, 16_777_216)),
     Family {
         patch: 14,
         colours: Some(CLIP),

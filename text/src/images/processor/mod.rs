@@ -5,7 +5,7 @@ mod families;
 
 use serde_json::{Map, Value};
 
-use families::{CENTRED, Colours, Family, Resizing, Tower};
+use families::{CENTRED, Colours, Family, Resizing};
 
 use super::resize::{Budget, SizeRule, Sizes, TRAINED};
 use super::{BadImage, Detail, PatchGrid, Size};
@@ -145,7 +145,7 @@ fn served_family(settings: &VisionSettings) -> Result<Option<&'static Family>, L
         );
         return Ok(None);
     };
-    if family.tower == Tower::Always || settings.has_tower()? {
+    if settings.has_tower()? {
         return Ok(Some(family));
     }
     tracing::warn!(
