@@ -88,6 +88,22 @@ pub fn norm_turn<'a>(
     });
 }
 
+/// Heads of `dim` into `out`, rows of `heads` of them, each normed by `weight` (one for all heads, or
+/// one for each). `x(row)` begins with the heads.
+///
+/// # Panics
+/// A row or the weight is shorter.
+pub fn norm_heads<'a>(
+    x: impl Fn(usize) -> &'a [f32] + Sync,
+    weight: &[f32],
+    eps: f32,
+    heads: Heads,
+    out: &mut [f32],
+) {
+    // Of no numbers that turn.
+    norm_turn(x, |head| head, weight, eps, heads, |_| Rotation { cos: &[], sin: &[] }, out);
+}
+
 /// x / (1 + e^−gate), number by number, into `out`, rows of `heads` heads of `dim`. Head h of
 /// `gates(row)` is its head number `place(h)`.
 ///
@@ -527,7 +543,7 @@ mod tests {
             sin: &angles[at * 128 + 64..][..64],
         };
         let all = |first: usize, count: usize| {
-            let mut out = vec![vec![0.0; count * width]; 6];
+            let mut out = vec![vec![0.0; count * width]; 7];
             gated(|at| row(first + at), Activation::Silu, width, &mut out[0]);
             norm(|at| row(first + at), &weight, 1e-6, &mut out[1]);
             norm_turn(
@@ -551,6 +567,7 @@ mod tests {
             );
             let heads = Heads { count: 12, dim: 64 };
             super::turn(|at| row(first + at), heads, |at| turn(first + at), &mut out[5]);
+            norm_heads(|at| row(first + at), &weight, 1e-6, heads, &mut out[6]);
             out
         };
         crate::set_threads(3);

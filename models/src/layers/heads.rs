@@ -55,7 +55,6 @@ pub(crate) enum TurnedHeads {
 
 impl TurnedHeads {
     /// How many.
-    #[cfg(target_os = "linux")]
     pub(crate) fn count(&self) -> i32 {
         match self {
             Self::First(count) => *count,

@@ -37,6 +37,11 @@ pub(crate) fn norm_turn(
 }
 
 /// MLX does it.
+pub(crate) fn norm_heads(_: &Array, _: &Array, _: f32) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
 pub(crate) fn turn(_: &Array, _: i32, _: &RopeTables) -> Result<Option<Array>> {
     Ok(None)
 }

@@ -195,10 +195,29 @@ impl HeadNorm {
         if let Some(turned) = host::norm_turn(x, &self.heads, &self.weight, self.eps, rope)? {
             return Ok(turned);
         }
-        let x = self.heads.of(x)?;
-        rope.apply(&match self.weight.ndim() {
-            1 => weighted(&x, &self.weight, self.eps)?,
-            _ => fast::rms_norm(&x, None, self.eps)?.multiply(&self.weight)?.as_dtype(x.dtype())?,
-        })
+        rope.apply(&self.normed(&self.heads.of(x)?)?)
+    }
+
+    /// Number of heads.
+    pub(crate) fn count(&self) -> i32 {
+        self.heads.count()
+    }
+
+    /// The heads of `x` `[rows, heads, dim]`, which are turned already, each normed → the same shape.
+    pub(crate) fn of_turned(&self, x: &Array) -> Result<Array> {
+        match host::norm_heads(x, &self.weight, self.eps)? {
+            Some(normed) => Ok(normed),
+            None => self.normed(x),
+        }
+    }
+
+    /// By MLX. `x` `[rows, heads, dim]` → the same shape.
+    fn normed(&self, x: &Array) -> Result<Array> {
+        match self.weight.ndim() {
+            1 => weighted(x, &self.weight, self.eps),
+            _ => Ok(fast::rms_norm(x, None, self.eps)?
+                .multiply(&self.weight)?
+                .as_dtype(x.dtype())?),
+        }
     }
 }

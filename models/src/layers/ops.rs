@@ -32,6 +32,8 @@ pub(crate) struct AttentionHeads {
 pub(crate) enum HeadTurn {
     /// Normed before they are turned.
     Normed(HeadNorm),
+    /// Normed after they are turned: the first heads, as many as the norm has.
+    ThenNormed(HeadNorm),
     /// This many heads, from the first on.
     Plain(i32),
 }
@@ -41,6 +43,7 @@ impl HeadTurn {
     pub(crate) fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
         match self {
             Self::Normed(norm) => norm.forward(x, rope),
+            Self::ThenNormed(norm) => norm.of_turned(&rope.apply_to(x, norm.count())?),
             Self::Plain(heads) => rope.apply_to(x, *heads),
         }
     }

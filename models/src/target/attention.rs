@@ -13,6 +13,16 @@ use crate::layers::{
 use crate::load::{LoadError, Weights};
 use crate::segment::QuerySegments;
 
+/// Norms of the heads of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadNorms {
+    None,
+    /// q_norm and k_norm, before the heads are turned.
+    BeforeTurn,
+    /// query_layernorm and key_layernorm, after the heads are turned. Not together with gates.
+    AfterTurn,
+}
+
 /// Features of a family's attention beside the four projections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionSpec {
@@ -20,10 +30,10 @@ pub(super) struct AttentionSpec {
     pub(super) qkv_bias: bool,
     /// A bias of o_proj.
     pub(super) output_bias: bool,
-    /// q_norm and k_norm: queries and keys are normed per head before they are turned.
-    pub(super) head_norms: bool,
+    pub(super) head_norms: HeadNorms,
     /// q_proj gives each head a query and then a gate. What the head attended to is multiplied by
-    /// the gate's sigmoid. Only together with `head_norms`.
+    /// the gate's sigmoid. Only together with
+    /// norms before the turn.
     pub(super) gated: bool,
 }
 
@@ -31,7 +41,7 @@ pub(super) struct Attention {
     /// Heads of D: queries (each with its gate behind it), keys, values.
     qkv_proj: Linear,
     o_proj: Linear,
-    /// q_norm for the query heads, k_norm for the key heads.
+    /// With a norm for the query heads and one for the key heads.
     turn: HeadTurn,
     heads: AttentionHeads,
     gated: bool,
@@ -51,21 +61,26 @@ impl Attention {
         let (wide, narrow) = (n_heads * head_dim, n_kv_heads * head_dim);
         let q_rows = if spec.gated { 2 * wide } else { wide };
         let qkv = [(q.as_str(), q_rows), (&k, narrow), (&v, narrow)];
-        let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|part| format!("{name}.{part}"));
-        let normed = [(q_norm.as_str(), n_heads), (&k_norm, n_kv_heads)];
         // The projections first: their shapes tell whether the checkpoint has this number of heads.
         let qkv_proj = Linear::load_joined(weights, &qkv, hidden_size, spec.qkv_bias)?;
         let o_proj = Linear::load(weights, &o, hidden_size, wide, spec.output_bias)?;
+        let mut norm = |parts: [&str; 2]| {
+            let [q_norm, k_norm] = parts.map(|part| format!("{name}.{part}"));
+            let normed = [(q_norm.as_str(), n_heads), (&k_norm, n_kv_heads)];
+            HeadNorm::load_stored(weights, &normed, head_dim, sizes.rms_norm_eps, norms)
+        };
         let turn = match spec.head_norms {
-            true => {
-                let eps = sizes.rms_norm_eps;
-                let norm = HeadNorm::load_stored(weights, &normed, head_dim, eps, norms)?;
+            HeadNorms::None => HeadTurn::Plain(n_heads + n_kv_heads),
+            HeadNorms::BeforeTurn => {
+                let norm = norm(["q_norm", "k_norm"])?;
                 HeadTurn::Normed(match spec.gated {
                     true => norm.of_heads(beside_gates(sizes)),
                     false => norm,
                 })
             }
-            false => HeadTurn::Plain(n_heads + n_kv_heads),
+            HeadNorms::AfterTurn => {
+                HeadTurn::ThenNormed(norm(["query_layernorm", "key_layernorm"])?)
+            }
         };
         let first_value = n_kv_heads + if spec.gated { 2 * n_heads } else { n_heads };
         let heads = AttentionHeads {

@@ -2,7 +2,7 @@
 //! (arXiv 2310.06825), whose rows may attend to a window. The shared decoder, with biases only
 //! where the config has them.
 
-use super::attention::AttentionSpec;
+use super::attention::{AttentionSpec, HeadNorms};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use crate::kv::GrowingKv;
@@ -61,7 +61,7 @@ fn load_as(
         attention: AttentionSpec {
             qkv_bias: bias,
             output_bias: bias,
-            head_norms: false,
+            head_norms: HeadNorms::None,
             gated: false,
         },
         recurrent: &[],

@@ -5,7 +5,7 @@
 
 use paceline_blas::{MOST_TAPS, RecurrentSizes};
 
-use super::attention::AttentionSpec;
+use super::attention::{AttentionSpec, HeadNorms};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::stored_norms::stored_norms;
@@ -131,7 +131,12 @@ pub(super) fn feed_forward(
 /// A key has another type.
 pub(super) fn attention(config: &ConfigJson) -> Result<AttentionSpec, LoadError> {
     let bias = config.optional("attention_bias")?.unwrap_or(false);
-    Ok(AttentionSpec { qkv_bias: bias, output_bias: bias, head_norms: true, gated: true })
+    Ok(AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        head_norms: HeadNorms::BeforeTurn,
+        gated: true,
+    })
 }
 
 /// How its heads turn.

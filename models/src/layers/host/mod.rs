@@ -81,6 +81,22 @@ pub(crate) fn norm_turn(
     .map(Some)
 }
 
+/// All heads of `x` `[rows, heads, dim]`, each normed by `weight` (`[dim]`, or `[heads, dim]`) → the
+/// same shape.
+///
+/// # Errors
+/// Memory is out.
+pub(crate) fn norm_heads(x: &Array, weight: &Array, eps: f32) -> Result<Option<Array>> {
+    if !computes(&[x, weight]) {
+        return Ok(None);
+    }
+    let sizes = rows::Heads { count: x.dim(1) as usize, dim: x.dim(2) as usize };
+    node(&[x, weight], x.shape(), Output::Fresh, move |inputs, out| {
+        rows::norm_heads(|row| inputs[0].row(row), &whole(&inputs[1]), eps, sizes, out);
+    })
+    .map(Some)
+}
+
 /// The first `heads` heads of `x` `[rows, at least that many, dim]`, each turned by its row's
 /// position → `[rows, heads, dim]`.
 ///

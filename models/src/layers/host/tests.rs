@@ -170,6 +170,17 @@ fn chosen_heads_are_normed_and_partly_turned_as_mlx_would() {
 }
 
 #[test]
+fn heads_are_normed_by_a_weight_each_as_mlx_would() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    for (rows, heads, dim) in [(1, 1, 2), (5, 6, 12), (70, 3, 72)] {
+        let (x, weight) = (wave(&[rows, heads, dim], 0.23), wave(&[heads, dim], 0.11));
+        let normed = fast::rms_norm(&x, None, 1e-5).and_then(|x| x.multiply(&weight));
+        let found = host::norm_heads(&x, &weight, 1e-5).expect("made").expect("on the CPU");
+        same(&found, &normed.expect("lazy"), &format!("{rows} rows, {heads} heads of {dim}"));
+    }
+}
+
+#[test]
 fn gates_of_heads_equal_mlx() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
     let (heads, dim) = (3, 20);

@@ -58,6 +58,11 @@ enum Function {
         dim: usize,
         rope: usize,
     },
+    /// All heads of `dim` numbers, with a weight for each head or one for all.
+    NormTurned {
+        norm: Norm,
+        dim: usize,
+    },
     /// Heads from the first one on, as long as the norm's weight.
     NormHeads {
         norm: Norm,

@@ -273,6 +273,12 @@ impl LayerOps for Recorder {
                 let norm = Norm { weight: Floats::new(&by.weight)?, eps: by.eps };
                 (by.heads.clone(), Some(norm))
             }
+            HeadTurn::ThenNormed(by) => {
+                let turned = self.turn(&HeadTurn::Plain(by.count()), rope, x, dim)?;
+                let norm = Norm { weight: Floats::new(&by.weight)?, eps: by.eps };
+                let (width, dim) = (self.width(turned), dim as usize);
+                return Ok(self.step(Function::NormTurned { norm, dim }, &[turned], width));
+            }
             HeadTurn::Plain(heads) => (TurnedHeads::First(*heads), None),
         };
         let dim = dim as usize;

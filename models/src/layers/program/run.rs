@@ -257,6 +257,10 @@ fn compute(
             let turns = Turns { rotation: pass.rotations[*rope], rows: pass.rows };
             turn(&inputs.rows(0), heads, norm.as_ref(), *dim, turns, out);
         }
+        Function::NormTurned { norm, dim } => {
+            let (x, heads) = (inputs.rows(0), Heads { count: width / dim, dim: *dim });
+            rows::norm_heads(|at| row(&x, at), norm.weight.numbers(), norm.eps, heads, out);
+        }
         Function::NormHeads { norm, first } => {
             let (x, weight) = (inputs.rows(0), norm.weight.numbers());
             let (dim, heads) = (weight.len(), width / weight.len());
