@@ -72,7 +72,7 @@ impl Batch {
         }
         let axes = match &self.positions {
             Positions::One(row) => vec![row],
-            Positions::Three(axes) => axes.iter().collect(),
+            Positions::Axes(axes) => axes.iter().collect(),
         };
         if axes.iter().any(|axis| axis.len() != self.ids.len()) {
             return bad("expected one position for each id".into());

@@ -31,23 +31,20 @@ pub struct Image {
     pub key: ImageKey,
     /// Place of its first row in the ids.
     pub first: usize,
-    /// Rows of the prompt from top to bottom.
+    /// Rows of the prompt.
+    pub rows: usize,
+    /// Merged patches from top to bottom.
     pub grid_rows: usize,
-    /// Rows of the prompt from left to right.
+    /// Merged patches from left to right.
     pub grid_columns: usize,
     /// Patches that the tower computes.
     pub patches: u32,
 }
 
 impl Image {
-    /// Rows of the prompt.
-    pub fn rows(&self) -> usize {
-        self.grid_rows * self.grid_columns
-    }
-
     /// Place after its last row.
     pub fn end(&self) -> usize {
-        self.first + self.rows()
+        self.first + self.rows
     }
 
     /// Whether a sequence that ends before `place` has a part of the image.
@@ -83,6 +80,7 @@ mod tests {
         let image = |first, grid_rows, grid_columns| Image {
             key: ImageKey([0; 32]),
             first,
+            rows: grid_rows * grid_columns,
             grid_rows,
             grid_columns,
             patches: 1,

@@ -5,6 +5,6 @@
 pub enum Positions {
     /// One number a row.
     One(Vec<i32>),
-    /// Time, height and width of each row (multi-axis rotary embedding).
-    Three([Vec<i32>; 3]),
+    /// For each axis of the model, one number a row (multi-axis rotary embedding).
+    Axes(Vec<Vec<i32>>),
 }

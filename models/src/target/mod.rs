@@ -113,7 +113,7 @@ pub trait Target {
     }
 
     /// Vision tower of the target, if it has one. Its [`crate::vision::VisionInfo`] tells whether
-    /// rows have positions on three axes.
+    /// rows have positions on several axes.
     fn vision(&self) -> Option<&dyn Vision> {
         None
     }

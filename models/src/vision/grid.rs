@@ -163,6 +163,7 @@ fn neighbours(at: i32, size: i32, side: i32) -> [(i32, f32); 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vision::ImageForm;
 
     #[test]
     fn patches_of_one_row_of_the_prompt_are_neighbours() {
@@ -182,7 +183,7 @@ mod tests {
             merge: 1,
             image_token: 0,
             blocks: 1,
-            has_axes: true,
+            form: ImageForm::Grid,
             whole: false,
             most_rows: None,
         };

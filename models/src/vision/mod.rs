@@ -10,7 +10,7 @@ mod qwen;
 mod windows;
 
 pub(crate) use gemma::{GemmaText, GemmaTower, UnifiedTower};
-pub use positions::{ImagePlacement, positions};
+pub use positions::{ImageForm, ImagePlacement, positions};
 pub(crate) use qwen::{Deepstack, Generation, QwenTower, TextModelSizes};
 
 use mlx_rs::Array;
@@ -33,9 +33,8 @@ pub struct VisionInfo {
     /// Whether an image's rows attend to one another both ways, so that all of them must be in one
     /// forward. Otherwise they attend to earlier rows, as text does, and a chunk may end anywhere.
     pub whole: bool,
-    /// Whether rows of an image have positions on three axes ([`positions`]). Otherwise the
-    /// position of each row is its index in the sequence.
-    pub has_axes: bool,
+    /// Rows of an image in a prompt, and their positions.
+    pub form: ImageForm,
     /// Most rows of an image, if the model has a bound.
     pub most_rows: Option<u32>,
 }
@@ -70,7 +69,7 @@ impl ImagePixels<'_> {
                 info.merge
             ));
         }
-        let of_prompt = u64::from(rows / info.merge) * u64::from(columns / info.merge);
+        let of_prompt = info.form.rows(rows / info.merge, columns / info.merge);
         if let Some(most) = info.most_rows.filter(|most| of_prompt > u64::from(*most)) {
             return bad(format!(
                 "expected an image of at most {most} rows of the prompt, found {of_prompt}"

@@ -6,9 +6,7 @@ use mlx_rs::Array;
 use mlx_rs::ops::quantize;
 use paceline_models::sample::{RowRule, choose};
 use paceline_models::testing::bounds::assert_same;
-use paceline_models::{
-    LoadOptions, Positions, SequenceId, Target, Wants, load_target, plan_target,
-};
+use paceline_models::{LoadOptions, SequenceId, Target, Wants, load_target, plan_target};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
@@ -56,11 +54,7 @@ fn all_logits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<V
             return all;
         }
         next.sort_by_key(|(at, _)| scene.kv.order(SequenceId(*at as u64)));
-        let mut batch = scene.batch(&next);
-        if let (None, Positions::Three([time, ..])) = (model.vision(), &batch.positions) {
-            // A text model has one axis.
-            batch.positions = Positions::One(time.clone());
-        }
+        let batch = scene.batch(&next);
         let (mut row, mut rows, mut choosing) = (0, vec![], vec![]);
         for ((at, length), segment) in next.iter().zip(&batch.segments) {
             row += length;

@@ -43,11 +43,9 @@ fn check_features(name: &str) {
     for shot in &golden.images {
         let found = shot.features(tower, 1);
         let what = format!("{name}, image {}", shot.name);
-        assert_eq!(
-            found.rows() as u32,
-            shot.rows * shot.columns / tower.info().merge.pow(2),
-            "{what}"
-        );
+        let info = tower.info();
+        let rows = info.form.rows(shot.rows / info.merge, shot.columns / info.merge);
+        assert_eq!(found.rows() as u64, rows, "{what}");
         let dtype = found.embeddings.dtype();
         let close = |what: &str, expected: &[f32], found: &Array| {
             assert_close(what, dtype, expected, &floats(found), 1e-4)
@@ -80,7 +78,7 @@ fn check_prompts(name: &str) {
         let batch = scene.batch(&[(0, rows)]);
         assert_eq!(
             batch.positions,
-            paceline_models::Positions::Three(case.positions.clone()),
+            paceline_models::Positions::Axes(case.positions.clone()),
             "{what}"
         );
         let features =

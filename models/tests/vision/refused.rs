@@ -77,11 +77,16 @@ fn contradictory_batches_are_refused() {
     let pending = Some(PendingIds { rows: vec![7], ids: Array::from_slice(&[1u32], &[1]) });
     check(&Batch { pending, ..good.clone() }, "the id of row 7 is pending");
 
-    let mut axes: [Vec<i32>; 3] = golden.cases[0].positions.clone();
+    let mut axes = golden.cases[0].positions.clone();
     axes[1].pop();
     check(
-        &Batch { positions: Positions::Three(axes), ..good.clone() },
+        &Batch { positions: Positions::Axes(axes.clone()), ..good.clone() },
         "expected one position for each id",
+    );
+    axes.truncate(1);
+    check(
+        &Batch { positions: Positions::Axes(axes), ..good.clone() },
+        "expected positions on at least 3 axes, found 1",
     );
     // And a batch as it should be goes on, so the refusals above were of what was changed.
     model.forward(&good, &mut scene.kv, &Wants::default()).expect("fits");

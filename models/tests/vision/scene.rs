@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use paceline_models::sample::{RowRule, choose};
 use paceline_models::testing::bounds::{allowed, follow, is_half};
 pub use paceline_models::testing::bounds::{floats, worst};
-use paceline_models::vision::{Features, ImagePixels, ImagePlacement, Vision, positions};
+use paceline_models::vision::{
+    Features, ImageForm, ImagePixels, ImagePlacement, Vision, positions,
+};
 use paceline_models::{
     Array, Batch, DeviceChoice, Dtype, Forward, HiddenStates, KvStore, Override, Positions,
     Segment, SequenceId, Target, Wants, device, load_target,
@@ -36,7 +38,7 @@ pub struct Case {
     pub prompt: Vec<u32>,
     pub images: Vec<String>,
     #[serde(default)]
-    pub positions: [Vec<i32>; 3],
+    pub positions: Vec<Vec<i32>>,
     pub logits: Vec<f32>,
     #[serde(default)]
     pub tap_rows: Vec<i32>,
@@ -51,7 +53,10 @@ pub const BIAS: [f32; 3] = [-1.0; 3];
 
 /// The bytes' numbers for a tower: Gemma's reference divides by 255 and subtracts nothing.
 fn numbers_of(tower: &dyn Vision) -> ([f32; 3], [f32; 3]) {
-    if tower.info().has_axes { (SCALE, BIAS) } else { ([1.0 / 255.0; 3], [0.0; 3]) }
+    match tower.info().form {
+        ImageForm::Grid | ImageForm::Lines => (SCALE, BIAS),
+        ImageForm::Indexed => ([1.0 / 255.0; 3], [0.0; 3]),
+    }
 }
 
 impl Shot {
@@ -132,7 +137,8 @@ impl Sequence {
                 .expect("a place for every image");
             let (rows, columns) =
                 ((shot.rows / info.merge) as i32, (shot.columns / info.merge) as i32);
-            let image = ImagePlacement { first: (at + skipped) as i32, rows, columns };
+            let (first, form) = ((at + skipped) as i32, info.form);
+            let image = ImagePlacement { first, rows, columns, form };
             at = image.end() as usize;
             placed.push(image);
         }
@@ -161,10 +167,9 @@ impl Sequence {
         start: i32,
         length: i32,
         first_row: i32,
-        axes: &mut [Vec<i32>; 3],
-        has_axes: bool,
+        axes: &mut [Vec<i32>],
     ) -> Vec<Override> {
-        positions(if has_axes { &self.placed } else { &[] }, start, length, axes);
+        positions(&self.placed, start, length, axes);
         let mut overrides = vec![];
         for (image, features) in self.placed.iter().zip(&self.features) {
             let (from, to) = (image.first.max(start), image.end().min(start + length));
@@ -213,27 +218,26 @@ impl<'a> Scene<'a> {
 
     /// A batch of the next rows of these sequences (place, rows).
     pub fn batch(&self, next: &[(usize, i32)]) -> Batch {
-        let (mut ids, mut segments, mut overrides, mut axes) =
-            (vec![], vec![], vec![], <[Vec<i32>; 3]>::default());
+        let (mut ids, mut segments, mut overrides) = (vec![], vec![], vec![]);
+        let mut axes = vec![vec![]; self.form().axes()];
         for (at, length) in next {
             let (sequence, id) = (&self.sequences[*at], SequenceId(*at as u64));
             let start = self.kv.length(id).expect("open");
             let first_row = ids.len() as i32;
-            let mut parts = sequence.rows(start, *length, first_row, &mut axes, self.has_axes());
+            let mut parts = sequence.rows(start, *length, first_row, &mut axes);
             ids.extend_from_slice(&sequence.ids[start as usize..(start + length) as usize]);
             segments.push(Segment { sequence: id, start, length: *length, drafted: 0 });
             overrides.append(&mut parts);
         }
-        let positions = match (self.has_axes(), axes) {
-            (true, axes) => Positions::Three(axes),
-            (false, [index, ..]) => Positions::One(index),
+        let positions = match axes.len() {
+            1 => Positions::One(axes.remove(0)),
+            _ => Positions::Axes(axes),
         };
         Batch { ids, pending: None, overrides, segments, positions }
     }
 
-    /// Whether rows of images have positions on three axes.
-    fn has_axes(&self) -> bool {
-        self.model.vision().is_none_or(|vision| vision.info().has_axes)
+    fn form(&self) -> ImageForm {
+        self.model.vision().map_or(ImageForm::Indexed, |vision| vision.info().form)
     }
 
     /// The next rows of a sequence, `chunk` at most, but no part of an image that must be whole.

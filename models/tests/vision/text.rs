@@ -44,8 +44,7 @@ fn go_on(model: &dyn Target, prompt: &[u32], three: bool) -> Vec<Vec<u32>> {
         };
         let mut batch = Batch::text(ids[start..start + length].to_vec(), vec![segment]);
         if let (true, Positions::One(positions)) = (three, &batch.positions) {
-            batch.positions =
-                Positions::Three([positions.clone(), positions.clone(), positions.clone()]);
+            batch.positions = Positions::Axes(vec![positions.clone(); 3]);
         }
         let wants = Wants { logit_rows: vec![length as i32 - 1], ..Wants::default() };
         let logits =

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use paceline_models::sample::Logprobs;
+use paceline_models::vision::ImageForm;
 use paceline_models::{ModelError, SequenceId};
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{TokenBatch, WorkerPhase};
@@ -37,8 +38,8 @@ impl Engine {
         let span = trace::step_span(&parts, &self.running);
         let started_ns = monotonic_ns();
         let Self { model, kv, scheduler, drafting, running, features, .. } = self;
-        let has_axes = model.vision().is_some_and(|vision| vision.info().has_axes);
-        let inputs = StepInputs { scheduler, running, features, has_axes, parts: &parts };
+        let form = model.vision().map_or(ImageForm::Indexed, |vision| vision.info().form);
+        let inputs = StepInputs { scheduler, running, features, form, parts: &parts };
         match span.in_scope(|| pass::run(model.as_ref(), kv, drafting, inputs)) {
             Ok(outcome) => {
                 let ended_ns = monotonic_ns();

@@ -8,6 +8,7 @@ mod rows;
 use std::collections::HashMap;
 
 use paceline_models::sample::{DraftedIds, Logprobs, TokenSelection, VerifiedBlock};
+use paceline_models::vision::ImageForm;
 use paceline_models::{
     Array, Forward, HiddenStates, IdCell, KvStore, ModelError, PreparedStep, SequenceId, Target,
     prepare_next, take_prepared,
@@ -26,8 +27,8 @@ pub(crate) struct StepInputs<'a> {
     pub(crate) scheduler: &'a Scheduler,
     pub(crate) running: &'a HashMap<SequenceKey, RunningRequest>,
     pub(crate) features: &'a ImageFeatures,
-    /// Whether rows of images have positions on three axes.
-    pub(crate) has_axes: bool,
+    /// Rows of images in prompts, and their positions.
+    pub(crate) form: ImageForm,
     pub(crate) parts: &'a [StepPart],
 }
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use paceline_models::sample::{Block, Constraint, DraftedIds, RowRule};
-use paceline_models::vision::{ImagePlacement, positions};
+use paceline_models::vision::{ImageForm, ImagePlacement, positions};
 use paceline_models::{
     Batch, FeatureLayers, ModelError, Override, PendingIds, Positions, Segment, SequenceId, Wants,
 };
@@ -47,7 +47,7 @@ impl<'a> StepRows<'a> {
             all.ids.extend_from_slice(&sequence.ids[known]);
             all.ids.resize(first_row as usize + part.rows, 0);
             let rows = first_row..all.ids.len() as i32;
-            all.positions.add(images_on_axes(inputs, sequence), part);
+            all.positions.add(inputs.form, &sequence.images, part);
             all.add_segment(inputs, sequence, part, first_row)?;
             if inputs.scheduler.keeps_hidden_states(part.key) && !feature_layers.is_empty() {
                 hidden_rows.extend(rows.clone());
@@ -76,7 +76,7 @@ impl<'a> StepRows<'a> {
         for (image, inside) in images_in(&sequence.images, part) {
             let first = (image.first + inside.start - part.start) as i32;
             self.overrides.push(inputs.features.rows(&image.key, inside, first_row + first)?);
-            self.positions.differ |= inputs.has_axes;
+            self.positions.differ |= inputs.form != ImageForm::Indexed;
         }
         self.segments.push(Segment {
             sequence: SequenceId(part.key.0),
@@ -105,8 +105,8 @@ impl<'a> StepRows<'a> {
         for ((part, segment), block) in parts.iter().zip(&self.segments).zip(&self.blocks) {
             let sequence = scheduler.get(part.key).filter(|sequence| sequence.left() > 1)?;
             next.segments.push(Segment { start: segment.start + 1, ..*segment });
-            let images = images_on_axes(inputs, sequence);
-            next.positions.add(images, &StepPart { start: part.start + 1, ..*part });
+            let part = StepPart { start: part.start + 1, ..*part };
+            next.positions.add(inputs.form, &sequence.images, &part);
             let rule = RowRule { position: block.rule.position + 1, ..block.rule };
             next.blocks.push(Block { rule, ..*block });
         }
@@ -171,34 +171,34 @@ fn images_in<'a>(
     images.iter().filter_map(inside)
 }
 
-/// Images of a sequence that change the positions of rows.
-fn images_on_axes<'a>(inputs: StepInputs<'_>, sequence: &'a Sequence) -> &'a [Image] {
-    if inputs.has_axes { &sequence.images } else { &[] }
-}
-
 /// Positions of a step's rows.
 #[derive(Debug, Default)]
 struct RowPositions {
-    /// Time, height, width.
-    axes: [Vec<i32>; 3],
+    /// As many as the form of the model's images has.
+    axes: Vec<Vec<i32>>,
     /// Whether they differ by axis: only rows of images have such positions.
     differ: bool,
 }
 
 impl RowPositions {
     /// Adds a part's rows, of a sequence with these images.
-    fn add(&mut self, images: &[Image], part: &StepPart) {
+    fn add(&mut self, form: ImageForm, images: &[Image], part: &StepPart) {
         let placed = |image: &Image| ImagePlacement {
             first: image.first as i32,
             rows: image.grid_rows as i32,
             columns: image.grid_columns as i32,
+            form,
         };
         let placed: Vec<ImagePlacement> = images.iter().map(placed).collect();
+        self.axes.resize(form.axes(), vec![]);
         positions(&placed, part.start as i32, part.rows as i32, &mut self.axes);
     }
 
     fn of_batch(&self) -> Positions {
-        let [time, height, width] = self.axes.clone();
-        if self.differ { Positions::Three([time, height, width]) } else { Positions::One(time) }
+        if self.differ {
+            return Positions::Axes(self.axes.clone());
+        }
+        // In rows of text all axes are equal.
+        Positions::One(self.axes.first().cloned().unwrap_or_default())
     }
 }

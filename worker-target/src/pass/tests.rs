@@ -80,7 +80,7 @@ impl Run {
             scheduler: &self.scheduler,
             running: &self.running,
             features: &ImageFeatures::default(),
-            has_axes: false,
+            form: ImageForm::Indexed,
             parts: &parts,
         };
         let outcome = super::run(&self.model, &mut self.kv, &mut self.drafting, inputs);
@@ -111,7 +111,7 @@ impl Run {
             scheduler: &self.scheduler,
             running: &self.running,
             features: &ImageFeatures::default(),
-            has_axes: false,
+            form: ImageForm::Indexed,
             parts: &parts,
         };
         StepRows::of(inputs, feature_layers).expect("rows of running sequences").wants

@@ -80,7 +80,7 @@ fn check_place(
     if image.end() > prompt.len() {
         return invalid(format!(
             "expected {} rows in a prompt of {} ids, found them from {} on",
-            image.rows(),
+            image.rows,
             prompt.len(),
             image.first
         ));
@@ -142,11 +142,13 @@ fn checked_image(
         three_finite(numbers).ok_or_else(|| invalid(name, what()))
     };
     let (scale, bias) = (three("scale", scale)?, three("bias", bias)?);
+    let (grid_rows, grid_columns) = (rows / vision.merge, columns / vision.merge);
     let image = Image {
         key: ImageKey::new(scope, &digest),
         first: *start as usize,
-        grid_rows: (rows / vision.merge) as usize,
-        grid_columns: (columns / vision.merge) as usize,
+        rows: vision.form.rows(grid_rows, grid_columns) as usize,
+        grid_rows: grid_rows as usize,
+        grid_columns: grid_columns as usize,
         patches,
     };
     let announced = AnnouncedImage {
@@ -183,8 +185,8 @@ fn patches(grid: PatchGrid, bytes: u64, vision: &VisionInfo) -> Result<u32, Size
         what: format!("expected sizes a prompt has room for, found {rows} x {columns} patches"),
     };
     let patches = rows.checked_mul(columns).ok_or_else(too_large)?;
-    let of_prompt = patches / vision.merge.pow(2);
-    if let Some(most) = vision.most_rows.filter(|most| of_prompt > *most) {
+    let of_prompt = vision.form.rows(rows / vision.merge, columns / vision.merge);
+    if let Some(most) = vision.most_rows.filter(|most| of_prompt > u64::from(*most)) {
         let what = format!("expected at most {most} rows of the prompt, found {of_prompt}");
         return Err(SizeFault { field: "rows", what });
     }
@@ -215,6 +217,7 @@ fn three_finite(numbers: &[f32]) -> Option<[f32; 3]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_models::vision::ImageForm;
     use paceline_proto::internal::v1::Image;
     use tonic_types::StatusExt as _;
 
@@ -226,7 +229,7 @@ mod tests {
             merge: 2,
             image_token: TOKEN,
             blocks: 2,
-            has_axes: true,
+            form: ImageForm::Grid,
             whole: false,
             most_rows: None,
         }

@@ -22,7 +22,7 @@ pub(crate) struct Rope {
     frequencies: Vec<f32>,
     /// Factor on cos and sin (YaRN's temperature), else 1.
     magnitude: f32,
-    /// By which of three positions each frequency turns `[R/2]`; `None`: there is one.
+    /// By which of a row's positions each frequency turns `[R/2]`; `None`: there is one.
     axes: Option<Vec<usize>>,
 }
 
@@ -362,11 +362,18 @@ impl Rope {
                 let turn = |row: usize, i| self.turn(positions[row], i);
                 Ok(RotationNumbers::new(positions.len(), half, turn))
             }
-            (Positions::Three(positions), Some(axes)) => {
+            (Positions::Axes(positions), Some(axes)) => {
+                if let Some(axis) = axes.iter().find(|axis| **axis >= positions.len()) {
+                    return Err(ModelError::Batch(format!(
+                        "expected positions on at least {} axes, found {}",
+                        axis + 1,
+                        positions.len()
+                    )));
+                }
                 let turn = |row: usize, i: usize| self.turn(positions[axes[i]][row], i);
                 Ok(RotationNumbers::new(positions[0].len(), half, turn))
             }
-            (Positions::Three(_), None) => Err(ModelError::Batch(
+            (Positions::Axes(_), None) => Err(ModelError::Batch(
                 "expected one position a row: this model has no multi-axis positions".into(),
             )),
         }

@@ -10,7 +10,7 @@ use mlx_rs::ops::{concatenate, maximum, minimum};
 use mlx_rs::{Array, Dtype};
 
 use super::attention::{attend, in_parts};
-use super::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
+use super::{Features, ImageEncoding, ImageForm, ImagePixels, Vision, VisionInfo, grid};
 use crate::error::{ModelError, Result};
 use crate::layers::{Gelu, Linear, RmsNorm, RopeTables};
 use crate::load::{ConfigJson, LoadError, Weights};
@@ -264,7 +264,7 @@ impl GemmaTower {
                 merge: config.patches.pooled as u32,
                 image_token: text.image_token,
                 blocks: blocks.len(),
-                has_axes: false,
+                form: ImageForm::Indexed,
                 whole: text.both_ways,
                 most_rows: Some(text.most_rows),
             },

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::layers::{LayerNorm, Linear};
 use crate::load::{ConfigJson, LoadError, Weights};
 use crate::vision::attention::in_parts;
-use crate::vision::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
+use crate::vision::{Features, ImageEncoding, ImageForm, ImagePixels, Vision, VisionInfo, grid};
 
 /// Of every layer norm here: torch's usual one.
 const EPS: f32 = 1e-5;
@@ -53,7 +53,7 @@ impl UnifiedTower {
             image_token: text.image_token,
             // All of it is computed at once.
             blocks: 1,
-            has_axes: false,
+            form: ImageForm::Indexed,
             whole: text.both_ways,
             most_rows: Some(text.most_rows),
         };

@@ -13,7 +13,7 @@ use super::parts::{
     AttentionSpec, BlockSpec, MlpSpec, PatchEmbedding, PatchSizes, TowerBlock, TowerNorm,
 };
 use super::windows::{WindowRun, WindowedPatches};
-use super::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
+use super::{Features, ImageEncoding, ImageForm, ImagePixels, Vision, VisionInfo, grid};
 use crate::error::{ModelError, Result};
 use crate::layers::{Gelu, Linear};
 use crate::load::{ConfigJson, LoadError, Weights};
@@ -139,7 +139,7 @@ impl QwenTower {
                 merge: config.spatial_merge_size as u32,
                 image_token: text.image_token,
                 blocks: blocks.len(),
-                has_axes: true,
+                form: ImageForm::Grid,
                 whole: false,
                 most_rows: None,
             },

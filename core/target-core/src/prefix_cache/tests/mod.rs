@@ -300,6 +300,7 @@ fn keys_of_pages_with_images_depend_on_the_image() {
     let image = |name: u8, first, rows| Image {
         key: ImageKey([name; 32]),
         first,
+        rows,
         grid_rows: 1,
         grid_columns: rows,
         patches: rows as u32,

@@ -20,6 +20,7 @@ fn image(name: u8, first: usize, rows: usize) -> Image {
     Image {
         key: ImageKey([name; 32]),
         first,
+        rows,
         grid_rows: 1,
         grid_columns: rows,
         patches: rows as u32,
