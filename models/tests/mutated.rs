@@ -279,6 +279,8 @@ fn no_size_of_a_config_makes_loading_need_more_memory() {
         "qwen2-vl-tiny",
         "qwen2_5-vl-tiny",
         "qwen3-vl-moe-tiny",
+        "paddleocr_vl-tiny",
+        "hunyuan_vl-tiny",
         "dflash-full",
         "dflash2-tiny",
         "dspark-deepseek",

@@ -29,6 +29,8 @@ fn a_loaded_model_takes_what_was_planned() {
         (golden("gemma4-vl-tiny"), true),
         (golden("gemma4-vl-edge"), true),
         (golden("gemma4-unified-tiny"), true),
+        (golden("paddleocr_vl-tiny"), true),
+        (golden("hunyuan_vl-tiny"), true),
     ] {
         let options = LoadOptions { keep_quantized, ..LoadOptions::default() };
         let plan = plan_target(&dir, options).expect("a plan");

@@ -42,6 +42,13 @@ impl Layout {
         },
     ];
 
+    /// HunyuanOCR as published.
+    pub const HUNYUAN: Self = Self { text: "model", head: "lm_head", vision: "vit" };
+
+    /// PaddleOCR-VL as mlx-vlm's conversions have it.
+    pub const PADDLE_MLX: Self =
+        Self { text: Self::WITH_VISION[1].text, head: Self::WITH_VISION[1].head, vision: "visual" };
+
     /// Beginnings of the names of what makes rows of images, in these layouts: the tower of a Qwen or
     /// a GLM, HunyuanOCR's, a Gemma's, and what a Gemma without a tower has.
     pub const TOWERS: [&str; 7] = [

@@ -13,10 +13,12 @@ mod gated_delta;
 mod gemma;
 mod gemma4;
 mod graph;
+mod hunyuan_vl;
 mod image_rows;
 mod llama;
 #[cfg(target_os = "linux")]
 mod on_cpu;
+mod paddleocr_vl;
 mod prepared;
 mod qwen2;
 mod qwen2_vl;
@@ -215,8 +217,22 @@ const QWEN_HYBRID: Unserved = Unserved {
 const QWEN_HYBRID_VL: Unserved =
     Unserved { prefixes: &["mtp.", "model.mtp.", "language_model.mtp."], suffixes: FREQUENCIES };
 
+/// PaddleOCR-VL's tower, in either layout, and what joins it to the text model.
+const PADDLE: Unserved =
+    Unserved { prefixes: &["visual.", "mlp_AR."], suffixes: PADDLE_VL.suffixes };
+/// The tower is served here. What published files have of it beside is of no use: a head, and a
+/// second table of positions.
+const PADDLE_VL: Unserved = Unserved {
+    prefixes: &["visual.vision_model.head."],
+    suffixes: &[".rotary_emb.inv_freq", ".packing_position_embedding.weight"],
+};
+/// HunyuanOCR's tower, in either layout.
+const HUNYUAN: Unserved = Unserved { prefixes: &["vit.", "vision_tower."], suffixes: FREQUENCIES };
+/// As of [`HUNYUAN`], for a checkpoint whose tower is served.
+const FREQUENCIES_ONLY: Unserved = Unserved { prefixes: &[], suffixes: FREQUENCIES };
+
 /// All families that are served.
-const FAMILIES: [Family; 17] = [
+const FAMILIES: [Family; 19] = [
     Family::attending("llama", llama::load, LLAMA),
     Family {
         kv_heads: llama::mistral_kv_heads,
@@ -229,6 +245,15 @@ const FAMILIES: [Family; 17] = [
     Family::seeing("qwen3_vl_moe", qwen3_vl::load_moe),
     Family::seeing("qwen2_vl", qwen2_vl::load),
     Family::seeing("qwen2_5_vl", qwen2_vl::load_two_and_half),
+    Family {
+        towers: Towers::IfThere(PADDLE_VL),
+        ..Family::attending("paddleocr_vl", paddleocr_vl::load, PADDLE)
+    },
+    Family {
+        kv_heads: hunyuan_vl::kv_heads,
+        towers: Towers::IfThere(FREQUENCIES_ONLY),
+        ..Family::attending("hunyuan_vl", hunyuan_vl::load, HUNYUAN)
+    },
     Family::gemma("gemma4"),
     Family::gemma("gemma4_text"),
     Family::gemma("gemma4_unified"),

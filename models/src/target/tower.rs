@@ -3,7 +3,7 @@
 
 use super::sizes::Sizes;
 use crate::load::{ConfigJson, Layout, LoadError, TensorFiles, Weights};
-use crate::vision::{Generation, QwenTower, TextModelSizes, Vision};
+use crate::vision::{Generation, QwenTower, SiglipText, TextModelSizes, Vision};
 
 /// Whether a checkpoint has the sizes of a tower and tensors of one.
 ///
@@ -28,11 +28,28 @@ pub(super) fn load(
     generation: Generation,
 ) -> Result<Box<dyn Vision>, LoadError> {
     let image_token = image_token(config, text.vocab_size)?;
-    let sizes = config.part("vision_config")?.ok_or_else(|| {
-        config.wrong("vision_config", "expected the vision tower's sizes, found none".into())
-    })?;
+    let sizes = sizes(config)?;
     let text = TextModelSizes { hidden: text.hidden_size, n_layers: text.n_layers, image_token };
     Ok(Box::new(QwenTower::load(&sizes, weights, layout.vision, text, generation)?))
+}
+
+/// The sizes of a tower built as SigLIP's, and what it needs of a text model of these sizes.
+///
+/// # Errors
+/// A key is missing or does not fit.
+pub(super) fn siglip(
+    config: &ConfigJson,
+    text: &Sizes,
+) -> Result<(ConfigJson, SiglipText), LoadError> {
+    let image_token = image_token(config, text.vocab_size)?;
+    Ok((sizes(config)?, SiglipText { hidden: text.hidden_size, image_token }))
+}
+
+/// The sizes of a tower.
+fn sizes(config: &ConfigJson) -> Result<ConfigJson, LoadError> {
+    config.part("vision_config")?.ok_or_else(|| {
+        config.wrong("vision_config", "expected the vision tower's sizes, found none".into())
+    })
 }
 
 /// The id that stands in a prompt for each row of an image.

@@ -138,11 +138,41 @@ pub(super) fn interpolation(
     columns: i32,
     side: i32,
 ) -> Interpolation {
+    resampled(
+        places,
+        |row| neighbours(row, rows, side),
+        |column| neighbours(column, columns, side),
+        side,
+    )
+}
+
+/// A square table of `side` · `side` rows, resampled to `rows` · `columns`: rows of the table and
+/// patches are squares, and the shares are by the distances of their centres. Beyond the centres at
+/// the edge the table goes on as it is there. As `interpolate` of torch with `align_corners` off.
+pub(super) fn between_centres(
+    places: &[(i32, i32)],
+    rows: i32,
+    columns: i32,
+    side: i32,
+) -> Interpolation {
+    let at = |at: i32, size: i32| {
+        let source = ((at as f32 + 0.5) * side as f32 / size as f32 - 0.5).max(0.0);
+        shared(source, side)
+    };
+    resampled(places, |row| at(row, rows), |column| at(column, columns), side)
+}
+
+/// The four rows around each place, by its neighbours on both axes.
+fn resampled(
+    places: &[(i32, i32)],
+    on_rows: impl Fn(i32) -> [(i32, f32); 2],
+    on_columns: impl Fn(i32) -> [(i32, f32); 2],
+    side: i32,
+) -> Interpolation {
     let (mut indices, mut shares) =
         (Vec::with_capacity(places.len() * 4), Vec::with_capacity(places.len() * 4));
     for (row, column) in places {
-        let (vertical, horizontal) =
-            (neighbours(*row, rows, side), neighbours(*column, columns, side));
+        let (vertical, horizontal) = (on_rows(*row), on_columns(*column));
         for (row, of_row) in vertical {
             for (column, of_column) in horizontal {
                 indices.push(row * side + column);
@@ -155,7 +185,11 @@ pub(super) fn interpolation(
 
 /// Place `at` of `size` on an axis of `side`: its two neighbours and their shares.
 fn neighbours(at: i32, size: i32, side: i32) -> [(i32, f32); 2] {
-    let source = at as f32 * (side - 1) as f32 / (size - 1).max(1) as f32;
+    shared(at as f32 * (side - 1) as f32 / (size - 1).max(1) as f32, side)
+}
+
+/// The two neighbours of a place on an axis of `side`, and their shares.
+fn shared(source: f32, side: i32) -> [(i32, f32); 2] {
     let (first, share) = (source.floor() as i32, source - source.floor());
     [(first.min(side - 1), 1.0 - share), ((first + 1).min(side - 1), share)]
 }
@@ -174,6 +208,22 @@ mod tests {
             expected[..4].iter().map(|(row, column)| (row + 2, *column)).collect::<Vec<_>>()
         );
         assert_eq!(order(2, 2, 1), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn a_table_between_centres_goes_on_as_it_is_at_its_edges() {
+        // Four patches over a table of two: the centres are at -1/4, 1/4, 3/4 and 5/4.
+        let places: Vec<(i32, i32)> = (0..4).map(|column| (0, column)).collect();
+        let found = between_centres(&places, 1, 4, 2);
+        let shares: Vec<f32> = found.shares.chunks(4).map(|four| four[1] + four[3]).collect();
+        assert_eq!(shares, [0.0, 0.25, 0.75, 0.25]);
+        // The neighbours of the last one are the same column.
+        assert_eq!(found.indices[12..], [1, 1, 3, 3]);
+        // A table of the image's own size stays as it is.
+        let same = between_centres(&order(3, 3, 1), 3, 3, 3);
+        let whole: Vec<i32> = same.indices.chunks(4).map(|four| four[0]).collect();
+        assert_eq!(whole, (0..9).collect::<Vec<_>>());
+        assert!(same.shares.chunks(4).all(|four| four[0] == 1.0));
     }
 
     #[test]

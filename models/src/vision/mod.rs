@@ -7,11 +7,13 @@ mod grid;
 mod parts;
 mod positions;
 mod qwen;
+mod siglip;
 mod windows;
 
 pub(crate) use gemma::{GemmaText, GemmaTower, UnifiedTower};
 pub use positions::{ImageForm, ImagePlacement, positions};
 pub(crate) use qwen::{Deepstack, Generation, QwenTower, TextModelSizes};
+pub(crate) use siglip::{SiglipText, SiglipTower};
 
 use mlx_rs::Array;
 
@@ -81,6 +83,12 @@ impl ImagePixels<'_> {
             return bad(format!(
                 "expected {bytes} bytes for {rows} x {columns} patches, found {}",
                 self.pixels.len()
+            ));
+        }
+        if u64::from(rows) * u64::from(columns) > i32::MAX as u64 {
+            let most = i32::MAX;
+            return bad(format!(
+                "expected an image of at most {most} patches, found {rows} x {columns}"
             ));
         }
         if self.scale.iter().chain(&self.bias).any(|number| !number.is_finite()) {

@@ -38,7 +38,7 @@ const MORE: usize = 8;
 
 /// All logits from which these sequences' ids are chosen, each sequence's one after another. Prompts
 /// are read `chunk` rows at a time, side by side.
-fn all_logits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<Vec<f32>> {
+pub fn all_logits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<Vec<f32>> {
     let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len() + MORE).collect();
     let mut scene = Scene::new(model, sequences);
     let mut all = vec![vec![]; ends.len()];
@@ -80,13 +80,18 @@ fn all_logits(model: &dyn Target, sequences: Vec<Sequence>, chunk: i32) -> Vec<V
 }
 
 /// [`all_logits`] of the cases of a golden file.
-fn case_logits(model: &dyn Target, golden: &Golden, cases: &[usize], chunk: i32) -> Vec<Vec<f32>> {
+pub fn case_logits(
+    model: &dyn Target,
+    golden: &Golden,
+    cases: &[usize],
+    chunk: i32,
+) -> Vec<Vec<f32>> {
     let known = known(model, golden);
     let one = |case: &usize| sequence(model, golden, &known, &golden.cases[*case]);
     all_logits(model, cases.iter().map(one).collect(), chunk)
 }
 
-fn check_chunks_and_neighbours(name: &str) {
+pub fn check_chunks_and_neighbours(name: &str) {
     let (model, golden) = load(name);
     let every: Vec<usize> = (0..golden.cases.len()).collect();
     let logits = |cases: &[usize], chunk| case_logits(&*model, &golden, cases, chunk);

@@ -8,6 +8,7 @@ mod changed;
 mod gemma;
 mod graphs;
 mod hybrid;
+mod ocr;
 mod qwen;
 mod refused;
 mod scene;

@@ -145,6 +145,15 @@ impl<'a> RotaryKeys<'a> {
         Ok(plain.iter().map(|f| f / factor).collect())
     }
 
+    /// The frequencies of a base that `alpha` stretches, the same for any length of a sequence.
+    fn by_alpha(&self, turning: i32, theta: f64) -> Result<Vec<f64>, LoadError> {
+        let alpha = self.needed("alpha")?;
+        let dims = f64::from(turning);
+        // Of heads of two numbers there is one frequency, which no base changes.
+        let base = theta * alpha.powf(dims / (dims - 2.0).max(1.0));
+        Ok((0..turning / 2).map(|i| base.powf(-2.0 * f64::from(i) / dims)).collect())
+    }
+
     /// Llama 3.1's frequencies: those of short waves as they are, those of long waves slower by a
     /// factor, a mixture in between.
     fn llama3(&self, plain: &[f64]) -> Result<Vec<f64>, LoadError> {
@@ -257,12 +266,13 @@ impl Rope {
             // The name that checkpoints with sections have for the plain frequencies.
             "default" | "mrope" => (plain, 1.0),
             "linear" => (keys.linear(&plain)?, 1.0),
+            "dynamic" | "xdrope" => (keys.by_alpha(turning, theta)?, 1.0),
             "llama3" => (keys.llama3(&plain)?, 1.0),
             "yarn" => keys.yarn(&plain, turning, theta)?,
             "proportional" => (keys.proportional(plain)?, 1.0),
             other => {
                 let what = format!(
-                    "expected default, linear, llama3, yarn or proportional, found {other}"
+                    "expected default, linear, llama3, yarn, proportional or xdrope, found {other}"
                 );
                 return Err(keys.wrong("rope_scaling.rope_type", what));
             }
@@ -343,6 +353,40 @@ impl Rope {
         self.axes.is_some()
     }
 
+    /// The rotary embedding for positions on four axes, as HunyuanOCR has them: the first frequencies
+    /// turn by the first axis, the next ones by the next axis. Sections are numbers of frequencies, or
+    /// shares of them. Without sections each axis has a quarter. Source: `HunYuanVLRotaryEmbedding` of
+    /// the vendor's code; transformers 5.24 gives a number and its partner different axes.
+    ///
+    /// # Errors
+    /// Sections that are not those of the frequencies.
+    pub(crate) fn on_four_axes(self, config: &ConfigJson) -> Result<Self, LoadError> {
+        let RotaryKeys { keys, .. } = RotaryKeys::read(config)?;
+        let half = self.frequencies.len();
+        let found = keys.get("xdrope_section").or_else(|| keys.get("mrope_section"));
+        let shares: [f64; 4] = match found {
+            None => [0.25; 4],
+            Some(value) => serde_json::from_value(value.clone()).map_err(|error| {
+                let what = format!("expected four sizes, found {value}: {error}");
+                config.wrong("rope_scaling.xdrope_section", what)
+            })?,
+        };
+        let is_share = shares.iter().sum::<f64>() <= 1.0;
+        let section = shares.map(|share| if is_share { share * half as f64 } else { share });
+        let sum: f64 = section.iter().sum();
+        if section.iter().any(|size| *size < 0.0 || size.fract() != 0.0) || sum != half as f64 {
+            let what = format!(
+                "expected four sizes of {half} in all, half of a head's numbers, or shares of 1; found \
+                 {shares:?}"
+            );
+            return Err(config.wrong("rope_scaling.xdrope_section", what));
+        }
+        // The sizes are those of the frequencies, so that the numbers are small.
+        let axes = section.iter().enumerate();
+        let axes = axes.flat_map(|(axis, size)| std::iter::repeat_n(axis, *size as usize));
+        Ok(Self { axes: Some(axes.collect()), ..self })
+    }
+
     /// The turns of every row of a batch in a model of this type.
     pub(crate) fn tables(&self, positions: &Positions, dtype: Dtype) -> Result<RopeTables> {
         if let Positions::One(positions) = positions
@@ -363,12 +407,12 @@ impl Rope {
                 Ok(RotationNumbers::new(positions.len(), half, turn))
             }
             (Positions::Axes(positions), Some(axes)) => {
-                if let Some(axis) = axes.iter().find(|axis| **axis >= positions.len()) {
-                    return Err(ModelError::Batch(format!(
-                        "expected positions on at least {} axes, found {}",
-                        axis + 1,
-                        positions.len()
-                    )));
+                let needed = axes.iter().max().map_or(1, |last| last + 1);
+                if positions.len() < needed {
+                    let found = positions.len();
+                    let what =
+                        format!("expected positions on at least {needed} axes, found {found}");
+                    return Err(ModelError::Batch(what));
                 }
                 let turn = |row: usize, i: usize| self.turn(positions[axes[i]][row], i);
                 Ok(RotationNumbers::new(positions[0].len(), half, turn))

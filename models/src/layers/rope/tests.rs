@@ -61,8 +61,13 @@ fn scalings_that_cannot_be_computed_are_refused_by_name() {
         assert!(error.contains(says), "{error}");
     };
     refused(
+        r#"{"type": "longrope", "factor": 2.0}"#,
+        "expected default, linear, llama3, yarn, proportional or xdrope, found longrope",
+    );
+    // Without `alpha` this is a scaling that follows the length of a sequence.
+    refused(
         r#"{"type": "dynamic", "factor": 2.0}"#,
-        "expected default, linear, llama3, yarn or proportional, found dynamic",
+        "rope_scaling.alpha: expected above 0 for dynamic, found none",
     );
     refused(
         r#"{"rope_type": "linear"}"#,
@@ -209,6 +214,38 @@ fn the_fused_turn_is_one_kernel_on_a_gpu() {
     let kernels: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
     let kernels: Vec<&str> = kernels.into_iter().filter(|name| !views.contains(name)).collect();
     assert_eq!(kernels, ["RoPE"]);
+}
+
+#[test]
+fn sections_of_four_axes_are_sizes_or_shares() {
+    let on_axes = |scaling: Value| {
+        let config = serde_json::json!({ "rope_scaling": scaling });
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
+        let config = ConfigJson::read(dir.path())?;
+        let rope = Rope::load(&config, 16)?.on_four_axes(&config)?;
+        Ok::<_, LoadError>((rope.axes.expect("four of them"), rope.frequencies))
+    };
+    let plain = [0, 0, 1, 1, 2, 2, 3, 3];
+    let scaled = |section: Value| serde_json::json!({"type": "xdrope", "alpha": 1000.0, "xdrope_section": section});
+    let (axes, frequencies) = on_axes(scaled(serde_json::json!([2, 2, 1, 3]))).expect("sizes");
+    assert_eq!(axes, [0, 0, 1, 1, 2, 3, 3, 3]);
+    // θ' = 10,000 · 1,000^(16/14), of which the last frequency is θ'^(-14/16).
+    let last = (1e4f64 * 1e3f64.powf(16.0 / 14.0)).powf(-14.0 / 16.0);
+    assert!((f64::from(frequencies[7]) / last - 1.0).abs() < 1e-6);
+    assert_eq!(on_axes(scaled(serde_json::json!([0.25, 0.25, 0.25, 0.25]))).expect("").0, plain);
+    assert_eq!(on_axes(serde_json::json!({"mrope_section": [2, 2, 2, 2]})).expect("").0, plain);
+    assert_eq!(on_axes(Value::Null).expect("quarters").0, plain);
+    for other in [
+        serde_json::json!([2, 2, 2]),
+        serde_json::json!([2, 2, 2, 3]),
+        serde_json::json!([-2, 4, 4, 2]),
+        serde_json::json!([0.3, 0.2, 0.25, 0.25]),
+        serde_json::json!([1e300, 0, 0, 0]),
+    ] {
+        let error = on_axes(scaled(other.clone())).expect_err("no sections").to_string();
+        assert!(error.contains("xdrope_section: expected four sizes"), "{other}: {error}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::parts::{
 };
 use super::windows::{WindowRun, WindowedPatches};
 use super::{Features, ImageEncoding, ImageForm, ImagePixels, Vision, VisionInfo, grid};
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::layers::{Gelu, Linear};
 use crate::load::{ConfigJson, LoadError, Weights};
 
@@ -181,13 +181,6 @@ impl Vision for QwenTower {
     fn begin(&self, image: &ImagePixels<'_>) -> Result<ImageEncoding> {
         image.check(&self.info)?;
         let ImagePixels { rows, columns, .. } = *image;
-        let too_large = |_| {
-            ModelError::Batch(format!(
-                "expected an image of at most {} patches, found {rows} x {columns}",
-                i32::MAX
-            ))
-        };
-        i32::try_from(u64::from(rows) * u64::from(columns)).map_err(too_large)?;
         let (high, wide, merge) = (rows as i32, columns as i32, self.config.spatial_merge_size);
         let windowed = self.config.windows.as_ref();
         let windowed =
