@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use paceline_text::images::decode::Bounds;
 use paceline_text::images::resize::{SizeRule, Sizes, SmallSides};
-use paceline_text::images::{ImageProcessor, process};
+use paceline_text::images::{ImageProcessor, ImageTokens, process};
 
 fuzz_target!(|file: &[u8]| {
     let processor = ImageProcessor {
@@ -19,6 +19,7 @@ fuzz_target!(|file: &[u8]| {
         }),
         patch: 16,
         merge: 2,
+        tokens: ImageTokens::Squares,
         scale: [1.0 / 127.5; 3],
         bias: [-1.0; 3],
         token: 77,

@@ -21,7 +21,7 @@ pub use address::decode_base64;
 pub use error::{BadImage, PlaceholderError};
 pub use paceline_vocabulary::generation::PatchGrid;
 pub use placeholders::{ExpandedPrompt, ReservedTokens, expand_placeholders};
-pub use processor::ImageProcessor;
+pub use processor::{ImageProcessor, ImageTokens};
 
 /// An image as a client sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]

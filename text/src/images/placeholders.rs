@@ -129,6 +129,7 @@ pub fn expand_placeholders(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::images::ImageTokens;
     use crate::samples::processor;
 
     #[test]
@@ -181,6 +182,13 @@ mod tests {
         assert_eq!(made.image_starts, [2, 7]);
         let shifted = |place| made.shifted(place, &[two, three]);
         assert_eq!([0, 1, 2, 3, 4, 5].map(shifted), [0, 1, 5, 6, 11, 12]);
+    }
+
+    #[test]
+    fn an_image_of_lines_has_a_token_more_for_each_line_and_two_around_them() {
+        let processor = ImageProcessor { tokens: ImageTokens::Lines, ..processor() };
+        let grid = paceline_vocabulary::generation::PatchGrid { rows: 4, columns: 6 };
+        assert_eq!(processor.tokens(grid), 2 * (3 + 1) + 2);
     }
 
     #[test]

@@ -4,8 +4,8 @@ pub mod answers;
 
 use std::path::{Path, PathBuf};
 
-use crate::images::ImageProcessor;
 use crate::images::resize::{SizeRule, Sizes, SmallSides};
+use crate::images::{ImageProcessor, ImageTokens};
 use crate::prompt::Language;
 
 /// The directory of the demo model.
@@ -33,6 +33,7 @@ pub fn processor() -> ImageProcessor {
         }),
         patch: 16,
         merge: 2,
+        tokens: ImageTokens::Squares,
         scale: [1.0 / 127.5; 3],
         bias: [-1.0; 3],
         token: 77,

@@ -227,16 +227,27 @@ def of_family(model_type, of_class):
             cases.append([width, height, made.shape[-1], made.shape[-2]])
         except ValueError:
             cases.append([width, height, 0, 0])
+    resized = []
+    for name in ("gray.png", "odd.png", "down.png"):
+        array = processor.process_image(ImageOps.exif_transpose(Image.open(FILES / name)), do_convert_rgb=True)
+        # As published: HunyuanOCR's file names a filter that its processor does not use.
+        filter_ = 1 if model_type == "hunyuan_vl" else processor.resample
+        made = processor.resize(array, size=processor.size, resample=filter_, factor=side, **more)
+        made = np.ascontiguousarray(np.moveaxis(np.asarray(made), 0, -1))
+        assert made.dtype == np.uint8
+        resized.append({"file": name, "width": made.shape[1], "height": made.shape[0],
+                        "sha256": hashlib.sha256(made.tobytes()).hexdigest()})
     scaled = processor.normalize(processor.rescale(np.array([0, 255]).reshape(1, 1, 2).repeat(3, 0), 1 / 255),
                                  processor.image_mean, processor.image_std)
     return {"model_type": model_type, "patch": processor.patch_size, "merge": processor.merge_size,
-            "black": [float(value) for value in scaled[:, 0, 0]], "white": [float(value) for value in scaled[:, 0, 1]], "sizes": cases}
+            "black": [float(value) for value in scaled[:, 0, 0]], "white": [float(value) for value in scaled[:, 0, 1]], "sizes": cases, "resized": resized}
 
 
 def make_families():
     write("family_images.json", {
         "made_with": f"transformers {transformers.__version__}, Pillow {PIL.__version__}",
-        "meaning": "black, white: what bytes 0 and 255 become; sizes: width, height, width and height it gets (0 0: refused)",
+        "meaning": "black, white: what bytes 0 and 255 become; sizes: width, height, width and height it gets (0 0: refused); "
+                   "resized: files of images/ in the size they get, and the digest of their bytes",
         "families": [of_family(*family) for family in families().items()],
     })
 

@@ -54,6 +54,8 @@ fn requests(checkpoint: &str) -> Vec<Generation> {
         SamplingRule { min_p: 0.02, ..warm.clone() },
         SamplingRule { presence_penalty: 0.5, frequency_penalty: 0.2, ..GREEDY },
         SamplingRule { logit_bias: vec![v1::LogitBias { token_id: 9, bias: 2.5 }], ..warm },
+        // As HunyuanOCR's card asks for.
+        SamplingRule { repetition_penalty: 1.08, ..GREEDY },
     ];
     let prompts = cases_of(checkpoint);
     let request = |(at, sampling): (usize, SamplingRule)| Generation {

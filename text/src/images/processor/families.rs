@@ -35,6 +35,16 @@ pub(super) enum Resizing {
     Filling,
 }
 
+/// Which tokens an image has in a prompt, beside marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageTokens {
+    /// One for each merged patch.
+    Squares,
+    /// One for each merged patch, one after each line of them, one before the first line and one after
+    /// the last one.
+    Lines,
+}
+
 /// Settings of a family.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
@@ -47,6 +57,7 @@ pub(super) struct Family {
     pub(super) resizing: Resizing,
     /// `None`: colours are numbers from 0 to 1.
     pub(super) colours: Option<Colours>,
+    pub(super) tokens: ImageTokens,
     /// Whether the filter that a file names is ignored. It is bicubic in any case.
     pub(super) ignores_filter: bool,
 }
@@ -64,6 +75,7 @@ const fn qwen(model_types: &'static [&'static str], bounds: (u64, u64)) -> Famil
             small: SmallSides::AsTheyAre,
         },
         colours: Some(CENTRED),
+        tokens: ImageTokens::Squares,
         ignores_filter: false,
     }
 }
@@ -101,6 +113,7 @@ const FAMILIES: [Family; 6] = [
     // Published files name another filter than the one of the reference.
     Family {
         colours: Some(CLIP),
+        tokens: ImageTokens::Lines,
         ignores_filter: true,
         ..qwen(&["hunyuan_vl"], (262_144, 4_194_304))
     },

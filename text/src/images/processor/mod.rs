@@ -5,6 +5,7 @@ mod families;
 
 use serde_json::{Map, Value};
 
+pub use families::ImageTokens;
 use families::{CENTRED, Colours, Family, Resizing};
 
 use super::resize::{Budget, SizeRule, Sizes, TRAINED};
@@ -32,6 +33,8 @@ pub struct ImageProcessor {
     pub patch: u32,
     /// Patches of a side that become one token of the prompt.
     pub merge: u32,
+    /// Tokens of the prompt for an image.
+    pub tokens: ImageTokens,
     /// The vision tower gets `byte · scale + bias` of red, green, blue.
     pub scale: [f32; 3],
     /// See `scale`.
@@ -90,7 +93,8 @@ impl ImageProcessor {
         let sizes = fields.sizes(patch * merge, family).map_err(unserved)?;
         let Normalization { scale, bias } =
             fields.normalization(family.colours).map_err(unserved)?;
-        Ok(Some(Self { sizes, patch, merge, scale, bias, token, placeholder, marks }))
+        let tokens = family.tokens;
+        Ok(Some(Self { sizes, patch, merge, tokens, scale, bias, token, placeholder, marks }))
     }
 
     /// Patches of an image that has this size before it is resized.
@@ -113,7 +117,12 @@ impl ImageProcessor {
 
     /// Tokens of the prompt for an image with this grid of patches, the marks around it included.
     pub fn tokens(&self, grid: PatchGrid) -> u64 {
-        let rows = u64::from(grid.rows) * u64::from(grid.columns) / u64::from(self.merge).pow(2);
+        let merge = u64::from(self.merge);
+        let (lines, columns) = (u64::from(grid.rows) / merge, u64::from(grid.columns) / merge);
+        let rows = match self.tokens {
+            ImageTokens::Squares => lines * columns,
+            ImageTokens::Lines => lines * (columns + 1) + 2,
+        };
         rows + self.mark_tokens()
     }
 

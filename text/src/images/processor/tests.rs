@@ -1,4 +1,8 @@
 use super::*;
+use sha2::{Digest as _, Sha256};
+
+use crate::images::decode::Bounds;
+use crate::images::process;
 use crate::images::resize::SmallSides;
 
 const VISION: &str = r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
@@ -98,6 +102,7 @@ fn a_setting_that_is_left_out_or_null_has_the_model_types_default() {
         }),
         patch: 16,
         merge: 2,
+        tokens: ImageTokens::Squares,
         scale: [(1.0 / 255.0 / 0.5) as f32; 3],
         bias: [-1.0; 3],
         token: 2,
@@ -276,6 +281,15 @@ struct FamilyCase {
     black: [f32; 3],
     white: [f32; 3],
     sizes: Vec<[u32; 4]>,
+    resized: Vec<FamilyImage>,
+}
+
+#[derive(serde::Deserialize)]
+struct FamilyImage {
+    file: String,
+    width: u32,
+    height: u32,
+    sha256: String,
 }
 
 /// The image processor of a model of this type whose files name no size.
@@ -293,7 +307,7 @@ fn each_family_has_the_sizes_and_numbers_of_its_own_reference() {
         std::fs::read(path.join("tests/golden/family_images.json")).expect("in the repository");
     let golden: FamilyGolden = serde_json::from_slice(&text).expect("as written");
     assert!(golden.families.len() >= 6);
-    for FamilyCase { model_type, patch, merge, black, white, sizes } in golden.families {
+    for FamilyCase { model_type, patch, merge, black, white, sizes, resized } in golden.families {
         let made = of_type(&model_type, "{}").expect("fine").expect("it sees");
         assert_eq!((made.patch, made.merge), (patch, merge), "{model_type}");
         for channel in 0..3 {
@@ -309,6 +323,15 @@ fn each_family_has_the_sizes_and_numbers_of_its_own_reference() {
                 0 => assert!(found.is_err(), "{model_type}: {width} x {height} is {found:?}"),
                 _ => assert_eq!(found, Ok(expected), "{model_type}: {width} x {height}"),
             }
+        }
+        for FamilyImage { file, width, height, sha256 } in resized {
+            let bytes = std::fs::read(path.join("tests/golden/images").join(&file));
+            let bounds = Bounds { pixels: 1 << 24, bytes: 1 << 28 };
+            let (grid, pixels) =
+                process(&bytes.expect("in the repository"), bounds, &made).expect("a good file");
+            assert_eq!(made.size(grid), Size { width, height }, "{model_type}: {file}");
+            let found = Sha256::digest(&pixels).iter().map(|byte| format!("{byte:02x}"));
+            assert_eq!(found.collect::<String>(), sha256, "{model_type}: {file}");
         }
     }
 }
