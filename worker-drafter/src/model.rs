@@ -6,7 +6,7 @@ use std::path::Path;
 
 use paceline_drafter_core::{DraftBlock, PIECE_ROWS, SessionWork, Step, StoreCommand};
 use paceline_models::sample::noise::NoiseKey;
-use paceline_models::vision::ImagePlacement;
+use paceline_models::vision::{ImageForm, ImagePlacement};
 use paceline_models::{
     Array, BlockRequest, DraftBatch, DraftInfo, DraftOptions, DraftPart, Drafter, Dtype,
     KeptStates, KvRows, KvStore, ModelError, Proposal, SequenceId, TokenDraft, device, load_draft,
@@ -308,7 +308,8 @@ fn block_request(block: &DraftBlock) -> BlockRequest {
 
 fn placement(image: &ImageSpan) -> ImagePlacement {
     let ImageSpan { first, rows, columns } = *image;
-    ImagePlacement { first: first as i32, rows: rows as i32, columns: columns as i32 }
+    let form = ImageForm::Grid;
+    ImagePlacement { first: first as i32, rows: rows as i32, columns: columns as i32, form }
 }
 
 fn token_draft(work: &SessionWork, draft: TokenDraft) -> DraftTokens {

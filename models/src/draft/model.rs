@@ -244,12 +244,13 @@ fn kept_rows(batch: &DraftBatch, part: &DraftPart) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vision::ImageForm;
 
     #[test]
     fn rows_of_images_are_not_counted() {
         let images = [
-            ImagePlacement { first: 2, rows: 2, columns: 3 },
-            ImagePlacement { first: 9, rows: 1, columns: 1 },
+            ImagePlacement { first: 2, rows: 2, columns: 3, form: ImageForm::Grid },
+            ImagePlacement { first: 9, rows: 1, columns: 1, form: ImageForm::Grid },
         ];
         let found: Vec<i32> = (0..12).map(|positions| text_rows(&images, positions)).collect();
         assert_eq!(found, [0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3, 4]);

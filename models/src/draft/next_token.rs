@@ -167,12 +167,12 @@ fn row_positions(
     if batch.images.is_empty() || !on_three_axes {
         return Positions::One(rows.map(|(_, position)| position).collect());
     }
-    let mut axes: [Vec<i32>; 3] = Default::default();
+    let mut axes = vec![vec![]; 3];
     for (part, position) in rows {
         let images = batch.images_of(batch.parts[part].sequence);
         vision::positions(images, position, 1, &mut axes);
     }
-    Positions::Three(axes)
+    Positions::Axes(axes)
 }
 
 /// A loaded drafter of this form.
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use crate::draft::DraftPart;
     use crate::segment::SequenceId;
-    use crate::vision::ImagePlacement;
+    use crate::vision::{ImageForm, ImagePlacement};
 
     fn batch() -> DraftBatch {
         let part = |sequence| DraftPart {
@@ -306,7 +306,7 @@ mod tests {
             next_id: None,
             block: None,
         };
-        let image = ImagePlacement { first: 2, rows: 2, columns: 3 };
+        let image = ImagePlacement { first: 2, rows: 2, columns: 3, form: ImageForm::Grid };
         DraftBatch {
             parts: vec![part(7), part(8)],
             images: vec![(SequenceId(8), vec![image])],
@@ -318,7 +318,7 @@ mod tests {
     fn heads_on_three_axes_turn_by_the_targets_positions() {
         let rows = || [(0, 9), (1, 1), (1, 6), (1, 8), (1, 9)].into_iter();
         let expected = [vec![9, 1, 2, 5, 6], vec![9, 1, 3, 5, 6], vec![9, 1, 3, 5, 6]];
-        assert_eq!(row_positions(&batch(), rows(), true), Positions::Three(expected));
+        assert_eq!(row_positions(&batch(), rows(), true), Positions::Axes(expected.to_vec()));
         let counted = Positions::One(vec![9, 1, 6, 8, 9]);
         assert_eq!(row_positions(&batch(), rows(), false), counted, "heads on one axis count rows");
         let text = DraftBatch { images: vec![], ..batch() };

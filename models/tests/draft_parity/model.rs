@@ -1,6 +1,6 @@
 //! A small model as a drafter.
 
-use paceline_models::vision::ImagePlacement;
+use paceline_models::vision::{ImageForm, ImagePlacement};
 use paceline_models::{DraftBatch, LoadError, Proposal, Quantize, SequenceId, load_draft};
 
 use crate::chains::{self, Rows, Rule, draft, part, propose};
@@ -55,8 +55,8 @@ fn a_models_copied_context_drafts_at_once() {
 fn with_images() -> (Vec<u32>, Vec<ImagePlacement>) {
     let ids = [&[8, 9, 10][..], &[3; 6], &[11, 12], &[3; 2], &[13, 14, 15, 16]].concat();
     let images = vec![
-        ImagePlacement { first: 3, rows: 2, columns: 3 },
-        ImagePlacement { first: 11, rows: 1, columns: 2 },
+        ImagePlacement { first: 3, rows: 2, columns: 3, form: ImageForm::Grid },
+        ImagePlacement { first: 11, rows: 1, columns: 2, form: ImageForm::Grid },
     ];
     (ids, images)
 }

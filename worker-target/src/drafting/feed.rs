@@ -356,10 +356,12 @@ fn context<'a>(
     }
 }
 
+/// The rows of an image for a drafter. If they are not those of its grid, their positions are counted
+/// as those of text are: one line of as many.
 fn span(image: &Image) -> ImageSpan {
-    ImageSpan {
-        first: image.first as u32,
-        rows: image.grid_rows as u32,
-        columns: image.grid_columns as u32,
-    }
+    let (rows, columns) = match image.grid_rows * image.grid_columns == image.rows {
+        true => (image.grid_rows, image.grid_columns),
+        false => (1, image.rows),
+    };
+    ImageSpan { first: image.first as u32, rows: rows as u32, columns: columns as u32 }
 }

@@ -369,6 +369,7 @@ mod tests {
             ..Default::default()
         };
         let expected = GenerationParams {
+            show_special: false,
             model: "m".into(),
             sampling: SamplingWish {
                 temperature: Some(0.5),

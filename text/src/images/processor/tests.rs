@@ -228,6 +228,7 @@ fn images_of_gemma_fill_a_budget_and_have_marks_around_them() {
             sizes: SizeRule::Filling(Budget { factor: 48, rows: 280 }),
             patch: 16,
             merge: 3,
+            tokens: ImageTokens::Squares,
             scale: [(1.0f64 / 255.0) as f32; 3],
             bias: [0.0; 3],
             token: 2,
@@ -330,8 +331,9 @@ fn each_family_has_the_sizes_and_numbers_of_its_own_reference() {
             let (grid, pixels) =
                 process(&bytes.expect("in the repository"), bounds, &made).expect("a good file");
             assert_eq!(made.size(grid), Size { width, height }, "{model_type}: {file}");
-            let found = Sha256::digest(&pixels).iter().map(|byte| format!("{byte:02x}"));
-            assert_eq!(found.collect::<String>(), sha256, "{model_type}: {file}");
+            let found: String =
+                Sha256::digest(&pixels).iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(found, sha256, "{model_type}: {file}");
         }
     }
 }

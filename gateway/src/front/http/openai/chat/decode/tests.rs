@@ -60,6 +60,7 @@ fn every_parameter_is_decoded() {
         "stop_token_ids": [5], "paceline": {"route": "plain"},
     }));
     let expected = GenerationParams {
+        show_special: false,
         model: String::new(),
         sampling: SamplingWish {
             temperature: Some(0.5),
