@@ -212,6 +212,7 @@ fn a_worker_is_replaced_only_for_changed_settings_of_its_own() {
     for (setting, anew, stays) in [
         ("drafter.prefix_bytes = 1048576\n", "drafter", "target"),
         ("kv.hidden_window = 256\n", "target", "drafter"),
+        ("target.vision = false\n", "target", "drafter"),
     ] {
         stack.set(setting);
         signal(stack.pid("supervisor"), Signal::SIGKILL);

@@ -155,6 +155,8 @@ fn a_checkpoint_may_be_loaded_as_text_alone() {
     for name in [
         "qwen3-vl-tiny",
         "qwen3-vl-tiny-mlx",
+        "qwen2-vl-tiny",
+        "qwen2_5-vl-tiny",
         "qwen3_5-vl-tiny",
         "qwen3_5_moe-vl-tiny",
         "gemma4-vl-tiny",

@@ -13,13 +13,18 @@ use paceline_tests::{Answer, Stack, repository, wait};
 
 use super::{Compared, all_is_over};
 
-/// Questions about images: one image, an image after the question, two images in two turns, and two
-/// side by side. Greedy and sampled in turn.
+/// Questions about images: one of the demo's pictures, an image after the question, two images in
+/// two turns, and two side by side. Greedy and sampled in turn.
 fn asks(count: u64, longest: u32) -> Vec<Ask> {
+    let demo = repository().join("demo/vision/images");
+    let known = |number: u64| {
+        let name = ["shapes.png", "digit.png", "large.png"][(number / 4 % 3) as usize];
+        image(std::fs::read(demo.join(name)).expect("in the repository"))
+    };
     let seen = |number: u64| image(noise(96 + 32 * (number % 3) as u32, 96, number));
     let one = |at: u64| -> Vec<Message> {
         match at % 4 {
-            0 => vec![turn(vec![seen(at), text("Describe the picture.")])],
+            0 => vec![turn(vec![known(at), text("Describe the picture.")])],
             1 => vec![turn(vec![text("How many shapes are there?"), seen(at)])],
             2 => vec![
                 turn(vec![seen(at), text("Which digit is in the picture?")]),
@@ -87,8 +92,8 @@ fn check_kinds(count: u64) {
         make(&drafter);
         let (accepted, drafted) = check(&target, &drafter, kind, &asks(count, 40));
         assert!(drafted > 0, "{kind}");
-        // It was trained, and the others were not.
-        assert!(kind != "model" || accepted * 4 > drafted, "{kind}: {accepted} of {drafted}");
+        // It was trained, and the others were not. Noise is no picture that it knows.
+        assert!(kind != "model" || accepted * 20 > drafted, "{kind}: {accepted} of {drafted}");
     }
 }
 

@@ -9,6 +9,7 @@ mod golden;
 mod hybrid;
 mod kinds;
 mod matrix;
+mod text_alone;
 mod ways;
 
 use paceline_proto::status::{Reason, ReasonStatus as _};
