@@ -154,24 +154,29 @@ pub fn norm_gated<'a>(
 }
 
 /// Heads of `dim` into `out`, rows of `heads` of them, turned by their rows' positions as
-/// [`norm_turn`] turns. `x(row)` begins with the heads.
+/// [`norm_turn`] turns: the numbers behind those that turn stay. `x(row)` begins with the heads.
 ///
 /// # Panics
-/// A row or a table is shorter, or `dim` is odd.
+/// A row is shorter, or the tables are no even number of numbers up to `dim`.
 pub fn turn<'a>(
     x: impl Fn(usize) -> &'a [f32] + Sync,
     Heads { count: heads, dim }: Heads,
     turn: impl Fn(usize) -> Rotation<'a> + Sync,
     out: &mut [f32],
 ) {
-    assert!(dim % 2 == 0, "expected heads of an even size, found {dim}");
     let function = kernels().functions.turn;
     fill_rows(out, heads * dim, heads * dim, |row, out| {
         let (x, turn) = (x(row), turn(row));
-        let turn = Rotation { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
+        let turning = turn.cos.len();
+        assert!(
+            turning % 2 == 0 && turning <= dim && turn.sin.len() == turning,
+            "expected two tables of an even length up to {dim}, found {turning}"
+        );
         for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+            let x = &x[head * dim..][..dim];
+            out[turning..].copy_from_slice(&x[turning..]);
             // SAFETY: `kernels` are of this processor.
-            unsafe { function(&x[head * dim..][..dim], turn, out) }
+            unsafe { function(&x[..turning], turn, &mut out[..turning]) }
         }
     });
 }

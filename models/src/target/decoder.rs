@@ -311,8 +311,7 @@ impl Decoder {
             return None;
         }
         let record = || {
-            let turning = parts.ropes.iter().map(Rope::turning).collect();
-            let (mut recorder, x) = Recorder::new(parts.hidden as usize, turning);
+            let (mut recorder, x) = Recorder::new(parts.hidden as usize);
             let x = self.apply(&mut recorder, x)?;
             let tail = Tail {
                 embedding: &parts.embed_tokens,

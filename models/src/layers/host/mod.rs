@@ -97,14 +97,14 @@ pub(crate) fn norm_heads(x: &Array, weight: &Array, eps: f32) -> Result<Option<A
     .map(Some)
 }
 
-/// The first `heads` heads of `x` `[rows, at least that many, dim]`, each turned by its row's
-/// position → `[rows, heads, dim]`.
+/// The first `heads` heads of `x` `[rows, at least that many, dim]`, the first numbers of each turned
+/// by its row's position → `[rows, heads, dim]`.
 ///
 /// # Errors
 /// Memory is out.
 pub(crate) fn turn(x: &Array, heads: i32, turn: &RopeTables) -> Result<Option<Array>> {
     let Some((cos, sin)) = turn.tables() else { return Ok(None) };
-    if !computes(&[x, cos, sin]) || cos.dim(2) != x.dim(2) {
+    if !computes(&[x, cos, sin]) || cos.dim(2) > x.dim(2) {
         return Ok(None);
     }
     let (rows, dim) = (x.dim(0), x.dim(2));

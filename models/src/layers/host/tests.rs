@@ -139,10 +139,12 @@ fn rows_are_written_at_their_places_and_nowhere_else() {
 #[test]
 fn heads_are_turned_as_mlx_would() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
-    for (rows, all, heads, dim) in [(1, 1, 1, 2), (3, 6, 4, 12), (70, 9, 6, 72)] {
+    let whole = [(1, 1, 1, 2, 2), (3, 6, 4, 12, 12), (70, 9, 6, 72, 72)];
+    let partly = [(3, 6, 4, 20, 8), (70, 9, 6, 24, 2)];
+    for (rows, all, heads, dim, turning) in whole.into_iter().chain(partly) {
         let turn = |row: usize, i: usize| (row as f32 * 0.3 + i as f32).sin_cos();
         let tables =
-            RopeTables::new(rows as usize, (dim / 2) as usize, Dtype::Float32, turn).expect("made");
+            RopeTables::new(rows as usize, turning / 2, Dtype::Float32, turn).expect("made");
         let x = wave(&[rows, all, dim], 0.23);
         let expected =
             tables.apply(&x.try_index((.., ..heads, ..)).expect("a view")).expect("lazy");

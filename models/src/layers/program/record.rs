@@ -27,8 +27,6 @@ pub(crate) struct Recorder {
     steps: Vec<Step>,
     /// Numbers of a row of each value.
     widths: Vec<usize>,
-    /// Numbers of a head that each rotation of the model turns.
-    turning: Vec<usize>,
     /// Layers with keys and values so far.
     growing: Vec<usize>,
     /// Layers with states so far.
@@ -49,11 +47,9 @@ pub(crate) struct Tail<'a> {
 }
 
 impl Recorder {
-    /// A recorder, and the value of the embedded rows. `turning`: numbers of a head that turn, for
-    /// each rotation of the model.
-    pub(crate) fn new(hidden: usize, turning: Vec<usize>) -> (Self, Value) {
-        let recorder =
-            Self { steps: vec![], widths: vec![hidden], turning, growing: vec![], recurrent: 0 };
+    /// A recorder, and the value of the embedded rows.
+    pub(crate) fn new(hidden: usize) -> (Self, Value) {
+        let recorder = Self { steps: vec![], widths: vec![hidden], growing: vec![], recurrent: 0 };
         (recorder, Value(0))
     }
 
@@ -282,12 +278,6 @@ impl LayerOps for Recorder {
             HeadTurn::Plain(heads) => (TurnedHeads::First(*heads), None),
         };
         let dim = dim as usize;
-        let turning = self.turning.get(rope).copied().unwrap_or_default();
-        if norm.is_none() && turning != dim {
-            return Err(unsupported(format!(
-                "heads of {dim} numbers without a norm of which {turning} turn"
-            )));
-        }
         let width = heads.count() as usize * dim;
         Ok(self.step(Function::Turn { heads, norm, dim, rope }, &[*x], width))
     }
