@@ -195,7 +195,8 @@ impl HeadNorm {
         if let Some(turned) = host::norm_turn(x, &self.heads, &self.weight, self.eps, rope)? {
             return Ok(turned);
         }
-        rope.apply(&self.normed(&self.heads.of(x)?)?)
+        // Tables of a tower are float32.
+        Ok(rope.apply(&self.normed(&self.heads.of(x)?)?)?.as_dtype(x.dtype())?)
     }
 
     /// Number of heads.
