@@ -281,6 +281,8 @@ fn no_size_of_a_config_makes_loading_need_more_memory() {
         "qwen3-vl-moe-tiny",
         "paddleocr_vl-tiny",
         "hunyuan_vl-tiny",
+        "glm-ocr-tiny",
+        "glm4v-tiny",
         "dflash-full",
         "dflash2-tiny",
         "dspark-deepseek",

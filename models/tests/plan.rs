@@ -26,6 +26,7 @@ fn a_loaded_model_takes_what_was_planned() {
         (golden("qwen3-moe-tiny"), true),
         (golden("qwen3_5-tiny"), true),
         (golden("qwen3_5_moe-tiny-q4"), true),
+        (golden("glm-ocr-tiny"), true),
         (golden("gemma4-vl-tiny"), true),
         (golden("gemma4-vl-edge"), true),
         (golden("gemma4-unified-tiny"), true),

@@ -79,12 +79,30 @@ impl Linear {
         input: i32,
         bias: bool,
     ) -> Result<Self, LoadError> {
+        Self::load_ordered(weights, parts, input, bias, None)
+    }
+
+    /// As [`Linear::load_joined`], with the outputs of all parts in another order. `order` gives the
+    /// place of each output among all of them, and keeps the outputs of a part together. It is called
+    /// after the shapes were checked, because it takes memory for all outputs.
+    pub(crate) fn load_ordered(
+        weights: &mut Weights,
+        parts: &[(&str, i32)],
+        input: i32,
+        bias: bool,
+        order: Option<&dyn Fn() -> Vec<i32>>,
+    ) -> Result<Self, LoadError> {
         let part =
             |(name, out): &(&str, i32)| MatrixPart { modules: vec![(*name).to_owned()], out: *out };
         let stored = weights.take_matrices(
             &parts.iter().map(part).collect::<Vec<_>>(),
             MatrixSizes { input, experts: None },
         )?;
+        let order = order.map(|order| order());
+        let stored = match &order {
+            Some(order) => in_order(&stored, order)?,
+            None => stored,
+        };
         let forms = stored.into_iter().map(WeightForm::new).collect::<Result<_, _>>()?;
         let mut biases = Vec::new();
         for (name, out) in parts.iter().filter(|_| bias) {
@@ -94,6 +112,12 @@ impl Linear {
             [] => None,
             [one] => Some(one.clone()),
             several => Some(concatenate(several, 0)?),
+        };
+        let bias = match (bias, order) {
+            (Some(bias), Some(order)) => {
+                Some(bias.take_axis(Array::from_slice(&order, &[order.len() as i32]), 0)?)
+            }
+            (bias, _) => bias,
         };
         if let Some(bias) = &bias {
             bias.eval()?;
@@ -165,6 +189,19 @@ impl Linear {
     }
 }
 
+/// Matrices whose outputs lie side by side, with all of these in `order`.
+fn in_order(stored: &[StoredMatrix], order: &[i32]) -> Result<Vec<StoredMatrix>, LoadError> {
+    let mut first = 0;
+    let one = |matrix: &StoredMatrix| {
+        let end = first + matrix.outputs();
+        let rows: Vec<i32> =
+            order[first as usize..end as usize].iter().map(|row| row - first).collect();
+        first = end;
+        matrix.rows(&rows)
+    };
+    stored.iter().map(one).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +239,24 @@ mod tests {
                 off(&exact)
             );
         }
+    }
+
+    #[test]
+    fn outputs_in_another_order_stay_in_their_matrices() {
+        choose(DeviceChoice::Cpu).expect("there is a CPU");
+        let (first, second) = (wave(3, 64, 0.37), wave(2, 64, 0.11));
+        let packed = QuantizedMatrix::pack(&first, 8).expect("packs");
+        let floats = packed.dequantized().expect("expands");
+        let stored = [StoredMatrix::Quantized(packed), StoredMatrix::Float(second.clone())];
+        let order = [2, 0, 1, 4, 3];
+        let parts = in_order(&stored, &order).expect("taken");
+        let all = numbers(concatenate(&[floats, second], 0).expect("joined"));
+        let found = parts.iter().flat_map(|part| match part {
+            StoredMatrix::Float(matrix) => numbers(matrix.clone()),
+            StoredMatrix::Quantized(matrix) => numbers(matrix.dequantized().expect("expands")),
+        });
+        let expected = order.iter().flat_map(|row| &all[*row as usize * 64..][..64]);
+        assert!(found.eq(expected.copied()));
     }
 
     #[test]

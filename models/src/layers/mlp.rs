@@ -36,6 +36,22 @@ impl GatedMlp {
         })
     }
 
+    /// Reads `{name}.gate_up_proj`, the gate's outputs first, and `{name}.down_proj`, both without a
+    /// bias.
+    pub(crate) fn load_fused(
+        weights: &mut Weights,
+        name: &str,
+        hidden: i32,
+        intermediate: i32,
+    ) -> Result<Self, LoadError> {
+        let [both, down] = ["gate_up_proj", "down_proj"].map(|part| format!("{name}.{part}"));
+        Ok(Self {
+            gate_up: Linear::load(weights, &both, 2 * intermediate, hidden, false)?,
+            down: Linear::load(weights, &down, hidden, intermediate, false)?,
+            gate: Gate::Silu,
+        })
+    }
+
     /// The block with another activation.
     pub(crate) fn gated_by(self, gate: Gate) -> Self {
         Self { gate, ..self }

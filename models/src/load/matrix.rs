@@ -48,6 +48,14 @@ pub(crate) struct QuantizedMatrix {
 }
 
 impl StoredMatrix {
+    /// Rows of a weight `[out, in]`.
+    pub(crate) fn outputs(&self) -> i32 {
+        match self {
+            Self::Float(matrix) => matrix.dim(0),
+            Self::Quantized(matrix) => matrix.packed.dim(0),
+        }
+    }
+
     /// These rows of a weight `[out, in]`, in this order. Evaluated, so that the whole weight can go.
     ///
     /// # Errors

@@ -190,10 +190,10 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Leaves the tensors of parts that are not served unread, as [`TensorFiles::skip`] does.
-    pub fn skip_unserved(&mut self, unserved: &Unserved) {
+    /// Leaves the tensors unread that `forget` takes out of the files.
+    pub fn forgetting(&mut self, forget: impl FnOnce(&mut TensorFiles)) {
         let before = self.checkpoint.total_bytes();
-        self.checkpoint.skip(unserved);
+        forget(&mut self.checkpoint);
         self.report((before - self.checkpoint.total_bytes()) as usize);
     }
 
@@ -340,6 +340,21 @@ impl TensorFiles {
             Some((module, "weight" | "scales" | "biases")) => modules.contains(&module),
             _ => false,
         });
+    }
+
+    /// Leaves layers that have `module` unread: all tensors under the name before it.
+    pub fn skip_layers_with(&mut self, module: &str) {
+        let mark = format!(".{module}.weight");
+        let layers: Vec<String> = self
+            .entries
+            .keys()
+            .filter_map(|name| name.strip_suffix(&mark).map(str::to_owned))
+            .collect();
+        for layer in layers {
+            let first = format!("{layer}.");
+            self.entries.retain(|name, _| !name.starts_with(&first));
+            tracing::info!(layer, "a layer that predicts a further token is skipped");
+        }
     }
 
     /// Leaves the tensors of parts that are not served unread, and names them in one log line.

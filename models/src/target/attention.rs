@@ -32,9 +32,53 @@ pub(super) struct AttentionSpec {
     pub(super) output_bias: bool,
     pub(super) head_norms: HeadNorms,
     /// q_proj gives each head a query and then a gate. What the head attended to is multiplied by
-    /// the gate's sigmoid. Only together with
-    /// norms before the turn.
+    /// the gate's sigmoid. Only together with norms before the turn.
     pub(super) gated: bool,
+    /// Which numbers of a head turn together.
+    pub(super) pairs: TurnedPairs,
+}
+
+/// Which of the R numbers of a head that turn make a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TurnedPairs {
+    /// Numbers i and i + R/2.
+    Halves,
+    /// Numbers 2i and 2i + 1, of so many. The rows of the projections are read in the order of
+    /// halves: a score is a sum over a head's numbers, and queries and keys get the same order. Not
+    /// together with `gated` and norms of heads.
+    Neighbours(i32),
+}
+
+impl TurnedPairs {
+    /// Reads queries, keys and values as one linear.
+    fn load(
+        self,
+        weights: &mut Weights,
+        parts: &[(&str, i32)],
+        sizes: Sizes,
+        bias: bool,
+    ) -> Result<Linear, LoadError> {
+        let hidden = sizes.hidden_size;
+        match self {
+            Self::Halves => Linear::load_joined(weights, parts, hidden, bias),
+            Self::Neighbours(turning) => {
+                let order = || in_halves(turning, sizes);
+                Linear::load_ordered(weights, parts, hidden, bias, Some(&order))
+            }
+        }
+    }
+}
+
+/// The place in the checkpoint of each row of queries, keys and values, if of each head that turns
+/// neighbours among the first `turning` numbers make a pair.
+fn in_halves(turning: i32, Sizes { n_heads, n_kv_heads, head_dim, .. }: Sizes) -> Vec<i32> {
+    let of_head = |head: i32| {
+        let turned = (0..turning).step_by(2).chain((1..turning).step_by(2));
+        turned.chain(turning..head_dim).map(move |number| head * head_dim + number)
+    };
+    let turned = n_heads + n_kv_heads;
+    let values = turned * head_dim..(turned + n_kv_heads) * head_dim;
+    (0..turned).flat_map(of_head).chain(values).collect()
 }
 
 pub(super) struct Attention {
@@ -62,7 +106,7 @@ impl Attention {
         let q_rows = if spec.gated { 2 * wide } else { wide };
         let qkv = [(q.as_str(), q_rows), (&k, narrow), (&v, narrow)];
         // The projections first: their shapes tell whether the checkpoint has this number of heads.
-        let qkv_proj = Linear::load_joined(weights, &qkv, hidden_size, spec.qkv_bias)?;
+        let qkv_proj = spec.pairs.load(weights, &qkv, sizes, spec.qkv_bias)?;
         let o_proj = Linear::load(weights, &o, hidden_size, wide, spec.output_bias)?;
         let mut norm = |parts: [&str; 2]| {
             let [q_norm, k_norm] = parts.map(|part| format!("{name}.{part}"));
@@ -148,4 +192,31 @@ impl Attention {
 fn beside_gates(Sizes { n_heads, n_kv_heads, .. }: Sizes) -> TurnedHeads {
     let queries = (0..n_heads).map(|head| 2 * head);
     TurnedHeads::Places(queries.chain(2 * n_heads..2 * n_heads + n_kv_heads).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_of_each_turned_head_become_halves() {
+        let sizes = Sizes {
+            hidden_size: 8,
+            n_layers: 1,
+            n_heads: 2,
+            n_kv_heads: 1,
+            head_dim: 6,
+            vocab_size: 8,
+            context: 8,
+            rms_norm_eps: 1e-5,
+            tie_word_embeddings: false,
+            window: None,
+        };
+        let expected =
+            [[0, 2, 1, 3, 4, 5], [6, 8, 7, 9, 10, 11], [12, 14, 13, 15, 16, 17]].concat();
+        let values: Vec<i32> = (18..24).collect();
+        assert_eq!(in_halves(4, sizes), [expected, values.clone()].concat());
+        assert_eq!(in_halves(6, sizes)[6..12], [6, 8, 10, 7, 9, 11]);
+        assert_eq!(in_halves(6, sizes)[18..], values);
+    }
 }

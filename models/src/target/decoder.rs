@@ -96,6 +96,9 @@ pub(super) struct DecoderSpec<'a> {
     pub(super) recurrent: &'a [Option<RecurrentSizes>],
     /// How norms are stored, but for those of states.
     pub(super) norms: NormWeight,
+    /// Names of the norms of what the two halves of a layer give, before it is added to the rows;
+    /// `None`: it is added as it is.
+    pub(super) branch_norms: Option<[&'static str; 2]>,
     pub(super) feed_forward: &'a LoadFeedForward<'a>,
     pub(super) rope: Rope,
     pub(super) tower: Option<Box<dyn Vision>>,
@@ -112,6 +115,8 @@ pub(super) struct Layer {
     mixer: Mixer,
     post_attention_layernorm: RmsNorm,
     mlp: FeedForward,
+    /// Norms of what the two halves give.
+    branch_norms: Option<[RmsNorm; 2]>,
 }
 
 impl Layer {
@@ -137,6 +142,10 @@ impl Layer {
             mixer: mixer(weights)?,
             post_attention_layernorm: norm(weights, "post_attention_layernorm")?,
             mlp: (spec.feed_forward)(weights, at, &format!("{name}.mlp"))?,
+            branch_norms: match spec.branch_norms {
+                Some([first, second]) => Some([norm(weights, first)?, norm(weights, second)?]),
+                None => None,
+            },
         })
     }
 
@@ -147,9 +156,15 @@ impl Layer {
             Mixer::Attention(attention) => attention.apply(ops, layer, &normed)?,
             Mixer::Recurrent(states) => states.apply(ops, layer, &normed)?,
         };
+        let branch = |ops: &mut O, half: usize, branch: O::Rows| match &self.branch_norms {
+            Some(norms) => ops.norm(&norms[half], &branch),
+            None => Ok(branch),
+        };
+        let mixed = branch(ops, 0, mixed)?;
         let x = ops.add(&x, &mixed)?;
         let normed = ops.norm(&self.post_attention_layernorm, &x)?;
         let more = self.mlp.apply(ops, &normed)?;
+        let more = branch(ops, 1, more)?;
         let x = ops.add(&x, &more)?;
         ops.end_layer(layer, x)
     }

@@ -1,7 +1,7 @@
 //! HunyuanOCR (arXiv 2511.19575): a decoder whose heads are normed after they are turned and whose
 //! rows stand on four axes, and a vision tower. Its config.json is flat in published files.
 
-use super::attention::{AttentionSpec, HeadNorms};
+use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::tower;
@@ -60,9 +60,11 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
             output_bias: bias,
             head_norms: HeadNorms::AfterTurn,
             gated: false,
+            pairs: TurnedPairs::Halves,
         },
         recurrent: &[],
         norms: NormWeight::Whole,
+        branch_norms: None,
         feed_forward: &|weights, _, name| {
             let mlp = GatedMlp::load(weights, name, sizes.hidden_size, width, mlp_bias)?;
             Ok(FeedForward::Dense(mlp))

@@ -2,7 +2,7 @@
 //! (arXiv 2310.06825), whose rows may attend to a window. The shared decoder, with biases only
 //! where the config has them.
 
-use super::attention::{AttentionSpec, HeadNorms};
+use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use crate::kv::GrowingKv;
@@ -63,9 +63,11 @@ fn load_as(
             output_bias: bias,
             head_norms: HeadNorms::None,
             gated: false,
+            pairs: TurnedPairs::Halves,
         },
         recurrent: &[],
         norms: NormWeight::Whole,
+        branch_norms: None,
         feed_forward: &|weights, _, name| {
             let mlp = GatedMlp::load(weights, name, sizes.hidden_size, width, mlp_bias)?;
             Ok(FeedForward::Dense(mlp))

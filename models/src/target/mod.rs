@@ -12,6 +12,7 @@ mod decoder;
 mod gated_delta;
 mod gemma;
 mod gemma4;
+mod glm4v;
 mod graph;
 mod hunyuan_vl;
 mod image_rows;
@@ -146,6 +147,8 @@ struct Family {
     /// Parts that its checkpoints may have and that are not read.
     unserved: Unserved,
     towers: Towers,
+    /// Module of layers that are no layers of the model: heads that predict a further token.
+    next_token: Option<&'static str>,
     /// Most rows of an image, if all of them must be in one pass.
     whole_image: fn(&Path, &ConfigJson) -> Result<Option<u32>, LoadError>,
 }
@@ -162,6 +165,20 @@ enum Towers {
 struct ServedParts<'a> {
     has_tower: bool,
     unserved: &'a Unserved,
+    next_token: Option<&'static str>,
+}
+
+impl ServedParts<'_> {
+    /// Leaves the other parts unread, and the tower if `options` says so.
+    fn keep(&self, files: &mut TensorFiles, options: LoadOptions) {
+        files.skip(self.unserved);
+        if !options.vision {
+            files.skip(&TOWER);
+        }
+        if let Some(module) = self.next_token {
+            files.skip_layers_with(module);
+        }
+    }
 }
 
 /// Ends of names in old checkpoints: rotary frequencies, which follow from the config.
@@ -201,6 +218,9 @@ const QWEN_VL: Unserved = Unserved { prefixes: &["mtp.", "model.mtp."], suffixes
 /// Towers of checkpoints that are served as text alone.
 const TOWER: Unserved = Unserved { prefixes: &Layout::TOWERS, suffixes: &[] };
 
+/// GLM's tower is served, or there is none.
+const GLM: Unserved = Unserved { prefixes: &[], suffixes: FREQUENCIES };
+
 /// As of [`QWEN`], and the layers that predict several tokens in MLX's layout.
 const QWEN_HYBRID: Unserved = Unserved {
     prefixes: &[
@@ -232,7 +252,7 @@ const HUNYUAN: Unserved = Unserved { prefixes: &["vit.", "vision_tower."], suffi
 const FREQUENCIES_ONLY: Unserved = Unserved { prefixes: &[], suffixes: FREQUENCIES };
 
 /// All families that are served.
-const FAMILIES: [Family; 19] = [
+const FAMILIES: [Family; 21] = [
     Family::attending("llama", llama::load, LLAMA),
     Family {
         kv_heads: llama::mistral_kv_heads,
@@ -254,6 +274,8 @@ const FAMILIES: [Family; 19] = [
         towers: Towers::IfThere(FREQUENCIES_ONLY),
         ..Family::attending("hunyuan_vl", hunyuan_vl::load, HUNYUAN)
     },
+    Family::glm("glm4v", glm4v::load),
+    Family::glm("glm_ocr", glm4v::load_ocr),
     Family::gemma("gemma4"),
     Family::gemma("gemma4_text"),
     Family::gemma("gemma4_unified"),
@@ -276,6 +298,7 @@ impl Family {
             kv_heads: |_| Ok(None),
             unserved,
             towers: Towers::Unread,
+            next_token: None,
             whole_image: |_, _| Ok(None),
         }
     }
@@ -294,7 +317,17 @@ impl Family {
             kv_heads: |_| Ok(None),
             unserved: QWEN_HYBRID,
             towers: Towers::IfThere(QWEN_HYBRID_VL),
+            next_token: None,
             whole_image: |_, _| Ok(None),
+        }
+    }
+
+    /// GLM, of which some checkpoints have a tower. A checkpoint may have a layer that predicts a further token.
+    const fn glm(model_type: &'static str, load: Load) -> Self {
+        Self {
+            towers: Towers::IfThere(GLM),
+            next_token: Some("eh_proj"),
+            ..Self::attending(model_type, load, GLM)
         }
     }
 
@@ -307,6 +340,7 @@ impl Family {
             kv_heads: gemma::kv_heads,
             unserved: GEMMA,
             towers: Towers::IfThere(GEMMA_VL),
+            next_token: None,
             whole_image: gemma4::whole_image,
         }
     }
@@ -328,7 +362,7 @@ impl Family {
             Towers::IfThere(unserved) if has_tower => unserved,
             _ => &self.unserved,
         };
-        Ok(ServedParts { has_tower, unserved })
+        Ok(ServedParts { has_tower, unserved, next_token: self.next_token })
     }
 
     fn of(config: &ConfigJson) -> Result<&'static Self, LoadError> {
@@ -384,8 +418,8 @@ pub(crate) fn has_recurrent_layers(config: &ConfigJson) -> Result<bool, LoadErro
 /// As [`load_target`].
 pub(crate) fn load_opened(mut files: TargetFiles<'_>) -> Result<Box<dyn Target>, LoadError> {
     let family = Family::of(files.config)?;
-    let ServedParts { unserved, .. } = family.parts(files.config, files.weights.files())?;
-    files.weights.skip_unserved(unserved);
+    let parts = family.parts(files.config, files.weights.files())?;
+    files.weights.forgetting(|files| parts.keep(files, LoadOptions::default()));
     Ok(Box::new((family.load)(files)?))
 }
 
@@ -461,12 +495,9 @@ pub fn plan_target_on(
     let family = Family::of(&config)?;
     let forms = forms_on(&config, options, on_gpu)?;
     let mut checkpoint = TensorFiles::open(dir)?;
-    let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
-    checkpoint.skip(unserved);
-    if !options.vision {
-        checkpoint.skip(&TOWER);
-    }
-    let has_vision = has_tower && config.part("vision_config")?.is_some();
+    let parts = family.parts(&config, &checkpoint)?;
+    parts.keep(&mut checkpoint, options);
+    let has_vision = parts.has_tower && config.part("vision_config")?.is_some();
     let whole_image = if has_vision { (family.whole_image)(dir, &config)? } else { None };
     let layers = PlannedLayers {
         most_rows: most_rows(whole_image),
@@ -501,12 +532,9 @@ pub fn load_target_with(
     let family = Family::of(&config)?;
     let forms = forms(&config, options)?;
     let mut checkpoint = TensorFiles::open(dir)?;
-    let ServedParts { has_tower, unserved } = family.parts(&config, &checkpoint)?;
-    checkpoint.skip(unserved);
-    if !options.vision {
-        checkpoint.skip(&TOWER);
-    }
-    if !has_tower && config.part("vision_config")?.is_some() {
+    let parts = family.parts(&config, &checkpoint)?;
+    parts.keep(&mut checkpoint, options);
+    if !parts.has_tower && config.part("vision_config")?.is_some() {
         tracing::info!("no vision tower is served of this checkpoint: requests with images fail");
     }
     let weight_bytes = checkpoint.total_bytes();

@@ -1,7 +1,7 @@
 //! PaddleOCR-VL (arXiv 2510.14528): a Llama whose rows stand on three axes, and a vision tower. Its
 //! config.json is flat in published files and has parts in later ones.
 
-use super::attention::{AttentionSpec, HeadNorms};
+use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::tower;
@@ -41,9 +41,11 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
             output_bias: bias,
             head_norms: HeadNorms::None,
             gated: false,
+            pairs: TurnedPairs::Halves,
         },
         recurrent: &[],
         norms: NormWeight::Whole,
+        branch_norms: None,
         feed_forward: &|weights, _, name| {
             let mlp = GatedMlp::load(weights, name, sizes.hidden_size, width, bias)?;
             Ok(FeedForward::Dense(mlp))

@@ -1,14 +1,19 @@
 //! Qwen2 and Qwen2.5 (arXiv 2407.10671): the shared decoder with biases of q, k and v.
 
-use super::attention::{AttentionSpec, HeadNorms};
+use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles, refuse_sliding_window};
 use super::sizes::Sizes;
 use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
 
 /// Not keys of the config: every checkpoint of the family is so.
-pub(super) const ATTENTION: AttentionSpec =
-    AttentionSpec { qkv_bias: true, output_bias: false, head_norms: HeadNorms::None, gated: false };
+pub(super) const ATTENTION: AttentionSpec = AttentionSpec {
+    qkv_bias: true,
+    output_bias: false,
+    head_norms: HeadNorms::None,
+    gated: false,
+    pairs: TurnedPairs::Halves,
+};
 
 /// Sizes of one checkpoint. Also those of the text models of Qwen2-VL and Qwen2.5-VL.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +51,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         attention: ATTENTION,
         recurrent: &[],
         norms: NormWeight::Whole,
+        branch_norms: None,
         feed_forward: &|weights, _, name| read.feed_forward(weights, name),
         rope: Rope::load(config, read.sizes.head_dim)?,
         tower: None,

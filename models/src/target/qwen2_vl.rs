@@ -44,6 +44,7 @@ fn load_with(
         attention: qwen2::ATTENTION,
         recurrent: &[],
         norms: NormWeight::Whole,
+        branch_norms: None,
         feed_forward: &|weights, _, name| read.feed_forward(weights, name),
         rope: rope.on_three_axes(config, SectionOrder::OneAfterAnother, SECTION)?,
         tower,

@@ -1,6 +1,6 @@
 //! Qwen3 dense (arXiv 2505.09388): the shared decoder with norms of query and key heads.
 
-use super::attention::{AttentionSpec, HeadNorms};
+use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles, refuse_sliding_window};
 use super::sizes::Sizes;
 use crate::layers::{GatedMlp, NormWeight, Rope};
@@ -26,6 +26,7 @@ impl Config {
                 output_bias: bias,
                 head_norms: HeadNorms::BeforeTurn,
                 gated: false,
+                pairs: TurnedPairs::Halves,
             },
         })
     }
@@ -52,6 +53,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         attention: read.attention,
         recurrent: &[],
         norms: NormWeight::Whole,
+        branch_norms: None,
         feed_forward: &|weights, _, name| read.feed_forward(weights, name),
         rope: Rope::load(config, read.sizes.head_dim)?,
         tower: None,

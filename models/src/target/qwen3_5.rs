@@ -5,7 +5,7 @@
 
 use paceline_blas::{MOST_TAPS, RecurrentSizes};
 
-use super::attention::{AttentionSpec, HeadNorms};
+use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::stored_norms::stored_norms;
@@ -136,6 +136,7 @@ pub(super) fn attention(config: &ConfigJson) -> Result<AttentionSpec, LoadError>
         output_bias: bias,
         head_norms: HeadNorms::BeforeTurn,
         gated: true,
+        pairs: TurnedPairs::Halves,
     })
 }
 
@@ -179,6 +180,7 @@ pub(super) fn load_as(
         sizes: read.sizes,
         attention: attention(config)?,
         norms,
+        branch_norms: None,
         recurrent: &read.recurrent,
         feed_forward,
         rope,

@@ -81,6 +81,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         attention: read.dense.attention,
         recurrent: &[],
         norms: NormWeight::Whole,
+        branch_norms: None,
         feed_forward: &|weights, layer, name| read.feed_forward(weights, layer, name),
         rope: Rope::load(config, read.dense.sizes.head_dim)?,
         tower: None,

@@ -48,6 +48,7 @@ fn load_with(
         attention: read.attention,
         recurrent: &[],
         norms: NormWeight::Whole,
+        branch_norms: None,
         feed_forward,
         rope: rope.on_three_axes(config, SectionOrder::Interleaved, SECTION)?,
         tower,

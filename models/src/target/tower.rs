@@ -3,7 +3,7 @@
 
 use super::sizes::Sizes;
 use crate::load::{ConfigJson, Layout, LoadError, TensorFiles, Weights};
-use crate::vision::{Generation, QwenTower, SiglipText, TextModelSizes, Vision};
+use crate::vision::{Generation, GlmKind, GlmTower, QwenTower, SiglipText, TextModelSizes, Vision};
 
 /// Whether a checkpoint has the sizes of a tower and tensors of one.
 ///
@@ -27,10 +27,29 @@ pub(super) fn load(
     text: &Sizes,
     generation: Generation,
 ) -> Result<Box<dyn Vision>, LoadError> {
-    let image_token = image_token(config, text.vocab_size)?;
-    let sizes = sizes(config)?;
-    let text = TextModelSizes { hidden: text.hidden_size, n_layers: text.n_layers, image_token };
+    let (sizes, text) = (sizes(config)?, text_sizes(config, text)?);
     Ok(Box::new(QwenTower::load(&sizes, weights, layout.vision, text, generation)?))
+}
+
+/// Loads a GLM's tower, as [`load`].
+///
+/// # Errors
+/// A key or a tensor is missing or does not fit.
+pub(super) fn load_glm(
+    config: &ConfigJson,
+    weights: &mut Weights,
+    layout: Layout,
+    text: &Sizes,
+    kind: GlmKind,
+) -> Result<Box<dyn Vision>, LoadError> {
+    let (sizes, text) = (sizes(config)?, text_sizes(config, text)?);
+    Ok(Box::new(GlmTower::load(&sizes, weights, layout.vision, text, kind)?))
+}
+
+/// What a tower needs to know of a text model of these sizes.
+fn text_sizes(config: &ConfigJson, text: &Sizes) -> Result<TextModelSizes, LoadError> {
+    let image_token = image_token(config, text.vocab_size)?;
+    Ok(TextModelSizes { hidden: text.hidden_size, n_layers: text.n_layers, image_token })
 }
 
 /// The sizes of a tower built as SigLIP's, and what it needs of a text model of these sizes.

@@ -108,26 +108,26 @@ pub(super) fn patches(
     numbers
 }
 
-/// For each patch four rows of a table, and the share of each.
+/// For each patch `TAPS` rows of a table, and the share of each.
 #[derive(Debug, PartialEq)]
-pub(super) struct Interpolation {
-    /// Four for each patch.
+pub(super) struct Interpolation<const TAPS: usize> {
+    /// So many for each patch.
     pub(super) indices: Vec<i32>,
-    /// Four for each patch.
+    /// So many for each patch.
     pub(super) shares: Vec<f32>,
 }
 
-impl Interpolation {
+impl<const TAPS: usize> Interpolation<TAPS> {
     /// Rows of `table` `[rows, width]`, mixed: `[patches, width]`.
     ///
     /// # Errors
     /// MLX's own.
     pub(super) fn take(&self, table: &Array) -> Result<Array> {
-        let n = (self.indices.len() / 4) as i32;
-        let corners = table
-            .take_axis(Array::from_slice(&self.indices, &[n * 4]), 0)?
-            .reshape(&[n, 4, table.dim(1)])?;
-        Ok(corners.multiply(Array::from_slice(&self.shares, &[n, 4, 1]))?.sum_axis(1, false)?)
+        let (n, taps) = ((self.indices.len() / TAPS) as i32, TAPS as i32);
+        let rows = table
+            .take_axis(Array::from_slice(&self.indices, &[n * taps]), 0)?
+            .reshape(&[n, taps, table.dim(1)])?;
+        Ok(rows.multiply(Array::from_slice(&self.shares, &[n, taps, 1]))?.sum_axis(1, false)?)
     }
 }
 
@@ -137,7 +137,7 @@ pub(super) fn interpolation(
     rows: i32,
     columns: i32,
     side: i32,
-) -> Interpolation {
+) -> Interpolation<4> {
     resampled(
         places,
         |row| neighbours(row, rows, side),
@@ -154,7 +154,7 @@ pub(super) fn between_centres(
     rows: i32,
     columns: i32,
     side: i32,
-) -> Interpolation {
+) -> Interpolation<4> {
     let at = |at: i32, size: i32| {
         let source = ((at as f32 + 0.5) * side as f32 / size as f32 - 0.5).max(0.0);
         shared(source, side)
@@ -168,7 +168,7 @@ fn resampled(
     on_rows: impl Fn(i32) -> [(i32, f32); 2],
     on_columns: impl Fn(i32) -> [(i32, f32); 2],
     side: i32,
-) -> Interpolation {
+) -> Interpolation<4> {
     let (mut indices, mut shares) =
         (Vec::with_capacity(places.len() * 4), Vec::with_capacity(places.len() * 4));
     for (row, column) in places {

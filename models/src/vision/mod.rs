@@ -2,7 +2,9 @@
 //! placeholders. A tower belongs to its target's weights. The caller keeps the features.
 
 mod attention;
+mod bicubic;
 mod gemma;
+mod glm;
 mod grid;
 mod parts;
 mod positions;
@@ -11,6 +13,7 @@ mod siglip;
 mod windows;
 
 pub(crate) use gemma::{GemmaText, GemmaTower, UnifiedTower};
+pub(crate) use glm::{GlmKind, GlmTower};
 pub use positions::{ImageForm, ImagePlacement, positions};
 pub(crate) use qwen::{Deepstack, Generation, QwenTower, TextModelSizes};
 pub(crate) use siglip::{SiglipText, SiglipTower};

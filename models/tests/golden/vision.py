@@ -154,6 +154,14 @@ def processor_config(spec):
 
 
 def write_processor(folder, spec):
+    write_tokenizer(folder, IDS, {
+        "tokenizer_class": "Qwen2TokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None,
+        "model_max_length": spec["text"]["max_position_embeddings"], "chat_template": TEMPLATE})
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor_config(spec), indent=1) + "\n")
+
+
+def write_tokenizer(folder, ids, settings, plain=()):
+    """A tokenizer of bytes and of the tokens of `ids`, which are special but for `plain`."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
 
@@ -161,14 +169,12 @@ def write_processor(folder, spec):
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=characters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    assert all(tokenizer.token_to_id(token) == id for token, id in IDS.items())
-    assert tokenizer.encode("aé<|im_end|>").ids == [97, 0xC3, 0xA9, IDS["<|im_end|>"]]
+    tokenizer.add_tokens([tokenizers.AddedToken(token, special=token not in plain, normalized=False) for token in ids])
+    assert all(tokenizer.token_to_id(token) == id for token, id in ids.items())
+    last = max(ids, key=ids.get)
+    assert tokenizer.encode(f"aé{last}").ids == [97, 0xC3, 0xA9, ids[last]]
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    (folder / "tokenizer_config.json").write_text(json.dumps({
-        "tokenizer_class": "Qwen2TokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None,
-        "model_max_length": spec["text"]["max_position_embeddings"], "chat_template": TEMPLATE}, indent=1) + "\n")
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor_config(spec), indent=1) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
 
 
 def byte_characters():
@@ -214,12 +220,13 @@ def images(spec):
     return out
 
 
-def unpatch(values, grid, side):
+def unpatch(values, grid, side, mean=0.5, std=0.5):
+    """The bytes between resizing and normalizing. `mean` and `std` are one number, or one for each channel."""
     _, rows, columns = grid
     blocks = values.reshape(rows // 2, columns // 2, 2, 2, 3, 2, side, side)[:, :, :, :, :, 0]
     image = blocks.transpose(0, 2, 5, 1, 3, 6, 4).reshape(rows * side, columns * side, 3)
-    bytes_ = np.round((image * 0.5 + 0.5) * 255.0)
-    assert np.abs((bytes_ / 255.0 - 0.5) / 0.5 - image).max() < 1e-5
+    bytes_ = np.round((image * std + mean) * 255.0)
+    assert np.abs((bytes_ / 255.0 - mean) / std - image).max() < 1e-5
     return bytes_.astype(np.uint8)
 
 

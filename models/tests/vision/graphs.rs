@@ -6,10 +6,14 @@ const RERUNS: [&str; 2] =
     ["graphs::all_towers_in_the_graph_of_mlx", "graphs::all_towers_in_the_graph_of_a_gpu"];
 
 /// Checkpoints of bfloat16 with experts that are not quantized; one that loses 5.4e-2 of the largest
-/// logit; and bits of tensors that a layout or a test stores in float32.
-const SKIPPED_OF_A_GPU: [(&str, Reason); 8] = [
+/// logit; one of which transformers 5.23 in bfloat16 loses 3.6e-2 of the largest feature and 12.6e-2
+/// of the largest hidden state; and bits of tensors that a layout or a test stores in float32.
+const SKIPPED_OF_A_GPU: [(&str, Reason); 11] = [
     ("qwen::answers_of_qwen3_vl_with_experts_equal_the_reference", Reason::NoGatherMm),
     ("qwen::the_layout_of_mlx_gives_the_bits_of_the_published_one", Reason::OwnGraphOnly),
+    ("glm::features_of_glm_4v_equal_the_reference", Reason::NoBoundIn16Bits),
+    ("glm::answers_of_glm_4v_to_images_equal_the_reference", Reason::NoBoundIn16Bits),
+    ("glm::the_layout_of_mlx_gives_the_same_answers_of_glm_4v", Reason::NoBoundIn16Bits),
     ("gemma::answers_of_experts_to_images_equal_the_reference", Reason::NoGatherMm),
     ("hybrid::the_layout_of_mlx_gives_the_bits_of_that_of_transformers", Reason::OwnGraphOnly),
     ("hybrid::answers_to_images_equal_the_reference", Reason::NoBoundIn16Bits),

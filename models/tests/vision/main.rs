@@ -6,6 +6,7 @@ mod broken;
 #[path = "../parity/changed.rs"]
 mod changed;
 mod gemma;
+mod glm;
 mod graphs;
 mod hybrid;
 mod ocr;
@@ -71,10 +72,15 @@ fn check_features(name: &str) {
 
 fn check_prompts(name: &str) {
     let (model, golden) = load(name);
-    let known = known(&*model, &golden);
+    check_answers(name, &*model, &golden);
+}
+
+/// A model against the golden file of `name`.
+fn check_answers(name: &str, model: &dyn Target, golden: &Golden) {
+    let known = known(model, golden);
     for case in &golden.cases {
         let what = format!("{name}, images {:?}", case.images);
-        let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
+        let mut scene = Scene::new(model, vec![sequence(model, golden, &known, case)]);
         let rows = case.prompt.len() as i32;
         let batch = scene.batch(&[(0, rows)]);
         assert_eq!(
@@ -101,7 +107,7 @@ fn check_prompts(name: &str) {
 
         // Alone, and read in so that chunks end inside images: the same ids.
         for chunk in [1000, 7, 3] {
-            let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
+            let mut scene = Scene::new(model, vec![sequence(model, golden, &known, case)]);
             assert_eq!(
                 scene.go_on(chunk, case.greedy.len()),
                 std::slice::from_ref(&case.greedy),
@@ -112,10 +118,10 @@ fn check_prompts(name: &str) {
     // Side by side, in one forward and in chunks.
     for chunk in [1000, 5] {
         let sequences =
-            golden.cases.iter().map(|case| sequence(&*model, &golden, &known, case)).collect();
+            golden.cases.iter().map(|case| sequence(model, golden, &known, case)).collect();
         let expected: Vec<_> = golden.cases.iter().map(|case| case.greedy.clone()).collect();
         assert_eq!(
-            Scene::new(&*model, sequences).go_on(chunk, expected[0].len()),
+            Scene::new(model, sequences).go_on(chunk, expected[0].len()),
             expected,
             "{name}, {chunk} rows at a time"
         );

@@ -28,6 +28,11 @@ pub struct Shot {
     pub name: String,
     pub rows: u32,
     pub columns: u32,
+    /// Of a byte's share of 255, by channel; 0.5 if a golden file names none.
+    #[serde(default = "half")]
+    mean: [f32; 3],
+    #[serde(default = "half")]
+    std: [f32; 3],
     pixels: String,
     pub merged: Vec<f32>,
     pub deepstack: Vec<Vec<f32>>,
@@ -51,12 +56,8 @@ pub struct Case {
 pub const SCALE: [f32; 3] = [2.0 / 255.0; 3];
 pub const BIAS: [f32; 3] = [-1.0; 3];
 
-/// The bytes' numbers for a tower: Gemma's reference divides by 255 and subtracts nothing.
-fn numbers_of(tower: &dyn Vision) -> ([f32; 3], [f32; 3]) {
-    match tower.info().form {
-        ImageForm::Grid | ImageForm::Lines => (SCALE, BIAS),
-        ImageForm::Indexed => ([1.0 / 255.0; 3], [0.0; 3]),
-    }
+fn half() -> [f32; 3] {
+    [0.5; 3]
 }
 
 impl Shot {
@@ -66,8 +67,19 @@ impl Shot {
         digits.as_chunks::<2>().0.iter().map(|[high, low]| high << 4 | low).collect()
     }
 
+    /// The bytes' numbers for a tower: Gemma's reference divides by 255 and subtracts nothing.
+    fn numbers(&self, tower: &dyn Vision) -> ([f32; 3], [f32; 3]) {
+        if tower.info().form == ImageForm::Indexed {
+            return ([1.0 / 255.0; 3], [0.0; 3]);
+        }
+        let of_channel = |number: fn(f32, f32) -> f32| {
+            [0, 1, 2].map(|channel| number(self.mean[channel], self.std[channel]))
+        };
+        (of_channel(|_, std| 1.0 / (255.0 * std)), of_channel(|mean, std| -mean / std))
+    }
+
     pub fn features(&self, tower: &dyn Vision, blocks: usize) -> Features {
-        let (pixels, (scale, bias)) = (self.pixels(), numbers_of(tower));
+        let (pixels, (scale, bias)) = (self.pixels(), self.numbers(tower));
         let (rows, columns) = (self.rows, self.columns);
         let image = ImagePixels { pixels: &pixels, rows, columns, scale, bias };
         features(tower, &image, blocks)

@@ -301,7 +301,11 @@ fn activation(config: &ConfigJson, usual: &str) -> Result<Gelu, LoadError> {
     }
 }
 
-fn rope_theta(config: &ConfigJson) -> Result<f64, LoadError> {
+/// The base of the turns by place.
+///
+/// # Errors
+/// The rotary keys are of another kind, or the base is none.
+pub(in crate::vision) fn rope_theta(config: &ConfigJson) -> Result<f64, LoadError> {
     let Some(rope) = config.part("rope_parameters")? else { return Ok(10_000.0) };
     let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
     if !matches!(kind.as_str(), "axial" | "default") {

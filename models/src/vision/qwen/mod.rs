@@ -4,6 +4,7 @@
 
 mod config;
 
+pub(super) use config::rope_theta;
 use config::{Config, MergerNames, Mlp, Windows};
 pub(crate) use config::{Deepstack, Generation, TextModelSizes};
 

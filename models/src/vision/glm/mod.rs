@@ -1,0 +1,232 @@
+//! The vision towers of GLM-4.1V and GLM-OCR: config → attention → block → merger → tower. Field
+//! names are the checkpoint's tensor names. N patches · H heads · D head_dim. Source: transformers
+//! 5.23, `models/glm4v/modeling_glm4v.py` and `models/glm_ocr/modeling_glm_ocr.py`.
+
+mod config;
+
+use config::Config;
+pub(crate) use config::GlmKind;
+
+use mlx_rs::{Array, Dtype};
+
+use super::parts::{
+    AttentionSpec, BlockSpec, MlpSpec, NormKind, PatchEmbedding, PatchSizes, TowerBlock,
+};
+use super::{
+    Features, ImageEncoding, ImageForm, ImagePixels, TextModelSizes, Vision, VisionInfo, bicubic,
+    grid,
+};
+use crate::error::Result;
+use crate::layers::{GatedMlp, Gelu, LayerNorm, Linear, RmsNorm};
+use crate::load::{ConfigJson, LoadError, Weights};
+
+/// Of the merger's layer norm: torch's usual one.
+const MERGER_EPS: f32 = 1e-5;
+
+impl Config {
+    /// The blocks by their parts.
+    fn block(&self) -> BlockSpec<'static> {
+        let is_ocr = self.kind == GlmKind::Ocr;
+        BlockSpec {
+            hidden: self.hidden_size,
+            norm: NormKind::Rms(self.eps),
+            norms: ["norm1", "norm2"],
+            attention: AttentionSpec {
+                name: "attn",
+                projections: &["qkv"],
+                output: "proj",
+                biases: self.biases,
+                heads: self.num_heads,
+                head_norms: is_ocr.then_some(self.eps),
+            },
+            mlp: MlpSpec::Gated { name: "mlp", inner: self.inner, biases: self.biases },
+        }
+    }
+}
+
+/// Neighbouring patches → one row of the prompt.
+#[derive(Debug)]
+struct Merger {
+    /// Over a row's patches, from the top, left to right.
+    downsample: Linear,
+    proj: Linear,
+    post_projection_norm: LayerNorm,
+    mlp: GatedMlp,
+    /// Numbers of a row's patches.
+    size: i32,
+}
+
+impl Merger {
+    fn load(weights: &mut Weights, name: &str, config: &Config) -> Result<Self, LoadError> {
+        let (out, merger) = (config.out_hidden_size, format!("{name}.merger"));
+        let norm = format!("{merger}.post_projection_norm");
+        Ok(Self {
+            downsample: load_downsample(weights, &format!("{name}.downsample"), config)?,
+            proj: Linear::load(weights, &format!("{merger}.proj"), out, out, false)?,
+            post_projection_norm: LayerNorm::load(weights, &norm, out, MERGER_EPS)?,
+            mlp: GatedMlp::load(weights, &merger, out, config.merged_inner, false)?,
+            size: config.hidden_size * config.spatial_merge_size.pow(2),
+        })
+    }
+
+    /// `x` `[N, hidden]` → `[N / merge², out]`.
+    fn forward(&self, x: &Array) -> Result<Array> {
+        let x = self.downsample.forward(&x.reshape(&[-1, self.size])?)?;
+        let x = self.post_projection_norm.forward(&self.proj.forward(&x)?)?;
+        self.mlp.forward(&Gelu::Exact.forward(&x)?)
+    }
+}
+
+/// The convolution over a row's patches, which lie one after another, as a product: `[out, hidden, m,
+/// m]` as transformers keeps it, or `[out, m, m, hidden]` as MLX does → `[out, m · m · hidden]`.
+fn load_downsample(
+    weights: &mut Weights,
+    name: &str,
+    config: &Config,
+) -> Result<Linear, LoadError> {
+    let Config { out_hidden_size: out, hidden_size: width, spatial_merge_size: merge, .. } =
+        *config;
+    let weight = format!("{name}.weight");
+    let is_last =
+        weights.shape(&weight).is_some_and(|shape| shape.get(1) != Some(&(width as usize)));
+    let matrix = match is_last {
+        true => weights.take(&weight, &[out, merge, merge, width])?,
+        false => {
+            weights.take(&weight, &[out, width, merge, merge])?.transpose_axes(&[0, 2, 3, 1])?
+        }
+    };
+    let matrix = matrix.reshape(&[out, merge * merge * width])?;
+    matrix.eval()?;
+    Linear::new(&matrix, weights.take(&format!("{name}.bias"), &[out])?)
+}
+
+/// What is added to a patch by its place: its norm first.
+#[derive(Debug)]
+struct Places {
+    post_conv_layernorm: RmsNorm,
+    /// `[side², hidden]`
+    position_embedding: Array,
+    side: i32,
+}
+
+impl Places {
+    fn load(weights: &mut Weights, name: &str, config: &Config) -> Result<Self, LoadError> {
+        let (size, norm) = (config.hidden_size, format!("{name}.post_conv_layernorm"));
+        let table = format!("{name}.embeddings.position_embedding.weight");
+        let side = config.side;
+        Ok(Self {
+            post_conv_layernorm: RmsNorm::load(weights, &norm, size, config.eps)?,
+            position_embedding: weights.take(&table, &[side * side, size])?,
+            side,
+        })
+    }
+
+    /// `x` `[places, hidden]` of an image of so many patches → the same shape.
+    fn forward(&self, x: &Array, image: &ImagePixels<'_>, places: &[(i32, i32)]) -> Result<Array> {
+        let (rows, columns) = (image.rows as i32, image.columns as i32);
+        let taken = bicubic::shares(places, rows, columns, self.side);
+        let positions = taken.take(&self.position_embedding)?.as_dtype(x.dtype())?;
+        Ok(self.post_conv_layernorm.forward(x)?.add(positions)?)
+    }
+}
+
+/// A loaded tower.
+#[derive(Debug)]
+pub(crate) struct GlmTower {
+    info: VisionInfo,
+    config: Config,
+    dtype: Dtype,
+    patch_embed: PatchEmbedding,
+    places: Option<Places>,
+    blocks: Vec<TowerBlock>,
+    post_layernorm: RmsNorm,
+    merger: Merger,
+}
+
+impl GlmTower {
+    /// Reads the tensors under `name` by the sizes in `config` (a wrapper's `vision_config`).
+    ///
+    /// # Errors
+    /// A key or a tensor is missing or does not fit.
+    pub(crate) fn load(
+        config: &ConfigJson,
+        weights: &mut Weights,
+        name: &str,
+        text: TextModelSizes,
+        kind: GlmKind,
+    ) -> Result<Self, LoadError> {
+        let named = config;
+        let config = Config::read(named, text, kind)?;
+        let patch_embed = format!("{name}.patch_embed.proj");
+        let patches = PatchSizes {
+            out: config.hidden_size,
+            side: config.patch_size,
+            frames: Some(config.temporal_patch_size),
+            bias: true,
+        };
+        let patch_embed = PatchEmbedding::load(weights, &patch_embed, patches, named)?;
+        let norm = format!("{name}.post_layernorm");
+        let dtype = weights.dtype_of(&format!("{norm}.weight"));
+        let block = config.block();
+        let blocks = (0..config.depth)
+            .map(|at| TowerBlock::load(weights, &format!("{name}.blocks.{at}"), block));
+        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            info: VisionInfo {
+                patch: config.patch_size as u32,
+                merge: config.spatial_merge_size as u32,
+                image_token: text.image_token,
+                blocks: blocks.len(),
+                form: ImageForm::Grid,
+                whole: false,
+                most_rows: None,
+            },
+            dtype,
+            patch_embed,
+            places: match kind {
+                GlmKind::Large => Some(Places::load(weights, name, &config)?),
+                GlmKind::Ocr => None,
+            },
+            blocks,
+            post_layernorm: RmsNorm::load(weights, &norm, config.hidden_size, config.eps)?,
+            merger: Merger::load(weights, name, &config)?,
+            config,
+        })
+    }
+
+    /// Embeds the patches at these places: `[places, hidden]`.
+    fn embed_patches(&self, image: &ImagePixels<'_>, places: &[(i32, i32)]) -> Result<Array> {
+        let x = self.patch_embed.forward(image, &self.info, places)?.as_dtype(self.dtype)?;
+        match &self.places {
+            Some(by_place) => by_place.forward(&x, image, places),
+            None => Ok(x),
+        }
+    }
+}
+
+impl Vision for GlmTower {
+    fn info(&self) -> &VisionInfo {
+        &self.info
+    }
+
+    fn begin(&self, image: &ImagePixels<'_>) -> Result<ImageEncoding> {
+        image.check(&self.info)?;
+        let ImagePixels { rows, columns, .. } = *image;
+        let places = grid::order(rows as i32, columns as i32, self.config.spatial_merge_size);
+        let hidden = grid::in_parts(&places, |places| self.embed_patches(image, places))?;
+        let rope = grid::turns(&places, self.config.head_dim(), self.config.rope_theta)?;
+        Ok(ImageEncoding::new(hidden, (rows, columns), Some(rope)))
+    }
+
+    fn advance(&self, pass: &mut ImageEncoding, blocks: usize) -> Result<Option<Features>> {
+        let forward = |pass: &mut ImageEncoding, at: usize| {
+            self.blocks[at].forward(&pass.hidden, pass.rope.as_ref(), &[])
+        };
+        if !pass.advance(blocks, self.blocks.len(), forward)? {
+            return Ok(None);
+        }
+        let embeddings = self.merger.forward(&self.post_layernorm.forward(&pass.hidden)?)?;
+        embeddings.eval()?;
+        Ok(Some(Features { embeddings, after_layer: vec![] }))
+    }
+}
