@@ -81,8 +81,12 @@ fn tensors(dir: &Path) -> serde_json::Map<String, Value> {
 /// Bytes of all tensors that are served. Heads that predict further tokens are drafters.
 fn tensor_bytes(dir: &Path) -> u64 {
     let place = |tensor: &Value, at: usize| tensor["data_offsets"][at].as_u64().expect("a place");
-    let served = tensors(dir).into_iter().filter(|(name, _)| !name.starts_with("mtp."));
-    served.map(|(_, tensor)| place(&tensor, 1) - place(&tensor, 0)).sum()
+    let all = tensors(dir);
+    let heads = all.keys().filter_map(|name| name.strip_suffix("eh_proj.weight"));
+    let heads: Vec<&str> = heads.chain(["mtp."]).collect();
+    let is_served = |name: &str| !heads.iter().any(|head| name.starts_with(head));
+    let served = all.iter().filter(|(name, _)| is_served(name));
+    served.map(|(_, tensor)| place(tensor, 1) - place(tensor, 0)).sum()
 }
 
 fn serves_vision(dir: &Path) -> bool {

@@ -22,8 +22,8 @@ use paceline_vocabulary::link::{Feed, ProposalKind};
 use tonic_types::StatusExt as _;
 
 use requests::{
-    ATTENDING, Image, ImageRequest, PAGE, TestImage, Text, VOCAB, VisionModel, golden, request,
-    texts,
+    ATTENDING, Image, ImageRequest, NEIGHBOURS, PAGE, TestImage, Text, VOCAB, VisionModel, golden,
+    request, texts,
 };
 use stage::drafter::{Known, Script, oracle, propose_ids, propose_rows, roll};
 use stage::{BOUND, STAMP, Worker, tiny};
@@ -32,6 +32,11 @@ use vision_worker::VisionWorker;
 #[tokio::test]
 async fn answers_equal_the_reference_alone_and_in_a_batch() {
     check_reference(ATTENDING).await;
+}
+
+#[tokio::test]
+async fn answers_of_a_glm_equal_the_reference_alone_and_in_a_batch() {
+    check_reference(NEIGHBOURS).await;
 }
 
 async fn check_reference(model: VisionModel) {

@@ -26,9 +26,9 @@ pub struct VisionModel {
     image: u32,
     /// Patches of a side that become one row.
     merge: u32,
-    /// What a byte becomes: `byte · scale + bias`.
-    scale: f32,
-    bias: f32,
+    /// What a byte of a channel becomes: `byte · scale + bias`.
+    scale: [f32; 3],
+    bias: [f32; 3],
 }
 
 /// All of its layers attend.
@@ -42,12 +42,26 @@ pub const UNIFIED: VisionModel = gemma("gemma4-unified-tiny");
 /// Layers have windows, and rows of an image attend as text does.
 pub const EDGE: VisionModel = gemma("gemma4-vl-edge");
 
+/// Pairs of neighbouring numbers of its heads turn, and its tower has norms of heads.
+pub const NEIGHBOURS: VisionModel = {
+    let (mean, std) = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]);
+    let (mut scale, mut bias, mut channel) = ([0.0; 3], [0.0; 3], 0);
+    while channel < 3 {
+        scale[channel] = 1.0 / 255.0 / std[channel];
+        bias[channel] = -mean[channel] / std[channel];
+        channel += 1;
+    }
+    VisionModel { scale, bias, ..qwen("glm-ocr-tiny", 32) }
+};
+
 const fn qwen(name: &'static str, hidden: u32) -> VisionModel {
-    VisionModel { name, hidden, image: IMAGE, merge: MERGE, scale: 2.0 / 255.0, bias: -1.0 }
+    let (scale, bias) = ([2.0 / 255.0; 3], [-1.0; 3]);
+    VisionModel { name, hidden, image: IMAGE, merge: MERGE, scale, bias }
 }
 
 const fn gemma(name: &'static str) -> VisionModel {
-    VisionModel { name, hidden: 36, image: 121, merge: 3, scale: 1.0 / 255.0, bias: 0.0 }
+    let (scale, bias) = ([1.0 / 255.0; 3], [0.0; 3]);
+    VisionModel { name, hidden: 36, image: 121, merge: 3, scale, bias }
 }
 
 impl VisionModel {
@@ -83,7 +97,7 @@ impl TestImage {
     }
 
     fn announced_to(&self, model: VisionModel, first: usize) -> AnnouncedImage {
-        let (scale, bias) = ([model.scale; 3], [model.bias; 3]);
+        let VisionModel { scale, bias, .. } = model;
         let mut digest = Sha256::new();
         [self.rows, self.columns].iter().for_each(|size| digest.update(size.to_le_bytes()));
         scale.iter().chain(&bias).for_each(|number| digest.update(number.to_le_bytes()));
