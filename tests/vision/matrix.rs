@@ -12,8 +12,14 @@ use super::golden::{Case, cases};
 use super::{all_is_over, count};
 
 /// Golden checkpoints, one a family, that are whole folders of models.
-const FAMILIES: [&str; 4] =
-    ["qwen2-vl-tiny", "qwen2_5-vl-tiny", "qwen3-vl-moe-tiny", "qwen3_5-vl-tiny"];
+const FAMILIES: [&str; 6] = [
+    "qwen2-vl-tiny",
+    "qwen2_5-vl-tiny",
+    "qwen3-vl-moe-tiny",
+    "qwen3_5-vl-tiny",
+    "paddleocr_vl-tiny",
+    "hunyuan_vl-tiny",
+];
 
 fn goldens() -> PathBuf {
     repository().join("models/tests/golden")

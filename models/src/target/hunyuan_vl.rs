@@ -42,7 +42,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let bias = config.optional("attention_bias")?.unwrap_or(false);
     let mlp_bias = config.optional("mlp_bias")?.unwrap_or(false);
     let width = config.size("intermediate_size")?;
-    let rope = Rope::load(config, sizes.head_dim)?.on_four_axes(config)?;
+    let rope = Rope::load_on_four_axes(config, sizes.head_dim)?;
     let tower = match tower::is_there(config, weights.files())? {
         true => {
             let (part, text) = tower::siglip(config, &sizes)?;

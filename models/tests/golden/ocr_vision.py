@@ -22,7 +22,7 @@ from vision import byte_characters, draw, row
 
 VOCAB = 272  # a few rows more than tokens, as published checkpoints have
 GREEDY_TOKENS = 32
-MOST_LOST = 2e-2  # see lost_in_16_bits
+MOST_LOST = 2.4e-2  # see lost_in_16_bits
 # (height, width) drawn, in rows of the prompt. Resampled, tables of positions are neither as large as an image nor of its shape.
 SHOTS = {"exact": (3, 4), "resized": (2.7, 4.4), "tall": (4, 1), "small": (2, 2)}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -176,7 +176,9 @@ def weights(model, family, seed):
             gain = text.get(last, 2.0) if is_text else sight.get(last, 1.2)
             made = randn(gain / math.sqrt(tensor[0].numel()))
         if is_text and last in ("query_layernorm", "key_layernorm"):
-            made = made * 1.0
+            made = made * 0.9
+        if family["tied"] and name == "model.language_model.norm.weight":
+            made = 3.0 * made  # logits as far apart as those of a head of its own
         if last in ("lm_head", "embed_tokens"):
             # Special tokens and ids of no token are rarely chosen, as after training.
             made[256:] *= 0.3
@@ -295,7 +297,7 @@ def answer(model, family, ids, names, shots, more=GREEDY_TOKENS):
         logits = first
         while True:
             best, second = logits.topk(2).values.tolist()
-            chosen.append(int(np.argmax(logits.numpy())))
+            chosen.append(int(np.argmax(logits.float().numpy())))
             margins.append(best - second)
             if len(chosen) == more:
                 return chosen, margins, first, hidden, positions[:, 0].tolist()
@@ -421,7 +423,9 @@ def make_ocr_vision(dump, provenance, versions):
             found = cases(model, family, shots, seed) if answers is not None else None
             if found is not None:
                 half.load_state_dict(stored)
-                if lost_in_16_bits(half, family, shots, found) < MOST_LOST:
+                lost = lost_in_16_bits(half, family, shots, found)
+                print(f"{name}, seed {seed}: bfloat16 loses {lost:.3f}")
+                if lost < MOST_LOST:
                     break
         write(HERE / name, family, stored)
         with torch.inference_mode():

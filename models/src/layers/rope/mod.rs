@@ -146,12 +146,13 @@ impl<'a> RotaryKeys<'a> {
     }
 
     /// The frequencies of a base that `alpha` stretches, the same for any length of a sequence.
-    fn by_alpha(&self, turning: i32, theta: f64) -> Result<Vec<f64>, LoadError> {
+    fn by_alpha(&self, head_dim: i32) -> Result<Vec<f32>, LoadError> {
         let alpha = self.needed("alpha")?;
-        let dims = f64::from(turning);
+        let dims = f64::from(head_dim);
         // Of heads of two numbers there is one frequency, which no base changes.
-        let base = theta * alpha.powf(dims / (dims - 2.0).max(1.0));
-        Ok((0..turning / 2).map(|i| base.powf(-2.0 * f64::from(i) / dims)).collect())
+        let base = self.theta()? * alpha.powf(dims / (dims - 2.0).max(1.0));
+        let frequency = |i: i32| base.powf(-2.0 * f64::from(i) / dims) as f32;
+        Ok((0..head_dim / 2).map(frequency).collect())
     }
 
     /// Llama 3.1's frequencies: those of short waves as they are, those of long waves slower by a
@@ -216,6 +217,32 @@ impl<'a> RotaryKeys<'a> {
         let temperature = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
         Ok((mixed, self.number("attention_factor")?.unwrap_or(temperature)))
     }
+
+    /// The axis of each of `half` frequencies, of four axes.
+    fn four_sections(&self, half: usize) -> Result<Vec<usize>, LoadError> {
+        let key = "rope_scaling.xdrope_section";
+        let found = self.keys.get("xdrope_section").or_else(|| self.keys.get("mrope_section"));
+        let shares: [f64; 4] = match found {
+            None => [0.25; 4],
+            Some(value) => serde_json::from_value(value.clone()).map_err(|error| {
+                self.wrong(key, format!("expected four sizes, found {value}: {error}"))
+            })?,
+        };
+        let is_share = shares.iter().sum::<f64>() <= 1.0;
+        let section = shares.map(|share| if is_share { share * half as f64 } else { share });
+        let sum: f64 = section.iter().sum();
+        if section.iter().any(|size| *size < 0.0 || size.fract() != 0.0) || sum != half as f64 {
+            let what = format!(
+                "expected four sizes of {half} in all, half of a head's numbers, or shares of 1; \
+                 found {shares:?}"
+            );
+            return Err(self.wrong(key, what));
+        }
+        // The sizes are those of the frequencies, so that the numbers are small.
+        let axes = section.iter().enumerate();
+        let axes = axes.flat_map(|(axis, size)| std::iter::repeat_n(axis, *size as usize));
+        Ok(axes.collect())
+    }
 }
 
 impl Rope {
@@ -266,13 +293,12 @@ impl Rope {
             // The name that checkpoints with sections have for the plain frequencies.
             "default" | "mrope" => (plain, 1.0),
             "linear" => (keys.linear(&plain)?, 1.0),
-            "dynamic" | "xdrope" => (keys.by_alpha(turning, theta)?, 1.0),
             "llama3" => (keys.llama3(&plain)?, 1.0),
             "yarn" => keys.yarn(&plain, turning, theta)?,
             "proportional" => (keys.proportional(plain)?, 1.0),
             other => {
                 let what = format!(
-                    "expected default, linear, llama3, yarn, proportional or xdrope, found {other}"
+                    "expected default, linear, llama3, yarn or proportional, found {other}"
                 );
                 return Err(keys.wrong("rope_scaling.rope_type", what));
             }
@@ -353,38 +379,25 @@ impl Rope {
         self.axes.is_some()
     }
 
-    /// The rotary embedding for positions on four axes, as HunyuanOCR has them: the first frequencies
-    /// turn by the first axis, the next ones by the next axis. Sections are numbers of frequencies, or
-    /// shares of them. Without sections each axis has a quarter. Source: `HunYuanVLRotaryEmbedding` of
-    /// the vendor's code; transformers 5.24 gives a number and its partner different axes.
+    /// Reads the rotary keys of HunyuanOCR, whose rows have positions on four axes: the first
+    /// frequencies turn by the first axis, the next ones by the next axis. Sections are numbers of
+    /// frequencies, or shares of them. Without sections each axis has a quarter. Source:
+    /// `HunYuanVLRotaryEmbedding` of the vendor's code; transformers 5.24 gives a number and its
+    /// partner different axes.
     ///
     /// # Errors
-    /// Sections that are not those of the frequencies.
-    pub(crate) fn on_four_axes(self, config: &ConfigJson) -> Result<Self, LoadError> {
-        let RotaryKeys { keys, .. } = RotaryKeys::read(config)?;
-        let half = self.frequencies.len();
-        let found = keys.get("xdrope_section").or_else(|| keys.get("mrope_section"));
-        let shares: [f64; 4] = match found {
-            None => [0.25; 4],
-            Some(value) => serde_json::from_value(value.clone()).map_err(|error| {
-                let what = format!("expected four sizes, found {value}: {error}");
-                config.wrong("rope_scaling.xdrope_section", what)
-            })?,
+    /// Sections that are not those of the frequencies, and frequencies that are not computed.
+    pub(crate) fn load_on_four_axes(config: &ConfigJson, head_dim: i32) -> Result<Self, LoadError> {
+        let keys = RotaryKeys::read(config)?;
+        keys.check_whole_heads()?;
+        let rope = match keys.kind() {
+            "dynamic" | "xdrope" => {
+                Self { frequencies: keys.by_alpha(head_dim)?, magnitude: 1.0, axes: None }
+            }
+            _ => Self::of(&keys, head_dim)?,
         };
-        let is_share = shares.iter().sum::<f64>() <= 1.0;
-        let section = shares.map(|share| if is_share { share * half as f64 } else { share });
-        let sum: f64 = section.iter().sum();
-        if section.iter().any(|size| *size < 0.0 || size.fract() != 0.0) || sum != half as f64 {
-            let what = format!(
-                "expected four sizes of {half} in all, half of a head's numbers, or shares of 1; found \
-                 {shares:?}"
-            );
-            return Err(config.wrong("rope_scaling.xdrope_section", what));
-        }
-        // The sizes are those of the frequencies, so that the numbers are small.
-        let axes = section.iter().enumerate();
-        let axes = axes.flat_map(|(axis, size)| std::iter::repeat_n(axis, *size as usize));
-        Ok(Self { axes: Some(axes.collect()), ..self })
+        let axes = keys.four_sections(rope.frequencies.len())?;
+        Ok(Self { axes: Some(axes), ..rope })
     }
 
     /// The turns of every row of a batch in a model of this type.

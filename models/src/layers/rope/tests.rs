@@ -61,13 +61,8 @@ fn scalings_that_cannot_be_computed_are_refused_by_name() {
         assert!(error.contains(says), "{error}");
     };
     refused(
-        r#"{"type": "longrope", "factor": 2.0}"#,
-        "expected default, linear, llama3, yarn, proportional or xdrope, found longrope",
-    );
-    // Without `alpha` this is a scaling that follows the length of a sequence.
-    refused(
         r#"{"type": "dynamic", "factor": 2.0}"#,
-        "rope_scaling.alpha: expected above 0 for dynamic, found none",
+        "expected default, linear, llama3, yarn or proportional, found dynamic",
     );
     refused(
         r#"{"rope_type": "linear"}"#,
@@ -223,7 +218,7 @@ fn sections_of_four_axes_are_sizes_or_shares() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
         let config = ConfigJson::read(dir.path())?;
-        let rope = Rope::load(&config, 16)?.on_four_axes(&config)?;
+        let rope = Rope::load_on_four_axes(&config, 16)?;
         Ok::<_, LoadError>((rope.axes.expect("four of them"), rope.frequencies))
     };
     let plain = [0, 0, 1, 1, 2, 2, 3, 3];
@@ -236,6 +231,9 @@ fn sections_of_four_axes_are_sizes_or_shares() {
     assert_eq!(on_axes(scaled(serde_json::json!([0.25, 0.25, 0.25, 0.25]))).expect("").0, plain);
     assert_eq!(on_axes(serde_json::json!({"mrope_section": [2, 2, 2, 2]})).expect("").0, plain);
     assert_eq!(on_axes(Value::Null).expect("quarters").0, plain);
+    // Without `alpha` this is a scaling that follows the length of a sequence.
+    let error = on_axes(serde_json::json!({"type": "dynamic"})).expect_err("no alpha").to_string();
+    assert!(error.contains("alpha: expected above 0 for dynamic, found none"), "{error}");
     for other in [
         serde_json::json!([2, 2, 2]),
         serde_json::json!([2, 2, 2, 3]),

@@ -57,6 +57,20 @@ fn keys_are_found_where_publishers_put_them() {
 }
 
 #[test]
+fn the_drafter_of_hunyuanocr_is_plain() {
+    // As the vendor's training code has it: `train/dflash_draft.py` of Tencent-Hunyuan/HunyuanOCR.
+    let read = read(json!({
+        "hidden_size": 1024, "num_hidden_layers": 5, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 3584, "vocab_size": 120_818, "max_position_embeddings": 32_768, "num_target_layers": 24,
+        "dflash_config": {"mask_token_id": 120_817, "target_layer_ids": [1, 8, 15, 22]},
+    }));
+    let read = read.expect("read");
+    assert_eq!((read.block, read.mask_id, read.target_layers), (16, 120_817, Some(24)));
+    assert_eq!(read.feature_layers, [1, 8, 15, 22]);
+    assert!(read.images && read.layers.iter().all(|one| (one.window, one.causal) == FULL));
+}
+
+#[test]
 fn feature_layers_are_derived_as_published() {
     let feature_layers = |layers: i32, target: i32| {
         let changes = json!({"num_hidden_layers": layers, "num_target_layers": target, "dflash_config": {"target_layer_ids": null}});
