@@ -22,8 +22,8 @@ use paceline_vocabulary::link::{Feed, ProposalKind};
 use tonic_types::StatusExt as _;
 
 use requests::{
-    ATTENDING, Image, ImageRequest, NEIGHBOURS, PAGE, TestImage, Text, VOCAB, VisionModel, golden,
-    request, texts,
+    ATTENDING, Image, ImageRequest, LINES, NEIGHBOURS, PAGE, SECTIONS, TestImage, Text, VOCAB,
+    VisionModel, golden, request, texts,
 };
 use stage::drafter::{Known, Script, oracle, propose_ids, propose_rows, roll};
 use stage::{BOUND, STAMP, Worker, tiny};
@@ -37,6 +37,12 @@ async fn answers_equal_the_reference_alone_and_in_a_batch() {
 #[tokio::test]
 async fn answers_of_a_glm_equal_the_reference_alone_and_in_a_batch() {
     check_reference(NEIGHBOURS).await;
+}
+
+#[tokio::test]
+async fn answers_about_images_on_axes_in_sections_and_of_lines_equal_the_reference() {
+    check_reference(SECTIONS).await;
+    check_reference(LINES).await;
 }
 
 async fn check_reference(model: VisionModel) {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use paceline_models::vision::ImageForm;
 use paceline_proto::internal::v1::{Generation, Image as AnnouncedImage, SamplingRule};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
@@ -26,6 +27,8 @@ pub struct VisionModel {
     image: u32,
     /// Patches of a side that become one row.
     merge: u32,
+    /// Rows of an image in a prompt.
+    form: ImageForm,
     /// What a byte of a channel becomes: `byte · scale + bias`.
     scale: [f32; 3],
     bias: [f32; 3],
@@ -54,14 +57,20 @@ pub const NEIGHBOURS: VisionModel = {
     VisionModel { scale, bias, ..qwen("glm-ocr-tiny", 32) }
 };
 
+/// Three axes whose frequencies belong to them one after another.
+pub const SECTIONS: VisionModel = VisionModel { image: 260, ..qwen("paddleocr_vl-tiny", 32) };
+/// Lines of an image end in rows of their own, and rows have positions on four axes.
+pub const LINES: VisionModel =
+    VisionModel { image: 260, form: ImageForm::Lines, ..qwen("hunyuan_vl-tiny", 32) };
+
 const fn qwen(name: &'static str, hidden: u32) -> VisionModel {
-    let (scale, bias) = ([2.0 / 255.0; 3], [-1.0; 3]);
-    VisionModel { name, hidden, image: IMAGE, merge: MERGE, scale, bias }
+    let (scale, bias, form) = ([2.0 / 255.0; 3], [-1.0; 3], ImageForm::Grid);
+    VisionModel { name, hidden, image: IMAGE, merge: MERGE, form, scale, bias }
 }
 
 const fn gemma(name: &'static str) -> VisionModel {
-    let (scale, bias) = ([1.0 / 255.0; 3], [0.0; 3]);
-    VisionModel { name, hidden: 36, image: 121, merge: 3, scale, bias }
+    let (scale, bias, form) = ([1.0 / 255.0; 3], [0.0; 3], ImageForm::Indexed);
+    VisionModel { name, hidden: 36, image: 121, merge: 3, form, scale, bias }
 }
 
 impl VisionModel {
@@ -221,7 +230,8 @@ pub fn golden(model: VisionModel) -> Vec<(ImageRequest, Vec<u32>)> {
             let is_place = |id: &u32| *id == model.image;
             let first = behind + case.prompt[behind..].iter().position(is_place).expect("a place");
             announced.push(image.announced_to(model, first));
-            behind = first + (image.rows * image.columns / model.merge.pow(2)) as usize;
+            let (lines, columns) = (image.rows / model.merge, image.columns / model.merge);
+            behind = first + model.form.rows(lines, columns) as usize;
         }
         let generation = Generation {
             images: announced,
