@@ -12,13 +12,15 @@ use super::golden::{Case, cases};
 use super::{all_is_over, count};
 
 /// Golden checkpoints, one a family, that are whole folders of models.
-const FAMILIES: [&str; 6] = [
+const FAMILIES: [&str; 8] = [
     "qwen2-vl-tiny",
     "qwen2_5-vl-tiny",
     "qwen3-vl-moe-tiny",
     "qwen3_5-vl-tiny",
     "paddleocr_vl-tiny",
     "hunyuan_vl-tiny",
+    "glm-ocr-tiny",
+    "glm4v-tiny",
 ];
 
 fn goldens() -> PathBuf {
