@@ -28,6 +28,8 @@ pub(super) enum Borrows {
     Head,
     /// The embedding, the final norm and the output head of a Qwen3.5.
     Ends,
+    /// The same of a GLM-OCR.
+    GlmEnds,
     /// The embedding and the final norm of a Gemma 4, and the weights of two layers' keys and
     /// values.
     KeysAndValues,
@@ -114,7 +116,9 @@ impl FoundParts {
         let (parts, what) = match (kind.borrows)(drafter) {
             Borrows::Nothing => return Ok(None),
             Borrows::Head => (Borrows::Head, "its target's output head"),
-            Borrows::Ends => (Borrows::Ends, "its target's embedding, final norm and output head"),
+            ends @ (Borrows::Ends | Borrows::GlmEnds) => {
+                (ends, "its target's embedding, final norm and output head")
+            }
             Borrows::KeysAndValues => {
                 (Borrows::KeysAndValues, "its target's embedding, final norm, keys and values")
             }
@@ -134,8 +138,10 @@ impl FoundParts {
         let config = ConfigJson::read(target)?;
         let (vocab, hidden) = (config.size("vocab_size")?, config.size("hidden_size")?);
         check_sizes(info, vocab, hidden)?;
-        if parts == Borrows::Ends {
-            target::check_hybrid(&config)?;
+        match parts {
+            Borrows::Ends => target::check_hybrid(&config)?,
+            Borrows::GlmEnds => target::check_glm_ocr(&config)?,
+            Borrows::Nothing | Borrows::Head | Borrows::KeysAndValues => {}
         }
         let mut files = TensorFiles::open(target)?;
         let embedding = |layout: &Layout| format!("{}.embed_tokens", layout.text);
@@ -154,10 +160,10 @@ impl FoundParts {
         }
         let norms = match parts {
             Borrows::Ends => target::stored_norms(&files)?,
-            Borrows::Nothing | Borrows::Head | Borrows::KeysAndValues => NormWeight::Whole,
+            _ => NormWeight::Whole,
         };
         match parts {
-            Borrows::Ends => files.keep_modules(&[&embedding, &norm, last]),
+            Borrows::Ends | Borrows::GlmEnds => files.keep_modules(&[&embedding, &norm, last]),
             Borrows::KeysAndValues => {
                 let mut modules = AssistedLayers::of(&config)?.modules(layout.text);
                 modules.extend([embedding.clone(), norm.clone()]);
@@ -167,7 +173,9 @@ impl FoundParts {
             _ => files.keep_modules(&[last]),
         }
         let (forms, rms_norm_eps) = (forms(&config)?, config.optional("rms_norm_eps")?);
-        let rms_norm_eps = rms_norm_eps.unwrap_or(1e-6);
+        // What the families have if their config names none.
+        let usual = if parts == Borrows::GlmEnds { 1e-5 } else { 1e-6 };
+        let rms_norm_eps = rms_norm_eps.unwrap_or(usual);
         Ok(Self {
             dir: target.to_path_buf(),
             config,
@@ -213,7 +221,7 @@ impl FoundParts {
         let bits = options.quantize.bits();
         let mut weights = Weights::new(self.files, self.forms, progress).quantizing(bits);
         let mut parts = BorrowedParts::default();
-        if self.parts == Borrows::Ends {
+        if matches!(self.parts, Borrows::Ends | Borrows::GlmEnds) {
             let embed_tokens = Embedding::load(&mut weights, &self.embedding, vocab, hidden)?;
             let norm = RmsNorm::load_stored(&mut weights, &self.norm, hidden, eps, self.norms)?;
             let (lm_head, rows) = match (&self.head, options.draft_vocabulary) {

@@ -33,6 +33,7 @@ mod eagle3;
 mod last_rows;
 mod model;
 mod mtp;
+mod mtp_glm;
 mod next_token;
 mod vocabulary;
 

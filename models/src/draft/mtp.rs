@@ -12,6 +12,8 @@
 //! layers, so the head norms them with the target's weight. The arithmetic and its sources: vLLM's
 //! `qwen3_5_mtp.py`, and mlx-vlm 0.7.10, `speculative/drafters/qwen3_5_mtp`.
 //!
+//! The head of GLM-OCR is of the same kind: `mtp_glm.rs`.
+//!
 //! The head's tensors lie in the target's checkpoint or in files of their own, in these layouts:
 //!
 //! ```text
@@ -26,6 +28,7 @@ use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 use paceline_vocabulary::link::ProposalKind;
 
+use super::mtp_glm;
 use super::next_token::{NextToken, NextTokenModel, Scores};
 use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind, TargetEnds};
 use crate::error::Result;
@@ -33,7 +36,9 @@ use crate::kv::KvStore;
 use crate::layers::{Linear, NormWeight, RmsNorm, Rope, RopeTables};
 use crate::load::{ConfigJson, LoadError, TensorFiles};
 use crate::segment::QuerySegments;
-use crate::target::{HybridBlock, hybrid_sizes, is_hybrid, stored_norms};
+use crate::target::{
+    HybridBlock, glm_ocr_sizes, hybrid_sizes, is_glm_ocr, is_hybrid, stored_norms,
+};
 
 /// Rows of the longest block: the bonus token's and 3 drafts. Heads are trained for one draft, and
 /// those after it read the head's own output. mlx-vlm and vLLM draft 1 to 3 tokens with them. Not
@@ -47,9 +52,15 @@ pub(super) const KIND: Kind = Kind {
     info,
     of_target: None,
     own_tensors,
-    borrows: |_| Borrows::Ends,
+    borrows: |files| match mtp_glm::layer(files) {
+        Some(_) => Borrows::GlmEnds,
+        None => Borrows::Ends,
+    },
     floats: &[],
-    load: |files| Ok(Box::new(NextToken::new(Head::load(files)?))),
+    load: |files| match is_glm_ocr(files.config)? {
+        true => Ok(Box::new(NextToken::new(mtp_glm::Head::load(files)?))),
+        false => Ok(Box::new(NextToken::new(Head::load(files)?))),
+    },
 };
 
 /// Where a checkpoint keeps the parts of a head.
@@ -103,10 +114,13 @@ const LAYOUTS: [Names; 5] = [
 
 /// Forgets the tensors of the model around the head.
 fn own_tensors(files: &mut TensorFiles, dir: &Path) -> Result<NormWeight, LoadError> {
+    if mtp_glm::layer(files).is_some() {
+        return mtp_glm::own_tensors(files);
+    }
     let norms = stored_norms(files)?;
     let Some(names) = Names::of(files) else {
-        let what = "the checkpoint has no tensors mtp.*: many conversions leave them out; use \
-                    drafter.model = \"lookup\" or a drafter of its own";
+        let what = "the checkpoint has no tensors mtp.*, and no layer with eh_proj: many conversions \
+                    leave them out; use drafter.model = \"lookup\" or a drafter of its own";
         return Err(LoadError::Broken { path: dir.to_path_buf(), what: what.into() });
     };
     files.keep(|name| name.starts_with(names.prefix));
@@ -131,7 +145,7 @@ fn is_mtp(config: &ConfigJson) -> Result<bool, LoadError> {
         return Ok(false);
     }
     let model_type: Option<String> = config.optional("model_type")?;
-    Ok(model_type.as_deref() == Some(MLX_VLM) || is_hybrid(config)?)
+    Ok(model_type.as_deref() == Some(MLX_VLM) || is_hybrid(config)? || is_glm_ocr(config)?)
 }
 
 /// The config of the model that the head belongs to, after a check that the head is one that is
@@ -140,8 +154,8 @@ fn model_config(config: &ConfigJson) -> Result<ConfigJson, LoadError> {
     if !is_mtp(config)? {
         let model_type: String = config.optional("model_type")?.unwrap_or_default();
         let what = format!(
-            "expected that of a Qwen3.5, {MLX_VLM}, or speculators_model_type {SPECULATORS}; found \
-             {model_type:?}: no other family has a head of kind mtp here; use drafter.model = \
+            "expected that of a Qwen3.5 or a GLM-OCR, {MLX_VLM}, or speculators_model_type \
+             {SPECULATORS}; found {model_type:?}: no other family has a head of kind mtp here; use drafter.model = \
              \"lookup\" or a drafter of its own"
         );
         return Err(config.wrong("model_type", what));
@@ -167,8 +181,15 @@ fn model_config(config: &ConfigJson) -> Result<ConfigJson, LoadError> {
 }
 
 /// Inputs and proposals of the head of a model with this config.
-fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo, LoadError> {
-    let sizes = hybrid_sizes(&model_config(config)?)?;
+pub(super) fn info(
+    config: &ConfigJson,
+    dir: &Path,
+    weight_bytes: u64,
+) -> Result<DraftInfo, LoadError> {
+    let sizes = match is_glm_ocr(config)? {
+        true => glm_ocr_sizes(config)?,
+        false => hybrid_sizes(&model_config(config)?)?,
+    };
     Ok(DraftInfo {
         path: dir.to_path_buf(),
         kind: KIND.name.into(),

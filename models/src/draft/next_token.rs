@@ -1,6 +1,6 @@
 //! Drafters of one layer that reads, for each position, the token after it and a hidden state. Each
-//! draft is one forward of one row. What EAGLE-3 and heads of Qwen3.5 share, whatever their layer
-//! is: rows to read → layer → output → draft → next row. R rows.
+//! draft is one forward of one row. What EAGLE-3 and heads of Qwen3.5 and GLM-OCR share, whatever their
+//! layer is: rows to read → layer → output → draft → next row. R rows.
 //!
 //! ```text
 //!  row            token               hidden state                    afterwards
@@ -40,6 +40,12 @@ pub(super) trait NextTokenModel {
 
     /// Embeddings of `ids` `[R]` → `[R, hidden]`.
     fn embed(&self, ids: &Array) -> Result<Array>;
+
+    /// Whether a row of position 0 reads its token. Otherwise it reads zeros in place of the
+    /// embedding.
+    fn reads_at_0(&self) -> bool {
+        true
+    }
 
     /// `embeddings` and `hidden` `[R, hidden]` → the layer's output `[queries, hidden]`, `None`
     /// without queries.
@@ -223,7 +229,14 @@ impl<M: NextTokenModel> NextToken<M> {
         let ids: Vec<u32> = context.rows().map(|row| known(row.next_id)).collect();
         let rope = self.turns(batch, context.rows().map(|row| (row.part, row.position)))?;
         let embeddings = model.embed(&Array::from_slice(&ids, &[ids.len() as i32]))?;
-        model.layer(&embeddings.as_dtype(dtype)?, &hidden, &context.places, &rope, kv)
+        let mut embeddings = embeddings.as_dtype(dtype)?;
+        if !model.reads_at_0() && context.rows().any(|row| row.position == 0) {
+            let reads: Vec<f32> =
+                context.rows().map(|row| f32::from(u8::from(row.position != 0))).collect();
+            let reads = Array::from_slice(&reads, &[reads.len() as i32, 1]).as_dtype(dtype)?;
+            embeddings = embeddings.multiply(reads)?;
+        }
+        model.layer(&embeddings, &hidden, &context.places, &rope, kv)
     }
 
     /// Reads the newest draft of the blocks that go on, each with its `hidden` row, which follows

@@ -8,11 +8,12 @@ use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::tower;
 use crate::layers::{GatedMlp, NormWeight, Rope, SectionOrder};
-use crate::load::{Layout, LoadError};
+use crate::load::{ConfigJson, Layout, LoadError, Weights};
 use crate::vision::GlmKind;
 
 /// What the two families differ in. Not keys of the config: every checkpoint of a family is so.
-struct Kind {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family {
     model_type: &'static str,
     /// Biases of q_proj, k_proj and v_proj.
     qkv_bias: bool,
@@ -21,53 +22,81 @@ struct Kind {
     tower: GlmKind,
 }
 
-/// Loads a GLM-4.1V, in either layout. Without a tower it is a text model.
-pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
-    let (section, tower) = ([8, 12, 12], GlmKind::Large);
-    load_kind(files, Kind { model_type: "glm4v", qkv_bias: true, section, tower })
+const LARGE: Family =
+    Family { model_type: "glm4v", qkv_bias: true, section: [8, 12, 12], tower: GlmKind::Large };
+/// GLM-OCR.
+pub(super) const OCR: Family =
+    Family { model_type: "glm_ocr", qkv_bias: false, section: [16, 24, 24], tower: GlmKind::Ocr };
+
+/// Names of the norms of what the two halves of a layer give.
+pub(super) const BRANCH_NORMS: [&str; 2] = ["post_self_attn_layernorm", "post_mlp_layernorm"];
+
+/// The text model of one checkpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    pub(super) sizes: Sizes,
+    pub(super) attention: AttentionSpec,
+    pub(super) rope: Rope,
+    intermediate_size: i32,
 }
 
-/// Loads a GLM-OCR, in either layout. Without a tower it is a text model.
-pub(super) fn load_ocr(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
-    let (section, tower) = ([16, 24, 24], GlmKind::Ocr);
-    load_kind(files, Kind { model_type: "glm_ocr", qkv_bias: false, section, tower })
-}
-
-fn load_kind(files: TargetFiles<'_>, kind: Kind) -> Result<Decoder, LoadError> {
-    let TargetFiles { dir, config, mut weights, weight_bytes } = files;
-    let read = Sizes::read(config)?;
-    let eps = config.optional("rms_norm_eps")?.unwrap_or(1e-5);
-    let sizes = Sizes { rms_norm_eps: eps, ..read };
-    let width = config.size("intermediate_size")?;
-    let rope = Rope::load_partial(config, sizes.head_dim, 1.0)?.on_three_axes(
-        config,
-        SectionOrder::OneAfterAnother,
-        kind.section,
-    )?;
-    let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
-    let tower = match tower::is_there(config, weights.files())? {
-        true => Some(tower::load_glm(config, &mut weights, layout, &sizes, kind.tower)?),
-        false => None,
-    };
-    let spec = DecoderSpec {
-        architecture: kind.model_type.into(),
-        layout,
-        sizes,
-        attention: AttentionSpec {
-            qkv_bias: kind.qkv_bias,
+impl Config {
+    pub(super) fn read(config: &ConfigJson, family: Family) -> Result<Self, LoadError> {
+        let eps = config.optional("rms_norm_eps")?.unwrap_or(1e-5);
+        let sizes = Sizes { rms_norm_eps: eps, ..Sizes::read(config)? };
+        let rope = Rope::load_partial(config, sizes.head_dim, 1.0)?.on_three_axes(
+            config,
+            SectionOrder::OneAfterAnother,
+            family.section,
+        )?;
+        let attention = AttentionSpec {
+            qkv_bias: family.qkv_bias,
             output_bias: false,
             head_norms: HeadNorms::None,
             gated: false,
             pairs: TurnedPairs::Neighbours(rope.turning() as i32),
-        },
+        };
+        Ok(Self { sizes, attention, rope, intermediate_size: config.size("intermediate_size")? })
+    }
+
+    /// Reads a layer's gated block.
+    pub(super) fn feed_forward(
+        &self,
+        weights: &mut Weights,
+        name: &str,
+    ) -> Result<GatedMlp, LoadError> {
+        GatedMlp::load_fused(weights, name, self.sizes.hidden_size, self.intermediate_size)
+    }
+}
+
+/// Loads a GLM-4.1V, in either layout. Without a tower it is a text model.
+pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
+    load_family(files, LARGE)
+}
+
+/// Loads a GLM-OCR, in either layout. Without a tower it is a text model.
+pub(super) fn load_ocr(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
+    load_family(files, OCR)
+}
+
+fn load_family(files: TargetFiles<'_>, family: Family) -> Result<Decoder, LoadError> {
+    let TargetFiles { dir, config, mut weights, weight_bytes } = files;
+    let read = Config::read(config, family)?;
+    let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
+    let tower = match tower::is_there(config, weights.files())? {
+        true => Some(tower::load_glm(config, &mut weights, layout, &read.sizes, family.tower)?),
+        false => None,
+    };
+    let spec = DecoderSpec {
+        architecture: family.model_type.into(),
+        layout,
+        sizes: read.sizes,
+        attention: read.attention,
         recurrent: &[],
         norms: NormWeight::Whole,
-        branch_norms: Some(["post_self_attn_layernorm", "post_mlp_layernorm"]),
-        feed_forward: &|weights, _, name| {
-            let mlp = GatedMlp::load_fused(weights, name, sizes.hidden_size, width)?;
-            Ok(FeedForward::Dense(mlp))
-        },
-        rope,
+        branch_norms: Some(BRANCH_NORMS),
+        feed_forward: &|weights, _, name| Ok(FeedForward::Dense(read.feed_forward(weights, name)?)),
+        rope: read.rope.clone(),
         tower,
     };
     Decoder::load(dir, weights, weight_bytes, spec)

@@ -13,6 +13,7 @@ mod gated_delta;
 mod gemma;
 mod gemma4;
 mod glm4v;
+mod glm_block;
 mod graph;
 mod hunyuan_vl;
 mod image_rows;
@@ -56,6 +57,7 @@ use decoder::Decoder;
 
 pub(crate) use decoder::TargetFiles;
 pub(crate) use gemma4::{AssistedLayers, AssistedTarget};
+pub(crate) use glm_block::{GlmBlock, check_glm_ocr, glm_ocr_sizes, is_glm_ocr};
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
 pub(crate) use qwen3_5_block::{HybridBlock, check_hybrid, hybrid_sizes, is_hybrid};
 pub(crate) use stored_norms::stored_norms;

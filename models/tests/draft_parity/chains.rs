@@ -168,7 +168,12 @@ pub fn draft(
 /// Our loop beside the reference's: (accepted, drafted) of all cycles. A draft after an undecided
 /// one is not compared, because it may follow another token.
 pub fn follow_reference(name: &str, target: &str) {
-    let expected: Reference = read(&golden(&format!("{name}.json")));
+    follow_file(name, name, target);
+}
+
+/// As [`follow_reference`], with the numbers of another golden file.
+pub fn follow_file(file: &str, name: &str, target: &str) {
+    let expected: Reference = read(&golden(&format!("{file}.json")));
     let mut pair = Pair::load(&golden(target), &golden(name), Quantize::None);
     let mut undecided = 0;
     for (session, case) in (0..).zip(&expected.cases) {

@@ -11,8 +11,10 @@ const SKIPPED_OF_MLX: [(&str, Reason); 2] = [
     ("mtp::a_head_that_is_stored_quantized_drafts_nearly_the_same", Reason::OwnGraphOnly),
 ];
 
-/// The head with experts in bfloat16, and a model with such experts; bounds of float32.
-const SKIPPED_OF_A_GPU: [(&str, Reason); 12] = [
+/// The head with experts in bfloat16, and a model with such experts; bounds of float32; near logits of
+/// random weights.
+const SKIPPED_OF_A_GPU: [(&str, Reason); 13] = [
+    ("mtp_glm::the_layer_in_the_targets_checkpoint_follows_the_reference", Reason::NoBoundIn16Bits),
     ("a_quantized_drafter_gives_the_same_tokens_in_few_more_cycles", Reason::NoBoundIn16Bits),
     ("quantized_weights_change_little", Reason::NoBoundIn16Bits),
     (

@@ -11,6 +11,7 @@ mod graphs;
 mod hybrid;
 mod model;
 mod mtp;
+mod mtp_glm;
 mod packed;
 mod pair;
 mod random;

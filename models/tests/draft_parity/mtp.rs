@@ -115,13 +115,13 @@ fn ids_beyond_the_embedding_are_read_as_another_token() {
     assert_eq!(pair.draft_kv.length(SequenceId(0)), Some(12));
 }
 
-struct Tensor {
+pub struct Tensor {
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: Vec<u8>,
 }
 
-type Tensors = BTreeMap<String, Tensor>;
+pub type Tensors = BTreeMap<String, Tensor>;
 
 fn tensors(dir: &Path) -> Tensors {
     let file = std::fs::read(dir.join("model.safetensors")).expect("read");
@@ -134,7 +134,7 @@ fn tensors(dir: &Path) -> Tensors {
 }
 
 /// A golden checkpoint with another config and other tensors.
-fn changed(
+pub fn changed(
     name: &str,
     config: impl Fn(&mut Value),
     change: impl Fn(&mut Tensors),
@@ -155,7 +155,7 @@ fn changed(
 }
 
 /// Error of loading the drafter in `dir` for this target, or "loads".
-fn says(dir: &Path, kind: &str, target: Option<&Path>) -> String {
+pub fn says(dir: &Path, kind: &str, target: Option<&Path>) -> String {
     let refused = load_draft(dir, kind, target, Quantize::None, &mut |_, _| {}).err();
     refused.map_or("loads".into(), |error: LoadError| paceline_vocabulary::chain(&error))
 }
@@ -186,7 +186,12 @@ fn whole_norms(all: &mut Tensors) {
 
 /// Drafts of several sessions of the dense head, as stored in `dir`.
 fn drafts(dir: &Path) -> Vec<Vec<u32>> {
-    let mut pair = Pair::load(&golden("mtp-dense"), dir, Quantize::None);
+    drafts_of(&golden("mtp-dense"), dir)
+}
+
+/// Drafts of several sessions of the head in `dir` for this target.
+pub fn drafts_of(target: &Path, dir: &Path) -> Vec<Vec<u32>> {
+    let mut pair = Pair::load(target, dir, Quantize::None);
     let drafts = (0..4).map(|session| {
         pair.open(session);
         let prompt = prompt(20 + 7 * session as usize, session as u32);

@@ -107,13 +107,13 @@ def rows(model, ids, limit):
         return model(torch.tensor([ids])).logits[0, :, :limit].numpy()
 
 
-def drafted_run(target, draft, prompt, blocks, sampling):
+def drafted_run(target, draft, prompt, blocks, sampling, vocab=VOCAB):
     """`draft(ids, count, sampling)` → (drafts of the token after `ids`, margins). → (ids after the prompt, cycles)."""
-    out, cycles = [pick(rows(target, prompt, VOCAB)[-1], len(prompt), sampling)[0]], []
+    out, cycles = [pick(rows(target, prompt, vocab)[-1], len(prompt), sampling)[0]], []
     for cycle in range(CYCLES):
         ids, block = prompt + out, blocks[cycle % len(blocks)]
         drafted, draft_margins = draft(ids, block - 1, sampling)
-        logits = rows(target, ids + drafted, VOCAB)[len(ids) - 1:]
+        logits = rows(target, ids + drafted, vocab)[len(ids) - 1:]
         chosen, margins = zip(*(pick(row, len(ids) + at, sampling) for at, row in enumerate(logits)))
         accepted = next((at for at, d in enumerate(drafted) if d != chosen[at]), len(drafted))
         cycles.append({"block": block, "drafted": drafted, "accepted": accepted, "draft_margins": [round(m, 5) for m in draft_margins],

@@ -3,7 +3,8 @@
 Run by `make golden`, or by hand from the repository root:
 
     python models/tests/golden/make.py [tiny] [families] [gemma] [hybrid] [quantized] [demo] [sampling] [vision] [hybrid_vision] [gemma_vision]
-        [qwen_vision] [ocr_vision] [glm_vision] [draft] [draft_tokens] [chains] [mtp] [hybrid_draft] [gemma_draft] [assistant]
+        [qwen_vision] [ocr_vision] [glm_vision] [mtp_glm]
+        [draft] [draft_tokens] [chains] [mtp] [hybrid_draft] [gemma_draft] [assistant]
 
 Without a name: all but the last seven, which need the packages that their files name.
 Needs the packages of demo/requirements.txt. The model code of this project is not involved: models run in transformers, quantized
@@ -664,6 +665,13 @@ def make_mtp():
     mtp.make_mtp()
 
 
+def make_mtp_glm():
+    # Without an environment of its own, unlike the parts around it.
+    import mtp_glm
+
+    mtp_glm.make_mtp_glm()
+
+
 def make_hybrid_draft():
     # As make_draft.
     import hybrid_draft
@@ -688,7 +696,7 @@ def make_assistant():
 if __name__ == "__main__":
     parts = {"tiny": make_tiny, "families": make_families, "gemma": make_gemma, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
              "vision": make_vision, "hybrid_vision": make_hybrid_vision, "gemma_vision": make_gemma_vision, "qwen_vision": make_qwen_vision,
-             "ocr_vision": make_ocr_vision, "glm_vision": make_glm_vision,
+             "ocr_vision": make_ocr_vision, "glm_vision": make_glm_vision, "mtp_glm": make_mtp_glm,
              "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp,
              "hybrid_draft": make_hybrid_draft, "gemma_draft": make_gemma_draft, "assistant": make_assistant}
     apart = ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft", "gemma_draft", "assistant")
