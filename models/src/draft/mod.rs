@@ -35,6 +35,7 @@ mod model;
 mod mtp;
 mod mtp_glm;
 mod next_token;
+mod options;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ use paceline_vocabulary::link::{ProposalKind, Welcome};
 use paceline_vocabulary::{SamplingRule, TensorType};
 
 use borrowed::{BorrowedParts, Borrows, FoundParts, TargetEnds};
+
+pub use options::{DraftOptions, Quantize};
 
 use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
@@ -167,46 +170,6 @@ struct DrafterFiles<'a> {
     ends: Option<TargetEnds>,
     /// What computes keys and values of the target, for a kind that borrows it.
     assisted: Option<AssistedTarget>,
-}
-
-/// Bits of a drafter's weights (`drafter.quantize`). They change what is proposed, never what a
-/// client gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Quantize {
-    /// As in the files.
-    #[default]
-    None,
-    /// 8 bits an element, groups of 64.
-    Q8,
-    /// 4 bits an element, groups of 64; the projection of the hidden states stays at 8.
-    Q4,
-}
-
-impl Quantize {
-    /// Bits an element, if not as loaded.
-    fn bits(self) -> Option<i32> {
-        match self {
-            Self::None => None,
-            Self::Q8 => Some(8),
-            Self::Q4 => Some(4),
-        }
-    }
-}
-
-/// Choices of a caller that loads a drafter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DraftOptions {
-    /// Bits of its weights.
-    pub quantize: Quantize,
-    /// How many of the target's first ids a head of kind `mtp` can propose, beside special tokens;
-    /// 0 = all ids. Other kinds propose what they were made for.
-    pub draft_vocabulary: u32,
-}
-
-impl From<Quantize> for DraftOptions {
-    fn from(quantize: Quantize) -> Self {
-        Self { quantize, ..Self::default() }
-    }
 }
 
 /// Properties and inputs of a loaded drafter.
