@@ -139,9 +139,7 @@ fn text(object: &Value) -> String {
         kv["budget_positions"],
         kv["budget_longest_sequences"],
     );
-    text.push_str(&sequences_line(kv));
-    text.push_str(&longest_line(kv));
-    text.push_str(&speed_line(named));
+    text.push_str(&[sequences_line(kv), longest_line(kv), speed_line(named)].concat());
     let _ = writeln!(text, "verdict     {}", verdict(machine));
     if !drafter.is_null() {
         let what = match drafter["kind"].as_str() {

@@ -175,8 +175,7 @@ pub fn table(status: &StatusResponse) -> String {
         &status.routing.clone().unwrap_or_default(),
         &status.memory.unwrap_or_default(),
     );
-    let model = format!("{}{}", images(status), lanes(status));
-    format!("{}{figures}{model}{routing}{reasons}", aligned(&rows))
+    [aligned(&rows), figures, images(status), lanes(status).into(), routing, reasons].concat()
 }
 
 /// A line about images, once the model is known.

@@ -177,12 +177,8 @@ impl Attachment {
                     service = self.read_language(service).await;
                 }
                 service.images = self.image_limits(&service);
-                let known = self
-                    .standing
-                    .borrow()
-                    .supervisor
-                    .as_ref()
-                    .and_then(|supervisor| supervisor.service.clone());
+                let known = self.standing.borrow().supervisor.clone();
+                let known = known.and_then(|supervisor| supervisor.service);
                 // Progress in words comes often; a change of state does not.
                 if known.is_none_or(|known| known.differs_in_state(&service)) {
                     let ServiceState { can_serve, drafter_serves, reason, .. } = &service;
