@@ -6,6 +6,7 @@ mod beside;
 mod demo;
 mod faults;
 mod golden;
+mod http;
 mod hybrid;
 mod kinds;
 mod matrix;
