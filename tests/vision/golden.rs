@@ -13,16 +13,25 @@ pub struct Case {
     pub question: String,
     /// Files of its images, in the order of the prompt.
     pub images: Vec<Vec<u8>>,
+    /// Ids of the prompt, and those that follow it. Empty if the golden file has no answer.
     pub prompt: Vec<u32>,
     pub greedy: Vec<u32>,
 }
+
+/// Tokens of an answer of which the golden file has none.
+const TOKENS: u32 = 24;
 
 impl Case {
     /// The request of these files and the question.
     pub fn about(&self, images: &[Vec<u8>]) -> Ask {
         let images = images.iter().map(|file| image(file.clone()));
         let parts: Vec<ContentPart> = images.chain([text(&self.question)]).collect();
-        conversation(vec![turn(parts)]).exactly(self.greedy.len() as u32)
+        conversation(vec![turn(parts)]).exactly(self.tokens())
+    }
+
+    /// Tokens of its answer.
+    pub fn tokens(&self) -> u32 {
+        if self.greedy.is_empty() { TOKENS } else { self.greedy.len() as u32 }
     }
 
     /// The request.
@@ -52,30 +61,44 @@ fn file(shot: &Value, patch: u32, turned: bool) -> Vec<u8> {
     png(side("columns"), side("rows"), &pixels, &[])
 }
 
-/// The questions in the golden file of the model in `dir`: one about one image, and one about two of
-/// different sizes. `turned`: see [`file`].
-pub fn cases(dir: &Path, turned: bool) -> Vec<Case> {
-    let golden = json(&dir.with_extension("json"));
+/// The questions in the golden file `{golden}.json` of the model in `dir`: one about one image, and one
+/// about two of different sizes. A file without answers has images alone. `turned`: see [`file`].
+pub fn cases(golden: &Path, dir: &Path, turned: bool) -> Vec<Case> {
+    let golden = json(&golden.with_extension("json"));
     let config = json(&dir.join("config.json"));
     let patch = config["vision_config"]["patch_size"].as_u64().expect("a size") as u32;
-    let shot = |name: &Value| {
+    let shot = |name: &str| {
         let mut shots = golden["images"].as_array().expect("a list").iter();
-        file(
-            shots.find(|shot| shot["name"] == *name).expect("an image of this name"),
-            patch,
-            turned,
-        )
+        let shot = shots.find(|shot| shot["name"] == name).expect("an image of this name");
+        file(shot, patch, turned)
     };
-    let case = |case: &Value| {
+    let answered = |case: &Value| {
         let ids = |key: &str| serde_json::from_value::<Vec<u32>>(case[key].clone()).expect("ids");
+        let names = case["images"].as_array().expect("names").iter();
         Case {
             question: case["text"].as_str().expect("a text").to_owned(),
-            images: case["images"].as_array().expect("names").iter().map(shot).collect(),
+            images: names.map(|name| shot(name.as_str().expect("a name"))).collect(),
             prompt: ids("prompt"),
             greedy: ids("greedy"),
         }
     };
-    let cases: Vec<Case> = golden["served"].as_array().expect("cases").iter().map(case).collect();
+    let unanswered = |images: &[&str]| Case {
+        question: "What is it?".into(),
+        images: images.iter().map(|name| shot(name)).collect(),
+        prompt: vec![],
+        greedy: vec![],
+    };
+    let cases: Vec<Case> = match golden["served"].as_array() {
+        Some(served) => served.iter().map(answered).collect(),
+        None => {
+            let shots = golden["images"].as_array().expect("a list");
+            let size = |shot: &Value| (shot["rows"].clone(), shot["columns"].clone());
+            let exact = shots.iter().find(|shot| shot["name"] == "exact").expect("drawn");
+            let other = shots.iter().find(|shot| size(shot) != size(exact));
+            let other = other.and_then(|shot| shot["name"].as_str()).expect("of another size");
+            [&["exact"][..], &[other, "exact"]].into_iter().map(unanswered).collect()
+        }
+    };
     assert_eq!(cases.iter().map(|case| case.images.len()).collect::<Vec<_>>(), [1, 2]);
     cases
 }

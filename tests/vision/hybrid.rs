@@ -23,7 +23,7 @@ fn has_vision(stack: &Stack) -> bool {
 fn a_hybrid_model_answers_about_images_as_the_reference_does() {
     let stack = seeing_with(&hybrid_model(), "");
     assert!(has_vision(&stack));
-    let cases = cases(&hybrid_model(), false);
+    let cases = cases(&hybrid_model(), &hybrid_model(), false);
     for case in &cases {
         assert_eq!(count(&stack, &case.ask()).expect("counted").token_ids, case.prompt);
         assert_eq!(stack.ask(case.ask()).expect("served").ids, case.greedy);

@@ -75,14 +75,16 @@ fn check(target: &Path, drafter: &Path, kind: &str, asks: &[Ask]) -> (u64, u64) 
     }
     all_is_over(&stack);
     stack.stop();
-    println!("{kind}: {accepted} of {drafted} drafted tokens accepted");
     (accepted, drafted)
 }
+
+/// Writes a drafter's checkpoint into a directory.
+type MakeDrafter = fn(&Path);
 
 fn check_kinds(count: u64) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let demo = repository().join("demo/vision/target");
-    let kinds: [(&str, PathBuf, fn(&Path)); 3] = [
+    let kinds: [(&str, PathBuf, MakeDrafter); 3] = [
         ("model", demo.clone(), text_of_demo),
         ("eagle3", demo, eagle3_of_demo),
         ("mtp", hybrid_model(), mtp_of_hybrid),

@@ -47,11 +47,12 @@ pub const EDGE: VisionModel = gemma("gemma4-vl-edge");
 
 /// Pairs of neighbouring numbers of its heads turn, and its tower has norms of heads.
 pub const NEIGHBOURS: VisionModel = {
-    let (mean, std) = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]);
+    let mean: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
+    let std: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
     let (mut scale, mut bias, mut channel) = ([0.0; 3], [0.0; 3], 0);
     while channel < 3 {
-        scale[channel] = 1.0 / 255.0 / std[channel];
-        bias[channel] = -mean[channel] / std[channel];
+        scale[channel] = (1.0 / 255.0 / std[channel]) as f32;
+        bias[channel] = (-mean[channel] / std[channel]) as f32;
         channel += 1;
     }
     VisionModel { scale, bias, ..qwen("glm-ocr-tiny", 32) }
