@@ -3,7 +3,7 @@
 Run by `make golden`, or by hand from the repository root:
 
     python models/tests/golden/make.py [tiny] [families] [gemma] [hybrid] [quantized] [demo] [sampling] [vision] [hybrid_vision] [gemma_vision]
-        [qwen_vision] [ocr_vision] [glm_vision] [mtp_glm]
+        [qwen_vision] [ocr_vision] [ocr_draft] [glm_vision] [mtp_glm]
         [draft] [draft_tokens] [chains] [mtp] [hybrid_draft] [gemma_draft] [assistant]
 
 Without a name: all but the last seven, which need the packages that their files name.
@@ -619,6 +619,12 @@ def make_ocr_vision():
     ocr_vision.make_ocr_vision(dump, provenance, reference_versions())
 
 
+def make_ocr_draft():
+    import ocr_draft
+
+    ocr_draft.make_ocr_draft(dump, provenance, reference_versions())
+
+
 def make_gemma_vision():
     import gemma_vision
 
@@ -696,7 +702,7 @@ def make_assistant():
 if __name__ == "__main__":
     parts = {"tiny": make_tiny, "families": make_families, "gemma": make_gemma, "hybrid": make_hybrid, "quantized": make_quantized, "demo": make_demo, "sampling": make_sampling,
              "vision": make_vision, "hybrid_vision": make_hybrid_vision, "gemma_vision": make_gemma_vision, "qwen_vision": make_qwen_vision,
-             "ocr_vision": make_ocr_vision, "glm_vision": make_glm_vision, "mtp_glm": make_mtp_glm,
+             "ocr_vision": make_ocr_vision, "ocr_draft": make_ocr_draft, "glm_vision": make_glm_vision, "mtp_glm": make_mtp_glm,
              "draft": make_draft, "draft_tokens": make_draft_tokens, "chains": make_chains, "mtp": make_mtp,
              "hybrid_draft": make_hybrid_draft, "gemma_draft": make_gemma_draft, "assistant": make_assistant}
     apart = ("draft", "draft_tokens", "chains", "mtp", "hybrid_draft", "gemma_draft", "assistant")

@@ -10,6 +10,7 @@ mod glm;
 mod graphs;
 mod hybrid;
 mod ocr;
+mod ocr_draft;
 mod qwen;
 mod refused;
 mod scene;
