@@ -161,6 +161,8 @@ fn contradictory_configs_of_the_towers_are_refused_by_name() {
     says(PADDLE, &[tower, "image_size"], json!(3), "image_size: expected an image of 1 to 4096");
     says(PADDLE, &[tower, "patch_size"], json!(5), "position_embedding.weight");
     says(PADDLE, &[tower, "hidden_act"], json!("relu"), "hidden_act: expected gelu_pytorch_tanh");
+    let axes = json!({"rope_type": "linear"});
+    says(PADDLE, &[tower, "rope_parameters"], axes, "rope_type: expected axial, found linear");
     says(PADDLE, &["image_token_id"], Value::Null, "image_token_id: expected the id");
     says(PADDLE, &["rope_scaling", "mrope_section"], json!([2, 3, 4]), "three sizes of 8 in all");
     says(HUNYUAN, &["rope_scaling", "xdrope_section"], json!([2, 2, 2]), "expected four sizes");

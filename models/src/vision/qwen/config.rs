@@ -287,8 +287,11 @@ impl Config {
     }
 }
 
-/// `usual`: the activation if the config names none.
-fn activation(config: &ConfigJson, usual: &str) -> Result<Gelu, LoadError> {
+/// The activation of a block. `usual`: if the config names none.
+///
+/// # Errors
+/// One that no tower here computes.
+pub(in crate::vision) fn activation(config: &ConfigJson, usual: &str) -> Result<Gelu, LoadError> {
     let name: String = config.optional("hidden_act")?.unwrap_or_else(|| usual.into());
     match name.as_str() {
         "gelu_pytorch_tanh" => Ok(Gelu::Tanh),

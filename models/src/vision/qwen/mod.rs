@@ -4,9 +4,9 @@
 
 mod config;
 
-pub(super) use config::rope_theta;
 use config::{Config, MergerNames, Mlp, Windows};
 pub(crate) use config::{Deepstack, Generation, TextModelSizes};
+pub(super) use config::{activation, rope_theta};
 
 use mlx_rs::{Array, Dtype};
 

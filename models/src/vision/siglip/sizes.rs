@@ -3,6 +3,7 @@
 
 use crate::layers::Gelu;
 use crate::load::{ConfigJson, LoadError};
+use crate::vision::qwen::{activation, rope_theta};
 use crate::vision::{ImageForm, VisionInfo};
 
 /// Sizes of one checkpoint.
@@ -32,17 +33,8 @@ impl Sizes {
     pub(super) fn of_paddle(config: &ConfigJson) -> Result<Self, LoadError> {
         let image = config.size_or("image_size", 384)?;
         let eps = config.optional("layer_norm_eps")?.unwrap_or(1e-6);
-        let theta = match config.part("rope_parameters")? {
-            Some(rope) => rope.optional("rope_theta")?,
-            None => None,
-        };
-        let theta = theta.unwrap_or(10_000.0);
-        if !(theta > 0.0 && f64::is_finite(theta)) {
-            let what = format!("expected above 0, found {theta}");
-            return Err(config.wrong("rope_parameters.rope_theta", what));
-        }
         let read = Self::read(config, image, 14, eps, "gelu_pytorch_tanh")?;
-        let read = Self { theta: Some(theta), ..read };
+        let read = Self { theta: Some(rope_theta(config)?), ..read };
         if read.head_dim() % 4 != 0 {
             let what = format!("expected heads of a multiple of 4, found {}", read.head_dim());
             return Err(config.wrong("num_attention_heads", what));
@@ -63,13 +55,13 @@ impl Sizes {
     }
 
     /// Sizes under the names that both have. `image`: pixels of a side of the image that the table
-    /// of positions was made for.
+    /// of positions was made for. `usual`: the activation if the config names none.
     fn read(
         config: &ConfigJson,
         image: i32,
         patch: i32,
         eps: f32,
-        activation: &str,
+        usual: &str,
     ) -> Result<Self, LoadError> {
         let patch = config.size_or("patch_size", patch)?;
         let read = Self {
@@ -81,7 +73,7 @@ impl Sizes {
             merge: config.size_or("spatial_merge_size", 2)?,
             side: image / patch,
             eps,
-            activation: gelu(config, activation)?,
+            activation: activation(config, usual)?,
             theta: None,
         };
         read.check(config, image)?;
@@ -134,19 +126,6 @@ impl Sizes {
             form,
             whole: false,
             most_rows: None,
-        }
-    }
-}
-
-/// The activation that config.json names.
-fn gelu(config: &ConfigJson, usual: &str) -> Result<Gelu, LoadError> {
-    let name: String = config.optional("hidden_act")?.unwrap_or_else(|| usual.into());
-    match name.as_str() {
-        "gelu_pytorch_tanh" => Ok(Gelu::Tanh),
-        "gelu" => Ok(Gelu::Exact),
-        other => {
-            let what = format!("expected gelu_pytorch_tanh or gelu, found {other}");
-            Err(config.wrong("hidden_act", what))
         }
     }
 }
