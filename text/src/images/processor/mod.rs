@@ -133,7 +133,14 @@ impl ImageProcessor {
 
     /// Most tokens of the prompt for an image, the marks around it included.
     pub fn most_tokens(&self) -> u64 {
-        self.most_pixels() / u64::from(self.patch * self.merge).pow(2) + self.mark_tokens()
+        let squares = self.most_pixels() / u64::from(self.patch * self.merge).pow(2);
+        let rows = match self.tokens {
+            ImageTokens::Squares => squares,
+            // Images are read up to 200 times as high as wide, and a width may be rounded down by a
+            // third: no image has more lines.
+            ImageTokens::Lines => squares + (300 * squares).isqrt().min(squares) + 2,
+        };
+        rows + self.mark_tokens()
     }
 
     /// Tokens of the prompt around an image.

@@ -364,3 +364,20 @@ fn an_image_of_a_glm_counts_as_two_frames() {
     assert_eq!(size(large, Detail::Full), Size { width: side, height: side });
     assert_eq!(made.sizes.at_most(112 * 112).of(large), Ok(Size { width: 112, height: 112 }));
 }
+
+#[test]
+fn no_image_has_more_tokens_than_the_most() {
+    for model_type in ["qwen2_vl", "glm_ocr", "paddleocr_vl", "hunyuan_vl"] {
+        let made = of_type(model_type, "{}").expect("fine").expect("it sees");
+        let most = made.most_tokens();
+        let sides = [1, 27, 28, 40, 41, 333, 1000, 2048, 4096, 8192];
+        let mut largest = 0;
+        for width in sides {
+            for height in sides {
+                let Ok(grid) = made.grid(Size { width, height }, Detail::Full) else { continue };
+                largest = largest.max(made.tokens(grid));
+            }
+        }
+        assert!(largest <= most && 2 * largest > most, "{model_type}: {largest} of {most}");
+    }
+}
