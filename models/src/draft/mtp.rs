@@ -58,7 +58,10 @@ pub(super) const KIND: Kind = Kind {
     },
     floats: &[],
     load: |files| match is_glm_ocr(files.config)? {
-        true => Ok(Box::new(NextToken::new(mtp_glm::Head::load(files)?))),
+        true => {
+            let info = info(files.config, files.dir, files.weight_bytes)?;
+            Ok(Box::new(NextToken::new(mtp_glm::Head::load(files, info)?)))
+        }
         false => Ok(Box::new(NextToken::new(Head::load(files)?))),
     },
 };
@@ -181,11 +184,7 @@ fn model_config(config: &ConfigJson) -> Result<ConfigJson, LoadError> {
 }
 
 /// Inputs and proposals of the head of a model with this config.
-pub(super) fn info(
-    config: &ConfigJson,
-    dir: &Path,
-    weight_bytes: u64,
-) -> Result<DraftInfo, LoadError> {
+fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo, LoadError> {
     let sizes = match is_glm_ocr(config)? {
         true => glm_ocr_sizes(config)?,
         false => hybrid_sizes(&model_config(config)?)?,

@@ -19,9 +19,8 @@
 use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 
-use super::mtp;
 use super::next_token::{NextTokenModel, Scores};
-use super::{DraftFacts, DrafterFiles, TargetEnds};
+use super::{DraftFacts, DraftInfo, DrafterFiles, TargetEnds};
 use crate::error::Result;
 use crate::kv::KvStore;
 use crate::layers::{Linear, NormWeight, RmsNorm, Rope, RopeTables};
@@ -59,13 +58,12 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads the layer.
+    /// Reads the layer, which has these inputs and proposals.
     ///
     /// # Errors
     /// A key or a tensor is missing or does not fit.
-    pub(super) fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
-        let DrafterFiles { dir, config, weights, weight_bytes, quantize, ends, .. } = files;
-        let info = mtp::info(config, dir, weight_bytes)?;
+    pub(super) fn load(files: DrafterFiles<'_>, info: DraftInfo) -> Result<Self, LoadError> {
+        let DrafterFiles { config, weights, quantize, ends, .. } = files;
         let missing = |name: &str| LoadError::Missing { name: name.to_owned() };
         let first = layer(weights.files()).ok_or_else(|| missing("eh_proj.weight"))?;
         let target = ends.ok_or_else(|| missing("embed_tokens.weight"))?;
