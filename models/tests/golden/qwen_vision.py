@@ -15,23 +15,25 @@ TEXT = {"vocab_size": VOCAB, "hidden_size": 48, "num_hidden_layers": 2, "num_att
         "intermediate_size": 64, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
 TOWER = {"depth": 3, "num_heads": 2, "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2}
 
+# `in_16_bits`: the seed is one with which the reference in bfloat16 stays within the bound of models that compute so. Of Qwen2.5-VL
+# none of the first 1,100 seeds was one, and experts have no product in that type.
 MODELS = {
     # As published: a flat config, names without a prefix, tied, old rotary keys.
     "qwen2-vl-tiny": {
-        "model_type": "qwen2_vl", "tied": True, "flat": True,
+        "model_type": "qwen2_vl", "tied": True, "flat": True, "in_16_bits": True,
         "text": {**TEXT, "rope_theta": 10000.0, "rope_scaling": {"type": "mrope", "mrope_section": [1, 2, 3]}},
         "vision": {**TOWER, "embed_dim": 24, "hidden_size": 48, "mlp_ratio": 2, "hidden_act": "quick_gelu", "in_chans": 3},
     },
     # As published, in the newer layout: an own head; windows of 2 by 2 rows of the prompt, smaller ones at the edges.
     "qwen2_5-vl-tiny": {
-        "model_type": "qwen2_5_vl", "tied": False, "flat": False,
+        "model_type": "qwen2_5_vl", "tied": False, "flat": False, "in_16_bits": False,
         "text": {**TEXT, "hidden_size": 40, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 2]}},
         "vision": {**TOWER, "hidden_size": 24, "out_hidden_size": 40, "intermediate_size": 40, "hidden_act": "silu", "window_size": 16,
                    "fullatt_block_indexes": [1]},
     },
     # Experts in one tensor, inputs as rows; one layer without experts.
     "qwen3-vl-moe-tiny": {
-        "model_type": "qwen3_vl_moe", "tied": False, "flat": False,
+        "model_type": "qwen3_vl_moe", "tied": False, "flat": False, "in_16_bits": False,
         "text": {**TEXT, "hidden_size": 24, "intermediate_size": 32, "head_dim": 16, "moe_intermediate_size": 20, "num_experts": 6, "num_experts_per_tok": 2,
                  "mlp_only_layers": [1], "decoder_sparse_step": 1,
                  "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}},
@@ -128,7 +130,7 @@ def make_qwen_vision(dump, provenance, versions):
     for name, spec in MODELS.items():
         # All but the last: of that transformers records what is behind the final norm.
         taps = list(range(spec["text"]["num_hidden_layers"] - 1))
-        model, shots = reference(spec), vision.images(spec)
+        model, half, shots = reference(spec), reference(spec).to(torch.bfloat16), vision.images(spec)
         for seed in range(10_000):
             stored = weights(model, spec, seed)
             model.load_state_dict({key: tensor.float() for key, tensor in stored.items()})
@@ -144,7 +146,10 @@ def make_qwen_vision(dump, provenance, versions):
             decided = len(cases) == len(vision.prompts(shots, seed)) and hybrid_vision.is_decided(greedy, margins)
             answers = hybrid_vision.served(model, shots) if decided else None
             if answers is not None:
-                break
+                lost = vision.lost_in_16_bits(half, model, stored, cases, shots)
+                print(f"{name}, seed {seed}: bfloat16 loses {lost:.3f}")
+                if lost < vision.MOST_LOST or not spec["in_16_bits"]:
+                    break
         write(HERE / name, spec, stored)
         with torch.inference_mode():
             features = [features_of(model, *shots[shot]) | {"name": shot} for shot in SHOTS]

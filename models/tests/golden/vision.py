@@ -284,6 +284,42 @@ def answer(model, ids, names, shots):
             past, logits = out.past_key_values, out.logits[0, -1]
 
 
+MOST_LOST = 2.4e-2  # see lost_in_16_bits
+
+
+def lost_in_16_bits(half, model, stored, cases, shots):
+    """The largest share of the largest number by which the reference itself is off if it computes in bfloat16: of the logits and hidden
+    states of a case, and of an image's features. Models that compute so are held to a bound of 3e-2. `half`: the model in bfloat16, without
+    its weights."""
+    import torch
+
+    half.load_state_dict(stored)
+    worst = 0.0
+
+    def compare(expected, found):
+        nonlocal worst
+        expected, found = np.asarray(expected), np.asarray(found)
+        worst = max(worst, float(np.abs(expected - found).max() / np.abs(expected).max()))
+
+    with torch.inference_mode():
+        for case in cases:
+            half.model.rope_deltas = None
+            rows, names, extra = torch.tensor([case["prompt"]]), case["images"], {}
+            if names:
+                extra = {"pixel_values": torch.cat([shots[name][1] for name in names]).to(torch.bfloat16),
+                         "image_grid_thw": torch.cat([shots[name][2] for name in names]), "mm_token_type_ids": (rows == IMAGE).int()}
+            out = half(rows, output_hidden_states=True, **extra)
+            compare(case["logits"], out.logits[0, -1].float())
+            for at, layers in zip(case["tap_rows"], case["taps"]):
+                for layer, numbers in enumerate(layers):
+                    compare(numbers, out.hidden_states[layer + 1][0, at].float())
+        for pixels, values, grid in shots.values():
+            features = [part.model.get_image_features(values.to(kind), grid, return_dict=True).pooler_output[0].float()
+                        for part, kind in ((model, torch.float32), (half, torch.bfloat16))]
+            compare(*features)
+    return worst
+
+
 def row(tensor):
     return [round(float(x), 6) for x in tensor.reshape(-1)]
 

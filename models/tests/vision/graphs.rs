@@ -7,8 +7,13 @@ const RERUNS: [&str; 2] =
 
 /// Checkpoints of bfloat16 with experts that are not quantized; one that loses 5.4e-2 of the largest
 /// logit; one of which transformers 5.23 in bfloat16 loses 3.6e-2 of the largest feature and 12.6e-2
-/// of the largest hidden state; and bits of tensors that a layout or a test stores in float32.
-const SKIPPED_OF_A_GPU: [(&str, Reason); 11] = [
+/// of the largest hidden state; one of which it loses 8.3e-2; GLM-OCR's, of which ours loses 3.01e-2;
+/// and bits of tensors that a layout or a test stores in float32.
+const SKIPPED_OF_A_GPU: [(&str, Reason); 15] = [
+    ("qwen::answers_of_qwen2_5_vl_equal_the_reference", Reason::NoBoundIn16Bits),
+    ("qwen::features_of_windows_and_beside_experts_equal_the_reference", Reason::NoBoundIn16Bits),
+    ("glm::answers_of_glm_ocr_to_images_equal_the_reference", Reason::NoBoundIn16Bits),
+    ("glm::the_layout_of_mlx_gives_the_same_answers_of_glm_ocr", Reason::NoBoundIn16Bits),
     ("qwen::answers_of_qwen3_vl_with_experts_equal_the_reference", Reason::NoGatherMm),
     ("qwen::the_layout_of_mlx_gives_the_bits_of_the_published_one", Reason::OwnGraphOnly),
     ("glm::features_of_glm_4v_equal_the_reference", Reason::NoBoundIn16Bits),

@@ -116,7 +116,7 @@ impl QwenTower {
             bias: config.patch_bias,
         };
         let patch_embed = format!("{name}.patch_embed.proj");
-        let dtype = weights.dtype_of(&format!("{patch_embed}.weight"));
+        let dtype = weights.dtype_of(&format!("{name}.blocks.0.norm1.weight"));
         let patch_embed = PatchEmbedding::load(weights, &patch_embed, patches, named)?;
         let block = config.block();
         let blocks = (0..config.depth)
