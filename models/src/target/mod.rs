@@ -307,7 +307,7 @@ impl Family {
 
     /// A family whose layers all attend, of which some checkpoints have a tower.
     const fn seeing(model_type: &'static str, load: Load) -> Self {
-        Self { towers: Towers::IfThere(QWEN_VL), ..Self::attending(model_type, load, QWEN_VL) }
+        Self { towers: Towers::IfThere(QWEN_VL), ..Self::attending(model_type, load, QWEN) }
     }
 
     /// A family of Qwen3.5's layers.
