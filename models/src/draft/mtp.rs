@@ -37,7 +37,7 @@ use crate::layers::{Linear, NormWeight, RmsNorm, Rope, RopeTables};
 use crate::load::{ConfigJson, LoadError, TensorFiles};
 use crate::segment::QuerySegments;
 use crate::target::{
-    HybridBlock, glm_ocr_sizes, hybrid_sizes, is_glm_ocr, is_hybrid, stored_norms,
+    AttendingLayer, glm_ocr_sizes, hybrid_layer, hybrid_sizes, is_glm_ocr, is_hybrid, stored_norms,
 };
 
 /// Rows of the longest block: the bonus token's and 3 drafts. Heads are trained for one draft, and
@@ -216,7 +216,7 @@ struct Head {
     pre_fc_norm_embedding: RmsNorm,
     pre_fc_norm_hidden: RmsNorm,
     fc: Linear,
-    layer: HybridBlock,
+    layer: AttendingLayer,
     norm: RmsNorm,
 }
 
@@ -235,7 +235,7 @@ impl Head {
         let mut norm = |name: &str| RmsNorm::load_stored(&mut weights, name, hidden, eps, norms);
         let [pre_fc_norm_embedding, pre_fc_norm_hidden, norm] =
             [norm(names.norm_embedding)?, norm(names.norm_hidden)?, norm(names.norm)?];
-        let layer = HybridBlock::load(&mut weights, names.layer, &model, norms)?;
+        let layer = hybrid_layer(&mut weights, &format!("{}.", names.layer), &model, norms)?;
         weights.finish()?;
         let facts = DraftFacts { info, kv_layers: vec![layer.kv().into()], dtype };
         Ok(Self { facts, target, pre_fc_norm_embedding, pre_fc_norm_hidden, fc, layer, norm })

@@ -26,7 +26,7 @@ use crate::kv::KvStore;
 use crate::layers::{Linear, NormWeight, RmsNorm, Rope, RopeTables};
 use crate::load::{LoadError, TensorFiles};
 use crate::segment::QuerySegments;
-use crate::target::{GlmBlock, glm_ocr_sizes};
+use crate::target::{AttendingLayer, glm_ocr_layer, glm_ocr_sizes};
 
 /// The name of the layer with a dot after it, if a checkpoint has one.
 pub(super) fn layer(files: &TensorFiles) -> Option<String> {
@@ -52,8 +52,8 @@ pub(super) struct Head {
     enorm: RmsNorm,
     hnorm: RmsNorm,
     eh_proj: Linear,
-    layer: GlmBlock,
-    /// `shared_head.norm`.
+    layer: AttendingLayer,
+    /// Of the layer's output before the target's head (`shared_head.norm`).
     norm: RmsNorm,
 }
 
@@ -73,7 +73,7 @@ impl Head {
         let eh_proj = Linear::load(&mut weights, "eh_proj", hidden, 2 * hidden, false)?;
         let mut norm = |name: &str| RmsNorm::load(&mut weights, name, hidden, eps);
         let [enorm, hnorm, norm] = [norm("enorm")?, norm("hnorm")?, norm("shared_head.norm")?];
-        let layer = GlmBlock::load(&mut weights, config)?;
+        let layer = glm_ocr_layer(&mut weights, config)?;
         weights.finish()?;
         let facts = DraftFacts { info, kv_layers: vec![layer.kv().into()], dtype };
         Ok(Self { facts, target, enorm, hnorm, eh_proj, layer, norm })

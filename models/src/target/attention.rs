@@ -38,6 +38,17 @@ pub(super) struct AttentionSpec {
     pub(super) pairs: TurnedPairs,
 }
 
+impl AttentionSpec {
+    /// Four projections without biases.
+    pub(super) const PLAIN: Self = Self {
+        qkv_bias: false,
+        output_bias: false,
+        head_norms: HeadNorms::None,
+        gated: false,
+        pairs: TurnedPairs::Halves,
+    };
+}
+
 /// Which of the R numbers of a head that turn make a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TurnedPairs {

@@ -3,13 +3,13 @@
 //! turn together, on three axes, beside a vision tower. Source: `models/glm4v` and `models/glm_ocr`
 //! in transformers.
 
-use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
+use super::attention::{AttentionSpec, TurnedPairs};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::tower;
 use crate::layers::{GatedMlp, NormWeight, Rope, SectionOrder};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
-use crate::vision::GlmKind;
+use crate::vision::{GlmKind, GlmTower};
 
 /// What the two families differ in. Not keys of the config: every checkpoint of a family is so.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Family {
 
 const LARGE: Family =
     Family { model_type: "glm4v", qkv_bias: true, section: [8, 12, 12], tower: GlmKind::Large };
-/// GLM-OCR.
+/// GLM-OCR's: no biases, and other sections.
 pub(super) const OCR: Family =
     Family { model_type: "glm_ocr", qkv_bias: false, section: [16, 24, 24], tower: GlmKind::Ocr };
 
@@ -51,10 +51,8 @@ impl Config {
         )?;
         let attention = AttentionSpec {
             qkv_bias: family.qkv_bias,
-            output_bias: false,
-            head_norms: HeadNorms::None,
-            gated: false,
             pairs: TurnedPairs::Neighbours(rope.turning() as i32),
+            ..AttentionSpec::PLAIN
         };
         Ok(Self { sizes, attention, rope, intermediate_size: config.size("intermediate_size")? })
     }
@@ -83,10 +81,9 @@ fn load_family(files: TargetFiles<'_>, family: Family) -> Result<Decoder, LoadEr
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let read = Config::read(config, family)?;
     let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
-    let tower = match tower::is_there(config, weights.files())? {
-        true => Some(tower::load_glm(config, &mut weights, layout, &read.sizes, family.tower)?),
-        false => None,
-    };
+    let tower = tower::load_if_there(config, &mut weights, &read.sizes, |part, weights, text| {
+        GlmTower::load(part, weights, layout.vision, text, family.tower)
+    })?;
     let spec = DecoderSpec {
         architecture: family.model_type.into(),
         layout,

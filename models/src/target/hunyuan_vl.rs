@@ -1,13 +1,13 @@
 //! HunyuanOCR (arXiv 2511.19575): a decoder whose heads are normed after they are turned and whose
 //! rows stand on four axes, and a vision tower. Its config.json is flat in published files.
 
-use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
+use super::attention::{AttentionSpec, HeadNorms};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::tower;
 use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
-use crate::vision::{SiglipTower, Vision};
+use crate::vision::SiglipTower;
 
 /// Sizes, of which some have another name in published files.
 fn sizes(config: &ConfigJson) -> Result<Sizes, LoadError> {
@@ -43,14 +43,9 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let mlp_bias = config.optional("mlp_bias")?.unwrap_or(false);
     let width = config.size("intermediate_size")?;
     let rope = Rope::load_on_four_axes(config, sizes.head_dim)?;
-    let tower = match tower::is_there(config, weights.files())? {
-        true => {
-            let (part, text) = tower::siglip(config, &sizes)?;
-            let tower = SiglipTower::load_hunyuan(&part, &mut weights, layout.vision, text)?;
-            Some(Box::new(tower) as Box<dyn Vision>)
-        }
-        false => None,
-    };
+    let tower = tower::load_if_there(config, &mut weights, &sizes, |part, weights, text| {
+        SiglipTower::load_hunyuan(part, weights, layout.vision, text)
+    })?;
     let spec = DecoderSpec {
         architecture: "hunyuan_vl".into(),
         layout,
@@ -59,8 +54,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
             qkv_bias: bias,
             output_bias: bias,
             head_norms: HeadNorms::AfterTurn,
-            gated: false,
-            pairs: TurnedPairs::Halves,
+            ..AttentionSpec::PLAIN
         },
         recurrent: &[],
         norms: NormWeight::Whole,

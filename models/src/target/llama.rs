@@ -2,7 +2,7 @@
 //! (arXiv 2310.06825), whose rows may attend to a window. The shared decoder, with biases only
 //! where the config has them.
 
-use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
+use super::attention::AttentionSpec;
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use crate::kv::GrowingKv;
@@ -58,13 +58,7 @@ fn load_as(
         architecture: architecture.into(),
         layout: Layout::TEXT,
         sizes,
-        attention: AttentionSpec {
-            qkv_bias: bias,
-            output_bias: bias,
-            head_norms: HeadNorms::None,
-            gated: false,
-            pairs: TurnedPairs::Halves,
-        },
+        attention: AttentionSpec { qkv_bias: bias, output_bias: bias, ..AttentionSpec::PLAIN },
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,

@@ -7,6 +7,7 @@
 //! - A line in [`FAMILIES`].
 //! - `models/tests/`: parity with its reference implementation, with golden files.
 
+mod attending_layer;
 mod attention;
 mod decoder;
 mod gated_delta;
@@ -55,11 +56,12 @@ use crate::vision::Vision;
 
 use decoder::Decoder;
 
+pub(crate) use attending_layer::AttendingLayer;
 pub(crate) use decoder::TargetFiles;
 pub(crate) use gemma4::{AssistedLayers, AssistedTarget};
-pub(crate) use glm_block::{GlmBlock, check_glm_ocr, glm_ocr_sizes, is_glm_ocr};
+pub(crate) use glm_block::{check_glm_ocr, glm_ocr_layer, glm_ocr_sizes, is_glm_ocr};
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
-pub(crate) use qwen3_5_block::{HybridBlock, check_hybrid, hybrid_sizes, is_hybrid};
+pub(crate) use qwen3_5_block::{check_hybrid, hybrid_layer, hybrid_sizes, is_hybrid};
 pub(crate) use stored_norms::stored_norms;
 
 /// A model whose distribution clients get. One set of weights, any number of sequences.

@@ -1,13 +1,13 @@
 //! PaddleOCR-VL (arXiv 2510.14528): a Llama whose rows stand on three axes, and a vision tower. Its
 //! config.json is flat in published files and has parts in later ones.
 
-use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
+use super::attention::AttentionSpec;
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::tower;
 use crate::layers::{GatedMlp, NormWeight, Rope, SectionOrder};
 use crate::load::{Layout, LoadError};
-use crate::vision::{SiglipTower, Vision};
+use crate::vision::SiglipTower;
 
 /// Frequencies of each axis if the config names none. Source: PaddleOCR-VL in transformers.
 const SECTION: [usize; 3] = [16, 24, 24];
@@ -23,26 +23,14 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let bias = config.optional("use_bias")?.unwrap_or(false);
     let width = config.size("intermediate_size")?;
     let rope = Rope::load(config, sizes.head_dim)?;
-    let tower = match tower::is_there(config, weights.files())? {
-        true => {
-            let (part, text) = tower::siglip(config, &sizes)?;
-            let is_mlx = layout == Layout::PADDLE_MLX;
-            let tower = SiglipTower::load_paddle(&part, &mut weights, is_mlx, text)?;
-            Some(Box::new(tower) as Box<dyn Vision>)
-        }
-        false => None,
-    };
+    let tower = tower::load_if_there(config, &mut weights, &sizes, |part, weights, text| {
+        SiglipTower::load_paddle(part, weights, layout == Layout::PADDLE_MLX, text)
+    })?;
     let spec = DecoderSpec {
         architecture: "paddleocr_vl".into(),
         layout,
         sizes,
-        attention: AttentionSpec {
-            qkv_bias: bias,
-            output_bias: bias,
-            head_norms: HeadNorms::None,
-            gated: false,
-            pairs: TurnedPairs::Halves,
-        },
+        attention: AttentionSpec { qkv_bias: bias, output_bias: bias, ..AttentionSpec::PLAIN },
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,

@@ -1,19 +1,14 @@
 //! Qwen2 and Qwen2.5 (arXiv 2407.10671): the shared decoder with biases of q, k and v.
 
-use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
+use super::attention::AttentionSpec;
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles, refuse_sliding_window};
 use super::sizes::Sizes;
 use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
 
 /// Not keys of the config: every checkpoint of the family is so.
-pub(super) const ATTENTION: AttentionSpec = AttentionSpec {
-    qkv_bias: true,
-    output_bias: false,
-    head_norms: HeadNorms::None,
-    gated: false,
-    pairs: TurnedPairs::Halves,
-};
+pub(super) const ATTENTION: AttentionSpec =
+    AttentionSpec { qkv_bias: true, ..AttentionSpec::PLAIN };
 
 /// Sizes of one checkpoint. Also those of the text models of Qwen2-VL and Qwen2.5-VL.
 #[derive(Clone, Copy, Debug)]

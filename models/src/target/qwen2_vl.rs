@@ -5,7 +5,7 @@ use super::decoder::{Decoder, DecoderSpec, TargetFiles};
 use super::{qwen2, tower};
 use crate::layers::{NormWeight, Rope, SectionOrder};
 use crate::load::{Layout, LoadError};
-use crate::vision::Generation;
+use crate::vision::{Generation, QwenTower};
 
 /// Frequencies of each axis if the config names none.
 const SECTION: [usize; 3] = [16, 24, 24];
@@ -32,10 +32,9 @@ fn load_with(
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let read = qwen2::Config::read(config)?;
     let layout = Layout::of(&weights, &LAYOUTS)?;
-    let tower = match tower::is_there(config, weights.files())? {
-        true => Some(tower::load(config, &mut weights, layout, &read.sizes, generation)?),
-        false => None,
-    };
+    let tower = tower::load_if_there(config, &mut weights, &read.sizes, |part, weights, text| {
+        QwenTower::load(part, weights, layout.vision, text, generation)
+    })?;
     let rope = Rope::load(config, read.sizes.head_dim)?;
     let spec = DecoderSpec {
         architecture: architecture.into(),

@@ -1,6 +1,6 @@
 //! Qwen3 dense (arXiv 2505.09388): the shared decoder with norms of query and key heads.
 
-use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
+use super::attention::{AttentionSpec, HeadNorms};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles, refuse_sliding_window};
 use super::sizes::Sizes;
 use crate::layers::{GatedMlp, NormWeight, Rope};
@@ -25,8 +25,7 @@ impl Config {
                 qkv_bias: bias,
                 output_bias: bias,
                 head_norms: HeadNorms::BeforeTurn,
-                gated: false,
-                pairs: TurnedPairs::Halves,
+                ..AttentionSpec::PLAIN
             },
         })
     }

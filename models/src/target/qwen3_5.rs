@@ -5,14 +5,14 @@
 
 use paceline_blas::{MOST_TAPS, RecurrentSizes};
 
-use super::attention::{AttentionSpec, HeadNorms, TurnedPairs};
+use super::attention::{AttentionSpec, HeadNorms};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, TargetFiles};
 use super::sizes::Sizes;
 use super::stored_norms::stored_norms;
 use super::tower;
 use crate::layers::{GatedMlp, Rope, SectionOrder};
 use crate::load::{ConfigJson, Layout, LoadError};
-use crate::vision::{Deepstack, Generation};
+use crate::vision::{Deepstack, Generation, QwenTower};
 
 /// Share of a head that turns if the config names none. Source: Qwen3.5 in transformers.
 const TURNING: f64 = 0.25;
@@ -136,7 +136,7 @@ pub(super) fn attention(config: &ConfigJson) -> Result<AttentionSpec, LoadError>
         output_bias: bias,
         head_norms: HeadNorms::BeforeTurn,
         gated: true,
-        pairs: TurnedPairs::Halves,
+        ..AttentionSpec::PLAIN
     })
 }
 
@@ -160,19 +160,14 @@ pub(super) fn load_as(
     let layout = Layout::of(&weights, &[transformers, mlx, Layout::TEXT])?;
     let norms = stored_norms(weights.files())?;
     let rope = rope(config, &read.sizes)?;
-    let (rope, tower) = match tower::is_there(config, weights.files())? {
-        true => {
-            let sizes = &read.sizes;
-            let tower = tower::load(
-                config,
-                &mut weights,
-                layout,
-                sizes,
-                Generation::Three(Deepstack::Without),
-            )?;
-            (rope.on_three_axes(config, SectionOrder::Interleaved, SECTION)?, Some(tower))
-        }
-        false => (rope, None),
+    let generation = Generation::Three(Deepstack::Without);
+    let tower = tower::load_if_there(config, &mut weights, &read.sizes, |part, weights, text| {
+        QwenTower::load(part, weights, layout.vision, text, generation)
+    })?;
+    // Of a text model nothing about axes is read.
+    let rope = match tower {
+        Some(_) => rope.on_three_axes(config, SectionOrder::Interleaved, SECTION)?,
+        None => rope,
     };
     let spec = DecoderSpec {
         architecture: config.required("model_type")?,

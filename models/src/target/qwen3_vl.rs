@@ -6,7 +6,7 @@ use super::decoder::{Decoder, DecoderSpec, LoadFeedForward, TargetFiles};
 use super::{qwen3, qwen3_moe, tower};
 use crate::layers::{NormWeight, Rope, SectionOrder};
 use crate::load::{Layout, LoadError};
-use crate::vision::{Deepstack, Generation};
+use crate::vision::{Deepstack, Generation, QwenTower};
 
 /// Frequencies of each axis if the config names none. Source: Qwen3-VL in transformers.
 const SECTION: [usize; 3] = [24, 20, 20];
@@ -37,10 +37,9 @@ fn load_with(
     let rope = Rope::load(config, sizes.head_dim)?;
     let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
     let generation = Generation::Three(Deepstack::AsConfigured);
-    let tower = match tower::is_there(config, weights.files())? {
-        true => Some(tower::load(config, &mut weights, layout, &sizes, generation)?),
-        false => None,
-    };
+    let tower = tower::load_if_there(config, &mut weights, &sizes, |part, weights, text| {
+        QwenTower::load(part, weights, layout.vision, text, generation)
+    })?;
     let spec = DecoderSpec {
         architecture: architecture.into(),
         layout,

@@ -3,7 +3,7 @@
 
 use super::sizes::Sizes;
 use crate::load::{ConfigJson, Layout, LoadError, TensorFiles, Weights};
-use crate::vision::{Generation, GlmKind, GlmTower, QwenTower, SiglipText, TextModelSizes, Vision};
+use crate::vision::{TextModelSizes, Vision};
 
 /// Whether a checkpoint has the sizes of a tower and tensors of one.
 ///
@@ -16,52 +16,23 @@ pub(super) fn is_there(config: &ConfigJson, files: &TensorFiles) -> Result<bool,
     Ok(config.part("vision_config")?.is_some() && files.shapes().any(|(name, _)| is_of_tower(name)))
 }
 
-/// Loads a Qwen's tower of a checkpoint in this layout, for a text model of these sizes.
+/// Loads the tower of a checkpoint for a text model of these sizes, if it has one. `load` gets the
+/// tower's own part of config.json, and what it needs to know of the text model.
 ///
 /// # Errors
 /// A key or a tensor is missing or does not fit.
-pub(super) fn load(
+pub(super) fn load_if_there<T: Vision + 'static>(
     config: &ConfigJson,
     weights: &mut Weights,
-    layout: Layout,
     text: &Sizes,
-    generation: Generation,
-) -> Result<Box<dyn Vision>, LoadError> {
-    let (sizes, text) = (sizes(config)?, text_sizes(config, text)?);
-    Ok(Box::new(QwenTower::load(&sizes, weights, layout.vision, text, generation)?))
-}
-
-/// Loads a GLM's tower, as [`load`].
-///
-/// # Errors
-/// A key or a tensor is missing or does not fit.
-pub(super) fn load_glm(
-    config: &ConfigJson,
-    weights: &mut Weights,
-    layout: Layout,
-    text: &Sizes,
-    kind: GlmKind,
-) -> Result<Box<dyn Vision>, LoadError> {
-    let (sizes, text) = (sizes(config)?, text_sizes(config, text)?);
-    Ok(Box::new(GlmTower::load(&sizes, weights, layout.vision, text, kind)?))
-}
-
-/// What a tower needs to know of a text model of these sizes.
-fn text_sizes(config: &ConfigJson, text: &Sizes) -> Result<TextModelSizes, LoadError> {
+    load: impl FnOnce(&ConfigJson, &mut Weights, TextModelSizes) -> Result<T, LoadError>,
+) -> Result<Option<Box<dyn Vision>>, LoadError> {
+    if !is_there(config, weights.files())? {
+        return Ok(None);
+    }
     let image_token = image_token(config, text.vocab_size)?;
-    Ok(TextModelSizes { hidden: text.hidden_size, n_layers: text.n_layers, image_token })
-}
-
-/// The sizes of a tower built as SigLIP's, and what it needs of a text model of these sizes.
-///
-/// # Errors
-/// A key is missing or does not fit.
-pub(super) fn siglip(
-    config: &ConfigJson,
-    text: &Sizes,
-) -> Result<(ConfigJson, SiglipText), LoadError> {
-    let image_token = image_token(config, text.vocab_size)?;
-    Ok((sizes(config)?, SiglipText { hidden: text.hidden_size, image_token }))
+    let text = TextModelSizes { hidden: text.hidden_size, n_layers: text.n_layers, image_token };
+    Ok(Some(Box::new(load(&sizes(config)?, weights, text)?)))
 }
 
 /// The sizes of a tower.

@@ -16,7 +16,7 @@ pub(crate) use gemma::{GemmaText, GemmaTower, UnifiedTower};
 pub(crate) use glm::{GlmKind, GlmTower};
 pub use positions::{ImageForm, ImagePlacement, positions};
 pub(crate) use qwen::{Deepstack, Generation, QwenTower, TextModelSizes};
-pub(crate) use siglip::{SiglipText, SiglipTower};
+pub(crate) use siglip::SiglipTower;
 
 use mlx_rs::Array;
 

@@ -9,7 +9,9 @@ mod paddle;
 mod sizes;
 
 use super::parts::{BlockSpec, TowerBlock};
-use super::{Features, ImageEncoding, ImageForm, ImagePixels, Vision, VisionInfo, grid};
+use super::{
+    Features, ImageEncoding, ImageForm, ImagePixels, TextModelSizes, Vision, VisionInfo, grid,
+};
 use crate::error::Result;
 use crate::layers::LayerNorm;
 use crate::load::{ConfigJson, LoadError, Weights};
@@ -18,15 +20,6 @@ use hunyuan::Perceive;
 use mlx_rs::Array;
 use paddle::Projector;
 use sizes::Sizes;
-
-/// The text model that a tower belongs to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SiglipText {
-    /// Width of its hidden states.
-    pub(crate) hidden: i32,
-    /// The id of an image's rows.
-    pub(crate) image_token: u32,
-}
 
 /// Rows of a prompt from the patches after all blocks.
 #[derive(Debug)]
@@ -57,7 +50,7 @@ impl SiglipTower {
         config: &ConfigJson,
         weights: &mut Weights,
         is_mlx: bool,
-        text: SiglipText,
+        text: TextModelSizes,
     ) -> Result<Self, LoadError> {
         let sizes = Sizes::of_paddle(config)?;
         let names = if is_mlx { paddle::MLX } else { paddle::HUB };
@@ -79,7 +72,7 @@ impl SiglipTower {
         config: &ConfigJson,
         weights: &mut Weights,
         name: &str,
-        text: SiglipText,
+        text: TextModelSizes,
     ) -> Result<Self, LoadError> {
         let sizes = Sizes::of_hunyuan(config)?;
         let embeddings = Embeddings::load(weights, &hunyuan::embeddings(name), &sizes, config)?;
