@@ -54,7 +54,7 @@ pub enum FeedError {
          found {found:?}"
     )]
     Images {
-        /// The session.
+        /// Session whose context names them.
         session: SessionId,
         /// Positions that a sequence may have.
         last: u32,

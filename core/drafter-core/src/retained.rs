@@ -25,8 +25,8 @@ pub enum StoreCommand {
         /// The slot.
         slot: u64,
     },
-    /// Copy the rows of the first positions of a slot, and what the store keeps of their end alone, and retain them
-    /// under a number. At most [`PIECE_ROWS`] rows follow them if the store keeps such.
+    /// Copy the rows of the first positions of a slot, and what the store keeps of their end alone,
+    /// and retain them under a number. At most [`PIECE_ROWS`] rows follow them if the store keeps such.
     Retain {
         /// The slot.
         slot: u64,

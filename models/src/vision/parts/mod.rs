@@ -26,9 +26,9 @@ pub(super) enum NormKind {
 /// A norm of rows.
 #[derive(Debug)]
 pub(super) enum TowerNorm {
-    /// See [`NormKind::Layer`].
+    /// With the mean taken off, and a bias.
     Layer(LayerNorm),
-    /// See [`NormKind::Rms`].
+    /// Root mean square.
     Rms(RmsNorm),
 }
 
