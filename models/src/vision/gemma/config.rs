@@ -1,6 +1,7 @@
 //! The sizes of Gemma 4's towers, from a wrapper's `vision_config`.
 
 use crate::load::{ConfigJson, LoadError};
+use crate::vision::parts::rope_theta;
 
 /// What a tower needs to know of its text model.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +81,7 @@ impl Config {
             heads: config.size_or("num_attention_heads", 12)?,
             head_dim: config.size_or("head_dim", 64)?,
             eps: config.optional("rms_norm_eps")?.unwrap_or(1e-6),
-            rope_theta: rope_theta(config)?,
+            rope_theta: rope_theta(config, 100.0)?,
             patches: PatchSizes::read(config)?,
             positions: config.size_or("position_embedding_size", 10_240)?,
             clips: config.optional("use_clipped_linears")?.unwrap_or(false),
@@ -106,18 +107,4 @@ impl Config {
         }
         Ok(read)
     }
-}
-
-fn rope_theta(config: &ConfigJson) -> Result<f64, LoadError> {
-    let Some(rope) = config.part("rope_parameters")? else { return Ok(100.0) };
-    let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
-    // Published configs call it default; see transformers.
-    if !matches!(kind.as_str(), "axial" | "default") {
-        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")));
-    }
-    let theta: f64 = rope.optional("rope_theta")?.unwrap_or(100.0);
-    if theta > 0.0 && theta.is_finite() {
-        return Ok(theta);
-    }
-    Err(rope.wrong("rope_theta", format!("expected above 0, found {theta}")))
 }

@@ -2,6 +2,7 @@
 
 use crate::load::{ConfigJson, LoadError};
 use crate::vision::TextModelSizes;
+use crate::vision::parts::rope_theta;
 
 /// Which towers of the family there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl Config {
             biases: config.optional("attention_bias")?.unwrap_or(kind == GlmKind::Ocr),
             side: config.size_or("image_size", 336)? / patch_size,
             eps: config.optional("rms_norm_eps")?.unwrap_or(1e-5),
-            rope_theta: crate::vision::qwen::rope_theta(config)?,
+            rope_theta: rope_theta(config, 10_000.0)?,
         };
         read.check(config, text)?;
         Ok(read)

@@ -11,6 +11,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::parts::{
     AttentionSpec, BlockSpec, MlpSpec, NormKind, PatchEmbedding, PatchSizes, TowerBlock,
+    convolution_as_product,
 };
 use super::{
     Features, ImageEncoding, ImageForm, ImagePixels, TextModelSizes, Vision, VisionInfo, bicubic,
@@ -57,11 +58,22 @@ struct Merger {
 }
 
 impl Merger {
-    fn load(weights: &mut Weights, name: &str, config: &Config) -> Result<Self, LoadError> {
+    /// `named`: the config of the sizes.
+    fn load(
+        weights: &mut Weights,
+        name: &str,
+        config: &Config,
+        named: &ConfigJson,
+    ) -> Result<Self, LoadError> {
         let (out, merger) = (config.out_hidden_size, format!("{name}.merger"));
         let norm = format!("{merger}.post_projection_norm");
         Ok(Self {
-            downsample: load_downsample(weights, &format!("{name}.downsample"), config)?,
+            downsample: convolution_as_product(
+                weights,
+                &format!("{name}.downsample"),
+                [out, config.hidden_size, config.spatial_merge_size, config.spatial_merge_size],
+                named,
+            )?,
             proj: Linear::load(weights, &format!("{merger}.proj"), out, out, false)?,
             post_projection_norm: LayerNorm::load(weights, &norm, out, MERGER_EPS)?,
             mlp: GatedMlp::load(weights, &merger, out, config.merged_inner, false)?,
@@ -75,29 +87,6 @@ impl Merger {
         let x = self.post_projection_norm.forward(&self.proj.forward(&x)?)?;
         self.mlp.forward(&Gelu::Exact.forward(&x)?)
     }
-}
-
-/// The convolution over a row's patches, which lie one after another, as a product: `[out, hidden, m,
-/// m]` as transformers keeps it, or `[out, m, m, hidden]` as MLX does → `[out, m · m · hidden]`.
-fn load_downsample(
-    weights: &mut Weights,
-    name: &str,
-    config: &Config,
-) -> Result<Linear, LoadError> {
-    let Config { out_hidden_size: out, hidden_size: width, spatial_merge_size: merge, .. } =
-        *config;
-    let weight = format!("{name}.weight");
-    let is_last =
-        weights.shape(&weight).is_some_and(|shape| shape.get(1) != Some(&(width as usize)));
-    let matrix = match is_last {
-        true => weights.take(&weight, &[out, merge, merge, width])?,
-        false => {
-            weights.take(&weight, &[out, width, merge, merge])?.transpose_axes(&[0, 2, 3, 1])?
-        }
-    };
-    let matrix = matrix.reshape(&[out, merge * merge * width])?;
-    matrix.eval()?;
-    Linear::new(&matrix, weights.take(&format!("{name}.bias"), &[out])?)
 }
 
 /// What is added to a patch by its place: its norm first.
@@ -189,7 +178,7 @@ impl GlmTower {
             },
             blocks,
             post_layernorm: RmsNorm::load(weights, &norm, config.hidden_size, config.eps)?,
-            merger: Merger::load(weights, name, &config)?,
+            merger: Merger::load(weights, name, &config, named)?,
             config,
         })
     }

@@ -1,7 +1,9 @@
 //! Parts that towers share: norms, attention, blocks, and the product that embeds patches. What
 //! differs by family is in the descriptions that a tower gives. N patches · H heads · D head_dim.
 
+mod convolution;
 mod patches;
+mod settings;
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -12,7 +14,9 @@ use crate::error::Result;
 use crate::layers::{GatedMlp, Gelu, HeadNorm, HeadTurn, LayerNorm, Linear, RmsNorm, RopeTables};
 use crate::load::{LoadError, Weights};
 
+pub(super) use convolution::convolution_as_product;
 pub(super) use patches::{PatchEmbedding, PatchSizes};
+pub(super) use settings::{activation, rope_theta};
 
 /// Which norm rows have, and its eps.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! The sizes of a Qwen tower, from a wrapper's `vision_config`.
 
-use super::super::parts::NormKind;
+use super::super::parts::{NormKind, activation, rope_theta};
 use crate::layers::Gelu;
 use crate::load::{ConfigJson, LoadError};
 
@@ -139,7 +139,7 @@ impl Config {
             spatial_merge_size: config.size_or("spatial_merge_size", 2)?,
             patch_bias: true,
             side: Some(side),
-            rope_theta: rope_theta(config)?,
+            rope_theta: rope_theta(config, 10_000.0)?,
             norm: NormKind::Layer(EPS),
             mlp: Mlp::Plain(
                 ["mlp.linear_fc1", "mlp.linear_fc2"],
@@ -163,7 +163,7 @@ impl Config {
             spatial_merge_size: config.size_or("spatial_merge_size", 2)?,
             patch_bias: false,
             side: None,
-            rope_theta: rope_theta(config)?,
+            rope_theta: rope_theta(config, 10_000.0)?,
             norm: NormKind::Layer(EPS),
             mlp: Mlp::Gated,
             merger: MergerNames { norm: "ln_q", products: ["mlp.0", "mlp.2"] },
@@ -285,38 +285,4 @@ impl Config {
     pub(super) fn head_dim(&self) -> i32 {
         self.hidden_size / self.num_heads
     }
-}
-
-/// The activation of a block. `usual`: if the config names none.
-///
-/// # Errors
-/// One that no tower here computes.
-pub(in crate::vision) fn activation(config: &ConfigJson, usual: &str) -> Result<Gelu, LoadError> {
-    let name: String = config.optional("hidden_act")?.unwrap_or_else(|| usual.into());
-    match name.as_str() {
-        "gelu_pytorch_tanh" => Ok(Gelu::Tanh),
-        "gelu" => Ok(Gelu::Exact),
-        "quick_gelu" => Ok(Gelu::Quick),
-        other => {
-            let what = format!("expected gelu_pytorch_tanh, gelu or quick_gelu, found {other}");
-            Err(config.wrong("hidden_act", what))
-        }
-    }
-}
-
-/// The base of the turns by place.
-///
-/// # Errors
-/// The rotary keys are of another kind, or the base is none.
-pub(in crate::vision) fn rope_theta(config: &ConfigJson) -> Result<f64, LoadError> {
-    let Some(rope) = config.part("rope_parameters")? else { return Ok(10_000.0) };
-    let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
-    if !matches!(kind.as_str(), "axial" | "default") {
-        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")));
-    }
-    let theta: f64 = rope.optional("rope_theta")?.unwrap_or(10_000.0);
-    if theta > 0.0 && theta.is_finite() {
-        return Ok(theta);
-    }
-    Err(config.wrong("rope_parameters.rope_theta", format!("expected above 0, found {theta}")))
 }

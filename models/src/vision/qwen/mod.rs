@@ -6,7 +6,6 @@ mod config;
 
 use config::{Config, MergerNames, Mlp, Windows};
 pub(crate) use config::{Deepstack, Generation, TextModelSizes};
-pub(super) use config::{activation, rope_theta};
 
 use mlx_rs::{Array, Dtype};
 

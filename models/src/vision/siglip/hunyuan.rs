@@ -9,7 +9,7 @@ use super::sizes::Sizes;
 use crate::error::Result;
 use crate::layers::{Gelu, Linear, RmsNorm};
 use crate::load::{ConfigJson, LoadError, Weights};
-use crate::vision::parts::{AttentionSpec, BlockSpec, MlpSpec, NormKind};
+use crate::vision::parts::{AttentionSpec, BlockSpec, MlpSpec, NormKind, convolution_as_product};
 
 /// The blocks by their parts.
 pub(super) fn block(sizes: &Sizes) -> BlockSpec<'static> {
@@ -83,8 +83,7 @@ impl Perceive {
         // No model reads it.
         weights.skip_tensor(&part("image_sep"));
         let mut convolution = |name: &str, shape: [i32; 4]| {
-            let weight = as_product(weights, &part(&format!("{name}.weight")), shape, named)?;
-            Linear::new(&weight, weights.take(&part(&format!("{name}.bias")), &[shape[0]])?)
+            convolution_as_product(weights, &part(name), shape, named)
         };
         let proj_0 = convolution("proj.0", [2 * hidden, hidden, merge, merge])?;
         let proj_2 = convolution("proj.2", [wide, 2 * hidden, 1, 1])?;
@@ -118,34 +117,4 @@ impl Perceive {
         let [begin, end] = around;
         self.after_rms.forward(&concatenate(&[begin?, rows, end?], 0)?)
     }
-}
-
-/// The weight of a convolution `[out, in, rows, columns]`, as transformers stores it, or `[out, rows,
-/// columns, in]`, as MLX does → `[out, rows · columns · in]`. The shape tells the order, not the names.
-///
-/// # Errors
-/// It is missing, has another shape, or both orders have this one. `named`: the config of the sizes.
-fn as_product(
-    weights: &mut Weights,
-    name: &str,
-    [out, inputs, rows, columns]: [i32; 4],
-    named: &ConfigJson,
-) -> Result<Array, LoadError> {
-    let (first, last) = ([out, inputs, rows, columns], [out, rows, columns, inputs]);
-    if first == last && rows * columns > 1 {
-        let what = format!(
-            "expected sizes by which the axes of tensor {name} can be told apart, found {first:?}"
-        );
-        return Err(named.wrong("hidden_size", what));
-    }
-    let has_last = weights
-        .shape(name)
-        .is_some_and(|shape| shape.iter().map(|size| *size as i64).eq(last.map(i64::from)));
-    let weight = match has_last {
-        true => weights.take(name, &last)?,
-        false => weights.take(name, &first)?.transpose_axes(&[0, 2, 3, 1])?,
-    };
-    let weight = weight.reshape(&[out, rows * columns * inputs])?;
-    weight.eval()?;
-    Ok(weight)
 }

@@ -3,7 +3,7 @@
 
 use crate::layers::Gelu;
 use crate::load::{ConfigJson, LoadError};
-use crate::vision::qwen::{activation, rope_theta};
+use crate::vision::parts::{activation, rope_theta};
 use crate::vision::{ImageForm, VisionInfo};
 
 /// Sizes of one checkpoint.
@@ -34,7 +34,7 @@ impl Sizes {
         let image = config.size_or("image_size", 384)?;
         let eps = config.optional("layer_norm_eps")?.unwrap_or(1e-6);
         let read = Self::read(config, image, 14, eps, "gelu_pytorch_tanh")?;
-        let read = Self { theta: Some(rope_theta(config)?), ..read };
+        let read = Self { theta: Some(rope_theta(config, 10_000.0)?), ..read };
         if read.head_dim() % 4 != 0 {
             let what = format!("expected heads of a multiple of 4, found {}", read.head_dim());
             return Err(config.wrong("num_attention_heads", what));
