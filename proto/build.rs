@@ -10,6 +10,9 @@ use protox::prost::Message as _;
 /// Files of the contract with clients and operators.
 const PUBLIC: [&str; 2] = ["paceline/v1/inference.proto", "paceline/v1/operations.proto"];
 
+/// Files of the protocol by which a router of others drives this service.
+const ROUTER: [&str; 2] = ["vllm/common.proto", "vllm/engine.proto"];
+
 /// Files of the messages between our own processes.
 const INTERNAL: [&str; 6] = [
     "paceline/internal/v1/generation.proto",
@@ -22,9 +25,10 @@ const INTERNAL: [&str; 6] = [
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=paceline");
+    println!("cargo:rerun-if-changed=vllm");
     let internal = protox::compile(INTERNAL, ["."])?;
     println!("cargo:rustc-env=PACELINE_WIRE_HASH={}", wire_hash::wire_hash(internal));
-    let descriptors = protox::compile(PUBLIC.iter().chain(&INTERNAL), ["."])?;
+    let descriptors = protox::compile(PUBLIC.iter().chain(&ROUTER).chain(&INTERNAL), ["."])?;
     #[expect(clippy::disallowed_methods, reason = "how cargo tells a build script where to write")]
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("paceline.bin"), descriptors.encode_to_vec())?;
@@ -39,8 +43,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Requests that the server's side gets as bytes: they may be large, and the service decodes them
-/// off the threads that serve connections. Clients send the plain message.
-const DEFERRED: [&str; 3] = ["GenerateRequest", "ChatRequest", "CountTokensRequest"];
+/// off the threads that serve connections. Clients send the plain message. Each has the Rust path of
+/// its package.
+const DEFERRED: [(&str, &str, &str); 4] = [
+    ("paceline.v1", "GenerateRequest", "crate::v1"),
+    ("paceline.v1", "ChatRequest", "crate::v1"),
+    ("paceline.v1", "CountTokensRequest", "crate::v1"),
+    ("vllm.grpc.engine", "GenerateRequest", "crate::vllm::grpc::engine"),
+];
 
 /// Generates the two sides of a service, which differ in the type of a request.
 struct Services {
@@ -61,12 +71,12 @@ impl Services {
 impl ServiceGenerator for Services {
     fn generate(&mut self, mut service: Service, buffer: &mut String) {
         self.client.generate(service.clone(), buffer);
-        if service.package == "paceline.v1" {
-            for method in &mut service.methods {
-                if DEFERRED.contains(&method.input_type.as_str()) {
-                    method.input_type =
-                        format!("crate::strict::Deferred<crate::v1::{}>", method.input_type);
-                }
+        for method in &mut service.methods {
+            let deferred = DEFERRED.iter().find(|(package, message, _)| {
+                *package == service.package && *message == method.input_type
+            });
+            if let Some((_, message, path)) = deferred {
+                method.input_type = format!("crate::strict::Deferred<{path}::{message}>");
             }
         }
         self.server.generate(service, buffer);

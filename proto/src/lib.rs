@@ -34,6 +34,39 @@ pub mod internal {
     }
 }
 
+/// `vllm.grpc.engine`: the protocol by which a router drives this service. The nesting is that of the
+/// package, by which generated code refers to `smg`.
+pub mod vllm {
+    /// The package `vllm.grpc`.
+    pub mod grpc {
+        /// The package `vllm.grpc.engine`.
+        pub mod engine {
+            #![allow(
+                missing_docs,
+                clippy::all,
+                reason = "generated; the .proto files carry the documentation"
+            )]
+            tonic::include_proto!("vllm.grpc.engine");
+        }
+    }
+}
+
+/// Messages that the router's protocols share.
+pub mod smg {
+    /// The package `smg.grpc`.
+    pub mod grpc {
+        /// The package `smg.grpc.common`.
+        pub mod common {
+            #![allow(
+                missing_docs,
+                clippy::all,
+                reason = "generated; the .proto files carry the documentation"
+            )]
+            tonic::include_proto!("smg.grpc.common");
+        }
+    }
+}
+
 /// Metadata of an order to `Operations`: the program by which an operator gave it, for the event of
 /// the order. Programs need not send it.
 pub const ORDER_SOURCE: &str = "paceline-order-source";
