@@ -45,7 +45,7 @@ impl Prompter {
         most_tokens: u32,
     ) -> Result<PromptIds, PromptError> {
         match source {
-            Source::Ids(ids) => return Ok(ids.into()),
+            Source::Ids(ids) | Source::IdsWithImages { ids, .. } => return Ok(ids.into()),
             // Before the prompt waits for a seat.
             Source::Text(ref text) => language.check_length(text, most_tokens)?,
             Source::Chat(_) => {}

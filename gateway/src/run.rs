@@ -21,6 +21,7 @@ use crate::front::grpc::{self, GrpcWire};
 use crate::front::http::aliases::Aliases;
 use crate::front::http::sse::KEEP_ALIVE;
 use crate::front::http::{self, Cors, HttpFront, HttpWire, Sites};
+use crate::front::vllm;
 use crate::guard::Guard;
 use crate::images::ImagePipeline;
 use crate::images::store::ImageStore;
@@ -237,7 +238,14 @@ impl Gateway {
         });
         let (slots, standing) = (self.slots.clone(), self.standing.subscribe());
         let leaving = self.ends.leaving.clone();
-        let routes = grpc::routes(inference, slots, standing, decoding, leaving);
+        let routes = grpc::routes(
+            Arc::clone(&inference),
+            slots.clone(),
+            standing.clone(),
+            decoding.clone(),
+            leaving,
+        );
+        let routes = vllm::add(routes, inference, slots, standing, decoding);
         let grpc = listeners.serve(grpc_socket.listener, GrpcWire::new(routes));
         task::spawn("serve", async move {
             let http = async {

@@ -8,3 +8,4 @@ pub mod decoding;
 mod effort;
 pub mod grpc;
 pub mod http;
+pub mod vllm;

@@ -6,7 +6,7 @@
 //! other names translates them.
 
 use bytes::Bytes;
-use paceline_text::images::Detail;
+use paceline_text::images::{Detail, EncodedImage};
 pub use paceline_text::json::JsonInput;
 use paceline_text::prompt::conversation::Effort;
 pub use paceline_text::prompt::conversation::ToolCallRule;
@@ -29,6 +29,13 @@ pub enum PromptInput {
     Text(String),
     /// Token ids.
     Ids(Vec<u32>),
+    /// Token ids with one placeholder for each image.
+    IdsWithImages {
+        /// The ids.
+        ids: Vec<u32>,
+        /// The images, in the order of their placeholders.
+        images: Vec<EncodedImage>,
+    },
     /// A conversation, for the model's chat template.
     Conversation(ConversationInput),
 }

@@ -408,7 +408,9 @@ impl Inference {
         generation.last_turn = last_turn.and_then(|place| u32::try_from(place).ok());
         let thought = ThoughtRule::of(at_end, is_off);
         let tags = &language.answer_tags;
-        let answers = reading.as_ref().map(|_| ModelAnswers { tags, thought });
+        let ends_thought = params.form_after_thought && thought == ThoughtRule::Open;
+        let has_thoughts = reading.is_some() || ends_thought;
+        let answers = has_thoughts.then_some(ModelAnswers { tags, thought });
         let end_ids = &language.stop_ids;
         let known = |id: &&u32| **id < serving.model.vocab_size;
         let end_ids: Vec<u32> = end_ids.iter().filter(known).copied().collect();
@@ -484,7 +486,9 @@ fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm, Inf
     let text = params.form.clone();
     let form = match source {
         Source::Chat(conversation) => AnswerForm::of_conversation(text, conversation),
-        Source::Text(_) | Source::Ids(_) => AnswerForm::of_text(text),
+        Source::Text(_) | Source::Ids(_) | Source::IdsWithImages { .. } => {
+            AnswerForm::of_text(text)
+        }
     };
     if !form.is_free() {
         params.check_held()?;

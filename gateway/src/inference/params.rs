@@ -60,6 +60,9 @@ pub struct GenerationParams {
     pub samples: SampleCount,
     /// Constraint of the answer's text.
     pub form: Option<TextForm>,
+    /// Whether a thought that a prompt of ids has opened ends before `form` holds. In answers to
+    /// conversations it always does.
+    pub form_after_thought: bool,
 }
 
 impl GenerationParams {

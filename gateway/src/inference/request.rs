@@ -41,6 +41,8 @@ pub fn check(input: RequestInput, reserved: ReservedTokens<'_>) -> Result<Reques
             reserved.check_ids("token_ids.ids", &ids)?;
             Source::Ids(ids)
         }
+        // The placeholders are counted when the number of tokens of each image is known.
+        PromptInput::IdsWithImages { ids, images } => Source::IdsWithImages { ids, images },
         PromptInput::Conversation(input) => {
             check_reserved(&input, reserved)?;
             Source::Chat(conversation::check(input)?)
@@ -54,7 +56,7 @@ impl Request {
     pub fn prompt_field(&self) -> &'static str {
         match self.source {
             Source::Text(_) => "text",
-            Source::Ids(_) => "token_ids.ids",
+            Source::Ids(_) | Source::IdsWithImages { .. } => "token_ids.ids",
             Source::Chat(_) => "messages",
         }
     }

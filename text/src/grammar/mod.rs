@@ -28,6 +28,12 @@ use crate::prompt::format::{AnswerTags, PromptThought};
 
 pub use check::check_form;
 
+/// The form of a text that is one of these.
+pub fn one_of(texts: &[String]) -> TextForm {
+    let texts: Vec<String> = texts.iter().map(|text| lark::quoted(text)).collect();
+    TextForm::Lark(format!("start: {}\n", texts.join(" | ")))
+}
+
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CallableTool {

@@ -118,7 +118,7 @@ impl Language {
     /// See [`PromptError`].
     pub fn prompt_ids(&self, source: Source, most_tokens: u32) -> Result<PromptIds, PromptError> {
         match source {
-            Source::Ids(ids) => Ok(ids.into()),
+            Source::Ids(ids) | Source::IdsWithImages { ids, .. } => Ok(ids.into()),
             Source::Text(text) => Ok(self.tokens.encode(&text, true)?.into()),
             Source::Chat(conversation) => {
                 let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
@@ -139,6 +139,13 @@ pub enum Source {
     Text(String),
     /// Token ids, which are the prompt.
     Ids(Vec<u32>),
+    /// Token ids with one placeholder for each image.
+    IdsWithImages {
+        /// The ids.
+        ids: Vec<u32>,
+        /// The images, in the order of their placeholders.
+        images: Vec<EncodedImage>,
+    },
     /// A conversation. The template writes the special tokens.
     Chat(Conversation),
 }
@@ -148,6 +155,7 @@ impl Source {
     pub fn take_images(&mut self) -> Vec<EncodedImage> {
         match self {
             Source::Chat(conversation) => std::mem::take(&mut conversation.images),
+            Source::IdsWithImages { images, .. } => std::mem::take(images),
             Source::Text(_) | Source::Ids(_) => Vec::new(),
         }
     }
@@ -155,7 +163,7 @@ impl Source {
     /// Bytes of the text in the source, roughly.
     pub fn bytes(&self) -> usize {
         match self {
-            Source::Ids(_) => 0,
+            Source::Ids(_) | Source::IdsWithImages { .. } => 0,
             Source::Text(text) => text.len(),
             Source::Chat(conversation) => conversation.bytes(),
         }

@@ -21,24 +21,26 @@ use crate::metrics::Metrics;
 
 /// Arrival of a request, for the service. It is in the request's extensions.
 #[derive(Clone, Debug)]
-pub(super) struct Arrival {
+pub struct Arrival {
     /// When the headers were read, by the monotonic clock.
-    pub(super) at_ns: i64,
+    pub at_ns: i64,
     /// Place of the request among those inside the gateway.
-    pub(super) slot: Arc<RequestSlot>,
+    pub slot: Arc<RequestSlot>,
 }
 
 /// The gate before a service.
 #[derive(Clone, Debug)]
-pub(super) struct Gate {
+pub struct Gate {
     /// The requests inside the gateway.
-    pub(super) slots: RequestSlots,
+    pub slots: RequestSlots,
     /// Whether the gateway takes new requests.
-    pub(super) standing: watch::Receiver<Standing>,
+    pub standing: watch::Receiver<Standing>,
     /// `limits.max_message_bytes`.
-    pub(super) max_message_bytes: u64,
+    pub max_message_bytes: u64,
     /// Counts the requests that are refused here, as the service counts all others.
-    pub(super) metrics: Arc<Metrics>,
+    pub metrics: Arc<Metrics>,
+    /// Beginning of the paths whose requests count. Others pass at any time.
+    pub counted: &'static str,
 }
 
 impl Gate {
@@ -56,6 +58,9 @@ impl RequestLayer<Body> for Gate {
     type Kept = u64;
 
     fn before(&self, mut request: Request<Body>) -> Result<Passed<Body, u64>, Refused<Body>> {
+        if !request.uri().path().starts_with(self.counted) {
+            return Ok(Passed { request, kept: self.max_message_bytes });
+        }
         let slot = match self.enter(request.extensions().get()) {
             Ok(slot) => Arc::new(slot),
             Err(error) => {

@@ -11,14 +11,14 @@ use crate::inference::record::Method;
 pub const REQUEST_ID: &str = "paceline-request-id";
 
 /// The status of an error.
-pub(super) fn of(error: InferenceError) -> Status {
+pub fn of(error: InferenceError) -> Status {
     let InferenceError { kind, message, field, facts, retry_after } = error;
     let metadata = facts.into_iter().collect();
     Refusal { reason: kind, message, field, retry_after, metadata }.into()
 }
 
 /// The error in a status of ours. A status without a reason is a mistake of the service.
-pub(super) fn error(status: &Status) -> InferenceError {
+pub fn error(status: &Status) -> InferenceError {
     match Refusal::of(status) {
         Some(Refusal { reason, message, field, retry_after, metadata }) => {
             let facts = metadata.into_iter().collect();
@@ -29,7 +29,7 @@ pub(super) fn error(status: &Status) -> InferenceError {
 }
 
 /// The status with the id of its request.
-pub(super) fn with_request_id(mut status: Status, request_id: &str) -> Status {
+pub fn with_request_id(mut status: Status, request_id: &str) -> Status {
     if let Ok(value) = request_id.parse() {
         status.metadata_mut().insert(REQUEST_ID, value);
     }
@@ -37,7 +37,7 @@ pub(super) fn with_request_id(mut status: Status, request_id: &str) -> Status {
 }
 
 /// A method of this protocol, for the log line of its requests.
-pub(super) fn method(name: &'static str) -> Method {
+pub fn method(name: &'static str) -> Method {
     let code = |reason: Option<Reason>| format!("{:?}", reason.map_or(Code::Ok, Reason::code));
     Method { name, code }
 }

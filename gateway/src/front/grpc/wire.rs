@@ -21,8 +21,8 @@ use crate::inference::error::InferenceError;
 /// The only service that needs no key.
 const OPEN: &str = "/grpc.health.v1.Health/";
 
-/// The service with long messages, one in each request. The others bound theirs themselves.
-const LONG: &str = "/paceline.v1.Inference/";
+/// The services with long messages, one in each request. The others bound theirs themselves.
+const LONG: [&str; 2] = ["/paceline.v1.Inference/", "/vllm.grpc.engine.VllmEngine/"];
 
 /// gRPC with these services.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ impl WireProtocol for GrpcWire {
     }
 
     fn body_length(request: &Parts) -> BodyLength {
-        let is_long = request.uri.path().starts_with(LONG);
+        let is_long = LONG.iter().any(|service| request.uri.path().starts_with(service));
         if is_long { BodyLength::Message } else { BodyLength::Short }
     }
 
