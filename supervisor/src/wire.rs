@@ -27,6 +27,8 @@ pub fn heartbeat(message: internal::Heartbeat) -> Result<Heartbeat, Unspecified>
         weights_loaded_unix_s: message.weights_loaded_unix_s,
         kv: message.kv.map(kv_use),
         sequences: message.sequences,
+        unstarted: message.unstarted,
+        unstarted_tokens: message.unstarted_tokens,
         failure: message.failure,
         link: message.link.map(link_report),
         speculation: message.speculation.map(Into::into),

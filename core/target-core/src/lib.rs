@@ -32,7 +32,9 @@ pub use prefix_cache::{
     Chain, Evicted, KeptPages, PAGE, PageId, PageKey, PrefixIndex, SNAPSHOT_INTERVAL,
     SnapshotPlaces,
 };
-pub use scheduler::{Completion, Emission, PrefixWait, Scheduler, SchedulerError, Started};
+pub use scheduler::{
+    Completion, Emission, PrefixWait, Scheduler, SchedulerError, Started, Unstarted,
+};
 pub use sequence::{Draft, DraftCounts, EndReason, Finish, Phase, Request, Sequence, SequenceKey};
 pub use speculation::{CostCell, Size, Speculation};
 pub use step::{Chosen, Preempted, Step, StepPart, Token};

@@ -23,6 +23,10 @@ pub struct Heartbeat {
     pub kv: Option<KvUse>,
     /// Sequences in the engine; sessions of a drafter.
     pub sequences: u32,
+    /// Those of `sequences` of which no row is computed yet; of the target only.
+    pub unstarted: u32,
+    /// The tokens of these sequences, those that the prefix cache may have included.
+    pub unstarted_tokens: u64,
     /// Why loading failed; empty otherwise.
     pub failure: String,
     /// The link, as this end reports it.
@@ -49,6 +53,8 @@ impl Heartbeat {
             weights_loaded_unix_s: 0,
             kv: None,
             sequences: 0,
+            unstarted: 0,
+            unstarted_tokens: 0,
             failure: String::new(),
             link: None,
             speculation: None,

@@ -22,6 +22,8 @@ pub struct Progress {
     total_bytes: AtomicU64,
     weights_loaded_unix_s: AtomicI64,
     sequences: AtomicU32,
+    unstarted: AtomicU32,
+    unstarted_tokens: AtomicU64,
     budget_bytes: AtomicU64,
     held_bytes: AtomicU64,
     tap_bytes: AtomicU64,
@@ -117,6 +119,12 @@ impl Progress {
         self.sequences.store(count as u32, Relaxed);
     }
 
+    /// Sets the number of sequences of which no row is computed yet, and the sum of their tokens.
+    pub fn set_unstarted(&self, sequences: usize, tokens: usize) {
+        self.unstarted.store(u32::try_from(sequences).unwrap_or(u32::MAX), Relaxed);
+        self.unstarted_tokens.store(tokens as u64, Relaxed);
+    }
+
     /// Counts a finished step: its rows, and its time in microseconds. Steps with prompt rows have
     /// percentiles of their own.
     pub fn step_done(&self, prefill_rows: usize, decode_rows: usize, took_us: u64) {
@@ -191,6 +199,8 @@ impl Progress {
                 prefix_bytes: self.prefix_bytes.load(Relaxed),
             }),
             sequences: self.sequences.load(Relaxed),
+            unstarted: self.unstarted.load(Relaxed),
+            unstarted_tokens: self.unstarted_tokens.load(Relaxed),
             failure: self.failure.lock().expect("not poisoned").clone(),
             link: Some(self.link.lock().expect("not poisoned").clone()),
             speculation: Some(*self.speculation.lock().expect("not poisoned")),

@@ -2,6 +2,7 @@
 
 use paceline_models::device;
 use paceline_proto::internal::v1::{MemoryUse, SpeculationTotals};
+use paceline_target_core::Unstarted;
 
 use super::Engine;
 use crate::drafting::LinkTotals;
@@ -23,6 +24,8 @@ impl Engine {
         self.progress.set_kv(ledger.budget(), ledger.held(), ledger.hidden_bytes());
         self.progress.set_prefix_bytes(self.pages.bytes());
         self.progress.set_sequences(self.running.len());
+        let Unstarted { sequences, tokens } = self.scheduler.unstarted();
+        self.progress.set_unstarted(sequences, tokens);
         let LinkTotals { late, bytes: link_bytes } = self.drafting.totals();
         self.progress.set_speculation(SpeculationTotals { late, link_bytes, ..self.totals });
         let now = self.clock.now();

@@ -16,7 +16,8 @@
 //!   [`set_hidden_bytes`](Scheduler::set_hidden_bytes);
 //! - reads: [`get`](Scheduler::get), [`iter`](Scheduler::iter), [`len`](Scheduler::len),
 //!   [`is_empty`](Scheduler::is_empty), [`max_sequences`](Scheduler::max_sequences),
-//!   [`unread`](Scheduler::unread), [`ledger`](Scheduler::ledger),
+//!   [`unread`](Scheduler::unread), [`unstarted`](Scheduler::unstarted),
+//!   [`ledger`](Scheduler::ledger),
 //!   [`keeps_hidden_states`](Scheduler::keeps_hidden_states).
 
 mod batch;
@@ -99,6 +100,15 @@ pub struct Completion {
     pub served: ServedFigures,
     /// All its ids.
     pub ids: Vec<u32>,
+}
+
+/// Sequences of which no row is computed yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unstarted {
+    /// Number of sequences.
+    pub sequences: usize,
+    /// All their tokens, those that the prefix cache may have included.
+    pub tokens: usize,
 }
 
 /// A prompt that begins like another one waits until that one's rows are in the prefix cache.
@@ -204,6 +214,16 @@ impl Scheduler {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.sequences.is_empty()
+    }
+
+    /// Sequences that wait: for memory, for the rows of another prompt, or for a place among the
+    /// prompt rows of a step. A preempted sequence waits again.
+    pub fn unstarted(&self) -> Unstarted {
+        let waiting = self.sequences.values().filter(|sequence| sequence.phase == Phase::Waiting);
+        waiting.fold(Unstarted::default(), |sum, sequence| Unstarted {
+            sequences: sum.sequences + 1,
+            tokens: sum.tokens + sequence.ids.len(),
+        })
     }
 
     /// A sequence.

@@ -56,6 +56,25 @@ fn memory_comes_from_the_cache_then_hidden_states_then_the_youngest() {
 }
 
 #[test]
+fn a_sequence_without_a_row_is_unstarted_and_so_is_a_preempted_one() {
+    let mut scheduler = decoding(260, 2);
+    assert_eq!(scheduler.unstarted(), Unstarted::default());
+    step(&mut scheduler, 1, 9);
+    // Both want their second class, and the budget has room for one.
+    assert_eq!(next(&mut scheduler, 2).preempted.sequences, [SequenceKey(1)]);
+    assert_eq!(scheduler.unstarted(), Unstarted { sequences: 1, tokens: 9 });
+    let key = scheduler.add(request(5, 1)).expect("taken");
+    assert_eq!(scheduler.unstarted(), Unstarted { sequences: 2, tokens: 14 });
+    // With the memory of the others it has rows after its first step.
+    scheduler.remove(SequenceKey(0));
+    scheduler.remove(SequenceKey(1));
+    assert_eq!(scheduler.start(|_| 0).keys, [key]);
+    assert_eq!(scheduler.unstarted(), Unstarted { sequences: 1, tokens: 5 }, "memory is no row");
+    step(&mut scheduler, 3, 9);
+    assert_eq!(scheduler.unstarted(), Unstarted::default());
+}
+
+#[test]
 fn no_sequence_is_preempted_for_a_block() {
     let mut scheduler = decoding(200, 2);
     scheduler.asked(SequenceKey(1), Millis(9));
