@@ -41,7 +41,15 @@ fn snapshot() -> StatusResponse {
             pressure: 0.25,
             reduction: KvReduction::RebootWhileBusy.into(),
         }),
-        requests: Some(RequestsStatus { active: 3, queued: 2, speculative: 1 }),
+        requests: Some(RequestsStatus {
+            active: 3,
+            queued: 2,
+            speculative: 1,
+            unstarted: 1,
+            most_active: 32,
+            queued_tokens: 700,
+            unstarted_tokens: 90,
+        }),
         link: Some(LinkStatus {
             state: "up".into(),
             speculation: Some(Speculation { cycles: 10, drafted: 70, accepted: 30 }),
@@ -127,7 +135,11 @@ async fn the_figures_are_the_supervisors_and_reading_them_gives_no_order() {
     let service = &figures["service"];
     assert_eq!(service["target"]["state"], "backing_off");
     assert_eq!((&service["target"]["pid"], &service["gateway"]["pid"]), (&Value::Null, &json!(11)));
-    assert_eq!(service["requests"], json!({ "active": 3, "queued": 2, "speculative": 1 }));
+    let requests = json!({
+        "active": 3, "queued": 2, "speculative": 1, "unstarted": 1, "most_active": 32,
+        "queued_tokens": 700, "unstarted_tokens": 90,
+    });
+    assert_eq!(service["requests"], requests);
     assert_eq!(service["link"]["tokens_per_cycle"], 4.0);
     assert_eq!(service["kv"]["pressure"], 0.25);
     assert_eq!(service["kv"]["reduced_reason"], "reboot_while_busy");

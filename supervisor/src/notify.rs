@@ -104,7 +104,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         assert_eq!(received(&manager), None, "the actor has not answered yet");
         let requests =
-            Some(paceline_proto::v1::RequestsStatus { active: 2, queued: 1, speculative: 0 });
+            Some(paceline_proto::v1::RequestsStatus { active: 2, queued: 1, ..Default::default() });
         reply.send(StatusResponse { requests, ..StatusResponse::default() }).expect("awaited");
         // The next question comes after the notification.
         let Some(Mail::Status { .. }) = mailbox.recv().await else { panic!("it asks again") };

@@ -70,7 +70,6 @@ pub fn snapshot(
     let target = core.target();
     let life = target.life();
     let heartbeat = life.and_then(|life| life.heartbeat.as_ref());
-    let admission = core.admission();
     StatusResponse {
         gateway: aged(ProcessStatus {
             state: state_message(gateway.state()),
@@ -101,17 +100,31 @@ pub fn snapshot(
         target: aged(worker(target, model_dir.display().to_string(), now)),
         drafter: aged(drafter(core, now)),
         kv: Some(kv_status(core, own)),
-        requests: Some(RequestsStatus {
-            active: admission.active() as u32,
-            queued: admission.queued() as u32,
-            speculative: admission.drafting() as u32,
-        }),
+        requests: Some(requests(core)),
         link: Some(link(heartbeat, core.drafters().is_wanted())),
         term: own.term,
         routing: Some(routing(core)),
         memory: Some(memory(core)),
         model: model(core),
         refused_drafters: core.drafters().refused().into_iter().map(refused_message).collect(),
+    }
+}
+
+fn requests(core: &Supervisor) -> RequestsStatus {
+    let (admission, target) = (core.admission(), core.target());
+    let active = admission.active() as u32;
+    let heartbeat = target.life().and_then(|life| life.heartbeat.as_ref());
+    let unstarted = heartbeat.filter(|_| active > 0);
+    let capacity = target.described().and_then(|described| described.capacity());
+    RequestsStatus {
+        active,
+        queued: admission.queued() as u32,
+        speculative: admission.drafting() as u32,
+        // The heartbeat may be older than the end of some of them.
+        unstarted: unstarted.map_or(0, |heartbeat| heartbeat.unstarted.min(active)),
+        most_active: capacity.map_or(0, |capacity| capacity.max_sequences as u32),
+        queued_tokens: admission.queued_tokens(),
+        unstarted_tokens: unstarted.map_or(0, |heartbeat| heartbeat.unstarted_tokens),
     }
 }
 

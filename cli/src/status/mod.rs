@@ -72,6 +72,8 @@ pub fn object(status: &StatusResponse) -> Value {
         },
         "requests": {
             "active": requests.active, "queued": requests.queued, "speculative": requests.speculative,
+            "unstarted": requests.unstarted, "most_active": requests.most_active,
+            "queued_tokens": requests.queued_tokens, "unstarted_tokens": requests.unstarted_tokens,
         },
         "link": {
             "state": link_word(&link), "reason": some(&link.reason), "generation": link.generation,
@@ -327,7 +329,10 @@ mod tests {
             "budget_bytes held_bytes prefix_bytes pressure reduced_reason"
         );
         assert_eq!(object["kv"]["reduced_reason"], Value::Null);
-        assert_eq!(keys(&object["requests"]), "active queued speculative");
+        assert_eq!(
+            keys(&object["requests"]),
+            "active queued speculative unstarted most_active queued_tokens unstarted_tokens"
+        );
         assert_eq!(keys(&object["routing"]), "policy routes by_sequences by_context step_costs");
         assert_eq!(
             keys(&object["memory"]),

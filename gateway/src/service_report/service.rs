@@ -75,6 +75,15 @@ pub struct RequestsReport {
     pub queued: u32,
     /// Those of `active` that may draft; the others run in the plain lane.
     pub speculative: u32,
+    /// Those of `active` of which the target has computed no row: they wait for memory, or for the
+    /// prompts of others.
+    pub unstarted: u32,
+    /// Most of `active` at once; 0 until the target has loaded.
+    pub most_active: u32,
+    /// Tokens of the prompts of `queued`, and what these requests have of their answers already.
+    pub queued_tokens: u64,
+    /// The same of `unstarted`, with what the prefix cache may have of them.
+    pub unstarted_tokens: u64,
 }
 
 /// Requests that one route served.

@@ -120,6 +120,13 @@ impl Life {
         });
     }
 
+    /// Reports sequences of which no row is computed yet, and their tokens.
+    pub fn unstarted(&self, sequences: u32, tokens: u64) {
+        self.beat.send_modify(|beat| {
+            (beat.unstarted, beat.unstarted_tokens) = (sequences, tokens);
+        });
+    }
+
     /// Says where the newest link stands.
     pub fn link(&self, generation: u64, phase: LinkPhase, reason: &str) {
         let serving =

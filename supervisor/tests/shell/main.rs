@@ -3,6 +3,7 @@
 mod drafter;
 mod fake;
 mod grammar;
+mod loads;
 mod operations;
 mod routing;
 

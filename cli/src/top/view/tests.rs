@@ -117,7 +117,12 @@ fn figures_are_those_of_the_snapshot() {
             prefix_bytes: 5,
             ..Default::default()
         }),
-        requests: Some(RequestsStatus { active: 3, queued: 4, speculative: 2 }),
+        requests: Some(RequestsStatus {
+            active: 3,
+            queued: 4,
+            speculative: 2,
+            ..Default::default()
+        }),
         link: Some(LinkStatus {
             state: "up".into(),
             generation: 2,

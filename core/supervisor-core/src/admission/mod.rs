@@ -490,6 +490,11 @@ impl Admission {
         self.queue.len()
     }
 
+    /// Tokens that the waiting requests begin with: prompts and continuations.
+    pub fn queued_tokens(&self) -> u64 {
+        self.queue.tokens()
+    }
+
     /// Bytes that the running requests were expected to hold when they were admitted.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes

@@ -95,6 +95,26 @@ fn running_requests_that_may_draft_are_counted_by_their_newest_permit() {
 }
 
 #[test]
+fn queued_tokens_are_those_of_requests_that_wait_and_not_of_those_that_run() {
+    let capacity = capacity();
+    let memory = memory(&capacity);
+    let mut admission = admission(2);
+    let running = fill(&mut admission, 1, summary(10, 10), &memory) as u64;
+    assert_eq!((running, admission.queued_tokens()), (2, 10), "the third waits");
+    let soon = RequestSummary { deadline: Some(Millis(500)), ..summary(30, 10) };
+    admission.submit(Ticket(10), soon, &memory, Millis(0)).expect("a place");
+    assert_eq!(admission.queued_tokens(), 40);
+    let refused = admission.submit(Ticket(11), summary(50, 10), &memory, Millis(0));
+    assert_eq!(refused, Err(Denial::QueueFull { limit: 2 }));
+    assert_eq!(admission.queued_tokens(), 40, "a refused request does not wait");
+    assert_eq!(admission.expire(Millis(500)).len(), 1);
+    assert_eq!(admission.queued_tokens(), 10, "the deadline of one has passed");
+    admission.on_ended(Ticket(1));
+    admission.admit(&memory, Millis(600)).expect("a place among the running");
+    assert_eq!((admission.queued_tokens(), admission.active()), (0, 2));
+}
+
+#[test]
 fn a_request_costs_the_first_class_that_holds_it() {
     let cost = |positions| capacity().cost(positions);
     assert_eq!(

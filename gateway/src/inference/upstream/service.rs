@@ -112,8 +112,15 @@ fn process(process: Option<v1::ProcessStatus>) -> ProcessReport {
 }
 
 fn requests(requests: v1::RequestsStatus) -> RequestsReport {
-    let v1::RequestsStatus { active, queued, speculative } = requests;
-    RequestsReport { active, queued, speculative }
+    RequestsReport {
+        active: requests.active,
+        queued: requests.queued,
+        speculative: requests.speculative,
+        unstarted: requests.unstarted,
+        most_active: requests.most_active,
+        queued_tokens: requests.queued_tokens,
+        unstarted_tokens: requests.unstarted_tokens,
+    }
 }
 
 fn route(count: &v1::RouteCount) -> ServedRoute {

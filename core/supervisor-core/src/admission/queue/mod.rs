@@ -216,6 +216,12 @@ impl Queue {
         self.fifos.values().flatten().map(|queued| &queued.waiting)
     }
 
+    /// Tokens that all requests begin with: prompts and continuations. It is counted anew each time:
+    /// status reports need it, admission does not.
+    pub fn tokens(&self) -> u64 {
+        self.iter().map(|waiting| u64::from(waiting.summary.context_tokens)).sum()
+    }
+
     fn forget_empty(&mut self) {
         self.fifos.retain(|_, fifo| !fifo.is_empty());
         self.turns.retain(|key| self.fifos.contains_key(key));

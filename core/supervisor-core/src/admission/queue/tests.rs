@@ -191,3 +191,33 @@ fn interrupted_requests_go_first_and_the_shortest_of_them() {
     queue.push(waiting(6, A));
     assert_eq!(order(queue, 1, 16), [4, 5, 3, 1, 2, 6]);
 }
+
+#[test]
+fn the_tokens_of_the_queue_are_those_of_the_requests_in_it() {
+    let waits = |ticket: u64, key, tokens| {
+        let mut one = waiting(ticket, key);
+        one.summary.context_tokens = tokens;
+        one
+    };
+    let mut queue = Queue::default();
+    assert_eq!(queue.tokens(), 0);
+    // One request goes on and has the largest context that the field can express.
+    let resumed = RequestSummary { resumed: true, ..waits(3, B, u32::MAX).summary };
+    queue.push(waits(1, A, 100));
+    queue.push(waits(2, A, 20));
+    queue.push(WaitingRequest { summary: resumed, ..waits(3, B, 0) });
+    queue.push(waits(4, B, 3));
+    let whole = u64::from(u32::MAX);
+    assert_eq!(queue.tokens(), whole + 123);
+    queue.take(A);
+    assert_eq!(queue.tokens(), whole + 23, "admitted");
+    queue.remove(Ticket(3));
+    assert_eq!(queue.tokens(), 23, "cancelled");
+    queue.remove(Ticket(3));
+    assert_eq!(queue.tokens(), 23, "gone before");
+    queue.take_where(|waiting| waiting.until <= Millis(20));
+    assert_eq!(queue.tokens(), 3, "waited too long");
+    queue.push(waits(5, B, 7));
+    queue.displace(C);
+    assert_eq!(queue.tokens(), 3, "displaced");
+}
