@@ -9,7 +9,7 @@
 //! - [`service_report`]: the service as its supervisor reports it.
 //! - [`overview`]: figures of the status page.
 //! - [`orders`]: its orders.
-//! - [`metrics`]: figures for Prometheus.
+//! - [`metrics`]: figures for Prometheus, and of the last minutes.
 //! - [`turns`]: waiting in turn.
 //! - [`ending`]: how a gateway ends, and [`successor`] how another one takes its place.
 //! - [`life`]: the number of a gateway's life, and its lock.
@@ -31,6 +31,7 @@ pub mod overview;
 pub mod prompter;
 mod run;
 pub mod service_report;
+mod shared_answer;
 mod shorten;
 pub mod successor;
 pub mod turns;

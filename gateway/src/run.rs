@@ -28,9 +28,12 @@ use crate::images::store::ImageStore;
 use crate::inference::Inference;
 use crate::inference::admission::{ByteBudget, RequestSlots};
 use crate::inference::languages::Languages;
+use crate::inference::loads::LoadQuestion;
 use crate::inference::standing::Standing;
 use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
+use crate::metrics::Metrics;
+use crate::metrics::history::INTERVAL;
 use crate::orders::OrderBook;
 use crate::overview::Overview;
 use crate::prompter::Prompter;
@@ -130,6 +133,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     let (orders, ordered) = mpsc::channel(8);
     let keys = guard.follow_keys();
     let inference = gateway.inference(&config, languages.clone(), &runtime_dir, supervisor.clone());
+    gateway.sample(clock, Arc::clone(&inference.metrics));
     let attachment = Attachment {
         supervisor,
         process: GatewayProcess { epoch: gateway.epoch, restarts: lifecycle::restarts() },
@@ -195,13 +199,24 @@ impl Gateway {
             journals: Arc::default(),
             cancel: self.cancel.clone(),
             metrics: Arc::default(),
+            load_question: LoadQuestion::default(),
         })
+    }
+
+    /// Takes samples for the history of the metrics until the process ends.
+    fn sample(&self, clock: Clock, metrics: Arc<Metrics>) {
+        let requests = self.slots.watch();
+        task::spawn("samples", async move {
+            loop {
+                metrics.sample(*requests.borrow(), clock.now());
+                tokio::time::sleep(INTERVAL).await;
+            }
+        });
     }
 
     /// Data of the status page, collected until the process ends.
     fn overview(&self, inference: &Inference) -> Arc<Overview> {
         let overview = Arc::new(Overview::new(inference.upstream.clone()));
-        overview.sample(Arc::clone(&inference.metrics), self.slots.watch());
         inference.upstream.follow_events(self.standing.subscribe(), overview.event_log());
         overview
     }

@@ -5,6 +5,7 @@ mod stage;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -16,6 +17,7 @@ use paceline_gateway::inference::input::{
     ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
 };
 use paceline_gateway::inference::languages::Languages;
+use paceline_gateway::inference::loads::{LoadQuestion, Loads, SpeculationLoad};
 use paceline_gateway::inference::params::GenerationParams;
 use paceline_gateway::inference::record::Method;
 use paceline_gateway::inference::standing::Standing;
@@ -23,13 +25,15 @@ use paceline_gateway::inference::unread::AnswerStream;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
 use paceline_gateway::inference::{Inference, RequestContext};
+use paceline_gateway::metrics::EndedRequest;
 use paceline_gateway::prompter::Prompter;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::{Config, RuntimeDir, socket};
 use paceline_proto::status::Refusal;
+use paceline_proto::v1::{KvStatus, ModelStatus, RequestsStatus, StatusResponse};
 use paceline_text::prompt::Language;
 use paceline_text::stream::{AnswerEvent, Usage};
-use paceline_vocabulary::generation::FinishReason;
+use paceline_vocabulary::generation::{FinishReason, Speculation};
 use paceline_vocabulary::{Epoch, Reason};
 use stage::supervisor::{self, Fake};
 use stage::within;
@@ -84,6 +88,7 @@ impl Middle {
             journals: Arc::default(),
             cancel: CancellationToken::new(),
             metrics: Arc::default(),
+            load_question: LoadQuestion::default(),
         };
         Self { inference: Arc::new(inference), fake, _attachment: attachment, _dir: dir }
     }
@@ -259,4 +264,63 @@ fn only_fronts_and_the_upstream_know_a_protocol() {
     for file in [fronts.join("grpc/mod.rs"), upstream.join("wire.rs"), process] {
         assert!(protocol_word(&file).is_some(), "none in {}", file.display());
     }
+}
+
+#[tokio::test]
+async fn routers_that_ask_at_once_for_the_load_are_one_question() {
+    let middle = Middle::serving().await;
+    let operator = &middle.fake.operator;
+    operator.report(StatusResponse {
+        requests: Some(RequestsStatus {
+            active: 5,
+            queued: 3,
+            unstarted: 2,
+            most_active: 32,
+            queued_tokens: 600,
+            unstarted_tokens: 200,
+            ..Default::default()
+        }),
+        kv: Some(KvStatus {
+            budget_bytes: 1_000,
+            held_bytes: 250,
+            prefix_bytes: 500,
+            pressure: 0.25,
+            ..Default::default()
+        }),
+        model: Some(ModelStatus { position_bytes: 10, ..Default::default() }),
+        ..Default::default()
+    });
+    let metrics = &middle.inference.metrics;
+    metrics.ended(&EndedRequest {
+        outcome: Ok(()),
+        route: None,
+        seconds: 1.0,
+        prompt_tokens: 400,
+        cached_tokens: 300,
+        completion_tokens: 9,
+    });
+    metrics.drafts(Speculation { cycles: 4, drafted: 20, accepted: 10 });
+    let loads = within(futures::future::join_all((0..50).map(|_| middle.inference.loads()))).await;
+    let expected = Loads {
+        running: 3,
+        waiting: 5,
+        waiting_tokens: 200,
+        used_tokens: 25,
+        most_tokens: 100,
+        usage: 0.25,
+        prefix_bytes_share: 0.5,
+        tokens_per_s: 0.0,
+        cached_share: 0.75,
+        most_running: 32,
+        speculation: Some(SpeculationLoad { accept_length: 3.5, accept_rate: 0.5 }),
+    };
+    assert!(loads.iter().all(|load| *load == Some(expected)), "{:?}", loads.first());
+    // A busy machine may take longer for fifty answers than the age of one.
+    assert!(operator.asked.load(Ordering::SeqCst) < 50);
+}
+
+#[tokio::test]
+async fn without_an_answer_of_the_supervisor_there_is_no_load() {
+    let middle = Middle::serving().await;
+    assert_eq!(within(middle.inference.loads()).await, None);
 }

@@ -15,6 +15,7 @@
 //! - [`open`]: a request from its arrival to its first token.
 //! - [`answer`]: the stream of events.
 //! - [`languages`]: the text side of the served model.
+//! - [`loads`]: the load of the service, for routers.
 //! - [`journal`]: what is kept of a request, so that it goes on after a process has ended.
 //! - [`unread`]: the end of answers that are not read.
 //! - [`upstream`]: the supervisor. No other module knows the messages between our processes.
@@ -30,6 +31,7 @@ pub mod input;
 pub mod journal;
 pub mod labels;
 pub mod languages;
+pub mod loads;
 pub mod model;
 pub mod open;
 pub mod params;
@@ -75,6 +77,7 @@ use input::RequestInput;
 use journal::JournalSpace;
 use labels::RequestLabels;
 use languages::{Languages, ServedLanguage};
+use loads::LoadQuestion;
 use open::OpenRequest;
 use params::GenerationParams;
 use record::{Method, Record};
@@ -111,6 +114,8 @@ pub struct Inference {
     pub cancel: CancellationToken,
     /// Where requests are recorded.
     pub metrics: Arc<Metrics>,
+    /// The question for the figures of [`Inference::loads`].
+    pub load_question: LoadQuestion,
 }
 
 /// The sender of a message, for the work on it.

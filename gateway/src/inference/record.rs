@@ -132,7 +132,7 @@ impl Record {
         if let Some(metrics) = &self.metrics {
             metrics.queued(end.timing.queue_ms / 1e3);
             metrics.resumed(end.resumed.into());
-            metrics.drafts(end.speculation.drafted, end.speculation.accepted);
+            metrics.drafts(end.speculation);
         }
     }
 

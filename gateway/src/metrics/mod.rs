@@ -1,15 +1,19 @@
 //! Figures for Prometheus: those of requests, recorded where they arise, and those of the service
 //! behind the gateway ([`service`]), asked for at each scrape. docs/operations.md lists them all.
+//! Samples of some of them are kept for ten minutes ([`history`]).
 //!
 //! Every label has a fixed set of values: no name of a client, key or model is one.
 
+pub mod history;
 pub mod service;
 #[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{MutexGuard, PoisonError};
 
-use paceline_vocabulary::{Reason, Route};
+use paceline_vocabulary::generation::Speculation;
+use paceline_vocabulary::{Millis, Reason, Route};
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,6 +22,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::Mutex;
 
+use history::{History, RecentFigures, Throughput, Totals};
 use service::{ServiceFigures, ServiceMetrics};
 
 /// The media type of [`Metrics::text`].
@@ -44,6 +49,8 @@ pub struct Metrics {
     completion_tokens: Counter,
     /// Tokens that came, those of running requests included.
     generated: AtomicU64,
+    /// Cycles of drafting and verifying, of samples that ended.
+    cycles: AtomicU64,
     drafted: Counter,
     resumed: Counter,
     accepted: Counter,
@@ -54,6 +61,7 @@ pub struct Metrics {
     service: ServiceMetrics,
     /// Held from the first figure that a scrape sets to the last one it writes.
     scrape: Mutex<()>,
+    history: std::sync::Mutex<History>,
 }
 
 /// The budget of bodies and whole answers at one instant.
@@ -115,6 +123,7 @@ impl Default for Metrics {
             prefix_hits: Counter::default(),
             completion_tokens: Counter::default(),
             generated: AtomicU64::new(0),
+            cycles: AtomicU64::new(0),
             drafted: Counter::default(),
             resumed: Counter::default(),
             accepted: Counter::default(),
@@ -124,6 +133,7 @@ impl Default for Metrics {
             bodies_waiting: Gauge::default(),
             service: ServiceMetrics::register(&mut registry),
             scrape: Mutex::default(),
+            history: std::sync::Mutex::default(),
             registry: Registry::default(),
         };
         metrics.register(&mut registry);
@@ -179,9 +189,36 @@ impl Metrics {
         self.generated.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// Tokens that came since the gateway's start, those of running requests included.
-    pub fn generated_tokens(&self) -> u64 {
-        self.generated.load(Ordering::Relaxed)
+    fn totals(&self) -> Totals {
+        Totals {
+            generated: self.generated.load(Ordering::Relaxed),
+            prompt_tokens: self.prompt_tokens.get(),
+            cached_tokens: self.cached_tokens.get(),
+            cycles: self.cycles.load(Ordering::Relaxed),
+            drafted: self.drafted.get(),
+            accepted: self.accepted.get(),
+        }
+    }
+
+    /// Takes a sample for the history, every [`history::INTERVAL`]. `requests` are inside the
+    /// gateway now.
+    pub fn sample(&self, requests: usize, now: Millis) {
+        self.history().take(self.totals(), requests, now);
+    }
+
+    /// The throughput of the last ten minutes.
+    pub fn throughput(&self) -> Throughput {
+        self.history().throughput()
+    }
+
+    /// Figures of the last seconds and minutes.
+    pub fn recent(&self) -> RecentFigures {
+        self.history().recent(self.totals())
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        // A sample is whole, or it is not there.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records streams that broke and went on.
@@ -190,7 +227,9 @@ impl Metrics {
     }
 
     /// Records what became of a sample's drafts.
-    pub fn drafts(&self, drafted: u64, accepted: u64) {
+    pub fn drafts(&self, drafts: Speculation) {
+        let Speculation { cycles, drafted, accepted } = drafts;
+        self.cycles.fetch_add(cycles, Ordering::Relaxed);
         self.drafted.inc_by(drafted);
         self.accepted.inc_by(accepted);
     }

@@ -23,10 +23,22 @@ pub struct ServiceFigures {
     pub kv_held_bytes: u64,
     /// Bytes that the prefix cache holds.
     pub kv_prefix_bytes: u64,
+    /// Bytes that running sequences hold, divided by the most that they may hold.
+    pub kv_pressure: f64,
+    /// Bytes of one position of a long sequence; 0 until the target has loaded.
+    pub position_bytes: u64,
     /// Requests that run.
     pub active: u32,
     /// Requests that wait.
     pub queued: u32,
+    /// Those of `active` of which the target has computed no row.
+    pub unstarted: u32,
+    /// Most of `active` at once; 0 until the target has loaded.
+    pub most_active: u32,
+    /// Tokens that the queued requests begin with.
+    pub queued_tokens: u64,
+    /// Tokens of the unstarted requests.
+    pub unstarted_tokens: u64,
     /// Whether the target has accepted the drafter's link.
     pub link_up: bool,
     /// Bytes over the link since the target's start.
@@ -71,6 +83,7 @@ pub(super) struct ServiceMetrics {
     kv: Family<Labels<1>, Gauge>,
     memory: Family<Labels<1>, Gauge>,
     requests: Family<Labels<1>, Gauge>,
+    waiting_tokens: Family<Labels<1>, Gauge>,
     link_up: Family<Labels<0>, Gauge>,
     link_bytes: Family<Labels<0>, Counter>,
     late_drafts: Family<Labels<0>, Counter>,
@@ -91,6 +104,8 @@ impl ServiceMetrics {
         to.register_with_unit("memory", help, Unit::Bytes, own.memory.clone());
         let help = "Requests inside the supervisor";
         to.register("supervisor_requests", help, own.requests.clone());
+        let help = "Tokens of requests whose prompts are not begun";
+        to.register("waiting_tokens", help, own.waiting_tokens.clone());
         to.register("link_up", "1 if drafts can come", own.link_up.clone());
         let help = "Both directions of the link, since the target's start";
         to.register_with_unit("link", help, Unit::Bytes, own.link_bytes.clone());
@@ -119,6 +134,9 @@ impl ServiceMetrics {
         gauge(&self.memory, "kind", "available", figures.available_bytes);
         gauge(&self.requests, "state", "active", figures.active.into());
         gauge(&self.requests, "state", "queued", figures.queued.into());
+        gauge(&self.requests, "state", "unstarted", figures.unstarted.into());
+        gauge(&self.waiting_tokens, "state", "queued", figures.queued_tokens);
+        gauge(&self.waiting_tokens, "state", "unstarted", figures.unstarted_tokens);
         self.link_up.get_or_create(&[]).set(figures.link_up.into());
         set_counter(&self.link_bytes.get_or_create(&[]), figures.link_bytes);
         set_counter(&self.late_drafts.get_or_create(&[]), figures.late_drafts);
@@ -141,6 +159,7 @@ impl ServiceMetrics {
         self.kv.clear();
         self.memory.clear();
         self.requests.clear();
+        self.waiting_tokens.clear();
         self.link_up.clear();
         self.link_bytes.clear();
         self.late_drafts.clear();

@@ -43,8 +43,14 @@ fn service(step: u64) -> ServiceFigures {
         kv_budget_bytes: 100 + step,
         kv_held_bytes: step,
         kv_prefix_bytes: step,
+        kv_pressure: step as f64,
+        position_bytes: step,
         active: step as u32,
         queued: step as u32,
+        unstarted: step as u32,
+        most_active: step as u32,
+        queued_tokens: step,
+        unstarted_tokens: step,
         link_up: step > 0,
         link_bytes: step,
         late_drafts: step,
@@ -89,7 +95,7 @@ fn the_handbook_lists_exactly_the_metrics_that_there_are_and_each_moves() {
     metrics.first_token(0.2);
     metrics.gap(0.02);
     metrics.queued(0.001);
-    metrics.drafts(8, 5);
+    metrics.drafts(Speculation { cycles: 3, drafted: 8, accepted: 5 });
     metrics.resumed(1);
     metrics.ended(&ended(Ok(())));
     let after = scrape(&metrics, 1);
@@ -146,6 +152,6 @@ fn without_a_supervisor_no_old_figures_of_it_are_shown() {
     let without = values(&text(&metrics, 1, None));
     assert_eq!(without["paceline_supervisor_up"], ["paceline_supervisor_up 0"]);
     let gone: Vec<_> = with.keys().filter(|name| !without.contains_key(*name)).collect();
-    assert_eq!(gone.len(), 9, "{gone:?}");
+    assert_eq!(gone.len(), 10, "{gone:?}");
     assert!(without.contains_key("paceline_request_seconds"));
 }

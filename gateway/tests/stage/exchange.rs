@@ -17,6 +17,7 @@ use paceline_gateway::images::store::ImageStore;
 use paceline_gateway::inference::Inference;
 use paceline_gateway::inference::admission::{ByteBudget, RequestSlots};
 use paceline_gateway::inference::languages::Languages;
+use paceline_gateway::inference::loads::LoadQuestion;
 use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
@@ -116,6 +117,7 @@ impl Exchange {
             standing: standing.subscribe(),
             backlog: Arc::default(),
             metrics: Arc::default(),
+            load_question: LoadQuestion::default(),
             upstream: Upstream::new(upstream.clone(), Epoch(7)),
             journals: Arc::default(),
             cancel: CancellationToken::new(),

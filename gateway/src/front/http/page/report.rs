@@ -9,7 +9,7 @@ use super::permit;
 use crate::front::http::{Health, HttpFront};
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
-use crate::overview::history::Throughput;
+use crate::metrics::history::Throughput;
 use crate::service_report::events::ServiceEvent;
 use crate::service_report::orders::OrderReport;
 use crate::service_report::service::ServiceReport;
@@ -85,7 +85,7 @@ impl StatusReport {
             orders: OrdersReport::of(front, request),
             calls: *front.calls.watch().borrow(),
             service,
-            throughput: front.overview.throughput(),
+            throughput: front.inference.metrics.throughput(),
             events: front.overview.events(),
         }
     }
