@@ -133,7 +133,6 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     let (orders, ordered) = mpsc::channel(8);
     let keys = guard.follow_keys();
     let inference = gateway.inference(&config, languages.clone(), &runtime_dir, supervisor.clone());
-    gateway.sample(clock, Arc::clone(&inference.metrics));
     let attachment = Attachment {
         supervisor,
         process: GatewayProcess { epoch: gateway.epoch, restarts: lifecycle::restarts() },
@@ -204,8 +203,8 @@ impl Gateway {
     }
 
     /// Takes samples for the history of the metrics until the process ends.
-    fn sample(&self, clock: Clock, metrics: Arc<Metrics>) {
-        let requests = self.slots.watch();
+    fn sample(&self, metrics: Arc<Metrics>) {
+        let (clock, requests) = (Clock::start(), self.slots.watch());
         task::spawn("samples", async move {
             loop {
                 metrics.sample(*requests.borrow(), clock.now());
@@ -229,6 +228,7 @@ impl Gateway {
         sockets: Sockets,
         guard: Guard,
     ) -> JoinHandle<()> {
+        self.sample(Arc::clone(&inference.metrics));
         let Sockets { grpc: grpc_socket, http: http_socket } = sockets;
         let decoding = Decoding::new(cores() / 2);
         let budget = inference.budget.clone();
