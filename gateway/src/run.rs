@@ -258,9 +258,9 @@ impl Gateway {
             slots.clone(),
             standing.clone(),
             decoding.clone(),
-            leaving,
+            leaving.clone(),
         );
-        let routes = vllm::add(routes, inference, slots, standing, decoding);
+        let routes = vllm::add(routes, inference, slots, standing, decoding, leaving);
         let grpc = listeners.serve(grpc_socket.listener, GrpcWire::new(routes));
         task::spawn("serve", async move {
             let http = async {

@@ -4,7 +4,7 @@
 //! The router renders templates, tokenizes and reads answers, with the text files that it gets from
 //! [`tokenizer`]. A thin adapter: [`decode`] makes an input of a message, [`crate::inference`] serves
 //! it as every other request, [`encode`] makes messages of its events. [`running`] finds requests by
-//! the names that a router gave them.
+//! the names that a router gave them. [`loads`] are by what a router chooses a service.
 //!
 //! All methods need a key if keys are set. Only Generate counts as a request: a router that drains
 //! a service asks for its health and ends its requests until the last one is over.
@@ -12,6 +12,7 @@
 mod decode;
 mod encode;
 mod facts;
+mod loads;
 mod running;
 mod tokenizer;
 
@@ -26,6 +27,7 @@ use paceline_proto::strict::Deferred;
 use paceline_proto::vllm::grpc::engine as vllm;
 use paceline_proto::vllm::grpc::engine::vllm_engine_server::{VllmEngine, VllmEngineServer};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
@@ -43,6 +45,7 @@ use crate::inference::unread::AnswerStream;
 
 use encode::{AnswerEncoder, Outbox};
 use facts::{ConfigFacts, ServerFacts};
+use loads::LoadStreams;
 use running::{RunningRequest, RunningRequests};
 use tokenizer::Archives;
 
@@ -50,13 +53,14 @@ use tokenizer::Archives;
 const COUNTED: &str = "/vllm.grpc.engine.VllmEngine/Generate";
 
 /// Adds the service to those of the listening socket. Large messages are decoded on the seats of
-/// `decoding`.
+/// `decoding`. Streams of loads end when `closing` is cancelled.
 pub fn add(
     routes: Routes,
     inference: Arc<Inference>,
     slots: RequestSlots,
     standing: watch::Receiver<Standing>,
     decoding: Decoding,
+    closing: CancellationToken,
 ) -> Routes {
     let max_message_bytes = inference.limits.max_message_bytes;
     let metrics = Arc::clone(&inference.metrics);
@@ -68,6 +72,7 @@ pub fn add(
         started_ns: monotonic_ns(),
         running: RunningRequests::default(),
         archives: Archives::default(),
+        load_streams: LoadStreams::new(closing),
     };
     let limit = usize::try_from(max_message_bytes).unwrap_or(usize::MAX);
     let service = VllmEngineServer::new(engine).max_decoding_message_size(limit);
@@ -89,6 +94,7 @@ struct Engine {
     started_ns: i64,
     running: RunningRequests,
     archives: Archives,
+    load_streams: LoadStreams,
 }
 
 #[tonic::async_trait]
@@ -192,10 +198,11 @@ impl VllmEngine for Engine {
         &self,
         _request: Request<vllm::GetServerInfoRequest>,
     ) -> Result<Response<vllm::GetServerInfoResponse>, Status> {
+        let most_running = self.inference().loads().await.map_or(0, |loads| loads.most_running);
         let facts = ServerFacts {
             requests: *self.requests.borrow(),
             uptime_s: monotonic_ns().saturating_sub(self.started_ns) as f64 / 1e9,
-            most_running: 0,
+            most_running,
             images: self.inference().model("").ok().and_then(|model| model.images),
         };
         Ok(Response::new(facts::server(facts)))
@@ -206,7 +213,9 @@ impl VllmEngine for Engine {
         request: Request<vllm::GetLoadsRequest>,
     ) -> Result<Response<vllm::GetLoadsResponse>, Status> {
         decode::check_rank("dp_rank", request.into_inner().dp_rank).map_err(status::of)?;
-        Err(not_served("GetLoads"))
+        let loads = self.inference().loads().await;
+        let loads = loads.ok_or_else(|| status::of(loads::unknown()))?;
+        Ok(Response::new(loads::answer(&loads)))
     }
 
     async fn get_tokenizer(
@@ -221,9 +230,16 @@ impl VllmEngine for Engine {
 
     async fn subscribe_kv_events(
         &self,
-        _request: Request<common::SubscribeKvEventsRequest>,
+        request: Request<common::SubscribeKvEventsRequest>,
     ) -> Result<Response<Self::SubscribeKvEventsStream>, Status> {
-        Err(not_served("SubscribeKvEvents"))
+        // There are no batches with changes, so there is none to go on after.
+        let common::SubscribeKvEventsRequest {
+            start_sequence_number: _,
+            load_records_before_first_batch: reads_records,
+        } = request.into_inner();
+        let records = self.load_streams.open(Arc::clone(self.inference()), reads_records);
+        let records = records.map_err(status::of)?;
+        Ok(Response::new(Box::pin(records.map(Ok))))
     }
 }
 

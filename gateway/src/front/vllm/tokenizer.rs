@@ -173,7 +173,7 @@ mod tests {
                 let mut file = archive.by_index(at).expect("a file");
                 let mut content = Vec::new();
                 file.read_to_end(&mut content).expect("whole");
-                (file.name().to_owned(), content)
+                (file.name().expect("UTF-8").into_owned(), content)
             })
             .collect()
     }

@@ -70,7 +70,7 @@ fn submit(input: RequestInput, limits: &LimitsConfig) -> Result<Generation, Infe
     check_model(&request.params.model, &model())?;
     let field = request.prompt_field();
     let prompt_ids = match request.source {
-        Source::Ids(ids) => ids,
+        Source::Ids(ids) | Source::IdsWithImages { ids, .. } => ids,
         Source::Text(_) | Source::Chat(_) => vec![5, 6, 7],
     };
     let language = std::sync::Arc::new(paceline_text::samples::language());

@@ -228,3 +228,6 @@ fn form(constraint: vllm::sampling_params::Constraint) -> Result<TextForm, Infer
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -194,3 +194,6 @@ fn length(ids: &[u32]) -> u32 {
 fn response(response: Response) -> vllm::GenerateResponse {
     vllm::GenerateResponse { response: Some(response) }
 }
+
+#[cfg(test)]
+mod tests;
