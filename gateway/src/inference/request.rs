@@ -41,8 +41,16 @@ pub fn check(input: RequestInput, reserved: ReservedTokens<'_>) -> Result<Reques
             reserved.check_ids("token_ids.ids", &ids)?;
             Source::Ids(ids)
         }
-        // The placeholders are counted when the number of tokens of each image is known.
-        PromptInput::IdsWithImages { ids, images } => Source::IdsWithImages { ids, images },
+        PromptInput::IdsWithImages { ids, images } => {
+            // A model that reads no images refuses them later, with its own reason.
+            match reserved.count(&ids) {
+                Some(found) if found != images.len() => {
+                    let expected = format!("one placeholder for each of {} images", images.len());
+                    return Err(InferenceError::invalid("token_ids.ids", expected, found));
+                }
+                _ => Source::IdsWithImages { ids, images },
+            }
+        }
         PromptInput::Conversation(input) => {
             check_reserved(&input, reserved)?;
             Source::Chat(conversation::check(input)?)

@@ -38,6 +38,11 @@ impl<'a> ReservedTokens<'a> {
         }
     }
 
+    /// How many of these token ids are the token; `None` if none is reserved.
+    pub fn count(self, ids: &[u32]) -> Option<usize> {
+        self.0.map(|processor| ids.iter().filter(|id| **id == processor.token).count())
+    }
+
     /// Checks a field's token ids.
     ///
     /// # Errors
