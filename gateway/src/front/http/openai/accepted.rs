@@ -1,6 +1,13 @@
 //! Fields of the OpenAI API that are accepted and not read, each with the client that sends it.
+//!
+//! vllm-router writes every request of chat and completions again, with the fields of the engines
+//! that it knows and their default values. `skip_special_tokens` and `ignore_eos` are among them,
+//! and are served.
 
 use crate::front::http::accepted::{Accepted, Values, accepted};
+
+/// The router for engines that speak as vLLM does (tried: 0.1.17).
+const VLLM_ROUTER: &str = "vllm-router";
 
 /// Of a request of `/v1/chat/completions`.
 pub const CHAT: &[Accepted] = &[
@@ -14,18 +21,22 @@ pub const CHAT: &[Accepted] = &[
     accepted("metadata", Values::Any, "openai (Python)"),
     accepted("modalities", Values::ListOf("text"), "openai (Python)"),
     accepted("moderation", Values::Null, "openai (Python), where it is set to None"),
+    accepted("no_stop_trim", Values::Boolean(false), VLLM_ROUTER),
     accepted("num_ctx", Values::Any, "clients of Ollama; the context is the service's"),
     accepted("prediction", Values::Null, "Continue, where it has none"),
     accepted("prompt_cache_key", Values::Any, "opencode, Zed"),
     accepted("prompt_cache_options", Values::Any, "openai (Python)"),
     accepted("prompt_cache_retention", Values::Any, "openai (Python)"),
+    accepted("return_hidden_states", Values::Boolean(false), VLLM_ROUTER),
     accepted("safety_identifier", Values::Any, "openai (Python)"),
+    accepted("separate_reasoning", Values::Boolean(true), VLLM_ROUTER),
     accepted(
         "service_tier",
         Values::Words(&["auto", "default", "flex", "priority", "scale"]),
         "openai (Python); all requests have one tier",
     ),
     accepted("store", Values::Boolean(false), "opencode"),
+    accepted("stream_reasoning", Values::Boolean(true), VLLM_ROUTER),
     accepted("user", Values::Any, "Open WebUI, opencode"),
     accepted(
         "verbosity",
@@ -110,7 +121,9 @@ pub const STREAM: &[Accepted] = &[
 pub const COMPLETIONS: &[Accepted] = &[
     accepted("add_special_tokens", Values::Boolean(true), "clients of vLLM"),
     accepted("cache_prompt", Values::Any, "clients of llama.cpp; the prefix cache decides"),
+    accepted("no_stop_trim", Values::Boolean(false), VLLM_ROUTER),
     accepted("num_ctx", Values::Any, "clients of Ollama; the context is the service's"),
+    accepted("return_hidden_states", Values::Boolean(false), VLLM_ROUTER),
     accepted("suffix", Values::Null, "Continue, where it has none"),
     accepted("user", Values::Any, "openai (Python)"),
 ];
@@ -134,7 +147,8 @@ mod tests {
             "audio": {"voice": "a"}, "functions": [{"name": "f"}], "function_call": {"name": "f"},
             "modalities": ["text", "audio"], "prediction": {"type": "content"},
             "service_tier": "other", "store": true, "verbosity": "longest", "web_search_options": {},
-            "moderation": {"model": "m"},
+            "moderation": {"model": "m"}, "no_stop_trim": true, "return_hidden_states": true,
+            "separate_reasoning": false, "stream_reasoning": false,
         });
         let Value::Object(changing) = changing else { panic!("an object") };
         for (name, value) in changing {
@@ -151,9 +165,12 @@ mod tests {
         let unchanging = json!({
             "audio": null, "functions": [], "modalities": ["text"], "user": "u",
             "metadata": {"a": "b"}, "service_tier": "auto", "store": false, "verbosity": "medium",
-            "prompt_cache_key": "k", "prediction": null,
+            "prompt_cache_key": "k", "prediction": null, "no_stop_trim": false,
+            "return_hidden_states": false, "separate_reasoning": true, "stream_reasoning": true,
         });
         assert_eq!(refused(unchanging, CHAT), None);
+        let completed = json!({"no_stop_trim": false, "return_hidden_states": false});
+        assert_eq!(refused(completed, COMPLETIONS), None);
         let resent =
             json!({"annotations": [], "audio": null, "function_call": null, "parsed": null});
         assert_eq!(refused(resent, MESSAGE), None);
