@@ -24,6 +24,7 @@ pub mod pty;
 pub mod python;
 pub mod replay;
 pub mod resources;
+pub mod router;
 pub mod share;
 pub mod skip;
 pub mod stack;

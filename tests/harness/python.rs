@@ -21,6 +21,10 @@ pub enum Packages {
     LiteLlm,
     /// An agent that pins all that it uses.
     Aider,
+    /// The router `smg`, and the definition of the service that it calls.
+    Smg,
+    /// The router `vllm-router`.
+    VllmRouter,
 }
 
 impl Packages {
@@ -31,6 +35,8 @@ impl Packages {
             Self::Frameworks => "frameworks",
             Self::LiteLlm => "litellm",
             Self::Aider => "aider",
+            Self::Smg => "smg",
+            Self::VllmRouter => "vllm_router",
         }
     }
 }
@@ -81,7 +87,25 @@ impl Clients {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.python);
         command.arg("-B").args(arguments).current_dir(repository().join("tests/http_clients"));
-        // A proxy, or a key of the developer's own, is not for this service.
+        Self::clear_environment(&mut command);
+        command
+    }
+
+    /// The directory of the programs that packages installed.
+    pub fn programs(&self) -> PathBuf {
+        let parent = self.python.parent();
+        parent.expect("it is in the environment").to_owned()
+    }
+
+    /// A program that a package installed.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs().join(name));
+        Self::clear_environment(&mut command);
+        command
+    }
+
+    /// A proxy, or a key of the developer's own, is not for this service.
+    fn clear_environment(command: &mut Command) {
         for (name, _) in std::env::vars_os() {
             let lower = name.to_string_lossy().to_ascii_lowercase();
             let foreign = ["openai_", "anthropic_"].iter().any(|vendor| lower.starts_with(vendor));
@@ -89,7 +113,6 @@ impl Clients {
                 command.env_remove(name);
             }
         }
-        command
     }
 
     /// Runs a command to its end, and prints what it printed.

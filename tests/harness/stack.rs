@@ -562,7 +562,7 @@ impl Drop for Stack {
 
 /// A free port below those that the system gives to outgoing connections, so that none of them
 /// takes it first.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = (std::process::id() % 1_000) as u16 * 10;
     loop {
