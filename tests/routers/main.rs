@@ -3,6 +3,7 @@
 //! request.
 
 mod crowd;
+mod many;
 mod smg;
 mod smg_faults;
 mod smg_files;

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Builds the programs, fetches the router smg into an environment of its own, and runs both until Ctrl-C: see
+# deploy/many/try.sh. PROFILE=dev uses the build that the tests use. PORT is where clients reach the router.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+case ${PROFILE:-release} in
+    release)
+        headline "Building (release profile)"
+        # shellcheck disable=SC2086
+        cargo build $LOCKED --release --workspace --bins
+        bin=$(target_dir)/release
+        ;;
+    dev)
+        headline "Building (dev profile)"
+        build_all
+        bin=$(target_dir)/debug
+        ;;
+    *) die "PROFILE is release or dev, found $PROFILE" ;;
+esac
+headline "Fetching smg"
+routers=$(target_dir)/debug/http-clients
+mkdir -p "$routers"
+sh scripts/http-clients.sh "$routers" smg
+PATH=$bin:$routers/smg/bin:$PATH
+export PATH
+headline "Two services behind smg"
+exec sh deploy/many/try.sh "${PORT:-30000}"
