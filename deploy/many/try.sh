@@ -13,6 +13,8 @@ die() { printf '%s\n' "$*" >&2; exit 1; }
 for program in paceline smg python3; do
     command -v "$program" >/dev/null 2>&1 || die "many: expected $program in \$PATH, found none"
 done
+# As a shell without this $PATH calls it.
+paceline=$(command -v paceline)
 case $port in
     '' | *[!0-9]*) die "many: expected the number of a port, found '$port'" ;;
 esac
@@ -109,7 +111,7 @@ serves() {
 within "$READY_WITHIN_S" serves "the first service" "$2/health" || die "many: the first service was not ready in time"
 within "$READY_WITHIN_S" serves "the second service" "$4/health" || die "many: the second service was not ready in time"
 
-# One second instead of a minute between two looks at a service's health: a drained one is left out at once.
+# One second instead of a minute between two looks at a service's health: a drained one is left out after three.
 smg launch --host 127.0.0.1 --port "$port" --prometheus-port "$figures" --policy cache_aware --mm-processing worker \
     --health-check-interval-secs 1 --worker-startup-check-interval 1 \
     --worker-urls "grpc://127.0.0.1:$1" "grpc://127.0.0.1:$3" >"$dir/router.log" 2>&1 </dev/null &
@@ -124,8 +126,8 @@ say "    -d '{\"model\": \"demo-target\", \"messages\": [{\"role\": \"user\", \"
 say ""
 say "Take the second service out, and put it back:"
 say ""
-say "  paceline drain --config $dir/second.toml"
-say "  paceline drain --undo --config $dir/second.toml"
+say "  $paceline drain --config $dir/second.toml"
+say "  $paceline drain --undo --config $dir/second.toml"
 say ""
 say "Logs are in $dir. Ctrl-C ends all."
 rc=0
