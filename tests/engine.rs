@@ -191,7 +191,6 @@ const ROUNDS: usize = 7;
 /// our own.
 #[test]
 #[ignore = "soak: a figure of time"]
-#[expect(clippy::print_stdout, reason = "the figure")]
 fn the_adapter_costs_at_most_30_us_a_message() {
     let stack = Stack::ready(ALONE);
     let gateway = stack.pid("gateway");

@@ -133,11 +133,12 @@ async fn an_abort_ends_the_request_of_its_name_and_frees_it_upstream() {
 async fn an_abort_ends_a_request_that_waits_for_its_first_token() {
     let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let mut engine = client(&stage);
-    let (stream, over) = within(async {
+    let (stream, (over,)) = within(async {
         tokio::join!(engine.generate(request("r", &[5])), async {
             let submission = fake.submission().await;
             abort(&stage, "r").await;
-            submission.over
+            // Not the receiver itself, which is a future.
+            (submission.over,)
         })
     })
     .await;

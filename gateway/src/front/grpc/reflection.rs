@@ -56,7 +56,8 @@ mod tests {
             [
                 "grpc.health.v1.Health",
                 "grpc.reflection.v1.ServerReflection",
-                "paceline.v1.Inference"
+                "paceline.v1.Inference",
+                "vllm.grpc.engine.VllmEngine"
             ]
         );
         drop(service());

@@ -1,7 +1,7 @@
 //! The load of the service, as answers to a router and as records that are pushed to it.
 //!
 //! A stream of records has no changes of the prefix cache: smg places conversations as well without
-//! them (`docs/performance.md`).
+//! them (`docs/operations.md` has the figures).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,11 +33,16 @@ const MAX_STREAMS: usize = 64;
 /// The answer to a router that asks.
 pub(super) fn answer(loads: &Loads) -> vllm::GetLoadsResponse {
     vllm::GetLoadsResponse {
-        timestamp: Timestamp::now().to_string(),
+        timestamp: stamp(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dp_rank_count: 1,
         loads: vec![scheduler_load(loads)],
     }
+}
+
+/// The time now, as ISO 8601.
+fn stamp() -> String {
+    Timestamp::from_nanosecond(unix_ns().into()).map(|now| now.to_string()).unwrap_or_default()
 }
 
 /// The error for a router that asks while no supervisor answers.

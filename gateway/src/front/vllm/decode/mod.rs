@@ -127,6 +127,7 @@ fn images(refs: vllm::MediaRefs) -> Result<Vec<EncodedImage>, InferenceError> {
     refs.items.into_iter().enumerate().map(image).collect()
 }
 
+/// More than 60 lines: each field of the message is named.
 fn params(params: vllm::SamplingParams) -> Result<GenerationParams, InferenceError> {
     let vllm::SamplingParams {
         temperature,
