@@ -10,8 +10,8 @@ use paceline_tests::prompts::some_of_each;
 use paceline_tests::{Stack, chat, repository, signal, wait};
 
 /// Longer than all of this: a supervisor that is stopped for a while keeps its workers.
-const SETTINGS: &str =
-    "supervisor.lease_s = 60\nlimits.max_message_bytes = 2097152\nlimits.body_bytes = 8388608\n";
+const SETTINGS: &str = "supervisor.lease_s = 60\nlimits.max_message_bytes = 2097152\nlimits.body_bytes = 8388608\n\
+     target.max_sequences = 1\n";
 
 /// The metrics that the handbook lists.
 fn listed() -> BTreeSet<String> {
@@ -119,6 +119,19 @@ fn every_metric_of_the_handbook_moves() {
         scrape.sum("paceline_kv_bytes{kind=\"prefix\"}") > 0.0
             && scrape.sum("paceline_link_bytes_total") > idle.sum("paceline_link_bytes_total")
     });
+
+    // The target has one place: the second request waits.
+    let first = stack.start(drafted(3_000));
+    watcher.until("a request that runs", |scrape| {
+        scrape.sum("paceline_supervisor_requests{state=\"active\"}") == 1.0
+    });
+    let second = stack.start(chat("Tell a long story.").exactly(2));
+    watcher.until("a request that waits", |scrape| {
+        scrape.sum("paceline_waiting_tokens{state=\"queued\"}") > 0.0
+    });
+    first.hang_up();
+    second.finish().expect("served");
+    watcher.until("the end of both", |scrape| scrape.sum("paceline_calls") == 0.0);
 
     // Two bodies for which there is room once: the second one waits.
     let begun = || {

@@ -298,7 +298,12 @@ async fn reflection_describes_the_public_contract_only() {
     names.sort();
     assert_eq!(
         names,
-        ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "paceline.v1.Inference"]
+        [
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "paceline.v1.Inference",
+            "vllm.grpc.engine.VllmEngine"
+        ]
     );
     let symbol = |name: &str| MessageRequest::FileContainingSymbol(name.into());
     assert!(matches!(

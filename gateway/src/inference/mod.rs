@@ -389,6 +389,10 @@ impl Inference {
         check_model(&params.model, &serving.model)?;
         let context = ModelContext { model: &serving.model, language, limits: &self.limits };
         let form = form_of(&source, &params)?;
+        if params.channels.is_some() && !language.answer_tags.has_channels() {
+            let expected = "another constraint, because this model does not answer in channels";
+            return Err(InferenceError::invalid("structural_tag", expected, "one"));
+        }
         let mut reading = reading_of(&source);
         let is_off = matches!(&source, Source::Chat(asked) if asked.switches_thinking_off());
         let Prompt { made, images, image_tokens: counts } = match &source {
@@ -414,7 +418,7 @@ impl Inference {
         let thought = ThoughtRule::of(at_end, is_off);
         let tags = &language.answer_tags;
         let ends_thought = params.form_after_thought && thought == ThoughtRule::Open;
-        let has_thoughts = reading.is_some() || ends_thought;
+        let has_thoughts = reading.is_some() || ends_thought || params.channels.is_some();
         let answers = has_thoughts.then_some(ModelAnswers { tags, thought });
         let end_ids = &language.stop_ids;
         let known = |id: &&u32| **id < serving.model.vocab_size;
@@ -490,6 +494,11 @@ impl Inference {
 fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm, InferenceError> {
     let text = params.form.clone();
     let form = match source {
+        Source::Text(_) | Source::Ids(_) | Source::IdsWithImages { .. }
+            if params.channels.is_some() =>
+        {
+            params.channels.clone().unwrap_or_default()
+        }
         Source::Chat(conversation) => AnswerForm::of_conversation(text, conversation),
         Source::Text(_) | Source::Ids(_) | Source::IdsWithImages { .. } => {
             AnswerForm::of_text(text)

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use paceline_text::grammar::check_form;
+use paceline_text::grammar::{AnswerForm, check_form};
 use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule, SamplingWish};
@@ -60,6 +60,9 @@ pub struct GenerationParams {
     pub samples: SampleCount,
     /// Constraint of the answer's text.
     pub form: Option<TextForm>,
+    /// Constraint of the answer in the channels of the model's family, for a prompt of ids. It comes
+    /// in place of `form`.
+    pub channels: Option<AnswerForm>,
     /// Whether a thought that a prompt of ids has opened ends before `form` holds. In answers to
     /// conversations it always does.
     pub form_after_thought: bool,

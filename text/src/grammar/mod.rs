@@ -14,6 +14,7 @@ mod frame;
 mod gemma;
 mod lark;
 mod schema;
+mod structural_tag;
 mod tagged;
 #[cfg(test)]
 mod tests;

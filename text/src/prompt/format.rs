@@ -184,6 +184,11 @@ impl AnswerTags {
         self.format
     }
 
+    /// Whether answers are messages in channels.
+    pub fn has_channels(&self) -> bool {
+        self.format.calls == ToolCallFormat::Harmony
+    }
+
     /// The tag that a token is.
     pub fn of_token(&self, id: u32) -> Option<Tag> {
         self.tags.iter().find(|known| known.token == Some(id)).map(|known| known.tag)

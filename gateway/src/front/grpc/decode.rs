@@ -396,6 +396,7 @@ mod tests {
             logprobs: Some(3),
             samples: SampleCount::checked(4).expect("few"),
             form: Some(TextForm::JsonObject),
+            channels: None,
             form_after_thought: false,
         };
         assert_eq!(chat(message).expect("every enum is known").params, expected);

@@ -8,10 +8,11 @@ use std::collections::HashMap;
 
 use paceline_proto::smg::grpc::common::Modality;
 use paceline_proto::vllm::grpc::engine as vllm;
-use paceline_text::grammar::one_of;
+use paceline_text::grammar::{AnswerForm, one_of};
 use paceline_text::images::{Detail, EncodedImage, ImageSource};
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
+use vllm::sampling_params::Constraint;
 
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
@@ -173,6 +174,7 @@ fn params(params: vllm::SamplingParams) -> Result<GenerationParams, InferenceErr
         u32::try_from(count)
             .map_err(|_| InferenceError::invalid("sampling_params.logprobs", "0 to 20", count))
     };
+    let forms = constraint.map(form).transpose()?.unwrap_or_default();
     Ok(GenerationParams {
         sampling,
         // As programs write a negative seed of 64 bits.
@@ -186,7 +188,8 @@ fn params(params: vllm::SamplingParams) -> Result<GenerationParams, InferenceErr
         stop,
         logprobs: logprobs.map(counted).transpose()?,
         samples: SampleCount::checked(n)?,
-        form: constraint.map(form).transpose()?,
+        form: forms.text,
+        channels: forms.channels,
         form_after_thought: !grammar_from_first_token,
         ..GenerationParams::default()
     })
@@ -203,10 +206,20 @@ fn logit_bias(biases: HashMap<i32, f32>) -> Result<Vec<LogitBias>, InferenceErro
     biases.into_iter().map(bias).collect()
 }
 
-/// The form of the answer's text.
-fn form(constraint: vllm::sampling_params::Constraint) -> Result<TextForm, InferenceError> {
-    use vllm::sampling_params::Constraint;
-    match constraint {
+/// Constraints of the answer: one of them at most.
+#[derive(Debug, Default)]
+struct Forms {
+    text: Option<TextForm>,
+    channels: Option<AnswerForm>,
+}
+
+/// What a constraint asks of the answer.
+fn form(constraint: Constraint) -> Result<Forms, InferenceError> {
+    let text = match constraint {
+        Constraint::StructuralTag(tag) => {
+            let channels = AnswerForm::of_structural_tag("sampling_params.structural_tag", &tag)?;
+            return Ok(Forms { channels: Some(channels), text: None });
+        }
         Constraint::JsonSchema(text) => Ok(TextForm::JsonSchema(text)),
         Constraint::Regex(text) => Ok(TextForm::Regex(text)),
         Constraint::JsonObject(true) => Ok(TextForm::JsonObject),
@@ -223,11 +236,8 @@ fn form(constraint: vllm::sampling_params::Constraint) -> Result<TextForm, Infer
             Err(InferenceError::invalid("sampling_params.choice", "at least one text", "none"))
         }
         Constraint::Choice(vllm::ChoiceConstraint { choices }) => Ok(one_of(&choices)),
-        Constraint::StructuralTag(_) => {
-            let expected = "another constraint: structural tags are not served";
-            Err(InferenceError::invalid("sampling_params.structural_tag", expected, "one"))
-        }
-    }
+    };
+    Ok(Forms { text: Some(text?), channels: None })
 }
 
 #[cfg(test)]

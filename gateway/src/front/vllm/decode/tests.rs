@@ -133,6 +133,15 @@ fn each_constraint_is_decoded_or_refused() {
     let gbnf = Constraint::Grammar("root ::= \"a\"".into());
     refused(form(gbnf), "sampling_params.grammar", "GBNF");
     refused(form(Constraint::JsonObject(false)), "sampling_params.json_object", "false");
+    let tag = |content: &str| {
+        Constraint::StructuralTag(format!(
+            r#"{{"format": {{"type": "triggered_tags", "tags": [{{"begin": "<|channel|>final<|message|>", "content": {content}}}]}}}}"#
+        ))
+    };
+    let schema = r#"{"type": "json_schema", "json_schema": {"type": "object"}}"#;
+    let (input, _) = generate(form(tag(schema))).expect("a tag");
+    assert!(input.params.form.is_none() && input.params.channels.is_some());
+    refused(form(tag("{}")), "sampling_params.structural_tag.format.tags[0]", "another tag");
     let none = Constraint::Choice(vllm::ChoiceConstraint::default());
     refused(form(none), "sampling_params.choice", "none");
 }

@@ -90,6 +90,7 @@ fn every_parameter_is_decoded() {
         logprobs: Some(3),
         samples: SampleCount::checked(2).expect("few"),
         form: None,
+        channels: None,
         form_after_thought: false,
     };
     assert_eq!(found, expected);
