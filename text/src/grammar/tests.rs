@@ -479,6 +479,34 @@ fn harmony_has_an_answer_in_its_channel() {
 }
 
 #[test]
+fn a_structural_tag_of_a_router_holds_an_answer_in_its_channel() {
+    let words = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>"];
+    let family = Family::new(ToolCallFormat::Harmony, false, &words);
+    let of = |tags: Value| {
+        let tag = json!({"format": {"type": "triggered_tags", "tags": tags}});
+        AnswerForm::of_structural_tag("tag", &tag.to_string()).expect("a tag")
+    };
+    let schema = json!({
+        "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"],
+        "additionalProperties": false,
+    });
+    let content = json!({"type": "json_schema", "json_schema": schema});
+    let thought = "<|channel|>analysis<|message|>so<|end|><|start|>assistant";
+    let answer = "<|channel|>final<|message|>{\"x\": 1}";
+    let call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}";
+    let begin = "<|channel|>final<|constrain|>json<|message|>";
+    let text = of(json!([{"begin": begin, "content": content, "end": ""}]));
+    let thoughtful = format!("{thought}{answer}");
+    let wrong = answer.replace('1', "true");
+    family.check(text, false, &[answer, &thoughtful], &["{\"x\": 1}", call, &wrong]);
+    let begin = "<|channel|>commentary to=functions.f<|constrain|>json<|message|>";
+    let forced = of(json!([{"begin": begin, "content": content, "end": ""}]));
+    let thoughtful = format!("{thought}{call}");
+    let wrong = call.replace('1', "true");
+    family.check(forced, false, &[call, &thoughtful], &[answer, &wrong]);
+}
+
+#[test]
 fn a_model_without_a_format_of_tool_calls_is_not_forced() {
     let family = Family::new(ToolCallFormat::None, false, &[]);
     let error = family.grammar(required(), false).expect_err("refused");
