@@ -128,7 +128,7 @@ fn images(refs: vllm::MediaRefs) -> Result<Vec<EncodedImage>, InferenceError> {
     refs.items.into_iter().enumerate().map(image).collect()
 }
 
-/// More than 60 lines: each field of the message is named.
+/// Longer than 60 lines: all fields are taken apart in one place.
 fn params(params: vllm::SamplingParams) -> Result<GenerationParams, InferenceError> {
     let vllm::SamplingParams {
         temperature,
