@@ -20,7 +20,7 @@ fn client(stack: &Stack) -> VllmEngineClient<Channel> {
     VllmEngineClient::new(stack.channel())
 }
 
-/// The ids of a question that the demo answers with many words, as our own client sends it.
+/// Ids of the demo's vocabulary, of any meaning: the answers have a fixed length.
 fn prompt() -> Vec<u32> {
     vec![1, 300, 301, 302, 303, 304, 305, 306]
 }

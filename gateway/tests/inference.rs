@@ -308,7 +308,6 @@ async fn routers_that_ask_at_once_for_the_load_are_one_question() {
         used_tokens: 25,
         most_tokens: 100,
         usage: 0.25,
-        prefix_bytes_share: 0.5,
         tokens_per_s: 0.0,
         cached_share: 0.75,
         most_running: 32,

@@ -31,7 +31,7 @@ pub enum PromptInput {
     Ids(Vec<u32>),
     /// Token ids with one placeholder for each image.
     IdsWithImages {
-        /// The ids.
+        /// Token ids of the whole prompt.
         ids: Vec<u32>,
         /// The images, in the order of their placeholders.
         images: Vec<EncodedImage>,

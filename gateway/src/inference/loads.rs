@@ -35,8 +35,6 @@ pub struct Loads {
     /// evictable pages of the prefix cache excluded; 0 to 1. `routing.kv_pressure` bounds the same
     /// figure.
     pub usage: f64,
-    /// Share of the KV budget that the prefix cache holds; 0 to 1. It is freed for sequences.
-    pub prefix_bytes_share: f64,
     /// Generated tokens per second of all requests, over four seconds that ended at most two
     /// seconds ago.
     pub tokens_per_s: f64,
@@ -76,10 +74,6 @@ impl Loads {
         // A request that the target has begun since its last heartbeat may be counted as unstarted.
         let unstarted = service.unstarted.min(service.active);
         let positions = |bytes: u64| bytes.checked_div(service.position_bytes).unwrap_or(0);
-        let share = |bytes: u64| match service.kv_budget_bytes {
-            0 => 0.0,
-            budget => (bytes as f64 / budget as f64).clamp(0.0, 1.0),
-        };
         Self {
             running: service.active - unstarted,
             waiting: service.queued.saturating_add(unstarted),
@@ -87,7 +81,6 @@ impl Loads {
             used_tokens: positions(service.kv_held_bytes),
             most_tokens: positions(service.kv_budget_bytes),
             usage: service.kv_pressure.clamp(0.0, 1.0),
-            prefix_bytes_share: share(service.kv_prefix_bytes),
             tokens_per_s,
             cached_share,
             most_running: service.most_active,
@@ -104,7 +97,6 @@ mod tests {
         ServiceFigures {
             kv_budget_bytes: 1_000,
             kv_held_bytes: 250,
-            kv_prefix_bytes: 500,
             kv_pressure: 0.25,
             position_bytes: 10,
             active: 5,
@@ -128,7 +120,6 @@ mod tests {
             used_tokens: 25,
             most_tokens: 100,
             usage: 0.25,
-            prefix_bytes_share: 0.5,
             tokens_per_s: 40.0,
             cached_share: 0.75,
             most_running: 32,
@@ -148,7 +139,6 @@ mod tests {
         let wrong = ServiceFigures {
             unstarted: 9,
             kv_pressure: 1.5,
-            kv_prefix_bytes: 3_000,
             queued: u32::MAX,
             queued_tokens: u64::MAX,
             ..figures()
@@ -156,7 +146,7 @@ mod tests {
         let recent = RecentFigures { cached_share: 1.5, ..Default::default() };
         let loads = Loads::new(&wrong, recent);
         assert_eq!((loads.running, loads.waiting), (0, u32::MAX));
-        assert_eq!((loads.usage, loads.prefix_bytes_share, loads.cached_share), (1.0, 1.0, 1.0));
+        assert_eq!((loads.usage, loads.cached_share), (1.0, 1.0));
         assert_eq!(loads.waiting_tokens, 0);
     }
 }

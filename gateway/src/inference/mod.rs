@@ -391,7 +391,7 @@ impl Inference {
         let form = form_of(&source, &params)?;
         if params.channels.is_some() && !language.answer_tags.has_channels() {
             let expected = "another constraint, because this model does not answer in channels";
-            return Err(InferenceError::invalid("structural_tag", expected, "one"));
+            return Err(InferenceError::invalid("sampling_params.structural_tag", expected, "one"));
         }
         let mut reading = reading_of(&source);
         let is_off = matches!(&source, Source::Chat(asked) if asked.switches_thinking_off());
@@ -493,16 +493,10 @@ impl Inference {
 /// Constraints of the answer.
 fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm, InferenceError> {
     let text = params.form.clone();
-    let form = match source {
-        Source::Text(_) | Source::Ids(_) | Source::IdsWithImages { .. }
-            if params.channels.is_some() =>
-        {
-            params.channels.clone().unwrap_or_default()
-        }
-        Source::Chat(conversation) => AnswerForm::of_conversation(text, conversation),
-        Source::Text(_) | Source::Ids(_) | Source::IdsWithImages { .. } => {
-            AnswerForm::of_text(text)
-        }
+    let form = match (source, &params.channels) {
+        (Source::Chat(conversation), _) => AnswerForm::of_conversation(text, conversation),
+        (_, Some(channels)) => channels.clone(),
+        (_, None) => AnswerForm::of_text(text),
     };
     if !form.is_free() {
         params.check_held()?;

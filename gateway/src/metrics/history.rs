@@ -214,6 +214,7 @@ mod tests {
         assert_eq!((calls[0], calls[SAMPLES - 1]), (6, SAMPLES + 5));
         assert!(tokens_per_s.is_sorted(), "oldest first");
     }
+
     #[test]
     fn the_present_throughput_is_that_of_the_last_four_seconds() {
         let mut history = History::default();

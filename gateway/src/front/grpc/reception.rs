@@ -36,7 +36,7 @@ pub struct Received<M> {
     pub owner: Option<Arc<str>>,
 }
 
-/// Receives requests.
+/// Opens requests that came over gRPC, and decodes and checks their messages.
 #[derive(Debug)]
 pub struct Reception {
     inference: Arc<Inference>,

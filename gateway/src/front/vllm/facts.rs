@@ -48,7 +48,7 @@ impl ConfigFacts {
     }
 }
 
-/// The served model.
+/// The served model as a router registers it. Its name is the key by which requests find it.
 pub(super) fn model(model: ModelDescription, config: ConfigFacts) -> vllm::GetModelInfoResponse {
     let id = |id: Option<serde_json::Value>| {
         let id = id.as_ref().and_then(serde_json::Value::as_i64);
@@ -107,7 +107,7 @@ pub(super) struct ServerFacts {
     pub(super) images: Option<ImageLimits>,
 }
 
-/// The service.
+/// The service as a router registers it: what it can do, and how much at once.
 pub(super) fn server(facts: ServerFacts) -> vllm::GetServerInfoResponse {
     let ServerFacts { requests, uptime_s, most_running, images } = facts;
     let some = |text: &str| images.map(|_| text.to_owned()).unwrap_or_default();

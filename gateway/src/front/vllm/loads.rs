@@ -118,7 +118,7 @@ pub(super) struct LoadStreams {
     closing: CancellationToken,
 }
 
-/// One stream.
+/// The loads that one router is sent, until it leaves or the gateway does.
 struct LoadStream {
     inference: Arc<Inference>,
     closing: CancellationToken,
@@ -206,7 +206,6 @@ mod tests {
             used_tokens: 25,
             most_tokens: 1 << 40,
             usage: 0.25,
-            prefix_bytes_share: 0.5,
             tokens_per_s: 40.0,
             cached_share: 0.75,
             most_running: 32,

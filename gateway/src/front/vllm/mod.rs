@@ -4,7 +4,7 @@
 //! The router renders templates, tokenizes and reads answers, with the text files that it gets from
 //! [`tokenizer`]. A thin adapter: [`decode`] makes an input of a message, [`crate::inference`] serves
 //! it as every other request, [`encode`] makes messages of its events. [`running`] finds requests by
-//! the names that a router gave them. [`loads`] are by what a router chooses a service.
+//! the names that a router gave them. By [`loads`] a router chooses a service.
 //!
 //! All methods need a key if keys are set. Only Generate counts as a request: a router that drains
 //! a service asks for its health and ends its requests until the last one is over.
@@ -83,7 +83,7 @@ pub fn add(
 /// A stream of messages.
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// `vllm.grpc.engine.VllmEngine`.
+/// The service `vllm.grpc.engine.VllmEngine`: what its methods answer from.
 #[derive(Debug)]
 struct Engine {
     reception: Reception,

@@ -43,7 +43,7 @@ const MAX_BYTES: u64 = 190 << 20;
 /// Bytes of a piece: far below the longest message that a client of gRPC takes by default, 4 MiB.
 const PIECE_BYTES: usize = 512 << 10;
 
-/// An archive.
+/// A zip archive of the text files of one model, whole in memory.
 #[derive(Debug)]
 pub(super) struct Archive {
     bytes: Bytes,

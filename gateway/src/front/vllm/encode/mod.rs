@@ -78,8 +78,8 @@ impl AnswerEncoder {
                 (usage.prompt_tokens, usage.cached_tokens);
         }
         sample.last_id = event.token_ids.last().copied().or(sample.last_id);
-        sample.ids.extend(event.token_ids);
-        sample.logprobs.extend(event.logprobs);
+        append(&mut sample.ids, event.token_ids);
+        append(&mut sample.logprobs, event.logprobs);
         if self.wish.in_pieces && !sample.ids.is_empty() {
             let is_last = event.last.is_some();
             outbox.push_back(piece(index, sample, self.wish.logprobs, is_last));
@@ -184,6 +184,14 @@ fn output_logprobs(ids: &[u32], at: Vec<TokenLogprobs>) -> vllm::OutputLogProbs 
                 token_ids: one.top.iter().map(|top| top.token_id).collect(),
             })
             .collect(),
+    }
+}
+
+/// Adds the elements of a list. Between two pieces there are none before, and the list is moved.
+fn append<T>(list: &mut Vec<T>, mut more: Vec<T>) {
+    match list.is_empty() {
+        true => *list = more,
+        false => list.append(&mut more),
     }
 }
 
