@@ -222,7 +222,7 @@ impl<H: Host> Actor<H> {
                 self.names.insert(ticket, Named { id, class, routed: None });
                 Event::Submitted { ticket, summary }
             }
-            Mail::Resumed { ticket } => Event::Resumed { ticket },
+            Mail::Progressed { ticket } => Event::Progressed { ticket },
             Mail::Worker(worker, event) => {
                 if let (WorkerId::Target, worker::Event::Heartbeat(_)) = (worker, &event) {
                     self.read_memory();

@@ -46,8 +46,8 @@ pub enum Mail {
         /// Where the decision goes.
         reply: oneshot::Sender<AdmissionDecision>,
     },
-    /// A resumed request has its first new tokens.
-    Resumed {
+    /// A running request has its first tokens since its admission.
+    Progressed {
         /// Number of the request.
         ticket: Ticket,
     },

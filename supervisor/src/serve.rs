@@ -45,14 +45,14 @@ use crate::spans::{fail, set_grant};
 use crate::target_swap::TargetPlanner;
 use crate::wire;
 
-/// The content of a request, without its continuation, seed and limits.
+/// Hash of what a client can change to get around a fault of the target: the prompt, the images
+/// with their places, and the grammar with its schemas. Continuation, seed and limits are not in it.
 fn fingerprint(generation: &Generation) -> Fingerprint {
     let mut hasher = DefaultHasher::new();
     generation.prompt_ids.hash(&mut hasher);
-    generation.images.iter().for_each(|image| image.digest.hash(&mut hasher));
-    if let Some(grammar) = &generation.grammar {
-        grammar.frame.hash(&mut hasher);
-    }
+    let images = generation.images.iter();
+    images.for_each(|image| (image.start, &image.digest).hash(&mut hasher));
+    generation.grammar.hash(&mut hasher);
     Fingerprint(hasher.finish())
 }
 
@@ -218,8 +218,8 @@ impl Supervisor for Services {
             set_grant(&mut route, grant);
             let ticket = admitted.guard.ticket();
             let batches = relay::forward(&self.handle, generation, admitted, route).await;
-            if summary.resumed && batches.is_ok() {
-                self.handle.send(Mail::Resumed { ticket }).await;
+            if batches.is_ok() {
+                self.handle.send(Mail::Progressed { ticket }).await;
             }
             // The target has the request: it needs no prepared grammar any more.
             drop(prepared);
@@ -480,7 +480,45 @@ impl Operations for Services {
 
 #[cfg(test)]
 mod tests {
+    use paceline_vocabulary::generation::{Grammar, GrammarPart, PromptImage, TextForm};
+
     use super::*;
+
+    #[test]
+    fn requests_that_differ_in_prompt_image_or_schema_have_different_fingerprints() {
+        let schema = |text: &str| GrammarPart {
+            field: "response_format".to_owned(),
+            lenient: false,
+            content: TextForm::JsonSchema(text.to_owned()),
+        };
+        let grammar =
+            |part| Grammar { frame: "start: @0".to_owned(), parts: vec![part], end_ids: vec![2] };
+        let image = |digest, start| PromptImage {
+            digest: vec![digest; 32],
+            start,
+            ..PromptImage::default()
+        };
+        let one = Generation {
+            prompt_ids: vec![1, 2, 3],
+            images: vec![image(1, 0), image(2, 1)],
+            grammar: Some(grammar(schema("{}"))),
+            ..Generation::default()
+        };
+        let others = [
+            Generation { prompt_ids: vec![1, 2, 4], ..one.clone() },
+            Generation { images: vec![image(3, 0), image(2, 1)], ..one.clone() },
+            Generation { images: vec![image(1, 0), image(2, 2)], ..one.clone() },
+            Generation { images: Vec::new(), ..one.clone() },
+            Generation { grammar: Some(grammar(schema("{ }"))), ..one.clone() },
+            Generation { grammar: None, ..one.clone() },
+        ];
+        for other in &others {
+            assert_ne!(fingerprint(other), fingerprint(&one), "{other:?}");
+        }
+        let resumed =
+            Generation { continuation_ids: vec![9], seed: 7, max_tokens: 9, ..one.clone() };
+        assert_eq!(fingerprint(&resumed), fingerprint(&one));
+    }
 
     #[test]
     fn the_source_of_an_order_is_a_short_text_or_none() {

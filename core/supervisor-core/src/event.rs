@@ -30,8 +30,8 @@ pub enum Event {
     Repermitted { epoch: Epoch, missed: Vec<Ticket> },
     /// A request arrived.
     Submitted { ticket: Ticket, summary: RequestSummary },
-    /// A resumed request has its first new tokens.
-    Resumed { ticket: Ticket },
+    /// A running request has its first tokens since its admission.
+    Progressed { ticket: Ticket },
     /// A request ended well; its `Ended` follows.
     Served { ticket: Ticket, served: ServedRequest },
     /// An operator sets a key of the policy.

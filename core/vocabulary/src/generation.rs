@@ -56,7 +56,7 @@ pub struct Generation {
 }
 
 /// A grammar as the target takes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grammar {
     /// Lark, with references to the parts.
     pub frame: String,
@@ -67,7 +67,7 @@ pub struct Grammar {
 }
 
 /// A part of a grammar.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GrammarPart {
     /// Field of the request.
     pub field: String,
@@ -78,7 +78,7 @@ pub struct GrammarPart {
 }
 
 /// A form of text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TextForm {
     /// JSON of this schema, as text.
     JsonSchema(String),

@@ -20,7 +20,6 @@ use paceline_vocabulary::{Epoch, Millis, Permit};
 use crate::capacity::Capacity;
 use crate::denial::Denial;
 use crate::ids::Ticket;
-use crate::poison::Fingerprint;
 use crate::request::{RequestSummary, ServedRequest};
 use expected_memory::AnswerLengths;
 use first_token::FirstTokenEstimate;
@@ -63,8 +62,15 @@ struct Running {
     permit: Option<Permit>,
     /// Whether the target has it.
     delivered: Delivered,
+    /// It has new tokens since this admission.
+    has_progress: bool,
+}
+
+impl Running {
     /// It was resumed, and has no new token yet.
-    is_returning: bool,
+    fn is_returning(&self) -> bool {
+        self.summary.resumed && !self.has_progress
+    }
 }
 
 /// Whether the target has a request's permit.
@@ -239,7 +245,7 @@ impl Admission {
     pub fn admit(&mut self, memory: &TargetMemory<'_>, now: Millis) -> Option<Admitted> {
         let head = self.next()?;
         // If the target ends now, the request that is returning is the suspect.
-        if head.summary.resumed && self.running.values().any(|running| running.is_returning) {
+        if head.summary.resumed && self.running.values().any(Running::is_returning) {
             return None;
         }
         let cost_bytes = self.expected_bytes(&head.summary, memory);
@@ -264,7 +270,7 @@ impl Admission {
                 epoch: memory.epoch,
                 permit: None,
                 delivered: Delivered::Yes,
-                is_returning: head.summary.resumed,
+                has_progress: false,
             },
         );
         self.reserved_bytes += cost_bytes;
@@ -321,25 +327,25 @@ impl Admission {
         self.since_heartbeat = SinceHeartbeat::default();
     }
 
-    /// A resumed request has its first new tokens.
-    pub fn on_resumed(&mut self, ticket: Ticket) {
+    /// A running request has its first tokens since its admission.
+    pub fn on_progress(&mut self, ticket: Ticket) {
         if let Some(running) = self.running.get_mut(&ticket) {
-            running.is_returning = false;
+            running.has_progress = true;
         }
     }
 
     /// The request at which the target of this epoch ended: the one that was returning, or the only
-    /// one that ran. `None`: any of several.
-    pub fn suspect(&self, epoch: Epoch) -> Option<Fingerprint> {
+    /// one that ran, if it has no token since its admission. `None`: any of several, or none.
+    pub fn suspect(&self, epoch: Epoch) -> Option<RequestSummary> {
         let of_it = || self.running.values().filter(|running| running.epoch == epoch);
-        let returning = of_it().find(|running| running.is_returning);
-        let alone = of_it().next().filter(|_| of_it().count() == 1);
-        returning.or(alone).map(|running| running.summary.fingerprint)
+        let returning = of_it().find(|running| running.is_returning());
+        let alone = of_it().next().filter(|only| of_it().count() == 1 && !only.has_progress);
+        returning.or(alone).map(|running| running.summary)
     }
 
-    /// Content of a running request.
-    pub fn fingerprint(&self, ticket: Ticket) -> Option<Fingerprint> {
-        self.running.get(&ticket).map(|running| running.summary.fingerprint)
+    /// Summary of a running request.
+    pub fn summary(&self, ticket: Ticket) -> Option<RequestSummary> {
+        self.running.get(&ticket).map(|running| running.summary)
     }
 
     /// A running request ends well.

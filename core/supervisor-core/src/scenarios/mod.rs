@@ -169,6 +169,7 @@ scenarios!(
     crash,
     crash_loop,
     poison,
+    poison_progress,
     hang,
     earlier,
     admission,

@@ -198,7 +198,7 @@ pub(super) fn event(words: &Words<'_>) -> Event {
             let served = served_plainly(words.number("tokens").expect("tokens=9"));
             Event::Served { ticket: words.ticket(), served }
         }
-        "resumed" => Event::Resumed { ticket: words.ticket() },
+        "progressed" => Event::Progressed { ticket: words.ticket() },
         "ended" => Event::Ended { ticket: words.ticket() },
         "stop" => Event::StopAsked,
         "orphaned" => Event::ParentGone,

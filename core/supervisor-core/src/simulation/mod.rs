@@ -21,6 +21,8 @@
 //! - No event of a drafter changes the target's phase or a request's fate (I3).
 //! - Drafts are allowed only over a link that the target reported as up.
 //! - Refused drafters are passed over in the order of the list, each once.
+//! - A request is refused as the suspect of two ends of the target only if the target ended twice
+//!   under its content, sent by its key, before a token.
 //!
 //! Asserted at the end of each request and order: exactly one outcome (I4).
 //!
@@ -30,7 +32,7 @@ mod links;
 mod perform;
 mod steps;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::testing::*;
 use links::Links;
@@ -91,6 +93,10 @@ struct World {
     links: Links,
     /// Each order's kind, whether it was answered, and the target's last epoch before it.
     orders: BTreeMap<OrderId, (&'static str, bool, u64)>,
+    /// Requests that have tokens since their admission.
+    progressed: BTreeSet<Ticket>,
+    /// Number of ends of the target under a request without a token, by key and content.
+    ends_without_token: BTreeMap<(KeyId, u64), u64>,
     /// The routes of those that run.
     permits: BTreeMap<Ticket, Permit>,
     /// The requests that this event admitted. A request that waited for its key's turn may run
@@ -161,6 +167,8 @@ impl World {
             submitted: Vec::new(),
             processes: WORKERS.into_iter().map(|worker| (worker, Process::default())).collect(),
             links: Links::new(seed << 32),
+            progressed: BTreeSet::new(),
+            ends_without_token: BTreeMap::new(),
             permits: BTreeMap::new(),
             admitted: Vec::new(),
             missed: Vec::new(),
@@ -489,6 +497,7 @@ fn random_schedules_keep_the_invariants() {
         "admit plain not_worth",
         "admit plain kv_pressure",
         "admit speculative benefit",
+        "suspect",
         "policy",
         "rests",
         "admit speculative prior",

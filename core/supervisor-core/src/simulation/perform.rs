@@ -3,6 +3,11 @@
 use super::{Fate, WORKERS, World};
 use crate::testing::*;
 
+/// What the core knows a request by.
+fn content_of(summary: &RequestSummary) -> (KeyId, u64) {
+    (summary.key, summary.fingerprint.0)
+}
+
 impl World {
     pub(super) fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
@@ -17,6 +22,12 @@ impl World {
                 let newest = self.requests.last_key_value().map(|(newest, _)| *newest);
                 if matches!(denial, Denial::QueueFull { .. }) && newest != Some(ticket) {
                     *self.seen.entry("displaced".to_owned()).or_default() += 1;
+                }
+                if matches!(denial, Denial::PoisonSuspect) {
+                    *self.seen.entry("suspect".to_owned()).or_default() += 1;
+                    let (summary, _) = self.requests[&ticket];
+                    let ends = self.ends_without_token.get(&content_of(&summary));
+                    self.assert(ends.is_some_and(|ends| *ends >= 2), "blame without evidence");
                 }
                 self.outcomes += 1;
                 self.turn(ticket, Fate::Waiting, Fate::Over { reported: false, cost_bytes: 0 });
@@ -331,9 +342,12 @@ impl World {
 
     fn cut(&mut self, epoch: Epoch, denial: &Denial) {
         let gone = matches!(denial, Denial::Gone { .. });
-        for (_, fate) in self.requests.values_mut() {
+        for (ticket, (summary, fate)) in &mut self.requests {
             match *fate {
                 Fate::Running { epoch: of, cost_bytes } if of <= epoch => {
+                    if gone && !self.progressed.contains(ticket) {
+                        *self.ends_without_token.entry(content_of(summary)).or_default() += 1;
+                    }
                     self.outcomes += 1;
                     *fate = Fate::Over {
                         reported: false,

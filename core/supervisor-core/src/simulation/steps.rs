@@ -68,6 +68,7 @@ impl World {
             20 if self.random.below(4) == 0 => self.order(),
             20 if self.random.below(4) == 0 => self.command(),
             22 if self.random.below(80) == 0 => self.supervisor_again(true),
+            22 if self.random.below(2) == 0 => self.progress(),
             23 if self.random.below(20) == 0 => self.gateway_moves(),
             21 if self.random.below(8) == 0 => self.set_policy(),
             23 if self.random.below(8) == 0 => self.tune(),
@@ -109,13 +110,24 @@ impl World {
             // Every fourth has an image.
             patches: if prompt_tokens % 4 == 3 { u64::from(prompt_tokens / 4) } else { 0 },
             resumed: false,
-            fingerprint: Fingerprint(self.requests.len() as u64),
+            // Few contents, so that the target ends at the same one again.
+            fingerprint: Fingerprint(u64::from(prompt_tokens % 2)),
             model: None,
         };
         let ticket = Ticket(self.requests.len() as u64);
         self.requests.insert(ticket, (summary, Fate::Waiting));
         self.submitted.push(self.now);
         self.deliver(Event::Submitted { ticket, summary });
+    }
+
+    /// A running request has its first tokens.
+    fn progress(&mut self) {
+        let running = self.tickets(|fate| matches!(fate, Fate::Running { .. }));
+        if !running.is_empty() {
+            let ticket = running[self.random.below(running.len() as u64) as usize];
+            self.progressed.insert(ticket);
+            self.deliver(Event::Progressed { ticket });
+        }
     }
 
     fn describe(&mut self, worker: WorkerId) {

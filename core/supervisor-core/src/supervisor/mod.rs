@@ -115,10 +115,10 @@ impl Supervisor {
                 self.routing.on_repermitted(epoch, &missed, &mut self.admission, now)
             }
             Event::Submitted { ticket, summary } => self.submitted(ticket, summary, now, &mut out),
-            Event::Resumed { ticket } => self.admission.on_resumed(ticket),
+            Event::Progressed { ticket } => self.admission.on_progress(ticket),
             Event::Served { ticket, served } => {
-                if let Some(fingerprint) = self.admission.fingerprint(ticket) {
-                    self.suspects.clear(fingerprint);
+                if let Some(summary) = self.admission.summary(ticket) {
+                    self.suspects.clear(&summary);
                 }
                 self.routing.on_served(served);
                 self.admission.on_served(ticket, served);
@@ -208,7 +208,7 @@ impl Supervisor {
             out.push(match action {
                 worker::Action::Abandon { epoch, cause } => {
                     if let Some(suspect) = self.admission.suspect(epoch) {
-                        self.suspects.fell(suspect, now);
+                        self.suspects.fell(&suspect, now);
                     }
                     self.admission.abandon(epoch);
                     let retry_ms = self.target.retry_ms(now);
@@ -323,9 +323,7 @@ impl Supervisor {
         let memory = target_memory(&self.target, self.spare_bytes());
         let taken = match (self.denial(now), memory) {
             (Some(denial), _) => Err(denial),
-            (None, _) if self.suspects.refuses(summary.fingerprint, now) => {
-                Err(Denial::PoisonSuspect)
-            }
+            (None, _) if self.suspects.refuses(&summary, now) => Err(Denial::PoisonSuspect),
             (None, _) if !self.serves_model_of(&summary) => Err(Denial::ModelChanged),
             (None, Some(memory)) => self.admission.submit(ticket, summary, &memory, now),
             (None, None) => {
