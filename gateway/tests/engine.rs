@@ -204,6 +204,14 @@ async fn a_service_that_drains_or_loads_is_not_healthy_and_finishes_what_runs() 
     let (mut stream, accepted) = begun(&stage, &mut fake, request("r", &[5])).await;
     attachment.service(ServiceState { can_serve: true, drafter_serves: false, ..ready() }).await;
     assert!(health(&mut engine).await.healthy, "a drafter that is gone costs no request");
+    attachment.service(ServiceState { leaving: true, ..ready() }).await;
+    within(async {
+        while health(&mut engine).await.healthy {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(health(&mut engine).await.message.contains("drains"));
     attachment.drain().await;
     within(async {
         while health(&mut engine).await.healthy {

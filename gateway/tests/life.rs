@@ -72,6 +72,18 @@ async fn health_is_true_from_the_first_instant() {
 }
 
 #[tokio::test]
+async fn before_a_drain_health_says_so_and_requests_are_served() {
+    let (mut stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
+    attachment.service(ServiceState { leaving: true, ..ready() }).await;
+    stage.health_until("", ServingStatus::NotServing).await;
+    assert!(!stage.health_now("paceline.v1.Inference").await);
+    assert!(stage.health_now("worker.target").await, "the worker is as it was");
+    let (_stream, _accepted) = running(&mut stage, &mut fake).await;
+    attachment.service(ready()).await;
+    stage.health_until("", ServingStatus::Serving).await;
+}
+
+#[tokio::test]
 async fn an_order_to_drain_ends_with_the_life_of_its_supervisor() {
     let (mut stage, fake, mut attachment) = Stage::serving(|_| {}).await;
     attachment.drain().await;

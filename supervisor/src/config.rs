@@ -42,6 +42,7 @@ pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Sett
         queue_wait_ms: config.limits.queue_wait_s.saturating_mul(1_000),
         streams_per_key: config.limits.streams_per_key as usize,
         worker,
+        notice_ms: config.drain.notice_s.saturating_mul(1_000),
         drain_ms: 30_000,
         orphan_drain_ms: 5_000,
         cancel_ms: 5_000,

@@ -44,6 +44,7 @@ pub fn service_state(core: &Supervisor, notice: &Notice, now: Millis) -> Service
         message,
         model,
         drafter_serves: core.drafters().serves(),
+        leaving: notice.leaving,
         retry_ms: u32::try_from(core.retry_ms(now)).unwrap_or(u32::MAX),
     }
 }

@@ -95,13 +95,15 @@ impl From<routing::Action> for Action {
 pub struct Notice {
     /// Why not; `None` if they can.
     pub outage: Option<Outage>,
+    /// Requests are served, and a drain follows: health reports that they are not.
+    pub leaving: bool,
     /// The served model, once it is known.
     pub described: Option<Arc<WorkerDescription>>,
 }
 
 impl PartialEq for Notice {
     fn eq(&self, other: &Self) -> bool {
-        self.outage == other.outage
+        (&self.outage, self.leaving) == (&other.outage, other.leaving)
             && self.described.as_ref().map(Arc::as_ptr) == other.described.as_ref().map(Arc::as_ptr)
     }
 }

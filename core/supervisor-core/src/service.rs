@@ -4,9 +4,11 @@
 //! Serving ── stop ──▶ Draining ── stop, or time ──▶ Aborting ── nothing runs, or time ──▶ Ending ──▶ Over
 //!  ▲   │                 │  └────────── nothing runs ────────────────────────────────────────▲        ▲
 //!  │   ▼ drain, undone   └── to be started again: nothing runs, or time ── workers stay ───────────────┘
-//!  Held: takes nothing new, runs on
+//!  Leaving ── time ──▶ Held: takes nothing new, runs on
 //! ```
 //! - Serving: requests are admitted.
+//! - Leaving: an operator drains the service. Requests are still admitted for `notice_ms`, and health
+//!   reports that none are, so that a router sends its requests elsewhere before one is refused.
 //! - Held: an operator drained the service. Running requests go on; nothing new is taken.
 //! - Draining: the service was asked to stop. Running requests have `drain_ms` to end.
 //! - Aborting: all streams were ordered to end. They have `cancel_ms`.
@@ -30,6 +32,7 @@ pub const STRANDED_STAY_MS: u64 = 30_000;
 #[expect(missing_docs, reason = "the module's head explains them; `until` is the phase's deadline")]
 pub enum ServicePhase {
     Serving,
+    Leaving { until: Millis },
     Held,
     Draining { until: Millis },
     Aborting { until: Millis },
@@ -42,12 +45,18 @@ impl ServicePhase {
     pub fn name(self) -> &'static str {
         match self {
             ServicePhase::Serving => "serving",
+            ServicePhase::Leaving { .. } => "leaving",
             ServicePhase::Held => "held",
             ServicePhase::Draining { .. } => "draining",
             ServicePhase::Aborting { .. } => "cutting",
             ServicePhase::Ending => "ending",
             ServicePhase::Over => "over",
         }
+    }
+
+    /// Whether requests are admitted.
+    pub fn admits(self) -> bool {
+        matches!(self, ServicePhase::Serving | ServicePhase::Leaving { .. })
     }
 }
 
@@ -111,6 +120,7 @@ pub struct Service {
     restarts: bool,
     /// When the service ends because its target cannot be started.
     stranded_until: Option<Millis>,
+    notice_ms: u64,
     drain_ms: u64,
     orphan_drain_ms: u64,
     cancel_ms: u64,
@@ -123,6 +133,7 @@ impl Service {
             phase: ServicePhase::Serving,
             restarts: false,
             stranded_until: None,
+            notice_ms: settings.notice_ms,
             drain_ms: settings.drain_ms,
             orphan_drain_ms: settings.orphan_drain_ms,
             cancel_ms: settings.cancel_ms,
@@ -141,13 +152,16 @@ impl Service {
 
     /// Whether the service goes on, drained by an operator or not.
     pub fn is_up(&self) -> bool {
-        matches!(self.phase, ServicePhase::Serving | ServicePhase::Held)
+        self.phase.admits() || self.phase == ServicePhase::Held
     }
 
     /// When [`Event::TimePassed`] has an effect.
     pub fn next_deadline(&self) -> Option<Millis> {
         match self.phase {
             ServicePhase::Draining { until } | ServicePhase::Aborting { until } => Some(until),
+            ServicePhase::Leaving { until } => {
+                Some(self.stranded_until.map_or(until, |stranded| stranded.min(until)))
+            }
             ServicePhase::Serving | ServicePhase::Held => self.stranded_until,
             _ => None,
         }
@@ -178,9 +192,13 @@ impl Service {
                 }
             }
             (Event::HoldAsked, ServicePhase::Serving) => {
-                self.enter(ServicePhase::Held, "an operator drains the service", &mut out)
+                let phase = match self.notice_ms {
+                    0 => ServicePhase::Held,
+                    notice_ms => ServicePhase::Leaving { until: now + notice_ms },
+                };
+                self.enter(phase, "an operator drains the service", &mut out)
             }
-            (Event::ResumeAsked, ServicePhase::Held) => {
+            (Event::ResumeAsked, ServicePhase::Leaving { .. } | ServicePhase::Held) => {
                 self.enter(ServicePhase::Serving, "an operator undid the drain", &mut out)
             }
             (Event::Idle, ServicePhase::Draining { .. } | ServicePhase::Aborting { .. }) => {
@@ -196,10 +214,13 @@ impl Service {
             (Event::TimePassed, ServicePhase::Aborting { until }) if until <= now => {
                 self.end("the time to cancel is over", &mut out)
             }
-            (Event::TimePassed, ServicePhase::Serving | ServicePhase::Held)
-                if self.stranded_until.is_some_and(|until| until <= now) =>
+            (Event::TimePassed, _)
+                if self.is_up() && self.stranded_until.is_some_and(|until| until <= now) =>
             {
                 self.end("memory of the machine is stranded", &mut out)
+            }
+            (Event::TimePassed, ServicePhase::Leaving { until }) if until <= now => {
+                self.enter(ServicePhase::Held, "the notice before the drain is over", &mut out)
             }
             _ => {}
         }
@@ -216,6 +237,7 @@ impl Service {
                 out.push(Action::KillEndingWorkers);
             }
             ServicePhase::Serving
+            | ServicePhase::Leaving { .. }
             | ServicePhase::Held
             | ServicePhase::Draining { .. }
             | ServicePhase::Aborting { .. } => {
@@ -230,7 +252,7 @@ impl Service {
     fn parent_gone(&mut self, now: Millis, out: &mut Vec<Action>) {
         let cause = "whoever started us is gone";
         match &mut self.phase {
-            ServicePhase::Serving | ServicePhase::Held => {
+            ServicePhase::Serving | ServicePhase::Leaving { .. } | ServicePhase::Held => {
                 self.stop(cause, self.orphan_drain_ms, now, out)
             }
             // No process is left that would start the supervisor again.

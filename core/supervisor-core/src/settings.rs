@@ -15,6 +15,9 @@ pub struct Settings {
     pub streams_per_key: usize,
     /// Bounds of each worker process.
     pub worker: WorkerSettings,
+    /// Time before an operator's drain in which requests are admitted and health reports that none
+    /// are.
+    pub notice_ms: u64,
     /// Time that running requests get when the service is asked to stop.
     pub drain_ms: u64,
     /// Time that running requests get when the process that started the supervisor is gone.
@@ -37,6 +40,7 @@ impl Default for Settings {
             queue_wait_ms: 10_000,
             streams_per_key: 16,
             worker: WorkerSettings::default(),
+            notice_ms: 0,
             drain_ms: 30_000,
             orphan_drain_ms: 5_000,
             cancel_ms: 5_000,

@@ -54,6 +54,8 @@ pub struct ServiceState {
     pub model: Option<ModelInfo>,
     /// Whether drafts can come.
     pub drafter_serves: bool,
+    /// Whether health reports that requests are not served: they are, and a drain follows.
+    pub leaving: bool,
     /// When requests may be served again, as far as the supervisor can tell.
     pub retry_after: Duration,
     /// Limits of images; `None` while none are served.
@@ -63,7 +65,9 @@ pub struct ServiceState {
 impl ServiceState {
     /// Whether more than the message or the model is another.
     pub(super) fn differs_in_state(&self, other: &ServiceState) -> bool {
-        let state = |state: &ServiceState| (state.can_serve, state.drafter_serves, state.reason);
+        let state = |state: &ServiceState| {
+            (state.can_serve, state.leaving, state.drafter_serves, state.reason)
+        };
         state(self) != state(other)
     }
 }
@@ -136,6 +140,20 @@ impl Standing {
         }
     }
 
+    /// Whether a router should send requests here.
+    ///
+    /// # Errors
+    /// No request would be served, or a drain follows before which the service gives notice.
+    pub fn healthy(&self) -> Result<(), InferenceError> {
+        self.serving()?;
+        if self.reported().is_some_and(|service| service.leaving) {
+            let message =
+                "an operator drains the service; requests are served until the notice is over";
+            return Err(InferenceError::new(Reason::Draining, message));
+        }
+        Ok(())
+    }
+
     /// The supervisor and the model by which a new request would be served now.
     ///
     /// # Errors
@@ -202,6 +220,19 @@ mod tests {
     fn reason(standing: &Standing) -> (Reason, String) {
         let error = standing.serving().expect_err("not serving");
         (error.kind, error.message)
+    }
+
+    #[test]
+    fn before_a_drain_requests_are_served_and_health_reports_the_drain() {
+        let serving = ServiceState {
+            can_serve: true,
+            model: Some(ModelInfo::default()),
+            ..Default::default()
+        };
+        let leaving = attached(Some(ServiceState { leaving: true, ..serving.clone() }));
+        assert!(leaving.serving().is_ok());
+        assert_eq!(leaving.healthy().expect_err("leaving").kind, Reason::Draining);
+        assert!(attached(Some(serving)).healthy().is_ok());
     }
 
     #[test]

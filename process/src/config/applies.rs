@@ -40,6 +40,7 @@ impl Applies {
                 "gateway" | "limits" | "classes" => Self::Gateway,
                 "target" | "kv" => Self::Target,
                 "drafter" => Self::Drafter,
+                "drain" => Self::Supervisor,
                 // `supervisor` and `log` are read by several processes.
                 _ => Self::Service,
             },

@@ -16,6 +16,7 @@ mod assignment;
 mod auto;
 mod drafter;
 mod drafter_models;
+mod drain;
 mod environment;
 mod error;
 mod gateway;
@@ -50,6 +51,7 @@ pub use drafter::{
     TARGET_HEAD, WITHOUT_DIRECTORY,
 };
 pub use drafter_models::{AUTO_DRAFTER, DrafterModels};
+pub use drain::DrainConfig;
 pub use error::ConfigError;
 pub use gateway::{GatewayConfig, Operators, ToolFormat};
 pub use kept::{KeptChange, SETTINGS_VAR};
@@ -88,6 +90,8 @@ pub struct Config {
     pub kv: KvConfig,
     /// Limits of requests and clients.
     pub limits: LimitsConfig,
+    /// What precedes a drain.
+    pub drain: DrainConfig,
     /// Logs.
     pub log: LogConfig,
 }

@@ -112,7 +112,7 @@ fn an_unknown_key_without_a_near_name_lists_all() {
     assert!(refused.contains("gateway.grpc") && !refused.contains("limits."), "{refused}");
     let refused = refusal("[weather]\nrain = 1\n", &[]);
     assert!(
-        refused.contains("expected one of classes, drafter, gateway, ")
+        refused.contains("expected one of classes, drafter, drain, gateway, ")
             && !refused.contains("gateway.grpc"),
         "{refused}"
     );
@@ -141,6 +141,7 @@ fn wrong_values_name_the_key() {
         ("[gateway]\ntool_format = \"xml\"\n", "gateway.tool_format"),
         ("[supervisor]\nlease_s = 0\n", "supervisor.lease_s"),
         ("[limits]\nmessage_s = 0\n", "limits.message_s: expected at least 1"),
+        ("[drain]\nnotice_s = 61\n", "drain.notice_s: expected at most 60 seconds, found 61"),
         ("[limits]\nbody_bytes = 67108863\n", "limits.body_bytes: expected at least 67108864"),
         ("[limits]\nmax_message_bytes = 134217728\n", "found 268435456"),
         ("[limits]\nmax_message_bytes = 1\nbody_bytes = 8388607\n", "8 MiB"),

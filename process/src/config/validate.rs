@@ -8,6 +8,9 @@ use super::{
     LogConfig, MOST_SEQUENCES, MTP, Operators, TARGET_HEAD, WITHOUT_DIRECTORY,
 };
 
+/// Longest notice before a drain, in seconds: `paceline drain` waits two minutes unless it is told
+/// otherwise, and has to drain as well.
+const LONGEST_NOTICE_S: u64 = 60;
 /// `limits.body_bytes` over `limits.max_message_bytes`, at least: half of the bytes are for long
 /// bodies, and one client may have half of those.
 const BODY_SHARE: u64 = 4;
@@ -26,6 +29,7 @@ impl Config {
         check_share("routing.kv_pressure", self.routing.kv_pressure)?;
         self.kv.check()?;
         self.check_at_least_one()?;
+        self.check_notice()?;
         self.check_body_bytes()?;
         self.log.check()
     }
@@ -129,6 +133,16 @@ impl Config {
             "expected at least {least} (four times limits.max_message_bytes, and 8 MiB), found {found}"
         );
         Err(ConfigError::value("limits.body_bytes", what))
+    }
+
+    /// An operator's order that waits for the drain waits for the notice as well.
+    fn check_notice(&self) -> Result<(), ConfigError> {
+        let found = self.drain.notice_s;
+        if found > LONGEST_NOTICE_S {
+            let what = format!("expected at most {LONGEST_NOTICE_S} seconds, found {found}");
+            return Err(ConfigError::value("drain.notice_s", what));
+        }
+        Ok(())
     }
 
     fn check_at_least_one(&self) -> Result<(), ConfigError> {

@@ -143,7 +143,7 @@ pub struct Inputs<'a> {
 
 impl Inputs<'_> {
     fn is_up(&self) -> bool {
-        matches!(self.service, ServicePhase::Serving | ServicePhase::Held)
+        self.service.admits() || self.service == ServicePhase::Held
     }
 }
 
@@ -432,6 +432,8 @@ fn outcome(goal: Goal, inputs: &Inputs<'_>, now: Millis) -> Option<Result<(), Or
         Goal::Gateway { after } => (inputs.gateway.newest() > after
             && inputs.gateway.state() == ProcessState::Ready)
             .then_some(Ok(())),
-        Goal::Drained => (inputs.active == 0).then_some(Ok(())),
+        Goal::Drained => {
+            (inputs.service == ServicePhase::Held && inputs.active == 0).then_some(Ok(()))
+        }
     }
 }

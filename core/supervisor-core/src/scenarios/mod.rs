@@ -31,6 +31,7 @@ fn set(settings: &mut Settings, plan: &mut DrafterPlan, words: &Words<'_>) {
             "restarts" => settings.worker.restarts = number() as u32,
             "places" => settings.queue_places = number() as usize,
             "streams_per_key" => settings.streams_per_key = number() as usize,
+            "notice_ms" => settings.notice_ms = number(),
             "queue_wait_ms" => settings.queue_wait_ms = number(),
             "kill_strands_memory" => settings.worker.kill_strands_memory = value == "yes",
             "idle_stop_ms" => plan.idle_stop_ms = number(),
@@ -215,5 +216,6 @@ scenarios!(
     restart_then_stop,
     restart_gateway,
     held,
+    notice,
     slow_prefill,
 );

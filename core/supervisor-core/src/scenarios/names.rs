@@ -88,6 +88,7 @@ pub(crate) fn name_of(action: &Action) -> String {
         Action::Deny { ticket, denial } => format!("deny r{} {}", ticket.0, denied(denial)),
         Action::Abort { epoch, denial } => format!("abort e{epoch} {}", denied(denial)),
         Action::Announce(notice) => match &notice.outage {
+            None if notice.leaving => "announce leaving".into(),
             None => "announce serving".into(),
             Some(outage) => format!("announce {}", outage.reason.word()),
         },

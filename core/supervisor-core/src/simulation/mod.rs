@@ -125,6 +125,7 @@ impl World {
             queue_places: 4,
             queue_wait_ms: 3_000,
             streams_per_key: 2,
+            notice_ms: seed % 2 * 1_000,
             ..Settings::default()
         };
         if random.below(2) == 0 {

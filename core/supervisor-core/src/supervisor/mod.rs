@@ -59,7 +59,7 @@ impl Supervisor {
         let drafters = Drafters::new(settings.worker, plan, term);
         let admission =
             Admission::new(settings.queue_places, settings.queue_wait_ms, settings.streams_per_key);
-        let announced = Notice { outage: target.outage(), described: None };
+        let announced = Notice { outage: target.outage(), leaving: false, described: None };
         Self {
             settings,
             service: Service::new(&settings),
@@ -405,7 +405,7 @@ impl Supervisor {
         // A suspect target may be ready again at once, so requests go on waiting for it. In every
         // other phase they would wait in vain.
         let waits = matches!(self.target.phase(), Phase::Ready { .. } | Phase::Suspect { .. })
-            && self.service.phase() == ServicePhase::Serving
+            && self.service.phase().admits()
             && self.operations.serves_queue();
         if !waits {
             if let Some(denial) = self.denial(now) {
@@ -461,7 +461,7 @@ impl Supervisor {
         let outage = |reason, why: &str| Some(Outage { reason, why: why.to_owned() });
         match self.service.phase() {
             ServicePhase::Held => outage(Reason::Draining, "an operator has drained the service"),
-            ServicePhase::Serving if self.operations.restarts_target() => {
+            phase if phase.admits() && self.operations.restarts_target() => {
                 outage(Reason::Restarting, "an operator restarts the target")
             }
             ServicePhase::Draining { .. } | ServicePhase::Aborting { .. } | ServicePhase::Over
@@ -475,7 +475,7 @@ impl Supervisor {
 
     fn outage(&self) -> Option<Outage> {
         self.ordered_outage().or_else(|| match self.service.phase() {
-            ServicePhase::Serving => self.target.outage(),
+            phase if phase.admits() => self.target.outage(),
             _ => Some(Outage::stopping()),
         })
     }
@@ -503,12 +503,16 @@ impl Supervisor {
 
     /// The present notice for the gateway.
     pub fn notice(&self) -> Notice {
-        Notice { outage: self.outage(), described: self.target.described().cloned() }
+        Notice {
+            outage: self.outage(),
+            leaving: matches!(self.service.phase(), ServicePhase::Leaving { .. }),
+            described: self.target.described().cloned(),
+        }
     }
 
     /// Whether the service takes nothing new: it was asked to stop, or drained.
     pub fn is_stopping(&self) -> bool {
-        self.service.phase() != ServicePhase::Serving
+        !self.service.phase().admits()
     }
 
     /// Whether the target may be started with the model of this name, now or after a failed swap.

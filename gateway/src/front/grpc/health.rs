@@ -31,7 +31,7 @@ const WATCHES: usize = 1024;
 /// Condition of the service that a check or watch names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServiceName {
-    /// "" and the inference service: a request can be served.
+    /// "" and the inference service: a request can be served, and no drain follows.
     Inference,
     /// The target worker is ready.
     Target,
@@ -52,7 +52,7 @@ impl ServiceName {
 
     fn status(self, standing: &Standing) -> ServingStatus {
         let serving = match self {
-            ServiceName::Inference => standing.serving().is_ok(),
+            ServiceName::Inference => standing.healthy().is_ok(),
             ServiceName::Target => standing.target_ready(),
             ServiceName::Drafter => standing.drafter_serves(),
         };

@@ -144,7 +144,7 @@ pub struct Health {
 impl Health {
     /// Health of the service at this instant.
     pub(crate) fn of(standing: &Standing) -> Self {
-        match standing.serving() {
+        match standing.healthy() {
             Ok(_) => Self { status: "serving", reason: None, message: None },
             Err(error) => Self {
                 status: "not_serving",
@@ -155,11 +155,12 @@ impl Health {
     }
 }
 
-/// Answers 200 exactly when a request would be served at this instant, as gRPC's health does.
+/// Answers 200 if a request would be served at this instant and no drain follows, as gRPC's health
+/// does.
 async fn health(State(front): State<Arc<HttpFront>>) -> Response {
     let standing = front.standing.borrow().clone();
     let code =
-        standing.serving().map_or_else(|error| error::status(error.kind), |_| StatusCode::OK);
+        standing.healthy().map_or_else(|error| error::status(error.kind), |()| StatusCode::OK);
     json_reply(code, &json!(Health::of(&standing)))
 }
 

@@ -145,7 +145,7 @@ impl VllmEngine for Engine {
         &self,
         _request: Request<vllm::HealthCheckRequest>,
     ) -> Result<Response<vllm::HealthCheckResponse>, Status> {
-        let serving = self.standing.borrow().serving();
+        let serving = self.standing.borrow().healthy();
         let message = serving.as_ref().err().map(|error| error.message.clone());
         Ok(Response::new(vllm::HealthCheckResponse {
             healthy: serving.is_ok(),

@@ -22,6 +22,7 @@ pub(super) fn service(state: internal::ServiceState) -> ServiceState {
         message: state.message,
         model: state.model.map(model),
         drafter_serves: state.drafter_serves,
+        leaving: state.leaving,
         retry_after: Duration::from_millis(state.retry_ms.into()),
         // The supervisor learns them from this process.
         images: None,
