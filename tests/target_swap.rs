@@ -85,6 +85,7 @@ fn another_model_is_served_with_its_own_text_side_and_drafters_and_back_again() 
     let waiting = stack.start(chat("List three fruits.").max_tokens(24));
     assert_eq!(stream.finish().expect("served by the earlier model").ids, whole.ids);
     let printed = done(&swapping.wait_with_output().expect("a child"));
+    assert!(stack.healthy(), "the order returned before requests are accepted");
     assert!(printed.contains("target ready") && printed.contains(&model), "{printed}");
     let waited = waiting.finish().expect("served");
     assert_eq!((waited.ids.clone(), waited.usage().prompt_tokens), expected);
@@ -168,8 +169,8 @@ fn a_model_that_does_not_come_up_is_followed_by_the_earlier_one() {
 #[test]
 fn a_stream_that_runs_too_long_ends_and_one_of_the_same_model_goes_on() {
     let stack = Stack::ready("drafter.model = \"\"\n");
-    let whole = stack.ask(chat("Tell a long story.").exactly(300)).expect("served");
-    let stream = running(&stack, 300);
+    let whole = stack.ask(chat("Tell a long story.").exactly(1_000)).expect("served");
+    let stream = running(&stack, 1_000);
     done(&swap(&stack, &demo(), &["--timeout", "0"]));
     let answer = stream.finish().expect("it goes on");
     assert_eq!((answer.ids, answer.end.resumed), (whole.ids, 1));

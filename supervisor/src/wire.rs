@@ -9,7 +9,7 @@ use paceline_supervisor_core::routing::Policy;
 use paceline_supervisor_core::worker::{WorkerClaim, WorkerDescription, WorkerIdentity};
 use paceline_vocabulary::report::{GatewayReport, Heartbeat, KvUse, LinkReport};
 use paceline_vocabulary::state::{GatewayState, LinkPhase, WorkerPhase};
-use paceline_vocabulary::{Epoch, Lane, Limit, Permit, RouteReason, RouteWish};
+use paceline_vocabulary::{Epoch, Lane, Limit, ModelMark, Permit, RouteReason, RouteWish};
 use tonic::Status;
 
 /// A worker's heartbeat.
@@ -66,6 +66,7 @@ pub fn gateway_report(message: internal::GatewayReport) -> GatewayReport {
         restarts: message.restarts,
         streams: message.streams,
         images: message.images.map(Into::into),
+        model: message.model.map(ModelMark),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use paceline_vocabulary::report::GatewayReport;
 use paceline_vocabulary::state::{GatewayState, ProcessState};
-use paceline_vocabulary::{Epoch, Millis};
+use paceline_vocabulary::{Epoch, Millis, ModelMark};
 
 /// A change of the gateway's state, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,12 @@ impl Gateway {
         self.attached
     }
 
+    /// Whether requests for this model are accepted, as far as an attached gateway has reported.
+    pub fn serves(&self, model: ModelMark) -> bool {
+        let is_ready = self.state() == ProcessState::Ready;
+        !is_ready || self.report.is_some_and(|report| report.model == Some(model))
+    }
+
     /// Last report of the gateway; also of a gateway that is gone.
     pub fn report(&self) -> Option<&GatewayReport> {
         self.report.as_ref()
@@ -116,6 +122,7 @@ mod tests {
             restarts: 0,
             streams: 0,
             images: None,
+            model: None,
         };
         let mut gateway = Gateway::default();
         assert_eq!(gateway.state(), ProcessState::Stopped);

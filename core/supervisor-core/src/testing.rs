@@ -34,9 +34,18 @@ pub(crate) fn kv_classes(sizes: &[(u32, u64)]) -> Vec<KvClass> {
     sizes.iter().map(|&(positions, bytes)| KvClass { positions, bytes }).collect()
 }
 
-/// The report of a gateway whose epoch is its attachment's number.
+/// The report of a gateway whose epoch is its attachment's number. It accepts requests for the model
+/// without a path, which the simulations serve.
 pub(crate) fn gateway_report(attachment: u64, state: GatewayState) -> GatewayReport {
-    GatewayReport { epoch: Epoch(attachment), pid: 7, state, restarts: 0, streams: 0, images: None }
+    GatewayReport {
+        epoch: Epoch(attachment),
+        pid: 7,
+        state,
+        restarts: 0,
+        streams: 0,
+        images: None,
+        model: Some(ModelMark::of("")),
+    }
 }
 
 /// An order to serve this model with these drafters.

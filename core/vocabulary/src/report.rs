@@ -1,6 +1,6 @@
 //! Reports of processes about themselves, and the figures in them.
 
-use crate::ids::Epoch;
+use crate::ids::{Epoch, ModelMark};
 use crate::state::{GatewayState, LinkPhase, WorkerPhase};
 
 /// A worker's report, every 250 ms and after every change of phase.
@@ -278,4 +278,6 @@ pub struct GatewayReport {
     pub streams: u32,
     /// Limits of images; `None` while none are served.
     pub images: Option<ImageLimits>,
+    /// The model whose requests it accepts; `None` while it accepts none.
+    pub model: Option<ModelMark>,
 }

@@ -127,6 +127,8 @@ impl Stack {
             restarts: 1,
             streams: 0,
             images: None,
+            // The fake target's model has no path.
+            model: Some(paceline_vocabulary::ModelMark::of("").0),
         };
         reports.send(report).await.expect("room");
         let outbound = tokio_stream::wrappers::ReceiverStream::new(outbound);

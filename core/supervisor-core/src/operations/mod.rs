@@ -13,7 +13,7 @@
 mod target_swap;
 
 use paceline_vocabulary::state::ProcessState;
-use paceline_vocabulary::{Epoch, Millis, Reason};
+use paceline_vocabulary::{Epoch, Millis, ModelMark, Reason};
 
 use crate::denial::OrderRefusal;
 use crate::gateway::Gateway;
@@ -145,11 +145,20 @@ impl Inputs<'_> {
     fn is_up(&self) -> bool {
         self.service.admits() || self.service == ServicePhase::Held
     }
+
+    /// Whether the target is ready and the gateway accepts requests for its model. A drained service
+    /// accepts none.
+    fn is_served(&self) -> bool {
+        let model = self.target.described().and_then(|described| described.model());
+        let mark = model.map(|model| ModelMark::of(&model.path));
+        matches!(self.target.phase(), Phase::Ready { .. })
+            && (!self.service.admits() || mark.is_none_or(|mark| self.gateway.serves(mark)))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// The target is ready in a later epoch than this.
+    /// The target is ready in a later epoch than this, and the gateway accepts its requests.
     Target { after: Epoch },
     /// A gateway is ready that attached later than this.
     Gateway { after: u64 },
@@ -423,7 +432,7 @@ fn outcome(goal: Goal, inputs: &Inputs<'_>, now: Millis) -> Option<Result<(), Or
     }
     match goal {
         Goal::Target { after } => match inputs.target.phase() {
-            Phase::Ready { .. } if inputs.target.last_epoch() > after => Some(Ok(())),
+            _ if inputs.is_served() && inputs.target.last_epoch() > after => Some(Ok(())),
             Phase::Failed { .. } => {
                 Some(Err(OrderRefusal::new(Reason::CrashLoop, inputs.target.reason(now))))
             }

@@ -11,7 +11,7 @@
 
 use paceline_vocabulary::{Epoch, Millis, Reason};
 
-use super::{Action, Inputs, Operations, stopping};
+use super::{Action, Goal, Inputs, OpenOrder, Operations, stopping};
 use crate::denial::OrderRefusal;
 use crate::ids::OrderId;
 use crate::worker::Phase;
@@ -151,7 +151,10 @@ impl Operations {
             (Stage::Loading { after }, Phase::Ready { .. }) if is_later(after) => {
                 out.push(Action::KeepTarget);
                 out.push(Action::TargetSwapped { model: self.target.model.clone() });
-                self.end_swap(Ok(()), out);
+                // The gateway reads the text files of the model before it accepts requests.
+                let goal = Goal::Target { after };
+                let order_id = self.swap.take().map(|swap| swap.order_id);
+                self.open_orders.extend(order_id.map(|order_id| OpenOrder { order_id, goal }));
             }
             (Stage::Loading { .. }, Phase::Stopped)
                 if inputs.target.is_gone() && self.restart.is_none() =>

@@ -272,7 +272,9 @@ fn gateway_event(words: &Words<'_>) -> Event {
         "gone" => return Event::Detached { attachment },
         other => panic!("no state {other}"),
     };
-    Event::Reported { attachment, report: gateway_report(attachment, state) }
+    let report = gateway_report(attachment, state);
+    let model = words.value("model").map_or(report.model, |path| Some(ModelMark::of(path)));
+    Event::Reported { attachment, report: GatewayReport { model, ..report } }
 }
 
 fn worker_event(words: &Words<'_>) -> worker::Event {

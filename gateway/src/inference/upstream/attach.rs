@@ -15,7 +15,7 @@ use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_vocabulary::report::{GatewayReport, ImageLimits};
 use paceline_vocabulary::state::GatewayState;
-use paceline_vocabulary::{Epoch, Reason, Term, chain};
+use paceline_vocabulary::{Epoch, ModelMark, Reason, Term, chain};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -262,14 +262,16 @@ fn reports(
         (standing, running, None::<GatewayReport>),
         move |(mut standing, mut running, last)| async move {
             loop {
-                let (state, images) = {
+                let (state, images, model) = {
                     let standing = standing.borrow_and_update();
                     let takes_more = standing.open().is_ok() && !standing.leaving;
                     let service = standing.supervisor.as_ref().and_then(|one| one.service.as_ref());
                     let images = service.and_then(|service| service.images);
+                    let model = standing.serving().ok();
+                    let model = model.map(|serving| ModelMark::of(&serving.model.path));
                     match takes_more {
-                        true => (GatewayState::Ready, images),
-                        false => (GatewayState::Draining, images),
+                        true => (GatewayState::Ready, images, model),
+                        false => (GatewayState::Draining, images, model),
                     }
                 };
                 let report = GatewayReport {
@@ -279,6 +281,7 @@ fn reports(
                     restarts: process.restarts,
                     streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
                     images,
+                    model,
                 };
                 if last != Some(report) {
                     return Some((report, (standing, running, Some(report))));

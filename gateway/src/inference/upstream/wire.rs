@@ -51,6 +51,7 @@ pub(super) fn report(report: GatewayReport) -> internal::GatewayReport {
         restarts: report.restarts,
         streams: report.streams,
         images: report.images.map(Into::into),
+        model: report.model.map(|mark| mark.0),
     }
 }
 
