@@ -117,7 +117,7 @@ fn the_command_line_in_all_forms() {
     assert_eq!(wish("speculative"), json!({ "lane": "speculative", "reason": "forced" }));
     // Left to the target it drafts where that pays, which on a machine with other work it may not.
     let auto = wish("auto");
-    let reasons = ["benefit", "prior", "probe", "not_worth", "drafter_behind"];
+    let reasons = ["benefit", "prior", "probe", "not_worth", "drafter_behind", "drafter_late"];
     assert!(reasons.iter().any(|reason| auto["reason"] == *reason), "{auto}");
     assert_eq!(wish("plain"), json!({ "lane": "plain", "reason": "forced" }));
 

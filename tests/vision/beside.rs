@@ -112,7 +112,7 @@ fn a_drafter_for_text_alone_is_bypassed_for_requests_with_images() {
 fn drafted(answers: &[Answer], what: &str) -> usize {
     let one = |(at, answer): (usize, &Answer)| match answer.route() {
         (Lane::Speculative, RouteReason::Forced) if answer.speculation().cycles > 0 => true,
-        (Lane::Plain, RouteReason::DrafterBehind | RouteReason::DrafterSuspect) => false,
+        (Lane::Plain, RouteReason::DrafterBehind | RouteReason::DrafterLate) => false,
         _ => panic!("{what}, {at}: {:?}", answer.end),
     };
     answers.iter().enumerate().map(one).filter(|drafted| *drafted).count()

@@ -63,8 +63,10 @@ worded! {
         DrafterAbsent = "drafter_absent",
         /// The drafter's weights are not there yet.
         DrafterLoading = "drafter_loading",
-        /// The drafter does not answer, or answers too late.
+        /// The drafter does not answer.
         DrafterSuspect = "drafter_suspect",
+        /// The drafter's drafts come too late.
+        DrafterLate = "drafter_late",
         /// Target and drafter do not go together.
         DrafterIncompatible = "drafter_incompatible",
         /// The drafter has not read the sequence's context yet.

@@ -55,6 +55,7 @@ convert! {
     v1::RouteReason = words::RouteReason {
         Forced, Benefit, Probe, Prior, NotWorth, Concurrency, KvPressure, Context, Modality,
         DrafterAbsent, DrafterLoading, DrafterSuspect, DrafterIncompatible, DrafterBehind,
+        DrafterLate,
     }
     v1::ProcessState = state::ProcessState {
         Absent, Stopped, Starting, Loading, Ready, Suspect, Draining, BackingOff, Failed,

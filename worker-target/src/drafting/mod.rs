@@ -168,11 +168,16 @@ impl Drafting {
         }
     }
 
+    /// Whether drafts came too late several times in a row, so that few are requested.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline.is_suspect()
+    }
+
     /// The link's state for the supervisor.
     pub(crate) fn report(&self) -> LinkReport {
         let mut report = self.report.clone();
         report.serving = self.serving_generation();
-        if report.phase == LinkPhase::Up && self.deadline.is_suspect() {
+        if report.phase == LinkPhase::Up && self.is_late() {
             report.phase = LinkPhase::Suspect;
             report.reason = "drafts come too late again and again".into();
         }

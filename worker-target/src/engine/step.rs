@@ -112,7 +112,8 @@ impl Engine {
         mut logprobs: HashMap<SequenceKey, Vec<Logprobs>>,
         time: StepTime,
     ) {
-        self.scheduler.speculation.set_linked(self.drafting.is_linked());
+        let (linked, late) = (self.drafting.is_linked(), self.drafting.is_late());
+        self.scheduler.speculation.set_linked(linked, late);
         for emission in self.scheduler.on_step(parts, chosen, time.since_mark_us) {
             let logprobs = logprobs.remove(&emission.key).unwrap_or_default();
             self.send(emission, logprobs, time.ended_ns);

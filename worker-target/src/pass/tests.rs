@@ -257,7 +257,7 @@ fn a_parked_step_wants_what_a_step_without_a_drafter_wants() {
     for _ in 0..4 {
         run.step();
     }
-    run.scheduler.speculation.set_linked(true);
+    run.scheduler.speculation.set_linked(true, false);
     let layers = run.drafting.feature_layers().to_vec();
     assert!(!layers.is_empty() && run.wants(&layers).hidden_states.is_some());
     run.park();

@@ -41,7 +41,7 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "admit plain drafter_loading",
             "admit plain drafter_suspect",
             "admit plain drafter_incompatible",
-            "admit speculative drafter_suspect",
+            "admit speculative drafter_late",
             "refused next",
             "calm",
             "abort TARGET_GONE",

@@ -503,7 +503,7 @@ fn random_schedules_keep_the_invariants() {
         "rests",
         "admit speculative prior",
         "admit speculative forced",
-        "admit speculative drafter_suspect",
+        "admit speculative drafter_late",
         "answer done",
         "answer DRAFTER_FAILED",
         "answer DRAFTER_INCOMPATIBLE",

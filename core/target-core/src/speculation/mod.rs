@@ -92,6 +92,8 @@ pub struct Speculation {
     pressed: bool,
     /// A drafter is attached.
     linked: bool,
+    /// Drafts of this drafter come too late, so few are requested.
+    late: bool,
     /// The drafter was sent rows to read since the last step.
     drafter_reads: bool,
     /// Longest draft that was verified, in tokens.
@@ -161,9 +163,10 @@ impl Speculation {
         newer
     }
 
-    /// A drafter was attached or detached.
-    pub fn set_linked(&mut self, linked: bool) {
+    /// A drafter was attached or detached, or its drafts began or ceased to come too late.
+    pub fn set_linked(&mut self, linked: bool, late: bool) {
         self.linked = linked;
+        self.late = linked && late;
         // A drafter that is gone reads nothing.
         self.drafter_reads &= linked;
     }
@@ -323,9 +326,9 @@ impl Speculation {
             (!self.linked, RouteReason::DrafterAbsent),
             (self.pressed, RouteReason::KvPressure),
             (state.beyond_context, RouteReason::Context),
-            // The drafter had not read the context yet, or its drafts arrived too late.
+            (self.late || permit.reason == RouteReason::DrafterLate, RouteReason::DrafterLate),
+            // The drafter had not read the context yet, or one draft arrived too late.
             (state.chosen || self.policy.forces(&permit), RouteReason::DrafterBehind),
-            (permit.reason == RouteReason::DrafterSuspect, permit.reason),
         ];
         Route { lane: Lane::Plain, reason: first(&reasons, RouteReason::NotWorth) }
     }

@@ -158,7 +158,7 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
     let reason = match (doubt, late, asked) {
         (Some(reason), _, _) if !signals.probe => return plain(reason),
         (Some(_), _, _) => RouteReason::Probe,
-        (None, true, _) => RouteReason::DrafterSuspect,
+        (None, true, _) => RouteReason::DrafterLate,
         (None, false, true) => RouteReason::Forced,
         (None, false, false) if guards.iter().any(|guard| guard.measured.pays() == Some(true)) => {
             RouteReason::Benefit

@@ -105,8 +105,8 @@ fn the_first_guard_that_denies_gives_the_reason() {
         (wished, among(3), capped, "plain concurrency"),
         (wished, Signals { context_tokens: 101, ..CALM }, capped, "plain context"),
         (wished, Signals { context_tokens: 101, ..among(3) }, both, "speculative forced"),
-        (auto, Signals { drafter: LATE, ..CALM }, POLICY, "speculative drafter_suspect"),
-        (wished, Signals { drafter: LATE, ..CALM }, POLICY, "speculative drafter_suspect"),
+        (auto, Signals { drafter: LATE, ..CALM }, POLICY, "speculative drafter_late"),
+        (wished, Signals { drafter: LATE, ..CALM }, POLICY, "speculative drafter_late"),
         (auto, Signals { drafter: LATE, ..busy }, POLICY, "plain concurrency"),
         (auto, full, POLICY, "plain kv_pressure"),
         (wished, full, POLICY, "plain kv_pressure"),
@@ -168,7 +168,7 @@ fn measurements_replace_priors_but_not_caps() {
         (auto, Signals { probe: true, ..length(5_000, DOES_NOT) }, POLICY, "speculative probe"),
         (auto, Signals { probe: true, ..load(3, UNKNOWN) }, capped, "plain concurrency"),
         (auto, Signals { probe: true, ..CALM }, POLICY, "speculative prior"),
-        (auto, Signals { drafter: LATE, ..load(1, PAYS) }, POLICY, "speculative drafter_suspect"),
+        (auto, Signals { drafter: LATE, ..load(1, PAYS) }, POLICY, "speculative drafter_late"),
     ];
     for (number, (wish, signals, policy, expected)) in cases.into_iter().enumerate() {
         assert_eq!(word(route(wish, &signals, &policy)), expected, "case {number}");

@@ -6,7 +6,7 @@ use super::simulation::*;
 #[test]
 fn a_sequence_that_does_not_pay_backs_off_before_its_first_probe_and_after_each() {
     let mut simulation = Simulation::new(CPU, 21);
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
     simulation.run(&[|_| FACTS], ROUTED, 3, 100);
     simulation.scheduler.speculation.log.take_events();
     simulation.run(&[|_| 0.15], ROUTED, 1, 1000);

@@ -59,7 +59,7 @@ fn poor_text_becomes_plain_within_a_few_cycles_and_trials_become_rarer() {
 #[test]
 fn a_drafter_that_proposes_nothing_is_asked_ever_more_rarely() {
     let mut simulation = Simulation::new(CPU, 21);
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
     simulation.run(&[|_| FACTS], ROUTED, 3, 100);
     simulation.silent = true;
     simulation.run(&[|_| FACTS], ROUTED, 1, 3000);
@@ -98,7 +98,7 @@ fn text_that_gained_is_tried_again_soon_after_rejections() {
     for machine in [CPU, FEW_ROWS, VECTORS] {
         for seed in 21..37 {
             let mut simulation = Simulation::new(machine, seed);
-            simulation.scheduler.speculation.set_linked(true);
+            simulation.scheduler.speculation.set_linked(true, false);
             // Half of the earlier requests do not pay.
             for _ in 0..6 {
                 simulation.run(&[|_| 0.97], ROUTED, 1, 100);

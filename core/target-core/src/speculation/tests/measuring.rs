@@ -7,7 +7,7 @@ use crate::{Request, StepPart};
 #[test]
 fn the_first_plain_step_after_a_block_is_not_measured() {
     let mut speculation = Speculation::default();
-    speculation.set_linked(true);
+    speculation.set_linked(true, false);
     let part = |drafted| StepPart {
         key: SequenceKey(0),
         start: 100,
@@ -42,7 +42,7 @@ fn after_many_blocks_plain_steps_are_not_estimated_far_too_high() {
     let (mut before, mut decided) = (0.0f64, 0.0f64);
     for seed in 40..72 {
         let mut simulation = Simulation::new(CPU, seed);
-        simulation.scheduler.speculation.set_linked(true);
+        simulation.scheduler.speculation.set_linked(true, false);
         simulation.run(&[text; 8], FORCED, 2, 100);
         simulation.run(&[text; 8], PLAIN, 1, 60);
         simulation.machine = HALF_A_CPU;

@@ -83,7 +83,7 @@ fn a_new_drafter_ends_all_pauses_and_a_prompt_makes_a_cycle_no_measure() {
 /// Four sequences of a class that is parked at their load, in a scheduler with a drafter.
 fn parked(permit: Permit) -> (Scheduler, Vec<SequenceKey>) {
     let mut scheduler = Simulation::new(CPU, 3).scheduler;
-    scheduler.speculation.set_linked(true);
+    scheduler.speculation.set_linked(true, false);
     let class = scheduler.speculation.class("default");
     let keys = (0..4).map(|_| scheduler.add(request(permit, 400)).expect("room")).collect();
     scheduler.start(|_| 0);
@@ -133,7 +133,7 @@ fn cycles_that_lose_according_to_their_measured_times_park_their_class() {
     let keys: Vec<_> = (0..2).map(|_| scheduler.add(request(ROUTED, 400)).expect("room")).collect();
     scheduler.start(|_| 0);
     (0..4).for_each(|_| step(&mut scheduler));
-    scheduler.speculation.set_linked(true);
+    scheduler.speculation.set_linked(true, false);
     let mut decisions = 0;
     for cycle in 0.. {
         if !scheduler.keeps_hidden_states(keys[0]) {
@@ -169,9 +169,9 @@ fn force_a_new_drafter_a_smaller_load_and_time_end_parking() {
     assert!(scheduler.speculation.set_policy(Policy { epoch: 2, ..Policy::default() }));
     assert!(!collects(&scheduler, &keys[0]));
     // Without a drafter one may come later, and needs the hidden states.
-    scheduler.speculation.set_linked(false);
+    scheduler.speculation.set_linked(false, false);
     assert!(collects(&scheduler, &keys[0]));
-    scheduler.speculation.set_linked(true);
+    scheduler.speculation.set_linked(true, false);
     scheduler.remove(keys[3]);
     assert!(!collects(&scheduler, &keys[0]), "three are the same load");
     scheduler.remove(keys[2]);

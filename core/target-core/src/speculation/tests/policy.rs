@@ -10,7 +10,7 @@ use crate::{Chosen, ClassBytes, Ledger, Request, Scheduler, Token};
 fn speculation(policy: Policy) -> Simulation {
     let mut simulation = Simulation::new(GPU, 5);
     assert!(simulation.scheduler.speculation.set_policy(policy));
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
     simulation
 }
 
@@ -45,7 +45,7 @@ fn under_memory_pressure_no_sequence_drafts() {
         4,
     )
     .with_row_us(1_000.0);
-    scheduler.speculation.set_linked(true);
+    scheduler.speculation.set_linked(true, false);
     let key = scheduler.add(request(FORCED, 50)).expect("room");
     scheduler.start(|_| 0);
     let step = scheduler.next_step(Millis(0), |_| 0);
@@ -75,7 +75,7 @@ fn a_sequence_beyond_the_longest_context_does_not_draft() {
         4,
     )
     .with_row_us(1_000.0);
-    scheduler.speculation.set_linked(true);
+    scheduler.speculation.set_linked(true, false);
     let brief = |permit| Request { prompt: vec![7; 20], ..request(permit, 50) };
     let keys = [FORCED, ROUTED].map(|permit| scheduler.add(brief(permit)).expect("room"));
     scheduler.start(|_| 0);
@@ -116,7 +116,7 @@ fn a_sequence_beyond_the_longest_context_does_not_draft() {
 fn the_route_names_why_a_sequence_was_plain() {
     let mut simulation = Simulation::new(CPU, 3);
     // A class whose texts never pay becomes known.
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
     simulation.run(&[|_| 0.02], ROUTED, 40, 40);
     assert!(simulation.routes.contains(&RouteReason::NotWorth), "{:?}", simulation.routes);
     assert!(simulation.routes.iter().all(|reason| *reason != RouteReason::DrafterBehind));
@@ -139,14 +139,20 @@ fn the_route_names_why_a_sequence_was_plain() {
             .reason
     };
     assert_eq!(reason(&simulation), RouteReason::DrafterBehind);
-    simulation.scheduler.speculation.set_linked(false);
+    simulation.scheduler.speculation.set_linked(false, false);
     assert_eq!(reason(&simulation), RouteReason::DrafterAbsent);
     // No draft is requested of a drafter that is paused for being late. A forced sequence is
     // plain for that reason alone.
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
+    simulation.scheduler.speculation.set_linked(true, true);
+    let key = simulation.scheduler.add(request(FORCED, 50)).expect("room");
+    let sequence = simulation.scheduler.get(key).expect("there");
+    let route = simulation.scheduler.speculation.route(key, sequence);
+    assert_eq!(route.reason, RouteReason::DrafterLate);
+    simulation.scheduler.speculation.set_linked(true, false);
     for (permit, expected) in [
         (FORCED, RouteReason::DrafterBehind),
-        (Permit { reason: RouteReason::DrafterSuspect, ..ROUTED }, RouteReason::DrafterSuspect),
+        (Permit { reason: RouteReason::DrafterLate, ..ROUTED }, RouteReason::DrafterLate),
         (ROUTED, RouteReason::NotWorth),
     ] {
         let key = simulation.scheduler.add(request(permit, 50)).expect("room");

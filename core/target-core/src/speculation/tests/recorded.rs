@@ -126,7 +126,7 @@ pub(super) fn sweep(
             for lane in 0..3 {
                 let lane = (lane + run + at) % 3;
                 let permit = [PLAIN, FORCED, ROUTED][lane];
-                simulation.scheduler.speculation.set_linked(lane > 0);
+                simulation.scheduler.speculation.set_linked(lane > 0, false);
                 simulation.serve(&texts[..streams], streams, permit, 8, run);
                 cells[at].1[lane] += simulation.serve(&texts, streams, permit, 128, run);
             }
@@ -177,7 +177,7 @@ fn after_the_end_of_an_answer_few_poor_drafts_are_made() {
     let measure = |ends: bool| {
         let mut simulation = Simulation::new(CPU, 3);
         simulation.ends = ends;
-        simulation.scheduler.speculation.set_linked(true);
+        simulation.scheduler.speculation.set_linked(true, false);
         let seconds: f64 =
             (0..6).map(|run| simulation.serve(&of_kind("code", 16), 4, ROUTED, 128, run)).sum();
         (
@@ -205,7 +205,7 @@ fn after_a_burst_at_the_start_a_single_sequence_drafts() {
         for seed in 30..110 {
             let mut simulation = Simulation::new(machine, seed);
             simulation.pauses = (0.1, 8.0);
-            simulation.scheduler.speculation.set_linked(true);
+            simulation.scheduler.speculation.set_linked(true, false);
             let burst: Vec<_> = KINDS.iter().flat_map(|kind| of_kind(kind, 3)).take(16).collect();
             simulation.serve(&burst, 16, ROUTED, 48, 0);
             simulation.blocks.clear();

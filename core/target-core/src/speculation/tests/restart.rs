@@ -11,11 +11,11 @@ pub(super) fn first_over_later(restores: bool) -> f64 {
         for text in [(|_| JSON) as Text, |_| FACTS, |_| PROSE] {
             for seed in 50..54 {
                 let mut before = Simulation::new(machine, seed);
-                before.scheduler.speculation.set_linked(true);
+                before.scheduler.speculation.set_linked(true, false);
                 before.run(&[text], ROUTED, 30, 150);
                 let steady = before.run(&[text], ROUTED, 10, 150);
                 let mut after = Simulation::new(machine, seed + 100);
-                after.scheduler.speculation.set_linked(true);
+                after.scheduler.speculation.set_linked(true, false);
                 if restores {
                     let (from, to) =
                         (&before.scheduler.speculation, &mut after.scheduler.speculation);
@@ -40,14 +40,14 @@ fn with_saved_cells_the_first_ten_requests_take_at_most_3_percent_longer_than_la
 /// requests of predictable text.
 fn restarted(machine: Machine, steps: f64, drafts: f64, requests: usize) -> (Simulation, f64) {
     let mut before = Simulation::new(machine, 70);
-    before.scheduler.speculation.set_linked(true);
+    before.scheduler.speculation.set_linked(true, false);
     before.run(&[|_| JSON], ROUTED, 30, 150);
     let times = |cells: Vec<CostCell>, factor: f64| -> Vec<CostCell> {
         cells.into_iter().map(|cell| CostCell { us: cell.us * factor, ..cell }).collect()
     };
     let mut after = Simulation::new(machine, 71);
     let (from, to) = (&before.scheduler.speculation, &mut after.scheduler.speculation);
-    to.set_linked(true);
+    to.set_linked(true, false);
     to.restore_steps(&times(from.step_cells(), steps));
     to.change_drafter(&times(from.draft_cells(), drafts));
     let seconds = after.run(&[|_| JSON], ROUTED, requests, 150);

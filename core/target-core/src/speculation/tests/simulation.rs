@@ -439,7 +439,7 @@ pub(super) fn lanes(
 ) -> ([f64; 3], Simulation) {
     let time = |permit| {
         let mut simulation = Simulation::new(machine, seed);
-        simulation.scheduler.speculation.set_linked(true);
+        simulation.scheduler.speculation.set_linked(true, false);
         (simulation.run(texts, permit, requests, tokens), simulation)
     };
     let ((plain, _), (forced, _), (routed, simulation)) = (time(PLAIN), time(FORCED), time(ROUTED));

@@ -10,7 +10,7 @@ use crate::{Chosen, DrafterReadiness, Token};
 /// Mean width of the late blocks of a text on a machine.
 fn width(machine: Machine, text: Text) -> f64 {
     let mut simulation = Simulation::new(machine, 7);
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
     simulation.run(&[text], ROUTED, 6, 150);
     let late = &simulation.blocks[simulation.blocks.len() / 2..];
     late.iter().map(|block| block.2 as f64).sum::<f64>() / late.len() as f64
@@ -19,7 +19,7 @@ fn width(machine: Machine, text: Text) -> f64 {
 #[test]
 fn the_first_width_is_three_rows_and_wider_ones_follow_measured_ones() {
     let mut simulation = Simulation::new(GPU, 7);
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
     simulation.run(&[|_| JSON], ROUTED, 1, 150);
     let mut widest = 0;
     for (.., drafted, _) in &simulation.blocks {
@@ -38,7 +38,7 @@ fn a_machine_on_which_wide_blocks_lose_keeps_narrow_ones() {
 #[test]
 fn in_a_batch_only_the_sequences_draft_that_gain() {
     let mut simulation = Simulation::new(VECTORS, 7);
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
     let noise: Text = |_| 0.05;
     simulation.run(&[|_| 0.97, noise, |_| 0.97, noise], ROUTED, 6, 150);
     let blocks = &simulation.blocks[simulation.blocks.len() / 2..];
@@ -52,7 +52,7 @@ fn in_a_batch_only_the_sequences_draft_that_gain() {
 #[test]
 fn a_drafter_that_has_nothing_causes_no_back_off() {
     let mut scheduler = Simulation::new(CPU, 3).scheduler;
-    scheduler.speculation.set_linked(true);
+    scheduler.speculation.set_linked(true, false);
     let key = scheduler.add(request(ROUTED, 200)).expect("room");
     let ready = |can_draft| {
         move |_: SequenceKey, _: &Sequence| {
@@ -74,7 +74,7 @@ fn a_drafter_that_has_nothing_causes_no_back_off() {
 #[test]
 fn a_decision_reports_its_inputs_ranking_and_choice() {
     let mut simulation = Simulation::new(GPU, 7);
-    simulation.scheduler.speculation.set_linked(true);
+    simulation.scheduler.speculation.set_linked(true, false);
     simulation.run(&[|_| JSON, |_| JSON], ROUTED, 3, 60);
     let decision = simulation.scheduler.speculation.log.take_decision().expect("one was made");
     assert!((1..=2).contains(&decision.sequences) && decision.plain_rate > 0.0, "{decision:?}");
