@@ -441,6 +441,11 @@ impl Admission {
         self.running.get(&ticket)?.permit
     }
 
+    /// Whether the summary of a running request has a property.
+    pub fn any_request(&self, has: impl Fn(&RequestSummary) -> bool) -> bool {
+        self.running.values().any(|running| has(&running.summary))
+    }
+
     /// Whether a running request has a permit that is `such`.
     pub fn any_permit(&self, such: impl Fn(&Permit) -> bool) -> bool {
         self.running.values().any(|running| running.permit.as_ref().is_some_and(&such))

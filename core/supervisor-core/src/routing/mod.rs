@@ -15,7 +15,7 @@ mod route;
 use std::collections::BTreeMap;
 
 use paceline_vocabulary::report::SpeculationBucket;
-use paceline_vocabulary::{Epoch, Lane, Millis, Permit, RouteReason, RouteWish};
+use paceline_vocabulary::{Epoch, Force, Lane, Millis, Permit, RouteReason, RouteWish};
 
 use crate::admission::{Admission, RunningRequest};
 use crate::ids::Ticket;
@@ -306,7 +306,8 @@ impl Routing {
     }
 
     /// Whether more requests run at once than speculation pays for: as measured, else as assumed or
-    /// set. A request that asks for the drafter by name keeps it.
+    /// set. A request that asks for the drafter by name keeps it. Requests that all have to be plain
+    /// say nothing about the drafter.
     pub fn is_crowded(&self, inputs: &Inputs<'_>, admission: &Admission) -> bool {
         let running = admission.active() as u32;
         let figures = inputs.target.life().and_then(|life| life.figures());
@@ -316,7 +317,9 @@ impl Routing {
             None => running > self.policy.max_concurrent.unwrap_or(PRIOR_CONCURRENT),
         };
         let forced = |permit: &Permit| permit.reason == RouteReason::Forced && permit.max_draft > 0;
-        crowded && !admission.any_permit(forced)
+        let may_draft = self.policy.force != Force::Plain
+            && admission.any_request(|summary| summary.wish != RouteWish::Plain);
+        crowded && may_draft && !admission.any_permit(forced)
     }
 }
 

@@ -206,6 +206,7 @@ scenarios!(
     rest_squeezed,
     rest_working_set,
     rest_crowd,
+    rest_plain,
     drafter_takeover,
     drafter_restart,
     takeover,
