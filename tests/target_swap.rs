@@ -103,6 +103,17 @@ fn another_model_is_served_with_its_own_text_side_and_drafters_and_back_again() 
     });
     assert_eq!((stack.pid("target"), served_model(&stack)), (target, model.as_str().into()));
     assert_eq!(fruits(&stack), expected);
+    // Both are killed at once: the service goes on with the swapped model.
+    let (target, supervisor) = (stack.pid("target"), stack.pid("supervisor"));
+    signal(supervisor, Signal::SIGKILL);
+    signal(target, Signal::SIGKILL);
+    stack.wait_status("both to be replaced", |status| {
+        status["supervisor"]["pid"] != supervisor
+            && status["target"]["pid"] != target
+            && status["target"]["state"] == "ready"
+    });
+    assert_eq!(served_model(&stack), model.as_str());
+    assert_eq!(fruits(&stack), expected);
     done(&swap(&stack, &demo(), &[]));
     assert_eq!(fruits(&stack), before);
     stack.stop();

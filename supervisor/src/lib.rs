@@ -152,7 +152,7 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     Ok((setup, hosts, Box::new(lock)))
 }
 
-/// If an operator swapped the target under an earlier supervisor and that target still runs, its
+/// If an operator swapped the target under an earlier supervisor and the swap still holds, its
 /// model takes the place of the configured one.
 fn follow_swap(dir: &RuntimeDir, written: &Config, loaded: &mut Loaded) {
     let Some(model) = dir.swapped_model(WorkerId::Target.name()) else {
@@ -161,7 +161,7 @@ fn follow_swap(dir: &RuntimeDir, written: &Config, loaded: &mut Loaded) {
     let mut config = written.with_target(&model);
     match config.resolve_models() {
         Ok(()) => {
-            tracing::info!(model, "the target that an operator swapped in is served");
+            tracing::info!(model, "the model that an operator swapped in is served");
             loaded.config = config;
         }
         Err(error) => {
