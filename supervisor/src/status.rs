@@ -45,6 +45,11 @@ pub fn service_state(core: &Supervisor, notice: &Notice, now: Millis) -> Service
         model,
         drafter_serves: core.drafters().serves(),
         leaving: notice.leaving,
+        held: notice.held,
+        held_reason: notice
+            .resumed_outage
+            .as_ref()
+            .map_or_else(String::new, |outage| outage.reason.word().to_owned()),
         retry_ms: u32::try_from(core.retry_ms(now)).unwrap_or(u32::MAX),
     }
 }

@@ -3,6 +3,7 @@
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
+mod drained;
 mod kinds;
 mod streams;
 mod suspect;

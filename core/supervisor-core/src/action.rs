@@ -95,6 +95,11 @@ impl From<routing::Action> for Action {
 pub struct Notice {
     /// Why not; `None` if they can.
     pub outage: Option<Outage>,
+    /// An operator drained the service: interrupted requests go on unless there is a
+    /// `resumed_outage`.
+    pub held: bool,
+    /// Why a drained service does not take interrupted requests; `None` if it does.
+    pub resumed_outage: Option<Outage>,
     /// Requests are served, and a drain follows: health reports that they are not.
     pub leaving: bool,
     /// The served model, once it is known.
@@ -104,6 +109,7 @@ pub struct Notice {
 impl PartialEq for Notice {
     fn eq(&self, other: &Self) -> bool {
         (&self.outage, self.leaving) == (&other.outage, other.leaving)
+            && (&self.resumed_outage, self.held) == (&other.resumed_outage, other.held)
             && self.described.as_ref().map(Arc::as_ptr) == other.described.as_ref().map(Arc::as_ptr)
     }
 }

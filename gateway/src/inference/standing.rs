@@ -56,6 +56,10 @@ pub struct ServiceState {
     pub drafter_serves: bool,
     /// Whether health reports that requests are not served: they are, and a drain follows.
     pub leaving: bool,
+    /// Whether an operator has drained the service: interrupted requests go on all the same.
+    pub held: bool,
+    /// Why interrupted requests of a drained service do not go on now.
+    pub held_reason: Option<Reason>,
     /// When requests may be served again, as far as the supervisor can tell.
     pub retry_after: Duration,
     /// Limits of images; `None` while none are served.
@@ -66,7 +70,8 @@ impl ServiceState {
     /// Whether more than the message or the model is another.
     pub(super) fn differs_in_state(&self, other: &ServiceState) -> bool {
         let state = |state: &ServiceState| {
-            (state.can_serve, state.leaving, state.drafter_serves, state.reason)
+            let held = (state.held, state.held_reason);
+            (state.can_serve, state.leaving, held, state.drafter_serves, state.reason)
         };
         state(self) != state(other)
     }
@@ -167,7 +172,8 @@ impl Standing {
     }
 
     /// The supervisor and the model by which an interrupted request would go on now; `None` while
-    /// the service is expected to return. A gateway that takes nothing new still ends what it has.
+    /// the service is expected to return. A gateway that takes nothing new still ends what it has,
+    /// and so does a service that an operator has drained.
     ///
     /// # Errors
     /// The service will not return soon: the target failed, or the service stops.
@@ -176,6 +182,10 @@ impl Standing {
         standing.ending = false;
         if let Some(supervisor) = &mut standing.supervisor {
             supervisor.drained = false;
+            if let Some(service) = supervisor.service.as_mut().filter(|service| service.held) {
+                service.can_serve = service.held_reason.is_none();
+                service.reason = service.held_reason;
+            }
         }
         match standing.serving() {
             Err(error) if error.kind.is_interruption() => None,
@@ -220,6 +230,25 @@ mod tests {
     fn reason(standing: &Standing) -> (Reason, String) {
         let error = standing.serving().expect_err("not serving");
         (error.kind, error.message)
+    }
+
+    #[test]
+    fn a_drained_service_takes_interrupted_requests_and_no_new_ones() {
+        let held = |held_reason| {
+            attached(Some(ServiceState {
+                held: true,
+                held_reason,
+                reason: Some(Reason::Draining),
+                model: Some(ModelInfo::default()),
+                ..Default::default()
+            }))
+        };
+        let standing = held(None);
+        assert_eq!(standing.serving().expect_err("drained").kind, Reason::Draining);
+        assert!(standing.returned().expect("at once").is_ok());
+        assert_eq!(held(Some(Reason::Restarting)).returned(), None, "it is awaited");
+        let failed = held(Some(Reason::CrashLoop)).returned().expect("known");
+        assert_eq!(failed.expect_err("it does not return").kind, Reason::CrashLoop);
     }
 
     #[test]

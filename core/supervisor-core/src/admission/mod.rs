@@ -481,9 +481,14 @@ impl Admission {
         over.collect()
     }
 
-    /// Takes out every waiting request.
-    pub fn turn_away(&mut self) -> Vec<Ticket> {
-        self.queue.take_where(|_| true).into_iter().map(|waiting| waiting.ticket).collect()
+    /// The waiting requests.
+    pub fn waiting(&self) -> Vec<(Ticket, RequestSummary)> {
+        self.queue.iter().map(|waiting| (waiting.ticket, waiting.summary)).collect()
+    }
+
+    /// Takes out a waiting request.
+    pub fn turn_away(&mut self, ticket: Ticket) {
+        self.queue.remove(ticket);
     }
 
     /// When the next request has waited too long.

@@ -442,7 +442,11 @@ fn outcome(goal: Goal, inputs: &Inputs<'_>, now: Millis) -> Option<Result<(), Or
             && inputs.gateway.state() == ProcessState::Ready)
             .then_some(Ok(())),
         Goal::Drained => {
-            (inputs.service == ServicePhase::Held && inputs.active == 0).then_some(Ok(()))
+            // An interrupted request is in none of the other figures until it is submitted again.
+            let streams = inputs.gateway.report().map_or(0, |report| report.streams);
+            let none_runs = inputs.active == 0 && inputs.queued == 0;
+            let is_drained = inputs.service == ServicePhase::Held && none_runs;
+            (is_drained && (streams == 0 || inputs.gateway.attached().is_none())).then_some(Ok(()))
         }
     }
 }

@@ -217,6 +217,7 @@ scenarios!(
     restart_then_stop,
     restart_gateway,
     held,
+    held_resumed,
     notice,
     slow_prefill,
 );

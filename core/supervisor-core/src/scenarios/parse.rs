@@ -274,7 +274,8 @@ fn gateway_event(words: &Words<'_>) -> Event {
     };
     let report = gateway_report(attachment, state);
     let model = words.value("model").map_or(report.model, |path| Some(ModelMark::of(path)));
-    Event::Reported { attachment, report: GatewayReport { model, ..report } }
+    let streams = words.number("streams").unwrap_or(0) as u32;
+    Event::Reported { attachment, report: GatewayReport { model, streams, ..report } }
 }
 
 fn worker_event(words: &Words<'_>) -> worker::Event {

@@ -59,7 +59,7 @@ impl Supervisor {
         let drafters = Drafters::new(settings.worker, plan, term);
         let admission =
             Admission::new(settings.queue_places, settings.queue_wait_ms, settings.streams_per_key);
-        let announced = Notice { outage: target.outage(), leaving: false, described: None };
+        let announced = Notice { outage: target.outage(), ..Notice::default() };
         Self {
             settings,
             service: Service::new(&settings),
@@ -321,7 +321,7 @@ impl Supervisor {
         out: &mut Vec<Action>,
     ) {
         let memory = target_memory(&self.target, self.spare_bytes());
-        let taken = match (self.denial(now), memory) {
+        let taken = match (self.denial_of(&summary, now), memory) {
             (Some(denial), _) => Err(denial),
             (None, _) if self.suspects.refuses(&summary, now) => Err(Denial::PoisonSuspect),
             (None, _) if !self.serves_model_of(&summary) => Err(Denial::ModelChanged),
@@ -404,14 +404,18 @@ impl Supervisor {
     fn settle_admission(&mut self, now: Millis, out: &mut Vec<Action>) {
         // A suspect target may be ready again at once, so requests go on waiting for it. In every
         // other phase they would wait in vain.
-        let waits = matches!(self.target.phase(), Phase::Ready { .. } | Phase::Suspect { .. })
-            && self.service.phase().admits()
+        let serves = matches!(self.target.phase(), Phase::Ready { .. } | Phase::Suspect { .. })
+            && self.service.is_up()
             && self.operations.serves_queue();
-        if !waits {
-            if let Some(denial) = self.denial(now) {
-                let deny = |ticket| Action::Deny { ticket, denial: denial.clone() };
-                out.extend(self.admission.turn_away().into_iter().map(deny));
+        let is_held = self.service.phase() == ServicePhase::Held;
+        for (ticket, summary) in self.admission.waiting() {
+            let waits = serves && (!is_held || summary.resumed);
+            if !waits && let Some(denial) = self.denial_of(&summary, now) {
+                self.admission.turn_away(ticket);
+                out.push(Action::Deny { ticket, denial });
             }
+        }
+        if !serves {
             return;
         }
         // Each admitted request leaves less memory to the next.
@@ -480,12 +484,33 @@ impl Supervisor {
         })
     }
 
-    /// The denial of a request that arrives now; `None` if it may be served.
+    /// Why an interrupted request is not taken now. A drained service takes it, because it arrived
+    /// before the drain.
+    fn resumed_outage(&self) -> Option<Outage> {
+        if self.service.phase() != ServicePhase::Held {
+            return self.outage();
+        }
+        let why = || "an operator restarts the target".to_owned();
+        let restarts = self.operations.restarts_target();
+        let restarting = restarts.then(|| Outage { reason: Reason::Restarting, why: why() });
+        restarting.or_else(|| self.target.outage())
+    }
+
+    /// The denial of this request now; `None` if it may be served.
+    fn denial_of(&self, summary: &RequestSummary, now: Millis) -> Option<Denial> {
+        let outage = if summary.resumed { self.resumed_outage() } else { self.outage() };
+        Some(self.denial_for(outage?, now))
+    }
+
+    /// The denial of a new request that arrives now; `None` if it may be served.
     fn denial(&self, now: Millis) -> Option<Denial> {
-        let outage = self.outage()?;
+        Some(self.denial_for(self.outage()?, now))
+    }
+
+    fn denial_for(&self, outage: Outage, now: Millis) -> Denial {
         let crash_loop = outage.reason == Reason::CrashLoop;
         let log = if crash_loop { self.target.last_log().to_owned() } else { String::new() };
-        Some(Denial::Outage { outage, retry_ms: self.retry_ms(now), log })
+        Denial::Outage { outage, retry_ms: self.retry_ms(now), log }
     }
 
     /// Milliseconds until requests may be served again, as far as is known; 0 if they are served.
@@ -503,8 +528,11 @@ impl Supervisor {
 
     /// The present notice for the gateway.
     pub fn notice(&self) -> Notice {
+        let held = self.service.phase() == ServicePhase::Held;
         Notice {
             outage: self.outage(),
+            held,
+            resumed_outage: self.resumed_outage().filter(|_| held),
             leaving: matches!(self.service.phase(), ServicePhase::Leaving { .. }),
             described: self.target.described().cloned(),
         }

@@ -244,6 +244,7 @@ impl Attachment {
 fn without_language(service: ServiceState, error: &InferenceError) -> ServiceState {
     ServiceState {
         can_serve: false,
+        held: false,
         reason: Some(error.kind),
         message: error.message.clone(),
         retry_after: error.retry_after,

@@ -23,6 +23,8 @@ pub(super) fn service(state: internal::ServiceState) -> ServiceState {
         model: state.model.map(model),
         drafter_serves: state.drafter_serves,
         leaving: state.leaving,
+        held: state.held,
+        held_reason: Reason::from_word(&state.held_reason),
         retry_after: Duration::from_millis(state.retry_ms.into()),
         // The supervisor learns them from this process.
         images: None,
