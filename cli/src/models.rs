@@ -1,12 +1,12 @@
 //! `paceline models`: the models of this machine, with sizes. Reads their config.json, no weights.
 
 use std::fmt::Write as _;
-use std::io::Read as _;
 use std::path::Path;
 
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
 use paceline_process::checkpoints::{CheckpointKind, ListedCheckpoint, ModelPlaces};
+use paceline_vocabulary::model_files;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -72,13 +72,8 @@ impl Model {
 
 /// `config.json` of a directory; null if it cannot be read.
 fn config(dir: &Path) -> Value {
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut text = vec![];
-        let file = std::fs::File::open(dir.join("config.json"))?;
-        file.take(MAX_CONFIG_BYTES).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    read().ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    let text = model_files::read(&dir.join("config.json"), MAX_CONFIG_BYTES);
+    text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
 /// The default format of a quantized checkpoint in a few words.

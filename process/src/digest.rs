@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 /// SHA-256 of a file, in hexadecimal; `None` if it cannot be read.
 pub fn of_file(path: &Path) -> Option<String> {
-    let mut file = std::fs::File::open(path).ok()?;
+    let mut file = paceline_vocabulary::model_files::open(path).ok()?;
     let (mut hasher, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
     loop {
         match file.read(&mut buffer).ok()? {

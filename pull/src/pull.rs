@@ -1,9 +1,9 @@
 //! The order of a pull, its plan, and what offline mode shows.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use paceline_process::checkpoints::{ModelName, ModelPlaces, ModelRef, missing_files};
+use paceline_vocabulary::model_files;
 
 use crate::client::Client;
 use crate::digest::Expected;
@@ -63,10 +63,8 @@ pub(crate) fn offline_plan(
 ) -> Result<PullPlan, PullError> {
     let dir = offline(places, model, revision)?;
     let path = dir.join(CONFIG);
-    let mut text = vec![];
-    std::fs::File::open(&path)
-        .and_then(|file| file.take(MAX_CONFIG_BYTES).read_to_end(&mut text))
-        .map_err(|cause| PullError::at(&path, cause))?;
+    let text =
+        model_files::read(&path, MAX_CONFIG_BYTES).map_err(|cause| PullError::at(&path, cause))?;
     Ok(PullPlan {
         model: model.to_string(),
         directory: dir.display().to_string(),
@@ -168,7 +166,7 @@ impl Pull<'_> {
     ) -> Result<Vec<u8>, PullError> {
         let paths = dirs.map(|dir| dir.join(&file.name));
         if let Some(path) = paths.iter().find(|path| length(path) == Some(file.size)) {
-            return std::fs::read(path).map_err(|cause| PullError::at(path, cause));
+            return model_files::read(path, most).map_err(|cause| PullError::at(path, cause));
         }
         let url = self.client.endpoint().file(&self.model, &revision.commit, &file.name);
         self.client.get(url, 0, &file.name)?.read(most, &file.name)
@@ -189,7 +187,7 @@ impl Pull<'_> {
                     part.join(INDEX)
                 }
             };
-            std::fs::read(&path).map_err(|cause| PullError::at(&path, cause))
+            model_files::read(&path, MAX_INDEX_BYTES).map_err(|cause| PullError::at(&path, cause))
         })
     }
 

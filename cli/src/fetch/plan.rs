@@ -1,8 +1,6 @@
 //! The plan of a pull, as `paceline-pull --plan --json` prints it, and what a model on this machine
 //! has in its place.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,6 +9,7 @@ use paceline_client::Failure;
 use paceline_client::failure::{RUN, UNREACHABLE, USAGE};
 use paceline_client::program::beside;
 use paceline_process::checkpoints::ModelName;
+use paceline_vocabulary::model_files;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::process::Command;
@@ -70,9 +69,7 @@ pub async fn ask(name: &ModelName, timeout: Duration) -> Result<PullPlan, Failur
 
 /// Configuration and bytes of weights of a model in this directory; `None` if it cannot be read.
 pub fn local_model(dir: &Path) -> Option<(Value, u64)> {
-    let mut text = vec![];
-    let file = File::open(dir.join("config.json")).ok()?;
-    file.take(MAX_CONFIG_BYTES).read_to_end(&mut text).ok()?;
+    let text = model_files::read(&dir.join("config.json"), MAX_CONFIG_BYTES).ok()?;
     let entries = std::fs::read_dir(dir).ok()?.flatten();
     let weights = entries
         .filter(|entry| entry.path().extension().is_some_and(|end| end == "safetensors"))

@@ -1,4 +1,4 @@
-//! The files of a checkpoint: one `model.safetensors`, or the shards its index names. Headers are
+//! The files of a checkpoint: one `model.safetensors`, or shards, which an index may name. Headers are
 //! read and checked before any weight is; the format is safetensors' own (8-byte length, JSON
 //! header, data without holes).
 //!
@@ -8,12 +8,12 @@
 //! and renames it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::{Advice, Mmap};
+use paceline_vocabulary::model_files::{self, INDEX, MAX_TEXT_BYTES, MissingWeights, WeightFiles};
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 
@@ -56,10 +56,12 @@ impl MappedBytes {
 }
 
 /// All tensors of a model directory, none of them read yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TensorFiles {
     files: Vec<(PathBuf, Arc<Mmap>)>,
     pub(super) entries: BTreeMap<String, TensorEntry>,
+    /// What an operator should know of the files, one sentence each.
+    pub(super) notes: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -68,54 +70,61 @@ struct Index {
 }
 
 impl TensorFiles {
-    /// Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names; other
-    /// files are left alone.
+    /// Opens the files of [`WeightFiles::choose`]; other files are left alone.
     ///
     /// # Errors
     /// A missing or broken file, a shard outside the directory, a tensor named twice or not where
     /// the index says.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
-        let index_path = dir.join("model.safetensors.index.json");
-        let mut checkpoint = Self { files: vec![], entries: BTreeMap::new() };
-        if !index_path.is_file() {
-            checkpoint.add(dir, "model.safetensors")?;
-            return Ok(checkpoint);
+        let index_path = dir.join(INDEX);
+        let index = read_index(&index_path)?;
+        let shards = index.as_ref().map(|index| index.weight_map.values().cloned().collect());
+        let chosen =
+            WeightFiles::of_directory(dir, shards).map_err(|missing| absent(dir, &missing))?;
+        let mut checkpoint = Self {
+            files: vec![],
+            entries: BTreeMap::new(),
+            notes: chosen.note.into_iter().collect(),
+        };
+        for name in &chosen.names {
+            checkpoint.add(dir, name)?;
         }
-        let broken = |what: String| LoadError::Broken { path: index_path.clone(), what };
-        let text = std::fs::read(&index_path)
-            .map_err(|cause| LoadError::Read { path: index_path.clone(), cause })?;
-        let index: Index = serde_json::from_slice(&text).map_err(|cause| LoadError::Json {
-            path: index_path.clone(),
-            expected: "a JSON object with weight_map (name → file)",
-            cause,
-        })?;
-        let shards: std::collections::BTreeSet<&String> = index.weight_map.values().collect();
-        for shard in shards {
-            checkpoint.add(dir, shard)?;
+        if let Some(index) = index.filter(|_| chosen.indexed) {
+            checkpoint.check_index(dir, &index_path, &index)?;
         }
+        Ok(checkpoint)
+    }
+
+    /// Whether the tensors are where the index says. A tensor that no shard has is noted: a model that
+    /// needs it misses it by name.
+    fn check_index(&mut self, dir: &Path, path: &Path, index: &Index) -> Result<(), LoadError> {
+        let broken = |what: String| LoadError::Broken { path: path.to_path_buf(), what };
+        let mut absent = vec![];
         for (name, shard) in &index.weight_map {
-            let found = checkpoint
-                .entries
-                .get(name)
-                .ok_or_else(|| LoadError::Missing { name: name.clone() })?;
-            let path = &checkpoint.files[found.file].0;
-            if path.file_name().is_none_or(|file| file.to_string_lossy() != *shard)
-                && *path != dir.join(shard)
-            {
+            let Some(found) = self.entries.get(name) else {
+                absent.push(name);
+                continue;
+            };
+            let path = &self.files[found.file].0;
+            if *path != dir.join(shard) {
                 return Err(broken(format!(
                     "expected tensor {name} in {shard}, found it in {}",
                     path.display()
                 )));
             }
         }
-        if let Some(name) =
-            checkpoint.entries.keys().find(|name| !index.weight_map.contains_key(*name))
-        {
+        if let Some(name) = self.entries.keys().find(|name| !index.weight_map.contains_key(*name)) {
             return Err(broken(format!(
                 "a shard holds tensor {name}, which weight_map does not name"
             )));
         }
-        Ok(checkpoint)
+        if let Some(first) = absent.first() {
+            let (count, plural) = (absent.len(), if absent.len() == 1 { "" } else { "s" });
+            self.notes.push(format!(
+                "{INDEX} names {count} tensor{plural} that no shard has, {first} first"
+            ));
+        }
+        Ok(())
     }
 
     /// Reads the header of a shard and enters its tensors.
@@ -124,7 +133,7 @@ impl TensorFiles {
         let read = |cause| LoadError::Read { path: path.clone(), cause };
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
         let header_error = |cause| LoadError::Header { path: path.clone(), cause };
-        let mut file = File::open(inside(dir, name)?).map_err(read)?;
+        let mut file = model_files::open(&inside(dir, name)?).map_err(read)?;
         let length = file.metadata().map_err(read)?.len();
         let mut size = [0u8; 8];
         file.read_exact(&mut size).map_err(|_| {
@@ -159,6 +168,13 @@ impl TensorFiles {
         Ok(())
     }
 
+    /// Logs what an operator should know of the files.
+    pub fn log_notes(&self) {
+        for note in &self.notes {
+            tracing::warn!(note, "checkpoint");
+        }
+    }
+
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
         self.entries.values().map(|entry| entry.bytes as u64).sum()
@@ -168,6 +184,38 @@ impl TensorFiles {
     pub(super) fn bytes(&self, entry: &TensorEntry) -> MappedBytes {
         let map = self.files[entry.file].1.clone();
         MappedBytes { map, begin: entry.offset, length: entry.bytes }
+    }
+}
+
+/// The index of shards; `None` without such a file.
+fn read_index(path: &Path) -> Result<Option<Index>, LoadError> {
+    let text = match model_files::read(path, MAX_TEXT_BYTES) {
+        Ok(text) => text,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(LoadError::Read { path: path.to_path_buf(), cause }),
+    };
+    let expected = "a JSON object with weight_map (name → file)";
+    let read = serde_json::from_slice(&text);
+    read.map(Some).map_err(|cause| LoadError::Json { path: path.to_path_buf(), expected, cause })
+}
+
+/// The error of files of weights that are not there.
+fn absent(dir: &Path, missing: &MissingWeights) -> LoadError {
+    let first = missing.names.first().map_or(model_files::WEIGHTS, String::as_str);
+    match &missing.named_by {
+        // Opening it gives the system's reason, which may be that it is no regular file.
+        None => match model_files::open(&dir.join(first)) {
+            Err(cause) => LoadError::Read { path: dir.join(first), cause },
+            Ok(_) => LoadError::Missing { name: first.to_owned() },
+        },
+        Some(file) => LoadError::Broken {
+            path: dir.join(file),
+            what: format!(
+                "expected {first} beside it, found no such file ({} shards are missing); fetch \
+                 the model again",
+                missing.names.len()
+            ),
+        },
     }
 }
 
@@ -189,11 +237,12 @@ fn inside(dir: &Path, name: &str) -> Result<PathBuf, LoadError> {
     let real = canonical(&path)?;
     // The layout of the Hugging Face cache: snapshots/<commit>/file → ../../blobs/<digest>, of the
     // same model.
+    // The owner of the cache may have linked `blobs` to another disk.
     let blobs = home
         .parent()
         .filter(|up| up.ends_with("snapshots"))
         .and_then(Path::parent)
-        .map(|model| model.join("blobs"));
+        .and_then(|model| model.join("blobs").canonicalize().ok());
     if !real.starts_with(&home) && !blobs.is_some_and(|blobs| real.starts_with(blobs)) {
         return Err(broken(format!(
             "expected a shard inside the model directory, found a link to {}",
@@ -278,7 +327,7 @@ mod tests {
         assert!(refusal(&[index(r#"{"a":"../outside.safetensors"}"#)]).contains("leads out of it"));
         assert!(
             refusal(&[index(r#"{"b":"x.safetensors"}"#), ("x.safetensors", header(ONE, 8))])
-                .contains("tensor b is missing")
+                .contains("weight_map does not name")
         );
         let both = [
             index(r#"{"a":"x.safetensors","b":"y.safetensors"}"#),
@@ -286,6 +335,91 @@ mod tests {
             ("y.safetensors", header(ONE, 8)),
         ];
         assert!(refusal(&both).contains("tensor a is also in"));
+    }
+
+    /// A directory with these files.
+    fn directory(files: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for (name, bytes) in files {
+            std::fs::write(dir.path().join(name), bytes).expect("written");
+        }
+        dir
+    }
+
+    const OTHER: &str = r#"{"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    const INDEX: &str = "model.safetensors.index.json";
+
+    #[test]
+    fn a_whole_file_counts_beside_an_index_of_shards_that_are_not_there() {
+        let old = br#"{"weight_map":{"b":"model-00001-of-00002.safetensors"}}"#.to_vec();
+        let dir = directory(&[(INDEX, old.clone()), ("model.safetensors", header(ONE, 8))]);
+        let files = TensorFiles::open(dir.path()).expect("opens");
+        assert!(files.has("a") && files.notes[0].contains(INDEX), "{:?}", files.notes);
+        let error = refusal(&[(INDEX, old)]);
+        for words in [INDEX, "model-00001-of-00002.safetensors"] {
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_tensor_that_an_index_names_and_no_shard_has_is_noted() {
+        let index = br#"{"weight_map":{"a":"x.safetensors","c":"x.safetensors"}}"#.to_vec();
+        let dir = directory(&[(INDEX, index), ("x.safetensors", header(ONE, 8))]);
+        let files = TensorFiles::open(dir.path()).expect("opens");
+        assert!(files.has("a") && !files.has("c"));
+        assert!(files.notes[0].contains("names 1 tensor"), "{:?}", files.notes);
+        assert!(files.notes[0].contains(" c "), "{:?}", files.notes);
+    }
+
+    #[test]
+    fn shards_without_an_index_are_all_read() {
+        let shard = |at: u32| format!("model-0000{at}-of-00002.safetensors");
+        let (first, second) = (shard(1), shard(2));
+        let dir = directory(&[
+            (&first, header(ONE, 8)),
+            (&second, header(OTHER, 8)),
+            ("consolidated.safetensors", b"no part of it".to_vec()),
+        ]);
+        let files = TensorFiles::open(dir.path()).expect("opens");
+        assert!(files.has("a") && files.has("b"));
+        let error = refusal(&[(&first, header(ONE, 8))]);
+        assert!(error.contains(&second), "{error}");
+    }
+
+    #[test]
+    fn blobs_of_a_hub_s_cache_may_lie_on_another_disk() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (model, disk) = (dir.path().join("models--a--b"), dir.path().join("disk"));
+        let snapshot = model.join("snapshots/c0");
+        std::fs::create_dir_all(&snapshot).expect("made");
+        std::fs::create_dir(&disk).expect("made");
+        std::fs::write(disk.join("digest"), header(ONE, 8)).expect("written");
+        let link = |to: &str, at: &Path| std::os::unix::fs::symlink(to, at).expect("linked");
+        link("../disk", &model.join("blobs"));
+        link("../../blobs/digest", &snapshot.join("model.safetensors"));
+        assert!(TensorFiles::open(&snapshot).expect("opens").has("a"));
+    }
+
+    #[test]
+    fn a_fifo_in_place_of_a_file_is_refused_at_once() {
+        for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let mode = nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR;
+            nix::unistd::mkfifo(&dir.path().join(name), mode).expect("made");
+            let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+            let path = dir.path().to_path_buf();
+            std::thread::spawn(move || {
+                let error = match name {
+                    "config.json" => super::super::ConfigJson::read(&path).err(),
+                    "tokenizer.json" => super::super::count_token_ids(&path).err(),
+                    _ => TensorFiles::open(&path).err(),
+                };
+                sender.send(error.map(|error| paceline_vocabulary::chain(&error)))
+            });
+            let error = receiver.recv_timeout(std::time::Duration::from_secs(30));
+            let error = error.expect("an answer").expect("refused");
+            assert!(error.contains(name) && error.contains("found a FIFO"), "{error}");
+        }
     }
 
     #[test]

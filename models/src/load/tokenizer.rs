@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use paceline_vocabulary::model_files::{self, MAX_TOKENIZER_BYTES};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -133,7 +134,7 @@ fn file<T: DeserializeOwned>(
     path: PathBuf,
     expected: &'static str,
 ) -> Result<Option<T>, LoadError> {
-    let text = match std::fs::read(&path) {
+    let text = match model_files::read(&path, MAX_TOKENIZER_BYTES) {
         Ok(text) => text,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(LoadError::Read { path, cause }),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use paceline_vocabulary::model_files::{self, MAX_TEXT_BYTES, MAX_TOKENIZER_BYTES};
 use paceline_vocabulary::sampling::{OutOfRange, SamplingRule, SamplingWish};
 use paceline_vocabulary::with_sampling_parameters;
 use serde::de::DeserializeOwned;
@@ -202,8 +203,8 @@ pub(super) fn template(
 /// `tokenizer.json`.
 pub(super) fn tokenizer(dir: &Path) -> Result<TokenizerFile, LoadError> {
     let path = dir.join("tokenizer.json");
-    let json =
-        std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
+    let json = model_files::read(&path, MAX_TOKENIZER_BYTES)
+        .map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
     let tokenizer = Tokenizer::from_bytes(json)
         .map_err(|cause| LoadError::broken(&path, "no tokenizer", cause))?;
     Ok(TokenizerFile { path, tokenizer })
@@ -227,7 +228,11 @@ impl Ids {
 }
 
 fn text(path: &Path) -> Result<Option<String>, LoadError> {
-    match std::fs::read_to_string(path) {
+    let read = model_files::read(path, MAX_TEXT_BYTES);
+    let read = read.and_then(|bytes| {
+        String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    });
+    match read {
         Ok(text) => Ok(Some(text)),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(LoadError::Read { path: path.to_path_buf(), cause }),

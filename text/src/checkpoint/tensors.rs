@@ -1,53 +1,56 @@
-//! Names of a model's tensors, from the index of its shards or from the header of its one file of
+//! Names of a model's tensors, from the index of its shards or from the headers of its files of
 //! weights. No weight is read.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use paceline_vocabulary::model_files::{self, INDEX, WeightFiles};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::files::json;
 use super::{LoadError, header};
 
-const INDEX: &str = "model.safetensors.index.json";
-const WEIGHTS: &str = "model.safetensors";
-
 #[derive(Deserialize)]
 struct Index {
-    weight_map: BTreeMap<String, IgnoredAny>,
+    weight_map: BTreeMap<String, String>,
 }
 
-/// Whether the model in `dir` has a tensor with such a name. A model without weights has none: the
-/// target reports what is missing.
+/// Whether the model in `dir` has a tensor with such a name. A model without weights, or without some
+/// of them, has none: the target reports what is missing.
 ///
 /// # Errors
-/// The index or the header is unreadable or not as expected.
+/// The index or a header is unreadable or not as expected.
 pub(super) fn any(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<bool, LoadError> {
-    Ok(match json::<Index>(&dir.join(INDEX))? {
-        Some(Index { weight_map }) => weight_map.keys().any(|name| is_wanted(name)),
-        None => of_file(&dir.join(WEIGHTS))?.keys().any(|name| is_wanted(name)),
-    })
+    let index = json::<Index>(&dir.join(INDEX))?;
+    let shards = index.as_ref().map(|index| index.weight_map.values().cloned().collect());
+    let Ok(files) = WeightFiles::of_directory(dir, shards) else { return Ok(false) };
+    if let Some(Index { weight_map }) = index.filter(|_| files.indexed) {
+        return Ok(weight_map.keys().any(|name| is_wanted(name)));
+    }
+    for file in &files.names {
+        if of_file(&dir.join(file))?.keys().any(|name| is_wanted(name)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// The tensors of a file by their names; none without a file.
+/// The tensors of a file by their names.
 fn of_file(path: &Path) -> Result<Map<String, Value>, LoadError> {
     let unreadable = |cause: io::Error| match cause.kind() {
         ErrorKind::InvalidData => LoadError::content(path, cause.to_string()),
         _ => LoadError::Read { path: path.to_path_buf(), cause },
     };
-    match File::open(path) {
-        Ok(mut file) => header::tensors(&mut file).map_err(unreadable),
-        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Map::new()),
-        Err(cause) => Err(unreadable(cause)),
-    }
+    let mut file = model_files::open(path).map_err(unreadable)?;
+    header::tensors(&mut file).map_err(unreadable)
 }
 
 #[cfg(test)]
 mod tests {
+    use paceline_vocabulary::model_files::WEIGHTS;
+
     use super::*;
 
     fn is_tower(name: &str) -> bool {
@@ -74,8 +77,12 @@ mod tests {
         assert_eq!(found(&[(WEIGHTS, &text)]), Ok(false));
         assert_eq!(found(&[]), Ok(false));
         let index = br#"{"metadata": {}, "weight_map": {"model.visual.norm.weight": "a"}}"#;
-        assert_eq!(found(&[(INDEX, index), (WEIGHTS, &text)]), Ok(true));
+        assert_eq!(found(&[(INDEX, index), ("a", &[])]), Ok(true));
         assert_eq!(found(&[(INDEX, br#"{"weight_map": {}}"#), (WEIGHTS, &tower)]), Ok(false));
+        // An old index of shards that are not there does not count beside the whole file.
+        assert_eq!(found(&[(INDEX, index), (WEIGHTS, &text)]), Ok(false));
+        let shards = ["model-1-of-2.safetensors", "model-2-of-2.safetensors"];
+        assert_eq!(found(&[(shards[0], &text), (shards[1], &tower)]), Ok(true));
     }
 
     #[test]

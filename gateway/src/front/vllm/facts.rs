@@ -1,10 +1,9 @@
 //! Facts of the model and of the service, which become labels of a worker in a router.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 use paceline_proto::vllm::grpc::engine as vllm;
+use paceline_vocabulary::model_files;
 use paceline_vocabulary::report::ImageLimits;
 use paceline_vocabulary::sampling::SamplingRule;
 use serde::Deserialize;
@@ -39,10 +38,8 @@ impl ConfigFacts {
     /// not need them.
     pub(super) fn read(directory: &Path) -> Self {
         let read = || {
-            let file = File::open(directory.join("config.json")).ok()?;
-            let mut text = String::new();
-            file.take(MAX_CONFIG_BYTES).read_to_string(&mut text).ok()?;
-            serde_json::from_str(&text).ok()
+            let path = directory.join("config.json");
+            serde_json::from_slice(&model_files::read(&path, MAX_CONFIG_BYTES).ok()?).ok()
         };
         read().unwrap_or_default()
     }

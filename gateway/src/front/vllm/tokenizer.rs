@@ -4,7 +4,6 @@
 //! as long as a router reads it. Files are stored as they are, so the same files make the same
 //! archive.
 
-use std::fs::File;
 use std::io::{self, Cursor, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -12,6 +11,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use paceline_process::keys;
 use paceline_proto::smg::grpc::common::GetTokenizerChunk;
+use paceline_vocabulary::model_files;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use zip::write::SimpleFileOptions;
@@ -110,7 +110,7 @@ impl Archive {
         let mut left = MAX_BYTES;
         for path in files(directory)? {
             let unreadable = |cause| ArchiveError::Read { path: path.clone(), cause };
-            let file = File::open(&path).map_err(unreadable)?;
+            let file = model_files::open(&path).map_err(unreadable)?;
             let mut content = Vec::new();
             // A file may grow while it is read.
             file.take(left + 1).read_to_end(&mut content).map_err(unreadable)?;
