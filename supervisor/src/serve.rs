@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use paceline_process::checkpoints::{ModelPlaces, ModelRef};
 use paceline_process::config::WITHOUT_DIRECTORY;
 use paceline_process::task;
 use paceline_process::telemetry::trace::{self, Kind, Span};
@@ -296,10 +297,10 @@ fn check_model(model: &str) -> Result<(), Status> {
         "" => Ok(()),
         name if WITHOUT_DIRECTORY.contains(&name) => Ok(()),
         _ if !path.is_absolute() => refuse(format!("expected an absolute path, found {model}")),
-        _ if !path.is_dir() => {
-            refuse(format!("expected a model directory, found nothing at {model}"))
-        }
-        _ => Ok(()),
+        _ => match ModelPlaces::of_user().locate(&ModelRef::Directory(path.to_path_buf())) {
+            Ok(_) => Ok(()),
+            Err(error) => refuse(chain(&error)),
+        },
     }
 }
 
@@ -534,6 +535,28 @@ mod tests {
         assert_eq!(of(&long), Some(long.clone()));
         for wrong in ["", "a\tb", &format!("{long}x")] {
             assert_eq!(of(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_drafter_that_is_no_model_directory_is_refused_by_its_kind() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::write(path("q4.gguf"), "x").expect("written");
+        std::fs::create_dir(path("adapter")).expect("made");
+        std::fs::create_dir(path("model")).expect("made");
+        std::fs::write(path("adapter/adapter_config.json"), "{}").expect("written");
+        for (model, says) in [
+            (path("q4.gguf"), "GGUF"),
+            (path("adapter"), "an adapter"),
+            (path("nothing"), "found nothing at"),
+            ("relative".to_owned(), "expected an absolute path"),
+        ] {
+            let error = check_model(&model).expect_err(says);
+            assert!(error.message().contains(says), "{error:?}");
+        }
+        for model in ["", "lookup", &path("model")] {
+            assert!(check_model(model).is_ok(), "{model}");
         }
     }
 }

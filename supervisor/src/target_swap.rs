@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use paceline_process::checkpoints::{ModelPlaces, ModelRef};
 use paceline_process::config::ConfigError;
 use paceline_process::{Config, Loaded};
 use paceline_proto::status::{Reason, ReasonStatus as _};
@@ -115,9 +116,9 @@ impl TargetPlanner {
         if !Path::new(model).is_absolute() {
             return Err(refuse(format!("expected an absolute path, found {model:?}")));
         }
-        if !Path::new(model).is_dir() {
-            return Err(refuse(format!("expected a model directory, found nothing at {model}")));
-        }
+        let named = ModelRef::Directory(model.into());
+        let dir = ModelPlaces::of_user().locate(&named).map_err(|error| refuse(chain(&error)))?;
+        let model = dir.to_str().unwrap_or(model);
         let output = self.check(&self.target, &["--inspect", model]).await.map_err(refuse)?;
         let inspected: Inspected = serde_json::from_slice(&output).map_err(|error| {
             refuse(format!("the description of {model} is not readable: {error}"))

@@ -11,9 +11,9 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 
+use paceline_vocabulary::model_files::{self, INDEX, MAX_TEXT_BYTES, WeightFiles};
 use serde::Deserialize;
 
 use super::{ModelName, ModelRef, SMOLLM2};
@@ -23,8 +23,11 @@ use crate::platform;
 /// Link to the revision of a pulled model that its name stands for.
 pub const CURRENT: &str = "current";
 
-/// Most bytes of an index of shards that is read: those of the largest models have some 10 MiB.
-const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// The configuration that every model has.
+const CONFIG: &str = "config.json";
+/// Files of adapters: of the package PEFT, and of mlx-lm.
+const ADAPTER: [&str; 3] =
+    ["adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"];
 /// Most files of a model whose sizes are added up.
 const MAX_FILES: usize = 10_000;
 /// Most bytes of a commit's name, or of a revision's name.
@@ -41,6 +44,16 @@ pub enum ModelNotFound {
     /// A directory that does not exist.
     #[error("expected a model directory, found nothing at {}", .0.display())]
     Directory(PathBuf),
+    /// A path with something else than a model in safetensors.
+    #[error("expected a model directory, found {found} at {}; {advice}", path.display())]
+    OtherKind {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+        /// What to do.
+        advice: &'static str,
+    },
     /// A word that is neither a directory nor a name.
     #[error(
         "expected a model directory, org/name or org/name/folder of a hub, or smollm2, found {0:?}, and no directory of that name"
@@ -115,10 +128,12 @@ impl ModelPlaces {
     }
 
     /// The absolute directory of a model as a setting names it. A directory is returned as it is
-    /// written, and need not hold a model.
+    /// written, and need not hold a model. For a repository of a hub's cache its whole snapshot is
+    /// returned.
     ///
     /// # Errors
-    /// A directory or a name that is not there.
+    /// A directory or a name that is not there, or a path with another kind of file than a model in
+    /// safetensors.
     pub fn locate(&self, model: &ModelRef) -> Result<PathBuf, ModelNotFound> {
         match model {
             ModelRef::Embedded => demo_dir("target").ok_or(ModelNotFound::Embedded),
@@ -169,18 +184,7 @@ impl ModelPlaces {
     fn snapshot(&self, name: &ModelName) -> Option<PathBuf> {
         let repository = name.repository().folder();
         let model = self.hub_cache.as_ref()?.join(format!("models--{repository}"));
-        let snapshots = model.join("snapshots");
-        let inner = |dir: PathBuf| name.subfolder().map_or(dir.clone(), |folder| dir.join(folder));
-        let whole = |dir: &PathBuf| missing_files(dir).is_empty();
-        let main = read_bounded(&model.join("refs/main"), MAX_REVISION_BYTES)
-            .and_then(|text| String::from_utf8(text).ok())
-            .map(|commit| commit.trim().to_owned())
-            .filter(|commit| is_plain(commit))
-            .map(|commit| inner(snapshots.join(commit)));
-        main.filter(whole).or_else(|| {
-            let there = directories(&snapshots).into_iter().map(inner).filter(whole);
-            there.max_by_key(|dir| dir.metadata().and_then(|meta| meta.modified()).ok())
-        })
+        whole_snapshot(&model, name.subfolder())
     }
 
     fn shown(&self, below: &str) -> String {
@@ -218,11 +222,29 @@ impl ModelPlaces {
                 let kind = CheckpointKind::HubCache { is_current };
                 let one = ListedCheckpoint::of(text, kind, revision, snapshot);
                 // A snapshot without a configuration is of a tokenizer, or of another kind of model.
-                listed.extend(Some(one).filter(|one| one.path.join("config.json").is_file()));
+                listed.extend(Some(one).filter(|one| one.path.join(CONFIG).is_file()));
             }
         }
         listed
     }
+}
+
+/// The whole snapshot of `refs/main` in a repository of a hub's cache, else the newest whole one. With
+/// `subfolder` that folder of it.
+fn whole_snapshot(repository: &Path, subfolder: Option<&str>) -> Option<PathBuf> {
+    let snapshots = repository.join("snapshots");
+    let inner = |dir: PathBuf| subfolder.map_or(dir.clone(), |folder| dir.join(folder));
+    let whole = |dir: &PathBuf| missing_files(dir).is_empty();
+    let main = model_files::read(&repository.join("refs/main"), MAX_REVISION_BYTES)
+        .ok()
+        .and_then(|text| String::from_utf8(text).ok())
+        .map(|commit| commit.trim().to_owned())
+        .filter(|commit| is_plain(commit))
+        .map(|commit| inner(snapshots.join(commit)));
+    main.filter(whole).or_else(|| {
+        let there = directories(&snapshots).into_iter().map(inner).filter(whole);
+        there.max_by_key(|dir| dir.metadata().and_then(|meta| meta.modified()).ok())
+    })
 }
 
 /// The revisions of a pulled model.
@@ -289,7 +311,7 @@ pub fn demo_dir(which: &str) -> Option<PathBuf> {
     std::iter::once(installed)
         .chain(built)
         .map(|demo| demo.join(which))
-        .find(|dir| dir.join("config.json").is_file())
+        .find(|dir| dir.join(CONFIG).is_file())
 }
 
 /// Model name that clients use: the directory's name, and for a model from a hub `org/name`, whose
@@ -313,51 +335,80 @@ pub fn name_of(dir: &Path) -> Option<String> {
     })
 }
 
-/// Files that a model directory needs and lacks: `config.json`, and `model.safetensors` or the
-/// shards that its index names. Empty if the model is whole.
+/// Files that a model directory needs and lacks: `config.json`, and those of
+/// [`WeightFiles::choose`]. Empty if the model is whole.
 pub fn missing_files(dir: &Path) -> Vec<String> {
-    let is_there = |name: &str| dir.join(name).is_file();
-    let mut missing = vec![];
-    if !is_there("config.json") {
-        missing.push("config.json".to_owned());
-    }
-    let index = dir.join("model.safetensors.index.json");
-    if !index.is_file() {
-        if !is_there("model.safetensors") {
-            missing.push("model.safetensors".to_owned());
-        }
-        return missing;
-    }
     #[derive(Deserialize)]
     struct Index {
         weight_map: BTreeMap<String, String>,
     }
-    let read = read_bounded(&index, MAX_INDEX_BYTES)
-        .and_then(|text| serde_json::from_slice::<Index>(&text).ok());
-    match read {
-        // The loader says what is wrong with it.
-        None => {}
-        Some(Index { weight_map }) => {
-            let shards: BTreeSet<String> = weight_map.into_values().collect();
-            missing.extend(shards.into_iter().filter(|shard| !is_there(shard)));
+    let mut missing = vec![];
+    if !dir.join(CONFIG).is_file() {
+        missing.push(CONFIG.to_owned());
+    }
+    let index = dir.join(INDEX);
+    let shards = match index.is_file() {
+        false => None,
+        true => {
+            let read = model_files::read(&index, MAX_TEXT_BYTES).ok();
+            let read = read.and_then(|text| serde_json::from_slice::<Index>(&text).ok());
+            // The loader says what is wrong with an index that cannot be read.
+            let Some(Index { weight_map }) = read else { return missing };
+            Some(weight_map.into_values().collect::<BTreeSet<String>>())
         }
+    };
+    if let Err(lacked) = WeightFiles::of_directory(dir, shards) {
+        missing.extend(lacked.names);
     }
     missing
 }
 
 fn existing(path: &Path) -> Result<PathBuf, ModelNotFound> {
-    if !path.is_dir() {
+    if !path.exists() {
         return Err(ModelNotFound::Directory(path.to_path_buf()));
     }
-    std::path::absolute(path)
-        .map_err(|cause| ModelNotFound::Absolute { path: path.to_path_buf(), cause })
+    let path = std::path::absolute(path)
+        .map_err(|cause| ModelNotFound::Absolute { path: path.to_path_buf(), cause })?;
+    if path.join(CONFIG).exists() {
+        return Ok(path);
+    }
+    let repository = if path.ends_with("snapshots") { path.parent() } else { Some(path.as_path()) };
+    if let Some(repository) = repository.filter(|dir| dir.join("snapshots").is_dir()) {
+        return whole_snapshot(repository, None).ok_or_else(|| ModelNotFound::OtherKind {
+            found: "a repository of a hub's cache with no whole model in its snapshots".to_owned(),
+            advice: "fetch the model again, or name the folder that has its config.json",
+            path,
+        });
+    }
+    match other_kind(&path) {
+        None => Ok(path),
+        Some((found, advice)) => Err(ModelNotFound::OtherKind { path, found, advice }),
+    }
 }
 
-/// Reads a file of at most `most` bytes.
-fn read_bounded(path: &Path, most: u64) -> Option<Vec<u8>> {
-    let mut bytes = vec![];
-    std::fs::File::open(path).ok()?.take(most + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() as u64 <= most).then_some(bytes)
+/// What to do about a file in another format.
+const USE_SAFETENSORS: &str = "this version reads safetensors: name the directory of the original \
+                               model or of its MLX conversion";
+
+/// What a path without a configuration has instead of a model in safetensors, and what to do. `None` if
+/// that is not known.
+fn other_kind(path: &Path) -> Option<(String, &'static str)> {
+    let is_gguf = |name: &str| name.to_ascii_lowercase().ends_with(".gguf");
+    if !path.is_dir() {
+        return Some(match is_gguf(&file_name(path)) {
+            true => ("a file in the format GGUF".to_owned(), USE_SAFETENSORS),
+            false => ("a file".to_owned(), "name the directory that has config.json"),
+        });
+    }
+    let entries = std::fs::read_dir(path).ok()?.flatten().take(MAX_FILES);
+    let names: Vec<String> = entries.map(|entry| file_name(&entry.path())).collect();
+    if let Some(adapter) = names.iter().find(|name| ADAPTER.contains(&name.as_str())) {
+        let advice = "merge it into its base model with the program that trained it, and name the \
+                      directory of the result";
+        return Some((format!("an adapter ({adapter})"), advice));
+    }
+    let gguf = names.iter().filter(|name| is_gguf(name)).min()?;
+    Some((format!("{gguf} in the format GGUF"), USE_SAFETENSORS))
 }
 
 /// Whether this is one component of a path, so that it cannot lead out of a directory.

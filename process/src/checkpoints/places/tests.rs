@@ -108,6 +108,63 @@ fn a_sharded_model_needs_every_shard_of_its_index() {
 }
 
 #[test]
+fn a_model_may_be_shards_without_an_index_or_one_file_beside_an_old_one() {
+    let machine = Machine::new();
+    let dir = machine.model("x");
+    let index = dir.join("model.safetensors.index.json");
+    fs::write(&index, r#"{"weight_map":{"a":"model-00001-of-00002.safetensors"}}"#)
+        .expect("written");
+    assert_eq!(missing_files(&dir), [""; 0]);
+    fs::remove_file(index).expect("there");
+    fs::rename(dir.join("model.safetensors"), dir.join("model-00001-of-00002.safetensors"))
+        .expect("renamed");
+    assert_eq!(missing_files(&dir), ["model-00002-of-00002.safetensors"]);
+    fs::write(dir.join("model-00002-of-00002.safetensors"), "").expect("written");
+    assert_eq!(missing_files(&dir), [""; 0]);
+}
+
+#[test]
+fn a_snapshot_is_found_from_the_folders_above_it() {
+    let machine = Machine::new();
+    let snapshot = machine.model(&format!("disk/models--org--name/snapshots/{COMMIT}"));
+    for above in ["disk/models--org--name", "disk/models--org--name/snapshots"] {
+        let above = machine.dir.path().canonicalize().expect("there").join(above);
+        assert_eq!(machine.locate(&above.display().to_string()), Ok(snapshot.clone()));
+    }
+    fs::remove_file(snapshot.join("model.safetensors")).expect("there");
+    let above = snapshot.parent().and_then(Path::parent).expect("above").display().to_string();
+    let refused = machine.locate(&above).expect_err("it is not whole");
+    assert!(refused.contains("snapshots") && refused.contains("no whole model"), "{refused}");
+}
+
+#[test]
+fn what_is_no_model_in_safetensors_is_named_with_what_to_do() {
+    let machine = Machine::new();
+    let root = machine.dir.path().canonicalize().expect("there");
+    for (files, at, says) in [
+        (&["a/q4.gguf"][..], "a/q4.gguf", "a file in the format GGUF"),
+        (&["b/q4.gguf", "b/README.md"], "b", "q4.gguf in the format GGUF"),
+        (&["c/adapter_config.json", "c/adapter_model.safetensors"], "c", "an adapter"),
+        (&["d/adapters.safetensors"], "d", "an adapter"),
+        (&["e/weights.bin"], "e/weights.bin", "found a file at"),
+    ] {
+        for file in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().expect("above")).expect("made");
+            fs::write(path, "x").expect("written");
+        }
+        let refused = machine.locate(&root.join(at).display().to_string()).expect_err(says);
+        assert!(refused.contains(says), "{refused}");
+        assert!(refused.contains("; "), "it says what to do: {refused}");
+    }
+    // A model beside which such files lie is a model.
+    let dir = machine.model("f");
+    fs::write(dir.join("q4.gguf"), "x").expect("written");
+    fs::write(dir.join("adapter_config.json"), "{}").expect("written");
+    assert_eq!(machine.locate(&dir.display().to_string()), Ok(dir));
+}
+
+#[test]
 fn smollm2_is_found_in_the_users_cache() {
     let machine = Machine::new();
     let refused = machine.locate("smollm2").expect_err("nothing is there");
