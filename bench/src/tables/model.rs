@@ -67,7 +67,9 @@ fn share_read(dir: &Path) -> io::Result<f64> {
 /// Share of the experts that a token goes through. The keys are those of Qwen3's models.
 fn share_of_experts(config: &Value) -> f64 {
     let of = |key: &str| config["text_config"][key].as_f64().or_else(|| config[key].as_f64());
-    match (of("num_experts_per_tok"), of("num_experts")) {
+    // Transformers 5.23 writes the number under its second name.
+    let all = of("num_experts").or_else(|| of("num_local_experts"));
+    match (of("num_experts_per_tok"), all) {
         (Some(chosen), Some(all)) if all > 0.0 => (chosen / all).min(1.0),
         _ => 1.0,
     }
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_token_reads_the_experts_that_it_goes_through() {
-        let config = json!({ "num_experts": 8, "num_experts_per_tok": 2 });
+        let config = json!({ "num_local_experts": 8, "num_experts_per_tok": 2 });
         let experts = share_of_experts(&config);
         assert_eq!((experts, share_of_experts(&json!({}))), (0.25, 1.0));
         assert_eq!(share_of_experts(&json!({ "text_config": config })), 0.25);

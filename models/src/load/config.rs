@@ -21,6 +21,10 @@ pub struct ConfigJson {
 /// default of the class that wrote it. Transformers also ties a head by the top level's value.
 const OF_THE_WHOLE: [&str; 2] = ["model_type", "tie_word_embeddings"];
 
+/// Keys, and the names that transformers 5.23 writes them under. A newer name counts if the older one
+/// is absent.
+const NEWER_NAMES: [(&str, &str); 1] = [("num_experts", "num_local_experts")];
+
 impl ConfigJson {
     /// Reads `config.json` of a model directory.
     ///
@@ -82,7 +86,14 @@ impl ConfigJson {
 
     /// An error about `key`.
     pub fn wrong(&self, key: &str, what: String) -> LoadError {
-        LoadError::Config { key: format!("{}{key}", self.of), what }
+        LoadError::Config { key: format!("{}{}", self.of, self.name_of(key)), what }
+    }
+
+    /// The name that the file has for `key`.
+    fn name_of<'a>(&self, key: &'a str) -> &'a str {
+        let is_there = |name: &str| self.values.contains_key(name);
+        let newer = NEWER_NAMES.iter().find(|(older, newer)| *older == key && is_there(newer));
+        newer.filter(|_| !is_there(key)).map_or(key, |(_, newer)| *newer)
     }
 
     /// The file.
@@ -95,6 +106,7 @@ impl ConfigJson {
     /// # Errors
     /// It is there with another type.
     pub fn optional<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
+        let key = self.name_of(key);
         let Some(value) = self.values.get(key) else { return Ok(None) };
         let read = serde_json::from_value(value.clone());
         let key = || format!("{}{key}", self.of);
@@ -143,7 +155,8 @@ impl ConfigJson {
         Err(self.wrong(key, what))
     }
 
-    fn check_size(&self, key: &str, value: i64) -> Result<i32, LoadError> {
+    /// `value` as a size, named `key` in errors.
+    pub(super) fn check_size(&self, key: &str, value: i64) -> Result<i32, LoadError> {
         let wrong = || self.wrong(key, format!("expected 1 to 16777216, found {value}"));
         if (1..=1 << 24).contains(&value) { Ok(value as i32) } else { Err(wrong()) }
     }

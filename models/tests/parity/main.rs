@@ -9,6 +9,7 @@ mod graphs;
 mod hybrid;
 mod lanes;
 mod model;
+mod newest_saves;
 mod sampling;
 
 use model::check_model;
